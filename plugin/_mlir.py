@@ -1,0 +1,144 @@
+"""The only module that imports a bindings package: everything MLIR comes from here.
+
+The bindings are the wheel ``torch-mlir`` (module ``torch_mlir``, which needs no torch): the one
+published wheel that has the ``quant`` types, StableHLO, TOSA, linalg, the rewrite drivers and
+Python-defined dialects in one context. If another wheel takes its place, only this file changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from .errors import EnvironmentProblem, Place, SubquantError, place_of
+
+PINNED_VERSIONS = {
+    "torch-mlir": "20261001",
+    "iree-base-compiler": "3.13.0",
+    "iree-base-runtime": "3.13.0",
+}
+"""Distribution name to the version that subquant is tested with (also in pyproject.toml)."""
+
+
+def installed_versions() -> dict[str, str | None]:
+    """Return the installed version of each pinned distribution, None where it is missing."""
+    found: dict[str, str | None] = {}
+    for name in PINNED_VERSIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def check_versions() -> None:
+    """Raise EnvironmentProblem unless the pinned versions are installed.
+
+    The environment variable ``SUBQUANT_ANY_VERSION=1`` accepts other versions.
+    """
+    if os.environ.get("SUBQUANT_ANY_VERSION") == "1":
+        return
+    for name, found in installed_versions().items():
+        expected = PINNED_VERSIONS[name]
+        if found is None:
+            raise EnvironmentProblem(
+                f"the package '{name}' is not installed; run: pip install {name}=={expected}"
+            )
+        if found.split("+")[0] != expected:
+            raise EnvironmentProblem(
+                f"expected {name} {expected}, got {found}; run: pip install {name}=={expected}, "
+                "or set SUBQUANT_ANY_VERSION=1 to try the one you have"
+            )
+
+
+check_versions()
+
+from torch_mlir import ir, passmanager, rewrite  # noqa: E402  (versions are checked first)
+from torch_mlir._mlir_libs import _stablehlo  # noqa: E402
+from torch_mlir.dialects import ext, quant  # noqa: E402
+
+__all__ = [
+    "PINNED_VERSIONS",
+    "check_versions",
+    "create_context",
+    "ext",
+    "in_context_of",
+    "installed_versions",
+    "ir",
+    "passmanager",
+    "place_of",
+    "quant",
+    "register_upstream_passes",
+    "rewrite",
+    "translate_errors",
+]
+
+_passes_registered = False
+
+
+def register_upstream_passes() -> None:
+    """Register StableHLO's passes, once for the process (upstream's are registered on import)."""
+    global _passes_registered
+    if not _passes_registered:
+        _stablehlo.register_stablehlo_passes()
+        _passes_registered = True
+
+
+def create_context() -> ir.Context:
+    """Return a context with upstream's dialects, StableHLO and ``subquant``.
+
+    Operations of dialects that are not registered (IREE's ``util`` and ``flow``, say) are accepted
+    in generic form and handed on as they are.
+    """
+    from .dialects import subquant
+
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    context.emit_error_diagnostics = False
+    with context:
+        _stablehlo.register_dialect(context)
+        context.load_all_available_dialects()
+        subquant.load()
+    return context
+
+
+@contextlib.contextmanager
+def in_context_of(operation: Any) -> Iterator[None]:
+    """Enter an operation's context and location."""
+    with operation.context, operation.location:
+        yield
+
+
+@contextlib.contextmanager
+def translate_errors(
+    error_class: type[SubquantError],
+    fallback: str,
+    file: str = "-",
+    hints: tuple[tuple[str, str], ...] = (),
+) -> Iterator[None]:
+    """Turn the bindings' MLIRError into `error_class` with the place and text of its diagnostics.
+
+    Args:
+        error_class: what to raise.
+        fallback: the message when MLIR gives no diagnostic.
+        file: the file name to show where MLIR has none.
+        hints: pairs of a part of MLIR's message and a note to add to it.
+    """
+    try:
+        yield
+    except ir.MLIRError as error:
+        diagnostics = list(error.error_diagnostics)
+        if not diagnostics:
+            raise error_class(fallback, Place(file)) from None
+        first, *rest = diagnostics
+        place = place_of(first.location) or Place(file)
+        if place.file == "-":
+            place = Place(file, place.line, place.column)
+        notes = [hint for part, hint in hints if part in first.message]
+        notes += [note.message for note in first.notes]
+        notes += [diagnostic.message for diagnostic in rest]
+        short = tuple(note if len(note) <= 600 else note[:600] + " ..." for note in notes)
+        raise error_class(first.message, place, short) from None

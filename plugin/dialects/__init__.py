@@ -1,0 +1,1 @@
+"""Dialects: typed views of upstream's ``quant``, and ``subquant``, which is defined in Python."""

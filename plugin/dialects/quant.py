@@ -1,0 +1,289 @@
+"""Upstream's ``quant`` dialect: its types as `QuantizationParameters`, and back.
+
+The bindings have no operation classes for this dialect, so operations are known by name:
+``quant.qcast``, ``quant.dcast`` and ``quant.scast``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from .._mlir import ir, quant
+from ..errors import UnsupportedError
+from ..quantization import Array, ExpressedType, QuantizationParameters, StorageType
+
+__all__ = [
+    "CASTS",
+    "array_of_dense",
+    "dense_of_array",
+    "element_type",
+    "expressed_mlir_type",
+    "is_quantized",
+    "parameters_of",
+    "raw_scales",
+    "storage_mlir_type",
+    "storage_of_any",
+    "type_of",
+]
+
+CASTS = ("quant.qcast", "quant.dcast", "quant.scast")
+
+_SIGNED_FLAG = 1
+_EXPRESSED = {"f16": ExpressedType.F16, "bf16": ExpressedType.BF16}
+_EXPRESSED |= {"f32": ExpressedType.F32, "f64": ExpressedType.F64}
+
+_UNIFORM = (
+    quant.UniformQuantizedType,
+    quant.UniformQuantizedPerAxisType,
+    quant.UniformQuantizedSubChannelType,
+)
+
+
+def element_type(type_: ir.Type) -> ir.Type:
+    """Return the element type of a shaped type, or the type itself."""
+    return type_.element_type if isinstance(type_, ir.ShapedType) else type_
+
+
+def is_quantized(type_: ir.Type) -> bool:
+    """True for a quantized type and for a shaped type with quantized elements."""
+    return isinstance(element_type(type_), quant.QuantizedType)
+
+
+# -- dense attributes -----------------------------------------------------------------------------
+
+
+def array_of_dense(attribute: Any) -> Array:
+    """Return the elements of a dense attribute: integers as int64 (signed), floats in their type.
+
+    The bindings give a buffer for 8-, 16-, 32- and 64-bit elements only; the others (i4, i12,
+    bf16, ...) are read from the attribute's text, which is exact.
+    """
+    type_ = attribute.type
+    shape = tuple(type_.shape)
+    element = str(type_.element_type)
+    if re.fullmatch(r"[su]?i(8|16|32|64)|f16|f32|f64", element):
+        array = np.array(attribute)
+        return array.astype(np.int64) if array.dtype.kind in "iu" else array
+    text = str(attribute)
+    if element == "bf16":
+        dtype: Any = ml_dtypes.bfloat16
+    else:
+        width = int(element.lstrip("siu"))
+        dtype = np.dtype(f"i{max(1, 1 << ((width + 7) // 8 - 1).bit_length())}")
+    hexadecimal = re.match(r'dense<"0x([0-9A-Fa-f]*)">', text)
+    if hexadecimal:
+        flat = np.frombuffer(bytes.fromhex(hexadecimal.group(1)), dtype)
+    else:
+        body = text[len("dense<") : text.index(">")]
+        numbers = re.findall(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+", body)
+        if element == "bf16":
+            flat = np.array([_bf16(number) for number in numbers], np.float32).astype(dtype)
+        else:
+            flat = np.array([int(number) for number in numbers], np.int64)
+    array = np.broadcast_to(flat, shape) if flat.size == 1 else flat.reshape(shape)
+    if element == "bf16":
+        return array
+    values = array.astype(np.int64)
+    low_bits = values & ((1 << width) - 1)
+    return np.where(low_bits >> (width - 1), low_bits - (1 << width), low_bits)
+
+
+def _bf16(text: str) -> float:
+    if text.startswith("0x"):
+        return float(np.array(int(text, 16), np.uint16).view(ml_dtypes.bfloat16))
+    return float(text)
+
+
+def dense_of_array(array: Array, element: ir.Type) -> ir.DenseElementsAttr:
+    """Return a dense attribute for `array` with elements of MLIR type `element`.
+
+    Integers are wrapped to the width of `element`, so unsigned values keep their bits.
+    """
+    type_ = ir.RankedTensorType.get(list(array.shape), element)
+    name = str(element)
+    if isinstance(element, ir.IntegerType):
+        width = element.width
+        bits = array.astype(np.int64) & ((1 << width) - 1)
+        signed = np.where(bits >> (width - 1), bits - (1 << width), bits)
+        holder = np.dtype(f"i{max(1, 1 << ((width + 7) // 8 - 1).bit_length())}")
+        values = np.ascontiguousarray(signed.astype(holder))
+    elif name == "bf16":
+        values = np.ascontiguousarray(array.astype(ml_dtypes.bfloat16)).view(np.uint16)
+    else:
+        values = np.ascontiguousarray(array.astype(_EXPRESSED[name].dtype))
+    if values.size and (values == values.reshape(-1)[0]).all():
+        values = values.reshape(-1)[:1].reshape(())
+        return ir.DenseElementsAttr.get_splat(type_, _scalar_attribute(values, element))
+    return ir.DenseElementsAttr.get(values, type=type_)
+
+
+def _scalar_attribute(value: Array, element: ir.Type) -> ir.Attribute:
+    if isinstance(element, ir.IntegerType):
+        return ir.IntegerAttr.get(element, int(value))
+    if str(element) == "bf16":
+        value = value.view(ml_dtypes.bfloat16)
+    return ir.FloatAttr.get(element, float(value))
+
+
+# -- types ----------------------------------------------------------------------------------------
+
+
+def _storage_of(type_: Any, at: Any) -> StorageType:
+    storage = type_.storage_type
+    if not isinstance(storage, ir.IntegerType):
+        raise UnsupportedError(
+            f"quantized storage type must be an integer of 2 to 32 bits, got '{storage}'; "
+            "write for example i4, u4 or i8",
+            at,
+        )
+    width = int(type_.storage_type_integral_width)
+    if not 2 <= width <= 32:
+        raise UnsupportedError(
+            f"quantized storage type must be an integer of 2 to 32 bits, got '{storage}'", at
+        )
+    minimum, maximum = int(type_.storage_type_min), int(type_.storage_type_max)
+    signed = bool(type_.is_signed)
+    if not signed:  # a u32 bound above 2^31-1 may come back as negative
+        minimum, maximum = (bound & ((1 << width) - 1) for bound in (minimum, maximum))
+    return StorageType(width, signed, minimum, maximum)
+
+
+def _expressed_of(type_: Any, at: Any) -> ExpressedType:
+    expressed = _EXPRESSED.get(str(type_.expressed_type))
+    if expressed is None:
+        raise UnsupportedError(
+            f"expressed type must be f16, bf16, f32 or f64, got '{type_.expressed_type}'", at
+        )
+    return expressed
+
+
+def raw_scales(type_: ir.Type) -> Array:
+    """Return a quantized type's scales as written, before rounding to the expressed type."""
+    element = element_type(type_)
+    if isinstance(element, quant.UniformQuantizedType):
+        return np.array(element.scale, np.float64)
+    if isinstance(element, quant.UniformQuantizedPerAxisType):
+        return np.array(element.scales, np.float64)
+    return array_of_dense(element.scales).astype(np.float64)
+
+
+def parameters_of(type_: ir.Type, at: Any = None) -> QuantizationParameters | None:
+    """Read the parameters of a quantized type (or of a shaped type's elements).
+
+    Args:
+        type_: any type.
+        at: the operation that errors name.
+
+    Returns:
+        The parameters, or None when the type is not quantized.
+
+    Raises:
+        UnsupportedError: a quantized type without uniform parameters (``!quant.any``,
+            ``!quant.calibrated``), a storage type that is not an integer of 2 to 32 bits, or an
+            expressed type other than f16, bf16, f32 and f64.
+    """
+    element = element_type(type_)
+    if not isinstance(element, quant.QuantizedType):
+        return None
+    if not isinstance(element, _UNIFORM):
+        raise UnsupportedError(
+            f"quantized type must have uniform parameters, got '{element}'; "
+            "expected !quant.uniform<...>",
+            at,
+        )
+    storage = _storage_of(element, at)
+    expressed = _expressed_of(element, at)
+    if isinstance(element, quant.UniformQuantizedType):
+        return QuantizationParameters(
+            storage,
+            expressed,
+            scales=np.array(element.scale),
+            zero_points=np.array(element.zero_point),
+            granularity="per-tensor",
+        )
+    if isinstance(element, quant.UniformQuantizedPerAxisType):
+        return QuantizationParameters(
+            storage,
+            expressed,
+            (int(element.quantized_dimension),),
+            (1,),
+            np.array(element.scales),
+            np.array(element.zero_points),
+            "per-axis",
+        )
+    zero_points = array_of_dense(element.zero_points)
+    if not storage.signed:
+        zero_points = zero_points & ((1 << storage.width) - 1)
+    return QuantizationParameters(
+        storage,
+        expressed,
+        tuple(element.quantized_dimensions),
+        tuple(element.block_sizes),
+        array_of_dense(element.scales),
+        zero_points,
+        "sub-channel",
+    )
+
+
+def storage_of_any(type_: ir.Type, at: Any = None) -> tuple[StorageType, ExpressedType] | None:
+    """Read storage and expressed type of ``!quant.any<...>``, or return None for another type.
+
+    Raises:
+        UnsupportedError: no expressed type, or types outside what `parameters_of` accepts.
+    """
+    if not isinstance(type_, quant.AnyQuantizedType):
+        return None
+    return _storage_of(type_, at), _expressed_of(type_, at)
+
+
+def storage_mlir_type(storage: StorageType) -> ir.Type:
+    """Return the signless integer type that stores a value."""
+    return ir.IntegerType.get_signless(storage.width)
+
+
+def expressed_mlir_type(expressed: ExpressedType) -> ir.Type:
+    """Return the MLIR type of an expressed type."""
+    classes = {"f16": ir.F16Type, "bf16": ir.BF16Type, "f32": ir.F32Type, "f64": ir.F64Type}
+    return classes[expressed.value].get()
+
+
+def type_of(parameters: QuantizationParameters) -> ir.Type:
+    """Write parameters as an MLIR type. A context and a location must be current."""
+    storage = parameters.storage
+    flags = _SIGNED_FLAG if storage.signed else 0
+    storage_type = storage_mlir_type(storage)
+    expressed_type = expressed_mlir_type(parameters.expressed)
+    bounds = (storage.minimum, storage.maximum)
+    if parameters.granularity == "per-tensor":
+        return quant.UniformQuantizedType.get(
+            flags,
+            storage_type,
+            expressed_type,
+            float(parameters.scales),
+            int(parameters.zero_points),
+            *bounds,
+        )
+    if parameters.granularity == "per-axis":
+        return quant.UniformQuantizedPerAxisType.get(
+            flags,
+            storage_type,
+            expressed_type,
+            [float(scale) for scale in parameters.scales],
+            [int(zero_point) for zero_point in parameters.zero_points],
+            parameters.axes[0],
+            *bounds,
+        )
+    return quant.UniformQuantizedSubChannelType.get(
+        flags,
+        storage_type,
+        expressed_type,
+        dense_of_array(parameters.scales, expressed_type),
+        dense_of_array(parameters.zero_points, storage_type),
+        list(parameters.axes),
+        list(parameters.block_sizes),
+        *bounds,
+    )

@@ -1,0 +1,132 @@
+"""Errors of subquant: one tree, located like MLIR's diagnostics.
+
+    SubquantError                 everything that subquant raises on purpose
+    +-- UsageError                a call or a command line that makes no sense (exit status 2)
+    +-- InputError                the input is wrong (exit status 1)
+    |   +-- ParseError            the text or bytecode is not a module
+    |   +-- VerificationError     a quantized type or operation breaks a rule
+    |   +-- SignatureError        arguments do not fit a function's signature
+    +-- UnsupportedError          valid, and nobody lowers it (exit status 1)
+    +-- CompilerError             IREE refused or crashed; a reproducer was written (exit status 1)
+    +-- ExecutionError            IREE's runtime refused, or a run-time check failed (exit status 1)
+    +-- EnvironmentProblem        a package or a device is missing or has the wrong version (exit status 1)
+
+A message reads ``what is wrong, what was found; what to do``: lower case, no full stop. With an
+operation or a location it is rendered ``file:line:col: error: 'dialect.op' op message``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "CompilerError",
+    "EnvironmentProblem",
+    "ExecutionError",
+    "InputError",
+    "ParseError",
+    "Place",
+    "SignatureError",
+    "SubquantError",
+    "UnsupportedError",
+    "UsageError",
+    "VerificationError",
+]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in a source file: name, line and column (from 1; 0 when unknown)."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        if not self.line:
+            return self.file
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+_FILE_POSITION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+
+
+def place_of(location: Any) -> Place | None:
+    """Return the first file position inside an MLIR location, or None for an unknown one."""
+    match = _FILE_POSITION.search(str(location))
+    if match is None:
+        return None
+    return Place(match.group(1), int(match.group(2)), int(match.group(3)))
+
+
+class SubquantError(Exception):
+    """Base of all errors that subquant raises on purpose.
+
+    Args:
+        message: what is wrong, what was found and what to do.
+        at: an MLIR operation or operation view, or a `Place`. Its name and location are copied at
+            once, because the operation may be erased before the error is shown.
+        notes: further lines, each shown as ``note: ...``.
+    """
+
+    exit_status = 1
+
+    def __init__(self, message: str, at: Any = None, notes: tuple[str, ...] = ()) -> None:
+        self.message = message
+        self.notes = tuple(notes)
+        self.place: Place | None = None
+        self.op_name: str | None = None
+        if isinstance(at, Place):
+            self.place = at
+        elif at is not None:
+            operation = getattr(at, "operation", at)
+            self.op_name = str(operation.name)
+            self.place = place_of(operation.location)
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = f"{self.place}: " if self.place else ""
+        name = f"'{self.op_name}' op " if self.op_name else ""
+        lines = [f"{where}error: {name}{self.message}"]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+class UsageError(SubquantError):
+    """A call or a command line that makes no sense."""
+
+    exit_status = 2
+
+
+class InputError(SubquantError):
+    """The input is wrong."""
+
+
+class ParseError(InputError):
+    """The text or bytecode is not a module."""
+
+
+class VerificationError(InputError):
+    """A quantized type or operation breaks a rule."""
+
+
+class SignatureError(InputError):
+    """Arguments do not fit a function's signature."""
+
+
+class UnsupportedError(SubquantError):
+    """The input is valid, and no pattern lowers it."""
+
+
+class CompilerError(SubquantError):
+    """IREE refused or crashed."""
+
+
+class ExecutionError(SubquantError):
+    """IREE's runtime refused, or a run-time check failed."""
+
+
+class EnvironmentProblem(SubquantError):
+    """A package or a device is missing or has the wrong version."""

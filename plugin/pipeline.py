@@ -1,0 +1,162 @@
+"""Pipelines: sequences of passes from text, and the one that ``compile`` runs.
+
+Text is as for ``mlir-opt``: ``verify-quantization,lower-quant-casts{rounding=toward-zero}``. A name
+that is not one of `subquant.transforms.PASSES` is one of upstream's or StableHLO's C++ passes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ._mlir import in_context_of, ir, passmanager, register_upstream_passes, translate_errors
+from .errors import UnsupportedError, UsageError
+from .quantization import Rounding
+from .transforms import PASSES, load_pass
+from .transforms.base import ModulePass
+
+__all__ = ["UpstreamPass", "compile_pipeline", "parse_pipeline", "run_pipeline"]
+
+
+@dataclass(frozen=True)
+class UpstreamPass(ModulePass):
+    """One of upstream's passes, by the text that ``mlir-opt`` takes."""
+
+    text: str = ""
+
+    def run(self, module: ir.Operation) -> None:
+        """Run the pass on `module`; an MLIR error is raised as UnsupportedError with its place."""
+        register_upstream_passes()
+        manager = None
+        for pipeline in (self.text, f"func.func({self.text})"):
+            try:
+                manager = passmanager.PassManager.parse(f"builtin.module({pipeline})")
+                break
+            except (ValueError, ir.MLIRError) as error:
+                reason = str(error).strip().splitlines()[-1]
+        if manager is None:
+            raise UsageError(
+                f"no pass is named '{self.text}'; expected a C++ pass or one of: "
+                f"{', '.join(PASSES)} ({reason})"
+            )
+        with translate_errors(UnsupportedError, f"pass '{self.text}' failed"):
+            manager.run(module)
+
+
+_NAME = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*")
+
+
+def parse_pipeline(text: str) -> list[ModulePass]:
+    """Parse a list of passes with options.
+
+    Raises:
+        UsageError: the text is malformed, or a pass or an option is unknown.
+    """
+    passes: list[ModulePass] = []
+    position = 0
+    while position < len(text):
+        match = _NAME.match(text, position)
+        if match is None:
+            raise UsageError(f"expected the name of a pass at '{text[position:]}' in '{text}'")
+        name, position = match.group(1), match.end()
+        options = ""
+        if position < len(text) and text[position] in "{(":
+            end = _closing(text, position)
+            options = text[position : end + 1]
+            position = end + 1
+        passes.append(_create(name, options))
+        rest = text[position:].lstrip()
+        if rest and not rest.startswith(","):
+            raise UsageError(f"expected ',' between passes at '{rest}' in '{text}'")
+        position = len(text) - len(rest) + 1
+        if rest == ",":
+            raise UsageError(f"expected the name of a pass after ',' in '{text}'")
+    if not passes:
+        raise UsageError("expected at least one pass; see 'subquant opt --list-passes'")
+    return passes
+
+
+def _closing(text: str, start: int) -> int:
+    depth = 0
+    for position in range(start, len(text)):
+        if text[position] in "{(":
+            depth += 1
+        elif text[position] in ")}":
+            depth -= 1
+            if not depth:
+                return position
+    raise UsageError(f"'{text[start:]}' has no closing bracket")
+
+
+def _create(name: str, options: str) -> ModulePass:
+    if name not in PASSES:
+        return UpstreamPass(text=name + options)
+    pass_class = load_pass(name)
+    known = {field.name: field for field in fields(pass_class)}
+    values: dict[str, Any] = {}
+    for item in re.split(r"[\s,]+", options.strip("{}").strip()) if options else ():
+        if not item:
+            continue
+        key, separator, value = item.partition("=")
+        field = known.get(key.replace("-", "_"))
+        if field is None or not separator:
+            expected = ", ".join(known) or "none"
+            raise UsageError(
+                f"pass '{name}' has no option '{item}'; expected name=value with a name among: "
+                f"{expected}"
+            )
+        if field.type == "int":
+            if not re.fullmatch(r"-?\d+", value):
+                raise UsageError(f"option '{key}' of '{name}' must be an integer, got '{value}'")
+            values[field.name] = int(value)
+        else:
+            values[field.name] = value
+    return pass_class(**values)
+
+
+def run_pipeline(
+    module: ir.Module,
+    passes: Sequence[ModulePass],
+    on_pass: Callable[[ModulePass], None] | None = None,
+) -> None:
+    """Run passes on a module in place, and verify it after each.
+
+    Args:
+        module: the module.
+        passes: what to run, in order.
+        on_pass: called before each pass (for progress).
+
+    Raises:
+        SubquantError: from a pass, with its place.
+    """
+    operation = module.operation
+    for step in passes:
+        if on_pass is not None:
+            on_pass(step)
+        with in_context_of(operation):
+            step.run(operation)
+            name = step.name or getattr(step, "text", "")
+            with translate_errors(UnsupportedError, f"the module is not valid after '{name}'"):
+                operation.verify()
+
+
+def compile_pipeline(
+    target: str, *, rounding: Rounding = "nearest-even", containers: int = 8
+) -> list[ModulePass]:
+    """Return the passes of a compilation.
+
+    Args:
+        target: ``llvm-cpu`` or ``vulkan``.
+        rounding: as in `subquant.quantization.quantize_blocks`.
+        containers: the narrowest integer width that the target loads and stores: 8 or 32.
+    """
+    text = (
+        f"verify-quantization,lower-quant-casts{{rounding={rounding}}},"
+        "convert-quantized-to-storage,lower-unranked-tensors,"
+        f"legalize-integer-widths{{containers={containers}}}"
+    )
+    if target == "vulkan":
+        text += ",expand-sign-extension,isolate-window-operands"
+    return parse_pipeline(text + ",check-hand-off")

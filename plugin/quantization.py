@@ -1,0 +1,498 @@
+"""Uniform quantization: the parameters, and the arithmetic in NumPy that all else is compared with.
+
+Every uniform quantized type is a block-quantized type: per-tensor is one block, per-axis has blocks
+of size 1 along one axis, sub-channel has any block sizes, and an axis that is not named has one
+block as long as the dimension. So there is one value class, one map from an element to its block
+(``index // block size``) and one pair of formulas. No MLIR is needed here.
+
+Numeric contract, for an element ``x`` with scale ``s`` and zero point ``z`` of its block:
+
+* quantize: ``clamp(round_half_even(x / s + z), storage min, storage max)``. Division and addition
+  are computed in the expressed type, each rounded to nearest even (f16 and bf16: computed in f32,
+  rounded after each operation; ``z`` is converted to the expressed type first). The bounds are
+  integers, so clamping before or after rounding gives the same value. Infinities saturate, NaN
+  gives 0 clamped to the storage range.
+* dequantize: ``(q - z) * s``. The subtraction is exact in a wider integer; its result is converted
+  to the expressed type (bf16: through f32), then multiplied in the expressed type.
+
+Sources: sub-channel RFC, appendix "Lowering qcast and dcast"; StableHLO specification,
+``uniform_quantize`` and ``uniform_dequantize``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from .errors import UsageError
+
+__all__ = [
+    "EXPRESSED_TYPES",
+    "ExpressedType",
+    "Granularity",
+    "QuantizationParameters",
+    "Rounding",
+    "StorageType",
+    "dequantize",
+    "dequantize_blocks",
+    "quantize",
+    "quantize_blocks",
+]
+
+Array = npt.NDArray[Any]
+Rounding = Literal["nearest-even", "toward-zero"]
+Granularity = Literal["per-tensor", "per-axis", "sub-channel"]
+
+
+class ExpressedType(enum.Enum):
+    """A floating-point type that a quantized value stands for."""
+
+    F16 = "f16"
+    BF16 = "bf16"
+    F32 = "f32"
+    F64 = "f64"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype (bf16 comes from ml_dtypes)."""
+        return _EXPRESSED_DTYPES[self]
+
+    @property
+    def compute_dtype(self) -> np.dtype[Any]:
+        """The dtype that operations are computed in before they are rounded to this type."""
+        return np.dtype(np.float64 if self is ExpressedType.F64 else np.float32)
+
+    @property
+    def smallest_normal(self) -> float:
+        """The smallest positive normal number."""
+        return float(ml_dtypes.finfo(self.dtype).smallest_normal)
+
+    @classmethod
+    def of_dtype(cls, dtype: npt.DTypeLike) -> ExpressedType:
+        """Return the member for a NumPy dtype; UsageError for any other dtype."""
+        for member, candidate in _EXPRESSED_DTYPES.items():
+            if candidate == np.dtype(dtype):
+                return member
+        raise UsageError(f"expected an expressed type among {EXPRESSED_TYPES}, got {dtype}")
+
+
+_EXPRESSED_DTYPES: dict[ExpressedType, np.dtype[Any]] = {
+    ExpressedType.F16: np.dtype(np.float16),
+    ExpressedType.BF16: np.dtype(ml_dtypes.bfloat16),
+    ExpressedType.F32: np.dtype(np.float32),
+    ExpressedType.F64: np.dtype(np.float64),
+}
+EXPRESSED_TYPES = tuple(member.value for member in ExpressedType)
+
+
+@dataclass(frozen=True)
+class StorageType:
+    """An integer storage type: 2 to 32 bits, signed or not, with a range that may be narrower.
+
+    Args:
+        width: bits, 2 to 32.
+        signed: two's complement if true, else unsigned.
+        minimum, maximum: the range of storage values, inclusive; None for the whole range.
+
+    Raises:
+        UsageError: width outside 2..32, or a range that is empty or exceeds the type.
+    """
+
+    width: int
+    signed: bool = True
+    minimum: int = None  # type: ignore[assignment]
+    maximum: int = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.width <= 32:
+            raise UsageError(f"expected a storage type of 2 to 32 bits, got {self.width} bits")
+        low, high = self.type_range
+        minimum = low if self.minimum is None else int(self.minimum)
+        maximum = high if self.maximum is None else int(self.maximum)
+        if not low <= minimum < maximum <= high:
+            raise UsageError(
+                f"expected a storage range inside {low}:{high} with min < max, "
+                f"got <{minimum}:{maximum}>"
+            )
+        object.__setattr__(self, "minimum", minimum)
+        object.__setattr__(self, "maximum", maximum)
+
+    @property
+    def type_range(self) -> tuple[int, int]:
+        """The least and the greatest integer of the type, before narrowing."""
+        if self.signed:
+            return -(1 << (self.width - 1)), (1 << (self.width - 1)) - 1
+        return 0, (1 << self.width) - 1
+
+    @property
+    def is_narrowed(self) -> bool:
+        """True when the range is narrower than the type's."""
+        return (self.minimum, self.maximum) != self.type_range
+
+    @property
+    def container_width(self) -> int:
+        """Bits of the narrowest machine integer (8, 16 or 32) that holds a storage value."""
+        return next(width for width in (8, 16, 32) if width >= self.width)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The narrowest NumPy integer dtype that holds a storage value."""
+        return np.dtype(f"{'i' if self.signed else 'u'}{self.container_width // 8}")
+
+    def __str__(self) -> str:
+        name = f"{'i' if self.signed else 'u'}{self.width}"
+        return f"{name}<{self.minimum}:{self.maximum}>" if self.is_narrowed else name
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizationParameters:
+    """How integers stand for reals: storage, expressed type, blocks, scales and zero points.
+
+    Args:
+        storage: the storage type with its range.
+        expressed: the floating-point type that values stand for.
+        axes: the quantized dimensions, in the order in which they are written; none for per-tensor.
+        block_sizes: for each of `axes`, the number of consecutive elements that share a scale.
+        scales: positive finite reals, one a block. Per-tensor: shape (); per-axis: shape (n,);
+            sub-channel: one dimension for each dimension of the tensor (size 1 on axes that are
+            not quantized; such dimensions may be left out), in the tensor's axis order. Rounded
+            to the expressed type.
+        zero_points: integers in the storage range, of the same shape; 0 when left out.
+        granularity: how the type is written; by default the simplest that says the same.
+
+    Raises:
+        UsageError: shapes that do not fit together. Values are checked by `problems`, so that a
+            wrong type in a file can be represented and reported.
+    """
+
+    storage: StorageType
+    expressed: ExpressedType
+    axes: tuple[int, ...] = ()
+    block_sizes: tuple[int, ...] = ()
+    scales: Array = field(default_factory=lambda: np.array(1.0))
+    zero_points: Array = None  # type: ignore[assignment]
+    granularity: Granularity = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "axes", tuple(int(a) for a in self.axes))
+        object.__setattr__(self, "block_sizes", tuple(int(b) for b in self.block_sizes))
+        with np.errstate(over="ignore"):
+            scales = np.asarray(self.scales).astype(self.expressed.dtype)
+        if self.zero_points is None:
+            zero_points = np.zeros(scales.shape, np.int64)
+        else:
+            zero_points = np.asarray(self.zero_points).astype(np.int64)
+        if scales.shape != zero_points.shape:
+            raise UsageError(
+                f"expected scales and zero points of one shape, got {scales.shape} and "
+                f"{zero_points.shape}"
+            )
+        if len(self.axes) != len(self.block_sizes):
+            raise UsageError(
+                f"expected one block size for each axis, got axes {self.axes} and block sizes "
+                f"{self.block_sizes}"
+            )
+        granularity = self.granularity
+        if granularity is None:
+            if not self.axes and scales.shape == ():
+                granularity = "per-tensor"
+            elif self.block_sizes == (1,) and scales.ndim == 1:
+                granularity = "per-axis"
+            else:
+                granularity = "sub-channel"
+        scales.setflags(write=False)
+        zero_points.setflags(write=False)
+        object.__setattr__(self, "scales", scales)
+        object.__setattr__(self, "zero_points", zero_points)
+        object.__setattr__(self, "granularity", granularity)
+
+    # -- identity ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _key(self) -> tuple[Any, ...]:
+        return (
+            self.storage,
+            self.expressed,
+            self.axes,
+            self.block_sizes,
+            self.granularity,
+            self.scales.shape,
+            self.scales.tobytes(),
+            self.zero_points.tobytes(),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, QuantizationParameters) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    # -- blocks -----------------------------------------------------------------------------------
+
+    @property
+    def min_rank(self) -> int:
+        """The least rank of a tensor that these parameters can belong to."""
+        return max(self.axes, default=-1) + 1
+
+    def block_size_of(self, axis: int) -> int | None:
+        """The block size along `axis`, or None where one block is as long as the dimension."""
+        return dict(zip(self.axes, self.block_sizes, strict=True)).get(axis)
+
+    def block_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The block shape for a tensor of `shape` (RFC "Type Constraints", note 1)."""
+        return tuple(self.block_size_of(axis) or int(n) for axis, n in enumerate(shape))
+
+    def grid_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The number of blocks along each axis: ``ceil(shape / block)`` (RFC, notes 2 and 3)."""
+        grid = []
+        for axis, extent in enumerate(shape):
+            block = self.block_size_of(axis)
+            grid.append(1 if block is None else -(-int(extent) // block))
+        return tuple(grid)
+
+    @property
+    def block_counts(self) -> dict[int, int]:
+        """The number of blocks that the scales provide along each quantized axis.
+
+        Scales with more or fewer dimensions than the axes have are resolved as in
+        `full_grid_shape` for the least rank; an axis that is absent there has one block.
+        """
+        full = self.full_grid_shape(max(self.min_rank, self.scales.ndim))
+        if full is None:
+            return {}
+        return {axis: full[axis] for axis in self.axes}
+
+    def full_grid_shape(self, rank: int) -> tuple[int, ...] | None:
+        """The scales' shape with one dimension for each of `rank` axes, or None if there is none.
+
+        Axes that are not quantized have size 1. Where the written shape has fewer dimensions than
+        the tensor, those that are missing must be axes that are not quantized: the RFC writes its
+        Case 1 so, and its Case 2 ("collapsed") leaves out all of them.
+        """
+        if rank < self.min_rank:
+            return None
+        written = list(self.scales.shape)
+        if len(written) == rank:
+            if any(written[axis] != 1 for axis in range(rank) if axis not in self.axes):
+                return None
+            return tuple(written)
+        if len(written) > rank or len(written) < len(self.axes):
+            # Per-tensor scales written as a tensor of ones belong to any rank.
+            if not self.axes and all(n == 1 for n in written):
+                return (1,) * rank
+            return None
+        # Leave out axes that are not quantized, the leading ones first, as few as possible.
+        missing = rank - len(written)
+        full: list[int] = []
+        for axis in range(rank):
+            if axis in self.axes:
+                if not written:
+                    return None
+                full.append(written.pop(0))
+            elif missing:
+                missing -= 1
+                full.append(1)
+            else:
+                if not written or written.pop(0) != 1:
+                    return None
+                full.append(1)
+        return None if written or missing else tuple(full)
+
+    def grids(self, rank: int) -> tuple[Array, Array]:
+        """Scales and zero points with one dimension for each of `rank` axes.
+
+        Raises:
+            UsageError: the scales' shape has no such form.
+        """
+        full = self.full_grid_shape(rank)
+        if full is None:
+            raise UsageError(
+                f"scales of shape {self.scales.shape} with quantized axes {self.axes} do not "
+                f"belong to a tensor of rank {rank}"
+            )
+        return self.scales.reshape(full), self.zero_points.reshape(full)
+
+    # -- reports ----------------------------------------------------------------------------------
+
+    @property
+    def is_symmetric(self) -> bool:
+        """True when every zero point is 0."""
+        return not self.zero_points.any()
+
+    def bits_per_element(
+        self, shape: Sequence[int], scale_bits: int | None = None, zero_point_bits: int | None = None
+    ) -> float:
+        """Bits an element takes with its share of scales and zero points (none when all are 0)."""
+        elements = int(np.prod([int(n) for n in shape], dtype=np.int64))
+        per_block = scale_bits or self.expressed.dtype.itemsize * 8
+        if not self.is_symmetric:
+            per_block += zero_point_bits or self.storage.width
+        if not elements:
+            return float(self.storage.width)
+        return self.storage.width + per_block * self.scales.size / elements
+
+    def __str__(self) -> str:
+        blocks = ", ".join(
+            f"{a}:{b}" for a, b in zip(self.axes, self.block_sizes, strict=True)
+        )
+        return f"{self.granularity} {self.storage}:{self.expressed.value} {{{blocks}}}"
+
+
+# -- the reference arithmetic ---------------------------------------------------------------------
+
+
+def _rounded(values: Array, expressed: ExpressedType) -> Array:
+    """Round values of the compute type to `expressed`, and return them in the compute type."""
+    if expressed.dtype == expressed.compute_dtype:
+        return values
+    return values.astype(expressed.dtype).astype(expressed.compute_dtype)
+
+
+def _expand(grid: Array, shape: Sequence[int], block_shape: Sequence[int]) -> Array:
+    """Give every element of a tensor of `shape` the value of its block (``index // block``)."""
+    if grid.ndim == 0 or not len(shape):
+        return grid.reshape(())
+    index = [np.arange(n) // max(int(b), 1) for n, b in zip(shape, block_shape, strict=True)]
+    return grid[np.ix_(*index)]
+
+
+def quantize_blocks(
+    values: npt.ArrayLike,
+    scales: npt.ArrayLike,
+    zero_points: npt.ArrayLike | None,
+    block_shape: Sequence[int],
+    storage: StorageType,
+    expressed: ExpressedType,
+    rounding: Rounding = "nearest-even",
+) -> Array:
+    """Quantize with scales and zero points given as arrays; the formula is in the module's text.
+
+    Args:
+        values: reals, any shape; converted to the expressed type.
+        scales, zero_points: shape ``ceil(values.shape / block_shape)``. Scales may be of a narrower
+            floating-point type: they are widened to the expressed type, which is exact.
+        block_shape: elements in a block along each axis.
+        storage, expressed: the types.
+        rounding: ``"nearest-even"``, or ``"toward-zero"`` for the arithmetic of upstream's
+            ``lower-quant-ops``. Values that leave the storage type are undefined there; here they
+            saturate.
+
+    Returns:
+        Storage values of `storage.dtype`, shape of `values`.
+    """
+    compute = expressed.compute_dtype
+    with np.errstate(all="ignore"):
+        real = np.asarray(values).astype(expressed.dtype).astype(compute)
+        scale = _expand(np.asarray(scales).astype(expressed.dtype), real.shape, block_shape)
+        quotient = _rounded(real / scale.astype(compute), expressed)
+        if zero_points is not None:
+            zero = _expand(np.asarray(zero_points).astype(np.int64), real.shape, block_shape)
+            if zero.any() or rounding == "nearest-even":
+                quotient = _rounded(quotient + _rounded(zero.astype(compute), expressed), expressed)
+        integral = np.rint(quotient) if rounding == "nearest-even" else np.trunc(quotient)
+        # Saturate in f64, which holds every bound of a 32-bit type; NaN becomes 0.
+        wide = np.nan_to_num(integral.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
+        clamped = np.clip(wide, storage.minimum, storage.maximum)
+    return clamped.astype(np.int64).astype(storage.dtype)
+
+
+def dequantize_blocks(
+    stored: npt.ArrayLike,
+    scales: npt.ArrayLike,
+    zero_points: npt.ArrayLike | None,
+    block_shape: Sequence[int],
+    expressed: ExpressedType,
+) -> Array:
+    """Dequantize with scales and zero points given as arrays; the formula is in the module's text.
+
+    Args:
+        stored: storage values, any integer dtype and shape.
+        scales, zero_points: shape ``ceil(stored.shape / block_shape)``.
+        block_shape: elements in a block along each axis.
+        expressed: the type of the result.
+
+    Returns:
+        Reals of the expressed type, shape of `stored`.
+    """
+    compute = expressed.compute_dtype
+    with np.errstate(all="ignore"):
+        difference = np.asarray(stored).astype(np.int64)
+        scale = _expand(np.asarray(scales).astype(expressed.dtype), difference.shape, block_shape)
+        if zero_points is not None:
+            difference = difference - _expand(
+                np.asarray(zero_points).astype(np.int64), difference.shape, block_shape
+            )
+        real = _rounded(difference.astype(compute), expressed)
+        return np.asarray((real * scale.astype(compute)).astype(expressed.dtype))
+
+
+def quantize(
+    values: npt.ArrayLike,
+    parameters: QuantizationParameters,
+    rounding: Rounding = "nearest-even",
+) -> Array:
+    """Quantize an array: the reference for ``quant.qcast`` and ``subquant.qcast``.
+
+    Args:
+        values: reals of a shape whose block grid is the scales' shape.
+        parameters: the quantization parameters.
+        rounding: as in `quantize_blocks`.
+
+    Returns:
+        Storage values of ``parameters.storage.dtype``, shape of `values`.
+
+    Raises:
+        UsageError: the shape does not fit the scales.
+    """
+    array = np.asarray(values)
+    scales, zero_points = _checked_grids(parameters, array.shape)
+    symmetric = rounding == "toward-zero" and parameters.is_symmetric
+    return quantize_blocks(
+        array,
+        scales,
+        None if symmetric else zero_points,
+        parameters.block_shape(array.shape),
+        parameters.storage,
+        parameters.expressed,
+        rounding,
+    )
+
+
+def dequantize(stored: npt.ArrayLike, parameters: QuantizationParameters) -> Array:
+    """Dequantize an array: the reference for ``quant.dcast`` and ``subquant.dcast``.
+
+    Args:
+        stored: storage values of a shape whose block grid is the scales' shape.
+        parameters: the quantization parameters.
+
+    Returns:
+        Reals of the expressed type, shape of `stored`.
+
+    Raises:
+        UsageError: the shape does not fit the scales.
+    """
+    array = np.asarray(stored)
+    scales, zero_points = _checked_grids(parameters, array.shape)
+    block_shape = parameters.block_shape(array.shape)
+    return dequantize_blocks(array, scales, zero_points, block_shape, parameters.expressed)
+
+
+def _checked_grids(
+    parameters: QuantizationParameters, shape: tuple[int, ...]
+) -> tuple[Array, Array]:
+    if parameters.granularity == "per-tensor":
+        return parameters.scales, parameters.zero_points
+    scales, zero_points = parameters.grids(len(shape))
+    expected = parameters.grid_shape(shape)
+    if scales.shape != expected:
+        raise UsageError(
+            f"a tensor of shape {shape} has {expected} blocks, got scales of shape {scales.shape}"
+        )
+    return scales, zero_points

@@ -1,0 +1,157 @@
+"""Function signatures as the user wrote them, carried inside an executable.
+
+A compiled function takes storage tensors, flat tensors with a shape, and integers in containers.
+What its arguments and results stand for is kept as JSON in the function's ``iree.reflection``
+dictionary, key ``subquant.signature``, and read back by the runtime, which needs no MLIR for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import InputError
+from .quantization import Array, ExpressedType, QuantizationParameters, StorageType
+
+__all__ = ["REFLECTION_KEY", "Signature", "ValueType"]
+
+REFLECTION_KEY = "subquant.signature"
+_VERSION = 1
+_LARGEST_LIST = 64
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """The type of one argument or result.
+
+    Args:
+        element: the element type as in MLIR ("f32", "i4", "index"); the storage type if quantized.
+        shape: extents, None for a dynamic one; None altogether for an unranked tensor; for a
+            scalar see `is_scalar`.
+        is_scalar: the value is no tensor.
+        parameters: the quantization parameters, or None.
+        abi: the MLIR types that the compiled function takes for this value.
+    """
+
+    element: str
+    shape: tuple[int | None, ...] | None = ()
+    is_scalar: bool = False
+    parameters: QuantizationParameters | None = None
+    abi: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        element = self.element
+        if self.parameters is not None:
+            element = f"quantized<{self.parameters}>"
+        if self.is_scalar:
+            return element
+        if self.shape is None:
+            return f"tensor<*x{element}>"
+        dims = "".join(f"{'?' if n is None else n}x" for n in self.shape)
+        return f"tensor<{dims}{element}>"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments and results of one function."""
+
+    inputs: tuple[ValueType, ...]
+    outputs: tuple[ValueType, ...]
+
+    def to_json(self) -> str:
+        """Return the signature as JSON text."""
+        values = {
+            "version": _VERSION,
+            "inputs": [_value_to_json(value) for value in self.inputs],
+            "outputs": [_value_to_json(value) for value in self.outputs],
+        }
+        return json.dumps(values, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Signature:
+        """Read a signature from JSON text.
+
+        Raises:
+            InputError: the text is no signature of this version.
+        """
+        try:
+            values = json.loads(text)
+            if values["version"] != _VERSION:
+                raise InputError(
+                    f"expected a signature of version {_VERSION}, got {values['version']}; compile "
+                    "the module again"
+                )
+            return cls(
+                tuple(_value_from_json(value) for value in values["inputs"]),
+                tuple(_value_from_json(value) for value in values["outputs"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"the executable's signature cannot be read: {error}") from None
+
+
+def _value_to_json(value: ValueType) -> dict[str, Any]:
+    fields: dict[str, Any] = {"element": value.element, "abi": list(value.abi)}
+    if value.is_scalar:
+        fields["scalar"] = True
+    else:
+        fields["shape"] = None if value.shape is None else list(value.shape)
+    if value.parameters is not None:
+        fields["quantized"] = _parameters_to_json(value.parameters)
+    return fields
+
+
+def _value_from_json(fields: dict[str, Any]) -> ValueType:
+    shape = fields.get("shape", ())
+    quantized = fields.get("quantized")
+    return ValueType(
+        element=fields["element"],
+        shape=None if shape is None else tuple(shape),
+        is_scalar=bool(fields.get("scalar")),
+        parameters=None if quantized is None else _parameters_from_json(quantized),
+        abi=tuple(fields["abi"]),
+    )
+
+
+def _parameters_to_json(parameters: QuantizationParameters) -> dict[str, Any]:
+    storage = parameters.storage
+    return {
+        "storage": [storage.width, storage.signed, storage.minimum, storage.maximum],
+        "expressed": parameters.expressed.value,
+        "axes": list(parameters.axes),
+        "block_sizes": list(parameters.block_sizes),
+        "granularity": parameters.granularity,
+        "shape": list(parameters.scales.shape),
+        "scales": _array_to_json(parameters.scales.astype(np.float64)),
+        "zero_points": _array_to_json(parameters.zero_points),
+    }
+
+
+def _parameters_from_json(fields: dict[str, Any]) -> QuantizationParameters:
+    shape = tuple(fields["shape"])
+    return QuantizationParameters(
+        StorageType(*fields["storage"]),
+        ExpressedType(fields["expressed"]),
+        tuple(fields["axes"]),
+        tuple(fields["block_sizes"]),
+        _array_from_json(fields["scales"], np.float64).reshape(shape),
+        _array_from_json(fields["zero_points"], np.int64).reshape(shape),
+        fields["granularity"],
+    )
+
+
+def _array_to_json(array: Array) -> Any:
+    """A list where a person could read it, else the bytes in base64 (both are exact)."""
+    if array.size <= _LARGEST_LIST:
+        return array.reshape(-1).tolist()
+    little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<")))
+    return base64.b64encode(little.tobytes()).decode()
+
+
+def _array_from_json(values: Any, dtype: Any) -> Array:
+    if isinstance(values, str):
+        return np.frombuffer(base64.b64decode(values), np.dtype(dtype).newbyteorder("<"))
+    return np.array(values, dtype)

@@ -1,0 +1,39 @@
+"""The passes, by name. Names map to loaders, so that listing them imports no pass."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from .base import ModulePass
+
+__all__ = ["PASSES", "load_pass"]
+
+PASSES: dict[str, str] = {
+    "verify-quantization": "check quantized types and subquant operations against the RFC's rules",
+    "lower-quant-casts": "lower qcast, dcast, quantize and dequantize to linalg and arith",
+    "convert-quantized-to-storage": "turn quantized values and signatures into storage tensors",
+    "lower-unranked-tensors": "turn unranked tensors into a flat tensor and a shape tensor",
+    "legalize-integer-widths": "hold integers in widths that the target loads and stores",
+    "expand-sign-extension": "write sign extension so that IREE's SPIR-V backend keeps the sign",
+    "isolate-window-operands": "keep casts out of convolution and pooling dispatches (Vulkan)",
+    "check-hand-off": "fail if anything quantized is left, and record signatures for the runtime",
+}
+"""Pass name to its one-line description, in the order of a compilation."""
+
+
+def load_pass(name: str) -> type[ModulePass]:
+    """Import the module of a pass and return its class (``a-b`` is class ``AB`` in ``a_b.py``).
+
+    Raises:
+        UsageError: no pass has this name.
+    """
+    if name not in PASSES:
+        raise UsageError(f"no pass is named '{name}'; expected one of: {', '.join(PASSES)}")
+    module = importlib.import_module(f".{name.replace('-', '_')}", __name__)
+    class_name = "".join(part.capitalize() for part in name.split("-"))
+    pass_class: type[ModulePass] = getattr(module, class_name)
+    return pass_class

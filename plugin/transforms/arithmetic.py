@@ -1,0 +1,240 @@
+"""The scalar arithmetic of quantize and dequantize, emitted as ``arith`` and ``math`` operations.
+
+One function a formula; each repeats the NumPy reference in `subquant.quantization` step by step:
+
+* quantize: ``q = integer(round_half_even(clamp(x / s + z)))``. The clamp comes before the
+  conversion, so that the conversion never leaves the integer type. It is written with comparisons
+  and selects, which treat NaN the same on every target; NaN is then replaced by 0 (clamped). The
+  clamp uses the outermost floats inside the storage range; a storage type that has more bits than
+  the float (i32 in f32) gets its exact bounds by a select after the conversion.
+* dequantize: ``x = float(q - z) * s``. The subtraction is i32, or i64 where 32-bit storage would
+  overflow.
+
+f16 is computed in f16. bf16 is computed in f32 and rounded after each operation by integer
+arithmetic on the bits, because IREE removes a ``truncf`` followed by an ``extf``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._mlir import ir
+from ..dialects.quant import expressed_mlir_type
+from ..quantization import ExpressedType, Rounding, StorageType
+from .base import Builder
+
+__all__ = ["CastArithmetic"]
+
+_OGT, _OLT, _UNO = 2, 4, 14  # arith.cmpf predicates
+_ULP_HALF_BF16 = 0x7FFF
+
+
+@dataclass(frozen=True)
+class CastArithmetic:
+    """Emits the scalar operations of one cast at the current insertion point.
+
+    Args:
+        storage, expressed: the types of the cast.
+        rounding: as in `subquant.quantization.quantize_blocks`; ``"toward-zero"`` repeats the
+            operations of upstream's ``lower-quant-ops`` instead.
+    """
+
+    storage: StorageType
+    expressed: ExpressedType
+    rounding: Rounding = "nearest-even"
+
+    # -- quantize ---------------------------------------------------------------------------------
+
+    def quantize(self, b: Builder, value: Any, scale: Any, zero_point: Any | int) -> Any:
+        """Emit quantize.
+
+        Args:
+            b: the builder.
+            value: a value of the expressed type.
+            scale: a float (a compile-time constant), or a value of a type that is not wider.
+            zero_point: an int, or a value of an integer type that is not wider than the storage.
+
+        Returns:
+            A value of the storage type.
+        """
+        quotient = self._round(
+            b,
+            b.op(
+                "arith.divf",
+                [self._widen(b, value), self._scale(b, scale)],
+                self._work_type(b),
+            ),
+        )
+        if not isinstance(zero_point, int) or zero_point:
+            shifted = b.op(
+                "arith.addf",
+                [quotient, self._zero_point_as_float(b, zero_point)],
+                self._work_type(b),
+            )
+            quotient = self._round(b, shifted)
+        if self.expressed is ExpressedType.F16:
+            quotient = b.op("arith.extf", [quotient], b.f32)
+        if self.rounding == "toward-zero":
+            return self._convert_toward_zero(b, quotient)
+        return self._saturate(b, quotient)
+
+    def _saturate(self, b: Builder, quotient: Any) -> Any:
+        storage = self.storage
+        float_type = quotient.type
+        low, high = self._float_bounds()
+        low_constant, high_constant = b.constant(low, float_type), b.constant(high, float_type)
+        below = b.compare_float(_OLT, quotient, low_constant)
+        above = b.compare_float(_OGT, quotient, high_constant)
+        clamped = b.op("arith.select", [below, low_constant, quotient], float_type)
+        clamped = b.op("arith.select", [above, high_constant, clamped], float_type)
+        rounded = b.op("math.roundeven", [clamped], float_type)
+        nan = b.compare_float(_UNO, quotient, quotient)
+        of_nan = b.constant(float(min(max(0, storage.minimum), storage.maximum)), float_type)
+        number = b.op("arith.select", [nan, of_nan, rounded], float_type)
+        unsigned32 = not storage.signed and storage.width == 32
+        name = "arith.fptoui" if unsigned32 else "arith.fptosi"
+        integer = b.op(name, [number], b.i32)
+        if low != storage.minimum:
+            minimum = b.constant(_as_signed32(storage.minimum), b.i32)
+            integer = b.op("arith.select", [below, minimum, integer], b.i32)
+        if high != storage.maximum:
+            maximum = b.constant(_as_signed32(storage.maximum), b.i32)
+            integer = b.op("arith.select", [above, maximum, integer], b.i32)
+        return self._narrow(b, integer)
+
+    def _float_bounds(self) -> tuple[float, float]:
+        """The outermost floats of the compute type inside the storage range."""
+        dtype = self.expressed.compute_dtype
+        bounds = []
+        for bound, inward in ((self.storage.minimum, np.inf), (self.storage.maximum, -np.inf)):
+            near = np.asarray(bound, np.float64).astype(dtype)
+            outside = near < bound if inward > 0 else near > bound
+            bounds.append(float(np.nextafter(near, dtype.type(inward)) if outside else near))
+        return bounds[0], bounds[1]
+
+    def _convert_toward_zero(self, b: Builder, quotient: Any) -> Any:
+        """Upstream's conversion: undefined outside the storage type, clamped to narrower bounds."""
+        storage = self.storage
+        unsigned = not storage.signed
+        integer = b.op("arith.fptoui" if unsigned else "arith.fptosi", [quotient], b.i32)
+        if storage.is_narrowed:
+            suffix = "ui" if unsigned else "si"
+            minimum = b.constant(_as_signed32(storage.minimum), b.i32)
+            maximum = b.constant(_as_signed32(storage.maximum), b.i32)
+            integer = b.op(f"arith.max{suffix}", [integer, minimum], b.i32)
+            integer = b.op(f"arith.min{suffix}", [integer, maximum], b.i32)
+        return self._narrow(b, integer)
+
+    def _narrow(self, b: Builder, integer: Any) -> Any:
+        if self.storage.width == 32:
+            return integer
+        return b.op(
+            "arith.trunci", [integer], ir.IntegerType.get_signless(self.storage.width)
+        )
+
+    # -- dequantize -------------------------------------------------------------------------------
+
+    def dequantize(self, b: Builder, stored: Any, scale: Any, zero_point: Any | int) -> Any:
+        """Emit dequantize.
+
+        Args:
+            b: the builder.
+            stored: a value of the storage type.
+            scale, zero_point: as in `quantize`.
+
+        Returns:
+            A value of the expressed type.
+        """
+        if self.rounding == "toward-zero":
+            real = self._integer_as_float(b, stored, self.storage.width)
+            if not isinstance(zero_point, int) or zero_point:
+                zero = self._zero_point_as_float(b, zero_point)
+                real = self._round(b, b.op("arith.subf", [real, zero], self._work_type(b)))
+        else:
+            real = self._to_work_float(b, self._difference(b, stored, zero_point))
+        product = b.op("arith.mulf", [real, self._scale(b, scale)], self._work_type(b))
+        if self.expressed is ExpressedType.BF16:
+            product = self._round(b, product)
+            return b.op("arith.truncf", [product], expressed_mlir_type(self.expressed))
+        return product
+
+    def _difference(self, b: Builder, stored: Any, zero_point: Any | int) -> Any:
+        storage = self.storage
+        symmetric = isinstance(zero_point, int) and zero_point == 0
+        fits32 = storage.width < 32 or (storage.signed and symmetric)
+        wide = b.i32 if fits32 else b.i64
+        integer = self._extend(b, stored, wide)
+        if symmetric:
+            return integer
+        if isinstance(zero_point, int):
+            zero = b.constant(zero_point, wide)
+        else:
+            zero = self._extend(b, zero_point, wide)
+        return b.op("arith.subi", [integer, zero], wide)
+
+    # -- pieces -----------------------------------------------------------------------------------
+
+    def _work_type(self, b: Builder) -> ir.Type:
+        """The type that operations are computed in: f32 for bf16, else the expressed type."""
+        if self.expressed is ExpressedType.BF16:
+            return b.f32
+        return expressed_mlir_type(self.expressed)
+
+    def _widen(self, b: Builder, value: Any) -> Any:
+        """Convert a float that is not wider than the work type to it."""
+        work = self._work_type(b)
+        return value if value.type == work else b.op("arith.extf", [value], work)
+
+    def _scale(self, b: Builder, scale: Any) -> Any:
+        if isinstance(scale, float):
+            return b.constant(scale, self._work_type(b))
+        return self._widen(b, scale)
+
+    def _extend(self, b: Builder, integer: Any, wide: ir.IntegerType) -> Any:
+        if integer.type == wide:
+            return integer
+        name = "arith.extsi" if self.storage.signed else "arith.extui"
+        return b.op(name, [integer], wide)
+
+    def _zero_point_as_float(self, b: Builder, zero_point: Any | int) -> Any:
+        if isinstance(zero_point, int):
+            dtype = self.expressed.dtype
+            with np.errstate(over="ignore"):
+                near = np.asarray(zero_point, np.float64).astype(self.expressed.compute_dtype)
+                return b.constant(float(near.astype(dtype)), self._work_type(b))
+        return self._integer_as_float(b, zero_point, zero_point.type.width)
+
+    def _integer_as_float(self, b: Builder, integer: Any, width: int) -> Any:
+        wide = b.i32 if width < 32 or self.storage.signed else b.i64
+        return self._to_work_float(b, self._extend(b, integer, wide))
+
+    def _to_work_float(self, b: Builder, integer: Any) -> Any:
+        """Convert i32 or i64 to the work type, rounded as the reference does (through f32)."""
+        if self.expressed is ExpressedType.F64:
+            return b.op("arith.sitofp", [integer], b.f64)
+        single = b.op("arith.sitofp", [integer], b.f32)
+        if self.expressed is ExpressedType.F16:
+            return b.op("arith.truncf", [single], self._work_type(b))
+        return self._round(b, single)
+
+    def _round(self, b: Builder, value: Any) -> Any:
+        """Round an f32 to the nearest bf16 (ties to even); other types pass."""
+        if self.expressed is not ExpressedType.BF16:
+            return value
+        bits = b.op("arith.bitcast", [value], b.i32)
+        sixteen = b.constant(16, b.i32)
+        last = b.op("arith.shrui", [bits, sixteen], b.i32)
+        last = b.op("arith.andi", [last, b.constant(1, b.i32)], b.i32)
+        bias = b.op("arith.addi", [last, b.constant(_ULP_HALF_BF16, b.i32)], b.i32)
+        bits = b.op("arith.addi", [bits, bias], b.i32)
+        bits = b.op("arith.andi", [bits, b.constant(-0x10000, b.i32)], b.i32)
+        rounded = b.op("arith.bitcast", [bits], b.f32)
+        nan = b.compare_float(_UNO, value, value)
+        return b.op("arith.select", [nan, value, rounded], b.f32)
+
+
+def _as_signed32(value: int) -> int:
+    return value - (1 << 32) if value >= 1 << 31 else value

@@ -1,0 +1,128 @@
+"""``convert-quantized-to-storage``: quantized values become the integers that store them.
+
+After the casts are lowered, quantized types are left on ``scast`` operations, on function
+signatures, calls and branches, and on operations that only move data. This pass gives all of these
+the storage type, removes the ``scast`` operations, and keeps each public function's first
+signature in the attribute ``subquant.function_type``, from which the runtime knows how to quantize
+and dequantize at the boundary. An operation that would compute with the integers is refused: what
+it means for the real values is some other pass's task.
+
+Before::
+
+    func.func @f(%q: tensor<4x!quant.uniform<i8:f32, 2.0>>) -> tensor<4xi8> {
+      %s = quant.scast %q : tensor<4x!quant.uniform<i8:f32, 2.0>> to tensor<4xi8>
+      return %s : tensor<4xi8>
+    }
+
+After::
+
+    func.func @f(%q: tensor<4xi8>) -> tensor<4xi8>
+        attributes {subquant.function_type = (tensor<4x!quant.uniform<i8:f32, 2.0>>) -> ...} {
+      return %q : tensor<4xi8>
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .._mlir import ir
+from ..dialects.quant import is_quantized, parameters_of, storage_mlir_type
+from ..errors import UnsupportedError
+from .base import ModulePass, record_signature, walk
+
+__all__ = ["ConvertQuantizedToStorage"]
+
+_SCASTS = ("quant.scast", "subquant.scast")
+
+_MOVES_DATA = frozenset(
+    """
+    arith.select builtin.module cf.br cf.cond_br cf.switch func.call func.call_indirect
+    func.constant func.func func.return scf.condition scf.execute_region scf.for scf.forall scf.if
+    scf.index_switch scf.parallel scf.while scf.yield shape.shape_of tensor.bitcast tensor.cast
+    tensor.collapse_shape tensor.concat tensor.dim tensor.empty tensor.expand_shape tensor.extract
+    tensor.extract_slice tensor.from_elements tensor.gather tensor.generate tensor.insert
+    tensor.insert_slice tensor.parallel_insert_slice tensor.rank tensor.reshape tensor.scatter
+    tensor.splat tensor.yield util.optimization_barrier
+    """.split()
+)
+"""Operations that treat every element type alike."""
+
+
+@dataclass(frozen=True)
+class ConvertQuantizedToStorage(ModulePass):
+    """Give every quantized value its storage type; record the signatures that change."""
+
+    name: ClassVar[str] = "convert-quantized-to-storage"
+
+    def run(self, module: ir.Operation) -> None:
+        """Convert `module`.
+
+        Raises:
+            UnsupportedError: an operation computes with quantized values.
+        """
+        for op in walk(module):
+            if op.name in _SCASTS:
+                continue
+            if op.name == "func.func":
+                _convert_signature(op)
+            elif not _touches_quantized(op):
+                continue
+            if op.name not in _MOVES_DATA:
+                raise UnsupportedError(
+                    "computes with quantized values, which this pipeline does not lower; "
+                    "dequantize its operands (quant.dcast) and quantize its results (quant.qcast), "
+                    "or lower it with a pass before convert-quantized-to-storage",
+                    op,
+                )
+            values = [
+                *op.results,
+                *(argument for region in op.regions for b in region for argument in b.arguments),
+            ]
+            for value in values:
+                if is_quantized(value.type):
+                    value.set_type(_storage_type(value.type, op))
+        for op in [op for op in walk(module) if op.name in _SCASTS]:
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+
+
+def _touches_quantized(op: Any) -> bool:
+    return (
+        any(is_quantized(value.type) for value in op.operands)
+        or any(is_quantized(value.type) for value in op.results)
+        or any(
+            is_quantized(argument.type)
+            for region in op.regions
+            for block in region
+            for argument in block.arguments
+        )
+    )
+
+
+def _convert_signature(function: Any) -> None:
+    type_ = function.attributes["function_type"].value
+    inputs = [_storage_type(t, function) if is_quantized(t) else t for t in type_.inputs]
+    results = [_storage_type(t, function) if is_quantized(t) else t for t in type_.results]
+    converted = ir.FunctionType.get(inputs, results)
+    if converted != type_:
+        record_signature(function)
+        function.attributes["function_type"] = ir.TypeAttr.get(converted)
+
+
+def _storage_type(type_: ir.Type, op: Any) -> ir.Type:
+    parameters = parameters_of(type_, op)
+    assert parameters is not None  # callers ask only for quantized types
+    storage = storage_mlir_type(parameters.storage)
+    if isinstance(type_, ir.RankedTensorType):
+        with op.location:
+            return ir.RankedTensorType.get(list(type_.shape), storage, type_.encoding)
+    if isinstance(type_, ir.UnrankedTensorType):
+        with op.location:
+            return ir.UnrankedTensorType.get(storage)
+    if isinstance(type_, ir.ShapedType):
+        raise UnsupportedError(
+            f"has a quantized value in '{type_}'; expected a tensor or a scalar", op
+        )
+    return storage

@@ -1,0 +1,71 @@
+"""``isolate-window-operands``: keep casts out of convolution and pooling dispatches (Vulkan).
+
+IREE 3.13 fuses a widening cast (a dequantization, say) into the dispatch of the operation that
+uses it. For an operation with a sliding window the fused cast goes through workgroup memory, which
+is written and read without a barrier between: every element of the result is wrong, on every
+Vulkan target. An optimization barrier between the two keeps the cast in a dispatch of its own.
+
+Before::
+
+    %f = linalg.generic {...} ins(%q : tensor<1x8x8x3xi8>) ... -> tensor<1x8x8x3xf32>
+    %r = linalg.conv_2d_nhwc_hwcf ins(%f, %w : ...)
+
+After::
+
+    %f = linalg.generic {...} ins(%q : tensor<1x8x8x3xi8>) ... -> tensor<1x8x8x3xf32>
+    %g = "util.optimization_barrier"(%f) : (tensor<1x8x8x3xf32>) -> tensor<1x8x8x3xf32>
+    %r = linalg.conv_2d_nhwc_hwcf ins(%g, %w : ...)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .._mlir import ir
+from .base import Builder, ModulePass, walk
+
+__all__ = ["IsolateWindowOperands"]
+
+_BARRIER = "util.optimization_barrier"
+_WINDOWED = ("linalg.conv", "linalg.depthwise_conv", "linalg.pooling", "tosa.conv", "tosa.depthwise")
+_WINDOWED += ("tosa.transpose_conv", "tosa.avg_pool", "tosa.max_pool", "stablehlo.convolution")
+_WINDOWED += ("stablehlo.reduce_window", "stablehlo.select_and_scatter", "stablehlo.dynamic_conv")
+
+
+@dataclass(frozen=True)
+class IsolateWindowOperands(ModulePass):
+    """Put a barrier before each computed operand of an operation with a sliding window."""
+
+    name: ClassVar[str] = "isolate-window-operands"
+
+    def run(self, module: ir.Operation) -> None:
+        """Rewrite `module`."""
+        for op in [op for op in walk(module) if _is_windowed(op)]:
+            with ir.InsertionPoint(op), op.location:
+                for number, operand in enumerate(op.operands):
+                    if _is_computed(operand):
+                        isolated = Builder().op(_BARRIER, [operand], operand.type)
+                        op.operands[number] = isolated
+
+
+def _is_windowed(op: Any) -> bool:
+    if op.name.startswith(_WINDOWED):
+        return True
+    if op.name != "linalg.generic":
+        return False
+    maps = [attribute.value for attribute in op.attributes["indexing_maps"]]
+    reduces = any("reduction" in str(kind) for kind in op.attributes["iterator_types"])
+    return reduces and not all(map_.is_projected_permutation for map_ in maps)
+
+
+def _is_computed(value: Any) -> bool:
+    """True for a tensor that a cast could be fused from: not an argument, constant or barrier."""
+    if not isinstance(value.type, ir.RankedTensorType) or isinstance(value.owner, ir.Block):
+        return False
+    producer = value.owner
+    while producer.name in ("tensor.collapse_shape", "tensor.expand_shape", "tensor.cast"):
+        if isinstance(producer.operands[0].owner, ir.Block):
+            return False
+        producer = producer.operands[0].owner
+    return producer.name not in ("arith.constant", "tensor.empty", "linalg.fill", _BARRIER)

@@ -1,0 +1,258 @@
+"""``legalize-integer-widths``: hold integers in widths that the target loads and stores.
+
+IREE 3.13 does not compile i4 tensors with an odd number of elements or dynamic shapes, i2 at all,
+and widths between the powers of two only in places. This pass gives every integer of another width
+the next container (i4 is held in i8), module-wide: signatures, constants, regions. A held value is
+kept sign-extended, so signed operations need nothing; the others mask or sign-extend as needed.
+With ``containers=32`` it serves Vulkan devices without 8- and 16-bit storage, where IREE's
+emulation of narrow vector loads is wrong.
+
+Before::
+
+    %q = arith.trunci %i : i32 to i4
+    %u = arith.extui %q : i4 to i32
+
+After::
+
+    %t = arith.trunci %i : i32 to i8     // then shifted left and right by 4: sign-extended
+    %m = arith.andi %t, 15 : i8
+    %u = arith.extui %m : i8 to i32
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .._mlir import ir
+from ..dialects.quant import array_of_dense, dense_of_array, element_type
+from ..errors import UnsupportedError, UsageError
+from .base import Builder, ModulePass, make_loops_explicit, record_signature, walk
+
+__all__ = ["LegalizeIntegerWidths"]
+
+_PLAIN = frozenset(
+    """
+    arith.select arith.extsi arith.sitofp arith.index_cast arith.andi arith.ori arith.xori
+    arith.maxsi arith.minsi arith.remsi arith.shrsi util.optimization_barrier
+    """.split()
+)
+"""Right on sign-extended values, with a sign-extended result."""
+
+_PLAIN_DIALECTS = ("builtin.", "cf.", "func.", "linalg.", "scf.", "tensor.")
+_WRAPPING = frozenset(("arith.addi", "arith.subi", "arith.muli", "arith.shli", "arith.divsi"))
+_UNSIGNED = frozenset(
+    "arith.maxui arith.minui arith.divui arith.remui arith.shrui arith.uitofp "
+    "arith.index_castui arith.extui".split()
+)
+_FIRST_UNSIGNED_PREDICATE = 6  # arith.cmpi ult, ule, ugt, uge
+
+
+@dataclass(frozen=True)
+class LegalizeIntegerWidths(ModulePass):
+    """Hold integers of other widths in containers.
+
+    Options:
+        containers: the narrowest width that the target loads and stores: 8 (8, 16, 32 and 64 are
+            used), or 32.
+    """
+
+    name: ClassVar[str] = "legalize-integer-widths"
+
+    containers: int = 8
+
+    def __post_init__(self) -> None:
+        if self.containers not in (8, 32):
+            raise UsageError(
+                f"option 'containers' of {self.name} must be 8 or 32, got {self.containers}"
+            )
+
+    def run(self, module: ir.Operation) -> None:
+        """Convert `module`.
+
+        Raises:
+            UnsupportedError: an operation on integers of another width that is not known.
+        """
+        legalizer = _Legalizer(self.containers)
+        make_loops_explicit(module, lambda type_: legalizer.held_width(type_) is not None)
+        for op in list(walk(module)):
+            with op.location:
+                legalizer.operation(op)
+
+
+class _Legalizer:
+    """Converts operations in program order, remembering the width that each held value stands for.
+
+    Every value's type is changed in place; operations that only move data or compute the same on
+    sign-extended integers are then right as they are.
+    """
+
+    def __init__(self, narrowest: int) -> None:
+        self._narrowest = narrowest
+        self._width_of: dict[Any, int] = {}
+
+    # -- types ------------------------------------------------------------------------------------
+
+    def _container(self, width: int) -> int:
+        if width == 1 or width > 64:
+            return width
+        return next(w for w in (8, 16, 32, 64) if w >= max(width, self._narrowest))
+
+    def held_width(self, type_: ir.Type) -> int | None:
+        """The width of a type's integers if they need a container, else None."""
+        element = element_type(type_)
+        if not isinstance(element, ir.IntegerType):
+            return None
+        return element.width if self._container(element.width) != element.width else None
+
+    def _held_type(self, type_: ir.Type) -> ir.Type:
+        width = self.held_width(type_)
+        if width is None:
+            return type_
+        container = ir.IntegerType.get_signless(self._container(width))
+        if isinstance(type_, ir.RankedTensorType):
+            return ir.RankedTensorType.get(list(type_.shape), container, type_.encoding)
+        if isinstance(type_, ir.UnrankedTensorType):
+            return ir.UnrankedTensorType.get(container)
+        return container
+
+    # -- operations -------------------------------------------------------------------------------
+
+    def operation(self, op: Any) -> None:
+        """Convert one operation and the block arguments of its regions."""
+        if op.name == "func.func":
+            self._signature(op)
+        sources = [self._width_of.get(value) for value in op.operands]
+        result = None
+        for value in op.results:
+            result = self._hold(value) or result
+        arguments = [
+            self._hold(argument)
+            for region in op.regions
+            for block in region
+            for argument in block.arguments
+        ]
+        source = next((width for width in sources if width), None)
+        if source or result or any(arguments):
+            self._fix(op, source, result)
+
+    def _hold(self, value: Any) -> int | None:
+        width = self.held_width(value.type)
+        if width is not None:
+            if isinstance(value.type, ir.ShapedType) and not isinstance(
+                value.type, (ir.RankedTensorType, ir.UnrankedTensorType)
+            ):
+                raise UnsupportedError(
+                    f"has a value of type '{value.type}', which the target does not load and "
+                    "store; expected a tensor or a scalar",
+                    value.owner,
+                )
+            self._width_of[value] = width
+            value.set_type(self._held_type(value.type))
+        return width
+
+    def _signature(self, function: Any) -> None:
+        type_ = function.attributes["function_type"].value
+        converted = ir.FunctionType.get(
+            [self._held_type(t) for t in type_.inputs],
+            [self._held_type(t) for t in type_.results],
+        )
+        if converted != type_:
+            record_signature(function)
+            function.attributes["function_type"] = ir.TypeAttr.get(converted)
+
+    def _fix(self, op: Any, source: int | None, result: int | None) -> None:
+        """Make an operation right whose operands or results changed their type."""
+        name = op.name
+        if name == "arith.constant":
+            self._constant(op)
+        elif name == "arith.trunci":
+            self._truncate(op, result)
+        elif name in ("arith.extsi", "arith.extui"):
+            self._extend(op, source, result)
+        elif name in _UNSIGNED or (
+            name == "arith.cmpi"
+            and op.attributes["predicate"].value >= _FIRST_UNSIGNED_PREDICATE
+        ):
+            self._mask_operands(op)
+            if result:
+                self._sign_extend(op, result)
+        elif name in _WRAPPING or name == "arith.fptoui":
+            assert result is not None  # these have an integer result
+            self._sign_extend(op, result)
+        elif name not in _PLAIN and not name.startswith(_PLAIN_DIALECTS):
+            width = source or result
+            raise UnsupportedError(
+                f"uses integers of {width} bits, which the target does not load and store; "
+                "expected an arith, linalg, tensor, scf or func operation",
+                op,
+            )
+
+    def _constant(self, op: Any) -> None:
+        value, type_ = op.attributes["value"], op.results[0].type
+        if isinstance(value, ir.IntegerAttr):
+            width = self._width_of[op.results[0]]
+            bits = int(value.value) & ((1 << width) - 1)
+            signed = bits - (1 << width) if bits >> (width - 1) else bits
+            op.attributes["value"] = ir.IntegerAttr.get(type_, signed)
+        elif isinstance(value, ir.DenseElementsAttr):
+            op.attributes["value"] = dense_of_array(array_of_dense(value), type_.element_type)
+        else:
+            raise UnsupportedError(
+                f"has a constant of kind '{type(value).__name__}'; expected dense<...>", op
+            )
+
+    def _truncate(self, op: Any, width: int | None) -> None:
+        if width is None:
+            return
+        with ir.InsertionPoint(op):
+            value, type_ = op.operands[0], op.results[0].type
+            if value.type != type_:
+                value = Builder().op("arith.trunci", [value], type_)
+            value = self._signed(value, width)
+        op.results[0].replace_all_uses_with(value)
+        self._width_of[value] = width
+        op.erase()
+
+    def _extend(self, op: Any, source: int | None, result: int | None) -> None:
+        with ir.InsertionPoint(op):
+            value, type_ = op.operands[0], op.results[0].type
+            if op.name == "arith.extui" and source:
+                value = self._masked(value, source)
+            if value.type != type_:
+                value = Builder().op(op.name, [value], type_)
+        if result:
+            self._width_of[value] = result
+        op.results[0].replace_all_uses_with(value)
+        op.erase()
+
+    def _mask_operands(self, op: Any) -> None:
+        with ir.InsertionPoint(op):
+            for index, value in enumerate(op.operands):
+                width = self._width_of.get(value)
+                if width:
+                    op.operands[index] = self._masked(value, width)
+
+    def _sign_extend(self, op: Any, width: int) -> None:
+        """Sign-extend an operation's result from `width` bits."""
+        result = op.results[0]
+        users = [(use.owner, use.operand_number) for use in result.uses]
+        with ir.InsertionPoint.after(op):
+            value = self._signed(result, width)
+        self._width_of[value] = width
+        for owner, number in users:
+            owner.operands[number] = value
+
+    def _masked(self, value: Any, width: int) -> Any:
+        b = Builder()
+        mask = b.constant((1 << width) - 1, value.type)
+        return b.op("arith.andi", [value, mask], value.type)
+
+    def _signed(self, value: Any, width: int) -> Any:
+        amount = element_type(value.type).width - width
+        if not amount:
+            return value
+        b = Builder()
+        shift = b.constant(amount, value.type)
+        left = b.op("arith.shli", [value, shift], value.type)
+        return b.op("arith.shrsi", [left, shift], value.type)

@@ -1,0 +1,443 @@
+"""``verify-quantization``: the rules of quantized types, checked where upstream does not.
+
+Upstream checks a sub-channel type only at ``quant`` casts. This pass checks every value of a
+module (results, block arguments) and every function signature, against the *containing* tensor:
+
+1. ``1 <= block size <= dimension``
+2. every quantized dimension is less than the rank, and named once
+3. ``dimension % block size == 0``, unless a ``subquant`` cast uses the type (ragged last block)
+4. ``shape(scales) == shape(zero points) == ceil(shape / block size)``
+5. zero points are in the storage range
+6. scales are positive, finite, and not zero in the expressed type
+
+and the operands and attributes of the ``subquant`` operations. Numbers 1 to 6 are the RFC's "Type
+Constraints", with what StableHLO's C5 to C7 add; an element type of scales or zero points that
+differs from the expressed or storage type (RFC, 5 and 6) is refused by upstream's type itself.
+The module is not changed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._mlir import ir
+
+from ..dialects import subquant
+from ..dialects.quant import element_type, is_quantized, parameters_of, raw_scales, storage_of_any
+from ..errors import VerificationError
+from ..quantization import QuantizationParameters
+from .base import ModulePass, walk
+
+__all__ = ["VerifyQuantization", "check_type"]
+
+
+@dataclass(frozen=True)
+class VerifyQuantization(ModulePass):
+    """Raise a located VerificationError for the first quantized type or operation that is wrong."""
+
+    name: ClassVar[str] = "verify-quantization"
+
+    def run(self, module: ir.Operation) -> None:
+        """Check `module`; see the file's text for the rules."""
+        operations = list(walk(module))
+        lenient = _types_of_subquant_casts(operations)
+        verified: set[ir.Type] = set()
+
+        def check(type_: ir.Type, op: Any, what: str) -> None:
+            if type_ in verified:
+                return
+            for part in _quantized_parts(type_):
+                check_type(part, op, what, lenient=element_type(part) in lenient)
+            verified.add(type_)
+
+        for op in operations:
+            for number, result in enumerate(op.results):
+                what = f"result {number}" if len(op.results) > 1 else "result"
+                check(result.type, op, what)
+            for region in op.regions:
+                for block in region:
+                    for number, argument in enumerate(block.arguments):
+                        check(argument.type, op, f"block argument {number}")
+            if "function_type" in op.attributes:
+                _check_signature(op, check)
+            verify = _OPERATION_CHECKS.get(op.name)
+            if verify is not None:
+                verify(op)
+
+
+def _types_of_subquant_casts(operations: list[Any]) -> set[ir.Type]:
+    types = set()
+    for op in operations:
+        if op.name in subquant.CASTS:
+            types |= {element_type(value.type) for value in (*op.operands, *op.results)}
+    return types
+
+
+def _quantized_parts(type_: ir.Type) -> list[ir.Type]:
+    """The quantized types (with their container) inside a type."""
+    if isinstance(type_, ir.FunctionType):
+        return [p for inner in (*type_.inputs, *type_.results) for p in _quantized_parts(inner)]
+    if isinstance(type_, ir.TupleType):
+        inner_types = [type_.get_type(index) for index in range(type_.num_types)]
+        return [part for inner in inner_types for part in _quantized_parts(inner)]
+    return [type_] if is_quantized(type_) else []
+
+
+def _check_signature(op: Any, check: Any) -> None:
+    type_ = op.attributes["function_type"].value
+    if not isinstance(type_, ir.FunctionType):
+        return
+    for number, input_type in enumerate(type_.inputs):
+        check(input_type, op, f"argument {number}")
+    for number, result_type in enumerate(type_.results):
+        check(result_type, op, f"result {number}")
+
+
+# -- types ----------------------------------------------------------------------------------------
+
+
+def check_type(type_: ir.Type, op: Any, what: str, *, lenient: bool) -> None:
+    """Check one quantized type with its container.
+
+    Args:
+        type_: a quantized type, or a shaped type of quantized elements.
+        op: the operation to name in an error.
+        what: what has the type, for the error ("result", "argument 0").
+        lenient: accept a ragged last block, scales without the dimensions of size 1, and an
+            unranked container of a sub-channel type.
+
+    Raises:
+        VerificationError: a rule is broken.
+        UnsupportedError: a type that `parameters_of` does not accept.
+    """
+    parameters = parameters_of(type_, op)
+    assert parameters is not None  # the caller asks only for quantized types
+    _check_values(type_, parameters, op, what)
+    _check_axes(parameters, op, what)
+    if not isinstance(type_, ir.ShapedType):
+        if parameters.granularity != "per-tensor":
+            raise VerificationError(
+                f"{what} is a scalar with a {parameters.granularity} type; expected a per-tensor "
+                "type",
+                op,
+            )
+        return
+    if not type_.has_rank:
+        if not lenient and parameters.granularity == "sub-channel":
+            raise VerificationError(
+                f"{what} is an unranked tensor with a sub-channel type, which only subquant.qcast, "
+                "subquant.dcast and subquant.scast accept",
+                op,
+            )
+        _check_collapsed(parameters, op, what)
+        return
+    shape = [None if type_.is_dynamic_dim(axis) else n for axis, n in enumerate(_shape(type_))]
+    _check_shape(parameters, shape, op, what, lenient)
+
+
+def _shape(type_: Any) -> list[int]:
+    return [int(extent) for extent in type_.shape]
+
+
+def _check_values(
+    type_: ir.Type, parameters: QuantizationParameters, op: Any, what: str
+) -> None:
+    written = raw_scales(type_)
+    rounded = parameters.scales.astype(np.float64)
+    expressed = parameters.expressed.value
+    for index, scale in np.ndenumerate(written):
+        place = f"scale{list(index)} of {what}" if index else f"the scale of {what}"
+        if not (math.isfinite(scale) and scale > 0):
+            raise VerificationError(
+                f"{place} must be positive and finite, got {_number(scale)}", op
+            )
+        if not (math.isfinite(rounded[index]) and rounded[index] > 0):
+            raise VerificationError(
+                f"{place} must be positive and finite in {expressed}, got {_number(scale)}, which "
+                f"rounds to {_number(rounded[index])}",
+                op,
+            )
+    low, high = parameters.storage.minimum, parameters.storage.maximum
+    for index, zero_point in np.ndenumerate(parameters.zero_points):
+        if not low <= zero_point <= high:
+            place = f"zero point{list(index)} of {what}" if index else f"the zero point of {what}"
+            raise VerificationError(
+                f"{place} must be in the storage range {low}:{high}, got {zero_point}", op
+            )
+
+
+def _number(value: float) -> str:
+    return "NaN" if math.isnan(value) else f"{value:g}"
+
+
+def _check_axes(parameters: QuantizationParameters, op: Any, what: str) -> None:
+    seen: set[int] = set()
+    for axis, block in zip(parameters.axes, parameters.block_sizes, strict=True):
+        if axis < 0:
+            raise VerificationError(f"quantized dimension of {what} is negative, got {axis}", op)
+        if axis in seen:
+            raise VerificationError(
+                f"quantized dimension {axis} of {what} is named twice; expected each once", op
+            )
+        if block < 1:
+            raise VerificationError(
+                f"block size along axis {axis} of {what} must be at least 1, got {block}", op
+            )
+        seen.add(axis)
+
+
+def _check_collapsed(parameters: QuantizationParameters, op: Any, what: str) -> None:
+    """Check the scales of an unranked container: a dimension for each quantized axis, or full."""
+    if parameters.granularity != "sub-channel":
+        return
+    rank = parameters.scales.ndim
+    if rank == len(parameters.axes) or parameters.full_grid_shape(rank) is not None:
+        return
+    raise VerificationError(
+        f"scales of {what} have the shape {_dims(parameters.scales.shape)}; expected one dimension "
+        f"for each of the {len(parameters.axes)} quantized dimensions",
+        op,
+    )
+
+
+def _dims(shape: Any) -> str:
+    return "x".join("?" if n is None else str(n) for n in shape) or "scalar"
+
+
+def _check_shape(
+    parameters: QuantizationParameters,
+    shape: list[int | None],
+    op: Any,
+    what: str,
+    lenient: bool,
+) -> None:
+    rank = len(shape)
+    tensor = f"{what} of shape {_dims(shape)}"
+    for axis, block in zip(parameters.axes, parameters.block_sizes, strict=True):
+        if axis >= rank:
+            raise VerificationError(
+                f"quantized dimension {axis} must be less than the rank {rank} of {tensor}", op
+            )
+        extent = shape[axis]
+        if extent is None or parameters.granularity == "per-axis":
+            continue
+        if block > extent:
+            raise VerificationError(
+                f"block size {block} along axis {axis} must be at most the dimension {extent} of "
+                f"{tensor}",
+                op,
+            )
+        if extent % block and not lenient:
+            raise VerificationError(
+                f"dimension {extent} along axis {axis} of {tensor} must be divisible by the block "
+                f"size {block}; subquant.qcast, subquant.dcast and subquant.scast accept a ragged "
+                "last block",
+                op,
+            )
+    if parameters.granularity == "per-tensor":
+        return
+    if any(extent == 0 for extent in shape) and parameters.granularity == "sub-channel":
+        raise VerificationError(f"{tensor} has a dimension of size 0 and a sub-channel type", op)
+    grid = parameters.full_grid_shape(rank)
+    if parameters.granularity == "sub-channel" and parameters.scales.ndim != rank and not lenient:
+        raise VerificationError(
+            f"scales have rank {parameters.scales.ndim}, expected the rank {rank} of {tensor}; "
+            "subquant.qcast, subquant.dcast and subquant.scast accept scales without the "
+            "dimensions of size 1",
+            op,
+        )
+    expected = _expected_grid(parameters, shape)
+    if grid is None or any(
+        e is not None and g != e for g, e in zip(grid, expected, strict=True)
+    ):
+        shown = parameters.scales.shape if grid is None else grid
+        raise VerificationError(
+            f"scales and zero points have the shape {_dims(shown)}, expected {_dims(expected)}, "
+            f"one for each block of {tensor}",
+            op,
+        )
+
+
+def _expected_grid(
+    parameters: QuantizationParameters, shape: list[int | None]
+) -> list[int | None]:
+    grid: list[int | None] = []
+    for axis, extent in enumerate(shape):
+        block = parameters.block_size_of(axis)
+        if block is None:
+            grid.append(1)
+        else:
+            grid.append(None if extent is None else -(-extent // block))
+    return grid
+
+
+# -- operations of the dialect subquant -----------------------------------------------------------
+
+
+def _container(type_: ir.Type) -> str:
+    """A type's shape in words, to compare containers: "scalar", "unranked" or "4x?"."""
+    if not isinstance(type_, ir.ShapedType):
+        return "scalar"
+    if not type_.has_rank:
+        return "unranked"
+    shape = [None if type_.is_dynamic_dim(a) else n for a, n in enumerate(_shape(type_))]
+    return f"{_dims(shape)}"
+
+
+def _check_same_container(left: ir.Type, right: ir.Type, op: Any) -> None:
+    if _container(left) != _container(right):
+        raise VerificationError(
+            f"operand and result must have one shape, got {_container(left)} and "
+            f"{_container(right)}",
+            op,
+        )
+
+
+def _check_cast(op: Any, real: ir.Type, quantized: ir.Type, role: str, quantized_role: str) -> None:
+    if not is_quantized(quantized):
+        raise VerificationError(
+            f"{quantized_role} must be quantized or a tensor of quantized elements, "
+            f"got '{quantized}'",
+            op,
+        )
+    expressed = element_type(quantized).expressed_type
+    if element_type(real) != expressed:
+        raise VerificationError(
+            f"{role} must have the expressed type '{expressed}', got '{element_type(real)}'", op
+        )
+    _check_same_container(real, quantized, op)
+
+
+def _check_qcast(op: Any) -> None:
+    _check_cast(op, op.operands[0].type, op.results[0].type, "operand", "result")
+
+
+def _check_dcast(op: Any) -> None:
+    _check_cast(op, op.results[0].type, op.operands[0].type, "result", "operand")
+
+
+def _check_scast(op: Any) -> None:
+    source, target = op.operands[0].type, op.results[0].type
+    if is_quantized(source) == is_quantized(target):
+        raise VerificationError(
+            f"must cast between a storage type and a quantized type, got '{source}' and '{target}'",
+            op,
+        )
+    quantized, stored = (source, target) if is_quantized(source) else (target, source)
+    expected = element_type(quantized).storage_type
+    if element_type(stored) != expected:
+        raise VerificationError(
+            f"storage must have the type '{expected}', got '{element_type(stored)}'", op
+        )
+    _check_same_container(stored, quantized, op)
+
+
+_FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+
+
+def _check_operand_op(op: Any) -> None:
+    quantize = op.name == "subquant.quantize"
+    any_type = getattr(op.attributes["quantized_type"], "value", None)
+    described = None if any_type is None else storage_of_any(any_type, op)
+    if described is None:
+        raise VerificationError(
+            "attribute 'quantized_type' must be a type !quant.any<storage<min:max>:expressed>, "
+            f"got '{op.attributes['quantized_type']}'",
+            op,
+        )
+    storage, expressed = described
+    real = op.operands[0].type if quantize else op.results[0].type
+    stored = op.results[0].type if quantize else op.operands[0].type
+    for type_, what in ((real, "real"), (stored, "stored")):
+        if not isinstance(type_, ir.ShapedType) or not type_.has_rank:
+            raise VerificationError(f"{what} value must be a ranked tensor, got '{type_}'", op)
+    if str(element_type(real)) != expressed.value:
+        raise VerificationError(
+            f"real value must have the expressed type '{expressed.value}', got "
+            f"'{element_type(real)}'",
+            op,
+        )
+    if str(element_type(stored)) != f"i{storage.width}":
+        raise VerificationError(
+            f"stored value must have the storage type 'i{storage.width}', got "
+            f"'{element_type(stored)}'",
+            op,
+        )
+    _check_same_container(real, stored, op)
+    blocks = _block_sizes(op)
+    shape = [None if real.is_dynamic_dim(a) else n for a, n in enumerate(_shape(real))]
+    if len(blocks) != len(shape):
+        raise VerificationError(
+            f"attribute 'block_sizes' must have an entry for each of the {len(shape)} dimensions, "
+            f"got {len(blocks)}",
+            op,
+        )
+    for axis, (block, extent) in enumerate(zip(blocks, shape, strict=True)):
+        if block < 1 or (extent is not None and block > max(extent, 1)):
+            limit = "" if extent is None else f" and at most {extent}"
+            raise VerificationError(
+                f"block size along axis {axis} must be at least 1{limit}, got {block}", op
+            )
+    expected = [
+        None if n is None else -(-n // b) for n, b in zip(shape, blocks, strict=True)
+    ]
+    scales = op.operands[1].type
+    _check_parameter_operand(op, scales, "scales", expected)
+    scale_type = str(element_type(scales))
+    if _FLOAT_BITS.get(scale_type, 99) > _FLOAT_BITS[expressed.value] or (
+        _FLOAT_BITS.get(scale_type) == _FLOAT_BITS[expressed.value]
+        and scale_type != expressed.value
+    ):
+        raise VerificationError(
+            f"scales must have a floating-point type not wider than the expressed type "
+            f"'{expressed.value}', got '{scale_type}'",
+            op,
+        )
+    if len(op.operands) > 2:
+        zero_points = op.operands[2].type
+        _check_parameter_operand(op, zero_points, "zero points", expected)
+        zero_type = element_type(zero_points)
+        if not isinstance(zero_type, ir.IntegerType) or not 2 <= zero_type.width <= storage.width:
+            raise VerificationError(
+                f"zero points must have an integer type of 2 to {storage.width} bits, not wider "
+                f"than the storage type, got '{zero_type}'",
+                op,
+            )
+
+
+def _block_sizes(op: Any) -> list[int]:
+    attribute = op.attributes["block_sizes"]
+    if not isinstance(attribute, ir.DenseI64ArrayAttr):
+        raise VerificationError(
+            f"attribute 'block_sizes' must be array<i64: ...>, got '{attribute}'", op
+        )
+    return [int(block) for block in attribute]
+
+
+def _check_parameter_operand(
+    op: Any, type_: ir.Type, what: str, expected: list[int | None]
+) -> None:
+    if not isinstance(type_, ir.ShapedType) or not type_.has_rank:
+        raise VerificationError(f"{what} must be a ranked tensor, got '{type_}'", op)
+    shape = [None if type_.is_dynamic_dim(a) else n for a, n in enumerate(_shape(type_))]
+    fits = len(shape) == len(expected) and all(
+        n is None or e is None or n == e for n, e in zip(shape, expected, strict=True)
+    )
+    if not fits:
+        raise VerificationError(
+            f"{what} have the shape {_dims(shape)}, expected {_dims(expected)}, one for each block",
+            op,
+        )
+
+
+_OPERATION_CHECKS = {
+    "subquant.qcast": _check_qcast,
+    "subquant.dcast": _check_dcast,
+    "subquant.scast": _check_scast,
+    "subquant.quantize": _check_operand_op,
+    "subquant.dequantize": _check_operand_op,
+}
