@@ -1,0 +1,99 @@
+"""Compile quantized MLIR programs to IREE executables, and run them.
+
+>>> import subquant
+>>> executable = subquant.compile("model.mlir")            # doctest: +SKIP
+>>> y = executable.main(x)                                 # doctest: +SKIP
+
+The errors are listed in `subquant.errors`; all are subclasses of `SubquantError`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from .errors import SubquantError
+from .quantization import (
+    ExpressedType,
+    QuantizationParameters,
+    StorageType,
+    dequantize,
+    quantize,
+)
+
+if TYPE_CHECKING:
+    from .compiler import CompileOptions
+    from .runtime import Device, Executable
+
+__all__ = [
+    "CompileOptions",
+    "Device",
+    "Executable",
+    "ExpressedType",
+    "QuantizationParameters",
+    "StorageType",
+    "SubquantError",
+    "compile",
+    "dequantize",
+    "load",
+    "quantize",
+]
+
+__version__ = "0.1.0"
+
+_LAZY = {"CompileOptions": "compiler", "Device": "runtime", "Executable": "runtime"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the compiler and the runtime when they are first used."""
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+    raise AttributeError(f"module 'subquant' has no attribute '{name}'")
+
+
+def compile(
+    source: Any,
+    *,
+    target: str = "llvm-cpu",
+    device: Device | str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Executable:
+    """Compile a module and load it.
+
+    Args:
+        source: a path, MLIR text, bytecode, or a module.
+        target: ``llvm-cpu`` or ``vulkan``.
+        device: what to run on; by default the first device of the target. For Vulkan the device
+            description is chosen by what the device can do, unless ``vulkan_target`` is given.
+        cache: a folder that keeps executables by content.
+        **options: further fields of `CompileOptions`.
+
+    Returns:
+        An executable; call its functions with arrays: ``executable.main(x)``.
+
+    Raises:
+        SubquantError: the input is wrong or not supported (with its place), IREE failed, or there
+            is no device.
+    """
+    from .compiler import CompileOptions, compile_to_bytes
+    from .runtime import Device, Executable
+
+    where = device if isinstance(device, Device) else Device(device or target)
+    if target == "vulkan":
+        options.setdefault("vulkan_target", where.vulkan_target)
+    choices = CompileOptions(target=target, **options)
+    return Executable(compile_to_bytes(source, choices, cache=cache), where)
+
+
+def load(path: str | os.PathLike[str], device: Device | str = "llvm-cpu") -> Executable:
+    """Load an executable that ``subquant compile`` wrote.
+
+    Raises:
+        SubquantError: as `subquant.runtime.Executable`.
+    """
+    from .runtime import Executable
+
+    return Executable(path, device)

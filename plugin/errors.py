@@ -86,6 +86,13 @@ class SubquantError(Exception):
             self.place = place_of(operation.location)
         super().__init__(str(self))
 
+    def in_file(self, file: str) -> SubquantError:
+        """Name the file in a place that says only "-" (text that was given without one)."""
+        if self.place is not None and self.place.file == "-":
+            self.place = Place(file, self.place.line, self.place.column)
+            self.args = (str(self),)
+        return self
+
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
         name = f"'{self.op_name}' op " if self.op_name else ""

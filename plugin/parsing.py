@@ -22,16 +22,23 @@ from .errors import InputError, ParseError, Place, VerificationError
 __all__ = ["parse_bytecode", "parse_file", "parse_text", "scan_quantized_types"]
 
 BYTECODE_MAGIC = b"ML\xefR"
-MAX_NESTING = 1000
+MAX_NESTING = 256
+MAX_ALIAS_NESTING = 4096
 
-_SKIP = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|!quant\.uniform\s*<')
-_STORAGE = re.compile(r"\s*([A-Za-z_!][A-Za-z0-9_.!]*)")
-_INTEGER_STORAGE = re.compile(r"(?:(u)|[si]?i|i)(\d+)\Z")
-_AXES = re.compile(r"\s*(?:<[^>]*>)?\s*:\s*[A-Za-z0-9_.!]+\s*:\s*\{")
+_SKIP = re.compile(r'//[^\n]*|"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
+_BRACKETS = re.compile(r"[\[({<]|->|[<>]=|[\])}>]")
+_ALIAS = re.compile(r"^\s*([!#][\w.$-]+)\s*=", re.MULTILINE)
+_ALIAS_USE = re.compile(r"[!#][\w.$-]+")
+_NEGATIONS = re.compile(rf"(?:-\s*){{{MAX_NESTING + 1}}}")
+_NAME = r"[A-Za-z_!][\w.!$-]*"
+_UNIFORM = re.compile(rf"!quant(?:\.uniform|<\s*uniform)\s*<\s*({_NAME})")
+_CALIBRATED = re.compile(r"!quant(?:\.|<\s*)calibrated\b")
+_INTEGER_STORAGE = re.compile(r"([su]?i|u)(\d{1,9})\Z")
+_AXES = re.compile(r"\s*(?:<[^>]*>)?\s*:\s*[\w.!$-]+\s*:\s*\{")
 _TOKEN = re.compile(
-    r"//[^\n]*|\s+|[{},>]|"
-    r"(?P<scale>[-+]?(?:0x[0-9A-Fa-f]+|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?))"
-    r"(?:\s*:\s*(?P<zero>[-+]?(?:0x[0-9A-Fa-f]+|\d+)))?"
+    r"\s+|[{},>]|"
+    r"(?P<scale>-?\s*(?:0x[0-9A-Fa-f]+|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?))"
+    r"(?:\s*:\s*(?P<zero>-?\s*(?:0x[0-9A-Fa-f]+|\d+)|true|false))?"
 )
 
 
@@ -56,34 +63,51 @@ def scan_quantized_types(text: str, file: str = "-") -> None:
             that does not fit the storage type. The storage of an unsigned type is printed as
             signed by upstream, so both readings of its bits are accepted.
     """
-    scan = _Scan(text, file)
+    if "!quant" in text:
+        _scan_types(_Scan(_without_comments_and_strings(text), file), has_tosa="tosa." in text)
+
+
+def _without_comments_and_strings(text: str) -> str:
+    """Blank out comments and strings; every other character keeps its position."""
+    return _SKIP.sub(lambda match: " " * len(match.group()), text)
+
+
+def _scan_types(scan: _Scan, has_tosa: bool) -> None:
+    calibrated = _CALIBRATED.search(scan.text) if has_tosa else None
+    if calibrated is not None:
+        raise VerificationError(
+            "quantized type must have uniform parameters, got '!quant.calibrated'; upstream's "
+            "verifier of tosa operations crashes on it",
+            scan.place(calibrated.start()),
+        )
     position = 0
-    while match := _SKIP.search(text, position):
+    while match := _UNIFORM.search(scan.text, position):
         position = match.end()
-        if not match.group().startswith("!quant"):
-            continue
-        storage = _STORAGE.match(text, position)
-        if storage is None:
-            continue
-        axes = _AXES.match(text, storage.end())
-        name = storage.group(1)
+        name = _without_aliases(scan.text, match.group(1))
         integer = _INTEGER_STORAGE.match(name)
-        if integer is None:
+        width = int(integer.group(2)) if integer else 0
+        if integer is None or not 2 <= width <= 32:
             # Only the sub-channel form crashes; every form is refused, in the same words.
             raise VerificationError(
                 f"quantized storage type must be an integer of 2 to 32 bits, got '{name}'; "
                 "write for example i4, u4 or i8",
-                scan.place(storage.start(1)),
+                scan.place(match.start(1)),
             )
-        width = int(integer.group(2))
-        if not 2 <= width <= 32:
-            raise VerificationError(
-                f"quantized storage type must be an integer of 2 to 32 bits, got '{name}'",
-                scan.place(storage.start(1)),
-            )
+        axes = _AXES.match(scan.text, position)
         if axes is not None:
             unsigned = name.startswith("u")
             position = _scan_sub_channel(scan, axes.end(), name, width, unsigned)
+
+
+def _without_aliases(text: str, name: str) -> str:
+    """Follow type aliases (``!name = i8``) to the name that they stand for."""
+    seen: set[str] = set()
+    while name.startswith("!") and name not in seen:
+        seen.add(name)
+        definition = re.search(rf"{re.escape(name)}\s*=\s*({_NAME})", text)
+        if definition is not None:
+            name = definition.group(1)
+    return name
 
 
 def _scan_sub_channel(scan: _Scan, position: int, name: str, width: int, unsigned: bool) -> int:
@@ -101,16 +125,26 @@ def _scan_sub_channel(scan: _Scan, position: int, name: str, width: int, unsigne
         if match.group() == ">":
             return match.end()
         if match["zero"] is not None:
-            value = int(match["zero"], 0)
-            if not low <= value <= high:
+            written = re.sub(r"\s", "", match["zero"])
+            value = _integer(written)
+            if value is None or not low <= value <= high:
                 shown = f"0:{high}" if unsigned else f"{low}:{high}"
                 raise VerificationError(
-                    f"zero point {value} does not fit the storage type {name}, expected a value "
+                    f"zero point {written} does not fit the storage type {name}, expected a value "
                     f"in {shown}; upstream's parser would cut it without a word",
                     scan.place(match.start("zero")),
                 )
         position = match.end()
     return position
+
+
+def _integer(written: str) -> int | None:
+    """Read an MLIR integer; None for ``true``, ``false`` and what fits no 64-bit integer."""
+    digits = written.lstrip("-").lstrip("0")
+    if written in ("true", "false") or len(digits) > 20:
+        return None
+    magnitude = int(digits[1:], 16) if digits.startswith("x") else int(digits or "0")
+    return -magnitude if written.startswith("-") else magnitude
 
 
 _HINTS = (
@@ -124,8 +158,8 @@ _HINTS = (
     ),
     (
         "must match the rank of the tensor",
-        "subquant.qcast, subquant.dcast and subquant.scast accept scales without the dimensions of "
-        "size 1",
+        "subquant.qcast, subquant.dcast and subquant.scast accept scales without the dimensions "
+        "of size 1",
     ),
 )
 """What upstream's verifier refuses and a `subquant` operation accepts: message part and hint."""
@@ -198,29 +232,62 @@ def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
 
 
 def _check_text(text: str, file: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ParseError(
+            "text has a surrogate, which is no character", _Scan(text, file).place(error.start)
+        ) from None
     if "\0" in text:
         raise ParseError("text has a NUL character", _Scan(text, file).place(text.index("\0")))
-    depth = _nesting_depth(text)
+    plain = _without_comments_and_strings(text)
+    depth = _nesting_depth(plain)
     if depth > MAX_NESTING:
         raise ParseError(
             f"brackets are nested {depth} deep, expected at most {MAX_NESTING}; upstream's parser "
             "would exhaust its stack",
             Place(file),
         )
+    depth = _alias_depth(plain)
+    if depth > MAX_ALIAS_NESTING:
+        raise ParseError(
+            f"aliases are nested {depth} deep, expected at most {MAX_ALIAS_NESTING}; upstream's "
+            "parser would exhaust its stack",
+            Place(file),
+        )
+    negations = _NEGATIONS.search(plain)
+    if negations is not None:
+        raise ParseError(
+            f"more than {MAX_NESTING} minus signs in a row; upstream's parser would exhaust its "
+            "stack",
+            _Scan(text, file).place(negations.start()),
+        )
     scan_quantized_types(text, file)
 
 
 def _nesting_depth(text: str) -> int:
-    """The greatest depth of brackets in `text` (strings and comments are not looked into)."""
+    """The greatest depth of brackets in a text without comments and strings."""
     depth = greatest = 0
-    for match in re.finditer(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|[\[({<]|->|[\])}>]', text):
+    for match in _BRACKETS.finditer(text):
         token = match.group()
         if token in "[({<":
             depth += 1
             greatest = max(greatest, depth)
         elif token in "])}>":
-            depth -= 1
+            depth = max(depth - 1, 0)
     return greatest
+
+
+def _alias_depth(text: str) -> int:
+    """The greatest depth of brackets once every alias (``!name = ...``) is written out."""
+    definitions = list(_ALIAS.finditer(text))
+    ends = [definition.start() for definition in definitions[1:]] + [len(text)]
+    depths: dict[str, int] = {}
+    for definition, end in zip(definitions, ends, strict=False):
+        body = text[definition.end() : end]
+        used = (depths.get(name, 0) for name in _ALIAS_USE.findall(body))
+        depths[definition.group(1)] = _nesting_depth(body) + max(used, default=0)
+    return max(depths.values(), default=0)
 
 
 @contextlib.contextmanager

@@ -143,7 +143,11 @@ def run_pipeline(
 
 
 def compile_pipeline(
-    target: str, *, rounding: Rounding = "nearest-even", containers: int = 8
+    target: str,
+    *,
+    rounding: Rounding = "nearest-even",
+    containers: int = 8,
+    label: str = "",
 ) -> list[ModulePass]:
     """Return the passes of a compilation.
 
@@ -151,12 +155,13 @@ def compile_pipeline(
         target: ``llvm-cpu`` or ``vulkan``.
         rounding: as in `subquant.quantization.quantize_blocks`.
         containers: the narrowest integer width that the target loads and stores: 8 or 32.
+        label: what the runtime is told that the module was compiled for.
     """
     text = (
         f"verify-quantization,lower-quant-casts{{rounding={rounding}}},"
-        "convert-quantized-to-storage,lower-unranked-tensors,"
+        "convert-quantized-to-storage,lower-unranked-tensors,box-half-scalars,"
         f"legalize-integer-widths{{containers={containers}}}"
     )
     if target == "vulkan":
         text += ",expand-sign-extension,isolate-window-operands"
-    return parse_pipeline(text + ",check-hand-off")
+    return parse_pipeline(text + f",check-hand-off{{target={label or target}}}")

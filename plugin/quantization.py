@@ -168,8 +168,8 @@ class QuantizationParameters:
         granularity: how the type is written; by default the simplest that says the same.
 
     Raises:
-        UsageError: shapes that do not fit together. Values are checked by `problems`, so that a
-            wrong type in a file can be represented and reported.
+        UsageError: shapes that do not fit together. Values are not checked, so that a wrong type in
+            a file can be represented; the pass ``verify-quantization`` reports it.
     """
 
     storage: StorageType
@@ -278,32 +278,23 @@ class QuantizationParameters:
         """
         if rank < self.min_rank:
             return None
-        written = list(self.scales.shape)
-        if len(written) == rank:
-            if any(written[axis] != 1 for axis in range(rank) if axis not in self.axes):
-                return None
-            return tuple(written)
-        if len(written) > rank or len(written) < len(self.axes):
-            # Per-tensor scales written as a tensor of ones belong to any rank.
-            if not self.axes and all(n == 1 for n in written):
-                return (1,) * rank
-            return None
-        # Leave out axes that are not quantized, the leading ones first, as few as possible.
-        missing = rank - len(written)
-        full: list[int] = []
-        for axis in range(rank):
-            if axis in self.axes:
-                if not written:
-                    return None
-                full.append(written.pop(0))
-            elif missing:
-                missing -= 1
-                full.append(1)
-            else:
-                if not written or written.pop(0) != 1:
-                    return None
-                full.append(1)
-        return None if written or missing else tuple(full)
+        written = self.scales.shape
+        if not self.axes and all(n == 1 for n in written):
+            return (1,) * rank  # per-tensor scales written as a tensor of ones belong to any rank
+        # From the last axis back: fits[i] is a form of the axes so far that uses up written[i:].
+        # An axis that is not quantized is left out where that fits, the leading ones first.
+        fits: list[tuple[int, ...] | None] = [None] * len(written) + [()]
+        for axis in reversed(range(rank)):
+            for index in range(len(written) + 1):
+                left_out = None if axis in self.axes else fits[index]
+                taken = fits[index + 1] if index < len(written) else None
+                if left_out is not None:
+                    fits[index] = (1, *left_out)
+                elif taken is not None and (axis in self.axes or written[index] == 1):
+                    fits[index] = (written[index], *taken)
+                else:
+                    fits[index] = None
+        return fits[0]
 
     def grids(self, rank: int) -> tuple[Array, Array]:
         """Scales and zero points with one dimension for each of `rank` axes.

@@ -3,6 +3,7 @@
 A compiled function takes storage tensors, flat tensors with a shape, and integers in containers.
 What its arguments and results stand for is kept as JSON in the function's ``iree.reflection``
 dictionary, key ``subquant.signature``, and read back by the runtime, which needs no MLIR for it.
+The key ``subquant.target`` says what it was compiled for.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import numpy as np
 from .errors import InputError
 from .quantization import Array, ExpressedType, QuantizationParameters, StorageType
 
-__all__ = ["REFLECTION_KEY", "Signature", "ValueType"]
+__all__ = ["REFLECTION_KEY", "TARGET_KEY", "Signature", "ValueType"]
 
 REFLECTION_KEY = "subquant.signature"
+TARGET_KEY = "subquant.target"
 _VERSION = 1
 _LARGEST_LIST = 64
 

@@ -33,6 +33,9 @@ __all__ = [
 CASTS = ("quant.qcast", "quant.dcast", "quant.scast")
 
 _SIGNED_FLAG = 1
+_MAX_RANK = 32
+"""Of a dense attribute that the bindings give as an array."""
+
 _EXPRESSED = {"f16": ExpressedType.F16, "bf16": ExpressedType.BF16}
 _EXPRESSED |= {"f32": ExpressedType.F32, "f64": ExpressedType.F64}
 
@@ -153,12 +156,23 @@ def _storage_of(type_: Any, at: Any) -> StorageType:
 
 
 def _expressed_of(type_: Any, at: Any) -> ExpressedType:
+    if isinstance(type_, quant.AnyQuantizedType) and not _names_expressed_type(type_):
+        raise UnsupportedError(
+            f"quantized type must name an expressed type, got '{type_}'; "
+            "write for example !quant.any<i8:f32>",
+            at,
+        )
     expressed = _EXPRESSED.get(str(type_.expressed_type))
     if expressed is None:
         raise UnsupportedError(
             f"expressed type must be f16, bf16, f32 or f64, got '{type_.expressed_type}'", at
         )
     return expressed
+
+
+def _names_expressed_type(type_: ir.Type) -> bool:
+    """False for ``!quant.any<i8>``: the bindings crash on its missing expressed type."""
+    return re.fullmatch(r"!quant\.any<\w+(<[^<>]*>)?>", str(type_)) is None
 
 
 def raw_scales(type_: ir.Type) -> Array:
@@ -214,6 +228,11 @@ def parameters_of(type_: ir.Type, at: Any = None) -> QuantizationParameters | No
             np.array(element.scales),
             np.array(element.zero_points),
             "per-axis",
+        )
+    rank = element.scales.type.rank
+    if rank > _MAX_RANK:
+        raise UnsupportedError(
+            f"scales of a quantized type have rank {rank}; expected at most {_MAX_RANK}", at
         )
     zero_points = array_of_dense(element.zero_points)
     if not storage.signed:

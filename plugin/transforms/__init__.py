@@ -17,6 +17,7 @@ PASSES: dict[str, str] = {
     "lower-quant-casts": "lower qcast, dcast, quantize and dequantize to linalg and arith",
     "convert-quantized-to-storage": "turn quantized values and signatures into storage tensors",
     "lower-unranked-tensors": "turn unranked tensors into a flat tensor and a shape tensor",
+    "box-half-scalars": "pass f16 and bf16 scalars of public functions as tensors without axes",
     "legalize-integer-widths": "hold integers in widths that the target loads and stores",
     "expand-sign-extension": "write sign extension so that IREE's SPIR-V backend keeps the sign",
     "isolate-window-operands": "keep casts out of convolution and pooling dispatches (Vulkan)",

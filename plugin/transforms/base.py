@@ -18,6 +18,8 @@ __all__ = [
     "ModulePass",
     "NoMatch",
     "apply_patterns",
+    "is_in_loop_body",
+    "is_public",
     "make_loops_explicit",
     "record_signature",
     "walk",
@@ -81,14 +83,27 @@ def walk(root: Any) -> Iterator[Any]:
                 yield from walk(op.operation)
 
 
+def is_in_loop_body(op: Any) -> bool:
+    """True for an operation inside the body of a linalg operation or ``tensor.generate``."""
+    parent = op.parent
+    while parent is not None:
+        operation = parent.operation
+        if operation.name.startswith("linalg.") or operation.name == "tensor.generate":
+            return True
+        parent = operation.parent
+    return False
+
+
+def is_public(function: Any) -> bool:
+    """True for a function that can be called from outside the module."""
+    if "sym_visibility" not in function.attributes:
+        return True
+    return bool(function.attributes["sym_visibility"].value == "public")
+
+
 def record_signature(function: Any) -> None:
     """Keep a public function's signature before a pass changes it, unless one is kept already."""
-    visibility = function.attributes["sym_visibility"] if (
-        "sym_visibility" in function.attributes
-    ) else None
-    if visibility is not None and visibility.value != "public":
-        return
-    if SIGNATURE_ATTRIBUTE not in function.attributes:
+    if is_public(function) and SIGNATURE_ATTRIBUTE not in function.attributes:
         function.attributes[SIGNATURE_ATTRIBUTE] = function.attributes["function_type"]
 
 

@@ -23,8 +23,8 @@ from typing import Any, ClassVar
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized, parameters_of
 from ..errors import UnsupportedError
-from ..signature import REFLECTION_KEY, Signature, ValueType
-from .base import SIGNATURE_ATTRIBUTE, ModulePass, walk
+from ..signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
+from .base import SIGNATURE_ATTRIBUTE, ModulePass, is_public, walk
 
 __all__ = ["CheckHandOff"]
 
@@ -33,9 +33,15 @@ _REFLECTION = "iree.reflection"
 
 @dataclass(frozen=True)
 class CheckHandOff(ModulePass):
-    """Raise a located UnsupportedError if IREE cannot take the module; record signatures."""
+    """Raise a located UnsupportedError if IREE cannot take the module; record signatures.
+
+    Options:
+        target: what the module is compiled for, recorded for the runtime (``vulkan:generic``).
+    """
 
     name: ClassVar[str] = "check-hand-off"
+
+    target: str = ""
 
     def run(self, module: ir.Operation) -> None:
         """Check `module`."""
@@ -57,8 +63,8 @@ class CheckHandOff(ModulePass):
                         op,
                     )
         for op in walk(module):
-            if SIGNATURE_ATTRIBUTE in op.attributes:
-                _record(op)
+            if op.name == "func.func" and is_public(op) and len(op.regions[0].blocks):
+                _record(op, self.target)
 
 
 def _types(op: Any) -> Iterator[ir.Type]:
@@ -74,19 +80,23 @@ def _types(op: Any) -> Iterator[ir.Type]:
             yield from (*type_.inputs, *type_.results)
 
 
-def _record(function: Any) -> None:
-    written = function.attributes[SIGNATURE_ATTRIBUTE].value
+def _record(function: Any, target: str) -> None:
     compiled = function.attributes["function_type"].value
+    written = compiled
+    if SIGNATURE_ATTRIBUTE in function.attributes:
+        written = function.attributes[SIGNATURE_ATTRIBUTE].value
+        del function.attributes[SIGNATURE_ATTRIBUTE]
     signature = Signature(
         tuple(_values(written.inputs, compiled.inputs, function)),
         tuple(_values(written.results, compiled.results, function)),
     )
-    entries = {REFLECTION_KEY: ir.StringAttr.get(signature.to_json(), function.context)}
+    entries = {}
     if _REFLECTION in function.attributes:
-        for entry in function.attributes[_REFLECTION]:
-            entries[entry.name] = entry.attr
-    function.attributes[_REFLECTION] = ir.DictAttr.get(entries, function.context)
-    del function.attributes[SIGNATURE_ATTRIBUTE]
+        entries = {entry.name: entry.attr for entry in function.attributes[_REFLECTION]}
+    entries[REFLECTION_KEY] = ir.StringAttr.get(signature.to_json())
+    if target:
+        entries[TARGET_KEY] = ir.StringAttr.get(target)
+    function.attributes[_REFLECTION] = ir.DictAttr.get(entries)
 
 
 def _values(written: Any, compiled: Any, function: Any) -> Iterator[ValueType]:

@@ -63,9 +63,9 @@ def _is_computed(value: Any) -> bool:
     """True for a tensor that a cast could be fused from: not an argument, constant or barrier."""
     if not isinstance(value.type, ir.RankedTensorType) or isinstance(value.owner, ir.Block):
         return False
-    producer = value.owner
+    producer = value.owner.operation
     while producer.name in ("tensor.collapse_shape", "tensor.expand_shape", "tensor.cast"):
         if isinstance(producer.operands[0].owner, ir.Block):
             return False
-        producer = producer.operands[0].owner
+        producer = producer.operands[0].owner.operation
     return producer.name not in ("arith.constant", "tensor.empty", "linalg.fill", _BARRIER)

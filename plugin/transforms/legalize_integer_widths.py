@@ -27,7 +27,14 @@ from typing import Any, ClassVar
 from .._mlir import ir
 from ..dialects.quant import array_of_dense, dense_of_array, element_type
 from ..errors import UnsupportedError, UsageError
-from .base import Builder, ModulePass, make_loops_explicit, record_signature, walk
+from .base import (
+    Builder,
+    ModulePass,
+    is_in_loop_body,
+    make_loops_explicit,
+    record_signature,
+    walk,
+)
 
 __all__ = ["LegalizeIntegerWidths"]
 
@@ -120,6 +127,8 @@ class _Legalizer:
 
     def operation(self, op: Any) -> None:
         """Convert one operation and the block arguments of its regions."""
+        if self._narrowest == 32:
+            _check_32bit(op)
         if op.name == "func.func":
             self._signature(op)
         sources = [self._width_of.get(value) for value in op.operands]
@@ -256,3 +265,19 @@ class _Legalizer:
         shift = b.constant(amount, value.type)
         left = b.op("arith.shli", [value, shift], value.type)
         return b.op("arith.shrsi", [left, shift], value.type)
+
+
+_NOT_32BIT = ("f16", "bf16", "f64")
+
+
+def _check_32bit(op: Any) -> None:
+    """Refuse what a device that loads and stores only 32-bit words cannot compute."""
+    in_loop = is_in_loop_body(op)
+    for value in (*op.operands, *op.results):
+        element = str(element_type(value.type))
+        if element in _NOT_32BIT or (element == "i64" and in_loop):
+            raise UnsupportedError(
+                f"uses '{element}', which a device with 32-bit storage only does not have; "
+                "compile for a device that has it (--vulkan-target generic)",
+                op,
+            )

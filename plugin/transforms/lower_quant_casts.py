@@ -46,7 +46,7 @@ from ..dialects.quant import (
 from ..errors import UnsupportedError, UsageError
 from ..quantization import ExpressedType, QuantizationParameters, Rounding
 from .arithmetic import CastArithmetic
-from .base import Builder, ModulePass, NoMatch, apply_patterns
+from .base import Builder, ModulePass, NoMatch, apply_patterns, is_in_loop_body
 
 __all__ = ["LowerQuantCasts"]
 
@@ -160,8 +160,17 @@ class _Cast:
         return emit(self.b, value, scale, zero_point)
 
     def scalar(self, source: Any) -> Any:
-        scale = float(self.parameters.scales.reshape(-1)[0])
-        return self._emit(source, scale, int(self.parameters.zero_points.reshape(-1)[0]))
+        """Lower a scalar: in place inside a loop body, else as a tensor without axes.
+
+        IREE runs scalar code between loops in its virtual machine, which has no f16 and no bf16.
+        """
+        if is_in_loop_body(self.op):
+            scale = float(self.parameters.scales.reshape(-1)[0])
+            return self._emit(source, scale, int(self.parameters.zero_points.reshape(-1)[0]))
+        tensor_type = ir.RankedTensorType.get([], source.type)
+        tensor = self.b.op("tensor.from_elements", [source], tensor_type)
+        result = self._lower_grid(tensor, [], ())
+        return self.b.op("tensor.extract", [result], self._result_element)
 
     def ranked(self, source: Any, target: Any) -> Any:
         type_ = source.type

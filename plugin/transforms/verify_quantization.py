@@ -25,9 +25,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._mlir import ir
-
 from ..dialects import subquant
-from ..dialects.quant import element_type, is_quantized, parameters_of, raw_scales, storage_of_any
+from ..dialects.quant import (
+    element_type,
+    is_quantized,
+    parameters_of,
+    raw_scales,
+    storage_of_any,
+)
 from ..errors import VerificationError
 from ..quantization import QuantizationParameters
 from .base import ModulePass, walk
@@ -66,6 +71,8 @@ class VerifyQuantization(ModulePass):
                 _check_signature(op, check)
             verify = _OPERATION_CHECKS.get(op.name)
             if verify is not None:
+                for number, operand in enumerate(op.operands):  # may be defined below
+                    check(operand.type, op, f"operand {number}")
                 verify(op)
 
 
@@ -78,17 +85,26 @@ def _types_of_subquant_casts(operations: list[Any]) -> set[ir.Type]:
 
 
 def _quantized_parts(type_: ir.Type) -> list[ir.Type]:
-    """The quantized types (with their container) inside a type."""
-    if isinstance(type_, ir.FunctionType):
-        return [p for inner in (*type_.inputs, *type_.results) for p in _quantized_parts(inner)]
-    if isinstance(type_, ir.TupleType):
-        inner_types = [type_.get_type(index) for index in range(type_.num_types)]
-        return [part for inner in inner_types for part in _quantized_parts(inner)]
-    return [type_] if is_quantized(type_) else []
+    """The quantized types (with their container) inside a type, each once."""
+    parts: list[ir.Type] = []
+    seen: set[ir.Type] = set()
+    pending = [type_]
+    while pending:  # not recursive: aliases nest tuples as deep as a file is long
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if isinstance(current, ir.FunctionType):
+            pending += reversed((*current.inputs, *current.results))
+        elif isinstance(current, ir.TupleType):
+            pending += (current.get_type(n) for n in reversed(range(current.num_types)))
+        elif is_quantized(current):
+            parts.append(current)
+    return parts
 
 
 def _check_signature(op: Any, check: Any) -> None:
-    type_ = op.attributes["function_type"].value
+    type_ = getattr(op.attributes["function_type"], "value", None)
     if not isinstance(type_, ir.FunctionType):
         return
     for number, input_type in enumerate(type_.inputs):

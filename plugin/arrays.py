@@ -1,0 +1,163 @@
+"""Arrays on the command line: ``@file.npy``, ``2x2xf32=1,2,3,4``, and how results are shown."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from .errors import InputError, UsageError
+from .quantization import Array
+
+__all__ = ["difference", "format_array", "parse_input", "read_npy", "to_npy"]
+
+_DTYPES: dict[str, Any] = {
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "f32": np.float32,
+    "f64": np.float64,
+    "i1": np.bool_,
+}
+_DTYPES |= {f"{sign}{width}": f"{'u' if sign == 'u' else 'i'}{width // 8}"
+            for sign in ("i", "u", "si", "ui") for width in (8, 16, 32, 64)}
+_NAMES = {np.dtype(dtype): name for name, dtype in reversed(_DTYPES.items()) if len(name) < 5}
+_LITERAL = re.compile(r"((?:\d+x)*)([a-z]+\d+)(?:=(.*))?", re.DOTALL)
+
+
+def parse_input(text: str) -> Array:
+    """Read ``@file.npy`` or ``2x2xf32=1,2,3,4`` (one number fills the shape; brackets are ignored).
+
+    Raises:
+        UsageError: the text is neither.
+        InputError: the file cannot be read.
+    """
+    if text.startswith("@"):
+        return read_npy(text[1:])
+    match = _LITERAL.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"expected @file.npy or a literal such as 2x2xf32=1,2,3,4, got '{text}'")
+    dims, element, data = match.groups()
+    width = re.fullmatch(r"([su]?i|u)(\d+)", element)
+    if element not in _DTYPES and width and int(width.group(2)) <= 64:
+        element = f"{'u' if width.group(1).startswith('u') else 'i'}"
+        element += str(next(w for w in (8, 16, 32, 64) if w >= int(width.group(2))))
+    if element not in _DTYPES:
+        raise UsageError(f"element type '{element}' in '{text}' is not known")
+    dtype = np.dtype(_DTYPES[element])
+    shape = tuple(int(n) for n in dims.split("x") if n)
+    if data is None:
+        raise UsageError(f"expected '=' and numbers after '{text}'")
+    words = re.sub(r"[\[\],]", " ", data).split()
+    try:
+        numbers = [int(w, 0) if dtype.kind in "iu" else float(w) for w in words]
+        if dtype.kind in "iu":
+            info = np.iinfo(dtype)
+            outside = [n for n in numbers if not info.min <= n <= info.max]
+            if outside:
+                raise UsageError(f"{outside[0]} does not fit {element} in '{text}'")
+        flat = np.array(numbers, dtype)
+    except ValueError:
+        raise UsageError(f"expected numbers of type {element} in '{text}'") from None
+    count = int(np.prod(shape, dtype=np.int64))
+    if flat.size not in (1, count):
+        raise UsageError(f"expected {count} numbers (or one for all), got {flat.size} in '{text}'")
+    return np.broadcast_to(flat.reshape(-1) if flat.size == count else flat, (count,)).reshape(
+        shape
+    ).copy()
+
+
+def read_npy(path: str | Path) -> Array:
+    """Read a ``.npy`` file (no pickles; two-byte void elements are bf16).
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    try:
+        array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        reason = error.strerror or "not a .npy file"
+        raise InputError(f"cannot read '{path}': {reason}") from None
+    except (ValueError, EOFError) as error:
+        raise InputError(f"cannot read '{path}': {error}") from None
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"cannot read '{path}': expected one array (.npy), got an archive")
+    if array.dtype == np.dtype("V2"):
+        array = array.view(ml_dtypes.bfloat16)
+    return array
+
+
+def to_npy(array: Array) -> bytes:
+    """Return the bytes of a ``.npy`` file."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def format_array(array: Array, limit: int = 1024) -> str:
+    """Show an array as IREE's tools do: ``2x2xf32=[1 2][3 4]``, cut after `limit` elements."""
+    name = _NAMES.get(array.dtype, str(array.dtype))
+    shape = "".join(f"{n}x" for n in array.shape)
+    remaining = [limit]
+
+    def show(part: Array) -> str:
+        if part.ndim == 0:
+            remaining[0] -= 1
+            value = part[()]
+            if part.dtype.kind in "iub":
+                return str(int(value))
+            # float16 and wider print the shortest text that reads back as the same number
+            return np.format_float_positional(
+                np.float32(value) if part.dtype == ml_dtypes.bfloat16 else value, trim="-"
+            ) if 1e-4 <= abs(float(value)) < 1e7 or float(value) == 0 else str(value)
+        pieces = []
+        for item in part:
+            if remaining[0] <= 0:
+                pieces.append("...")
+                break
+            pieces.append(show(np.asarray(item)))
+        if part.ndim == 1:
+            return " ".join(pieces)
+        return "".join(f"[{piece}]" for piece in pieces)
+
+    return f"{shape}{name}={show(array)}"
+
+
+def difference(
+    got: Array, expected: Array, *, atol: float = 0.0, rtol: float = 0.0
+) -> str | None:
+    """Compare two arrays; return what differs, or None.
+
+    Args:
+        got, expected: the arrays; shape and dtype must be the same.
+        atol, rtol: for floats, ``|got - expected| <= atol + rtol * |expected|``. With both 0 the
+            bits must be equal (any NaN equals any NaN).
+    """
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return (
+            f"expected shape {expected.shape} of {expected.dtype}, got {got.shape} of {got.dtype}"
+        )
+    if got.dtype.kind in "iub":
+        wrong = got != expected
+    else:
+        wide_got, wide_expected = got.astype(np.float64), expected.astype(np.float64)
+        both_nan = np.isnan(wide_got) & np.isnan(wide_expected)
+        if atol or rtol:
+            with np.errstate(invalid="ignore"):
+                near = np.abs(wide_got - wide_expected) <= atol + rtol * np.abs(wide_expected)
+            wrong = ~(near | both_nan | (wide_got == wide_expected))
+        else:
+            bits = np.dtype(f"u{got.dtype.itemsize}")
+            wrong = (np.ascontiguousarray(got).view(bits).reshape(got.shape)
+                     != np.ascontiguousarray(expected).view(bits).reshape(got.shape)) & ~both_nan
+    count = int(np.count_nonzero(wrong))
+    if not count:
+        return None
+    index = tuple(int(i) for i in np.argwhere(wrong)[0]) if got.ndim else ()
+    return (
+        f"{count} of {got.size} elements differ, the first at {list(index)}: expected "
+        f"{expected[index]}, got {got[index]}"
+    )

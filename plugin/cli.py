@@ -1,0 +1,484 @@
+"""The command line: ``subquant compile | run | exec | opt | inspect``.
+
+Exit status: 0; 1 for an error in the input (located, no traceback); 2 for a wrong call. Anything
+else that is raised is a bug and keeps its traceback. Results go to standard output, all else to
+standard error; colour and progress appear on a terminal only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .errors import InputError, SubquantError, UsageError
+
+if TYPE_CHECKING:
+    from .compiler import CompileOptions
+    from .runtime import Device, Executable
+
+__all__ = ["main"]
+
+_EPILOG_STYLE = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class _Group(click.Group):
+    """A group that turns `SubquantError` into a message and an exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SubquantError as error:
+            _report(error)
+            ctx.exit(error.exit_status)
+        except BrokenPipeError:  # the reader of our output went away
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(1)
+
+
+def _report(error: SubquantError) -> None:
+    """Print an error as MLIR's tools do, in colour on a terminal."""
+    head, _, rest = str(error).partition("error: ")
+    click.echo(
+        click.style(head, bold=True)
+        + click.style("error: ", fg="red", bold=True)
+        + rest.replace("\nnote: ", "\n" + click.style("note: ", fg="cyan")),
+        err=True,
+    )
+
+
+def _versions(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    from . import __version__
+    from ._mlir import installed_versions
+
+    click.echo(f"subquant {__version__}")
+    for name, version in installed_versions().items():
+        click.echo(f"{name} {version or 'not installed'}")
+    ctx.exit()
+
+
+@click.group(cls=_Group, context_settings=_EPILOG_STYLE)
+@click.option(
+    "--version", is_flag=True, callback=_versions, expose_value=False, is_eager=True,
+    help="Show the versions of subquant, the bindings and IREE.",
+)  # fmt: skip
+def main() -> None:
+    """Compile quantized MLIR programs (sub-channel types too) with IREE, and run them.
+
+    \b
+    subquant exec model.mlir --input @x.npy        compile and run at once
+    subquant compile model.mlir -o model.vmfb      compile
+    subquant run model.vmfb --input 4xf32=1,2,3,4  run
+    subquant inspect model.mlir                    what is quantized, and how
+    """
+
+
+# -- options that commands share ------------------------------------------------------------------
+
+
+def _compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    from .transforms import PASSES  # names only
+
+    assert PASSES
+    options = [
+        click.option(
+            "--target", type=click.Choice(["llvm-cpu", "vulkan"]), default="llvm-cpu",
+            show_default=True, help="What to compile for.",
+        ),
+        click.option(
+            "--target-cpu", default="host", show_default=True, metavar="CPU",
+            help="The CPU for llvm-cpu: host, generic, or a name that LLVM knows.",
+        ),
+        click.option(
+            "--vulkan-target", default=None, metavar="NAME",
+            help="The device for vulkan: generic (8-bit storage), generic-32bit, auto (what is "
+            "here), or a name that IREE knows, such as ampere.  [default: generic; exec: auto]",
+        ),
+        click.option(
+            "--rounding", type=click.Choice(["nearest-even", "toward-zero"]),
+            default="nearest-even", show_default=True,
+            help="How casts round; toward-zero repeats upstream's lower-quant-ops.",
+        ),
+        click.option(
+            "--iree-flag", "iree_flags", multiple=True, metavar="FLAG",
+            help="A further flag for iree-compile; may be repeated.",
+        ),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = [
+        click.option("--function", default=None, metavar="NAME",
+                     help="The function to call.  [default: main, or the only one]"),
+        click.option("--input", "inputs", multiple=True, metavar="VALUE",
+                     help="An argument: @x.npy, or 2x2xf32=1,2,3,4; once for each argument."),
+        click.option("--output", "outputs", multiple=True, metavar="@FILE",
+                     help="Write a result to @y.npy; once for each result, - prints it."),
+        click.option("--expect", "expected", multiple=True, metavar="VALUE",
+                     help="Compare a result with @y.npy or a literal; fail if it differs."),
+        click.option("--atol", type=float, default=0.0, show_default=True,
+                     help="Absolute tolerance of --expect for floats (0: the bits must be equal)."),
+        click.option("--rtol", type=float, default=0.0, show_default=True,
+                     help="Relative tolerance of --expect for floats."),
+        click.option("--quantized-io", is_flag=True,
+                     help="Give and take reals for quantized arguments and results."),
+        click.option("--parameters", multiple=True, metavar="SCOPE=FILE",
+                     help="Parameters of the module, as an .irpa file."),
+        click.option("--json", "as_json", is_flag=True, help="Print the results as JSON."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _options(
+    target: str, target_cpu: str, vulkan_target: str | None, rounding: str,
+    iree_flags: tuple[str, ...],
+) -> CompileOptions:  # fmt: skip
+    from .compiler import CompileOptions
+
+    if vulkan_target == "auto":
+        vulkan_target = "generic"
+        if target == "vulkan":
+            from .runtime import Device
+
+            vulkan_target = Device("vulkan").vulkan_target
+    return CompileOptions(
+        target=target,
+        target_cpu=target_cpu,
+        vulkan_target=vulkan_target or "generic",
+        rounding=rounding,  # type: ignore[arg-type]  # click checked the choice
+        iree_flags=iree_flags,
+    )
+
+
+@contextlib.contextmanager
+def _progress(title: str) -> Iterator[Callable[[str], None]]:
+    """Show a spinner, the current step and the time on standard error, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title)
+        yield lambda step: progress.update(task, description=f"{title}: {step}")
+
+
+def _write(path: str, data: bytes) -> None:
+    """Write a file whole, or standard output for "-"."""
+    from .compiler import write_whole
+
+    if path == "-":
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise InputError(f"cannot write '{path}': {error.strerror}") from None
+
+
+# -- commands -------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.argument("model")
+@click.option("-o", "output", default=None, metavar="FILE",
+              help="The output; - is standard output.  [default: MODEL.vmfb, or - for text]")
+@click.option("--emit", type=click.Choice(["vmfb", "mlir", "mlirbc"]), default="vmfb",
+              show_default=True, help="Stop before IREE with mlir or mlirbc.")  # fmt: skip
+@_compile_options
+def compile(model: str, output: str | None, emit: str, **options: Any) -> None:
+    """Compile MODEL (.mlir text or bytecode, - for standard input) to an IREE executable.
+
+    \b
+    subquant compile examples/two_layer.mlir -o two_layer.vmfb
+    subquant compile model.mlir --target vulkan
+    subquant compile model.mlir --emit mlir | less
+    """
+    if output is None:
+        stem = "model" if model == "-" else Path(model).stem
+        output = f"{stem}.vmfb" if emit == "vmfb" else "-"
+    data = _compile(model, _options(**options), emit, output)
+    _write(output, data)
+    if output != "-":
+        click.echo(f"wrote {output} ({len(data):,} bytes)", err=True)
+
+
+def _compile(model: str, options: CompileOptions, emit: Any, output: str | None) -> bytes:
+    from .compiler import compile_to_bytes
+
+    source: Any = sys.stdin.buffer.read() if model == "-" else Path(model)
+    stem = Path(output).stem if output not in (None, "-") else Path(model).stem or "stdin"
+    folder = Path(output).parent if output not in (None, "-") else Path()
+    with _progress(f"compile {model}") as progress:
+        try:
+            return compile_to_bytes(
+                source,
+                options,
+                emit=emit,
+                reproducer=folder / f"{stem}.reproducer.mlir",
+                progress=progress,
+            )
+        except SubquantError as error:
+            raise error.in_file("<stdin>" if model == "-" else model) from None
+
+
+@main.command()
+@click.argument("executable")
+@click.option("--device", default="llvm-cpu", show_default=True, metavar="DEVICE",
+              help="llvm-cpu, vulkan, or an IREE device URI.")  # fmt: skip
+@_run_options
+def run(executable: str, device: str, parameters: tuple[str, ...], **options: Any) -> None:
+    """Run a function of EXECUTABLE (.vmfb) on arrays.
+
+    \b
+    subquant run model.vmfb --input @x.npy --output @y.npy
+    subquant run model.vmfb --function main --input 4xf32=1,2,3,4 --quantized-io
+    """
+    from .runtime import Executable
+
+    loaded = Executable(executable, device, _parameters(parameters))
+    _run(loaded, **options)
+
+
+@main.command()
+@click.argument("model")
+@click.option("--device", default=None, metavar="DEVICE",
+              help="llvm-cpu, vulkan, or an IREE device URI.  [default: the target's]")
+@_compile_options
+@_run_options
+def exec(
+    model: str, device: str | None, parameters: tuple[str, ...], **options: Any
+) -> None:  # fmt: skip
+    """Compile MODEL and run it at once.
+
+    \b
+    subquant exec examples/two_layer.mlir --input @examples/two_layer_input.npy
+    subquant exec model.mlir --target vulkan --input 4xf32=1,2,3,4
+    """
+    from .runtime import Device, Executable
+
+    names = ("target", "target_cpu", "vulkan_target", "rounding", "iree_flags")
+    compile_options = {name: options.pop(name) for name in names}
+    target = compile_options["target"]
+    where: Device = Device(device or target)
+    if target == "vulkan" and compile_options["vulkan_target"] in (None, "auto"):
+        compile_options["vulkan_target"] = where.vulkan_target
+    data = _compile(model, _options(**compile_options), "vmfb", None)
+    _run(Executable(data, where, _parameters(parameters)), **options)
+
+
+def _parameters(items: tuple[str, ...]) -> dict[str, str]:
+    parameters = {}
+    for item in items:
+        scope, separator, path = item.partition("=")
+        if not separator:
+            raise UsageError(f"expected scope=file.irpa for --parameters, got '{item}'")
+        parameters[scope] = path
+    return parameters
+
+
+def _run(
+    executable: Executable, *, function: str | None, inputs: tuple[str, ...],
+    outputs: tuple[str, ...], expected: tuple[str, ...], atol: float, rtol: float,
+    quantized_io: bool, as_json: bool,
+) -> None:  # fmt: skip
+    from .arrays import difference, format_array, parse_input, to_npy
+
+    name = function or ("main" if "main" in executable.functions else None)
+    if name is None and len(executable.functions) == 1:
+        name = next(iter(executable.functions))
+    if name is None:
+        raise UsageError(
+            f"which function? give --function, one of: {', '.join(executable.functions)}"
+        )
+    chosen = executable[name]
+    arguments = [parse_input(text) for text in inputs]
+    wanted = [parse_input(text) for text in expected]
+    files = [_output_file(text) for text in outputs]
+    count = len(chosen.signature.outputs) if chosen.signature else len(files)
+    if len(files) > count or len(wanted) > count:
+        raise UsageError(
+            f"function '{name}' has {count} results, got {max(len(files), len(wanted))} "
+            f"{'--output' if len(files) > count else '--expect'} options"
+        )
+    with _progress(f"run {name}"):
+        results = chosen.invoke(arguments, quantized_io=quantized_io)
+    for file, result in zip(files, results, strict=False):
+        if file is not None:
+            _write(file, to_npy(result))
+    if as_json:
+        values = [
+            {"shape": list(r.shape), "dtype": str(r.dtype), "data": _plain(r)} for r in results
+        ]
+        click.echo(json.dumps({"function": name, "results": values}))
+    else:
+        for number, result in enumerate(results):
+            if number >= len(files) or files[number] is None:
+                click.echo(f"result[{number}]: {format_array(result)}")
+    for number, (result, value) in enumerate(zip(results, wanted, strict=False)):
+        reason = difference(result, value, atol=atol, rtol=rtol)
+        if reason is not None:
+            raise InputError(f"result {number} of '{name}' is not what --expect says: {reason}")
+    if wanted:
+        click.echo(f"{len(wanted)} of {count} results are as expected", err=True)
+
+
+def _plain(array: Any) -> Any:
+    """An array as JSON lists; floats that JSON does not know become text."""
+    if array.dtype.kind in "iub":
+        return array.tolist()
+    wide = array.astype("f8")
+    if not (abs(wide) < float("inf")).all():
+        return [str(value) for value in wide.reshape(-1)]
+    return wide.tolist()
+
+
+def _output_file(text: str) -> str | None:
+    if text == "-":
+        return None
+    if not text.startswith("@") or len(text) < 2:
+        raise UsageError(f"expected @file.npy or - for --output, got '{text}'")
+    return text[1:]
+
+
+@main.command()
+@click.argument("model", required=False)
+@click.option("--passes", default=None, metavar="PIPELINE",
+              help='Passes with options: "a{x=1},b"; also C++ passes of upstream and StableHLO.')
+@click.option("-o", "output", default="-", metavar="FILE", help="The output.  [default: -]")
+@click.option("--split-input-file", is_flag=True,
+              help="Treat the parts between // ----- lines as modules of their own.")
+@click.option("--verify-diagnostics", is_flag=True,
+              help="Check errors against // expected-error @+1 {{text}} comments.")
+@click.option("--list-passes", is_flag=True, help="List the passes.")  # fmt: skip
+def opt(
+    model: str | None, passes: str | None, output: str, split_input_file: bool,
+    verify_diagnostics: bool, list_passes: bool,
+) -> None:  # fmt: skip
+    """Run passes on MODEL (- for standard input) and print the result, like mlir-opt.
+
+    \b
+    subquant opt model.mlir --passes verify-quantization,lower-quant-casts
+    subquant opt model.mlir --passes "lower-quant-casts{rounding=toward-zero},canonicalize"
+    """
+    from .transforms import PASSES
+
+    if list_passes:
+        for name, description in PASSES.items():
+            click.echo(f"{name:32} {description}")
+        return
+    if model is None:
+        raise UsageError("expected a MODEL; see 'subquant opt --help'")
+    from .opt import run_opt
+
+    file = "<stdin>" if model == "-" else model
+    data = sys.stdin.buffer.read() if model == "-" else _read(model)
+    result = run_opt(
+        data, file, passes, split=split_input_file, verify_diagnostics=verify_diagnostics
+    )
+    if result.text is not None:
+        _write(output, result.text.encode())
+    for error in result.errors:
+        _report(error)
+    if result.errors:
+        sys.exit(1)
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read '{path}': {error.strerror}") from None
+
+
+@main.command()
+@click.argument("file")
+@click.option("--scales", "tensor", default=None, metavar="NAME",
+              help="Show a picture of the scales of one tensor, by name or number.")
+@click.option("--picture", default=None, metavar="FILE.svg",
+              help="With --scales: write the picture as SVG instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")  # fmt: skip
+def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -> None:
+    """Show what is quantized in FILE (.mlir or .vmfb), how, and how big it is.
+
+    \b
+    subquant inspect examples/two_layer.mlir
+    subquant inspect model.mlir --scales %w
+    subquant inspect model.vmfb
+    """
+    if picture is not None and tensor is None:
+        raise UsageError("--picture needs --scales NAME")
+    if file.endswith(".vmfb"):
+        _inspect_executable(file, as_json)
+        return
+    from rich.console import Console
+
+    from . import inspection
+    from .compiler import read_module
+
+    try:
+        module = read_module(sys.stdin.buffer.read() if file == "-" else Path(file))
+        tensors = inspection.inspect_module(module)
+    except SubquantError as error:
+        raise error.in_file(file) from None
+    if tensor is not None:
+        chosen = _choose(tensors, tensor)
+        if picture is not None:
+            inspection.write_scales_svg(chosen, picture)
+            click.echo(f"wrote {picture}", err=True)
+        else:
+            Console().print(inspection.render_scales(chosen))
+    elif as_json:
+        click.echo(json.dumps(inspection.to_json(tensors), indent=2))
+    elif not tensors:
+        click.echo("nothing is quantized")
+    else:
+        Console().print(inspection.render_table(tensors))
+
+
+def _choose(tensors: list[Any], name: str) -> Any:
+    if name.isdigit() and int(name) < len(tensors):
+        return tensors[int(name)]
+    found = [tensor for tensor in tensors if tensor.name in (name, f"%{name}")]
+    if not found:
+        names = ", ".join(tensor.name for tensor in tensors[:20]) or "none"
+        raise UsageError(f"no quantized tensor is named '{name}'; expected one of: {names}")
+    return found[0]
+
+
+def _inspect_executable(path: str, as_json: bool) -> None:
+    """Show the functions of an executable; it is not loaded on a device."""
+    from .runtime import read_signatures
+
+    functions = read_signatures(path)
+    if as_json:
+        values = {
+            name: {
+                "inputs": [str(value) for value in signature.inputs],
+                "outputs": [str(value) for value in signature.outputs],
+            }
+            for name, signature in functions.items()
+        }
+        click.echo(json.dumps(values, indent=2))
+        return
+    for name, signature in functions.items():
+        click.echo(f"{name}")
+        for label, values in (("argument", signature.inputs), ("result", signature.outputs)):
+            for number, value in enumerate(values):
+                click.echo(f"  {label} {number}: {value}")

@@ -1,0 +1,379 @@
+"""What is quantized in a module, how, how big and how exact: the engine of ``subquant inspect``.
+
+`inspect_module` makes one `QuantizedTensor` of each value that has a quantized type, and of each
+storage tensor that ``subquant.quantize`` makes or ``subquant.dequantize`` reads. All that is shown
+comes from these records, so the table, the JSON and the pictures agree. Pictures show scales on a
+log scale, because that is how they act: a scale twice as large is one bit less precise.
+
+Sizes count storage packed to its width, one scale a block, and zero points unless a type says that
+all are 0. Scales that are themselves dequantized (super-blocks) count with their own bits; the
+tensor that `holds_scales` is then left out of totals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ._mlir import ir, place_of
+from .dialects.quant import array_of_dense, element_type, is_quantized, parameters_of, storage_of_any
+from .dialects.subquant import OPERAND_OPS
+from .errors import InputError, Place, UsageError, VerificationError
+from .quantization import Array, QuantizationParameters
+from .transforms.base import walk
+
+__all__ = [
+    "QuantizedTensor",
+    "inspect_module",
+    "render_scales",
+    "render_table",
+    "to_json",
+    "write_scales_svg",
+]
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """One quantized tensor of a module.
+
+    Args:
+        name: its SSA name; in a declaration ``argument 0`` or ``result 0``.
+        function: the symbol of the function around it, "" outside of functions.
+        place: where it is defined, if known.
+        where: ``argument``, ``block argument of 'op'``, ``result of 'op'``, ``operand of 'op'`` or
+            ``function result``.
+        shape: extents, None for a dynamic one; () for a scalar; None for an unranked tensor.
+        parameters: storage, expressed type, blocks, scales and zero points. Where `scale_range` is
+            None the scales are known at run time only, and one NaN stands for them; likewise
+            `zero_point_range` and one 0.
+        scale_type: the floating-point type in which scales are given.
+        scale_count: the number of scales, None when it is known at run time only.
+        scale_range, zero_point_range: least and greatest value, None when unknown.
+        scale_bits: bits of one scale with its zero point.
+        holds_scales: true when its dequantized values are the scales of another tensor.
+    """
+
+    name: str
+    function: str
+    place: Place | None
+    where: str
+    shape: tuple[int | None, ...] | None
+    parameters: QuantizationParameters
+    scale_type: str
+    scale_count: int | None
+    scale_range: tuple[float, float] | None
+    zero_point_range: tuple[int, int] | None
+    scale_bits: float
+    holds_scales: bool = False
+
+    @property
+    def block_shape(self) -> tuple[int | None, ...] | None:
+        """The block's extents; None for a dynamic one, and for an unranked tensor."""
+        if self.shape is None:
+            return None
+        size_of = self.parameters.block_size_of
+        return tuple(size_of(axis) or extent for axis, extent in enumerate(self.shape))
+
+    @property
+    def elements(self) -> int | None:
+        """The number of elements, None when the shape is not static."""
+        if self.shape is None or None in self.shape:
+            return None
+        return math.prod(extent or 0 for extent in self.shape)
+
+    @property
+    def storage_bytes(self) -> int | None:
+        """Bytes of the storage values, packed; None when the shape is not static."""
+        return None if self.elements is None else -(-self.elements * self._width // 8)
+
+    @property
+    def scale_bytes(self) -> int | None:
+        """Bytes of the scales and zero points; None when their number is unknown."""
+        return None if self.scale_count is None else math.ceil(self.scale_count * self.scale_bits / 8)
+
+    @property
+    def bits_per_element(self) -> float | None:
+        """Bits of an element with its share of scales; None when the shape is not static."""
+        if self.elements is None or self.scale_count is None:
+            return None
+        return self._width + self.scale_bits * self.scale_count / max(self.elements, 1)
+
+    @property
+    def _width(self) -> int:
+        return self.parameters.storage.width
+
+
+def inspect_module(module: ir.Module) -> list[QuantizedTensor]:
+    """Describe every quantized tensor of `module`, in program order, each value once.
+
+    A function's result is the value that it returns, so it has a record of its own only where the
+    function is a declaration.
+
+    Raises:
+        UnsupportedError: a quantized type that `parameters_of` does not represent.
+        VerificationError: a ``subquant`` operation without the attributes that it needs.
+    """
+    names = ir.AsmState(module.operation)
+    cache: dict[ir.Type, dict[str, Any]] = {}
+    found: dict[Any, QuantizedTensor] = {}
+
+    def describe(type_: ir.Type, op: Any) -> dict[str, Any]:
+        if not is_quantized(type_):
+            return _of_operands(op)
+        if type_ not in cache:
+            cache[type_] = _of_type(type_, op)
+        return cache[type_]
+
+    for op in walk(module.operation):
+        for value, where in _values(op):
+            if value not in found:
+                place, facts = place_of(value.location), describe(value.type, op)
+                name = value.get_name(names)
+                tensor = QuantizedTensor(name, _function_of(op), place, where, **facts)
+                found[value] = replace(tensor, holds_scales=_holds_scales(value))
+        for type_, name, where in _declared(op):
+            place, facts = place_of(op.location), describe(type_, op)
+            found[op, name] = QuantizedTensor(name, _function_of(op), place, where, **facts)
+    return list(found.values())
+
+
+def _values(op: Any) -> Iterator[tuple[Any, str]]:
+    """Yield the quantized values that `op` defines or describes, and where they are."""
+    if op.name == "subquant.dequantize":
+        yield op.operands[0], f"operand of '{op.name}'"
+    for result in op.results:
+        if op.name == "subquant.quantize" or is_quantized(result.type):
+            yield result, f"result of '{op.name}'"
+    for number, block in enumerate(block for region in op.regions for block in region):
+        where = f"block argument of '{op.name}'" if number or not _is_function(op) else "argument"
+        yield from ((value, where) for value in block.arguments if is_quantized(value.type))
+
+
+def _declared(op: Any) -> Iterator[tuple[ir.Type, str, str]]:
+    """Yield the quantized types in the signature of a declaration."""
+    if _is_function(op) and not any(len(region.blocks) for region in op.regions):
+        signature = op.attributes["function_type"].value
+        for number, type_ in enumerate(signature.inputs):
+            if is_quantized(type_):
+                yield type_, f"argument {number}", "argument"
+        for number, type_ in enumerate(signature.results):
+            if is_quantized(type_):
+                yield type_, f"result {number}", "function result"
+
+
+def _is_function(op: Any) -> bool:
+    return "function_type" in op.attributes and "sym_name" in op.attributes
+
+
+def _function_of(op: Any) -> str:
+    while op is not None and not _is_function(op):
+        op = op.parent
+    return "" if op is None else op.attributes["sym_name"].value
+
+
+def _holds_scales(value: Any) -> bool:
+    """True when all that is dequantized from `value` serves as scales of other tensors."""
+    readers = [use.owner for use in value.uses if use.owner.name == "subquant.dequantize"]
+    uses = [use for reader in readers for use in reader.results[0].uses]
+    return bool(uses) and all(u.owner.name in OPERAND_OPS and u.operand_number == 1 for u in uses)
+
+
+def _shape_of(type_: ir.Type) -> tuple[int | None, ...] | None:
+    if not isinstance(type_, ir.ShapedType):
+        return ()
+    if not type_.has_rank:
+        return None
+    sizes = (None if type_.is_dynamic_dim(i) else type_.get_dim_size(i) for i in range(type_.rank))
+    return tuple(sizes)
+
+
+def _range(values: Array, number: type) -> tuple[Any, Any] | None:
+    return (number(values.min()), number(values.max())) if values.size else None
+
+
+def _of_type(type_: ir.Type, op: Any) -> dict[str, Any]:
+    parameters = parameters_of(type_, op)
+    assert parameters is not None  # is_quantized was asked
+    zero_bits = 0 if parameters.is_symmetric else parameters.storage.width
+    return {
+        "shape": _shape_of(type_),
+        "parameters": parameters,
+        "scale_type": parameters.expressed.value,
+        "scale_count": parameters.scales.size,
+        "scale_range": _range(parameters.scales, float),
+        "zero_point_range": _range(parameters.zero_points, int),
+        "scale_bits": parameters.expressed.dtype.itemsize * 8 + zero_bits,
+    }
+
+
+def _of_operands(op: Any) -> dict[str, Any]:
+    """Describe the storage tensor of ``subquant.quantize`` or ``subquant.dequantize``."""
+    types = sizes = None
+    if {"block_sizes", "quantized_type"} <= set(op.attributes):
+        types = storage_of_any(op.attributes["quantized_type"].value, op)
+        sizes = tuple(op.attributes["block_sizes"])
+    if types is None or sizes is None:
+        what = "must have 'block_sizes' and 'quantized_type = !quant.any<...>', got "
+        raise VerificationError(f"{what}{', '.join(op.attributes) or 'no attributes'}", op)
+    storage, expressed = types
+    grid = _shape_of(op.operands[1].type)
+    axes = [a for a in range(len(sizes)) if grid is None or grid[a : a + 1] != (1,)]
+    blocks = [sizes[axis] for axis in axes]
+    granularity = "per-axis" if blocks == [1] else "sub-channel" if axes else "per-tensor"
+    scale_type = element_type(op.operands[1].type)
+    scales, zeros = _constant(op.operands[1]), None
+    zero_bits = 0 if len(op.operands) < 3 else element_type(op.operands[2].type).width
+    if zero_bits:
+        zeros = _constant(op.operands[2])
+        if zeros is not None and not storage.signed:
+            zeros = zeros & ((1 << zero_bits) - 1)
+    form = {"per-tensor": (), "per-axis": (-1,)}.get(granularity)
+    shown = np.full((1,) * len(axes) if zeros is None else zeros.shape, np.nan)
+    shown = shown if scales is None else scales
+    if zeros is not None and zeros.shape != shown.shape:
+        what = f"must have scales and zero points of one shape, got {shown.shape} and "
+        raise VerificationError(f"{what}{zeros.shape}", op)
+    shown_zeros = np.zeros(shown.shape) if zeros is None else zeros
+    if form is not None:
+        shown, shown_zeros = shown.reshape(form), shown_zeros.reshape(form)
+    return {
+        "shape": _shape_of(op.operands[0].type),
+        "parameters": QuantizationParameters(
+            storage, expressed, axes, blocks, shown, shown_zeros, granularity
+        ),
+        "scale_type": str(scale_type),
+        "scale_count": None if grid is None or None in grid else math.prod(n or 0 for n in grid),
+        "scale_range": None if scales is None else _range(scales, float),
+        "zero_point_range": _range(shown_zeros, int) if zeros is not None or not zero_bits else None,
+        "scale_bits": _scale_bits(op.operands[1]) + zero_bits,
+    }
+
+
+def _defining(value: Any, names: tuple[str, ...]) -> Any:
+    """Return the operation that defines `value` when it has one of `names`."""
+    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    return op if op is not None and op.name in names else None
+
+
+def _constant(value: Any) -> Array | None:
+    op = _defining(value, ("arith.constant",))
+    attribute = None if op is None else op.attributes["value"]
+    return array_of_dense(attribute) if isinstance(attribute, ir.DenseElementsAttr) else None
+
+
+def _scale_bits(scales: Any) -> float:
+    """Bits of one scale: of its type, or of the super-block that it is dequantized from."""
+    inner = _defining(scales, ("subquant.dequantize",))
+    if inner is not None:
+        bits = QuantizedTensor("", "", None, "", **_of_operands(inner)).bits_per_element
+        if bits is not None:
+            return bits
+    return float(element_type(scales.type).width)
+
+
+# -- JSON and table -------------------------------------------------------------------------------
+
+
+def to_json(tensors: list[QuantizedTensor]) -> list[dict[str, Any]]:
+    """Return plain JSON values, one object a tensor; what is unknown or not finite is None."""
+    return [_json_of(tensor) for tensor in tensors]
+
+
+def _json_of(tensor: QuantizedTensor) -> dict[str, Any]:
+    def summary(bounds: tuple[Any, Any] | None) -> dict[str, Any]:
+        low, high = (n if math.isfinite(n) else None for n in bounds or (math.nan, math.nan))
+        return {"count": tensor.scale_count, "minimum": low, "maximum": high}
+
+    def listed(extents: tuple[Any, ...] | None) -> list[Any] | None:
+        return None if extents is None else list(extents)
+
+    parameters, storage, place = tensor.parameters, tensor.parameters.storage, tensor.place
+    return {
+        "name": tensor.name,
+        "function": tensor.function,
+        "place": place and {"file": place.file, "line": place.line, "column": place.column},
+        "where": tensor.where,
+        "holds_scales": tensor.holds_scales,
+        "shape": listed(tensor.shape),
+        "granularity": parameters.granularity,
+        "axes": list(parameters.axes),
+        "block_sizes": list(parameters.block_sizes),
+        "block_shape": listed(tensor.block_shape),
+        "storage": {
+            "width": storage.width,
+            "signed": storage.signed,
+            "minimum": storage.minimum,
+            "maximum": storage.maximum,
+        },
+        "expressed": parameters.expressed.value,
+        "elements": tensor.elements,
+        "bits_per_element": tensor.bits_per_element,
+        "storage_bytes": tensor.storage_bytes,
+        "scale_bytes": tensor.scale_bytes,
+        "scales": {"type": tensor.scale_type, **summary(tensor.scale_range)},
+        "zero_points": summary(tensor.zero_point_range),
+    }
+
+
+def render_table(tensors: list[QuantizedTensor]) -> RenderableType:
+    """Return a table for rich, two lines a tensor, grouped by function, with totals."""
+    if not tensors:
+        return Text("no quantized tensors")
+    table = Table(box=box.HORIZONTALS, header_style="bold", pad_edge=False)
+    for number, (first, second) in enumerate(_COLUMNS):
+        justify, wrap = ("left", number > 0) if number < 3 else ("right", True)
+        header = Text.assemble(first, "\n", (second, "not bold dim"))
+        table.add_column(header, justify=justify, no_wrap=wrap, overflow="fold")  # type: ignore[arg-type]
+    groups = [(name, list(group)) for name, group in groupby(tensors, lambda t: t.function)]
+    for function, group in groups:
+        table.add_row(Text(f"@{function}" if function else "module", "bold cyan"))
+        for tensor in group:
+            table.add_row(*_row(tensor))
+        table.add_row(*_total_row("total", group), end_section=True)
+    if len(groups) > 1:
+        table.add_row(*_total_row("module total", tensors))
+    return table
+
+
+_COLUMNS = (
+    ("name", "where"),
+    ("shape", "block shape"),
+    ("storage:expressed", "granularity"),
+    ("bits/element", "bytes"),
+    ("scales", "min .. max"),
+    ("zero", "points"),
+)
+
+
+def _cell(first: str, second: str, style: str = "") -> Text:
+    return Text.assemble((first, style), "\n", (second, "dim"))
+
+
+def _extents(extents: tuple[int | None, ...]) -> str:
+    return "x".join("?" if n is None else str(n) for n in extents) or "scalar"
+
+
+def _span(bounds: tuple[Any, Any] | None, joint: str = " .. ") -> str:
+    if bounds is None:
+        return "at run time"
+    return joint.join(dict.fromkeys(f"{bound:.3g}" for bound in bounds))
+
+
+def _bytes(count: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            break
+        ...

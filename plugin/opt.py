@@ -1,0 +1,119 @@
+"""``subquant opt``: run passes on text and print the result, with mlir-opt's two test aids.
+
+``--split-input-file`` treats the parts between ``// -----`` lines as modules of their own; an error
+in one does not keep the others from being processed. ``--verify-diagnostics`` checks that each part
+gives exactly the errors that its comments expect::
+
+    // expected-error @+1 {{must be divisible}}
+    func.func private @f(tensor<5x!quant.uniform<i8:f32:{0:2}, {1.0, 2.0}>>)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from ._mlir import create_context
+from .errors import InputError, ParseError, Place, SubquantError, UsageError
+from .parsing import BYTECODE_MAGIC, parse_bytecode, parse_text
+from .pipeline import parse_pipeline, run_pipeline
+from .transforms.base import ModulePass
+
+__all__ = ["OptResult", "run_opt"]
+
+_SEPARATOR = re.compile(r"(?m)^// -----[ \t]*$")
+_EXPECTED = re.compile(r"//\s*expected-error\s*(?:@([+-]\d+|above|below))?\s*\{\{(.*?)\}\}")
+
+
+@dataclass
+class OptResult:
+    """The printed modules (None where there is nothing to print) and the errors."""
+
+    text: str | None = None
+    errors: list[SubquantError] = field(default_factory=list)
+
+
+def run_opt(
+    data: bytes, file: str, passes: str | None, *, split: bool, verify_diagnostics: bool
+) -> OptResult:
+    """Parse, run passes and print.
+
+    Args:
+        data: MLIR text or bytecode.
+        file: the name that errors show.
+        passes: a pipeline for `parse_pipeline`, or None to only parse, verify and print.
+        split: treat the parts between ``// -----`` lines as modules of their own.
+        verify_diagnostics: compare the errors with the comments; print nothing.
+
+    Raises:
+        UsageError: the pipeline is wrong.
+        ParseError: the input is neither bytecode nor text.
+    """
+    steps = parse_pipeline(passes) if passes else []
+    if data.startswith(BYTECODE_MAGIC):
+        if split or verify_diagnostics:
+            raise UsageError("bytecode has no text to split or to compare errors with")
+        text = _process(data, file, steps)
+        return OptResult(text)
+    try:
+        source = data.decode()
+    except UnicodeDecodeError as error:
+        raise ParseError(
+            f"'{file}' is neither MLIR bytecode nor UTF-8 text (byte {error.start})"
+        ) from None
+    parts = _parts(source) if split else [source]
+    result = OptResult()
+    printed = []
+    for part in parts:
+        errors: list[SubquantError] = []
+        try:
+            printed.append(_process(part, file, steps))
+        except UsageError:
+            raise
+        except SubquantError as error:
+            errors.append(error.in_file(file))
+        result.errors += _unexpected(part, errors, file) if verify_diagnostics else errors
+    if printed and not verify_diagnostics:
+        result.text = "// -----\n\n".join(printed)
+    return result
+
+
+def _parts(source: str) -> list[str]:
+    """Split at separators; each part keeps its line numbers by leading empty lines."""
+    parts, start = [], 0
+    for match in [*_SEPARATOR.finditer(source), None]:
+        end = match.start() if match else len(source)
+        parts.append("\n" * source.count("\n", 0, start) + source[start:end])
+        start = match.end() if match else end
+    return parts
+
+
+def _process(source: str | bytes, file: str, steps: list[ModulePass]) -> str:
+    context = create_context()
+    if isinstance(source, bytes):
+        module = parse_bytecode(source, context, file)
+    else:
+        module = parse_text(source, context, file)
+    run_pipeline(module, steps)
+    return f"{module}\n"
+
+
+def _unexpected(part: str, errors: list[SubquantError], file: str) -> list[SubquantError]:
+    """Compare errors with the comments of a part; return what differs."""
+    expected = []
+    for match in _EXPECTED.finditer(part):
+        line = part.count("\n", 0, match.start()) + 1
+        offset = {None: 0, "above": -1, "below": 1}.get(match.group(1))
+        line += int(match.group(1)) if offset is None else offset
+        expected.append((line, match.group(2)))
+    wrong: list[SubquantError] = []
+    for error in errors:
+        line = error.place.line if error.place else 0
+        met = next((e for e in expected if e[0] == line and e[1] in str(error)), None)
+        if met is None:
+            wrong.append(InputError(f"unexpected error: {error}", Place(file, line, 1)))
+        else:
+            expected.remove(met)
+    for line, text in expected:
+        wrong.append(InputError(f"expected error was not produced: {text}", Place(file, line, 1)))
+    return wrong

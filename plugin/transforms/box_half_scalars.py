@@ -1,0 +1,88 @@
+"""``box-half-scalars``: pass f16 and bf16 scalars of public functions as tensors without axes.
+
+IREE's virtual machine has no 16-bit floats: such an argument arrives as 0 without a word. The
+runtime passes a tensor instead, from the signature that this pass records.
+
+Before::
+
+    func.func @f(%x: f16) -> f16 { return %x : f16 }
+
+After::
+
+    func.func @f(%t: tensor<f16>) -> tensor<f16>
+        attributes {subquant.function_type = (f16) -> f16} {
+      %x = tensor.extract %t[] : tensor<f16>
+      %r = tensor.from_elements %x : tensor<f16>
+      return %r : tensor<f16>
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .._mlir import ir
+from ..errors import UnsupportedError
+from .base import Builder, ModulePass, is_public, record_signature, walk
+
+__all__ = ["BoxHalfScalars"]
+
+
+@dataclass(frozen=True)
+class BoxHalfScalars(ModulePass):
+    """Change the signatures of public functions that have f16 or bf16 scalars."""
+
+    name: ClassVar[str] = "box-half-scalars"
+
+    def run(self, module: ir.Operation) -> None:
+        """Convert `module`.
+
+        Raises:
+            UnsupportedError: such a function is also called inside the module.
+        """
+        boxed = set()
+        for op in walk(module):
+            if op.name == "func.func" and is_public(op) and len(op.regions[0].blocks):
+                with op.location:
+                    if _box(op):
+                        boxed.add(op.attributes["sym_name"].value)
+        for op in walk(module):
+            if op.name == "func.call" and op.attributes["callee"].value in boxed:
+                raise UnsupportedError(
+                    "calls a public function with an f16 or bf16 scalar in its signature; make "
+                    "the function private",
+                    op,
+                )
+
+
+def _boxed(type_: ir.Type) -> ir.Type:
+    if isinstance(type_, (ir.F16Type, ir.BF16Type)):
+        return ir.RankedTensorType.get([], type_)
+    return type_
+
+
+def _box(function: Any) -> bool:
+    type_ = function.attributes["function_type"].value
+    converted = ir.FunctionType.get(
+        [_boxed(t) for t in type_.inputs], [_boxed(t) for t in type_.results]
+    )
+    if converted == type_:
+        return False
+    record_signature(function)
+    function.attributes["function_type"] = ir.TypeAttr.get(converted)
+    entry = function.regions[0].blocks[0]
+    for argument in entry.arguments:
+        if _boxed(argument.type) != argument.type:
+            element = argument.type
+            argument.set_type(_boxed(element))
+            with ir.InsertionPoint.at_block_begin(entry):
+                value = Builder().op("tensor.extract", [argument], element)
+            argument.replace_all_uses_except(value, value.owner.operation)
+    for op in [op for op in walk(function) if op.name == "func.return"]:
+        with ir.InsertionPoint(op), op.location:
+            for number, value in enumerate(op.operands):
+                if _boxed(value.type) != value.type:
+                    tensor = Builder().op("tensor.from_elements", [value], _boxed(value.type))
+                    op.operands[number] = tensor
+    return True
