@@ -16,7 +16,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -24,15 +24,17 @@ from typing import Any
 
 import numpy as np
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
 from ._mlir import ir, place_of
-from .dialects.quant import array_of_dense, element_type, is_quantized, parameters_of, storage_of_any
+from .dialects import quant
+from .dialects.quant import array_of_dense, element_type, is_quantized
 from .dialects.subquant import OPERAND_OPS
 from .errors import InputError, Place, UsageError, VerificationError
-from .quantization import Array, QuantizationParameters
+from .quantization import Array, Granularity, QuantizationParameters
 from .transforms.base import walk
 
 __all__ = [
@@ -64,6 +66,7 @@ class QuantizedTensor:
         scale_range, zero_point_range: least and greatest value, None when unknown.
         scale_bits: bits of one scale with its zero point.
         holds_scales: true when its dequantized values are the scales of another tensor.
+
     """
 
     name: str
@@ -102,7 +105,8 @@ class QuantizedTensor:
     @property
     def scale_bytes(self) -> int | None:
         """Bytes of the scales and zero points; None when their number is unknown."""
-        return None if self.scale_count is None else math.ceil(self.scale_count * self.scale_bits / 8)
+        count = self.scale_count
+        return None if count is None else math.ceil(count * self.scale_bits / 8)
 
     @property
     def bits_per_element(self) -> float | None:
@@ -125,6 +129,7 @@ def inspect_module(module: ir.Module) -> list[QuantizedTensor]:
     Raises:
         UnsupportedError: a quantized type that `parameters_of` does not represent.
         VerificationError: a ``subquant`` operation without the attributes that it needs.
+
     """
     names = ir.AsmState(module.operation)
     cache: dict[ir.Type, dict[str, Any]] = {}
@@ -185,7 +190,7 @@ def _function_of(op: Any) -> str:
 
 
 def _holds_scales(value: Any) -> bool:
-    """True when all that is dequantized from `value` serves as scales of other tensors."""
+    """Tell whether all that is dequantized from `value` serves as scales of other tensors."""
     readers = [use.owner for use in value.uses if use.owner.name == "subquant.dequantize"]
     uses = [use for reader in readers for use in reader.results[0].uses]
     return bool(uses) and all(u.owner.name in OPERAND_OPS and u.operand_number == 1 for u in uses)
@@ -205,7 +210,7 @@ def _range(values: Array, number: type) -> tuple[Any, Any] | None:
 
 
 def _of_type(type_: ir.Type, op: Any) -> dict[str, Any]:
-    parameters = parameters_of(type_, op)
+    parameters = quant.parameters_of(type_, op)
     assert parameters is not None  # is_quantized was asked
     zero_bits = 0 if parameters.is_symmetric else parameters.storage.width
     return {
@@ -221,43 +226,49 @@ def _of_type(type_: ir.Type, op: Any) -> dict[str, Any]:
 
 def _of_operands(op: Any) -> dict[str, Any]:
     """Describe the storage tensor of ``subquant.quantize`` or ``subquant.dequantize``."""
-    types = sizes = None
-    if {"block_sizes", "quantized_type"} <= set(op.attributes):
-        types = storage_of_any(op.attributes["quantized_type"].value, op)
-        sizes = tuple(op.attributes["block_sizes"])
-    if types is None or sizes is None:
-        what = "must have 'block_sizes' and 'quantized_type = !quant.any<...>', got "
-        raise VerificationError(f"{what}{', '.join(op.attributes) or 'no attributes'}", op)
+    named = {name: op.attributes[name] for name in op.attributes}
+    sizes, quantized = named.get("block_sizes"), named.get("quantized_type")
+    types = (
+        quant.storage_of_any(quantized.value, op) if isinstance(quantized, ir.TypeAttr) else None
+    )
+    if types is None or not isinstance(sizes, ir.DenseI64ArrayAttr):
+        what = "must have 'block_sizes = array<i64: ...>' and 'quantized_type = !quant.any<...>'"
+        raise VerificationError(f"{what}, got {sizes} and {quantized}", op)
     storage, expressed = types
     grid = _shape_of(op.operands[1].type)
-    axes = [a for a in range(len(sizes)) if grid is None or grid[a : a + 1] != (1,)]
-    blocks = [sizes[axis] for axis in axes]
-    granularity = "per-axis" if blocks == [1] else "sub-channel" if axes else "per-tensor"
-    scale_type = element_type(op.operands[1].type)
-    scales, zeros = _constant(op.operands[1]), None
-    zero_bits = 0 if len(op.operands) < 3 else element_type(op.operands[2].type).width
-    if zero_bits:
-        zeros = _constant(op.operands[2])
-        if zeros is not None and not storage.signed:
-            zeros = zeros & ((1 << zero_bits) - 1)
-    form = {"per-tensor": (), "per-axis": (-1,)}.get(granularity)
-    shown = np.full((1,) * len(axes) if zeros is None else zeros.shape, np.nan)
-    shown = shown if scales is None else scales
-    if zeros is not None and zeros.shape != shown.shape:
+    axes = tuple(a for a in range(len(sizes)) if grid is None or grid[a : a + 1] != (1,))
+    blocks = tuple(sizes[axis] for axis in axes)
+    zero_bits = 0
+    scales = _constant(op.operands[1])
+    zero_points: Array = np.zeros((), np.int64)
+    zero_range: tuple[int, int] | None = (0, 0)
+    if len(op.operands) > 2:
+        zero_bits, zero_range = element_type(op.operands[2].type).width, None
+        given = _constant(op.operands[2])
+        if given is not None:
+            zero_points = given if storage.signed else given & ((1 << zero_bits) - 1)
+            zero_range = _range(zero_points, int)
+    shown = np.full(zero_points.shape, np.nan) if scales is None else scales
+    if zero_points.ndim and zero_points.shape != shown.shape:
         what = f"must have scales and zero points of one shape, got {shown.shape} and "
-        raise VerificationError(f"{what}{zeros.shape}", op)
-    shown_zeros = np.zeros(shown.shape) if zeros is None else zeros
-    if form is not None:
-        shown, shown_zeros = shown.reshape(form), shown_zeros.reshape(form)
+        raise VerificationError(f"{what}{zero_points.shape}", op)
+    zero_points = np.broadcast_to(zero_points, shown.shape)
+    granularity: Granularity = "sub-channel" if axes else "per-tensor"
+    if not axes and shown.size == 1:
+        shown, zero_points = shown.reshape(()), zero_points.reshape(())
+    elif blocks == (1,):
+        granularity = "per-axis"
+        if shown.ndim:
+            shown, zero_points = shown.reshape(-1), zero_points.reshape(-1)
     return {
         "shape": _shape_of(op.operands[0].type),
         "parameters": QuantizationParameters(
-            storage, expressed, axes, blocks, shown, shown_zeros, granularity
+            storage, expressed, axes, blocks, shown, zero_points, granularity
         ),
-        "scale_type": str(scale_type),
+        "scale_type": str(element_type(op.operands[1].type)),
         "scale_count": None if grid is None or None in grid else math.prod(n or 0 for n in grid),
         "scale_range": None if scales is None else _range(scales, float),
-        "zero_point_range": _range(shown_zeros, int) if zeros is not None or not zero_bits else None,
+        "zero_point_range": zero_range,
         "scale_bits": _scale_bits(op.operands[1]) + zero_bits,
     }
 
@@ -293,50 +304,49 @@ def to_json(tensors: list[QuantizedTensor]) -> list[dict[str, Any]]:
 
 
 def _json_of(tensor: QuantizedTensor) -> dict[str, Any]:
-    def summary(bounds: tuple[Any, Any] | None) -> dict[str, Any]:
-        low, high = (n if math.isfinite(n) else None for n in bounds or (math.nan, math.nan))
+    def plain(*names: str, of: Any = tensor) -> dict[str, Any]:
+        values = {name: getattr(of, name) for name in names}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    def bounds(limits: tuple[Any, Any] | None) -> dict[str, Any]:
+        low, high = (n if math.isfinite(n) else None for n in limits or (math.nan, math.nan))
         return {"count": tensor.scale_count, "minimum": low, "maximum": high}
 
-    def listed(extents: tuple[Any, ...] | None) -> list[Any] | None:
-        return None if extents is None else list(extents)
-
-    parameters, storage, place = tensor.parameters, tensor.parameters.storage, tensor.place
+    parameters = tensor.parameters
     return {
-        "name": tensor.name,
-        "function": tensor.function,
-        "place": place and {"file": place.file, "line": place.line, "column": place.column},
-        "where": tensor.where,
-        "holds_scales": tensor.holds_scales,
-        "shape": listed(tensor.shape),
-        "granularity": parameters.granularity,
-        "axes": list(parameters.axes),
-        "block_sizes": list(parameters.block_sizes),
-        "block_shape": listed(tensor.block_shape),
-        "storage": {
-            "width": storage.width,
-            "signed": storage.signed,
-            "minimum": storage.minimum,
-            "maximum": storage.maximum,
-        },
+        **plain("name", "function", "where", "shape", "block_shape"),
+        "place": tensor.place and asdict(tensor.place),
+        **plain("granularity", "axes", "block_sizes", of=parameters),
+        "storage": asdict(parameters.storage),
         "expressed": parameters.expressed.value,
-        "elements": tensor.elements,
-        "bits_per_element": tensor.bits_per_element,
-        "storage_bytes": tensor.storage_bytes,
-        "scale_bytes": tensor.scale_bytes,
-        "scales": {"type": tensor.scale_type, **summary(tensor.scale_range)},
-        "zero_points": summary(tensor.zero_point_range),
+        **plain("elements", "bits_per_element", "storage_bytes", "scale_bytes", "holds_scales"),
+        "scales": {"type": tensor.scale_type, **bounds(tensor.scale_range)},
+        "zero_points": bounds(tensor.zero_point_range),
     }
+
+
+_COLUMNS = (
+    ("\nname", "where"),
+    ("\nshape", "block"),
+    ("storage:\nexpressed", "granularity"),
+    ("bits/\nelement", "bytes"),
+    ("\nscales", "min..max"),
+    ("zero\npoints", ""),
+)
 
 
 def render_table(tensors: list[QuantizedTensor]) -> RenderableType:
     """Return a table for rich, two lines a tensor, grouped by function, with totals."""
     if not tensors:
         return Text("no quantized tensors")
-    table = Table(box=box.HORIZONTALS, header_style="bold", pad_edge=False)
-    for number, (first, second) in enumerate(_COLUMNS):
-        justify, wrap = ("left", number > 0) if number < 3 else ("right", True)
-        header = Text.assemble(first, "\n", (second, "not bold dim"))
-        table.add_column(header, justify=justify, no_wrap=wrap, overflow="fold")  # type: ignore[arg-type]
+    table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, collapse_padding=True)
+    for number, lines in enumerate(_COLUMNS):
+        table.add_column(
+            _cell(*lines, "bold"),
+            justify="right" if number > 2 else "left",
+            no_wrap=number > 1,
+            overflow="fold",
+        )
     groups = [(name, list(group)) for name, group in groupby(tensors, lambda t: t.function)]
     for function, group in groups:
         table.add_row(Text(f"@{function}" if function else "module", "bold cyan"))
@@ -348,16 +358,6 @@ def render_table(tensors: list[QuantizedTensor]) -> RenderableType:
     return table
 
 
-_COLUMNS = (
-    ("name", "where"),
-    ("shape", "block shape"),
-    ("storage:expressed", "granularity"),
-    ("bits/element", "bytes"),
-    ("scales", "min .. max"),
-    ("zero", "points"),
-)
-
-
 def _cell(first: str, second: str, style: str = "") -> Text:
     return Text.assemble((first, style), "\n", (second, "dim"))
 
@@ -366,14 +366,320 @@ def _extents(extents: tuple[int | None, ...]) -> str:
     return "x".join("?" if n is None else str(n) for n in extents) or "scalar"
 
 
-def _span(bounds: tuple[Any, Any] | None, joint: str = " .. ") -> str:
-    if bounds is None:
-        return "at run time"
-    return joint.join(dict.fromkeys(f"{bound:.3g}" for bound in bounds))
+def _span(limits: tuple[Any, Any] | None, unknown: str) -> str:
+    return "..".join(dict.fromkeys(f"{n:.3g}" for n in limits)) if limits else unknown
 
 
-def _bytes(count: int) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            break
-        ...
+def _row(tensor: QuantizedTensor) -> list[Text]:
+    parameters, bits, count = tensor.parameters, tensor.bits_per_element, tensor.scale_count
+    size = (tensor.storage_bytes or 0) + (tensor.scale_bytes or 0)
+    if tensor.shape is None or tensor.block_shape is None:
+        blocks = zip(parameters.axes, parameters.block_sizes, strict=True)
+        shape, block = "unranked", ", ".join(f"axis {a}: {b}" for a, b in blocks) or "whole"
+    else:
+        shape, block = _extents(tensor.shape), _extents(tensor.block_shape)
+    return [
+        _cell(tensor.name, tensor.where.replace("'", "")),
+        _cell(shape, block),
+        _cell(f"{parameters.storage}:{parameters.expressed.value}", parameters.granularity),
+        _cell("?", "?") if bits is None else _cell(f"{bits:.2f}", decimal(size)),
+        _cell("?" if count is None else f"{count:,}", _span(tensor.scale_range, "at run time")),
+        _cell(_span(tensor.zero_point_range, "?"), ""),
+    ]
+
+
+def _total_row(title: str, tensors: list[QuantizedTensor]) -> list[Text]:
+    sized = [t for t in tensors if t.bits_per_element is not None and not t.holds_scales]
+    elements, scales, storage_bytes, scale_bytes = (
+        sum(getattr(tensor, name) for tensor in sized)
+        for name in ("elements", "scale_count", "storage_bytes", "scale_bytes")
+    )
+    bits = sum((t.bits_per_element or 0) * (t.elements or 0) for t in sized) / max(elements, 1)
+    number = f"{len(sized)}" if len(sized) == len(tensors) else f"{len(sized)} of {len(tensors)}"
+    return [
+        _cell(title, f"{number} tensor{'' if len(tensors) == 1 else 's'}", "bold"),
+        _cell(f"{elements:,}", "elements", "bold"),
+        _cell(decimal(storage_bytes), "storage", "bold"),
+        _cell(f"{bits:.2f}", decimal(storage_bytes + scale_bytes), "bold"),
+        _cell(f"{scales:,}", decimal(scale_bytes), "bold"),
+        _cell("", ""),
+    ]
+
+
+# -- pictures of scales ---------------------------------------------------------------------------
+
+_VIRIDIS = bytes.fromhex("440154 472d7b 3b528b 2c728e 21918c 28ae80 5ec962 addc30 fde725")
+_UNKNOWN = "#bbbbbb"
+_SHADES, _ASCII_SHADES = "·░▒▓█", ".:+#@"
+_MAX_CELLS = (128, 256)
+
+
+def _colour(fraction: float) -> str:
+    """Return the colour of the map viridis at `fraction` (0 to 1), grey for NaN."""
+    if math.isnan(fraction):
+        return _UNKNOWN
+    anchors = np.frombuffer(_VIRIDIS, np.uint8).reshape(-1, 3)
+    at = fraction * (len(anchors) - 1)
+    channels = [int(np.interp(at, range(len(anchors)), line) + 0.5) for line in anchors.T]
+    return "#" + bytes(channels).hex()
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """Scales as a matrix of logarithms, and what is written around it.
+
+    `labels` and `blocks` (elements in a cell) are those of the rows and columns; `low` and `high`
+    are the logarithms that the ends of the colour map stand for.
+    """
+
+    logs: Array
+    labels: tuple[str, str]
+    blocks: tuple[int, int]
+    title: str
+    facts: str
+    spread: str
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, tensor: QuantizedTensor) -> _Picture:
+        parameters, shape = tensor.parameters, tensor.shape
+        if tensor.scale_range is None:
+            raise UsageError(f"scales of {tensor.name} are known at run time only")
+        rank = max(parameters.min_rank, parameters.scales.ndim) if shape is None else len(shape)
+        grid = parameters.grids(rank)[0].astype(np.float64)
+        good = np.isfinite(grid) & (grid > 0)
+        valid, bad = grid[good], grid.size - int(good.sum())
+        if not valid.size:
+            raise UsageError(f"scales of {tensor.name} must be positive and finite, got none")
+        logs = np.log10(grid, out=np.full(grid.shape, np.nan), where=good)
+        axes = [axis for axis in range(rank) if grid.shape[axis] > 1]
+        *leading, last = [""] * max(2 - len(axes), 0) + [cls._label(tensor, axis) for axis in axes]
+        rows, blocks = leading[-1], [parameters.block_size_of(axis) or 1 for axis in axes]
+        blocks = [1, 1, *blocks][-2:]
+        if len(leading) > 1:
+            sizes = _extents(tuple(grid.shape[axis] for axis in axes[:-1]))
+            rows = f"axes {', '.join(map(str, axes[:-1]))} flattened, {sizes} blocks"
+            blocks[0] = 1
+        in_function = f" in @{tensor.function}" if tensor.function else ""
+        block = "" if tensor.block_shape is None else f" of {_extents(tensor.block_shape)}"
+        return cls(
+            logs.reshape(-1, grid.shape[axes[-1]] if axes else 1),
+            (rows, last or "one scale for the whole tensor"),
+            (blocks[0], blocks[1]),
+            f"Scales of {tensor.name}{in_function}",
+            f"{'unranked' if shape is None else _extents(shape)}, {parameters.storage}:"
+            f"{parameters.expressed.value}, {parameters.granularity}, {grid.size:,} "
+            f"block{'' if grid.size == 1 else 's'}{block}"
+            f"{f', {bad} not positive and finite' if bad else ''}",
+            f"min {valid.min():.3g}, median {np.median(valid):.3g}, max {valid.max():.3g}",
+            float(np.nanmin(logs)),
+            float(np.nanmax(logs)),
+        )
+
+    @staticmethod
+    def _label(tensor: QuantizedTensor, axis: int) -> str:
+        extent = None if tensor.shape is None else tensor.shape[axis]
+        elements = "" if extent is None else f"{extent:,} elements, "
+        return f"axis {axis}, {elements}blocks of {tensor.parameters.block_size_of(axis)}"
+
+    def reduced(self, limits: tuple[int, int]) -> _Picture:
+        """Return a picture of at most `limits` rows and columns.
+
+        A cell is then the geometric mean of its scales (the mean of their logarithms), and the
+        colours span the cells: means lie much closer together than scales.
+        """
+        steps = [-(-n // limit) for n, limit in zip(self.logs.shape, limits, strict=True)]
+        if steps == [1, 1]:
+            return self
+        valid = np.isfinite(self.logs)
+        sums, counts = np.where(valid, self.logs, 0.0), valid.astype(np.float64)
+        for axis, step in enumerate(steps):
+            starts = np.arange(0, self.logs.shape[axis], step)
+            sums, counts = (np.add.reduceat(a, starts, axis) for a in (sums, counts))
+        means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+        return replace(
+            self,
+            logs=means,
+            blocks=(self.blocks[0] * steps[0], self.blocks[1] * steps[1]),
+            spread=f"{self.spread}; a cell is the geometric mean of {steps[0]}x{steps[1]} scales",
+            low=float(np.nanmin(means)),
+            high=float(np.nanmax(means)),
+        )
+
+    def fraction(self, log: float) -> float:
+        """Return where a logarithm lies on the colour map, from 0 to 1; NaN for NaN."""
+        if self.low == self.high:
+            return log * 0 + 0.5
+        return min(max((log - self.low) / (self.high - self.low), 0.0), 1.0)
+
+
+@dataclass(frozen=True)
+class _TerminalPicture:
+    picture: _Picture
+    width: int | None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shades = _ASCII_SHADES if options.ascii_only else _SHADES
+        rows, blocks = len(self.picture.logs), self.picture.blocks
+        margin = len(str((rows - 1) * blocks[0])) + 3
+        room = max((self.width or options.max_width) - margin - 1, 8)
+        picture = self.picture.reduced((max(options.size.height - 9, 8), room))
+        columns = picture.logs.shape[1]
+        repeat = min(max(room // columns, 1), 4)
+        yield Text.assemble((picture.title, "bold"), "\n", (picture.facts, "dim"))
+        if picture.labels[0]:
+            yield Text(f"rows: {picture.labels[0]}")
+        yield Text(f"columns: {picture.labels[1]}")
+        ticks = " " * margin
+        for column in _ticks_of(columns, repeat, 7):
+            ticks = f"{ticks:<{margin + column * repeat}}{column * picture.blocks[1]}"
+        yield Text(ticks, "dim")
+        for row, logs in enumerate(picture.logs):
+            tick = "" if row % 4 else str(row * picture.blocks[0])
+            line = Text(f"{tick:>{margin - 2}} ", "dim").append("|" if options.ascii_only else "│")
+            for log in logs:
+                line.append_text(self._shade(picture.fraction(log), shades, repeat))
+            yield line
+        legend = Text(f"{'':{margin}}{10**picture.low:.3g} ")
+        for level in range(20):
+            legend.append_text(self._shade(level / 19, shades, 1))
+        yield legend.append(f" {10**picture.high:.3g} (log scale)")
+        yield Text(f"{'':{margin}}{picture.spread}", "dim")
+
+    @staticmethod
+    def _shade(fraction: float, shades: str, repeat: int) -> Text:
+        """Return a cell: its shade is seen without colour, its background with it."""
+        if math.isnan(fraction):
+            return Text("?" * repeat)
+        shade = shades[min(int(fraction * len(shades)), len(shades) - 1)]
+        colour = _colour(fraction)
+        return Text(shade * repeat, f"{colour} on {colour}")
+
+
+def render_scales(tensor: QuantizedTensor, width: int | None = None) -> RenderableType:
+    """Return a picture of the scales for rich: a heat map of shades, in colour on a terminal.
+
+    Args:
+        tensor: a tensor whose scales are known.
+        width: columns to use, by default all. Larger grids are down-sampled to fit the terminal.
+
+    Raises:
+        UsageError: the scales are not known, or none is positive and finite.
+
+    """
+    return _TerminalPicture(_Picture.of(tensor), width)
+
+
+def write_scales_svg(tensor: QuantizedTensor, path: str | Path) -> None:
+    """Write the heat map of a tensor's scales as a self-contained SVG file, whole or not at all.
+
+    Raises:
+        UsageError: the scales are not known, or none is positive and finite.
+        InputError: the file cannot be written.
+
+    """
+    text, path = _svg(_Picture.of(tensor)), Path(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise InputError(f"cannot write '{path}': {error.strerror}") from None
+
+
+def _svg(picture: _Picture) -> str:
+    picture = picture.reduced(_MAX_CELLS)
+    rows, columns = picture.logs.shape
+    cell_width = min(max(720 // columns, 2), max(360 // columns, 48))
+    cell_height = min(max(360 // rows, 3), 48)
+    wide, high = cell_width * columns, cell_height * rows
+    left, top, bar, bar_high = 90, 84, 90 + wide + 32, max(high, 120)
+    body = [_text(left, 30, picture.title, 'class="title"'), _text(left, 50, picture.facts)]
+    body.append(_text(left, 67, picture.spread))
+    body.append(
+        f'<g class="cells" transform="translate({left} {top}) scale({cell_width} {cell_height})" '
+        'shape-rendering="crispEdges">'
+    )
+    body += [
+        f'<rect x="{x}" y="{y}" width="1" height="1" fill="{_colour(picture.fraction(log))}"/>'
+        for y, line in enumerate(picture.logs)
+        for x, log in enumerate(line)
+    ]
+    body.append(f'</g><path class="axis" d="M{left} {top}h{wide}v{high}h-{wide}z"/>')
+    for column in _ticks_of(columns, cell_width, 56):
+        x = left + column * cell_width
+        body.append(f'<path class="axis" d="M{x} {top + high}v5"/>')
+        tick = f"{column * picture.blocks[1]:,}"
+        body.append(_text(x, top + high + 19, tick, 'text-anchor="middle"'))
+    for row in _ticks_of(rows, cell_height, 36) if picture.labels[0] else ():
+        y = top + row * cell_height
+        body.append(f'<path class="axis" d="M{left} {y}h-5"/>')
+        tick = f"{row * picture.blocks[0]:,}"
+        body.append(_text(left - 9, y + 4, tick, 'text-anchor="end"'))
+    body.append(_text(left + wide / 2, top + high + 42, picture.labels[1], 'class="label"'))
+    turned = 'transform="rotate(-90)" class="label"'
+    body.append(_text(-top - high / 2, 24, picture.labels[0], turned))
+    body.append(f'<rect x="{bar}" y="{top}" width="16" height="{bar_high}" fill="url(#scale)"/>')
+    body.append(f'<path class="axis" d="M{bar} {top}h16v{bar_high}h-16z"/>')
+    for value in _log_ticks(10**picture.low, 10**picture.high):
+        y = top + bar_high * (1 - picture.fraction(math.log10(value)))
+        body.append(f'<path class="axis" d="M{bar + 16} {y:.1f}h5"/>')
+        body.append(_text(bar + 26, y + 4, f"{value:.3g}"))
+    body.append(_text(bar, top - 10, "scale (log)"))
+    logs = np.linspace(picture.low, picture.high, 17)
+    stops = "".join(
+        f'<stop offset="{n / 16:g}" stop-color="{_colour(picture.fraction(log))}"/>'
+        for n, log in enumerate(logs)
+    )
+    longest = max(len(picture.facts), len(picture.spread))
+    width = max(bar + 100, left + 7 * longest)
+    height = top + max(high + 60, bar_high + 20)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}">',
+            f"<title>{escape(picture.title)}</title>",
+            f"<style>{_CSS}</style>",
+            '<defs><linearGradient id="scale" x1="0" y1="1" x2="0" y2="0">'
+            f"{stops}</linearGradient></defs>",
+            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+            *body,
+            "</svg>\n",
+        ]
+    )
+
+
+_CSS = (
+    "text{font:12px Helvetica,Arial,sans-serif;fill:#444}"
+    ".title{font-size:17px;font-weight:bold;fill:#111}"
+    ".label{font-size:13px;fill:#111;text-anchor:middle}"
+    ".axis{fill:none;stroke:#444}"
+)
+
+
+def _text(x: float, y: float, text: str, attributes: str = "") -> str:
+    return f'<text x="{x:g}" y="{y:g}" {attributes}>{escape(text)}</text>'
+
+
+def _ticks_of(count: int, cell: int, apart: int) -> range:
+    """Return cells of size `cell` to number, a power of two and at least `apart` apart."""
+    step = 1
+    while step * cell < apart:
+        step *= 2
+    return range(0, count, step)
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Return numbers for a logarithmic axis: 1, 2, 5 of each decade, or else evenly spaced ones."""
+    if low == high:
+        return [low]
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1,)):
+        ticks = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
+        ticks = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+        if 3 <= len(ticks) <= 9:
+            return ticks
+    return [float(tick) for tick in np.geomspace(low, high, 5)]

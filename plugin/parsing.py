@@ -209,14 +209,15 @@ def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
 def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
     """Parse MLIR bytecode, after a trial in a process of its own.
 
-    Bytecode has no text to scan, and a broken file may crash the reader: the trial turns that into
-    a `ParseError`.
+    Bytecode has no text to scan, and a broken file may crash the reader, or whoever reads an
+    operation's name that is not UTF-8: the trial turns that into a `ParseError`.
     """
     program = (
         "import sys\n"
         "from subquant._mlir import create_context, ir\n"
         "with create_context() as context:\n"
-        "    ir.Module.parse(sys.stdin.buffer.read(), context)\n"
+        "    module = ir.Module.parse(sys.stdin.buffer.read(), context)\n"
+        "    module.operation.walk(lambda op: op.name and ir.WalkResult.ADVANCE)\n"
     )
     trial = subprocess.run(
         [sys.executable, "-c", program], input=data, capture_output=True, check=False
@@ -227,8 +228,11 @@ def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
             "write the module again with the tool that made it",
             Place(file),
         )
-    with _parsing(context, file):
-        return ir.Module.parse(data, context)
+    try:
+        with _parsing(context, file):
+            return ir.Module.parse(data, context)
+    except (RuntimeError, UnicodeDecodeError):  # the bindings' own, for names that are not UTF-8
+        raise ParseError("bytecode has a name that is not UTF-8 text", Place(file)) from None
 
 
 def _check_text(text: str, file: str) -> None:
@@ -241,6 +245,8 @@ def _check_text(text: str, file: str) -> None:
     if "\0" in text:
         raise ParseError("text has a NUL character", _Scan(text, file).place(text.index("\0")))
     plain = _without_comments_and_strings(text)
+    if '"' in plain:
+        raise ParseError("string is not closed", _Scan(text, file).place(plain.index('"')))
     depth = _nesting_depth(plain)
     if depth > MAX_NESTING:
         raise ParseError(

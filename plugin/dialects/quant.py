@@ -6,6 +6,7 @@ The bindings have no operation classes for this dialect, so operations are known
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -72,64 +73,51 @@ def array_of_dense(attribute: Any) -> Array:
         array = np.array(attribute)
         return array.astype(np.int64) if array.dtype.kind in "iu" else array
     text = str(attribute)
-    if element == "bf16":
-        dtype: Any = ml_dtypes.bfloat16
-    else:
-        width = int(element.lstrip("siu"))
-        dtype = np.dtype(f"i{max(1, 1 << ((width + 7) // 8 - 1).bit_length())}")
+    width = 16 if element == "bf16" else int(element.lstrip("siu"))
     hexadecimal = re.match(r'dense<"0x([0-9A-Fa-f]*)">', text)
     if hexadecimal:
-        flat = np.frombuffer(bytes.fromhex(hexadecimal.group(1)), dtype)
+        count, size = math.prod(shape), (width + 7) // 8
+        raw = np.zeros((count, 8), np.uint8)
+        raw[:, :size] = np.frombuffer(bytes.fromhex(hexadecimal.group(1)), np.uint8).reshape(
+            -1, size
+        )
+        flat = raw.view("<i8").reshape(count)
     else:
-        body = text[len("dense<") : text.index(">")]
-        numbers = re.findall(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+", body)
-        if element == "bf16":
-            flat = np.array([_bf16(number) for number in numbers], np.float32).astype(dtype)
-        else:
-            flat = np.array([int(number) for number in numbers], np.int64)
-    array = np.broadcast_to(flat, shape) if flat.size == 1 else flat.reshape(shape)
+        numbers = re.findall(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+", text[len("dense<") : text.index(">")])
+        read = _bf16_bits if element == "bf16" else int
+        flat = np.array([read(number) for number in numbers], np.int64)
+    values = np.full(shape, flat[0]) if flat.size == 1 else flat.reshape(shape)
     if element == "bf16":
-        return array
-    values = array.astype(np.int64)
+        return values.astype(np.uint16).view(ml_dtypes.bfloat16)
     low_bits = values & ((1 << width) - 1)
     return np.where(low_bits >> (width - 1), low_bits - (1 << width), low_bits)
 
 
-def _bf16(text: str) -> float:
+def _bf16_bits(text: str) -> int:
     if text.startswith("0x"):
-        return float(np.array(int(text, 16), np.uint16).view(ml_dtypes.bfloat16))
-    return float(text)
+        return int(text, 16)
+    return int(np.array(float(text), np.float32).astype(ml_dtypes.bfloat16).view(np.uint16))
 
 
 def dense_of_array(array: Array, element: ir.Type) -> ir.DenseElementsAttr:
     """Return a dense attribute for `array` with elements of MLIR type `element`.
 
-    Integers are wrapped to the width of `element`, so unsigned values keep their bits.
+    Integers are wrapped to the width of `element`, so unsigned values keep their bits. MLIR holds
+    an integer in the least number of bytes (an i24 in three).
     """
     type_ = ir.RankedTensorType.get(list(array.shape), element)
-    name = str(element)
     if isinstance(element, ir.IntegerType):
         width = element.width
         bits = array.astype(np.int64) & ((1 << width) - 1)
-        signed = np.where(bits >> (width - 1), bits - (1 << width), bits)
-        holder = np.dtype(f"i{max(1, 1 << ((width + 7) // 8 - 1).bit_length())}")
-        values = np.ascontiguousarray(signed.astype(holder))
-    elif name == "bf16":
-        values = np.ascontiguousarray(array.astype(ml_dtypes.bfloat16)).view(np.uint16)
+        values = np.where(bits >> (width - 1), bits - (1 << width), bits).astype("<i8")
+        size = (width + 7) // 8
     else:
-        values = np.ascontiguousarray(array.astype(_EXPRESSED[name].dtype))
-    if values.size and (values == values.reshape(-1)[0]).all():
-        values = values.reshape(-1)[:1].reshape(())
-        return ir.DenseElementsAttr.get_splat(type_, _scalar_attribute(values, element))
-    return ir.DenseElementsAttr.get(values, type=type_)
-
-
-def _scalar_attribute(value: Array, element: ir.Type) -> ir.Attribute:
-    if isinstance(element, ir.IntegerType):
-        return ir.IntegerAttr.get(element, int(value))
-    if str(element) == "bf16":
-        value = value.view(ml_dtypes.bfloat16)
-    return ir.FloatAttr.get(element, float(value))
+        values = array.astype(_EXPRESSED[str(element)].dtype)
+        size = values.dtype.itemsize
+    raw = np.ascontiguousarray(values).reshape(-1, 1).view(np.uint8)[:, :size]
+    if (raw == raw[:1]).all():
+        raw = raw[:1]  # a buffer of one element is a splat
+    return ir.DenseElementsAttr.get(np.ascontiguousarray(raw), type=type_)
 
 
 # -- types ----------------------------------------------------------------------------------------

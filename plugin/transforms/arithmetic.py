@@ -111,7 +111,7 @@ class CastArithmetic:
         bounds = []
         for bound, inward in ((self.storage.minimum, np.inf), (self.storage.maximum, -np.inf)):
             near = np.asarray(bound, np.float64).astype(dtype)
-            outside = near < bound if inward > 0 else near > bound
+            outside = float(near) < bound if inward > 0 else float(near) > bound
             bounds.append(float(np.nextafter(near, dtype.type(inward)) if outside else near))
         return bounds[0], bounds[1]
 

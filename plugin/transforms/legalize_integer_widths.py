@@ -186,8 +186,7 @@ class _Legalizer:
             self._mask_operands(op)
             if result:
                 self._sign_extend(op, result)
-        elif name in _WRAPPING or name == "arith.fptoui":
-            assert result is not None  # these have an integer result
+        elif result and (name in _WRAPPING or name == "arith.fptoui"):
             self._sign_extend(op, result)
         elif name not in _PLAIN and not name.startswith(_PLAIN_DIALECTS):
             width = source or result
@@ -219,21 +218,27 @@ class _Legalizer:
             if value.type != type_:
                 value = Builder().op("arith.trunci", [value], type_)
             value = self._signed(value, width)
-        op.results[0].replace_all_uses_with(value)
-        self._width_of[value] = width
-        op.erase()
+        self._replace(op, value, width)
 
     def _extend(self, op: Any, source: int | None, result: int | None) -> None:
         with ir.InsertionPoint(op):
             value, type_ = op.operands[0], op.results[0].type
             if op.name == "arith.extui" and source:
                 value = self._masked(value, source)
-            if value.type != type_:
-                value = Builder().op(op.name, [value], type_)
-        if result:
-            self._width_of[value] = result
+            # Where the container is as wide as the target, a cast to the same type tells the wide
+            # value from the held one.
+            name = op.name if value.type != type_ else "arith.bitcast"
+            value = Builder().op(name, [value], type_)
+        self._replace(op, value, result)
+
+    def _replace(self, op: Any, value: Any, width: int | None) -> None:
+        """Replace an operation's result by a value that stands for `width` bits (None: all)."""
         op.results[0].replace_all_uses_with(value)
+        # A later operation may be given the same address, so the erased value must be forgotten.
+        self._width_of.pop(op.results[0], None)
         op.erase()
+        if width is not None:
+            self._width_of[value] = width
 
     def _mask_operands(self, op: Any) -> None:
         with ir.InsertionPoint(op):

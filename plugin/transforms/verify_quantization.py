@@ -296,20 +296,18 @@ def _expected_grid(
 
 def _container(type_: ir.Type) -> str:
     """A type's shape in words, to compare containers: "scalar", "unranked" or "4x?"."""
-    if not isinstance(type_, ir.ShapedType):
-        return "scalar"
-    if not type_.has_rank:
+    if isinstance(type_, ir.UnrankedTensorType):
         return "unranked"
-    shape = [None if type_.is_dynamic_dim(a) else n for a, n in enumerate(_shape(type_))]
-    return f"{_dims(shape)}"
+    if not isinstance(type_, ir.RankedTensorType):
+        return str(type_) if isinstance(type_, ir.ShapedType) else "scalar"
+    return _dims([None if type_.is_dynamic_dim(a) else n for a, n in enumerate(_shape(type_))])
 
 
-def _check_same_container(left: ir.Type, right: ir.Type, op: Any) -> None:
-    if _container(left) != _container(right):
+def _check_same_container(op: Any) -> None:
+    operand, result = _container(op.operands[0].type), _container(op.results[0].type)
+    if operand != result:
         raise VerificationError(
-            f"operand and result must have one shape, got {_container(left)} and "
-            f"{_container(right)}",
-            op,
+            f"operand and result must have one shape, got {operand} and {result}", op
         )
 
 
@@ -325,7 +323,7 @@ def _check_cast(op: Any, real: ir.Type, quantized: ir.Type, role: str, quantized
         raise VerificationError(
             f"{role} must have the expressed type '{expressed}', got '{element_type(real)}'", op
         )
-    _check_same_container(real, quantized, op)
+    _check_same_container(op)
 
 
 def _check_qcast(op: Any) -> None:
@@ -349,7 +347,7 @@ def _check_scast(op: Any) -> None:
         raise VerificationError(
             f"storage must have the type '{expected}', got '{element_type(stored)}'", op
         )
-    _check_same_container(stored, quantized, op)
+    _check_same_container(op)
 
 
 _FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
@@ -369,7 +367,7 @@ def _check_operand_op(op: Any) -> None:
     real = op.operands[0].type if quantize else op.results[0].type
     stored = op.results[0].type if quantize else op.operands[0].type
     for type_, what in ((real, "real"), (stored, "stored")):
-        if not isinstance(type_, ir.ShapedType) or not type_.has_rank:
+        if not isinstance(type_, ir.RankedTensorType):
             raise VerificationError(f"{what} value must be a ranked tensor, got '{type_}'", op)
     if str(element_type(real)) != expressed.value:
         raise VerificationError(
@@ -383,7 +381,7 @@ def _check_operand_op(op: Any) -> None:
             f"'{element_type(stored)}'",
             op,
         )
-    _check_same_container(real, stored, op)
+    _check_same_container(op)
     blocks = _block_sizes(op)
     shape = [None if real.is_dynamic_dim(a) else n for a, n in enumerate(_shape(real))]
     if len(blocks) != len(shape):
@@ -437,7 +435,7 @@ def _block_sizes(op: Any) -> list[int]:
 def _check_parameter_operand(
     op: Any, type_: ir.Type, what: str, expected: list[int | None]
 ) -> None:
-    if not isinstance(type_, ir.ShapedType) or not type_.has_rank:
+    if not isinstance(type_, ir.RankedTensorType):
         raise VerificationError(f"{what} must be a ranked tensor, got '{type_}'", op)
     shape = [None if type_.is_dynamic_dim(a) else n for a, n in enumerate(_shape(type_))]
     fits = len(shape) == len(expected) and all(

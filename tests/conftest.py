@@ -1,0 +1,83 @@
+"""Fixtures: the executable cache, contexts, and the devices that this machine has.
+
+Executables are cached by content under ``.cache/iree`` of the repository, so that a second run of
+the suite compiles nothing. Vulkan tests are skipped, with the reason, where there is no Vulkan
+device; ``scripts/test`` installs software devices on Debian.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+from subquant._mlir import create_context, ir
+from subquant.errors import EnvironmentProblem
+from subquant.runtime import Device, list_devices
+
+ROOT = Path(__file__).parent.parent
+os.environ.setdefault("SUBQUANT_CACHE", str(ROOT / ".cache" / "iree"))
+
+# SwiftShader, a Vulkan device without 8-bit storage, comes with Debian's chromium-common.
+_SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
+if _SWIFTSHADER.is_file():
+    os.environ.setdefault("VK_ADD_DRIVER_FILES", str(_SWIFTSHADER))
+
+# Fixed seeds: a failure is the same everywhere, and the cache holds.
+settings.register_profile(
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=False,
+    phases=[Phase.explicit, Phase.generate],  # a smaller counterexample is not worth its compilations
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("fixed")
+
+
+@pytest.fixture
+def context() -> ir.Context:
+    """A fresh context with all dialects."""
+    return create_context()
+
+
+@pytest.fixture(scope="session")
+def cpu() -> Device:
+    """The llvm-cpu device."""
+    return Device("llvm-cpu")
+
+
+@pytest.fixture(scope="session")
+def vulkan() -> Device:
+    """A Vulkan device with 8-bit storage (llvmpipe, or a real one)."""
+    try:
+        device = Device("vulkan")
+    except EnvironmentProblem as error:
+        pytest.skip(f"no Vulkan device: {error.message}")
+    if not device.has_8bit_storage:
+        pytest.skip("the Vulkan device has no 8-bit storage")
+    return device
+
+
+@pytest.fixture(scope="session")
+def vulkan_32bit() -> Device:
+    """A Vulkan device without 8-bit storage (SwiftShader)."""
+    for uri, name in list_devices():
+        if "SwiftShader" in name:
+            return Device(uri)
+    pytest.skip("no SwiftShader device; it is in Debian's chromium-common")
+
+
+@pytest.fixture
+def in_temporary_folder(tmp_path: Path) -> Iterator[Path]:
+    """Run a test in an empty folder."""
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        yield tmp_path
+    finally:
+        os.chdir(before)

@@ -1,0 +1,182 @@
+// Operations of the dialect subquant.
+
+// error @+2:6 VerificationError: 'subquant.qcast' op result must be quantized or a tensor of quantized elements, got 'tensor<4xi8>'
+%x = "test.make"() : () -> tensor<4xf32>
+%q = "subquant.qcast"(%x) : (tensor<4xf32>) -> tensor<4xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.qcast' op operand must have the expressed type 'f32', got 'f16'
+%x = "test.make"() : () -> tensor<4xf16>
+%q = "subquant.qcast"(%x) : (tensor<4xf16>) -> tensor<4x!quant.uniform<i8:f32, 1.0>>
+// -----
+// error @+2:6 VerificationError: 'subquant.qcast' op operand and result must have one shape, got 4 and 5
+%x = "test.make"() : () -> tensor<4xf32>
+%q = "subquant.qcast"(%x) : (tensor<4xf32>) -> tensor<5x!quant.uniform<i8:f32, 1.0>>
+// -----
+// error @+2:6 VerificationError: 'subquant.qcast' op operand and result must have one shape, got 4 and ?
+%x = "test.make"() : () -> tensor<4xf32>
+%q = "subquant.qcast"(%x) : (tensor<4xf32>) -> tensor<?x!quant.uniform<i8:f32, 1.0>>
+// -----
+// error @+2:6 VerificationError: 'subquant.qcast' op operand and result must have one shape, got 4 and unranked
+%x = "test.make"() : () -> tensor<4xf32>
+%q = "subquant.qcast"(%x) : (tensor<4xf32>) -> tensor<*x!quant.uniform<i8:f32, 1.0>>
+// -----
+// error @+2:6 VerificationError: 'subquant.qcast' op operand and result must have one shape, got scalar and 1
+%x = "test.make"() : () -> f32
+%q = "subquant.qcast"(%x) : (f32) -> tensor<1x!quant.uniform<i8:f32, 1.0>>
+// -----
+// error @+2:6 VerificationError: 'subquant.qcast' op scales and zero points have the shape 2, expected 3, one for each block of result of shape 5
+%x = "test.make"() : () -> tensor<5xf32>
+%q = "subquant.qcast"(%x) : (tensor<5xf32>) -> tensor<5x!quant.uniform<i8:f32:{0:2}, {1.0, 2.0}>>
+// -----
+// error @+2:6 VerificationError: 'subquant.qcast' op scales of result have the shape 2; expected one dimension for each of the 2 quantized dimensions
+%x = "test.make"() : () -> tensor<*xf32>
+%q = "subquant.qcast"(%x) : (tensor<*xf32>) -> tensor<*x!quant.uniform<i8:f32:{1:2, 3:2}, {1.0, 2.0}>>
+// -----
+// error @+2:6 VerificationError: 'subquant.qcast' op block size 4 along axis 0 must be at most the dimension 3 of result of shape 3
+%x = "test.make"() : () -> tensor<3xf32>
+%q = "subquant.qcast"(%x) : (tensor<3xf32>) -> tensor<3x!quant.uniform<i8:f32:{0:4}, {1.0}>>
+// -----
+// error @+2:6 UnsupportedError: 'subquant.qcast' op quantized type must have uniform parameters, got '!quant.any<i8:f32>'; expected !quant.uniform<...>
+%x = "test.make"() : () -> tensor<4xf32>
+%q = "subquant.qcast"(%x) : (tensor<4xf32>) -> tensor<4x!quant.any<i8:f32>>
+// -----
+// error @+2:6 VerificationError: 'subquant.dcast' op operand must be quantized or a tensor of quantized elements, got 'tensor<4xi8>'
+%q = "test.make"() : () -> tensor<4xi8>
+%x = "subquant.dcast"(%q) : (tensor<4xi8>) -> tensor<4xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.dcast' op result must have the expressed type 'f16', got 'f32'
+%q = "test.make"() : () -> tensor<4x!quant.uniform<i8:f16, 1.0>>
+%x = "subquant.dcast"(%q) : (tensor<4x!quant.uniform<i8:f16, 1.0>>) -> tensor<4xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.dcast' op operand and result must have one shape, got 4 and 2x2
+%q = "test.make"() : () -> tensor<4x!quant.uniform<i8:f32, 1.0>>
+%x = "subquant.dcast"(%q) : (tensor<4x!quant.uniform<i8:f32, 1.0>>) -> tensor<2x2xf32>
+// -----
+// The operand is defined below, which the body of a module allows.
+// error @+1:6 UnsupportedError: 'subquant.dcast' op quantized type must have uniform parameters, got '!quant.any<i8>'; expected !quant.uniform<...>
+%x = "subquant.dcast"(%q) : (tensor<4x!quant.any<i8>>) -> tensor<4xf32>
+%q = "test.make"() : () -> tensor<4x!quant.any<i8>>
+// -----
+// error @+2:6 VerificationError: 'subquant.scast' op must cast between a storage type and a quantized type, got 'tensor<4xi8>' and 'tensor<4xi8>'
+%x = "test.make"() : () -> tensor<4xi8>
+%y = "subquant.scast"(%x) : (tensor<4xi8>) -> tensor<4xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.scast' op must cast between a storage type and a quantized type, got '!quant.uniform<i8:f32, 1.000000e+00>' and '!quant.uniform<i8:f32, 2.000000e+00>'
+%x = "test.make"() : () -> !quant.uniform<i8:f32, 1.0>
+%y = "subquant.scast"(%x) : (!quant.uniform<i8:f32, 1.0>) -> !quant.uniform<i8:f32, 2.0>
+// -----
+// error @+2:6 VerificationError: 'subquant.scast' op storage must have the type 'i8', got 'i4'
+%x = "test.make"() : () -> tensor<4xi4>
+%y = "subquant.scast"(%x) : (tensor<4xi4>) -> tensor<4x!quant.uniform<i8:f32, 1.0>>
+// -----
+// error @+2:6 VerificationError: 'subquant.scast' op operand and result must have one shape, got 4 and 3
+%x = "test.make"() : () -> tensor<4xi8>
+%y = "subquant.scast"(%x) : (tensor<4xi8>) -> tensor<3x!quant.uniform<i8:f32, 1.0>>
+// -----
+// error @+2:6 VerificationError: 'subquant.quantize' op attribute 'quantized_type' must be a type !quant.any<storage<min:max>:expressed>, got 'i8'
+%x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<2xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<i64: 2>, quantized_type = i8} : (tensor<4xf32>, tensor<2xf32>) -> tensor<4xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.quantize' op attribute 'quantized_type' must be a type !quant.any<storage<min:max>:expressed>, got '"i8"'
+%x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<2xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<i64: 2>, quantized_type = "i8"} : (tensor<4xf32>, tensor<2xf32>) -> tensor<4xi8>
+// -----
+// error @+2:6 UnsupportedError: 'subquant.quantize' op quantized type must name an expressed type, got '!quant.any<i8>'; write for example !quant.any<i8:f32>
+%x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<2xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8>} : (tensor<4xf32>, tensor<2xf32>) -> tensor<4xi8>
+// -----
+// error @+2:6 UnsupportedError: 'subquant.quantize' op quantized storage type must be an integer of 2 to 32 bits, got 'f8E4M3FN'; write for example i4, u4 or i8
+%x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<2xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<i64: 2>, quantized_type = !quant.any<f8E4M3FN:f32>} : (tensor<4xf32>, tensor<2xf32>) -> tensor<4xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.quantize' op real value must be a ranked tensor, got 'tensor<*xf32>'
+%x, %s = "test.make"() : () -> (tensor<*xf32>, tensor<2xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (tensor<*xf32>, tensor<2xf32>) -> tensor<*xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.quantize' op stored value must be a ranked tensor, got 'i8'
+%x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<2xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (tensor<4xf32>, tensor<2xf32>) -> i8
+// -----
+// error @+2:6 VerificationError: 'subquant.quantize' op real value must have the expressed type 'f32', got 'f16'
+%x, %s = "test.make"() : () -> (tensor<4xf16>, tensor<2xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (tensor<4xf16>, tensor<2xf32>) -> tensor<4xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.quantize' op stored value must have the storage type 'i8', got 'i4'
+%x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<2xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (tensor<4xf32>, tensor<2xf32>) -> tensor<4xi4>
+// -----
+// error @+2:6 VerificationError: 'subquant.quantize' op operand and result must have one shape, got 4 and 6
+%x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<2xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (tensor<4xf32>, tensor<2xf32>) -> tensor<6xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.quantize' op attribute 'block_sizes' must have an entry for each of the 1 dimensions, got 2
+%x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<2xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<i64: 2, 2>, quantized_type = !quant.any<i8:f32>} : (tensor<4xf32>, tensor<2xf32>) -> tensor<4xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.quantize' op attribute 'block_sizes' must be array<i64: ...>, got '[2]'
+%x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<2xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = [2], quantized_type = !quant.any<i8:f32>} : (tensor<4xf32>, tensor<2xf32>) -> tensor<4xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.quantize' op block size along axis 0 must be at least 1 and at most 4, got 0
+%x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<2xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<i64: 0>, quantized_type = !quant.any<i8:f32>} : (tensor<4xf32>, tensor<2xf32>) -> tensor<4xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.quantize' op block size along axis 1 must be at least 1, got -1
+%x, %s = "test.make"() : () -> (tensor<4x?xf32>, tensor<1x?xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<i64: 4, -1>, quantized_type = !quant.any<i8:f32>} : (tensor<4x?xf32>, tensor<1x?xf32>) -> tensor<4x?xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.quantize' op block size along axis 0 must be at least 1 and at most 4, got 5
+%x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<1xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<i64: 5>, quantized_type = !quant.any<i8:f32>} : (tensor<4xf32>, tensor<1xf32>) -> tensor<4xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.dequantize' op scales have the shape 2, expected 3, one for each block
+%q, %s = "test.make"() : () -> (tensor<5xi8>, tensor<2xf32>)
+%x = "subquant.dequantize"(%q, %s) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (tensor<5xi8>, tensor<2xf32>) -> tensor<5xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.dequantize' op scales must be a ranked tensor, got 'f32'
+%q, %s = "test.make"() : () -> (tensor<4xi8>, f32)
+%x = "subquant.dequantize"(%q, %s) {block_sizes = array<i64: 4>, quantized_type = !quant.any<i8:f32>} : (tensor<4xi8>, f32) -> tensor<4xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.dequantize' op scales must have a floating-point type not wider than the expressed type 'f32', got 'f64'
+%q, %s = "test.make"() : () -> (tensor<4xi8>, tensor<2xf64>)
+%x = "subquant.dequantize"(%q, %s) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (tensor<4xi8>, tensor<2xf64>) -> tensor<4xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.dequantize' op scales must have a floating-point type not wider than the expressed type 'f16', got 'bf16'
+%q, %s = "test.make"() : () -> (tensor<4xi8>, tensor<2xbf16>)
+%x = "subquant.dequantize"(%q, %s) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f16>} : (tensor<4xi8>, tensor<2xbf16>) -> tensor<4xf16>
+// -----
+// error @+2:6 VerificationError: 'subquant.dequantize' op scales must have a floating-point type not wider than the expressed type 'f32', got 'i32'
+%q, %s = "test.make"() : () -> (tensor<4xi8>, tensor<2xi32>)
+%x = "subquant.dequantize"(%q, %s) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (tensor<4xi8>, tensor<2xi32>) -> tensor<4xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.dequantize' op zero points have the shape 3, expected 2, one for each block
+%q, %s, %z = "test.make"() : () -> (tensor<4xi8>, tensor<2xf32>, tensor<3xi8>)
+%x = "subquant.dequantize"(%q, %s, %z) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (tensor<4xi8>, tensor<2xf32>, tensor<3xi8>) -> tensor<4xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.dequantize' op zero points must have an integer type of 2 to 8 bits, not wider than the storage type, got 'i16'
+%q, %s, %z = "test.make"() : () -> (tensor<4xi8>, tensor<2xf32>, tensor<2xi16>)
+%x = "subquant.dequantize"(%q, %s, %z) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (tensor<4xi8>, tensor<2xf32>, tensor<2xi16>) -> tensor<4xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.dequantize' op zero points must have an integer type of 2 to 8 bits, not wider than the storage type, got 'f32'
+%q, %s, %z = "test.make"() : () -> (tensor<4xi8>, tensor<2xf32>, tensor<2xf32>)
+%x = "subquant.dequantize"(%q, %s, %z) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (tensor<4xi8>, tensor<2xf32>, tensor<2xf32>) -> tensor<4xf32>
+// -----
+// error @+2:6 ParseError: 'subquant.dequantize' op attribute "block_sizes" is expected but not provided
+%q, %s = "test.make"() : () -> (tensor<4xi8>, tensor<2xf32>)
+%x = "subquant.dequantize"(%q, %s) {quantized_type = !quant.any<i8:f32>} : (tensor<4xi8>, tensor<2xf32>) -> tensor<4xf32>
+// -----
+// error @+2:6 ParseError: op expects at least 2 operands, but got 1
+%q = "test.make"() : () -> tensor<4xi8>
+%x = "subquant.dequantize"(%q) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (tensor<4xi8>) -> tensor<4xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.qcast' op operand and result must have one shape, got vector<4xf32> and 4
+%x = "test.make"() : () -> vector<4xf32>
+%q = "subquant.qcast"(%x) : (vector<4xf32>) -> tensor<4x!quant.uniform<i8:f32, 1.0>>
+// -----
+// error @+2:6 VerificationError: 'subquant.dequantize' op stored value must be a ranked tensor, got 'vector<4xi8>'
+%q, %s = "test.make"() : () -> (vector<4xi8>, tensor<2xf32>)
+%x = "subquant.dequantize"(%q, %s) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (vector<4xi8>, tensor<2xf32>) -> tensor<4xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.dequantize' op scales must be a ranked tensor, got 'vector<2xf32>'
+%q, %s = "test.make"() : () -> (tensor<4xi8>, vector<2xf32>)
+%x = "subquant.dequantize"(%q, %s) {block_sizes = array<i64: 2>, quantized_type = !quant.any<i8:f32>} : (tensor<4xi8>, vector<2xf32>) -> tensor<4xf32>

@@ -1,0 +1,431 @@
+"""Records, JSON, table and pictures of `subquant.inspection`, with values worked out by hand."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from rich.console import Console
+from subquant._mlir import create_context
+from subquant.errors import InputError, Place, UnsupportedError, UsageError, VerificationError
+from subquant.inspection import (
+    QuantizedTensor,
+    inspect_module,
+    render_scales,
+    render_table,
+    to_json,
+    write_scales_svg,
+)
+from subquant.parsing import parse_text
+
+PER_TENSOR = "tensor<4x6x!quant.uniform<u8:f32, 0.5:128>>"
+PER_AXIS = "tensor<3x8x!quant.uniform<i8:f16:0, {1.0, 2.0, 4.0}>>"
+SUB_CHANNEL = (
+    "tensor<4x6x!quant.uniform<i4<-7:7>:f32:{0:2, 1:3}, {{0.5:1, 1.0:-2}, {2.0:3, 4.0:-7}}>>"
+)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def inspect(text: str) -> list[QuantizedTensor]:
+    return inspect_module(parse_text(text, create_context(), "x.mlir"))
+
+
+def argument(type_: str) -> QuantizedTensor:
+    (tensor,) = inspect(f"func.func @f(%arg0: {type_}) {{\n  return\n}}\n")
+    return tensor
+
+
+def grid_argument(rows: int, columns: int, block: int = 32) -> QuantizedTensor:
+    """Return a tensor whose scale in row r, column c is 2 ** ((r + c) % 8)."""
+    text = ", ".join(
+        "{" + ", ".join(f"{2.0 ** ((r + c) % 8)}" for c in range(columns)) + "}"
+        for r in range(rows)
+    )
+    blocks = f"{{0:1, 1:{block}}}"
+    return argument(f"tensor<{rows}x{columns * block}x!quant.uniform<i4:f32:{blocks}, {{{text}}}>>")
+
+
+def show(renderable: Any, width: int = 100, height: int = 40, terminal: bool = False) -> str:
+    output = io.StringIO()
+    colours: Any = "truecolor" if terminal else None
+    Console(
+        file=output, width=width, height=height, force_terminal=terminal, color_system=colours
+    ).print(renderable)
+    return output.getvalue()
+
+
+# -- records --------------------------------------------------------------------------------------
+
+
+def test_per_tensor() -> None:
+    tensor = argument(PER_TENSOR)
+    assert (tensor.name, tensor.function, tensor.where) == ("%arg0", "f", "argument")
+    assert tensor.place == Place("-", 1, 14)
+    assert tensor.parameters.granularity == "per-tensor"
+    assert (tensor.shape, tensor.block_shape, tensor.elements) == ((4, 6), (4, 6), 24)
+    assert (tensor.scale_type, tensor.scale_count, tensor.scale_bits) == ("f32", 1, 40)
+    assert (tensor.scale_range, tensor.zero_point_range) == ((0.5, 0.5), (128, 128))
+    assert (tensor.storage_bytes, tensor.scale_bytes) == (24, 5)
+    assert tensor.bits_per_element == 8 + 40 / 24
+
+
+def test_per_axis_without_zero_points() -> None:
+    tensor = argument(PER_AXIS)
+    assert tensor.parameters.granularity == "per-axis"
+    assert tensor.block_shape == (1, 8)
+    assert (tensor.scale_type, tensor.scale_count, tensor.scale_range) == ("f16", 3, (1.0, 4.0))
+    assert (tensor.storage_bytes, tensor.scale_bytes) == (24, 6)
+    assert tensor.bits_per_element == 10.0
+
+
+def test_sub_channel_over_two_axes() -> None:
+    tensor = argument(SUB_CHANNEL)
+    assert str(tensor.parameters.storage) == "i4<-7:7>"
+    assert (tensor.block_shape, tensor.scale_count) == ((2, 3), 4)
+    assert (tensor.scale_range, tensor.zero_point_range) == ((0.5, 4.0), (-7, 3))
+    assert (tensor.storage_bytes, tensor.scale_bytes) == (12, 18)
+    assert tensor.bits_per_element == 4 + 36 * 4 / 24
+
+
+@pytest.mark.parametrize("type_", [PER_TENSOR, PER_AXIS, SUB_CHANNEL])
+def test_bits_agree_with_the_parameters(type_: str) -> None:
+    tensor = argument(type_)
+    assert tensor.shape is not None
+    shape = [extent or 0 for extent in tensor.shape]
+    assert tensor.bits_per_element == tensor.parameters.bits_per_element(shape)
+
+
+def test_unranked() -> None:
+    quantized = "tensor<*x!quant.uniform<i8:f32:{1:2}, {1.0, 2.0}>>"
+    (tensor,) = inspect(
+        f"""func.func @f(%x: tensor<*xf32>) -> {quantized} {{
+          %q = "subquant.qcast"(%x) : (tensor<*xf32>) -> {quantized}
+          return %q : {quantized}
+        }}"""
+    )
+    assert (tensor.name, tensor.where) == ("%0", "result of 'subquant.qcast'")
+    assert tensor.place == Place("-", 2, 16)
+    assert (tensor.shape, tensor.block_shape, tensor.elements) == (None, None, None)
+    assert (tensor.storage_bytes, tensor.bits_per_element) == (None, None)
+    assert (tensor.scale_count, tensor.scale_bytes) == (2, 8)
+    assert "axis 1: 2" in show(render_table([tensor]))
+
+
+def test_ragged_last_block() -> None:
+    quantized = "tensor<5x!quant.uniform<i8:f32:{0:2}, {1.0, 2.0, 3.0}>>"
+    (tensor,) = inspect(
+        f"""func.func @f(%x: tensor<5xf32>) {{
+          %q = "subquant.qcast"(%x) : (tensor<5xf32>) -> {quantized}
+          return
+        }}"""
+    )
+    assert (tensor.block_shape, tensor.scale_count, tensor.elements) == ((2,), 3, 5)
+    assert tensor.bits_per_element == 8 + 32 * 3 / 5
+
+
+def test_dynamic_dimension() -> None:
+    tensor = argument("tensor<?x4x!quant.uniform<i8:f32:1, {1.0, 2.0, 3.0, 4.0}>>")
+    assert (tensor.shape, tensor.block_shape) == ((None, 4), (None, 1))
+    assert (tensor.elements, tensor.storage_bytes, tensor.bits_per_element) == (None, None, None)
+    assert tensor.scale_bytes == 16
+    assert "?x4" in show(render_table([tensor]))
+
+
+def test_scalars() -> None:
+    bare = argument("!quant.uniform<i8:f32, 0.5>")
+    rank_0 = argument("tensor<!quant.uniform<i8:f32, 0.5>>")
+    for tensor in (bare, rank_0):
+        assert (tensor.shape, tensor.block_shape, tensor.elements) == ((), (), 1)
+        assert tensor.bits_per_element == 40
+    assert "scalar" in show(render_table([bare]))
+
+
+def test_each_value_once_in_program_order() -> None:
+    tensors = inspect(
+        f"""func.func @f(%c: i1, %x: {PER_TENSOR}) -> {PER_TENSOR} {{
+          %s = "quant.scast"(%x) : ({PER_TENSOR}) -> tensor<4x6xi8>
+          %r = "t.loop"(%x) ({{
+          ^bb0(%b: {PER_TENSOR}):
+            "t.end"(%b) : ({PER_TENSOR}) -> ()
+          }}) : ({PER_TENSOR}) -> {PER_TENSOR}
+          cf.br ^next(%r : {PER_TENSOR})
+        ^next(%n: {PER_TENSOR}):
+          return %n : {PER_TENSOR}
+        }}
+        func.func private @g({PER_AXIS}, f32) -> (f32, {PER_TENSOR})"""
+    )
+    found = [(tensor.function, tensor.name, tensor.where) for tensor in tensors]
+    assert found == [
+        ("f", "%arg1", "argument"),
+        ("f", "%2", "block argument of 'func.func'"),
+        ("f", "%1", "result of 't.loop'"),
+        ("f", "%arg2", "block argument of 't.loop'"),
+        ("g", "argument 0", "argument"),
+        ("g", "result 1", "function result"),
+    ]
+
+
+def test_refuses_types_without_uniform_parameters() -> None:
+    with pytest.raises(UnsupportedError, match="must have uniform parameters"):
+        argument("tensor<4x!quant.any<i8:f32>>")
+
+
+# -- scales as operands ---------------------------------------------------------------------------
+
+ATTRIBUTES = "{block_sizes = array<i64: 1, 4>, quantized_type = !quant.any<%s:f32>}"
+
+
+def test_operands_with_constant_scales() -> None:
+    attributes = ATTRIBUTES % "u4"
+    (tensor,) = inspect(
+        f"""func.func @f(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {{
+          %s = arith.constant dense<[[0.5, 1.0], [2.0, 4.0]]> : tensor<2x2xf16>
+          %z = arith.constant dense<[[0, 1], [7, -1]]> : tensor<2x2xi4>
+          %q = "subquant.quantize"(%x, %s, %z) {attributes}
+            : (tensor<2x8xf32>, tensor<2x2xf16>, tensor<2x2xi4>) -> tensor<2x8xi4>
+          %y = "subquant.dequantize"(%q, %s, %z) {attributes}
+            : (tensor<2x8xi4>, tensor<2x2xf16>, tensor<2x2xi4>) -> tensor<2x8xf32>
+          return %y : tensor<2x8xf32>
+        }}"""
+    )
+    assert (tensor.name, tensor.where) == ("%0", "result of 'subquant.quantize'")
+    assert (tensor.shape, tensor.block_shape) == ((2, 8), (1, 4))
+    assert (tensor.parameters.axes, tensor.parameters.block_sizes) == ((0, 1), (1, 4))
+    assert tensor.parameters.granularity == "sub-channel"
+    assert str(tensor.parameters.storage) == "u4"
+    assert (tensor.scale_type, tensor.scale_count, tensor.scale_bits) == ("f16", 4, 20)
+    assert (tensor.scale_range, tensor.zero_point_range) == ((0.5, 4.0), (0, 15))
+    assert tensor.bits_per_element == 4 + 20 * 4 / 16
+    np.testing.assert_array_equal(tensor.parameters.scales, [[0.5, 1], [2, 4]])
+
+
+def test_operands_from_arguments() -> None:
+    (tensor,) = inspect(
+        f"""func.func @f(%q: tensor<2x8xi4>, %s: tensor<2x2xf32>) -> tensor<2x8xf32> {{
+          %y = "subquant.dequantize"(%q, %s) {ATTRIBUTES % "i4"}
+            : (tensor<2x8xi4>, tensor<2x2xf32>) -> tensor<2x8xf32>
+          return %y : tensor<2x8xf32>
+        }}"""
+    )
+    assert (tensor.name, tensor.where) == ("%arg0", "operand of 'subquant.dequantize'")
+    assert (tensor.scale_range, tensor.zero_point_range) == (None, (0, 0))
+    assert np.isnan(tensor.parameters.scales).all()
+    assert (tensor.scale_count, tensor.bits_per_element) == (4, 4 + 32 * 4 / 16)
+    assert to_json([tensor])[0]["scales"]["minimum"] is None
+    assert "at run time" in show(render_table([tensor]))
+    with pytest.raises(UsageError, match="known at run time only"):
+        render_scales(tensor)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "scales", "granularity", "axes"),
+    [("4, 8", "1x1", "per-tensor", ()), ("1, 8", "4x1", "per-axis", (0,))],
+)
+def test_operands_are_given_their_simplest_granularity(
+    sizes: str, scales: str, granularity: str, axes: tuple[int, ...]
+) -> None:
+    (tensor,) = inspect(
+        f"""func.func @f(%q: tensor<4x8xi8>, %z: tensor<{scales}xi8>) {{
+          %s = arith.constant dense<0.5> : tensor<{scales}xf32>
+          %y = "subquant.dequantize"(%q, %s, %z)
+            {{block_sizes = array<i64: {sizes}>, quantized_type = !quant.any<i8:f32>}}
+            : (tensor<4x8xi8>, tensor<{scales}xf32>, tensor<{scales}xi8>) -> tensor<4x8xf32>
+          return
+        }}"""
+    )
+    assert (tensor.parameters.granularity, tensor.parameters.axes) == (granularity, axes)
+    assert (tensor.scale_range, tensor.zero_point_range) == ((0.5, 0.5), None)
+    show(render_scales(tensor))
+
+
+def test_super_blocks_count_scales_with_their_own_bits() -> None:
+    tensors = inspect(
+        """func.func @f(%q: tensor<2x64xi4>, %s: tensor<2x8xi6>, %d: tensor<2x1xf16>) {
+          %scales = "subquant.dequantize"(%s, %d)
+            {block_sizes = array<i64: 1, 8>, quantized_type = !quant.any<u6:f32>}
+            : (tensor<2x8xi6>, tensor<2x1xf16>) -> tensor<2x8xf32>
+          %y = "subquant.dequantize"(%q, %scales)
+            {block_sizes = array<i64: 1, 8>, quantized_type = !quant.any<i4:f32>}
+            : (tensor<2x64xi4>, tensor<2x8xf32>) -> tensor<2x64xf32>
+          return
+        }"""
+    )
+    inner, outer = tensors
+    assert (inner.holds_scales, outer.holds_scales) == (True, False)
+    assert inner.bits_per_element == 6 + 16 * 2 / 16
+    assert outer.bits_per_element == 4 + 8 * 16 / 128
+    assert outer.scale_bytes == 16
+    table = show(render_table(tensors))
+    assert re.search(r"total +128 .* 5\.00 ", table)
+    assert "1 of 2 tensors" in table
+
+
+def test_operation_without_attributes() -> None:
+    with pytest.raises(VerificationError, match=r"-:2:.*'subquant.dequantize' op must have"):
+        inspect(
+            """func.func @f(%q: tensor<2x8xi4>, %s: tensor<2x2xf32>) {
+              %y = "subquant.dequantize"(%q, %s) {block_sizes = 1, quantized_type = i4}
+                : (tensor<2x8xi4>, tensor<2x2xf32>) -> tensor<2x8xf32>
+              return
+            }"""
+        )
+
+
+def test_scales_that_are_not_positive_and_finite(tmp_path: Path) -> None:
+    (tensor,) = inspect(
+        """func.func @f(%q: tensor<4xi8>) {
+          %s = arith.constant dense<[0.0, 1.0, 2.0, 4.0]> : tensor<4xf32>
+          %y = "subquant.dequantize"(%q, %s)
+            {block_sizes = array<i64: 1>, quantized_type = !quant.any<i8:f32>}
+            : (tensor<4xi8>, tensor<4xf32>) -> tensor<4xf32>
+          return
+        }"""
+    )
+    lines = show(render_scales(tensor)).splitlines()
+    assert lines[1].endswith("4 blocks of 1, 1 not positive and finite")
+    assert lines[4].split("│")[1] == "????····▒▒▒▒████"
+    write_scales_svg(tensor, tmp_path / "scales.svg")
+    assert '<rect x="0" y="0" width="1" height="1" fill="#bbbbbb"/>' in (
+        tmp_path / "scales.svg"
+    ).read_text(encoding="utf-8")
+
+
+# -- JSON and table -------------------------------------------------------------------------------
+
+
+def test_json_is_exact() -> None:
+    (found,) = to_json([argument(SUB_CHANNEL)])
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found == {
+        "name": "%arg0",
+        "function": "f",
+        "where": "argument",
+        "shape": [4, 6],
+        "block_shape": [2, 3],
+        "place": {"file": "-", "line": 1, "column": 14},
+        "granularity": "sub-channel",
+        "axes": [0, 1],
+        "block_sizes": [2, 3],
+        "storage": {"width": 4, "signed": True, "minimum": -7, "maximum": 7},
+        "expressed": "f32",
+        "elements": 24,
+        "bits_per_element": 10.0,
+        "storage_bytes": 12,
+        "scale_bytes": 18,
+        "holds_scales": False,
+        "scales": {"type": "f32", "count": 4, "minimum": 0.5, "maximum": 4.0},
+        "zero_points": {"count": 4, "minimum": -7, "maximum": 3},
+    }
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_table_groups_and_totals(width: int) -> None:
+    tensors = inspect(
+        f"""func.func @f(%x: {PER_AXIS}, %w: {SUB_CHANNEL}) {{ return }}
+        func.func @g(%x: {PER_TENSOR}) {{ return }}"""
+    )
+    lines = [line.rstrip() for line in show(render_table(tensors), width).splitlines()]
+    assert max(map(len, lines)) <= width
+    squeezed = [" ".join(line.split()) for line in lines]
+    assert "@f" in squeezed
+    assert "%arg1 4x6 i4<-7:7>:f32 10.00 4 -7..3" in squeezed
+    assert "argument 2x3 sub-channel 30 bytes 0.5..4" in squeezed
+    assert "total 48 36 bytes 10.00 7" in squeezed
+    assert "module total 72 60 bytes 9.89 8" in squeezed
+    assert "3 tensors elements storage 89 bytes 29 bytes" in squeezed
+
+
+def test_table_of_nothing() -> None:
+    assert show(render_table([])) == "no quantized tensors\n"
+
+
+# -- pictures -------------------------------------------------------------------------------------
+
+
+def test_picture_shows_each_block() -> None:
+    lines = show(render_scales(grid_argument(2, 8))).splitlines()
+    assert lines[0] == "Scales of %arg0 in @f"
+    assert lines[1] == "2x256, i4:f32, sub-channel, 16 blocks of 1x32"
+    assert lines[2] == "rows: axis 0, 2 elements, blocks of 1"
+    assert lines[3] == "columns: axis 1, 256 elements, blocks of 32"
+    assert lines[4].split() == ["0", "64", "128", "192"]
+    # log2 of the scales is 0 to 7, in five shades of 7 / 5 each.
+    levels = "··░▒▒▓██"
+    assert lines[5].split("│")[1] == "".join(level * 4 for level in levels)
+    assert lines[6].split("│")[1] == "".join(level * 4 for level in levels[1:] + levels[:1])
+    assert lines[7].strip() == "1 ····░░░░▒▒▒▒▓▓▓▓████ 128 (log scale)"
+    assert lines[8].strip() == "min 1, median 12, max 128"
+
+
+def test_picture_is_reduced_to_the_terminal() -> None:
+    text = show(render_scales(grid_argument(64, 32), width=30), width=80, height=20)
+    assert "a cell is the geometric mean of 6x2 scales" in text
+    cells = [line.split("│")[1] for line in text.splitlines() if "│" in line]
+    assert [len(line) for line in cells] == [16] * 11
+    assert "min 1, median 12, max 128" in text
+    assert set("".join(cells)) == set("·░▒▓█")  # the shades span the means, not the scales
+
+
+def test_picture_flattens_leading_axes_and_drops_single_blocks() -> None:
+    scales = "{{{{1.0, 2.0}}, {{2.0, 4.0}}}, {{{4.0, 8.0}}, {{8.0, 16.0}}}}"
+    tensor = argument(f"tensor<2x2x5x8x!quant.uniform<i4:f32:{{0:1, 1:1, 3:4}}, {scales}>>")
+    lines = show(render_scales(tensor)).splitlines()
+    assert lines[2] == "rows: axes 0, 1 flattened, 2x2 blocks"
+    assert lines[3] == "columns: axis 3, 8 elements, blocks of 4"
+    cells = [line.split("│")[1] for line in lines if "│" in line]
+    assert cells == ["····░░░░", "░░░░▒▒▒▒", "▒▒▒▒▓▓▓▓", "▓▓▓▓████"]
+
+
+def test_colour_only_on_a_terminal() -> None:
+    tensor = grid_argument(2, 8)
+    for renderable in (render_table([tensor]), render_scales(tensor)):
+        assert "\x1b" not in show(renderable)
+        assert "\x1b[" in show(renderable, terminal=True)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", show(render_scales(tensor), terminal=True))
+    assert plain == show(render_scales(tensor))
+
+
+def test_svg_has_one_cell_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "scales.svg"
+    write_scales_svg(grid_argument(64, 32), path)
+    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+    cells = root.findall(f"{SVG}g[@class='cells']/{SVG}rect")
+    assert len(cells) == 64 * 32
+    assert (cells[0].get("fill"), cells[7].get("fill")) == ("#440154", "#fde725")
+    texts = [element.text for element in root.iter(f"{SVG}text")]
+    assert "Scales of %arg0 in @f" in texts
+    assert "axis 1, 1,024 elements, blocks of 32" in texts
+    assert [path] == list(tmp_path.iterdir())
+    first = path.read_bytes()
+    write_scales_svg(grid_argument(64, 32), path)
+    assert path.read_bytes() == first
+
+
+def test_svg_of_a_large_grid_is_reduced(tmp_path: Path) -> None:
+    path = tmp_path / "scales.svg"
+    write_scales_svg(grid_argument(130, 300, block=1), path)
+    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+    assert len(root.findall(f"{SVG}g[@class='cells']/{SVG}rect")) == 65 * 150
+    assert "geometric mean of 2x2 scales" in path.read_text(encoding="utf-8")
+
+
+def test_svg_of_one_scale(tmp_path: Path) -> None:
+    path = tmp_path / "scales.svg"
+    write_scales_svg(argument(PER_TENSOR), path)
+    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+    assert len(root.findall(f"{SVG}g[@class='cells']/{SVG}rect")) == 1
+
+
+def test_svg_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot write"):
+        write_scales_svg(argument(PER_TENSOR), tmp_path / "missing" / "scales.svg")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="cannot write"):
+        write_scales_svg(argument(PER_TENSOR), tmp_path / "folder")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
