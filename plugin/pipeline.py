@@ -157,8 +157,9 @@ def compile_pipeline(
         containers: the narrowest integer width that the target loads and stores: 8 or 32.
         label: what the runtime is told that the module was compiled for.
     """
+    division = "exact" if target == "vulkan" else "native"
     text = (
-        f"verify-quantization,lower-quant-casts{{rounding={rounding}}},"
+        f"verify-quantization,lower-quant-casts{{rounding={rounding} division={division}}},"
         "convert-quantized-to-storage,lower-unranked-tensors,box-half-scalars,"
         f"legalize-integer-widths{{containers={containers}}}"
     )

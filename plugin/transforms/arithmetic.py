@@ -10,6 +10,10 @@ One function a formula; each repeats the NumPy reference in `subquant.quantizati
 * dequantize: ``x = float(q - z) * s``. The subtraction is i32, or i64 where 32-bit storage would
   overflow.
 
+Vulkan allows a division to be off by 2.5 units in the last place, and SwiftShader is: a tie then
+goes the wrong way. With ``division="exact"`` the f32 quotient is corrected to the nearest one by
+integer arithmetic (`CastArithmetic._exact_quotient`).
+
 f16 is computed in f16. bf16 is computed in f32 and rounded after each operation by integer
 arithmetic on the bits, because IREE removes a ``truncf`` followed by an ``extf``.
 """
@@ -17,7 +21,7 @@ arithmetic on the bits, because IREE removes a ``truncf`` followed by an ``extf`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,9 +30,12 @@ from ..dialects.quant import expressed_mlir_type
 from ..quantization import ExpressedType, Rounding, StorageType
 from .base import Builder
 
-__all__ = ["CastArithmetic"]
+__all__ = ["CastArithmetic", "Division"]
+
+Division = Literal["native", "exact"]
 
 _OGT, _OLT, _UNO = 2, 4, 14  # arith.cmpf predicates
+_SLT, _SGE = 2, 5  # arith.cmpi predicates
 _ULP_HALF_BF16 = 0x7FFF
 
 
@@ -40,11 +47,14 @@ class CastArithmetic:
         storage, expressed: the types of the cast.
         rounding: as in `subquant.quantization.quantize_blocks`; ``"toward-zero"`` repeats the
             operations of upstream's ``lower-quant-ops`` instead.
+        division: ``"native"`` where the target's division is correctly rounded, else ``"exact"``
+            (not for f64, whose division is always the target's).
     """
 
     storage: StorageType
     expressed: ExpressedType
     rounding: Rounding = "nearest-even"
+    division: Division = "native"
 
     # -- quantize ---------------------------------------------------------------------------------
 
@@ -60,14 +70,7 @@ class CastArithmetic:
         Returns:
             A value of the storage type.
         """
-        quotient = self._round(
-            b,
-            b.op(
-                "arith.divf",
-                [self._widen(b, value), self._scale(b, scale)],
-                self._work_type(b),
-            ),
-        )
+        quotient = self._quotient(b, value, scale)
         if not isinstance(zero_point, int) or zero_point:
             shifted = b.op(
                 "arith.addf",
@@ -80,6 +83,91 @@ class CastArithmetic:
         if self.rounding == "toward-zero":
             return self._convert_toward_zero(b, quotient)
         return self._saturate(b, quotient)
+
+    def _quotient(self, b: Builder, value: Any, scale: Any) -> Any:
+        """``value / scale``, rounded to the expressed type."""
+        if self.division == "native" or self.expressed is ExpressedType.F64:
+            operands = [self._widen(b, value), self._scale(b, scale)]
+            return self._round(b, b.op("arith.divf", operands, self._work_type(b)))
+        # A quotient rounded to f32 and then to f16 or bf16 is the one rounded once: f32 has more
+        # than twice their bits.
+        single = [
+            operand if operand.type == b.f32 else b.op("arith.extf", [operand], b.f32)
+            for operand in (value, self._scale(b, scale))
+        ]
+        quotient = self._exact_quotient(b, *single)
+        if self.expressed is ExpressedType.F16:
+            return b.op("arith.truncf", [quotient], self._work_type(b))
+        return self._round(b, quotient)
+
+    def _exact_quotient(self, b: Builder, value: Any, scale: Any) -> Any:
+        """The f32 nearest to ``value / scale`` on a device whose division is only nearly right.
+
+        With 24-bit significands ``x`` and ``s``, ``x`` doubled if it is less than ``s``, the
+        quotient's significand is ``m = x * 2**23 / s`` in ``[2**23, 2**24)``. The device's division
+        gives ``m`` within a few units; the remainder ``x * 2**23 - m * s`` then fits 32 bits, so
+        wrapping arithmetic gives it exactly, and with it the floor and the rounding. Zeros,
+        infinities, NaN, subnormals and results outside the normal range are left to the device:
+        they quantize the same whatever their last bits are.
+        """
+        i32 = b.i32
+
+        def integer(value: int) -> Any:
+            return b.constant(value, i32)
+
+        def op(name: str, *operands: Any) -> Any:
+            return b.op(f"arith.{name}", list(operands), i32)
+
+        def select(condition: Any, yes: Any, no: Any) -> Any:
+            return b.op("arith.select", [condition, yes, no], yes.type)
+
+        def as_float(value: Any) -> Any:
+            return b.op("arith.sitofp", [value], b.f32)
+
+        def parts(value: Any) -> tuple[Any, Any, Any]:
+            bits = b.op("arith.bitcast", [value], i32)
+            fraction = op("andi", bits, integer(0x7FFFFF))
+            exponent = op("andi", op("shrui", bits, integer(23)), integer(0xFF))
+            return bits, exponent, op("ori", fraction, integer(1 << 23))
+
+        bits, exponent, x = parts(value)
+        _, scale_exponent, s = parts(scale)
+        less = b.compare(_SLT, x, s)
+        x = select(less, op("shli", x, integer(1)), x)
+        exponent_field = op("addi", op("subi", exponent, scale_exponent), integer(127))
+        exponent_field = op("subi", exponent_field, select(less, integer(1), integer(0)))
+        ratio = b.op("arith.divf", [as_float(x), as_float(s)], b.f32)
+        scaled = b.op("arith.mulf", [ratio, b.constant(float(1 << 23), b.f32)], b.f32)
+        m = b.op("arith.fptosi", [scaled], i32)
+        remainder = op("subi", op("shli", x, integer(23)), op("muli", m, s))
+        # The device's quotient of the remainder is within one of the floor.
+        step = b.op("arith.divf", [as_float(remainder), as_float(s)], b.f32)
+        step = b.op("arith.fptosi", [step], i32)
+        m, remainder = op("addi", m, step), op("subi", remainder, op("muli", step, s))
+        below = b.compare(_SLT, remainder, integer(0))
+        m = select(below, op("subi", m, integer(1)), m)
+        remainder = select(below, op("addi", remainder, s), remainder)
+        beyond = b.compare(_SGE, remainder, s)
+        m = select(beyond, op("addi", m, integer(1)), m)
+        remainder = select(beyond, op("subi", remainder, s), remainder)
+        twice = op("shli", remainder, integer(1))
+        odd = op("andi", m, integer(1))
+        up = b.compare(_SGE, op("addi", twice, odd), op("addi", s, integer(1)))
+        m = select(up, op("addi", m, integer(1)), m)
+        # Adding the significand without its leading bit lets a carry reach the exponent.
+        magnitude = op("shli", exponent_field, integer(23))
+        magnitude = op("addi", magnitude, op("subi", m, integer(1 << 23)))
+        signed = op("ori", magnitude, op("andi", bits, integer(-(1 << 31))))
+        exact = b.op("arith.bitcast", [signed], b.f32)
+        normal = b.compare(_SGE, exponent, integer(1))
+        for condition in (
+            b.compare(_SLT, exponent, integer(255)),
+            b.compare(_SGE, exponent_field, integer(1)),
+            b.compare(_SLT, exponent_field, integer(254)),
+        ):
+            normal = b.op("arith.andi", [normal, condition], b.i1)
+        native = b.op("arith.divf", [value, scale], b.f32)
+        return select(normal, exact, native)
 
     def _saturate(self, b: Builder, quotient: Any) -> Any:
         storage = self.storage

@@ -45,7 +45,7 @@ from ..dialects.quant import (
 )
 from ..errors import UnsupportedError, UsageError
 from ..quantization import ExpressedType, QuantizationParameters, Rounding
-from .arithmetic import CastArithmetic
+from .arithmetic import CastArithmetic, Division
 from .base import Builder, ModulePass, NoMatch, apply_patterns, is_in_loop_body
 
 __all__ = ["LowerQuantCasts"]
@@ -60,13 +60,20 @@ class LowerQuantCasts(ModulePass):
     Options:
         rounding: ``nearest-even`` (the contract), or ``toward-zero`` for the arithmetic of
             upstream's ``lower-quant-ops``: truncation, and no saturation before the conversion.
+        division: ``native``, or ``exact`` for a target whose division is not correctly rounded
+            (Vulkan).
     """
 
     name: ClassVar[str] = "lower-quant-casts"
 
     rounding: Rounding = "nearest-even"
+    division: Division = "native"
 
     def __post_init__(self) -> None:
+        if self.division not in ("native", "exact"):
+            raise UsageError(
+                f"option 'division' of {self.name} must be native or exact, got '{self.division}'"
+            )
         if self.rounding not in ("nearest-even", "toward-zero"):
             raise UsageError(
                 "option 'rounding' of lower-quant-casts must be nearest-even or toward-zero, got "
@@ -95,7 +102,10 @@ class LowerQuantCasts(ModulePass):
         if parameters is None:
             return NoMatch("type is not quantized")
         b = Builder()
-        cast = _Cast(b, op, quantize, parameters, self.rounding)
+        arithmetic = CastArithmetic(
+            parameters.storage, parameters.expressed, self.rounding, self.division
+        )
+        cast = _Cast(b, op, quantize, parameters, arithmetic)
         if not quantize:
             source = _scast(b, op, source, _with_element(source.type, parameters))
         if not isinstance(target, ir.ShapedType):
@@ -115,7 +125,7 @@ class LowerQuantCasts(ModulePass):
             return NoMatch("quantized_type is not !quant.any")
         storage, expressed = described
         b = Builder()
-        arithmetic = CastArithmetic(storage, expressed, self.rounding)
+        arithmetic = CastArithmetic(storage, expressed, self.rounding, self.division)
         quantize = op.name == "subquant.quantize"
         source, scales = op.operands[0], op.operands[1]
         zero_points = op.operands[2] if len(op.operands) > 2 else None
@@ -144,7 +154,7 @@ class _Cast:
     op: Any
     quantize: bool
     parameters: QuantizationParameters
-    rounding: Rounding
+    arithmetic: CastArithmetic
 
     @property
     def _result_element(self) -> ir.Type:
@@ -153,10 +163,7 @@ class _Cast:
         return expressed_mlir_type(self.parameters.expressed)
 
     def _emit(self, value: Any, scale: Any, zero_point: Any) -> Any:
-        arithmetic = CastArithmetic(
-            self.parameters.storage, self.parameters.expressed, self.rounding
-        )
-        emit = arithmetic.quantize if self.quantize else arithmetic.dequantize
+        emit = self.arithmetic.quantize if self.quantize else self.arithmetic.dequantize
         return emit(self.b, value, scale, zero_point)
 
     def scalar(self, source: Any) -> Any:
