@@ -40,7 +40,7 @@ __all__ = ["LegalizeIntegerWidths"]
 
 _PLAIN = frozenset(
     """
-    arith.select arith.extsi arith.sitofp arith.index_cast arith.andi arith.ori arith.xori
+    arith.select arith.extsi arith.sitofp arith.fptosi arith.index_cast arith.andi arith.ori arith.xori
     arith.maxsi arith.minsi arith.remsi arith.shrsi util.optimization_barrier
     """.split()
 )
