@@ -6,7 +6,7 @@ leaves it valid, or raises and leaves it unspecified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ __all__ = [
     "Builder",
     "ModulePass",
     "NoMatch",
+    "TypePredicate",
     "apply_patterns",
     "is_in_loop_body",
     "is_public",
@@ -70,17 +71,48 @@ def _driver_callback(pattern: Pattern) -> Callable[[Any, Any], bool | None]:
     return match_and_rewrite
 
 
-def walk(root: Any) -> Iterator[Any]:
-    """Yield every operation below `root` in order, each before the operations inside it.
+def walk(root: Any) -> list[Any]:
+    """Return every operation below `root` in order, each before the operations inside it.
 
-    The list of a block's operations is taken before the block is entered, so operations may be
-    inserted while walking. To erase some, collect them first.
+    The list is taken before anything is done, so operations may be inserted while going through it;
+    an operation that was erased must not be touched again.
     """
-    for region in root.regions:
-        for block in region:
-            for op in list(block.operations):
-                yield op.operation
-                yield from walk(op.operation)
+    found: list[Any] = []
+    append, advance = found.append, ir.WalkResult.ADVANCE
+
+    def visit(op: Any) -> Any:
+        append(op)
+        return advance
+
+    root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found[1:]
+
+
+class TypePredicate:
+    """A predicate on types that is computed once for each type: modules have few."""
+
+    def __init__(self, predicate: Callable[[ir.Type], bool]) -> None:
+        self._predicate = predicate
+        self._known: dict[ir.Type, bool] = {}
+
+    def __call__(self, type_: ir.Type) -> bool:
+        known = self._known.get(type_)
+        if known is None:
+            known = self._known[type_] = self._predicate(type_)
+        return known
+
+    def values_of(self, op: Any) -> list[Any]:
+        """Return the results and block arguments of an operation whose types are accepted."""
+        accepted = [value for value in op.results if self(value.type)]
+        if len(op.regions):
+            accepted += [
+                argument
+                for region in op.regions
+                for block in region
+                for argument in block.arguments
+                if self(argument.type)
+            ]
+        return accepted
 
 
 def is_in_loop_body(op: Any) -> bool:
@@ -107,26 +139,38 @@ def record_signature(function: Any) -> None:
         function.attributes[SIGNATURE_ATTRIBUTE] = function.attributes["function_type"]
 
 
-def make_loops_explicit(module: ir.Operation, applies: Callable[[ir.Type], bool]) -> None:
+def make_loops_explicit(operations: list[Any], applies: Callable[[ir.Type], bool]) -> bool:
     """Write element-wise arith on tensors, and named linalg operations, as ``linalg.generic``.
 
-    Only if some such operation has an operand or result whose type `applies` accepts. After this,
-    scalar operations are all that a pass over element types has to know.
+    Only if one of `operations`, which are all those of a module, is such an operation with an
+    operand or result whose type `applies` accepts. After this, scalar operations are all that a
+    pass over element types has to know.
+
+    Returns:
+        True if the module was changed: `operations` must then not be used again.
     """
-    for op in walk(module):
-        on_tensors = op.name.startswith(("arith.", "math.")) and op.name != "arith.constant"
-        named = op.name.startswith("linalg.") and len(op.regions) and op.name != "linalg.generic"
-        if not (on_tensors or named):
-            continue
-        types = [value.type for value in (*op.operands, *op.results)]
-        if any(isinstance(t, ir.RankedTensorType) and applies(t) for t in types):
+    for op in operations:
+        name = op.name
+        if name.startswith(("arith.", "math.")):
+            if name == "arith.constant" or not len(op.results):
+                continue
+            candidate = isinstance(op.results[0].type, ir.RankedTensorType)
+        else:
+            candidate = name.startswith("linalg.") and name not in ("linalg.generic", "linalg.yield")
+            candidate = candidate and name != "linalg.index"
+        if candidate and any(applies(value.type) for value in (*op.operands, *op.results)):
             pipeline = "func.func(convert-elementwise-to-linalg,linalg-generalize-named-ops)"
-            passmanager.PassManager.parse(f"builtin.module({pipeline})").run(module)
-            return
+            root = operations[0].parent.operation
+            passmanager.PassManager.parse(f"builtin.module({pipeline})").run(root)
+            return True
+    return False
 
 
 class Builder:
-    """Creates operations by name at the current insertion point, with the current location."""
+    """Creates operations by name at the current insertion point, with the current location.
+
+    `created` lists them in order.
+    """
 
     def __init__(self) -> None:
         self.index = ir.IndexType.get()
@@ -135,6 +179,7 @@ class Builder:
         self.i64 = ir.IntegerType.get_signless(64)
         self.f32 = ir.F32Type.get()
         self.f64 = ir.F64Type.get()
+        self.created: list[Any] = []
 
     def op(
         self,
@@ -148,6 +193,7 @@ class Builder:
         created = ir.Operation.create(
             name, results=results, operands=operands, attributes=attributes
         )
+        self.created.append(created)
         return created.results[0] if results else created
 
     def constant(self, value: float | int, type_: ir.Type) -> Any:

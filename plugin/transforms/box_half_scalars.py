@@ -42,12 +42,13 @@ class BoxHalfScalars(ModulePass):
             UnsupportedError: such a function is also called inside the module.
         """
         boxed = set()
-        for op in walk(module):
+        for op in module.regions[0].blocks[0].operations:
+            op = op.operation
             if op.name == "func.func" and is_public(op) and len(op.regions[0].blocks):
                 with op.location:
                     if _box(op):
                         boxed.add(op.attributes["sym_name"].value)
-        for op in walk(module):
+        for op in walk(module) if boxed else ():
             if op.name == "func.call" and op.attributes["callee"].value in boxed:
                 raise UnsupportedError(
                     "calls a public function with an f16 or bf16 scalar in its signature; make "

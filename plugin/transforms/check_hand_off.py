@@ -24,7 +24,7 @@ from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized, parameters_of
 from ..errors import UnsupportedError
 from ..signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
-from .base import SIGNATURE_ATTRIBUTE, ModulePass, is_public, walk
+from .base import SIGNATURE_ATTRIBUTE, ModulePass, TypePredicate, is_public, walk
 
 __all__ = ["CheckHandOff"]
 
@@ -45,39 +45,35 @@ class CheckHandOff(ModulePass):
 
     def run(self, module: ir.Operation) -> None:
         """Check `module`."""
-        for op in walk(module):
-            if op.name.startswith(("quant.", "subquant.")):
-                raise UnsupportedError("is left before IREE, and no pass lowered it", op)
-            if op.name.startswith("shape."):
-                raise UnsupportedError("is left before IREE, which has no shape dialect", op)
-            for type_ in _types(op):
-                if is_quantized(type_):
-                    raise UnsupportedError(
-                        f"has the quantized type '{type_}' before IREE; run "
-                        "convert-quantized-to-storage",
-                        op,
-                    )
-                if isinstance(type_, ir.UnrankedTensorType):
-                    raise UnsupportedError(
-                        f"has the unranked type '{type_}' before IREE; run lower-unranked-tensors",
-                        op,
-                    )
-        for op in walk(module):
+        operations = walk(module)
+        left = TypePredicate(lambda type_: bool(_why_left(type_)))
+        for op in operations:
+            if op.name.startswith(_LEFT_DIALECTS):
+                dialect = op.name.partition(".")[0]
+                reason = "IREE has no shape dialect" if dialect == "shape" else "no pass lowered it"
+                raise UnsupportedError(f"is left before IREE, and {reason}", op)
+            for value in left.values_of(op):
+                raise UnsupportedError(_why_left(value.type), op)
+            if op.name == "func.func":
+                type_ = op.attributes["function_type"].value
+                for declared in (*type_.inputs, *type_.results):
+                    if left(declared):
+                        raise UnsupportedError(_why_left(declared), op)
+        for op in operations:
             if op.name == "func.func" and is_public(op) and len(op.regions[0].blocks):
                 _record(op, self.target)
 
 
-def _types(op: Any) -> Iterator[ir.Type]:
-    for value in (*op.operands, *op.results):
-        yield value.type
-    for region in op.regions:
-        for block in region:
-            for argument in block.arguments:
-                yield argument.type
-    if "function_type" in op.attributes:
-        type_ = op.attributes["function_type"].value
-        if isinstance(type_, ir.FunctionType):
-            yield from (*type_.inputs, *type_.results)
+_LEFT_DIALECTS = ("quant.", "subquant.", "shape.")
+
+
+def _why_left(type_: ir.Type) -> str:
+    """Why a type must not be left before IREE; empty if it may."""
+    if is_quantized(type_):
+        return f"has the quantized type '{type_}' before IREE; run convert-quantized-to-storage"
+    if isinstance(type_, ir.UnrankedTensorType):
+        return f"has the unranked type '{type_}' before IREE; run lower-unranked-tensors"
+    return ""
 
 
 def _record(function: Any, target: str) -> None:

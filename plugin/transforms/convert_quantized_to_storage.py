@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 from .._mlir import ir
 from ..dialects.quant import is_quantized, parameters_of, storage_mlir_type
 from ..errors import UnsupportedError
-from .base import ModulePass, record_signature, walk
+from .base import ModulePass, TypePredicate, record_signature, walk
 
 __all__ = ["ConvertQuantizedToStorage"]
 
@@ -62,43 +62,37 @@ class ConvertQuantizedToStorage(ModulePass):
         Raises:
             UnsupportedError: an operation computes with quantized values.
         """
-        for op in walk(module):
-            if op.name in _SCASTS:
-                continue
+        quantized = TypePredicate(is_quantized)
+        operations = walk(module)
+        values = []
+        for op in operations:
             if op.name == "func.func":
                 _convert_signature(op)
-            elif not _touches_quantized(op):
-                continue
-            if op.name not in _MOVES_DATA:
-                raise UnsupportedError(
-                    "computes with quantized values, which this pipeline does not lower; "
-                    "dequantize its operands (quant.dcast) and quantize its results (quant.qcast), "
-                    "or lower it with a pass before convert-quantized-to-storage",
-                    op,
-                )
-            values = [
-                *op.results,
-                *(argument for region in op.regions for b in region for argument in b.arguments),
-            ]
-            for value in values:
-                if is_quantized(value.type):
-                    value.set_type(_storage_type(value.type, op))
-        for op in [op for op in walk(module) if op.name in _SCASTS]:
+            found = quantized.values_of(op)
+            values += found
+            if found and op.name not in _SCASTS:
+                _check_moves_data(op)
+        for value in values:
+            for use in value.uses:
+                if use.owner.operation.name not in _SCASTS:
+                    _check_moves_data(use.owner.operation)
+        for value in values:
+            owner = value.owner
+            owner = owner.owner if isinstance(owner, ir.Block) else owner
+            value.set_type(_storage_type(value.type, owner.operation))
+        for op in [op for op in operations if op.name in _SCASTS]:
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
 
 
-def _touches_quantized(op: Any) -> bool:
-    return (
-        any(is_quantized(value.type) for value in op.operands)
-        or any(is_quantized(value.type) for value in op.results)
-        or any(
-            is_quantized(argument.type)
-            for region in op.regions
-            for block in region
-            for argument in block.arguments
+def _check_moves_data(op: Any) -> None:
+    if op.name not in _MOVES_DATA:
+        raise UnsupportedError(
+            "computes with quantized values, which this pipeline does not lower; dequantize its "
+            "operands (quant.dcast) and quantize its results (quant.qcast), or lower it with a "
+            "pass before convert-quantized-to-storage",
+            op,
         )
-    )
 
 
 def _convert_signature(function: Any) -> None:

@@ -39,9 +39,10 @@ class ExpandSignExtension(ModulePass):
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite `module`."""
-        make_loops_explicit(module, _is_narrow)
-        names = ("arith.extsi", "arith.sitofp")
-        for op in [op for op in walk(module) if op.name in names]:
+        operations = walk(module)
+        if make_loops_explicit(operations, _is_narrow):
+            operations = walk(module)
+        for op in [op for op in operations if op.name in ("arith.extsi", "arith.sitofp")]:
             if _is_narrow(op.operands[0].type):
                 with ir.InsertionPoint(op), op.location:
                     _expand(op)

@@ -30,6 +30,7 @@ from ..errors import UnsupportedError, UsageError
 from .base import (
     Builder,
     ModulePass,
+    TypePredicate,
     is_in_loop_body,
     make_loops_explicit,
     record_signature,
@@ -41,13 +42,16 @@ __all__ = ["LegalizeIntegerWidths"]
 _PLAIN = frozenset(
     """
     arith.select arith.extsi arith.sitofp arith.fptosi arith.index_cast arith.andi arith.ori arith.xori
-    arith.maxsi arith.minsi arith.remsi arith.shrsi util.optimization_barrier
+    arith.cmpi arith.maxsi arith.minsi arith.remsi arith.shrsi util.optimization_barrier
     """.split()
 )
 """Right on sign-extended values, with a sign-extended result."""
 
 _PLAIN_DIALECTS = ("builtin.", "cf.", "func.", "linalg.", "scf.", "tensor.")
-_WRAPPING = frozenset(("arith.addi", "arith.subi", "arith.muli", "arith.shli", "arith.divsi"))
+_WRAPPING = frozenset(
+    "arith.addi arith.subi arith.muli arith.shli arith.divsi arith.floordivsi arith.ceildivsi "
+    "arith.index_cast math.absi".split()
+)
 _UNSIGNED = frozenset(
     "arith.maxui arith.minui arith.divui arith.remui arith.shrui arith.uitofp "
     "arith.index_castui arith.extui".split()
@@ -81,10 +85,14 @@ class LegalizeIntegerWidths(ModulePass):
             UnsupportedError: an operation on integers of another width that is not known.
         """
         legalizer = _Legalizer(self.containers)
-        make_loops_explicit(module, lambda type_: legalizer.held_width(type_) is not None)
-        for op in list(walk(module)):
-            with op.location:
-                legalizer.operation(op)
+        operations = walk(module)
+        if self.containers == 32:
+            for op in operations:
+                _check_32bit(op)
+        if make_loops_explicit(operations, legalizer.is_held):
+            operations = walk(module)
+        for op in operations:
+            legalizer.operation(op)
 
 
 class _Legalizer:
@@ -97,6 +105,7 @@ class _Legalizer:
     def __init__(self, narrowest: int) -> None:
         self._narrowest = narrowest
         self._width_of: dict[Any, int] = {}
+        self.is_held = TypePredicate(lambda type_: self._held_width(type_) is not None)
 
     # -- types ------------------------------------------------------------------------------------
 
@@ -105,7 +114,7 @@ class _Legalizer:
             return width
         return next(w for w in (8, 16, 32, 64) if w >= max(width, self._narrowest))
 
-    def held_width(self, type_: ir.Type) -> int | None:
+    def _held_width(self, type_: ir.Type) -> int | None:
         """The width of a type's integers if they need a container, else None."""
         element = element_type(type_)
         if not isinstance(element, ir.IntegerType):
@@ -113,7 +122,7 @@ class _Legalizer:
         return element.width if self._container(element.width) != element.width else None
 
     def _held_type(self, type_: ir.Type) -> ir.Type:
-        width = self.held_width(type_)
+        width = self._held_width(type_)
         if width is None:
             return type_
         container = ir.IntegerType.get_signless(self._container(width))
@@ -127,37 +136,35 @@ class _Legalizer:
 
     def operation(self, op: Any) -> None:
         """Convert one operation and the block arguments of its regions."""
-        if self._narrowest == 32:
-            _check_32bit(op)
         if op.name == "func.func":
-            self._signature(op)
-        sources = [self._width_of.get(value) for value in op.operands]
-        result = None
-        for value in op.results:
-            result = self._hold(value) or result
-        arguments = [
-            self._hold(argument)
-            for region in op.regions
-            for block in region
-            for argument in block.arguments
-        ]
-        source = next((width for width in sources if width), None)
-        if source or result or any(arguments):
+            with op.location:
+                self._signature(op)
+        held = self.is_held.values_of(op)
+        source = None
+        if self._width_of:
+            sources = (self._width_of.get(value) for value in op.operands)
+            source = next((width for width in sources if width), None)
+        if not held and source is None:
+            return
+        with op.location:
+            widths = [self._hold(value) for value in held]
+            result = widths[0] if widths and len(op.results) else None
             self._fix(op, source, result)
 
-    def _hold(self, value: Any) -> int | None:
-        width = self.held_width(value.type)
-        if width is not None:
-            if isinstance(value.type, ir.ShapedType) and not isinstance(
-                value.type, (ir.RankedTensorType, ir.UnrankedTensorType)
-            ):
-                raise UnsupportedError(
-                    f"has a value of type '{value.type}', which the target does not load and "
-                    "store; expected a tensor or a scalar",
-                    value.owner,
-                )
-            self._width_of[value] = width
-            value.set_type(self._held_type(value.type))
+    def _hold(self, value: Any) -> int:
+        width = self._held_width(value.type)
+        assert width is not None  # the caller asks only for held values
+        if isinstance(value.type, ir.ShapedType) and not isinstance(
+            value.type, (ir.RankedTensorType, ir.UnrankedTensorType)
+        ):
+            owner = value.owner
+            raise UnsupportedError(
+                f"has a value of type '{value.type}', which the target does not load and store; "
+                "expected a tensor or a scalar",
+                owner.owner if isinstance(owner, ir.Block) else owner,
+            )
+        self._width_of[value] = width
+        value.set_type(self._held_type(value.type))
         return width
 
     def _signature(self, function: Any) -> None:

@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 
 from .._mlir import ir
 from ..errors import UnsupportedError
-from .base import Builder, ModulePass, record_signature, walk
+from .base import Builder, ModulePass, TypePredicate, record_signature, walk
 
 __all__ = ["LowerUnrankedTensors"]
 
@@ -45,8 +45,9 @@ class LowerUnrankedTensors(ModulePass):
         Raises:
             UnsupportedError: an operation with unranked operands or results that is not known.
         """
-        operations = list(walk(module))
-        if not any(_has_unranked(op) for op in operations):
+        operations = walk(module)
+        unranked = TypePredicate(_is_unranked)
+        if not any(unranked.values_of(op) or _declares_unranked(op) for op in operations):
             return
         for op in operations:
             if op.name == "func.func":
@@ -58,12 +59,11 @@ def _is_unranked(type_: ir.Type) -> bool:
     return isinstance(type_, ir.UnrankedTensorType)
 
 
-def _has_unranked(op: Any) -> bool:
-    if op.name == "func.func":
-        type_ = op.attributes["function_type"].value
-        if any(_is_unranked(t) for t in (*type_.inputs, *type_.results)):
-            return True
-    return any(_is_unranked(value.type) for value in (*op.operands, *op.results))
+def _declares_unranked(op: Any) -> bool:
+    if op.name != "func.func":
+        return False
+    type_ = op.attributes["function_type"].value
+    return any(_is_unranked(t) for t in (*type_.inputs, *type_.results))
 
 
 def _pair_types(type_: ir.Type) -> list[ir.Type]:
@@ -107,7 +107,7 @@ def _lower_function(function: Any) -> None:
         return
     lowering = _Lowering()
     lowering.arguments(function.regions[0].blocks[0])
-    for op in list(walk(function)):
+    for op in walk(function):
         lowering.operation(op)
     lowering.erase()
 

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Time the passes on a module of many casts, and their share of a whole compilation.
+
+    python scripts/benchmark_passes.py                 3,000 casts, a table
+    python scripts/benchmark_passes.py --casts 300 --json
+
+Each pass is timed over the module as the passes before it left it, the best of several runs. The
+share is the time of all passes, parsing and writing bytecode included, over that and IREE's. Run it
+with nothing beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from subquant._mlir import create_context
+from subquant.compiler import CompileOptions, _bytecode, _compiler_path
+from subquant.parsing import parse_text
+from subquant.pipeline import compile_pipeline, run_pipeline
+
+_TYPES = (
+    "!quant.uniform<i8:f32, 0.5:3>",
+    "!quant.uniform<u8:f32:0, {0.5:1,0.25:2,0.125:3,1.0:4,2.0:5,0.75:6,0.375:7,1.5:8}>",
+    "!quant.uniform<i4:f32:{0:2, 1:4}, {{0.5:1, 0.25}, {0.125:-2, 1.0}, {2.0, 0.75}, {1.5, 3.0}}>",
+)
+
+
+def module_text(casts: int) -> str:
+    """A module of `casts` casts of three granularities, alternately quantizing and dequantizing."""
+    lines = [f"!q{number} = {type_}" for number, type_ in enumerate(_TYPES)]
+    lines.append("func.func @main(%x0: tensor<8x8xf32>) -> tensor<8x8xf32> {")
+    for number in range(casts // 2):
+        quantized = f"tensor<8x8x!q{number % len(_TYPES)}>"
+        lines.append(f"  %q{number} = quant.qcast %x{number} : tensor<8x8xf32> to {quantized}")
+        lines.append(f"  %x{number + 1} = quant.dcast %q{number} : {quantized} to tensor<8x8xf32>")
+    lines += [f"  return %x{casts // 2} : tensor<8x8xf32>", "}"]
+    return "\n".join(lines)
+
+
+def measure(casts: int, repeat: int) -> dict[str, Any]:
+    """Return the figures of the report."""
+    text = module_text(casts)
+    options = CompileOptions()
+    best: dict[str, float] = {}
+
+    def keep(name: str, start: float) -> None:
+        best[name] = min(best.get(name, float("inf")), time.perf_counter() - start)
+
+    for _ in range(repeat):
+        context = create_context()
+        start = time.perf_counter()
+        module = parse_text(text, context)
+        keep("parse", start)
+        for step in compile_pipeline("llvm-cpu", label=options.label):
+            start = time.perf_counter()
+            run_pipeline(module, [step])
+            keep(step.name, start)
+        start = time.perf_counter()
+        bytecode = _bytecode(module)
+        keep("write bytecode", start)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "module.mlirbc")
+        source.write_bytes(bytecode)
+        command = [_compiler_path(), str(source), "-o", str(Path(folder, "o.vmfb")), *options.flags]
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        iree = time.perf_counter() - start
+    ours = sum(best.values())
+    passes = [
+        {"name": name, "seconds": seconds, "microseconds_per_cast": seconds / casts * 1e6}
+        for name, seconds in best.items()
+    ]
+    return {
+        "casts": casts,
+        "passes": passes,
+        "seconds": ours,
+        "microseconds_per_cast": ours / casts * 1e6,
+        "iree_compile_seconds": iree,
+        "share_of_compile_time": ours / (ours + iree),
+        "relative_to_iree_compile": ours / iree,
+    }
+
+
+def main() -> None:
+    """Print the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--casts", type=int, default=3000, help="casts in the module")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of the passes; the best counts")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args()
+    report = measure(arguments.casts, arguments.repeat)
+    if arguments.json:
+        print(json.dumps(report, indent=2))
+        return
+    print(f"{report['casts']} casts")
+    for entry in report["passes"]:
+        print(
+            f"  {entry['name']:32}{entry['seconds'] * 1e3:10.1f} ms"
+            f"{entry['microseconds_per_cast']:10.1f} us a cast"
+        )
+    print(
+        f"  {'all':32}{report['seconds'] * 1e3:10.1f} ms"
+        f"{report['microseconds_per_cast']:10.1f} us a cast"
+    )
+    print(f"  {'iree-compile':32}{report['iree_compile_seconds'] * 1e3:10.1f} ms")
+    print(
+        f"subquant is {report['share_of_compile_time']:.1%} of the whole compilation "
+        f"({report['relative_to_iree_compile']:.1%} of iree-compile)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The repository's promises: pins agree, the public names are there, the example is what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant._mlir import PINNED_VERSIONS, check_versions
+from subquant.errors import EnvironmentProblem
+from subquant.runtime import Device
+from subquant.transforms import PASSES, load_pass
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_pins_are_the_same_everywhere() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    readme = (ROOT / "README.md").read_text()
+    for name, version in PINNED_VERSIONS.items():
+        assert f'"{name}=={version}"' in project
+        assert re.search(rf"{re.escape(name)}\W+{re.escape(version)}", readme), name
+
+
+def test_another_version_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PINNED_VERSIONS, "torch-mlir", "19990101")
+    with pytest.raises(EnvironmentProblem, match="pip install torch-mlir==19990101"):
+        check_versions()
+    monkeypatch.setenv("SUBQUANT_ANY_VERSION", "1")
+    check_versions()
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PINNED_VERSIONS, "no-such-package", "1.0")
+    with pytest.raises(EnvironmentProblem, match="'no-such-package' is not installed"):
+        check_versions()
+
+
+def test_public_names_exist() -> None:
+    for name in subquant.__all__:
+        assert getattr(subquant, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = subquant.nothing
+
+
+def test_every_pass_is_a_file_with_its_name() -> None:
+    for name in PASSES:
+        pass_class = load_pass(name)
+        assert pass_class.name == name
+        stem = name.replace("-", "_")
+        assert pass_class.__module__ == f"subquant.transforms.{stem}"
+        assert f"``{name}``" in str(sys.modules[pass_class.__module__].__doc__)
+
+
+def test_every_pass_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for name in PASSES:
+        assert f"`{name}`" in readme, name
+
+
+def test_help_imports_no_bindings() -> None:
+    program = (
+        "import sys; from subquant.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "loaded = [m for m in sys.modules if m.startswith(('torch_mlir', 'iree'))]\n"
+        "sys.exit(bool(loaded))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+def test_readme_links_and_files_exist() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for target in re.findall(r"\]\(([^)#]+)\)", readme):
+        if not target.startswith("http"):
+            assert (ROOT / target).exists(), target
+    for path in re.findall(r"\bexamples/[\w./]+", readme):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_example_gives_its_expected_output(cpu: Device) -> None:
+    """float32 sums of 64 and 128 products in any order: within 1e-4 of the float64 result."""
+    folder = ROOT / "examples"
+    executable = subquant.compile(folder / "two_layer.mlir", device=cpu)
+    got = executable.main(np.load(folder / "two_layer_input.npy"))
+    expected = np.load(folder / "two_layer_expected.npy")
+    np.testing.assert_allclose(got, expected, atol=1e-4, rtol=0)
+    assert got.argmax(1).tolist() == [4, 2, 7, 0]
+
+
+@pytest.mark.vulkan
+def test_the_example_on_vulkan(vulkan: Device) -> None:
+    folder = ROOT / "examples"
+    executable = subquant.compile(folder / "two_layer.mlir", target="vulkan", device=vulkan)
+    got = executable.main(np.load(folder / "two_layer_input.npy"))
+    np.testing.assert_allclose(
+        got, np.load(folder / "two_layer_expected.npy"), atol=1e-4, rtol=0
+    )
+
+
+def test_benchmark_reports_numbers() -> None:
+    """The benchmark runs on a small module and prints the figures that it promises."""
+    command = [sys.executable, str(ROOT / "scripts/benchmark_passes.py"), "--casts", "30", "--json"]
+    environment = {k: v for k, v in os.environ.items() if k != "SUBQUANT_CACHE"}
+    result = subprocess.run(command, capture_output=True, check=True, env=environment)
+    report = json.loads(result.stdout)
+    assert report["casts"] == 30
+    assert report["passes"]
+    assert all(entry["microseconds_per_cast"] > 0 for entry in report["passes"])
+    assert 0 < report["share_of_compile_time"] < 1
