@@ -22,8 +22,11 @@ _DTYPES: dict[str, Any] = {
     "f64": np.float64,
     "i1": np.bool_,
 }
-_DTYPES |= {f"{sign}{width}": f"{'u' if sign == 'u' else 'i'}{width // 8}"
-            for sign in ("i", "u", "si", "ui") for width in (8, 16, 32, 64)}
+_DTYPES |= {
+    f"{sign}{width}": f"{'u' if sign == 'u' else 'i'}{width // 8}"
+    for sign in ("i", "u", "si", "ui")
+    for width in (8, 16, 32, 64)
+}
 _NAMES = {np.dtype(dtype): name for name, dtype in reversed(_DTYPES.items()) if len(name) < 5}
 _LITERAL = re.compile(r"((?:\d+x)*)([a-z]+\d+)(?:=(.*))?", re.DOTALL)
 
@@ -65,9 +68,11 @@ def parse_input(text: str) -> Array:
     count = int(np.prod(shape, dtype=np.int64))
     if flat.size not in (1, count):
         raise UsageError(f"expected {count} numbers (or one for all), got {flat.size} in '{text}'")
-    return np.broadcast_to(flat.reshape(-1) if flat.size == count else flat, (count,)).reshape(
-        shape
-    ).copy()
+    return (
+        np.broadcast_to(flat.reshape(-1) if flat.size == count else flat, (count,))
+        .reshape(shape)
+        .copy()
+    )
 
 
 def read_npy(path: str | Path) -> Array:
@@ -86,8 +91,8 @@ def read_npy(path: str | Path) -> Array:
     if not isinstance(array, np.ndarray):
         raise InputError(f"cannot read '{path}': expected one array (.npy), got an archive")
     if array.dtype == np.dtype("V2"):
-        array = array.view(ml_dtypes.bfloat16)
-    return array
+        return np.asarray(array.view(ml_dtypes.bfloat16))
+    return np.asarray(array)
 
 
 def to_npy(array: Array) -> bytes:
@@ -109,10 +114,11 @@ def format_array(array: Array, limit: int = 1024) -> str:
             value = part[()]
             if part.dtype.kind in "iub":
                 return str(int(value))
-            # float16 and wider print the shortest text that reads back as the same number
-            return np.format_float_positional(
-                np.float32(value) if part.dtype == ml_dtypes.bfloat16 else value, trim="-"
-            ) if 1e-4 <= abs(float(value)) < 1e7 or float(value) == 0 else str(value)
+            if not 1e-4 <= abs(float(value)) < 1e7 and float(value) != 0:
+                return str(value)
+            # The shortest text that reads back as the same number (bf16: as the same f32).
+            number: Any = np.float32(value) if part.dtype == ml_dtypes.bfloat16 else value
+            return np.format_float_positional(number, trim="-")
         pieces = []
         for item in part:
             if remaining[0] <= 0:
@@ -126,9 +132,7 @@ def format_array(array: Array, limit: int = 1024) -> str:
     return f"{shape}{name}={show(array)}"
 
 
-def difference(
-    got: Array, expected: Array, *, atol: float = 0.0, rtol: float = 0.0
-) -> str | None:
+def difference(got: Array, expected: Array, *, atol: float = 0.0, rtol: float = 0.0) -> str | None:
     """Compare two arrays; return what differs, or None.
 
     Args:
@@ -151,8 +155,10 @@ def difference(
             wrong = ~(near | both_nan | (wide_got == wide_expected))
         else:
             bits = np.dtype(f"u{got.dtype.itemsize}")
-            wrong = (np.ascontiguousarray(got).view(bits).reshape(got.shape)
-                     != np.ascontiguousarray(expected).view(bits).reshape(got.shape)) & ~both_nan
+            wrong = (
+                np.ascontiguousarray(got).view(bits).reshape(got.shape)
+                != np.ascontiguousarray(expected).view(bits).reshape(got.shape)
+            ) & ~both_nan
     count = int(np.count_nonzero(wrong))
     if not count:
         return None

@@ -180,7 +180,7 @@ def _progress(title: str) -> Iterator[Callable[[str], None]]:
 
 def _write(path: str, data: bytes) -> None:
     """Write a file whole, or standard output for "-"."""
-    from .compiler import write_whole
+    from .files import write_whole
 
     if path == "-":
         sys.stdout.buffer.write(data)
@@ -197,8 +197,13 @@ def _write(path: str, data: bytes) -> None:
 
 @main.command()
 @click.argument("model")
-@click.option("-o", "output", default=None, metavar="FILE",
-              help="The output; - is standard output.  [default: MODEL.vmfb, or - for text]")
+@click.option(
+    "-o",
+    "output",
+    default=None,
+    metavar="FILE",
+    help="The output; - is standard output.  [default: MODEL.vmfb, or - for text]",
+)
 @click.option("--emit", type=click.Choice(["vmfb", "mlir", "mlirbc"]), default="vmfb",
               show_default=True, help="Stop before IREE with mlir or mlirbc.")  # fmt: skip
 @_compile_options
@@ -258,8 +263,12 @@ def run(executable: str, device: str, parameters: tuple[str, ...], **options: An
 
 @main.command()
 @click.argument("model")
-@click.option("--device", default=None, metavar="DEVICE",
-              help="llvm-cpu, vulkan, or an IREE device URI.  [default: the target's]")
+@click.option(
+    "--device",
+    default=None,
+    metavar="DEVICE",
+    help="llvm-cpu, vulkan, or an IREE device URI.  [default: the target's]",
+)
 @_compile_options
 @_run_options
 def exec(
@@ -359,13 +368,23 @@ def _output_file(text: str) -> str | None:
 
 @main.command()
 @click.argument("model", required=False)
-@click.option("--passes", default=None, metavar="PIPELINE",
-              help='Passes with options: "a{x=1},b"; also C++ passes of upstream and StableHLO.')
+@click.option(
+    "--passes",
+    default=None,
+    metavar="PIPELINE",
+    help='Passes with options: "a{x=1},b"; also C++ passes of upstream and StableHLO.',
+)
 @click.option("-o", "output", default="-", metavar="FILE", help="The output.  [default: -]")
-@click.option("--split-input-file", is_flag=True,
-              help="Treat the parts between // ----- lines as modules of their own.")
-@click.option("--verify-diagnostics", is_flag=True,
-              help="Check errors against // expected-error @+1 {{text}} comments.")
+@click.option(
+    "--split-input-file",
+    is_flag=True,
+    help="Treat the parts between // ----- lines as modules of their own.",
+)
+@click.option(
+    "--verify-diagnostics",
+    is_flag=True,
+    help="Check errors against // expected-error @+1 {{text}} comments.",
+)
 @click.option("--list-passes", is_flag=True, help="List the passes.")  # fmt: skip
 def opt(
     model: str | None, passes: str | None, output: str, split_input_file: bool,
@@ -409,10 +428,19 @@ def _read(path: str) -> bytes:
 
 @main.command()
 @click.argument("file")
-@click.option("--scales", "tensor", default=None, metavar="NAME",
-              help="Show a picture of the scales of one tensor, by name or number.")
-@click.option("--picture", default=None, metavar="FILE.svg",
-              help="With --scales: write the picture as SVG instead.")
+@click.option(
+    "--scales",
+    "tensor",
+    default=None,
+    metavar="NAME",
+    help="Show a picture of the scales of one tensor, by name or number.",
+)
+@click.option(
+    "--picture",
+    default=None,
+    metavar="FILE.svg",
+    help="With --scales: write the picture as SVG instead.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")  # fmt: skip
 def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -> None:
     """Show what is quantized in FILE (.mlir or .vmfb), how, and how big it is.
@@ -429,21 +457,24 @@ def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -
         return
     from rich.console import Console
 
-    from . import inspection
+    from . import inspection, scale_pictures
     from .compiler import read_module
 
     try:
-        module = read_module(sys.stdin.buffer.read() if file == "-" else Path(file))
-        tensors = inspection.inspect_module(module)
+        data = sys.stdin.buffer.read() if file == "-" else _read(file)
+        module = read_module(data)
+        tensors = inspection.with_source_names(
+            inspection.inspect_module(module), data.decode(errors="replace")
+        )
     except SubquantError as error:
         raise error.in_file(file) from None
     if tensor is not None:
         chosen = _choose(tensors, tensor)
         if picture is not None:
-            inspection.write_scales_svg(chosen, picture)
+            scale_pictures.write_scales_svg(chosen, picture)
             click.echo(f"wrote {picture}", err=True)
         else:
-            Console().print(inspection.render_scales(chosen))
+            Console().print(scale_pictures.render_scales(chosen))
     elif as_json:
         click.echo(json.dumps(inspection.to_json(tensors), indent=2))
     elif not tensors:
@@ -468,14 +499,14 @@ def _inspect_executable(path: str, as_json: bool) -> None:
 
     functions = read_signatures(path)
     if as_json:
-        values = {
+        described = {
             name: {
                 "inputs": [str(value) for value in signature.inputs],
                 "outputs": [str(value) for value in signature.outputs],
             }
             for name, signature in functions.items()
         }
-        click.echo(json.dumps(values, indent=2))
+        click.echo(json.dumps(described, indent=2))
         return
     for name, signature in functions.items():
         click.echo(f"{name}")

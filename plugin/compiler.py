@@ -20,11 +20,12 @@ from typing import Literal
 
 from ._mlir import PINNED_VERSIONS, create_context, in_context_of, ir
 from .errors import CompilerError, EnvironmentProblem, InputError, Place, UsageError
+from .files import write_whole
 from .parsing import BYTECODE_MAGIC, parse_bytecode, parse_file, parse_text
 from .pipeline import compile_pipeline, run_pipeline
 from .quantization import Rounding
 
-__all__ = ["TARGETS", "VULKAN_TARGETS", "CompileOptions", "compile_to_bytes", "write_whole"]
+__all__ = ["TARGETS", "VULKAN_TARGETS", "CompileOptions", "compile_to_bytes", "read_module"]
 
 Emit = Literal["vmfb", "mlir", "mlirbc"]
 TARGETS = ("llvm-cpu", "vulkan")
@@ -81,9 +82,7 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
-            raise UsageError(
-                f"expected a target among {', '.join(TARGETS)}, got '{self.target}'"
-            )
+            raise UsageError(f"expected a target among {', '.join(TARGETS)}, got '{self.target}'")
         if self.rounding not in ("nearest-even", "toward-zero"):
             raise UsageError(
                 f"expected a rounding of nearest-even or toward-zero, got '{self.rounding}'"
@@ -152,9 +151,7 @@ def read_module(source: str | bytes | os.PathLike[str] | ir.Module) -> ir.Module
     return parse_file(Path(source), context)
 
 
-def lower(
-    module: ir.Module, options: CompileOptions, progress: Progress | None = None
-) -> None:
+def lower(module: ir.Module, options: CompileOptions, progress: Progress | None = None) -> None:
     """Run the compilation's passes on `module` in place.
 
     Raises:
@@ -256,8 +253,7 @@ def _compiler_path() -> str:
     except ImportError:
         version = PINNED_VERSIONS["iree-base-compiler"]
         raise EnvironmentProblem(
-            "IREE's compiler is not installed; run: pip install "
-            f"iree-base-compiler=={version}"
+            f"IREE's compiler is not installed; run: pip install iree-base-compiler=={version}"
         ) from None
     return str(find_tool("iree-compile"))
 
@@ -315,29 +311,3 @@ def _place(position: str) -> Place:
     if line.isdigit() and column.isdigit():
         return Place(file, int(line), int(column))
     return Place(position)
-
-
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file whole or not at all: into a temporary file beside it, which then takes its name.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-

@@ -9,7 +9,7 @@
     +-- UnsupportedError          valid, and nobody lowers it (exit status 1)
     +-- CompilerError             IREE refused or crashed; a reproducer was written (exit status 1)
     +-- ExecutionError            IREE's runtime refused, or a run-time check failed (exit status 1)
-    +-- EnvironmentProblem        a package or a device is missing or has the wrong version (exit status 1)
+    +-- EnvironmentProblem        a package or device is missing or of a wrong version (status 1)
 
 A message reads ``what is wrong, what was found; what to do``: lower case, no full stop. With an
 operation or a location it is rendered ``file:line:col: error: 'dialect.op' op message``.

@@ -23,6 +23,7 @@ __all__ = ["parse_bytecode", "parse_file", "parse_text", "scan_quantized_types"]
 
 BYTECODE_MAGIC = b"ML\xefR"
 MAX_NESTING = 256
+TRIAL_SECONDS = 120
 MAX_ALIAS_NESTING = 4096
 
 _SKIP = re.compile(r'//[^\n]*|"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
@@ -201,6 +202,8 @@ def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
         raise ParseError(
             f"'{path}' is neither MLIR bytecode nor UTF-8 text (byte {error.start})"
         ) from None
+    if not path.is_file():  # a pipe cannot be read twice
+        return parse_text(text, context, str(path))
     _check_text(text, str(path))
     with _parsing(context, str(path)):
         return ir.Module.parseFile(str(path), context)
@@ -213,15 +216,26 @@ def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
     operation's name that is not UTF-8: the trial turns that into a `ParseError`.
     """
     program = (
-        "import sys\n"
+        "import sys; sys.path.remove('')\n"  # not what lies in the current folder
         "from subquant._mlir import create_context, ir\n"
         "with create_context() as context:\n"
         "    module = ir.Module.parse(sys.stdin.buffer.read(), context)\n"
         "    module.operation.walk(lambda op: op.name and ir.WalkResult.ADVANCE)\n"
     )
-    trial = subprocess.run(
-        [sys.executable, "-c", program], input=data, capture_output=True, check=False
-    )
+    try:
+        trial = subprocess.run(
+            [sys.executable, "-c", program],
+            input=data,
+            capture_output=True,
+            check=False,
+            timeout=TRIAL_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise ParseError(
+            f"MLIR's bytecode reader did not finish in {TRIAL_SECONDS} s on this file; write the "
+            "module again with the tool that made it",
+            Place(file),
+        ) from None
     if trial.returncode < 0:
         raise ParseError(
             f"MLIR's bytecode reader crashed on this file (signal {-trial.returncode}); "

@@ -185,10 +185,11 @@ class QuantizationParameters:
         object.__setattr__(self, "block_sizes", tuple(int(b) for b in self.block_sizes))
         with np.errstate(over="ignore"):
             scales = np.asarray(self.scales).astype(self.expressed.dtype)
-        if self.zero_points is None:
+        given: Array | None = self.zero_points
+        if given is None:
             zero_points = np.zeros(scales.shape, np.int64)
         else:
-            zero_points = np.asarray(self.zero_points).astype(np.int64)
+            zero_points = np.asarray(given).astype(np.int64)
         if scales.shape != zero_points.shape:
             raise UsageError(
                 f"expected scales and zero points of one shape, got {scales.shape} and "
@@ -199,7 +200,7 @@ class QuantizationParameters:
                 f"expected one block size for each axis, got axes {self.axes} and block sizes "
                 f"{self.block_sizes}"
             )
-        granularity = self.granularity
+        granularity: Granularity | None = self.granularity
         if granularity is None:
             if not self.axes and scales.shape == ():
                 granularity = "per-tensor"
@@ -318,7 +319,10 @@ class QuantizationParameters:
         return not self.zero_points.any()
 
     def bits_per_element(
-        self, shape: Sequence[int], scale_bits: int | None = None, zero_point_bits: int | None = None
+        self,
+        shape: Sequence[int],
+        scale_bits: int | None = None,
+        zero_point_bits: int | None = None,
     ) -> float:
         """Bits an element takes with its share of scales and zero points (none when all are 0)."""
         elements = int(np.prod([int(n) for n in shape], dtype=np.int64))
@@ -330,9 +334,7 @@ class QuantizationParameters:
         return self.storage.width + per_block * self.scales.size / elements
 
     def __str__(self) -> str:
-        blocks = ", ".join(
-            f"{a}:{b}" for a, b in zip(self.axes, self.block_sizes, strict=True)
-        )
+        blocks = ", ".join(f"{a}:{b}" for a, b in zip(self.axes, self.block_sizes, strict=True))
         return f"{self.granularity} {self.storage}:{self.expressed.value} {{{blocks}}}"
 
 

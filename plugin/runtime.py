@@ -59,7 +59,8 @@ def _dtype_of(element: str) -> np.dtype[Any]:
         InputError: no dtype does.
     """
     if element in _FLOATS:
-        return np.dtype(_FLOATS[element])
+        dtype: np.dtype[Any] = np.dtype(_FLOATS[element])
+        return dtype
     if element == "index":
         return np.dtype(np.int64)
     match = re.fullmatch(r"[su]?i(\d+)", element)
@@ -163,7 +164,7 @@ class Device:
         fence(done, 1).wait()
         mapped = staging.map()
         raw = mapped.asarray((source.byte_length(),), np.dtype(np.uint8))
-        array = raw[:size].copy().view(dtype).reshape(shape)
+        array: Array = raw[:size].copy().view(dtype).reshape(shape)
         del raw, mapped
         return array
 
@@ -462,9 +463,8 @@ def _push(pushed: Any, array: Array, type_: ValueType, device: Device) -> Any:
 def _held(array: Array, element: str) -> Array:
     """Storage values in their container; unsigned values keep their bits in one of their width."""
     dtype = _dtype_of(element)
-    if dtype.kind == "i" and array.dtype.kind == "u":
-        if array.dtype.itemsize == dtype.itemsize:
-            return array.view(dtype)
+    if dtype.kind == "i" and array.dtype.kind == "u" and array.dtype.itemsize == dtype.itemsize:
+        return array.view(dtype)
     return array.astype(dtype)
 
 
@@ -562,9 +562,7 @@ def _instance() -> Any:
     return _vm_instance
 
 
-def _parameters_module(
-    instance: Any, parameters: Mapping[str, str | os.PathLike[str]]
-) -> Any:
+def _parameters_module(instance: Any, parameters: Mapping[str, str | os.PathLike[str]]) -> Any:
     runtime = _iree()
     providers = []
     for scope, path in parameters.items():

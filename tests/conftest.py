@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-
 from subquant._mlir import create_context, ir
 from subquant.errors import EnvironmentProblem
 from subquant.runtime import Device, list_devices
@@ -33,7 +32,10 @@ settings.register_profile(
     deadline=None,
     database=None,
     print_blob=False,
-    phases=[Phase.explicit, Phase.generate],  # a smaller counterexample is not worth its compilations
+    phases=[
+        Phase.explicit,
+        Phase.generate,
+    ],  # a smaller counterexample is not worth its compilations
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("fixed")

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-
 from subquant._mlir import create_context, ir
 from subquant.dialects.quant import type_of
 from subquant.quantization import ExpressedType, QuantizationParameters, StorageType
@@ -126,8 +125,12 @@ def storages(draw: Any) -> StorageType:
     if draw(st.integers(0, 2)) or width == 2:
         return full
     quarter = (full.maximum - full.minimum) // 4
-    return StorageType(width, signed, full.minimum + draw(st.integers(0, quarter)),
-                       full.maximum - draw(st.integers(0, quarter)))
+    return StorageType(
+        width,
+        signed,
+        full.minimum + draw(st.integers(0, quarter)),
+        full.maximum - draw(st.integers(0, quarter)),
+    )
 
 
 @st.composite

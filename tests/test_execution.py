@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import subquant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import Cast, casts, module_text, same_bits
-
-import subquant
 from subquant.quantization import ExpressedType, dequantize, quantize
 from subquant.runtime import Device
 
@@ -42,8 +41,11 @@ def test_llvm_cpu_equals_the_reference(generated: list[Cast], cpu: Device) -> No
 
 
 @settings(max_examples=4)
-@given(generated=st.lists(casts(expressed=[ExpressedType.F32, ExpressedType.F64]), min_size=8,
-                          max_size=12))
+@given(
+    generated=st.lists(
+        casts(expressed=[ExpressedType.F32, ExpressedType.F64]), min_size=8, max_size=12
+    )
+)
 def test_llvm_cpu_equals_the_reference_toward_zero(generated: list[Cast], cpu: Device) -> None:
     narrow = [cast for cast in generated if cast.parameters.storage.width < 20]
     check(narrow, cpu, "toward-zero")

@@ -1,4 +1,4 @@
-"""The repository's promises: pins agree, the public names are there, the example is what it says."""
+"""The repository's promises: pins agree, public names are there, the example gives its output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 import subquant
 from subquant._mlir import PINNED_VERSIONS, check_versions
 from subquant.errors import EnvironmentProblem
@@ -101,9 +100,7 @@ def test_the_example_on_vulkan(vulkan: Device) -> None:
     folder = ROOT / "examples"
     executable = subquant.compile(folder / "two_layer.mlir", target="vulkan", device=vulkan)
     got = executable.main(np.load(folder / "two_layer_input.npy"))
-    np.testing.assert_allclose(
-        got, np.load(folder / "two_layer_expected.npy"), atol=1e-4, rtol=0
-    )
+    np.testing.assert_allclose(got, np.load(folder / "two_layer_expected.npy"), atol=1e-4, rtol=0)
 
 
 def test_benchmark_reports_numbers() -> None:

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import Cast, casts, module_text, same_bits
-
 from subquant._mlir import create_context, ir
 from subquant.compiler import CompileOptions, compile_to_bytes
 from subquant.parsing import parse_text
@@ -69,8 +68,9 @@ def expand_splat(op: Any) -> None:
 
 
 @settings(max_examples=10)
-@given(generated=st.lists(casts(expressed=NOT_BF16).filter(upstream_accepts), min_size=8,
-                          max_size=12))
+@given(
+    generated=st.lists(casts(expressed=NOT_BF16).filter(upstream_accepts), min_size=8, max_size=12)
+)
 def test_toward_zero_equals_upstream(generated: list[Cast], cpu: Device) -> None:
     text = module_text(generated)
     theirs = Executable(compile_to_bytes(lowered_by_upstream(text)), cpu)
@@ -89,8 +89,9 @@ def test_toward_zero_equals_upstream(generated: list[Cast], cpu: Device) -> None
 
 
 @settings(max_examples=4)
-@given(generated=st.lists(casts(expressed=NOT_BF16).filter(upstream_accepts), min_size=8,
-                          max_size=12))
+@given(
+    generated=st.lists(casts(expressed=NOT_BF16).filter(upstream_accepts), min_size=8, max_size=12)
+)
 def test_dequantize_equals_upstream_where_the_difference_is_exact(
     generated: list[Cast], cpu: Device
 ) -> None:

@@ -3,7 +3,7 @@
 Operations (generic form; each is pure):
 
 ``subquant.qcast``, ``subquant.dcast``, ``subquant.scast``
-    As ``quant.qcast``, ``quant.dcast`` and ``quant.scast``, and in addition on unranked tensors with
+    As ``quant.qcast``, ``quant.dcast`` and ``quant.scast``, and also on unranked tensors with
     sub-channel types (scales without the dimensions of size 1, RFC "Compile-time scale
     representation for unranked tensors") and with a ragged last block (RFC "Type Constraints",
     note 3: ``ceil(shape / block)`` scales)::

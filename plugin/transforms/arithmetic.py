@@ -219,9 +219,7 @@ class CastArithmetic:
     def _narrow(self, b: Builder, integer: Any) -> Any:
         if self.storage.width == 32:
             return integer
-        return b.op(
-            "arith.trunci", [integer], ir.IntegerType.get_signless(self.storage.width)
-        )
+        return b.op("arith.trunci", [integer], ir.IntegerType.get_signless(self.storage.width))
 
     # -- dequantize -------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ __all__ = [
     "Builder",
     "ModulePass",
     "NoMatch",
+    "Pattern",
     "TypePredicate",
     "apply_patterns",
     "is_in_loop_body",
@@ -156,7 +157,10 @@ def make_loops_explicit(operations: list[Any], applies: Callable[[ir.Type], bool
                 continue
             candidate = isinstance(op.results[0].type, ir.RankedTensorType)
         else:
-            candidate = name.startswith("linalg.") and name not in ("linalg.generic", "linalg.yield")
+            candidate = name.startswith("linalg.") and name not in (
+                "linalg.generic",
+                "linalg.yield",
+            )
             candidate = candidate and name != "linalg.index"
         if candidate and any(applies(value.type) for value in (*op.operands, *op.results)):
             pipeline = "func.func(convert-elementwise-to-linalg,linalg-generalize-named-ops)"

@@ -37,15 +37,49 @@ __all__ = ["ConvertQuantizedToStorage"]
 _SCASTS = ("quant.scast", "subquant.scast")
 
 _MOVES_DATA = frozenset(
-    """
-    arith.select builtin.module cf.br cf.cond_br cf.switch func.call func.call_indirect
-    func.constant func.func func.return scf.condition scf.execute_region scf.for scf.forall scf.if
-    scf.index_switch scf.parallel scf.while scf.yield shape.shape_of tensor.bitcast tensor.cast
-    tensor.collapse_shape tensor.concat tensor.dim tensor.empty tensor.expand_shape tensor.extract
-    tensor.extract_slice tensor.from_elements tensor.gather tensor.generate tensor.insert
-    tensor.insert_slice tensor.parallel_insert_slice tensor.rank tensor.reshape tensor.scatter
-    tensor.splat tensor.yield util.optimization_barrier
-    """.split()
+    [
+        "arith.select",
+        "builtin.module",
+        "cf.br",
+        "cf.cond_br",
+        "cf.switch",
+        "func.call",
+        "func.call_indirect",
+        "func.constant",
+        "func.func",
+        "func.return",
+        "scf.condition",
+        "scf.execute_region",
+        "scf.for",
+        "scf.forall",
+        "scf.if",
+        "scf.index_switch",
+        "scf.parallel",
+        "scf.while",
+        "scf.yield",
+        "shape.shape_of",
+        "tensor.bitcast",
+        "tensor.cast",
+        "tensor.collapse_shape",
+        "tensor.concat",
+        "tensor.dim",
+        "tensor.empty",
+        "tensor.expand_shape",
+        "tensor.extract",
+        "tensor.extract_slice",
+        "tensor.from_elements",
+        "tensor.gather",
+        "tensor.generate",
+        "tensor.insert",
+        "tensor.insert_slice",
+        "tensor.parallel_insert_slice",
+        "tensor.rank",
+        "tensor.reshape",
+        "tensor.scatter",
+        "tensor.splat",
+        "tensor.yield",
+        "util.optimization_barrier",
+    ]
 )
 """Operations that treat every element type alike."""
 

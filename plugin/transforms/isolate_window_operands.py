@@ -28,9 +28,20 @@ from .base import Builder, ModulePass, walk
 __all__ = ["IsolateWindowOperands"]
 
 _BARRIER = "util.optimization_barrier"
-_WINDOWED = ("linalg.conv", "linalg.depthwise_conv", "linalg.pooling", "tosa.conv", "tosa.depthwise")
-_WINDOWED += ("tosa.transpose_conv", "tosa.avg_pool", "tosa.max_pool", "stablehlo.convolution")
-_WINDOWED += ("stablehlo.reduce_window", "stablehlo.select_and_scatter", "stablehlo.dynamic_conv")
+_WINDOWED = (
+    "linalg.conv",
+    "linalg.depthwise_conv",
+    "linalg.pooling",
+    "stablehlo.convolution",
+    "stablehlo.dynamic_conv",
+    "stablehlo.reduce_window",
+    "stablehlo.select_and_scatter",
+    "tosa.avg_pool",
+    "tosa.conv",
+    "tosa.depthwise",
+    "tosa.max_pool",
+    "tosa.transpose_conv",
+)
 
 
 @dataclass(frozen=True)

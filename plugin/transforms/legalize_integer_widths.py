@@ -40,21 +40,50 @@ from .base import (
 __all__ = ["LegalizeIntegerWidths"]
 
 _PLAIN = frozenset(
-    """
-    arith.select arith.extsi arith.sitofp arith.fptosi arith.index_cast arith.andi arith.ori arith.xori
-    arith.cmpi arith.maxsi arith.minsi arith.remsi arith.shrsi util.optimization_barrier
-    """.split()
+    [
+        "arith.select",
+        "arith.extsi",
+        "arith.sitofp",
+        "arith.fptosi",
+        "arith.index_cast",
+        "arith.andi",
+        "arith.ori",
+        "arith.xori",
+        "arith.cmpi",
+        "arith.maxsi",
+        "arith.minsi",
+        "arith.remsi",
+        "arith.shrsi",
+        "util.optimization_barrier",
+    ]
 )
 """Right on sign-extended values, with a sign-extended result."""
 
 _PLAIN_DIALECTS = ("builtin.", "cf.", "func.", "linalg.", "scf.", "tensor.")
 _WRAPPING = frozenset(
-    "arith.addi arith.subi arith.muli arith.shli arith.divsi arith.floordivsi arith.ceildivsi "
-    "arith.index_cast math.absi".split()
+    [
+        "arith.addi",
+        "arith.subi",
+        "arith.muli",
+        "arith.shli",
+        "arith.divsi",
+        "arith.floordivsi",
+        "arith.ceildivsi",
+        "arith.index_cast",
+        "math.absi",
+    ]
 )
 _UNSIGNED = frozenset(
-    "arith.maxui arith.minui arith.divui arith.remui arith.shrui arith.uitofp "
-    "arith.index_castui arith.extui".split()
+    [
+        "arith.maxui",
+        "arith.minui",
+        "arith.divui",
+        "arith.remui",
+        "arith.shrui",
+        "arith.uitofp",
+        "arith.index_castui",
+        "arith.extui",
+    ]
 )
 _FIRST_UNSIGNED_PREDICATE = 6  # arith.cmpi ult, ule, ugt, uge
 
@@ -187,8 +216,7 @@ class _Legalizer:
         elif name in ("arith.extsi", "arith.extui"):
             self._extend(op, source, result)
         elif name in _UNSIGNED or (
-            name == "arith.cmpi"
-            and op.attributes["predicate"].value >= _FIRST_UNSIGNED_PREDICATE
+            name == "arith.cmpi" and op.attributes["predicate"].value >= _FIRST_UNSIGNED_PREDICATE
         ):
             self._mask_operands(op)
             if result:

@@ -35,7 +35,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-
 from .._mlir import ir, place_of
 from ..dialects.quant import (
     dense_of_array,
@@ -48,7 +47,7 @@ from ..dialects.quant import (
 from ..errors import UnsupportedError, UsageError
 from ..quantization import ExpressedType, QuantizationParameters, Rounding
 from .arithmetic import CastArithmetic, Division
-from .base import Builder, ModulePass, NoMatch, apply_patterns, is_in_loop_body
+from .base import Builder, ModulePass, NoMatch, Pattern, apply_patterns, is_in_loop_body
 
 __all__ = ["LowerQuantCasts"]
 
@@ -85,7 +84,7 @@ class LowerQuantCasts(ModulePass):
     def run(self, module: ir.Operation) -> None:
         """Lower every cast in `module`."""
         lowering = _Lowering(self.rounding, self.division)
-        patterns = {
+        patterns: dict[str, Pattern] = {
             "quant.qcast": lowering.cast,
             "quant.dcast": lowering.cast,
             "subquant.qcast": lowering.cast,
@@ -253,14 +252,10 @@ class _Cast:
             grid = found
         source = self._check_dynamic(source, blocks, grid)
         result = self._lower_grid(source, blocks, grid)
-        stored = ir.RankedTensorType.get(
-            list(target.shape), self._result_element, target.encoding
-        )
+        stored = ir.RankedTensorType.get(list(target.shape), self._result_element, target.encoding)
         return _cast_to(self.b, result, stored)
 
-    def _lower_grid(
-        self, source: Any, blocks: Sequence[int | None], grid: tuple[int, ...]
-    ) -> Any:
+    def _lower_grid(self, source: Any, blocks: Sequence[int | None], grid: tuple[int, ...]) -> Any:
         """Lower over a ranked source whose scales form `grid`, one entry for each axis."""
         scales = self.parameters.scales.reshape(grid)
         zero_points = self.parameters.zero_points.reshape(grid)
@@ -352,8 +347,7 @@ class _Cast:
             for extent in extents
         ]
         values = [
-            b.constant(extent, b.index) if isinstance(extent, int) else extent
-            for extent in extents
+            b.constant(extent, b.index) if isinstance(extent, int) else extent for extent in extents
         ]
         reshape_type = ir.RankedTensorType.get([len(values)], b.index)
         reshape = b.op("tensor.from_elements", values, reshape_type)
@@ -533,9 +527,7 @@ def _elementwise(
     return result
 
 
-def _extract_all(
-    b: Builder, tensors: Sequence[Any], kept: Sequence[tuple[int, int]]
-) -> list[Any]:
+def _extract_all(b: Builder, tensors: Sequence[Any], kept: Sequence[tuple[int, int]]) -> list[Any]:
     """In a loop body: the element of each tensor at (loop index floordiv divisor) of each axis."""
     indices = []
     for dimension, divisor in kept:
@@ -680,5 +672,3 @@ def _check_operand_extents(b: Builder, op: Any, blocks: Sequence[int]) -> None:
                 f"{_where(op)}: {name} must have one entry for each block of {block} along "
                 f"dimension {axis} at run time",
             )
-
-

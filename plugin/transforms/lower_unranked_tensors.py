@@ -119,6 +119,7 @@ class _Lowering:
         self._pairs: dict[Any, _Pair] = {}
         self._extents: dict[Any, _Extents] = {}
         self._dead: list[Any] = []
+        self._old_arguments: list[tuple[Any, int]] = []
 
     def arguments(self, block: Any) -> None:
         """Replace the arguments of a function's entry block."""
@@ -138,7 +139,7 @@ class _Lowering:
             with ir.InsertionPoint.at_block_begin(block), location:
                 b = Builder()
                 self._check_size(b, pair)
-        self._old_arguments = (block, len(old))
+        self._old_arguments.append((block, len(old)))
 
     def _check_size(self, b: Builder, pair: _Pair) -> None:
         zero = b.constant(0, b.index)
@@ -172,9 +173,9 @@ class _Lowering:
         """Erase what was replaced, users before producers."""
         for op in reversed(self._dead):
             op.erase()
-        block, count = getattr(self, "_old_arguments", (None, 0))
-        for _ in range(count):
-            block.erase_argument(0)
+        for block, count in self._old_arguments:
+            for _ in range(count):
+                block.erase_argument(0)
 
     # -- operations, one method each: the name with dots as underscores ----------------------------
 
@@ -213,8 +214,10 @@ class _Lowering:
         flat = self._pairs[source].flat if _is_unranked(source.type) else _flatten(b, source)
         if _is_unranked(target.type):
             extents = self._extents.get(shape)
-            i64_shape = extents.shape if extents else b.op(
-                "arith.index_cast", [shape], _pair_types(target.type)[1]
+            i64_shape = (
+                extents.shape
+                if extents
+                else b.op("arith.index_cast", [shape], _pair_types(target.type)[1])
             )
             self._pairs[target] = _Pair(flat, i64_shape)
         else:
@@ -340,7 +343,9 @@ def _flatten(b: Builder, tensor: Any) -> Any:
             "reassociation": _groups(0),
             "static_output_shape": ir.DenseI64ArrayAttr.get([1]),
         }
-        return b.op("tensor.cast", [b.op("tensor.expand_shape", [tensor], one, attributes)], dynamic)
+        return b.op(
+            "tensor.cast", [b.op("tensor.expand_shape", [tensor], one, attributes)], dynamic
+        )
     if type_.rank > 1:
         static = not any(type_.is_dynamic_dim(axis) for axis in range(type_.rank))
         size = 1
@@ -374,8 +379,7 @@ def _shape_of(b: Builder, tensor: Any) -> Any:
     """A ranked tensor's extents as ``tensor<?xi64>``."""
     dynamic = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()], b.i64)
     extents = [
-        b.op("arith.index_cast", [b.dim(tensor, axis)], b.i64)
-        for axis in range(tensor.type.rank)
+        b.op("arith.index_cast", [b.dim(tensor, axis)], b.i64) for axis in range(tensor.type.rank)
     ]
     static = ir.RankedTensorType.get([len(extents)], b.i64)
     return b.op("tensor.cast", [b.op("tensor.from_elements", extents, static)], dynamic)

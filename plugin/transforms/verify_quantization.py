@@ -159,9 +159,7 @@ def _shape(type_: Any) -> list[int]:
     return [int(extent) for extent in type_.shape]
 
 
-def _check_values(
-    type_: ir.Type, parameters: QuantizationParameters, op: Any, what: str
-) -> None:
+def _check_values(type_: ir.Type, parameters: QuantizationParameters, op: Any, what: str) -> None:
     written = raw_scales(type_)
     rounded = parameters.scales.astype(np.float64)
     expressed = parameters.expressed.value
@@ -174,7 +172,7 @@ def _check_values(
         if not (math.isfinite(rounded[index]) and rounded[index] > 0):
             raise VerificationError(
                 f"{place} must be positive and finite in {expressed}, got {_number(scale)}, which "
-                f"rounds to {_number(rounded[index])}",
+                f"rounds to {_number(float(rounded[index]))}",
                 op,
             )
     low, high = parameters.storage.minimum, parameters.storage.maximum
@@ -267,9 +265,7 @@ def _check_shape(
             op,
         )
     expected = _expected_grid(parameters, shape)
-    if grid is None or any(
-        e is not None and g != e for g, e in zip(grid, expected, strict=True)
-    ):
+    if grid is None or any(e is not None and g != e for g, e in zip(grid, expected, strict=True)):
         shown = parameters.scales.shape if grid is None else grid
         raise VerificationError(
             f"scales and zero points have the shape {_dims(shown)}, expected {_dims(expected)}, "
@@ -278,9 +274,7 @@ def _check_shape(
         )
 
 
-def _expected_grid(
-    parameters: QuantizationParameters, shape: list[int | None]
-) -> list[int | None]:
+def _expected_grid(parameters: QuantizationParameters, shape: list[int | None]) -> list[int | None]:
     grid: list[int | None] = []
     for axis, extent in enumerate(shape):
         block = parameters.block_size_of(axis)
@@ -396,9 +390,7 @@ def _check_operand_op(op: Any) -> None:
             raise VerificationError(
                 f"block size along axis {axis} must be at least 1{limit}, got {block}", op
             )
-    expected = [
-        None if n is None else -(-n // b) for n, b in zip(shape, blocks, strict=True)
-    ]
+    expected = [None if n is None else -(-n // b) for n, b in zip(shape, blocks, strict=True)]
     scales = op.operands[1].type
     _check_parameter_operand(op, scales, "scales", expected)
     scale_type = str(element_type(scales))
