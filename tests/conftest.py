@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+
 from subquant._mlir import create_context, ir
 from subquant.errors import EnvironmentProblem
 from subquant.runtime import Device, list_devices

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+
 from subquant._mlir import create_context, ir
 from subquant.dialects.quant import type_of
 from subquant.quantization import ExpressedType, QuantizationParameters, StorageType

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import subquant
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import subquant
 from programs import Cast, casts, module_text, same_bits
 from subquant.quantization import ExpressedType, dequantize, quantize
 from subquant.runtime import Device

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from rich.console import Console
+
 from subquant._mlir import create_context
 from subquant.errors import InputError, Place, UnsupportedError, UsageError, VerificationError
 from subquant.inspection import QuantizedTensor, inspect_module, render_table, to_json

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from subquant._mlir import create_context, ir, quant
 from subquant.errors import InputError, ParseError, SubquantError, VerificationError
 from subquant.parsing import MAX_ALIAS_NESTING, MAX_NESTING, parse_bytecode, parse_file, parse_text

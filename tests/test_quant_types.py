@@ -8,6 +8,7 @@ splats as one element; both are read from text for the widths that the bindings 
 import ml_dtypes
 import numpy as np
 import pytest
+
 from subquant._mlir import create_context, ir
 from subquant.dialects.quant import (
     array_of_dense,

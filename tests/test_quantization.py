@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from subquant.quantization import (
     ExpressedType,
     QuantizationParameters,

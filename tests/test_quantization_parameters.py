@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 import pytest
+
 from subquant.errors import UsageError
 from subquant.quantization import (
     ExpressedType,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 import subquant
 from subquant._mlir import PINNED_VERSIONS, check_versions
 from subquant.errors import EnvironmentProblem

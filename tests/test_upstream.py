@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from programs import Cast, casts, module_text, same_bits
 from subquant._mlir import create_context, ir
 from subquant.compiler import CompileOptions, compile_to_bytes
