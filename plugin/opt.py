@@ -18,6 +18,7 @@ from .errors import InputError, ParseError, Place, SubquantError, UsageError
 from .parsing import BYTECODE_MAGIC, parse_bytecode, parse_text
 from .pipeline import parse_pipeline, run_pipeline
 from .transforms.base import ModulePass
+from .transforms.verify_quantization import VerifyQuantization
 
 __all__ = ["OptResult", "run_opt"]
 
@@ -41,7 +42,8 @@ def run_opt(
     Args:
         data: MLIR text or bytecode.
         file: the name that errors show.
-        passes: a pipeline for `parse_pipeline`, or None to only parse, verify and print.
+        passes: a pipeline for `parse_pipeline`, or None to only parse, verify and print. Quantized
+            types are verified before the first pass, as before every compilation.
         split: treat the parts between ``// -----`` lines as modules of their own.
         verify_diagnostics: compare the errors with the comments; print nothing.
 
@@ -94,6 +96,8 @@ def _process(source: str | bytes, file: str, steps: list[ModulePass]) -> str:
         module = parse_bytecode(source, context, file)
     else:
         module = parse_text(source, context, file)
+    if not steps or not isinstance(steps[0], VerifyQuantization):
+        run_pipeline(module, [VerifyQuantization()])
     run_pipeline(module, steps)
     return f"{module}\n"
 
