@@ -45,7 +45,7 @@ class UpstreamPass(ModulePass):
             manager.run(module)
 
 
-_NAME = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*")
+_NAME = re.compile(r"\s*([A-Za-z][A-Za-z0-9_.-]*)\s*")
 
 
 def parse_pipeline(text: str) -> list[ModulePass]:

@@ -67,3 +67,41 @@ def test_vulkan_without_8bit_storage_equals_the_reference(
 ) -> None:
     narrow = [cast for cast in generated if cast.parameters.storage.width < 32]
     check(narrow, vulkan_32bit)
+
+
+INTEGER_CONTRACTIONS = """
+func.func @linalg(%a: tensor<4x64xi8>, %b: tensor<64x64xi8>) -> tensor<4x64xi32> {
+  %zero = arith.constant 0 : i32
+  %e = tensor.empty() : tensor<4x64xi32>
+  %i = linalg.fill ins(%zero : i32) outs(%e : tensor<4x64xi32>) -> tensor<4x64xi32>
+  %0 = linalg.matmul ins(%a, %b : tensor<4x64xi8>, tensor<64x64xi8>)
+      outs(%i : tensor<4x64xi32>) -> tensor<4x64xi32>
+  return %0 : tensor<4x64xi32>
+}
+func.func @stablehlo(%a: tensor<4x64xi8>, %b: tensor<64x64xi8>) -> tensor<4x64xi32> {
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+      : (tensor<4x64xi8>, tensor<64x64xi8>) -> tensor<4x64xi32>
+  return %0 : tensor<4x64xi32>
+}
+func.func @tosa(%a: tensor<1x4x64xi8>, %b: tensor<1x64x64xi8>) -> tensor<1x4x64xi32> {
+  %z = "tosa.const"() <{values = dense<0> : tensor<1xi8>}> : () -> tensor<1xi8>
+  %0 = tosa.matmul %a, %b, %z, %z
+      : (tensor<1x4x64xi8>, tensor<1x64x64xi8>, tensor<1xi8>, tensor<1xi8>) -> tensor<1x4x64xi32>
+  return %0 : tensor<1x4x64xi32>
+}
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan", "vulkan_32bit"])
+def test_integer_contractions_of_every_dialect(device: str, request: pytest.FixtureRequest) -> None:
+    """Sign extension survives, whichever dialect the i8 contraction is written in."""
+    where = request.getfixturevalue(device)
+    target = "vulkan" if where.is_vulkan else "llvm-cpu"
+    executable = subquant.compile(INTEGER_CONTRACTIONS, target=target, device=where)
+    rng = np.random.default_rng(5)
+    a = rng.integers(-128, 128, (4, 64)).astype(np.int8)
+    b = rng.integers(-128, 128, (64, 64)).astype(np.int8)
+    expected = a.astype(np.int32) @ b.astype(np.int32)
+    for name in ("linalg", "stablehlo"):
+        np.testing.assert_array_equal(executable[name](a, b), expected, err_msg=name)
+    np.testing.assert_array_equal(executable.tosa(a[None], b[None])[0], expected)

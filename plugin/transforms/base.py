@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._mlir import ir, passmanager, rewrite
+from .._mlir import ir, passmanager, register_upstream_passes, rewrite, translate_errors
+from ..errors import UnsupportedError
 
 __all__ = [
     "SIGNATURE_ATTRIBUTE",
@@ -141,7 +142,7 @@ def record_signature(function: Any) -> None:
 
 
 def make_loops_explicit(operations: list[Any], applies: Callable[[ir.Type], bool]) -> bool:
-    """Write element-wise arith on tensors, and named linalg operations, as ``linalg.generic``.
+    """Write StableHLO, TOSA, named linalg, and element-wise arith on tensors as ``linalg.generic``.
 
     Only if one of `operations`, which are all those of a module, is such an operation with an
     operand or result whose type `applies` accepts. After this, scalar operations are all that a
@@ -151,23 +152,32 @@ def make_loops_explicit(operations: list[Any], applies: Callable[[ir.Type], bool
         True if the module was changed: `operations` must then not be used again.
     """
     for op in operations:
-        name = op.name
-        if name.startswith(("arith.", "math.")):
-            if name == "arith.constant" or not len(op.results):
-                continue
-            candidate = isinstance(op.results[0].type, ir.RankedTensorType)
-        else:
-            candidate = name.startswith("linalg.") and name not in (
-                "linalg.generic",
-                "linalg.yield",
-            )
-            candidate = candidate and name != "linalg.index"
-        if candidate and any(applies(value.type) for value in (*op.operands, *op.results)):
-            pipeline = "func.func(convert-elementwise-to-linalg,linalg-generalize-named-ops)"
+        if not _hides_a_loop(op):
+            continue
+        if any(applies(value.type) for value in (*op.operands, *op.results)):
+            register_upstream_passes()
             root = operations[0].parent.operation
-            passmanager.PassManager.parse(f"builtin.module({pipeline})").run(root)
+            with translate_errors(UnsupportedError, "cannot write the module as loops"):
+                passmanager.PassManager.parse(_TO_LOOPS).run(root)
             return True
     return False
+
+
+_TO_LOOPS = (
+    "builtin.module(stablehlo-legalize-to-linalg,"
+    "func.func(tosa-to-linalg-named,tosa-to-linalg,tosa-to-arith,"
+    "convert-elementwise-to-linalg,linalg-generalize-named-ops))"
+)
+_EXPLICIT = frozenset(("arith.constant", "linalg.generic", "linalg.yield", "linalg.index"))
+
+
+def _hides_a_loop(op: Any) -> bool:
+    name = op.name
+    if name in _EXPLICIT:
+        return False
+    if name.startswith(("arith.", "math.")):
+        return len(op.results) > 0 and isinstance(op.results[0].type, ir.RankedTensorType)
+    return bool(name.startswith(("linalg.", "stablehlo.", "tosa.")))
 
 
 class Builder:

@@ -15,7 +15,7 @@ After::
     %f = arith.xori %u, %c128 : i32
     %w = arith.subi %f, %c128 : i32
 
-Element-wise operations on tensors and named linalg operations on narrow integers are written as
+StableHLO, TOSA, named linalg and element-wise operations on narrow integers are written as
 ``linalg.generic`` first.
 """
 
