@@ -83,6 +83,9 @@ func.func @stablehlo(%a: tensor<4x64xi8>, %b: tensor<64x64xi8>) -> tensor<4x64xi
       : (tensor<4x64xi8>, tensor<64x64xi8>) -> tensor<4x64xi32>
   return %0 : tensor<4x64xi32>
 }
+"""
+# IREE takes one input dialect a module.
+TOSA_CONTRACTION = """
 func.func @tosa(%a: tensor<1x4x64xi8>, %b: tensor<1x64x64xi8>) -> tensor<1x4x64xi32> {
   %z = "tosa.const"() <{values = dense<0> : tensor<1xi8>}> : () -> tensor<1xi8>
   %0 = tosa.matmul %a, %b, %z, %z
@@ -104,4 +107,5 @@ def test_integer_contractions_of_every_dialect(device: str, request: pytest.Fixt
     expected = a.astype(np.int32) @ b.astype(np.int32)
     for name in ("linalg", "stablehlo"):
         np.testing.assert_array_equal(executable[name](a, b), expected, err_msg=name)
+    executable = subquant.compile(TOSA_CONTRACTION, target=target, device=where)
     np.testing.assert_array_equal(executable.tosa(a[None], b[None])[0], expected)
