@@ -610,6 +610,11 @@ def _run_message(name: str, error: Exception) -> str:
     """The reason in IREE's message, without the status and the trace around it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else repr(error)
+    if "empty buffer range" in text:
+        return (
+            f"function '{name}' failed: a dynamic tensor has no elements, which IREE's Vulkan "
+            "driver does not run; leave out the call, or run it on llvm-cpu"
+        )
     parts = [part.strip() for part in text.split(";") if part.strip()]
     for index, part in enumerate(parts):
         if "FAILED_PRECONDITION" in part and index + 1 < len(parts):

@@ -134,6 +134,7 @@ class _Legalizer:
     def __init__(self, narrowest: int) -> None:
         self._narrowest = narrowest
         self._width_of: dict[Any, int] = {}
+        self._users: set[Any] = set()
         self.is_held = TypePredicate(lambda type_: self._held_width(type_) is not None)
 
     # -- types ------------------------------------------------------------------------------------
@@ -170,7 +171,7 @@ class _Legalizer:
                 self._signature(op)
         held = self.is_held.values_of(op)
         source = None
-        if self._width_of:
+        if op in self._users:
             sources = (self._width_of.get(value) for value in op.operands)
             source = next((width for width in sources if width), None)
         if not held and source is None:
@@ -192,9 +193,14 @@ class _Legalizer:
                 "expected a tensor or a scalar",
                 owner.owner if isinstance(owner, ir.Block) else owner,
             )
-        self._width_of[value] = width
+        self._remember(value, width)
         value.set_type(self._held_type(value.type))
         return width
+
+    def _remember(self, value: Any, width: int) -> None:
+        """Note that a value stands for `width` bits, and which operations use it."""
+        self._width_of[value] = width
+        self._users.update(use.owner.operation for use in value.uses)
 
     def _signature(self, function: Any) -> None:
         type_ = function.attributes["function_type"].value
@@ -271,9 +277,10 @@ class _Legalizer:
         op.results[0].replace_all_uses_with(value)
         # A later operation may be given the same address, so the erased value must be forgotten.
         self._width_of.pop(op.results[0], None)
+        self._users.discard(op)
         op.erase()
         if width is not None:
-            self._width_of[value] = width
+            self._remember(value, width)
 
     def _mask_operands(self, op: Any) -> None:
         with ir.InsertionPoint(op):
@@ -288,9 +295,9 @@ class _Legalizer:
         users = [(use.owner, use.operand_number) for use in result.uses]
         with ir.InsertionPoint.after(op):
             value = self._signed(result, width)
-        self._width_of[value] = width
         for owner, number in users:
             owner.operands[number] = value
+        self._remember(value, width)
 
     def _masked(self, value: Any, width: int) -> Any:
         b = Builder()
