@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,12 @@ _DTYPES: dict[str, Any] = {
     "i1": np.bool_,
 }
 _DTYPES |= {
-    f"{sign}{width}": f"{'u' if sign == 'u' else 'i'}{width // 8}"
+    f"{sign}{width}": f"{'u' if sign.startswith('u') else 'i'}{width // 8}"
     for sign in ("i", "u", "si", "ui")
     for width in (8, 16, 32, 64)
 }
 _NAMES = {np.dtype(dtype): name for name, dtype in reversed(_DTYPES.items()) if len(name) < 5}
+_NPY_MAGIC = b"\x93NUMPY"
 _LITERAL = re.compile(r"((?:\d+x)*)([a-z]+\d+)(?:=(.*))?", re.DOTALL)
 
 
@@ -62,17 +64,17 @@ def parse_input(text: str) -> Array:
             outside = [n for n in numbers if not info.min <= n <= info.max]
             if outside:
                 raise UsageError(f"{outside[0]} does not fit {element} in '{text}'")
-        flat = np.array(numbers, dtype)
+        with np.errstate(over="ignore"):  # to infinity
+            flat = np.array(numbers, dtype)
     except ValueError:
         raise UsageError(f"expected numbers of type {element} in '{text}'") from None
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(shape)
     if flat.size not in (1, count):
         raise UsageError(f"expected {count} numbers (or one for all), got {flat.size} in '{text}'")
-    return (
-        np.broadcast_to(flat.reshape(-1) if flat.size == count else flat, (count,))
-        .reshape(shape)
-        .copy()
-    )
+    try:
+        return np.broadcast_to(flat, (count,)).reshape(shape).copy()
+    except (MemoryError, ValueError):
+        raise UsageError(f"{count} elements of type {element} do not fit in memory") from None
 
 
 def read_npy(path: str | Path) -> Array:
@@ -82,14 +84,15 @@ def read_npy(path: str | Path) -> Array:
         InputError: the file cannot be read.
     """
     try:
-        array = np.load(path, allow_pickle=False)
+        with open(path, "rb") as file:
+            if file.read(len(_NPY_MAGIC)) != _NPY_MAGIC:
+                raise InputError(f"cannot read '{path}': not a .npy file (one array)")
+            file.seek(0)
+            array: Array = np.load(file, allow_pickle=False)
     except OSError as error:
-        reason = error.strerror or "not a .npy file"
-        raise InputError(f"cannot read '{path}': {reason}") from None
-    except (ValueError, EOFError) as error:
+        raise InputError(f"cannot read '{path}': {error.strerror or error}") from None
+    except (ValueError, EOFError, MemoryError) as error:
         raise InputError(f"cannot read '{path}': {error}") from None
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"cannot read '{path}': expected one array (.npy), got an archive")
     if array.dtype == np.dtype("V2"):
         return np.asarray(array.view(ml_dtypes.bfloat16))
     return np.asarray(array)

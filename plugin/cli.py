@@ -328,6 +328,10 @@ def _run(
         )
     with _progress(f"run {name}"):
         results = chosen.invoke(arguments, quantized_io=quantized_io)
+    for number, (result, value) in enumerate(zip(results, wanted, strict=False)):
+        reason = difference(result, value, atol=atol, rtol=rtol)
+        if reason is not None:
+            raise InputError(f"result {number} of '{name}' is not what --expect says: {reason}")
     for file, result in zip(files, results, strict=False):
         if file is not None:
             _write(file, to_npy(result))
@@ -340,10 +344,6 @@ def _run(
         for number, result in enumerate(results):
             if number >= len(files) or files[number] is None:
                 click.echo(f"result[{number}]: {format_array(result)}")
-    for number, (result, value) in enumerate(zip(results, wanted, strict=False)):
-        reason = difference(result, value, atol=atol, rtol=rtol)
-        if reason is not None:
-            raise InputError(f"result {number} of '{name}' is not what --expect says: {reason}")
     if wanted:
         click.echo(f"{len(wanted)} of {count} results are as expected", err=True)
 

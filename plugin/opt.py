@@ -22,7 +22,7 @@ from .transforms.verify_quantization import VerifyQuantization
 
 __all__ = ["OptResult", "run_opt"]
 
-_SEPARATOR = re.compile(r"(?m)^// -----[ \t]*$")
+_SEPARATOR = re.compile(r"(?m)^// -----[ \t\r]*$")
 _EXPECTED = re.compile(r"//\s*expected-error\s*(?:@([+-]\d+|above|below))?\s*\{\{(.*?)\}\}")
 
 

@@ -47,11 +47,18 @@ class CheckHandOff(ModulePass):
         """Check `module`."""
         operations = walk(module)
         left = TypePredicate(lambda type_: bool(_why_left(type_)))
+        known = _KnownOperations(module.context)
         for op in operations:
             if op.name.startswith(_LEFT_DIALECTS):
                 dialect = op.name.partition(".")[0]
                 reason = "IREE has no shape dialect" if dialect == "shape" else "no pass lowered it"
                 raise UnsupportedError(f"is left before IREE, and {reason}", op)
+            if not known(op.name):
+                raise UnsupportedError(
+                    "is of a dialect that neither MLIR nor IREE knows, and IREE's compiler would "
+                    "crash on it; lower it first",
+                    op,
+                )
             for value in left.values_of(op):
                 raise UnsupportedError(_why_left(value.type), op)
             if op.name == "func.func":
@@ -67,9 +74,28 @@ class CheckHandOff(ModulePass):
 _LEFT_DIALECTS = ("quant.", "subquant.", "shape.")
 
 
+# IREE's own dialects, whose operations the bindings hold without knowing them.
+_IREE_DIALECTS = ("util.", "flow.", "hal.", "stream.", "iree_", "io_parameters.", "check.", "vm.")
+
+
+class _KnownOperations:
+    """Whether the bindings or IREE know an operation, by name."""
+
+    def __init__(self, context: ir.Context) -> None:
+        self._context = context
+        self._known: dict[str, bool] = {}
+
+    def __call__(self, name: str) -> bool:
+        known = self._known.get(name)
+        if known is None:
+            known = name.startswith(_IREE_DIALECTS) or self._context.is_registered_operation(name)
+            self._known[name] = known
+        return known
+
+
 def _why_left(type_: ir.Type) -> str:
     """Why a type must not be left before IREE; empty if it may."""
-    if is_quantized(type_):
+    if is_quantized(type_) or "!quant." in str(type_):  # or inside a tuple or a function type
         return f"has the quantized type '{type_}' before IREE; run convert-quantized-to-storage"
     if isinstance(type_, ir.UnrankedTensorType):
         return f"has the unranked type '{type_}' before IREE; run lower-unranked-tensors"
@@ -77,6 +103,7 @@ def _why_left(type_: ir.Type) -> str:
 
 
 def _record(function: Any, target: str) -> None:
+    """Write the reflection; a signature that is there, of a module that was emitted, is kept."""
     compiled = function.attributes["function_type"].value
     written = compiled
     if SIGNATURE_ATTRIBUTE in function.attributes:
@@ -89,7 +116,8 @@ def _record(function: Any, target: str) -> None:
     entries = {}
     if _REFLECTION in function.attributes:
         entries = {entry.name: entry.attr for entry in function.attributes[_REFLECTION]}
-    entries[REFLECTION_KEY] = ir.StringAttr.get(signature.to_json())
+    if written is not compiled or REFLECTION_KEY not in entries:
+        entries[REFLECTION_KEY] = ir.StringAttr.get(signature.to_json())
     if target:
         entries[TARGET_KEY] = ir.StringAttr.get(target)
     function.attributes[_REFLECTION] = ir.DictAttr.get(entries)

@@ -92,6 +92,7 @@ class _Extents:
     shape: Any
     first: Any
     end: Any
+    is_part: bool = False
 
 
 def _lower_function(function: Any) -> None:
@@ -103,6 +104,8 @@ def _lower_function(function: Any) -> None:
     if converted != type_:
         record_signature(function)
         function.attributes["function_type"] = ir.TypeAttr.get(converted)
+        _lower_attributes(function, "arg_attrs", type_.inputs)
+        _lower_attributes(function, "res_attrs", type_.results)
     if not len(function.regions[0].blocks):
         return
     lowering = _Lowering()
@@ -110,6 +113,25 @@ def _lower_function(function: Any) -> None:
     for op in walk(function):
         lowering.operation(op)
     lowering.erase()
+
+
+def _lower_attributes(function: Any, name: str, types: Any) -> None:
+    """Give the attributes of an argument or result to the elements; the extents have none."""
+    if name in function.attributes:
+        lowered: list[Any] = []
+        for attribute, type_ in zip(function.attributes[name], types, strict=True):
+            lowered += [attribute, ir.DictAttr.get({})][: len(_pair_types(type_))]
+        function.attributes[name] = ir.ArrayAttr.get(lowered)
+
+
+_TAKE_EXTENTS = {
+    "shape.num_elements": [0],
+    "shape.split_at": [0],
+    "tensor.dim": [0],
+    "tensor.extract": [0],
+    "tensor.reshape": [1],
+}
+"""Operations that take the shape of an unranked tensor, and as which operand."""
 
 
 class _Lowering:
@@ -166,6 +188,13 @@ class _Lowering:
                 "with tensor.cast first",
                 op,
             )
+        taken = [number for number, value in enumerate(op.operands) if value in self._extents]
+        if taken and taken != _TAKE_EXTENTS.get(op.name):
+            raise UnsupportedError(
+                "uses the shape of an unranked tensor as a tensor, which nothing lowers; extract "
+                "its extents with tensor.extract",
+                op,
+            )
         with ir.InsertionPoint(op), op.location:
             handler(Builder(), op)
 
@@ -214,6 +243,10 @@ class _Lowering:
         flat = self._pairs[source].flat if _is_unranked(source.type) else _flatten(b, source)
         if _is_unranked(target.type):
             extents = self._extents.get(shape)
+            if extents is not None and extents.is_part:
+                raise UnsupportedError(
+                    "reshapes to a part of an unranked tensor's shape, which nothing lowers", op
+                )
             i64_shape = (
                 extents.shape
                 if extents
@@ -238,9 +271,13 @@ class _Lowering:
 
     def _shape_split_at(self, b: Builder, op: Any) -> None:
         extents = self._extents[op.operands[0]]
-        middle = b.op("arith.addi", [extents.first, op.operands[1]], b.index)
-        self._extents[op.results[0]] = _Extents(extents.shape, extents.first, middle)
-        self._extents[op.results[1]] = _Extents(extents.shape, middle, extents.end)
+        index = op.operands[1]
+        from_first = b.op("arith.addi", [extents.first, index], b.index)
+        from_end = b.op("arith.addi", [extents.end, index], b.index)
+        negative = b.compare(2, index, b.constant(0, b.index))
+        middle = b.op("arith.select", [negative, from_end, from_first], b.index)
+        self._extents[op.results[0]] = _Extents(extents.shape, extents.first, middle, True)
+        self._extents[op.results[1]] = _Extents(extents.shape, middle, extents.end, True)
         self._dead.append(op)
 
     def _shape_num_elements(self, b: Builder, op: Any) -> None:
