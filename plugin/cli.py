@@ -467,7 +467,7 @@ def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -
             inspection.inspect_module(module), data.decode(errors="replace")
         )
     except SubquantError as error:
-        raise error.in_file(file) from None
+        raise error.in_file("<stdin>" if file == "-" else file) from None
     if tensor is not None:
         chosen = _choose(tensors, tensor)
         if picture is not None:

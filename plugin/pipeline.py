@@ -35,11 +35,13 @@ class UpstreamPass(ModulePass):
                 manager = passmanager.PassManager.parse(f"builtin.module({pipeline})")
                 break
             except (ValueError, ir.MLIRError) as error:
-                reason = str(error).strip().splitlines()[-1]
+                reason = str(error).strip().splitlines()[0].rpartition(": ")[2]
+        if manager is None and "does not refer to a registered pass" not in reason:
+            raise UsageError(f"pass '{self.text}' cannot be made: {reason}")
         if manager is None:
             raise UsageError(
                 f"no pass is named '{self.text}'; expected a C++ pass or one of: "
-                f"{', '.join(PASSES)} ({reason})"
+                f"{', '.join(PASSES)}"
             )
         with translate_errors(UnsupportedError, f"pass '{self.text}' failed"):
             manager.run(module)

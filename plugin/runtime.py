@@ -332,7 +332,7 @@ class Function:
         try:
             self._executable._context.invoke(self._handle, pushed, popped)
         except (RuntimeError, ValueError) as error:
-            raise ExecutionError(_run_message(self.name, error)) from None
+            raise ExecutionError(_run_message(self.name, error, inputs)) from None
         return _results(popped, self.signature.outputs, device, quantized_io)
 
 
@@ -606,14 +606,20 @@ def _load_message(name: str, device: Device, error: Exception) -> str:
     )
 
 
-def _run_message(name: str, error: Exception) -> str:
+_MISMATCH = re.compile(r"input(\d+) shape dimension (\d+) mismatch; expected (\d+) but have (\d+)")
+
+
+def _run_message(name: str, error: Exception, inputs: Sequence[ValueType]) -> str:
     """The reason in IREE's message, without the status and the trace around it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else repr(error)
-    if "empty buffer range" in text:
+    mismatch = _MISMATCH.search(text)
+    if mismatch:  # IREE moves a check of an argument's extent to the argument
+        position, axis, expected, got = (int(group) for group in mismatch.groups())
+        owners = [number for number, value in enumerate(inputs) for _ in value.abi]
         return (
-            f"function '{name}' failed: a dynamic tensor has no elements, which IREE's Vulkan "
-            "driver does not run; leave out the call, or run it on llvm-cpu"
+            f"function '{name}' stopped: dimension {axis} of argument {owners[position]} must be "
+            f"{expected} at run time, for the scales it meets, got {got}"
         )
     parts = [part.strip() for part in text.split(";") if part.strip()]
     for index, part in enumerate(parts):

@@ -1,0 +1,246 @@
+"""What IREE 3.13 gets wrong, and that subquant goes around it.
+
+For each limit a program through subquant is right, and the same program past the pass or flag that
+guards it is still wrong. When the second fails, IREE is fixed: remove what the message names, and
+the entry in the README's known limits.
+"""
+
+from __future__ import annotations
+
+import subprocess
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant.compiler import CompileOptions, _compiler_path, compile_to_bytes
+from subquant.errors import CompilerError, ExecutionError, UnsupportedError
+from subquant.parsing import parse_text
+from subquant.pipeline import compile_pipeline, run_pipeline
+from subquant.runtime import Device, Executable
+
+FIXED = "IREE is fixed: remove "
+
+MATMUL = """
+func.func @main(%a: tensor<4x64xi8>, %b: tensor<64x64xi8>) -> tensor<4x64xi32> {
+  %zero = arith.constant 0 : i32
+  %e = tensor.empty() : tensor<4x64xi32>
+  %i = linalg.fill ins(%zero : i32) outs(%e : tensor<4x64xi32>) -> tensor<4x64xi32>
+  %0 = linalg.matmul ins(%a, %b : tensor<4x64xi8>, tensor<64x64xi8>)
+      outs(%i : tensor<4x64xi32>) -> tensor<4x64xi32>
+  return %0 : tensor<4x64xi32>
+}
+"""
+
+CONVOLUTION = """
+!q = !quant.uniform<i8:f32, 0.0625:3>
+func.func @main(%q: tensor<2x9x10x3x!q>, %k: tensor<4x5x3x3xf32>) -> tensor<2x6x6x3xf32> {
+  %f = quant.dcast %q : tensor<2x9x10x3x!q> to tensor<2x9x10x3xf32>
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x6x6x3xf32>
+  %i = linalg.fill ins(%zero : f32) outs(%e : tensor<2x6x6x3xf32>) -> tensor<2x6x6x3xf32>
+  %r = linalg.conv_2d_nhwc_hwcf {dilations = dense<1> : tensor<2xi64>,
+                                 strides = dense<1> : tensor<2xi64>}
+      ins(%f, %k : tensor<2x9x10x3xf32>, tensor<4x5x3x3xf32>)
+      outs(%i : tensor<2x6x6x3xf32>) -> tensor<2x6x6x3xf32>
+  return %r : tensor<2x6x6x3xf32>
+}
+"""
+
+
+def without(text: str, name: str) -> bytes:
+    """Compile for Vulkan with one pass left out."""
+    from subquant._mlir import create_context
+
+    options = CompileOptions(target="vulkan")
+    module = parse_text(text, create_context())
+    steps = compile_pipeline("vulkan", label=options.label)
+    run_pipeline(module, [step for step in steps if step.name not in (name, "check-hand-off")])
+    # Lowering what is lowered only adds the hand-off and the device description.
+    marked = str(module)
+    done = parse_text(marked, create_context())
+    run_pipeline(done, [step for step in steps if step.name == "check-hand-off"])
+    with done.context:
+        from subquant._mlir import ir
+
+        devices = ir.Attribute.parse(f"[{options.device_attribute}]")
+        done.operation.attributes["hal.device.targets"] = devices
+    return _iree(str(done), *options.flags)
+
+
+def _iree(text: str, *flags: str) -> bytes:
+    """Compile with iree-compile itself."""
+    command = [_compiler_path(), "-", "-o", "-", *flags]
+    return subprocess.run(command, input=text.encode(), capture_output=True, check=True).stdout
+
+
+CPU_FLAGS = (
+    "--iree-opt-level=O2",
+    "--iree-hal-target-device=local",
+    "--iree-hal-local-target-device-backends=llvm-cpu",
+    "--iree-llvmcpu-target-cpu=host",
+)
+
+
+def operands() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    a = rng.integers(-128, 128, (4, 64)).astype(np.int8)
+    b = rng.integers(-128, 128, (64, 64)).astype(np.int8)
+    return a, b, a.astype(np.int32) @ b.astype(np.int32)
+
+
+def convolution() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    q = rng.integers(-128, 128, (2, 9, 10, 3)).astype(np.int8)
+    k = rng.standard_normal((4, 5, 3, 3)).astype(np.float32)
+    f = (q.astype(np.float64) - 3) * 0.0625
+    expected = np.zeros((2, 6, 6, 3))
+    for i, j in np.ndindex(6, 6):
+        expected[:, i, j] = np.einsum("bhwc,hwco->bo", f[:, i : i + 4, j : j + 5], k)
+    return q, k, expected
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("device", ["vulkan", "vulkan_32bit"])
+def test_sign_extension_on_vulkan(device: str, request: pytest.FixtureRequest) -> None:
+    a, b, expected = operands()
+    where = request.getfixturevalue(device)
+    executable = subquant.compile(MATMUL, target="vulkan", device=where)
+    np.testing.assert_array_equal(executable.main(a, b), expected)
+
+
+@pytest.mark.vulkan
+def test_sign_extension_is_still_lost_without_the_pass(vulkan: Device) -> None:
+    a, b, expected = operands()
+    got = Executable(without(MATMUL, "expand-sign-extension"), vulkan).main(a, b)
+    assert (got != expected).any(), FIXED + "the pass expand-sign-extension"
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("device", ["cpu", "vulkan", "vulkan_32bit"])
+def test_a_cast_before_a_convolution(device: str, request: pytest.FixtureRequest) -> None:
+    """180 products of magnitude below 100, summed in any order in f32: within 1e-3."""
+    q, k, expected = convolution()
+    where = request.getfixturevalue(device)
+    target = "vulkan" if where.is_vulkan else "llvm-cpu"
+    got = subquant.compile(CONVOLUTION, target=target, device=where).main(q, k)
+    np.testing.assert_allclose(got, expected, atol=1e-3, rtol=0)
+
+
+@pytest.mark.vulkan
+def test_a_cast_before_a_convolution_is_still_wrong_without_the_pass(vulkan: Device) -> None:
+    q, k, expected = convolution()
+    got = Executable(without(CONVOLUTION, "isolate-window-operands"), vulkan).main(q, k)
+    assert np.abs(got - expected).max() > 1, FIXED + "the pass isolate-window-operands"
+
+
+@pytest.mark.vulkan
+def test_an_executable_for_8bit_storage_is_refused_without_it(vulkan_32bit: Device) -> None:
+    """Loading it would end the process: SwiftShader stops at an illegal instruction."""
+    data = compile_to_bytes(MATMUL, CompileOptions(target="vulkan"))
+    with pytest.raises(ExecutionError, match="compile it with --vulkan-target generic-32bit"):
+        Executable(data, vulkan_32bit)
+
+
+@pytest.mark.parametrize("element", ["f16", "bf16", "f64"])
+def test_what_a_32bit_device_has_not_is_refused(element: str) -> None:
+    text = f"func.func @main(%x: tensor<4x{element}>) -> tensor<4x{element}> {{\n"
+    text += f"  return %x : tensor<4x{element}>\n}}"
+    options = CompileOptions(target="vulkan", vulkan_target="generic-32bit")
+    with pytest.raises(UnsupportedError, match=f"uses '{element}', which a device with 32-bit"):
+        compile_to_bytes(text, options)
+
+
+FUSED = """
+func.func @main(%a: tensor<1024xf32>, %b: tensor<1024xf32>, %c: tensor<1024xf32>)
+    -> tensor<1024xf32> {
+  %p = arith.mulf %a, %b : tensor<1024xf32>
+  %s = arith.addf %p, %c : tensor<1024xf32>
+  return %s : tensor<1024xf32>
+}
+"""
+
+
+def test_llvm_cpu_still_fuses_a_product_and_a_sum(cpu: Device) -> None:
+    a, b, c = np.random.default_rng(3).standard_normal((3, 1024)).astype(np.float32)
+    got = subquant.compile(FUSED, device=cpu).main(a, b, c)
+    assert (got != a * b + c).any(), FIXED + "the known limit about a * b + c"
+    np.testing.assert_allclose(got, a * b + c, rtol=1e-5, atol=1e-6)
+
+
+def test_runtimes_still_flush_subnormals(cpu: Device) -> None:
+    tiny = np.full(1024, 1e-40, np.float32)
+    got = subquant.compile(FUSED, device=cpu).main(tiny, np.ones_like(tiny), np.zeros_like(tiny))
+    assert not got.any(), FIXED + "the check of subnormal scales"
+
+
+CHECKED = """
+func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {
+  %c0 = arith.constant 0 : index
+  %c4 = arith.constant 4 : index
+  %d = tensor.dim %x, %c0 : tensor<?xf32>
+  %ok = arith.cmpi eq, %d, %c4 : index
+  cf.assert %ok, "must be 4"
+  %y = arith.addf %x, %x : tensor<?xf32>
+  return %y : tensor<?xf32>
+}
+"""
+
+
+def test_assertions_are_kept_by_our_flags_only(cpu: Device) -> None:
+    five = np.ones(5, np.float32)
+    with pytest.raises(ExecutionError, match="must be 4"):
+        subquant.compile(CHECKED, device=cpu).main(five)
+    plain = Executable(_iree(CHECKED, *CPU_FLAGS), cpu)
+    assert plain.main(five).size == 5, FIXED + "--iree-opt-strip-assertions=false"
+
+
+DOUBLE = """
+func.func @main(%x: tensor<4xf64>) -> tensor<4xf64> {
+  %y = arith.addf %x, %x : tensor<4xf64>
+  return %y : tensor<4xf64>
+}
+"""
+
+
+def test_f64_is_kept_by_our_flags_only(cpu: Device) -> None:
+    x = np.full(4, 0.1)
+    np.testing.assert_array_equal(subquant.compile(DOUBLE, device=cpu).main(x), x + x)
+    plain = Executable(_iree(DOUBLE, *CPU_FLAGS), cpu)
+    assert plain.main.signature is not None
+    taken = plain.main.signature.inputs[0].element
+    assert taken == "f32", FIXED + "--iree-input-demote-f64-to-f32=false"
+
+
+HALF = "func.func @main(%x: f16) -> f16 {\n  return %x : f16\n}"
+
+
+def test_f16_scalars_need_a_box(cpu: Device) -> None:
+    assert subquant.compile(HALF, device=cpu).main(np.float16(1.5)) == np.float16(1.5)
+    plain = Executable(_iree(HALF, *CPU_FLAGS), cpu)
+    assert plain.main(np.float16(1.5)) == 0, FIXED + "the pass box-half-scalars"
+
+
+ODD = """
+func.func @main(%x: tensor<5x3xi32>) -> tensor<5x3xi4> {
+  %y = arith.trunci %x : tensor<5x3xi32> to tensor<5x3xi4>
+  return %y : tensor<5x3xi4>
+}
+"""
+
+
+def test_i4_tensors_of_odd_size_need_containers(cpu: Device) -> None:
+    x = np.arange(-7, 8, dtype=np.int32).reshape(5, 3)
+    np.testing.assert_array_equal(subquant.compile(ODD, device=cpu).main(x), x.clip(-8, 7))
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        _iree(ODD, *CPU_FLAGS)
+    assert b"does not have integral number of total bytes" in caught.value.stderr
+
+
+def test_reproducers_are_of_the_lowered_module(in_temporary_folder: object) -> None:
+    """What IREE refuses is shown as it was given to IREE."""
+    text = "func.func @main(%n: index) -> tensor<?xf32> {\n  %c = arith.constant 1.0 : f32\n"
+    text += "  %y = tensor.splat %c[%n] : tensor<?xf32>\n  return %y : tensor<?xf32>\n}"
+    with pytest.raises(CompilerError, match="IREE refused the module") as caught:
+        compile_to_bytes(text, reproducer="here.mlir")
+    assert "replay with: iree-compile here.mlir" in str(caught.value)
