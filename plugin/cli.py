@@ -8,6 +8,7 @@ standard error; colour and progress appear on a terminal only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -28,6 +29,9 @@ __all__ = ["main"]
 _EPILOG_STYLE = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
+_OUTPUT_FAILED = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EPIPE)
+
+
 class _Group(click.Group):
     """A group that turns `SubquantError` into a message and an exit status."""
 
@@ -37,8 +41,13 @@ class _Group(click.Group):
         except SubquantError as error:
             _report(error)
             ctx.exit(error.exit_status)
-        except BrokenPipeError:  # the reader of our output went away
+        except OSError as error:
+            if error.errno not in _OUTPUT_FAILED:
+                raise
+            # Nothing more can be written there, the end of the process included.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if not isinstance(error, BrokenPipeError):
+                _report(InputError(f"cannot write the output: {error.strerror}"))
             ctx.exit(1)
 
 
@@ -218,6 +227,8 @@ def compile(model: str, output: str | None, emit: str, **options: Any) -> None:
     if output is None:
         stem = "model" if model == "-" else Path(model).stem
         output = f"{stem}.vmfb" if emit == "vmfb" else "-"
+    if "-" not in (model, output) and os.path.realpath(model) == os.path.realpath(output):
+        raise UsageError(f"the output '{output}' is the input; give another file with -o")
     data = _compile(model, _options(**options), emit, output)
     _write(output, data)
     if output != "-":
@@ -228,7 +239,8 @@ def _compile(model: str, options: CompileOptions, emit: Any, output: str | None)
     from .compiler import compile_to_bytes
 
     source: Any = sys.stdin.buffer.read() if model == "-" else Path(model)
-    stem = Path(output).stem if output not in (None, "-") else Path(model).stem or "stdin"
+    named = "stdin" if model == "-" else model
+    stem = Path(named if output in (None, "-") else output).stem
     folder = Path(output).parent if output not in (None, "-") else Path()
     with _progress(f"compile {model}") as progress:
         try:

@@ -7,6 +7,7 @@ every way around what IREE 3.13 does not do, is in this file or in a pass of the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -18,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ._mlir import PINNED_VERSIONS, create_context, in_context_of, ir
+from ._mlir import PINNED_VERSIONS, create_context, in_context_of, installed_versions, ir
 from .errors import CompilerError, EnvironmentProblem, InputError, Place, UsageError
 from .files import write_whole
 from .parsing import BYTECODE_MAGIC, parse_bytecode, parse_file, parse_text
 from .pipeline import compile_pipeline, run_pipeline
 from .quantization import Rounding
+from .transforms.base import is_public
 
 __all__ = ["TARGETS", "VULKAN_TARGETS", "CompileOptions", "compile_to_bytes", "read_module"]
 
@@ -208,17 +210,40 @@ def compile_to_bytes(
     bytecode = _bytecode(module)
     if emit == "mlirbc":
         return bytecode
+    _check_public_function(module)
     folder = cache or os.environ.get("SUBQUANT_CACHE")
-    if folder is None:
+    if not folder:
         return _run_iree(module, bytecode, options, reproducer, notify)
-    entry = Path(folder) / f"{_cache_key(bytecode, options)}.vmfb"
-    if entry.is_file():
+    entry = Path(folder) / _cache_key(bytecode, options)
+    kept = _read_entry(entry)
+    if kept is not None:
         notify("cached")
-        return entry.read_bytes()
+        return kept
     executable = _run_iree(module, bytecode, options, reproducer, notify)
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(entry, executable)
+    with contextlib.suppress(OSError):  # a cache that cannot be written is no cache
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(entry, hashlib.sha256(executable).digest() + executable)
     return executable
+
+
+def _check_public_function(module: ir.Module) -> None:
+    for op in module.body.operations:
+        operation = op.operation
+        if operation.name != "func.func" or (
+            is_public(operation) and len(operation.regions[0].blocks)
+        ):
+            return  # other operations may define functions
+    raise InputError("the module has no public function with a body; there is nothing to run")
+
+
+def _read_entry(entry: Path) -> bytes | None:
+    """Return an entry of the cache if it is whole: its SHA-256 comes first."""
+    try:
+        data = entry.read_bytes()
+    except OSError:
+        return None
+    digest, executable = data[:32], data[32:]
+    return executable if hashlib.sha256(executable).digest() == digest else None
 
 
 def _bytecode(module: ir.Module) -> bytes:
@@ -230,7 +255,7 @@ def _bytecode(module: ir.Module) -> bytes:
 def _cache_key(bytecode: bytes, options: CompileOptions) -> str:
     digest = hashlib.sha256(bytecode)
     host = _host_cpu() if options.target_cpu == "host" else ""
-    versions = sorted(PINNED_VERSIONS.items())
+    versions = sorted(installed_versions().items())
     digest.update(repr((options.flags, versions, host)).encode())
     return digest.hexdigest()
 

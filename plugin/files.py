@@ -15,7 +15,10 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))  # a link stays, and what it points to is written
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_bytes(data)  # a device or a pipe, which must not be replaced
+        return
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -167,4 +167,5 @@ def compile_pipeline(
     )
     if target == "vulkan":
         text += ",expand-sign-extension,isolate-window-operands"
-    return parse_pipeline(text + f",check-hand-off{{target={label or target}}}")
+    hand_off: Any = load_pass("check-hand-off")  # its option may hold any text
+    return [*parse_pipeline(text), hand_off(target=label or target)]

@@ -103,7 +103,7 @@ class Device:
             if uri.startswith("vulkan"):
                 uri, self.features = _pick_vulkan_device(uri)
             self.handle = runtime.get_device(uri)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, IndexError) as error:
             raise EnvironmentProblem(_no_device(uri, error)) from None
 
     @property
@@ -198,7 +198,7 @@ def list_devices() -> list[tuple[str, str]]:
         try:
             driver = runtime.get_driver(driver_name)
             devices = driver.query_available_devices()
-        except (RuntimeError, ValueError):
+        except (RuntimeError, ValueError, IndexError):
             continue
         for device in devices:
             path = str(device.get("path") or "")
@@ -247,7 +247,7 @@ class Executable:
             modules.append(_parameters_module(instance, parameters))
         try:
             self._context = runtime.VmContext(instance, [*modules, self._module])
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, IndexError) as error:
             raise ExecutionError(_load_message(name, self.device, error)) from None
         self.functions: dict[str, Function] = {}
         for function_name in _public_functions(self._module):
@@ -331,7 +331,7 @@ class Function:
         popped = runtime.VmVariantList(len(self.signature.outputs))
         try:
             self._executable._context.invoke(self._handle, pushed, popped)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, IndexError) as error:
             raise ExecutionError(_run_message(self.name, error, inputs)) from None
         return _results(popped, self.signature.outputs, device, quantized_io)
 
@@ -442,7 +442,7 @@ def _push(pushed: Any, array: Array, type_: ValueType, device: Device) -> Any:
     """Push an array of storage values as what the compiled function takes for it."""
     abi = type_.abi
     element = _abi_element(abi[0])
-    held = _held(array, element)
+    held = _held(array, type_)
     if not abi[0].startswith("tensor"):
         if element in _FLOATS:
             pushed.push_float(float(held))
@@ -460,12 +460,15 @@ def _push(pushed: Any, array: Array, type_: ValueType, device: Device) -> Any:
     return view
 
 
-def _held(array: Array, element: str) -> Array:
-    """Storage values in their container; unsigned values keep their bits in one of their width."""
-    dtype = _dtype_of(element)
-    if dtype.kind == "i" and array.dtype.kind == "u" and array.dtype.itemsize == dtype.itemsize:
-        return array.view(dtype)
-    return array.astype(dtype)
+def _held(array: Array, type_: ValueType) -> Array:
+    """Storage values in their container, where a program holds them sign-extended."""
+    dtype = _dtype_of(_abi_element(type_.abi[0]))
+    parameters = type_.parameters
+    if parameters is None or parameters.storage.signed:
+        return array.astype(dtype)
+    width = parameters.storage.width
+    values = array.astype(np.int64)
+    return np.where(values >> (width - 1), values - (1 << width), values).astype(dtype)
 
 
 # -- results --------------------------------------------------------------------------------------
@@ -485,13 +488,26 @@ def _results(
             position += 1
             if type_.shape is None:
                 extents = popped.get_as_object(position, runtime.HalBufferView)
-                array = array.reshape(device.download(extents, np.dtype(np.int64)))
+                shape = device.download(extents, np.dtype(np.int64))
+                if int(np.prod(shape)) != array.size:
+                    raise ExecutionError(
+                        f"a result has {array.size} elements, and its shape is {shape.tolist()}"
+                    )
+                array = array.reshape(shape)
                 position += 1
         else:
-            array = np.asarray(popped.get_variant(position), _dtype_of(element))
+            array = _scalar(popped.get_variant(position), _dtype_of(element))
             position += 1
         results.append(_from_storage(array, type_, quantized_io))
     return results
+
+
+def _scalar(value: Any, dtype: np.dtype[Any]) -> Array:
+    """A number from IREE's virtual machine, which gives narrow integers as unsigned ones."""
+    if dtype.kind != "i":
+        return np.asarray(value, dtype)
+    bits = int(value) & ((1 << 8 * dtype.itemsize) - 1)
+    return np.asarray(bits, f"u{dtype.itemsize}").view(dtype)
 
 
 def _from_storage(array: Array, type_: ValueType, quantized_io: bool) -> Array:
@@ -536,14 +552,17 @@ def _load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any]:
             raise InputError(f"cannot read '{name}': {error.strerror}") from None
     try:
         return name, _iree().VmModule.copy_buffer(_instance(), data)
-    except (RuntimeError, ValueError):
+    except (RuntimeError, ValueError, IndexError):
         raise InputError(
             f"'{name}' is no IREE executable; expected the output of 'subquant compile'"
         ) from None
 
 
 def _public_functions(module: Any) -> list[str]:
-    return [n for n in module.function_names if not n.startswith("__") and "$" not in n]
+    """The functions that subquant recorded; of other executables those that look like a user's."""
+    names = list(module.function_names)
+    ours = [n for n in names if REFLECTION_KEY in dict(module.lookup_function(n).reflection)]
+    return ours or [n for n in names if not n.startswith("__") and "$" not in n]
 
 
 def _signature_of(handle: Any) -> Signature | None:
@@ -620,6 +639,11 @@ def _run_message(name: str, error: Exception, inputs: Sequence[ValueType]) -> st
         return (
             f"function '{name}' stopped: dimension {axis} of argument {owners[position]} must be "
             f"{expected} at run time, for the scales it meets, got {got}"
+        )
+    if "empty buffer range" in text:
+        return (
+            f"function '{name}' failed: a dynamic tensor has no elements, which IREE's Vulkan "
+            "driver does not run; leave out the call, or run it on llvm-cpu"
         )
     parts = [part.strip() for part in text.split(";") if part.strip()]
     for index, part in enumerate(parts):

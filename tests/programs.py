@@ -169,6 +169,10 @@ def casts(draw: Any, max_rank: int = 4, expressed: Any = None) -> Cast:
     zeros = rng.integers(storage.minimum, storage.maximum, written, endpoint=True)
     if draw(st.booleans()):
         zeros = np.zeros(written, int) + max(0, storage.minimum)
+    if expressed_type is ExpressedType.F16:  # an infinite zero point is refused
+        zeros = np.clip(zeros, -60000, 60000)
+        if storage.minimum > 60000 or storage.maximum < -60000:
+            storage = StorageType(storage.width, storage.signed)
     parameters = QuantizationParameters(
         storage, expressed_type, tuple(axes), tuple(blocks), scales, zeros, granularity
     )

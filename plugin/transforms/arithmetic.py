@@ -131,7 +131,7 @@ class CastArithmetic:
             return bits, exponent, op("ori", fraction, integer(1 << 23))
 
         bits, exponent, x = parts(value)
-        _, scale_exponent, s = parts(scale)
+        scale_bits, scale_exponent, s = parts(scale)
         less = b.compare(_SLT, x, s)
         x = select(less, op("shli", x, integer(1)), x)
         exponent_field = op("addi", op("subi", exponent, scale_exponent), integer(127))
@@ -157,11 +157,14 @@ class CastArithmetic:
         # Adding the significand without its leading bit lets a carry reach the exponent.
         magnitude = op("shli", exponent_field, integer(23))
         magnitude = op("addi", magnitude, op("subi", m, integer(1 << 23)))
-        signed = op("ori", magnitude, op("andi", bits, integer(-(1 << 31))))
+        sign = op("andi", op("xori", bits, scale_bits), integer(-(1 << 31)))
+        signed = op("ori", magnitude, sign)
         exact = b.op("arith.bitcast", [signed], b.f32)
         normal = b.compare(_SGE, exponent, integer(1))
         for condition in (
             b.compare(_SLT, exponent, integer(255)),
+            b.compare(_SGE, scale_exponent, integer(1)),
+            b.compare(_SLT, scale_exponent, integer(255)),
             b.compare(_SGE, exponent_field, integer(1)),
             b.compare(_SLT, exponent_field, integer(254)),
         ):
@@ -180,7 +183,7 @@ class CastArithmetic:
         clamped = b.op("arith.select", [above, high_constant, clamped], float_type)
         rounded = b.op("math.roundeven", [clamped], float_type)
         nan = b.compare_float(_UNO, quotient, quotient)
-        of_nan = b.constant(float(min(max(0, storage.minimum), storage.maximum)), float_type)
+        of_nan = b.constant(min(max(0.0, low), high), float_type)
         number = b.op("arith.select", [nan, of_nan, rounded], float_type)
         unsigned32 = not storage.signed and storage.width == 32
         name = "arith.fptoui" if unsigned32 else "arith.fptosi"
@@ -191,6 +194,10 @@ class CastArithmetic:
         if high != storage.maximum:
             maximum = b.constant(_as_signed32(storage.maximum), b.i32)
             integer = b.op("arith.select", [above, maximum, integer], b.i32)
+        exact_nan = min(max(0, storage.minimum), storage.maximum)
+        if float(min(max(0.0, low), high)) != exact_nan:
+            constant = b.constant(_as_signed32(exact_nan), b.i32)
+            integer = b.op("arith.select", [nan, constant, integer], b.i32)
         return self._narrow(b, integer)
 
     def _float_bounds(self) -> tuple[float, float]:

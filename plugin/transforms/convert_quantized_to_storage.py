@@ -106,6 +106,7 @@ class ConvertQuantizedToStorage(ModulePass):
             values += found
             if found and op.name not in _SCASTS:
                 _check_moves_data(op)
+                _check_keeps_blocks(op)
         for value in values:
             for use in value.uses:
                 if use.owner.operation.name not in _SCASTS:
@@ -127,6 +128,59 @@ def _check_moves_data(op: Any) -> None:
             "pass before convert-quantized-to-storage",
             op,
         )
+
+
+_MOVES_ELEMENTS = frozenset(
+    (
+        "tensor.bitcast",
+        "tensor.collapse_shape",
+        "tensor.concat",
+        "tensor.expand_shape",
+        "tensor.extract_slice",
+        "tensor.gather",
+        "tensor.insert_slice",
+        "tensor.parallel_insert_slice",
+        "tensor.reshape",
+        "tensor.scatter",
+    )
+)
+"""Operations that may give an element another place, and so another block's scale."""
+
+
+def _check_keeps_blocks(op: Any) -> None:
+    """Refuse an operation that moves elements away from the block whose scale they have."""
+    if op.name not in _MOVES_ELEMENTS:
+        return
+    type_ = op.results[0].type
+    parameters = parameters_of(type_, op)
+    if parameters is None or parameters.granularity == "per-tensor":
+        return
+    if op.name in ("tensor.extract_slice", "tensor.insert_slice") and all(
+        _takes_whole_axis(op, axis) for axis in parameters.axes
+    ):
+        return
+    if op.name == "tensor.concat" and op.attributes["dim"].value not in parameters.axes:
+        return
+    raise UnsupportedError(
+        f"may move elements to other blocks of a {parameters.granularity} type, whose scales stay "
+        "where they are; dequantize first (quant.dcast), or keep every quantized dimension whole",
+        op,
+    )
+
+
+def _takes_whole_axis(op: Any, axis: int) -> bool:
+    """True for a slice of equal rank that takes an axis whole, from 0 with stride 1."""
+    whole = op.operands[0 if op.name == "tensor.extract_slice" else 1].type
+    part = op.results[0].type if op.name == "tensor.extract_slice" else op.operands[0].type
+    offsets, sizes, strides = (
+        list(op.attributes[f"static_{name}"]) for name in ("offsets", "sizes", "strides")
+    )
+    return (
+        whole.rank == part.rank
+        and not whole.is_dynamic_dim(axis)
+        and (offsets[axis], strides[axis]) == (0, 1)
+        and sizes[axis] == int(whole.shape[axis])
+    )
 
 
 def _convert_signature(function: Any) -> None:

@@ -120,6 +120,8 @@ class LegalizeIntegerWidths(ModulePass):
                 _check_32bit(op)
         if make_loops_explicit(operations, legalizer.is_held):
             operations = walk(module)
+        for op in operations:  # all widths first: a block may use what a later one defines
+            legalizer.hold(op)
         for op in operations:
             legalizer.operation(op)
 
@@ -134,7 +136,6 @@ class _Legalizer:
     def __init__(self, narrowest: int) -> None:
         self._narrowest = narrowest
         self._width_of: dict[Any, int] = {}
-        self._users: set[Any] = set()
         self.is_held = TypePredicate(lambda type_: self._held_width(type_) is not None)
 
     # -- types ------------------------------------------------------------------------------------
@@ -164,21 +165,29 @@ class _Legalizer:
 
     # -- operations -------------------------------------------------------------------------------
 
-    def operation(self, op: Any) -> None:
-        """Convert one operation and the block arguments of its regions."""
+    def hold(self, op: Any) -> None:
+        """Change the types of an operation's results and block arguments."""
         if op.name == "func.func":
             with op.location:
                 self._signature(op)
         held = self.is_held.values_of(op)
-        source = None
-        if op in self._users:
-            sources = (self._width_of.get(value) for value in op.operands)
-            source = next((width for width in sources if width), None)
-        if not held and source is None:
+        if held:
+            with op.location:
+                for value in held:
+                    self._hold(value)
+
+    def operation(self, op: Any) -> None:
+        """Make one operation right whose operands or results changed their type."""
+        # No set of operations that use held values: an operation's hash changes with its types.
+        if not self._width_of or op.name.startswith(_PLAIN_DIALECTS):
+            return
+        results = (self._width_of.get(value) for value in op.results)
+        result = next((width for width in results if width), None)
+        sources = (self._width_of.get(value) for value in op.operands)
+        source = next((width for width in sources if width), None)
+        if result is None and source is None:
             return
         with op.location:
-            widths = [self._hold(value) for value in held]
-            result = widths[0] if widths and len(op.results) else None
             self._fix(op, source, result)
 
     def _hold(self, value: Any) -> int:
@@ -193,14 +202,9 @@ class _Legalizer:
                 "expected a tensor or a scalar",
                 owner.owner if isinstance(owner, ir.Block) else owner,
             )
-        self._remember(value, width)
+        self._width_of[value] = width
         value.set_type(self._held_type(value.type))
         return width
-
-    def _remember(self, value: Any, width: int) -> None:
-        """Note that a value stands for `width` bits, and which operations use it."""
-        self._width_of[value] = width
-        self._users.update(use.owner.operation for use in value.uses)
 
     def _signature(self, function: Any) -> None:
         type_ = function.attributes["function_type"].value
@@ -277,10 +281,9 @@ class _Legalizer:
         op.results[0].replace_all_uses_with(value)
         # A later operation may be given the same address, so the erased value must be forgotten.
         self._width_of.pop(op.results[0], None)
-        self._users.discard(op)
         op.erase()
         if width is not None:
-            self._remember(value, width)
+            self._width_of[value] = width
 
     def _mask_operands(self, op: Any) -> None:
         with ir.InsertionPoint(op):
@@ -297,7 +300,7 @@ class _Legalizer:
             value = self._signed(result, width)
         for owner, number in users:
             owner.operands[number] = value
-        self._remember(value, width)
+        self._width_of[value] = width
 
     def _masked(self, value: Any, width: int) -> Any:
         b = Builder()

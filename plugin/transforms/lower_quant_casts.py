@@ -184,19 +184,36 @@ class _Template:
         # For each operation, which results of earlier ones (-1: the source) its operands are.
         self._operands = [[positions[value] for value in op.operands] for op in operations]
         self._result = positions[result]
+        # Values of the template that a loop body uses (the scales of ragged blocks).
+        self._captured = [
+            [
+                (n, index, positions[value])
+                for n, inner in enumerate(op.regions[0].blocks[0].operations)
+                for index, value in enumerate(inner.operation.operands)
+                if value in positions
+            ]
+            if len(op.regions)
+            else []
+            for op in operations
+        ]
 
     def instantiate(self, source: Any) -> Any:
         """Copy the operations to the insertion point, with the current location."""
         location = ir.Location.current
         copies: list[Any] = []
-        for op, operands in zip(self._operations, self._operands, strict=True):
+        for op, operands, captured in zip(
+            self._operations, self._operands, self._captured, strict=True
+        ):
             copy = op.clone()
             for index, (number, result) in enumerate(operands):
                 copy.operands[index] = source if number < 0 else copies[number].results[result]
             copy.location = location
             if len(copy.regions):
-                for inner in copy.regions[0].blocks[0].operations:
-                    inner.operation.location = location
+                inners = [inner.operation for inner in copy.regions[0].blocks[0].operations]
+                for inner in inners:
+                    inner.location = location
+                for n, index, (number, result) in captured:
+                    inners[n].operands[index] = copies[number].results[result]
             copies.append(copy)
         number, result = self._result
         return copies[number].results[result]
@@ -649,14 +666,19 @@ def _scast(b: Builder, op: Any, value: Any, type_: ir.Type) -> Any:
 
 def _drop_unit_dims(b: Builder, tensor: Any, plan: _Plan) -> Any:
     """Remove the axes of a parameter tensor that are whole (one block)."""
-    type_ = tensor.type
     kept = [axis for axis, kind in enumerate(plan.kinds) if kind != "whole"]
-    if len(kept) == type_.rank:
+    if len(kept) == tensor.type.rank:
         return tensor
-    # A whole axis has the static size 1, or one block by the operation's block sizes.
+    dynamic = ir.ShapedType.get_dynamic_size()
+    extents = [
+        1 if axis not in kept else dynamic if tensor.type.is_dynamic_dim(axis) else int(extent)
+        for axis, extent in enumerate(tensor.type.shape)
+    ]
+    type_ = ir.RankedTensorType.get(extents, tensor.type.element_type)
+    tensor = _cast_to(b, tensor, type_)  # a whole axis has one block: checked before
     groups: list[list[int]] = [[] for _ in kept] or []
     if not kept:
-        return _collapse(b, _static_ones(b, tensor), [], [])
+        return _collapse(b, tensor, [], [])
     for axis in range(type_.rank):
         position = sum(1 for other in kept if other < axis)
         if axis in kept:
@@ -665,11 +687,6 @@ def _drop_unit_dims(b: Builder, tensor: Any, plan: _Plan) -> Any:
             groups[min(position, len(kept) - 1)].append(axis)
     shape = [None if type_.is_dynamic_dim(axis) else int(type_.shape[axis]) for axis in kept]
     return _collapse(b, tensor, [sorted(group) for group in groups], shape)
-
-
-def _static_ones(b: Builder, tensor: Any) -> Any:
-    type_ = ir.RankedTensorType.get([1] * tensor.type.rank, tensor.type.element_type)
-    return _cast_to(b, tensor, type_)
 
 
 def _check_operand_extents(b: Builder, op: Any, blocks: Sequence[int]) -> None:

@@ -160,17 +160,17 @@ class _Lowering:
             self._pairs[argument] = pair
             with ir.InsertionPoint.at_block_begin(block), location:
                 b = Builder()
-                self._check_size(b, pair)
+                self._check_size(b, pair, "an unranked argument's extents")
         self._old_arguments.append((block, len(old)))
 
-    def _check_size(self, b: Builder, pair: _Pair) -> None:
+    def _check_size(self, b: Builder, pair: _Pair, what: str) -> None:
         zero = b.constant(0, b.index)
         rank = b.op("tensor.dim", [pair.shape, zero], b.index)
         product = _product(b, _Extents(pair.shape, zero, rank))
         size = b.op("tensor.dim", [pair.flat, zero], b.index)
         b.check(
             b.compare(0, product, size),
-            "an unranked argument's extents must multiply to its number of elements",
+            f"{what} must multiply to the number of elements",
         )
 
     def operation(self, op: Any) -> None:
@@ -252,7 +252,9 @@ class _Lowering:
                 if extents
                 else b.op("arith.index_cast", [shape], _pair_types(target.type)[1])
             )
-            self._pairs[target] = _Pair(flat, i64_shape)
+            pair = _Pair(flat, i64_shape)
+            self._check_size(b, pair, "tensor.reshape: the extents")
+            self._pairs[target] = pair
         else:
             values = [
                 b.op("tensor.extract", [shape, b.constant(axis, b.index)], b.index)

@@ -175,6 +175,15 @@ def _check_values(type_: ir.Type, parameters: QuantizationParameters, op: Any, w
                 f"rounds to {_number(float(rounded[index]))}",
                 op,
             )
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(parameters.zero_points.astype(parameters.expressed.dtype))
+    if not finite.all():
+        found = int(parameters.zero_points[~finite].reshape(-1)[0])
+        raise VerificationError(
+            f"zero point {found} of {what} is beyond the greatest {expressed} number; expected a "
+            "wider expressed type or a smaller zero point",
+            op,
+        )
     low, high = parameters.storage.minimum, parameters.storage.maximum
     for index, zero_point in np.ndenumerate(parameters.zero_points):
         if not low <= zero_point <= high:
@@ -200,6 +209,13 @@ def _check_axes(parameters: QuantizationParameters, op: Any, what: str) -> None:
         if block < 1:
             raise VerificationError(
                 f"block size along axis {axis} of {what} must be at least 1, got {block}", op
+            )
+        count = max(parameters.scales.shape, default=1)
+        if block * count >= 1 << 63:
+            raise VerificationError(
+                f"block size {block} along axis {axis} of {what} is too large: {count} blocks have "
+                "more elements than an index can count",
+                op,
             )
         seen.add(axis)
 
