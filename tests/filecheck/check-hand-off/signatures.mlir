@@ -1,0 +1,51 @@
+// RUN: subquant opt %s --passes "check-hand-off{target=vulkan:generic}" --split-input-file | filecheck %s
+
+// The signature that was written, with its quantization, and the storage types that are passed.
+// CHECK-LABEL: func.func @f(
+// CHECK-SAME: %[[Q:[^:]+]]: tensor<4xi8>) -> tensor<?xi8> attributes {iree.reflection = {subquant.signature = "{\22version\22:1,\22inputs\22:[{\22element\22:\22i8\22,\22abi\22:[\22tensor<4xi8>\22],\22shape\22:[4],\22quantized\22:{\22storage\22:[8,true,-128,127],\22expressed\22:\22f32\22,\22axes\22:[],\22block_sizes\22:[],\22granularity\22:\22per-tensor\22,\22shape\22:[],\22scales\22:[2.0],\22zero_points\22:[3]}}],\22outputs\22:[{\22element\22:\22i8\22,\22abi\22:[\22tensor<?xi8>\22],\22shape\22:[null]}]}", subquant.target = "vulkan:generic"}} {
+// CHECK-NEXT: %[[CAST:.+]] = tensor.cast %[[Q]] : tensor<4xi8> to tensor<?xi8>
+// CHECK-NEXT: return %[[CAST]] : tensor<?xi8>
+func.func @f(%q: tensor<4xi8>) -> tensor<?xi8> attributes {subquant.function_type = (tensor<4x!quant.uniform<i8:f32, 2.0:3>>) -> tensor<?xi8>} {
+  %r = tensor.cast %q : tensor<4xi8> to tensor<?xi8>
+  return %r : tensor<?xi8>
+}
+
+// -----
+
+// What is in the reflection already stays.
+// CHECK-LABEL: func.func @kept(
+// CHECK-SAME: %[[X:[^:]+]]: f32) attributes {iree.reflection = {some.key = "v", subquant.signature = "{\22version\22:1,\22inputs\22:[{\22element\22:\22f32\22,\22abi\22:[\22f32\22],\22scalar\22:true}],\22outputs\22:[]}", subquant.target = "vulkan:generic"}} {
+// CHECK-NEXT: return
+func.func @kept(%x: f32) attributes {iree.reflection = {some.key = "v"}} {
+  return
+}
+
+// -----
+
+// An unranked tensor is passed as two, and a quantized scalar as its storage.
+// CHECK-LABEL: func.func @unranked(
+// CHECK-SAME: %[[X:[^:]+]]: tensor<?xf32>, %[[S:[^:]+]]: tensor<?xi64>, %[[Q:[^:]+]]: i8) attributes {iree.reflection = {subquant.signature = "{\22version\22:1,\22inputs\22:[{\22element\22:\22f32\22,\22abi\22:[\22tensor<?xf32>\22,\22tensor<?xi64>\22],\22shape\22:null},{\22element\22:\22i4\22,\22abi\22:[\22i8\22],\22scalar\22:true,\22quantized\22:{\22storage\22:[4,false,0,15],\22expressed\22:\22f32\22,\22axes\22:[],\22block_sizes\22:[],\22granularity\22:\22per-tensor\22,\22shape\22:[],\22scales\22:[2.0],\22zero_points\22:[3]}}],\22outputs\22:[]}", subquant.target = "vulkan:generic"}} {
+// CHECK-NEXT: return
+func.func @unranked(%x: tensor<?xf32>, %s: tensor<?xi64>, %q: i8) attributes {subquant.function_type = (tensor<*xf32>, !quant.uniform<u4:f32, 2.0:3>) -> ()} {
+  return
+}
+
+// -----
+
+// Private functions cannot be called from outside.
+// CHECK-LABEL: func.func private @private(
+// CHECK-SAME: %[[X:[^:]+]]: f32) {
+// CHECK-NEXT: return
+func.func private @private(%x: f32) {
+  return
+}
+
+// -----
+
+// So does the signature of a module that was emitted and is compiled again.
+// CHECK-LABEL: func.func @again(
+// CHECK-SAME: %[[Q:[^:]+]]: i8) attributes {iree.reflection = {subquant.signature = "written before", subquant.target = "vulkan:generic"}} {
+// CHECK-NEXT: return
+func.func @again(%q: i8) attributes {iree.reflection = {subquant.signature = "written before", subquant.target = "llvm-cpu"}} {
+  return
+}
