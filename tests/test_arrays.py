@@ -207,6 +207,12 @@ def test_equal_arrays_do_not_differ() -> None:
     assert difference(np.float32(2), np.float32(2)) is None
 
 
+def test_any_nan_equals_any_nan() -> None:
+    quiet, other = np.array([0x7FC00000, 0xFFC00001], np.uint32).view(np.float32)
+    assert difference(f32(quiet), np.array([other])) is None
+    assert difference(f32(quiet), np.array([other]), atol=1.0) is None
+
+
 def test_the_first_difference_is_named() -> None:
     got = difference(np.int8([[1, 2], [3, 4]]), np.int8([[1, 2], [5, 6]]))
     assert got == "2 of 4 elements differ, the first at [1, 0]: expected 5, got 3"

@@ -240,12 +240,14 @@ def test_standard_input_is_named_in_errors(folder: Path) -> None:
         assert "UTF-8" in fail(1, command, "-", stdin=b"\xff")
 
 
-@pytest.mark.parametrize("output", ["none/out.vmfb", "model.mlir/out.vmfb", "."])
+@pytest.mark.parametrize("output", ["none/out.vmfb", "model.mlir/out.vmfb", "a_folder"])
 def test_an_output_that_cannot_be_written(folder: Path, output: str) -> None:
+    Path("a_folder").mkdir()
     for arguments in (["--emit", "mlirbc"], []):
         message = fail(1, "compile", "model.mlir", *arguments, "-o", output)
         assert message.startswith(f"error: cannot write '{output}': ")
-        assert files() == ["model.mlir"]
+        assert files() == ["a_folder", "model.mlir"]
+    assert not list(Path("a_folder").iterdir())
 
 
 def test_an_output_is_replaced_only_when_it_is_whole(folder: Path) -> None:

@@ -6,6 +6,7 @@ leaves it valid, or raises and leaves it unspecified.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -33,14 +34,14 @@ SIGNATURE_ATTRIBUTE = "subquant.function_type"
 
 
 @dataclass(frozen=True)
-class ModulePass:
+class ModulePass(ABC):
     """A named transformation of a module; subclasses add options as fields."""
 
     name: ClassVar[str] = ""
 
+    @abstractmethod
     def run(self, module: ir.Operation) -> None:
         """Transform `module` in place."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -83,22 +83,49 @@ func.func @unranked_sub_channel(%q: tensor<*x!q>) -> tensor<*xf32> {
 // CHECK-LABEL: func.func @unranked_per_axis(
 // CHECK-SAME: %[[X:[^:]+]]: tensor<*xf32>) -> tensor<*x!quant.uniform<i8:f32:1, {1.000000e+00,2.000000e+00}>> {
 // CHECK-NEXT: %[[SHAPE_OF:.+]] = shape.shape_of %[[X]] : tensor<*xf32> -> tensor<?xindex>
-// CHECK: cf.assert %{{.+}}, "'quant.qcast' op at {{[^ ]+}}: rank must be at least 2 at run time, for the quantized dimension 1"
-// CHECK: %[[SPLIT_AT:.+]], %[[SPLIT_AT2:.+]] = "shape.split_at"(%[[SHAPE_OF]], %{{.+}}) : (tensor<?xindex>, index) -> (tensor<?xindex>, tensor<?xindex>)
+// CHECK-NEXT: %[[C:.+]] = arith.constant 0 : index
+// CHECK-NEXT: %[[DIM:.+]] = tensor.dim %[[SHAPE_OF]], %[[C]] : tensor<?xindex>
+// CHECK-NEXT: %[[C2:.+]] = arith.constant 2 : index
+// CHECK-NEXT: %[[CMPI:.+]] = arith.cmpi sge, %[[DIM]], %[[C2]] : index
+// CHECK-NEXT: cf.assert %[[CMPI]], "'quant.qcast' op at {{[^ ]+}}: rank must be at least 2 at run time, for the quantized dimension 1"
+// CHECK-NEXT: %[[C3:.+]] = arith.constant 1 : index
+// CHECK-NEXT: %[[SPLIT_AT:.+]], %[[SPLIT_AT2:.+]] = "shape.split_at"(%[[SHAPE_OF]], %[[C3]]) : (tensor<?xindex>, index) -> (tensor<?xindex>, tensor<?xindex>)
 // CHECK-NEXT: %[[NUM_ELEMENTS:.+]] = shape.num_elements %[[SPLIT_AT]] : tensor<?xindex> -> index
-// CHECK: %[[EXTRACT:.+]] = tensor.extract %[[SHAPE_OF]][%{{.+}}] : tensor<?xindex>
-// CHECK: %[[CMPI:.+]] = arith.cmpi eq, %[[EXTRACT]], %{{.+}} : index
-// CHECK-NEXT: cf.assert %[[CMPI]], "'quant.qcast' op at {{[^ ]+}}: dimension 1 must be 2 at run time (2 blocks of 1)"
-// CHECK: %[[SPLIT_AT3:.+]], %[[SPLIT_AT4:.+]] = "shape.split_at"(%[[SHAPE_OF]], %{{.+}}) : (tensor<?xindex>, index) -> (tensor<?xindex>, tensor<?xindex>)
+// CHECK-NEXT: %[[C4:.+]] = arith.constant 1 : index
+// CHECK-NEXT: %[[EXTRACT:.+]] = tensor.extract %[[SHAPE_OF]][%[[C4]]] : tensor<?xindex>
+// CHECK-NEXT: %[[C5:.+]] = arith.constant 2 : index
+// CHECK-NEXT: %[[CMPI2:.+]] = arith.cmpi eq, %[[EXTRACT]], %[[C5]] : index
+// CHECK-NEXT: cf.assert %[[CMPI2]], "'quant.qcast' op at {{[^ ]+}}: dimension 1 must be 2 at run time (2 blocks of 1)"
+// CHECK-NEXT: %[[C6:.+]] = arith.constant 2 : index
+// CHECK-NEXT: %[[SPLIT_AT3:.+]], %[[SPLIT_AT4:.+]] = "shape.split_at"(%[[SHAPE_OF]], %[[C6]]) : (tensor<?xindex>, index) -> (tensor<?xindex>, tensor<?xindex>)
 // CHECK-NEXT: %[[NUM_ELEMENTS2:.+]] = shape.num_elements %[[SPLIT_AT4]] : tensor<?xindex> -> index
-// CHECK: %[[ELEMENTS:.+]] = tensor.from_elements %[[NUM_ELEMENTS]], %{{.+}}, %[[NUM_ELEMENTS2]] : tensor<3xindex>
+// CHECK-NEXT: %[[C7:.+]] = arith.constant 2 : index
+// CHECK-NEXT: %[[ELEMENTS:.+]] = tensor.from_elements %[[NUM_ELEMENTS]], %[[C7]], %[[NUM_ELEMENTS2]] : tensor<3xindex>
 // CHECK-NEXT: %[[RESHAPE:.+]] = tensor.reshape %[[X]](%[[ELEMENTS]]) : (tensor<*xf32>, tensor<3xindex>) -> tensor<?x2x?xf32>
-// CHECK: %[[DIM:.+]] = tensor.dim %[[RESHAPE]], %{{.+}} : tensor<?x2x?xf32>
-// CHECK: %[[DIM2:.+]] = tensor.dim %[[RESHAPE]], %{{.+}} : tensor<?x2x?xf32>
-// CHECK: %[[GENERIC:.+]] = linalg.generic {indexing_maps = [#[[MAP]], #[[MAP1]], #[[MAP]]], iterator_types = ["parallel", "parallel", "parallel"]} ins(%[[RESHAPE]], %{{.+}} : tensor<?x2x?xf32>, tensor<2xf32>) outs(%{{.+}} : tensor<?x2x?xi8>) {
-// CHECK: %[[DIVF:.+]] = arith.divf %{{.+}}, %{{.+}} : f32
-// CHECK: linalg.yield %{{.+}} : i8
-// CHECK: %[[RESHAPE2:.+]] = tensor.reshape %[[GENERIC]](%[[SHAPE_OF]]) : (tensor<?x2x?xi8>, tensor<?xindex>) -> tensor<*xi8>
+// CHECK-NEXT: %[[C8:.+]] = arith.constant dense<[1.000000e+00, 2.000000e+00]> : tensor<2xf32>
+// CHECK-NEXT: %[[C9:.+]] = arith.constant 0 : index
+// CHECK-NEXT: %[[DIM2:.+]] = tensor.dim %[[RESHAPE]], %[[C9]] : tensor<?x2x?xf32>
+// CHECK-NEXT: %[[C10:.+]] = arith.constant 2 : index
+// CHECK-NEXT: %[[DIM3:.+]] = tensor.dim %[[RESHAPE]], %[[C10]] : tensor<?x2x?xf32>
+// CHECK-NEXT: %[[EMPTY:.+]] = tensor.empty(%[[DIM2]], %[[DIM3]]) : tensor<?x2x?xi8>
+// CHECK-NEXT: %[[GENERIC:.+]] = linalg.generic {indexing_maps = [#[[MAP]], #[[MAP1]], #[[MAP]]], iterator_types = ["parallel", "parallel", "parallel"]} ins(%[[RESHAPE]], %[[C8]] : tensor<?x2x?xf32>, tensor<2xf32>) outs(%[[EMPTY]] : tensor<?x2x?xi8>) {
+// CHECK-NEXT: ^bb0(%[[IN:[^:]+]]: f32, %[[IN2:[^:]+]]: f32, %[[OUT:[^:]+]]: i8):
+// CHECK-NEXT: %[[DIVF:.+]] = arith.divf %[[IN]], %[[IN2]] : f32
+// CHECK-NEXT: %[[C11:.+]] = arith.constant -1.280000e+02 : f32
+// CHECK-NEXT: %[[C12:.+]] = arith.constant 1.270000e+02 : f32
+// CHECK-NEXT: %[[CMPF:.+]] = arith.cmpf olt, %[[DIVF]], %[[C11]] : f32
+// CHECK-NEXT: %[[CMPF2:.+]] = arith.cmpf ogt, %[[DIVF]], %[[C12]] : f32
+// CHECK-NEXT: %[[SELECT:.+]] = arith.select %[[CMPF]], %[[C11]], %[[DIVF]] : f32
+// CHECK-NEXT: %[[SELECT2:.+]] = arith.select %[[CMPF2]], %[[C12]], %[[SELECT]] : f32
+// CHECK-NEXT: %[[ROUNDEVEN:.+]] = math.roundeven %[[SELECT2]] : f32
+// CHECK-NEXT: %[[CMPF3:.+]] = arith.cmpf uno, %[[DIVF]], %[[DIVF]] : f32
+// CHECK-NEXT: %[[C13:.+]] = arith.constant 0.000000e+00 : f32
+// CHECK-NEXT: %[[SELECT3:.+]] = arith.select %[[CMPF3]], %[[C13]], %[[ROUNDEVEN]] : f32
+// CHECK-NEXT: %[[FPTOSI:.+]] = arith.fptosi %[[SELECT3]] : f32 to i32
+// CHECK-NEXT: %[[TRUNCI:.+]] = arith.trunci %[[FPTOSI]] : i32 to i8
+// CHECK-NEXT: linalg.yield %[[TRUNCI]] : i8
+// CHECK-NEXT: } -> tensor<?x2x?xi8>
+// CHECK-NEXT: %[[RESHAPE2:.+]] = tensor.reshape %[[GENERIC]](%[[SHAPE_OF]]) : (tensor<?x2x?xi8>, tensor<?xindex>) -> tensor<*xi8>
 // CHECK-NEXT: %[[SCAST:.+]] = quant.scast %[[RESHAPE2]] : tensor<*xi8> to tensor<*x!quant.uniform<i8:f32:1, {1.000000e+00,2.000000e+00}>>
 // CHECK-NEXT: return %[[SCAST]] : tensor<*x!quant.uniform<i8:f32:1, {1.000000e+00,2.000000e+00}>>
 !q = !quant.uniform<i8:f32:1, {1.0, 2.0}>
