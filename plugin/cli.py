@@ -471,10 +471,13 @@ def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -
 
     from . import inspection, scale_pictures
     from .compiler import read_module
+    from .pipeline import run_pipeline
+    from .transforms.verify_quantization import VerifyQuantization
 
     try:
         data = sys.stdin.buffer.read() if file == "-" else _read(file)
         module = read_module(data)
+        run_pipeline(module, [VerifyQuantization()])
         tensors = inspection.with_source_names(
             inspection.inspect_module(module), data.decode(errors="replace")
         )

@@ -44,8 +44,6 @@ _MOVES_DATA = frozenset(
         "cf.cond_br",
         "cf.switch",
         "func.call",
-        "func.call_indirect",
-        "func.constant",
         "func.func",
         "func.return",
         "scf.condition",
