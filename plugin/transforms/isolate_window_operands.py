@@ -46,7 +46,7 @@ _WINDOWED = (
 
 @dataclass(frozen=True)
 class IsolateWindowOperands(ModulePass):
-    """Put a barrier before each computed operand of an operation with a sliding window."""
+    """Put a barrier before each computed input of an operation with a sliding window."""
 
     name: ClassVar[str] = "isolate-window-operands"
 
@@ -54,7 +54,7 @@ class IsolateWindowOperands(ModulePass):
         """Rewrite `module`."""
         for op in [op for op in walk(module) if _is_windowed(op)]:
             with ir.InsertionPoint(op), op.location:
-                for number, operand in enumerate(op.operands):
+                for number, operand in enumerate(_inputs(op)):
                     if _is_computed(operand):
                         isolated = Builder().op(_BARRIER, [operand], operand.type)
                         op.operands[number] = isolated
@@ -68,6 +68,18 @@ def _is_windowed(op: Any) -> bool:
     maps = [attribute.value for attribute in op.attributes["indexing_maps"]]
     reduces = any("reduction" in str(kind) for kind in op.attributes["iterator_types"])
     return reduces and not all(map_.is_projected_permutation for map_ in maps)
+
+
+def _inputs(op: Any) -> list[Any]:
+    """The operands without those that linalg accumulates into.
+
+    IREE hoists a constant accumulator behind a barrier into a global, and accumulates into that:
+    the second call would start from the result of the first.
+    """
+    operands = list(op.operands)
+    if not op.name.startswith("linalg."):
+        return operands
+    return operands[: int(op.attributes["operandSegmentSizes"][0])]
 
 
 def _is_computed(value: Any) -> bool:
