@@ -57,7 +57,7 @@ def check_versions() -> None:
 check_versions()
 
 from torch_mlir import ir, passmanager, rewrite  # noqa: E402  (versions are checked first)
-from torch_mlir._mlir_libs import _stablehlo  # noqa: E402
+from torch_mlir._mlir_libs import _stablehlo as stablehlo  # noqa: E402
 from torch_mlir.dialects import ext, quant  # noqa: E402
 
 __all__ = [
@@ -73,6 +73,7 @@ __all__ = [
     "quant",
     "register_upstream_passes",
     "rewrite",
+    "stablehlo",
     "translate_errors",
 ]
 
@@ -83,7 +84,7 @@ def register_upstream_passes() -> None:
     """Register StableHLO's passes, once for the process (upstream's are registered on import)."""
     global _passes_registered
     if not _passes_registered:
-        _stablehlo.register_stablehlo_passes()
+        stablehlo.register_stablehlo_passes()
         _passes_registered = True
 
 
@@ -99,7 +100,7 @@ def create_context() -> ir.Context:
     context.allow_unregistered_dialects = True
     context.emit_error_diagnostics = False
     with context:
-        _stablehlo.register_dialect(context)
+        stablehlo.register_dialect(context)
         context.load_all_available_dialects()
         subquant.load()
     return context

@@ -425,6 +425,8 @@ def opt(
     )
     if result.text is not None:
         _write(output, result.text.encode())
+    for remark in result.remarks:
+        click.echo(str(remark), err=True)
     for error in result.errors:
         _report(error)
     if result.errors:

@@ -28,6 +28,7 @@ __all__ = [
     "InputError",
     "ParseError",
     "Place",
+    "Remark",
     "SignatureError",
     "SubquantError",
     "UnsupportedError",
@@ -99,6 +100,33 @@ class SubquantError(Exception):
         lines = [f"{where}error: {name}{self.message}"]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What a pass says on request about an operation; not an error.
+
+    It reads ``file:line:col: remark: 'dialect.op' op message``, lower case like an error.
+    """
+
+    message: str
+    place: Place | None
+    op_name: str
+
+    @classmethod
+    def about(cls, op: Any, message: str) -> Remark:
+        """Make a remark on an MLIR operation, whose name and location are copied at once."""
+        return cls(message, place_of(op.location), str(op.name))
+
+    def in_file(self, file: str) -> Remark:
+        """Name the file in a place that says only "-" (text that was given without one)."""
+        if self.place is None or self.place.file != "-":
+            return self
+        return Remark(self.message, Place(file, self.place.line, self.place.column), self.op_name)
+
+    def __str__(self) -> str:
+        where = f"{self.place}: " if self.place else ""
+        return f"{where}remark: '{self.op_name}' op {self.message}"
 
 
 class UsageError(SubquantError):

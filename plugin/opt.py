@@ -2,7 +2,8 @@
 
 ``--split-input-file`` treats the parts between ``// -----`` lines as modules of their own; an error
 in one does not keep the others from being processed. ``--verify-diagnostics`` checks that each part
-gives exactly the errors that its comments expect::
+gives exactly the errors and remarks that its comments expect (``expected-error``,
+``expected-remark``)::
 
     // expected-error @+1 {{must be divisible}}
     func.func private @f(tensor<5x!quant.uniform<i8:f32:{0:2}, {1.0, 2.0}>>)
@@ -14,7 +15,7 @@ import re
 from dataclasses import dataclass, field
 
 from ._mlir import create_context
-from .errors import InputError, ParseError, Place, SubquantError, UsageError
+from .errors import InputError, ParseError, Place, Remark, SubquantError, UsageError
 from .parsing import BYTECODE_MAGIC, parse_bytecode, parse_text
 from .pipeline import parse_pipeline, run_pipeline
 from .transforms.base import ModulePass
@@ -23,15 +24,18 @@ from .transforms.verify_quantization import VerifyQuantization
 __all__ = ["OptResult", "run_opt"]
 
 _SEPARATOR = re.compile(r"(?m)^// -----[ \t\r]*$")
-_EXPECTED = re.compile(r"//\s*expected-error\s*(?:@([+-]\d+|above|below))?\s*\{\{(.*?)\}\}")
+_EXPECTED = re.compile(
+    r"//\s*expected-(error|remark)\s*(?:@([+-]\d+|above|below))?\s*\{\{(.*?)\}\}"
+)
 
 
 @dataclass
 class OptResult:
-    """The printed modules (None where there is nothing to print) and the errors."""
+    """The printed modules (None where there is nothing to print), the errors and the remarks."""
 
     text: str | None = None
     errors: list[SubquantError] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
 
 
 def run_opt(
@@ -45,7 +49,7 @@ def run_opt(
         passes: a pipeline for `parse_pipeline`, or None to only parse, verify and print. Quantized
             types are verified before the first pass, as before every compilation.
         split: treat the parts between ``// -----`` lines as modules of their own.
-        verify_diagnostics: compare the errors with the comments; print nothing.
+        verify_diagnostics: compare errors and remarks with the comments; print nothing.
 
     Raises:
         UsageError: the pipeline is wrong.
@@ -55,8 +59,9 @@ def run_opt(
     if data.startswith(BYTECODE_MAGIC):
         if split or verify_diagnostics:
             raise UsageError("bytecode has no text to split or to compare errors with")
-        text = _process(data, file, steps)
-        return OptResult(text)
+        remarks: list[Remark] = []
+        text = _process(data, file, steps, remarks)
+        return OptResult(text, remarks=remarks)
     try:
         source = data.decode()
     except UnicodeDecodeError as error:
@@ -68,13 +73,18 @@ def run_opt(
     printed = []
     for part in parts:
         errors: list[SubquantError] = []
+        remarks = []
         try:
-            printed.append(_process(part, file, steps))
+            printed.append(_process(part, file, steps, remarks))
         except UsageError:
             raise
         except SubquantError as error:
             errors.append(error.in_file(file))
-        result.errors += _unexpected(part, errors, file) if verify_diagnostics else errors
+        if verify_diagnostics:
+            result.errors += _unexpected(part, [*errors, *remarks], file)
+        else:
+            result.errors += errors
+            result.remarks += remarks
     if printed and not verify_diagnostics:
         result.text = "// -----\n\n".join(printed)
     return result
@@ -90,7 +100,7 @@ def _parts(source: str) -> list[str]:
     return parts
 
 
-def _process(source: str | bytes, file: str, steps: list[ModulePass]) -> str:
+def _process(source: str | bytes, file: str, steps: list[ModulePass], remarks: list[Remark]) -> str:
     context = create_context()
     if isinstance(source, bytes):
         module = parse_bytecode(source, context, file)
@@ -98,26 +108,27 @@ def _process(source: str | bytes, file: str, steps: list[ModulePass]) -> str:
         module = parse_text(source, context, file)
     if not steps or not isinstance(steps[0], VerifyQuantization):
         run_pipeline(module, [VerifyQuantization()])
-    run_pipeline(module, steps)
+    run_pipeline(module, steps, on_remark=lambda remark: remarks.append(remark.in_file(file)))
     return f"{module}\n"
 
 
-def _unexpected(part: str, errors: list[SubquantError], file: str) -> list[SubquantError]:
-    """Compare errors with the comments of a part; return what differs."""
+def _unexpected(part: str, found: list[SubquantError | Remark], file: str) -> list[SubquantError]:
+    """Compare errors and remarks with the comments of a part; return what differs."""
     expected = []
     for match in _EXPECTED.finditer(part):
         line = part.count("\n", 0, match.start()) + 1
-        offset = {None: 0, "above": -1, "below": 1}.get(match.group(1))
-        line += int(match.group(1)) if offset is None else offset
-        expected.append((line, match.group(2)))
+        offset = {None: 0, "above": -1, "below": 1}.get(match.group(2))
+        line += int(match.group(2)) if offset is None else offset
+        expected.append((match.group(1), line, match.group(3)))
     wrong: list[SubquantError] = []
-    for error in errors:
-        line = error.place.line if error.place else 0
-        met = next((e for e in expected if e[0] == line and e[1] in str(error)), None)
+    for diagnostic in found:
+        kind = "remark" if isinstance(diagnostic, Remark) else "error"
+        line = diagnostic.place.line if diagnostic.place else 0
+        met = next((e for e in expected if e[:2] == (kind, line) and e[2] in str(diagnostic)), None)
         if met is None:
-            wrong.append(InputError(f"unexpected error: {error}", Place(file, line, 1)))
+            wrong.append(InputError(f"unexpected {kind}: {diagnostic}", Place(file, line, 1)))
         else:
             expected.remove(met)
-    for line, text in expected:
-        wrong.append(InputError(f"expected error was not produced: {text}", Place(file, line, 1)))
+    for kind, line, text in expected:
+        wrong.append(InputError(f"expected {kind} was not produced: {text}", Place(file, line, 1)))
     return wrong

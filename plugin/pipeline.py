@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ._mlir import in_context_of, ir, passmanager, register_upstream_passes, translate_errors
-from .errors import UnsupportedError, UsageError
+from .errors import Remark, UnsupportedError, UsageError
 from .quantization import Rounding
 from .transforms import PASSES, load_pass
 from .transforms.base import ModulePass
@@ -113,6 +113,10 @@ def _create(name: str, options: str) -> ModulePass:
             if not re.fullmatch(r"-?\d+", value):
                 raise UsageError(f"option '{key}' of '{name}' must be an integer, got '{value}'")
             values[field.name] = int(value)
+        elif field.type == "bool":
+            if value not in ("true", "false"):
+                raise UsageError(f"option '{key}' of '{name}' must be true or false, got '{value}'")
+            values[field.name] = value == "true"
         else:
             values[field.name] = value
     return pass_class(**values)
@@ -122,6 +126,7 @@ def run_pipeline(
     module: ir.Module,
     passes: Sequence[ModulePass],
     on_pass: Callable[[ModulePass], None] | None = None,
+    on_remark: Callable[[Remark], None] | None = None,
 ) -> None:
     """Run passes on a module in place, and verify it after each.
 
@@ -129,6 +134,7 @@ def run_pipeline(
         module: the module.
         passes: what to run, in order.
         on_pass: called before each pass (for progress).
+        on_remark: called with what passes say on request (their options say which).
 
     Raises:
         SubquantError: from a pass, with its place.
@@ -138,7 +144,9 @@ def run_pipeline(
         if on_pass is not None:
             on_pass(step)
         with in_context_of(operation):
-            step.run(operation)
+            for remark in step.run(operation) or ():
+                if on_remark is not None:
+                    on_remark(remark)
             name = step.name or getattr(step, "text", "")
             with translate_errors(UnsupportedError, f"the module is not valid after '{name}'"):
                 operation.verify()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .._mlir import ir, passmanager, register_upstream_passes, rewrite, translate_errors
-from ..errors import UnsupportedError
+from ..errors import Remark, UnsupportedError
 
 __all__ = [
     "SIGNATURE_ATTRIBUTE",
@@ -40,8 +40,8 @@ class ModulePass(ABC):
     name: ClassVar[str] = ""
 
     @abstractmethod
-    def run(self, module: ir.Operation) -> None:
-        """Transform `module` in place."""
+    def run(self, module: ir.Operation) -> Sequence[Remark] | None:
+        """Transform `module` in place; return what there is to say about it, if anything."""
 
 
 @dataclass(frozen=True)
