@@ -169,7 +169,8 @@ def compile_pipeline(
     """
     division = "exact" if target == "vulkan" else "native"
     text = (
-        f"verify-quantization,lower-quant-casts{{rounding={rounding} division={division}}},"
+        "verify-quantization,canonicalize-reductions,"
+        f"lower-quant-casts{{rounding={rounding} division={division}}},"
         "convert-quantized-to-storage,lower-unranked-tensors,box-half-scalars,"
         f"legalize-integer-widths{{containers={containers}}}"
     )

@@ -27,6 +27,27 @@ Operations (generic form; each is pure):
     out (all 0). Super-blocks nest: the scales operand may be the result of another
     ``subquant.dequantize``.
 
+``subquant.reduce``, ``subquant.reduce_window``, ``subquant.select_and_scatter``
+    As StableHLO's operations of these names, attributes and regions included, with the semantics of
+    the approved RFC "StableHLO quantization for reduction ops": the body (of the last, ``scatter``)
+    may compute in another element type of the same kind, wider or narrower, and the results have
+    the element type of the inputs again, quantized ones with parameters of their own. StableHLO's
+    verifier wants the body's type for the results, and none narrower than the inputs'::
+
+        %sum = "subquant.reduce"(%x, %zero) ({
+        ^bb0(%a: tensor<i32>, %b: tensor<i32>):
+          %0 = stablehlo.add %a, %b : tensor<i32>
+          stablehlo.return %0 : tensor<i32>
+        }) {dimensions = array<i64: 1>} : (tensor<2x8xi8>, tensor<i8>) -> tensor<2xi8>
+
+    IRDL gives all values of a variadic operand one type, so reductions of several tensors have
+    names of their own: ``subquant.reduce_2`` to ``subquant.reduce_4``, ``subquant.reduce_window_2``
+    to ``subquant.reduce_window_4``. Their operands are the tensors, then the init values.
+
+    Attributes that StableHLO's operation may lack may be left out: ``window_strides``,
+    ``base_dilations``, ``window_dilations`` and ``padding``. The pass ``canonicalize-reductions``
+    writes them as StableHLO operations with explicit conversions.
+
 What an operation must fulfil is checked by the pass ``verify-quantization``, which says where and
 what; IRDL, which defines the dialect, only knows names and counts.
 """
@@ -38,11 +59,14 @@ from .._mlir import ext, ir
 
 __all__ = [
     "CASTS",
+    "MAX_REDUCED",
     "OPERAND_OPS",
+    "REDUCTIONS",
     "DequantizeCast",
     "DequantizeOp",
     "QuantizeCast",
     "QuantizeOp",
+    "SelectAndScatterOp",
     "StorageCast",
     "load",
 ]
@@ -95,8 +119,52 @@ class DequantizeOp(SubquantDialect.Operation, name="dequantize", traits=[ext.Pur
     zero_points: Optional[ext.Operand[Any]] = None  # noqa: UP045  (the wheel looks for Optional)
 
 
+def _reduction(name: str, attribute: str, count: int) -> Any:
+    """Define a reduction of `count` tensors: the tensors, then their init values."""
+    numbers = range(count)
+    annotations: dict[str, Any] = {f"input_{n}": ext.Operand[Any] for n in numbers}
+    annotations |= {f"init_value_{n}": ext.Operand[Any] for n in numbers}
+    annotations |= {attribute: Any}
+    annotations |= {f"output_{n}": ext.Result[Any] for n in numbers}
+    annotations |= {"body": ext.Region}
+    namespace = {"__annotations__": annotations, "__doc__": f"StableHLO's {name}.", **_HERE}
+    suffix = f"_{count}" if count > 1 else ""
+    return type(SubquantDialect.Operation)(
+        "".join(part.capitalize() for part in name.split("_")) + f"Op{suffix}",
+        (SubquantDialect.Operation,),
+        namespace,
+        name=name + suffix,
+        traits=[ext.Pure],
+    )
+
+
+_HERE = {"__module__": __name__}
+MAX_REDUCED = 4
+"""The number of tensors that one reduction may take."""
+
+_REDUCE = [_reduction("reduce", "dimensions", n + 1) for n in range(MAX_REDUCED)]
+_REDUCE_WINDOW = [
+    _reduction("reduce_window", "window_dimensions", n + 1) for n in range(MAX_REDUCED)
+]
+
+
+class SelectAndScatterOp(SubquantDialect.Operation, name="select_and_scatter", traits=[ext.Pure]):
+    """StableHLO's select_and_scatter."""
+
+    operand: ext.Operand[Any]
+    source: ext.Operand[Any]
+    init_value: ext.Operand[Any]
+    output: ext.Result[Any]
+    select: ext.Region
+    scatter: ext.Region
+
+
 CASTS = ("subquant.qcast", "subquant.dcast", "subquant.scast")
 OPERAND_OPS = ("subquant.quantize", "subquant.dequantize")
+REDUCTIONS = {operation.OPERATION_NAME: "stablehlo.reduce" for operation in _REDUCE}
+REDUCTIONS |= {operation.OPERATION_NAME: "stablehlo.reduce_window" for operation in _REDUCE_WINDOW}
+REDUCTIONS |= {"subquant.select_and_scatter": "stablehlo.select_and_scatter"}
+"""Operation name to the StableHLO operation whose operands, attributes and regions it has."""
 
 
 def load() -> None:

@@ -14,6 +14,7 @@ __all__ = ["PASSES", "load_pass"]
 
 PASSES: dict[str, str] = {
     "verify-quantization": "check quantized types and subquant operations against the RFC's rules",
+    "canonicalize-reductions": "write the implicit conversions of reductions as operations",
     "lower-quant-casts": "lower qcast, dcast, quantize and dequantize to linalg and arith",
     "convert-quantized-to-storage": "turn quantized values and signatures into storage tensors",
     "lower-unranked-tensors": "turn unranked tensors into a flat tensor and a shape tensor",

@@ -36,6 +36,7 @@ from ..dialects.quant import (
 from ..errors import VerificationError
 from ..quantization import QuantizationParameters
 from .base import ModulePass, walk
+from .reduction_rules import REDUCTION_CHECKS
 
 __all__ = ["VerifyQuantization", "check_type"]
 
@@ -462,4 +463,5 @@ _OPERATION_CHECKS = {
     "subquant.scast": _check_scast,
     "subquant.quantize": _check_operand_op,
     "subquant.dequantize": _check_operand_op,
+    **REDUCTION_CHECKS,
 }

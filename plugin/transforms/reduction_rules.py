@@ -1,0 +1,321 @@
+"""The rules of the reductions in the dialect ``subquant``, from the approved RFC.
+
+StableHLO's verifier knows them for its own operations and refuses the RFC's result types, so the
+operations of ``subquant`` are checked here, as a part of ``verify-quantization``. For each tensor
+with its element type ``T``, the body's ``E`` and the result's ``R``:
+
+1. all inputs have one shape; an init value is a tensor without axes with elements ``T``
+2. the body is ``(E..., E...) -> E...`` on tensors without axes, ends in ``stablehlo.return``
+3. ``T`` and ``E`` are of one kind (integer, floating-point, complex, quantized), and quantized ones
+   have one expressed type: the RFC's conversions (A), (F), (G) and (H); wider or narrower
+4. ``T`` and ``R`` are equal but for scale and zero point ("baseline element type")
+5. quantized types are per-tensor
+6. result shapes follow from dimensions and windows as in StableHLO's specification
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._mlir import ir
+from ..dialects.quant import array_of_dense, element_type, is_quantized, parameters_of
+from ..dialects.subquant import REDUCTIONS
+from ..errors import VerificationError
+
+__all__ = ["REDUCTION_CHECKS", "kind_of"]
+
+Extents = list[int | None]
+
+
+def kind_of(type_: ir.Type) -> str:
+    """Return what sort of number an element type is, "" for none."""
+    if is_quantized(type_):
+        return "quantized"
+    if isinstance(type_, ir.IntegerType):
+        return "boolean" if type_.width == 1 else "integer"
+    if isinstance(type_, ir.FloatType):
+        return "floating-point"
+    return "complex" if isinstance(type_, ir.ComplexType) else ""
+
+
+# -- operations -----------------------------------------------------------------------------------
+
+
+def _check_reduce(op: Any) -> None:
+    shape = _check_inputs(op)
+    dimensions = _integers(op, "dimensions", len(shape), None)
+    if len(set(dimensions)) != len(dimensions) or any(
+        not 0 <= axis < len(shape) for axis in dimensions
+    ):
+        raise VerificationError(
+            f"attribute 'dimensions' must name axes of 0 to {len(shape) - 1}, each once, got "
+            f"{list(dimensions)}",
+            op,
+        )
+    left = [extent for axis, extent in enumerate(shape) if axis not in dimensions]
+    _check_results(op, left)
+
+
+def _check_reduce_window(op: Any) -> None:
+    shape = _check_inputs(op)
+    _check_results(op, _window_counts(op, shape))
+
+
+def _check_select_and_scatter(op: Any) -> None:
+    operand, source, init = (value.type for value in op.operands)
+    shape = _extents(operand, "operand", op)
+    counts = _window_counts(op, shape)
+    _check_shape(_extents(source, "source", op), counts, "source", op)
+    _check_element(source, operand, "source", "operand", op)
+    _check_init(init, operand, "init value", "operand", op)
+    selected = [element_type(operand)]
+    returned = _check_body(op, 0, "select", selected, selected)
+    if returned != [ir.IntegerType.get_signless(1)]:
+        raise VerificationError(f"select must return 'tensor<i1>', got '{returned[0]}'", op)
+    arguments = _arguments_of(op, 1, "scatter", 1)
+    _check_conversion(element_type(operand), arguments[0], "operand", "scatter", op)
+    returned = _check_body(op, 1, "scatter", arguments, arguments)
+    _check_returns(returned, arguments, "scatter", op)
+    result = op.results[0].type
+    _check_shape(_extents(result, "result", op), shape, "result", op)
+    _check_baseline(element_type(result), element_type(operand), "result", "operand", op)
+
+
+_CHECKS: dict[str, Callable[[Any], None]] = {
+    "stablehlo.reduce": _check_reduce,
+    "stablehlo.reduce_window": _check_reduce_window,
+    "stablehlo.select_and_scatter": _check_select_and_scatter,
+}
+REDUCTION_CHECKS = {name: _CHECKS[like] for name, like in REDUCTIONS.items()}
+
+
+# -- operands and results -------------------------------------------------------------------------
+
+
+def _check_inputs(op: Any) -> Extents:
+    """Check operands and body of a (windowed) reduction; return the shape of the inputs."""
+    count = len(op.operands) // 2
+    types = [value.type for value in op.operands]
+    shape = _extents(types[0], "input 0", op)
+    for number in range(count):
+        what = f"input {number}"
+        _check_shape(_extents(types[number], what, op), shape, what, op)
+        _check_init(types[count + number], types[number], f"init value {number}", what, op)
+    arguments = _arguments_of(op, 0, "body", count)
+    for number, argument in enumerate(arguments):
+        _check_conversion(element_type(types[number]), argument, f"input {number}", "body", op)
+    returned = _check_body(op, 0, "body", arguments, arguments)
+    _check_returns(returned, arguments, "body", op)
+    return shape
+
+
+def _check_results(op: Any, shape: Extents) -> None:
+    for number, result in enumerate(op.results):
+        what = f"result {number}"
+        _check_shape(_extents(result.type, what, op), shape, what, op)
+        input_type = element_type(op.operands[number].type)
+        _check_baseline(element_type(result.type), input_type, what, f"input {number}", op)
+
+
+def _extents(type_: Any, what: str, op: Any) -> Extents:
+    if not isinstance(type_, ir.RankedTensorType):
+        raise VerificationError(f"{what} must be a ranked tensor, got '{type_}'", op)
+    element = type_.element_type
+    if not kind_of(element):
+        raise VerificationError(
+            f"{what} must have integer, floating-point, complex or quantized elements, got "
+            f"'{element}'",
+            op,
+        )
+    _check_per_tensor(element, what, op)
+    return [None if type_.is_dynamic_dim(a) else int(n) for a, n in enumerate(type_.shape)]
+
+
+def _check_per_tensor(element: ir.Type, what: str, op: Any) -> None:
+    parameters = parameters_of(element, op)
+    if parameters is not None and parameters.granularity != "per-tensor":
+        raise VerificationError(
+            f"{what} has a {parameters.granularity} type; a reduction takes per-tensor types, "
+            "requantize first",
+            op,
+        )
+
+
+def _check_shape(found: Extents, expected: Extents, what: str, op: Any) -> None:
+    fits = len(found) == len(expected) and all(
+        f is None or e is None or f == e for f, e in zip(found, expected, strict=True)
+    )
+    if not fits:
+        raise VerificationError(
+            f"{what} must have the shape {_dims(expected)}, got {_dims(found)}", op
+        )
+
+
+def _dims(shape: Extents) -> str:
+    return "x".join("?" if n is None else str(n) for n in shape) or "scalar"
+
+
+def _check_element(type_: Any, expected: Any, what: str, whose: str, op: Any) -> None:
+    found, wanted = element_type(type_), element_type(expected)
+    if found != wanted:
+        raise VerificationError(
+            f"{what} must have the element type '{wanted}' of {whose}, got '{found}'", op
+        )
+
+
+def _check_init(type_: Any, input_type: Any, what: str, whose: str, op: Any) -> None:
+    _check_shape(_extents(type_, what, op), [], what, op)
+    _check_element(type_, input_type, what, whose, op)
+
+
+def _check_conversion(source: ir.Type, target: ir.Type, what: str, region: str, op: Any) -> None:
+    if source == target:
+        return
+    found, wanted = kind_of(source), kind_of(target)
+    if found != wanted:
+        raise VerificationError(
+            f"{what} has {found} elements '{source}' and {region} takes {wanted or 'other'} "
+            f"elements '{target}'; expected one kind",
+            op,
+        )
+    if found == "quantized" and source.expressed_type != target.expressed_type:
+        raise VerificationError(
+            f"{what} has the expressed type '{source.expressed_type}' and {region} takes "
+            f"'{target.expressed_type}'; expected one expressed type",
+            op,
+        )
+
+
+def _check_baseline(result: ir.Type, source: ir.Type, what: str, whose: str, op: Any) -> None:
+    if result == source:
+        return
+    found, wanted = parameters_of(result, op), parameters_of(source, op)
+    if (
+        found is not None
+        and wanted is not None
+        and (found.storage, found.expressed) == (wanted.storage, wanted.expressed)
+    ):
+        return
+    but_for = " but for scale and zero point" if wanted is not None else ""
+    raise VerificationError(
+        f"{what} must have the element type '{source}' of {whose}{but_for}, got '{result}'; a "
+        "result of the body's type is what the operation of stablehlo gives",
+        op,
+    )
+
+
+# -- regions --------------------------------------------------------------------------------------
+
+
+def _arguments_of(op: Any, region: int, what: str, count: int) -> list[ir.Type]:
+    """The element types of the first `count` block arguments, which the last ones repeat."""
+    blocks = list(op.regions[region])
+    found = len(blocks[0].arguments) if blocks else 0
+    if len(blocks) != 1 or found != 2 * count:
+        raise VerificationError(
+            f"{what} must have one block with {2 * count} arguments, got {len(blocks)} blocks"
+            + (f" with {found} arguments" if len(blocks) == 1 else ""),
+            op,
+        )
+    elements = []
+    for number, argument in enumerate(blocks[0].arguments):
+        shape = _extents(argument.type, f"argument {number} of {what}", op)
+        _check_shape(shape, [], f"argument {number} of {what}", op)
+        elements.append(argument.type.element_type)
+    return elements[:count]
+
+
+def _check_body(
+    op: Any, region: int, what: str, left: list[ir.Type], right: list[ir.Type]
+) -> list[ir.Type]:
+    """Check a region's arguments and terminator; return the element types that it returns."""
+    _arguments_of(op, region, what, len(left))
+    block = op.regions[region].blocks[0]
+    for number, (argument, element) in enumerate(
+        zip(block.arguments, [*left, *right], strict=True)
+    ):
+        _check_element(argument.type, element, f"argument {number} of {what}", "its tensor", op)
+    operations = list(block.operations)
+    if not operations or operations[-1].operation.name != "stablehlo.return":
+        raise VerificationError(f"{what} must end in 'stablehlo.return'", op)
+    values = list(operations[-1].operands)
+    if len(values) != len(left):
+        raise VerificationError(
+            f"{what} must return {len(left)} values, got {len(values)}", operations[-1]
+        )
+    for number, value in enumerate(values):
+        shape = _extents(value.type, f"value {number}", operations[-1])
+        _check_shape(shape, [], f"value {number}", operations[-1])
+    return [element_type(value.type) for value in values]
+
+
+def _check_returns(
+    returned: Sequence[ir.Type], arguments: Sequence[ir.Type], what: str, op: Any
+) -> None:
+    for number, (found, expected) in enumerate(zip(returned, arguments, strict=True)):
+        if found != expected:
+            raise VerificationError(
+                f"{what} must return the element type '{expected}' of its argument {number}, got "
+                f"'{found}'",
+                op,
+            )
+
+
+# -- windows --------------------------------------------------------------------------------------
+
+
+def _integers(op: Any, name: str, rank: int, default: int | None) -> tuple[int, ...]:
+    """An attribute ``array<i64: ...>`` with an entry for each axis, all `default` if left out.
+
+    Without a default, the attribute is not about each axis.
+    """
+    if name not in op.attributes:
+        assert default is not None  # IRDL requires the attributes that have none
+        return (default,) * rank
+    attribute = op.attributes[name]
+    if not isinstance(attribute, ir.DenseI64ArrayAttr):
+        raise VerificationError(
+            f"attribute '{name}' must be array<i64: ...>, got '{attribute}'", op
+        )
+    found = tuple(int(entry) for entry in attribute)
+    if default is not None and (len(found) != rank or min(found, default=1) < 1):
+        raise VerificationError(
+            f"attribute '{name}' must have a positive entry for each of the {rank} axes, got "
+            f"{list(found)}",
+            op,
+        )
+    return found
+
+
+def _window_counts(op: Any, shape: Extents) -> Extents:
+    """The number of windows along each axis."""
+    rank = len(shape)
+    sizes = _integers(op, "window_dimensions", rank, 1)
+    strides = _integers(op, "window_strides", rank, 1)
+    base = window = (1,) * rank
+    if op.name != "subquant.select_and_scatter":
+        base = _integers(op, "base_dilations", rank, 1)
+        window = _integers(op, "window_dilations", rank, 1)
+    padding = [(0, 0)] * rank
+    if "padding" in op.attributes:
+        attribute = op.attributes["padding"]
+        if not (
+            isinstance(attribute, ir.DenseIntElementsAttr)
+            and list(attribute.type.shape) == [rank, 2]
+        ):
+            raise VerificationError(
+                f"attribute 'padding' must be dense with the shape {rank}x2, got '{attribute}'", op
+            )
+        padding = [(int(low), int(high)) for low, high in array_of_dense(attribute)]
+    counts: Extents = []
+    for axis, extent in enumerate(shape):
+        if extent is None:
+            counts.append(None)
+            continue
+        dilated = 0 if extent == 0 else (extent - 1) * base[axis] + 1
+        padded = dilated + sum(padding[axis])
+        reach = (sizes[axis] - 1) * window[axis] + 1
+        empty = padded <= 0 or reach > padded
+        counts.append(0 if empty else (padded - reach) // strides[axis] + 1)
+    return counts
