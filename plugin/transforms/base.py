@@ -158,10 +158,65 @@ def make_loops_explicit(operations: list[Any], applies: Callable[[ir.Type], bool
         if any(applies(value.type) for value in (*op.operands, *op.results)):
             register_upstream_passes()
             root = operations[0].parent.operation
+            bodies = _take_scalar_bodies(operations, applies)
+            manager = passmanager.PassManager.parse(_TO_LOOPS)
+            manager.enable_verifier(not bodies)
             with translate_errors(UnsupportedError, "cannot write the module as loops"):
-                passmanager.PassManager.parse(_TO_LOOPS).run(root)
+                manager.run(root)
+            _put_scalar_bodies(root, bodies)
             return True
     return False
+
+
+_KEEPS_SCALAR_BODY = frozenset(
+    (
+        "stablehlo.all_reduce",
+        "stablehlo.reduce_scatter",
+        "stablehlo.scatter",
+        "stablehlo.select_and_scatter",
+        "stablehlo.sort",
+    )
+)
+"""Operations that upstream does not write as loops, and IREE only with StableHLO in their bodies.
+
+Upstream writes the operations inside them as loops over one element, which IREE refuses.
+"""
+_BODY_NUMBER = "subquant.body"
+
+
+def _take_scalar_bodies(operations: list[Any], applies: Callable[[ir.Type], bool]) -> list[Any]:
+    """Move bodies out of the module that must stay as they are; return what holds them.
+
+    A body with a value whose type `applies` accepts stays: the caller has to see it.
+    """
+    holders: list[Any] = []
+    for op in operations:
+        if op.name not in _KEEPS_SCALAR_BODY:
+            continue
+        inside = [op, *walk(op)]
+        values = [argument for r in op.regions for b in r for argument in b.arguments]
+        values += [value for inner in inside[1:] for value in (*inner.operands, *inner.results)]
+        if any(applies(value.type) for value in values):
+            continue
+        with op.context, op.location:
+            holder = ir.Operation.create("subquant_body.holder", regions=len(op.regions), ip=False)
+            number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), len(holders))
+        for old, new in zip(op.regions, holder.regions, strict=True):
+            old.blocks[0].append_to(new)
+        op.attributes[_BODY_NUMBER] = number
+        holders.append(holder)
+    return holders
+
+
+def _put_scalar_bodies(root: Any, holders: list[Any]) -> None:
+    if not holders:
+        return
+    for op in walk(root):
+        if _BODY_NUMBER in op.attributes:
+            holder = holders[op.attributes[_BODY_NUMBER].value]
+            del op.attributes[_BODY_NUMBER]
+            for old, new in zip(holder.regions, op.regions, strict=True):
+                old.blocks[0].append_to(new)
 
 
 _TO_LOOPS = (
