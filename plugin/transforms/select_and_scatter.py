@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from .._mlir import ir
+from ..dialects.quant import dense_of_array, parameters_of, storage_mlir_type
 from ..errors import UnsupportedError
 from .base import Builder
 
@@ -76,23 +77,13 @@ def expand_select_and_scatter(op: Any, source: Any, init_value: Any) -> Any:
 
 def _select(build: Builder, op: Any, operand: Any, shape: list[int]) -> Any:
     """The number of each window's selected element, for padding alone the number of elements."""
-    total, rank = math.prod(shape), len(shape)
+    total = math.prod(shape)
     flat_type = ir.RankedTensorType.get([total], build.i32)
     iota_dimension = {"iota_dimension": ir.IntegerAttr.get(build.i64, 0)}
     numbers = build.op("stablehlo.iota", [], flat_type, iota_dimension)
-    any_element = build.op(  # what padding holds does not matter
-        "stablehlo.slice",
-        [operand],
-        ir.RankedTensorType.get([1] * rank, operand.type.element_type),
-        {
-            "start_indices": ir.DenseI64ArrayAttr.get([0] * rank),
-            "limit_indices": ir.DenseI64ArrayAttr.get([1] * rank),
-            "strides": ir.DenseI64ArrayAttr.get([1] * rank),
-        },
-    )
     counts = [int(extent) for extent in op.operands[1].type.shape]
-    operands = [operand, _reshape(build, numbers, shape), _reshape(build, any_element, [])]
-    operands.append(_splat(build, _PADDING, []))
+    operands = [operand, _reshape(build, numbers, shape)]
+    operands += [_any_constant(build, operand.type.element_type), _splat(build, _PADDING, [])]
     names = ("window_dimensions", "window_strides", "padding")
     window = ir.Operation.create(
         "stablehlo.reduce_window",
@@ -162,6 +153,22 @@ def _scatter(build: Builder, op: Any, selected: Any, source: Any, start: Any) ->
 def _splat(build: Builder, value: int, shape: list[int]) -> Any:
     type_ = ir.RankedTensorType.get(shape, build.i32)
     attribute = ir.DenseElementsAttr.get(np.array([value], np.int32), type=type_)
+    return build.op("stablehlo.constant", [], type_, {"value": attribute})
+
+
+def _any_constant(build: Builder, element: Any) -> Any:
+    """A scalar constant; what padding holds does not matter."""
+    type_ = ir.RankedTensorType.get([], element)
+    parameters = parameters_of(element)
+    if parameters is not None:
+        storage = storage_mlir_type(parameters.storage)
+        attribute: ir.Attribute = dense_of_array(parameters.zero_points.reshape(()), storage)
+    elif isinstance(element, ir.ComplexType):
+        attribute = ir.Attribute.parse(f"dense<(0.0, 0.0)> : {type_}")
+    elif isinstance(element, ir.IntegerType):
+        attribute = ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(element, 0))
+    else:
+        attribute = ir.DenseElementsAttr.get_splat(type_, ir.FloatAttr.get(element, 1.0))
     return build.op("stablehlo.constant", [], type_, {"value": attribute})
 
 
