@@ -1,0 +1,151 @@
+"""Cases, what comes of them, and how results are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from .oracle import Golden, goldens
+from .program import Array, Program
+
+__all__ = [
+    "PASSING", "Case", "Kind", "Outcome", "Prepared", "Status", "compare", "prepare", "programs_cases",
+]  # fmt: skip
+
+Kind = Literal["run", "lower", "verdict"]
+Status = Literal["pass", "legalized", "refused", "wrong", "unsupported", "error", "crash"]
+
+PASSING: frozenset[str] = frozenset(("pass", "legalized", "refused"))
+"""``pass``: as it must be; ``legalized``: lowered, and not executable on one device; ``refused``:
+a valid input that subquant refuses with a located error, where that is allowed."""
+
+SYMBOL = "SUBQUANT_CASE"
+"""The name of the function in a case's text, replaced when cases are put into one module."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a case needs to run.
+
+    Args:
+        text: the function (of the name `SYMBOL`), or the module of a verdict.
+        inputs: an array for each argument.
+        goldens: what each result must be.
+    """
+
+    text: str
+    inputs: list[Array] = field(default_factory=list)
+    goldens: list[Golden] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to check.
+
+    Args:
+        name: ``suite/add/i8-i8-to-i8``, ``stablehlo/add_qi8:main``, ``llvm/invalid.mlir:3``.
+        op: the row of the table.
+        kind: ``run``: compile, run twice, compare; ``lower``: only lower it, no quantized type may
+            be left; ``verdict``: accept or refuse as `expected_errors` says.
+        program: the program of the suite, from which the rest is made on demand.
+        prepared: text, inputs and goldens of the other groups.
+        expected_errors: for a verdict, the lines on which an error is expected; None if the text
+            must be accepted.
+        place: the file and line of a verdict's text, for its errors.
+    """
+
+    name: str
+    op: str
+    kind: Kind = "run"
+    program: Program | None = None
+    prepared: Prepared | None = None
+    expected_errors: tuple[int, ...] | None = None
+    place: str = "-"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a case on a device.
+
+    Args:
+        name, op, device: of the case.
+        status: see `PASSING`; ``wrong``: other numbers; ``unsupported``: a located refusal;
+            ``error``: another error of subquant or IREE; ``crash``: the process ended.
+        elements: how many elements were compared.
+        near_ties: how many of them are the other side of a near tie.
+        message: what is wrong.
+        seconds: of the case, or its share of a module that holds several.
+    """
+
+    name: str
+    op: str
+    device: str
+    status: Status
+    elements: int = 0
+    near_ties: int = 0
+    message: str = ""
+    seconds: float = 0.0
+
+    @property
+    def passes(self) -> bool:
+        """True unless something is to be mended."""
+        return self.status in PASSING
+
+
+def programs_cases(programs: list[Program]) -> list[Case]:
+    """Return the cases of the suite's programs."""
+    return [
+        Case(f"suite/{p.name}", p.op, "run" if p.runs else "lower", program=p) for p in programs
+    ]
+
+
+def prepare(case: Case) -> Prepared:
+    """Return a case's text, inputs and goldens; those of the suite are computed here."""
+    if case.prepared is not None:
+        return case.prepared
+    assert case.program is not None
+    inputs = case.program.make_inputs()
+    wanted = goldens(case.program, inputs) if case.program.runs else []
+    return Prepared(case.program.text(SYMBOL), inputs, wanted)
+
+
+def compare(got: Array, golden: Golden) -> tuple[int, str]:
+    """Compare a result with its golden.
+
+    Returns:
+        The number of near ties that went the other way, and what is wrong ("" if nothing is).
+    """
+    value = golden.value
+    if got.shape != value.shape or got.dtype != value.dtype:
+        return 0, (f"expected shape {value.shape} of {value.dtype}, got {got.shape} of {got.dtype}")
+    ties = 0
+    if golden.neighbour is not None:
+        wrong = (got != value) & (got != golden.neighbour)
+        ties = int(np.count_nonzero(~wrong & (got != value)))
+    elif golden.bound is not None:
+        wide, expected = got.astype(np.float64), value.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            near = np.abs(wide - expected) <= golden.bound
+        wrong = ~(near | (wide == expected) | (np.isnan(wide) & np.isnan(expected)))
+    elif value.dtype.kind in "iub":
+        wrong = got != value
+    else:
+        bits = np.dtype(f"u{value.dtype.itemsize}")
+        both_nan = np.isnan(got.astype(np.float64)) & np.isnan(value.astype(np.float64))
+        left, right = (np.ascontiguousarray(a).view(bits).reshape(a.shape) for a in (got, value))
+        wrong = (left != right) & ~both_nan
+    count = int(np.count_nonzero(wrong))
+    if not count:
+        return ties, ""
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    text = (
+        f"{count} of {value.size} elements differ, the first at {list(index)}: expected "
+        f"{value[index]}, got {got[index]}"
+    )
+    if golden.real is not None:
+        text += f" (before rounding {golden.real[index]:.9g})"
+    elif golden.bound is not None:
+        text += f" (accepted difference {golden.bound[index]:.3g})"
+    return ties, text

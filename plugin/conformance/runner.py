@@ -1,0 +1,365 @@
+"""Run cases on devices, in processes of their own, several cases in one module.
+
+IREE's compiler takes most of the time and starts anew for each module, so cases are put together;
+if such a module is refused, its halves are tried, down to the case that is to blame. A process
+that ends, because MLIR's parser or a driver crashed, is an outcome of the case and not of the run.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import re
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import SubquantError, UnsupportedError
+from .cases import SYMBOL, Case, Outcome, Prepared, Status, compare, prepare
+from .oracle import quantize_real
+from .program import DTYPES, Array, Program, Quantized
+
+__all__ = ["BATCH", "DEVICES", "run_cases", "save_case"]
+
+BATCH = 12
+"""How many cases one module holds."""
+
+DEVICES = ("llvm-cpu", "vulkan", "interpreter")
+"""Where cases run: two targets of subquant, and StableHLO's reference interpreter, which runs the
+float form of the suite's programs and so checks the oracle."""
+
+BATCH_SECONDS = 900
+"""After this long a process is ended, and its cases are tried one by one."""
+
+Progress = Callable[[Outcome], None]
+
+
+def run_cases(
+    cases: Sequence[Case], device: str, jobs: int, progress: Progress | None = None
+) -> list[Outcome]:
+    """Run cases on a device.
+
+    Args:
+        cases: what to run.
+        device: one of `DEVICES`, or an IREE device URI.
+        jobs: how many processes to use.
+        progress: called with each outcome, in the order in which they come.
+
+    Returns:
+        The outcomes, in the order of the cases. Cases that do not apply to the device have none.
+    """
+    chosen = [case for case in cases if _applies(case, device)]
+    outcomes: dict[str, Outcome] = {}
+    with tempfile.TemporaryDirectory(prefix="subquant-") as folder:
+        for outcome in _Pool(device, max(jobs, 1), Path(folder)).run(_batches(chosen)):
+            outcomes[outcome.name] = outcome
+            if progress is not None:
+                progress(outcome)
+    return [outcomes[case.name] for case in chosen if case.name in outcomes]
+
+
+def _applies(case: Case, device: str) -> bool:
+    if case.kind != "run":  # the same for every device: done once
+        return device == "llvm-cpu"
+    return device != "interpreter" or case.program is None or case.program.interpreted
+
+
+def _batches(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
+    """Cases of one kind together: what fails, fails together, and executables stay small."""
+    by_kind: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        by_kind.setdefault((case.kind, case.op if case.program is None else "suite"), []).append(
+            case
+        )
+    return [
+        tuple(group[start : start + BATCH])
+        for group in by_kind.values()
+        for start in range(0, len(group), BATCH)
+    ]
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Worker:
+    process: Any
+    connection: Any
+    log: Path
+    batch: tuple[Case, ...] = ()
+    started: float = 0.0
+
+
+@dataclass
+class _Pool:
+    """Processes that take batches; one that ends is replaced, and its batch split."""
+
+    device: str
+    jobs: int
+    folder: Path
+    workers: list[_Worker] = field(default_factory=list)
+
+    def run(self, batches: Iterable[tuple[Case, ...]]) -> Iterable[Outcome]:
+        waiting = deque(batches)
+        count = min(self.jobs, len(waiting))
+        try:
+            self.workers = [self._start() for _ in range(count)]
+            while waiting or any(worker.batch for worker in self.workers):
+                for worker in self.workers:
+                    if not worker.batch and waiting:
+                        self._give(worker, waiting.popleft())
+                for worker in self._ready():
+                    yield from self._take(worker, waiting)
+        finally:
+            for worker in self.workers:
+                worker.connection.close()
+                worker.process.terminate()
+                worker.process.join()
+
+    def _start(self) -> _Worker:
+        context = multiprocessing.get_context("spawn")  # threads of drivers do not survive a fork
+        ours, theirs = context.Pipe()
+        handle, log = tempfile.mkstemp(dir=self.folder)
+        os.close(handle)
+        process = context.Process(target=_work, args=(theirs, self.device, log), daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(process, ours, Path(log))
+
+    def _give(self, worker: _Worker, batch: tuple[Case, ...]) -> None:
+        worker.batch, worker.started = batch, time.monotonic()
+        try:
+            worker.connection.send(batch)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the end of the process is noticed by `_take`
+
+    def _ready(self) -> list[_Worker]:
+        busy = {worker.connection: worker for worker in self.workers if worker.batch}
+        ready = multiprocessing.connection.wait(list(busy), timeout=1.0)
+        late = [w for w in busy.values() if time.monotonic() - w.started > BATCH_SECONDS]
+        for worker in late:
+            worker.process.kill()
+        return [busy[connection] for connection in ready]  # type: ignore[index]
+
+    def _take(self, worker: _Worker, waiting: deque[tuple[Case, ...]]) -> Iterable[Outcome]:
+        batch, worker.batch = worker.batch, ()
+        try:
+            outcomes: list[Outcome] = worker.connection.recv()
+            return outcomes
+        except (EOFError, ConnectionResetError):
+            worker.process.join()
+        status = worker.process.exitcode
+        words = worker.log.read_text(errors="replace").strip().splitlines()
+        worker.connection.close()
+        fresh = self._start()
+        worker.process, worker.connection, worker.log = fresh.process, fresh.connection, fresh.log
+        if len(batch) > 1:
+            waiting.extend((case,) for case in batch)
+            return []
+        case = batch[0]
+        how = f"signal {-status}" if status and status < 0 else f"status {status}"
+        message = f"the process ended ({how}): {words[0] if words else 'no message'}"
+        return [Outcome(case.name, case.op, self.device, "crash", message=message)]
+
+
+def _work(connection: Any, device: str, log: str) -> None:
+    """The loop of a process: batches in, outcomes out. What it prints is kept for a crash."""
+    handle = os.open(log, os.O_WRONLY | os.O_TRUNC)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    runner = _Runner(device)
+    while True:
+        try:
+            batch = connection.recv()
+        except (EOFError, KeyboardInterrupt):
+            return
+        connection.send(runner.run(batch))
+
+
+# -- one process ----------------------------------------------------------------------------------
+
+
+class _Runner:
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._handle: Any = None
+
+    def run(self, batch: Sequence[Case]) -> list[Outcome]:
+        if self.device == "interpreter":
+            return [self._timed(case, self._interpret) for case in batch]
+        if batch[0].kind == "lower":
+            return [self._timed(case, _lower) for case in batch]
+        if batch[0].kind == "verdict":
+            return [self._timed(case, _verdict) for case in batch]
+        return self._run([(case, prepare(case)) for case in batch])
+
+    def _timed(self, case: Case, check: Callable[[Case, str], Outcome]) -> Outcome:
+        start = time.monotonic()
+        outcome = check(case, self.device)
+        return replace(outcome, seconds=time.monotonic() - start)
+
+    def _run(self, batch: list[tuple[Case, Prepared]]) -> list[Outcome]:
+        from ..runtime import Executable
+
+        start = time.monotonic()
+        try:
+            executable = Executable(self._compile(batch), self._device())
+        except SubquantError as error:
+            if len(batch) == 1:
+                return [_failure(batch[0][0], self.device, error)]
+            middle = len(batch) // 2
+            return [*self._run(batch[:middle]), *self._run(batch[middle:])]
+        outcomes = []
+        for number, (case, prepared) in enumerate(batch):
+            outcomes.append(self._call(case, prepared, executable[f"case_{number}"]))
+        share = (time.monotonic() - start) / len(batch)
+        return [replace(outcome, seconds=share) for outcome in outcomes]
+
+    def _device(self) -> Any:
+        from ..runtime import Device
+
+        if self._handle is None:
+            self._handle = Device(self.device)
+        return self._handle
+
+    def _compile(self, batch: list[tuple[Case, Prepared]]) -> bytes:
+        from ..compiler import CompileOptions, compile_to_bytes
+
+        device = self._device()
+        options = CompileOptions()
+        if device.is_vulkan:
+            options = CompileOptions(target="vulkan", vulkan_target=device.vulkan_target)
+        texts = [p.text.replace(SYMBOL, f"case_{n}") for n, (_, p) in enumerate(batch)]
+        return compile_to_bytes("\n".join(texts), options, reproducer=os.devnull)
+
+    def _call(self, case: Case, prepared: Prepared, function: Any) -> Outcome:
+        try:
+            first = function.invoke(prepared.inputs)
+            second = function.invoke(prepared.inputs)
+        except SubquantError as error:
+            return _failure(case, self.device, error)
+        for number, (one, other) in enumerate(zip(first, second, strict=True)):
+            if one.tobytes() != other.tobytes():
+                message = f"result {number} of a second call is not that of the first"
+                return Outcome(case.name, case.op, self.device, "wrong", message=message)
+        return _judge(case, self.device, first, prepared)
+
+    def _interpret(self, case: Case, device: str) -> Outcome:
+        from .interpreter import interpret
+
+        prepared = prepare(case)
+        try:
+            if case.program is None:
+                results = interpret(prepared.text.replace(SYMBOL, "main"), prepared.inputs)
+            else:
+                results = _interpret_program(case.program, prepared.inputs)
+        except SubquantError as error:
+            return _failure(case, device, error)
+        return _judge(case, device, results, prepared)
+
+
+def _interpret_program(program: Program, inputs: list[Array]) -> list[Array]:
+    """Run the float form on dequantized inputs, and quantize its results."""
+    from .interpreter import interpret
+    from .oracle import real_inputs
+
+    reals = interpret(program.float_text(), real_inputs(program, inputs))
+    results = []
+    for tensor, real in zip(program.results, reals, strict=True):
+        if isinstance(tensor.element, Quantized):
+            results.append(quantize_real(real, tensor.element).value)
+        else:
+            results.append(real.astype(DTYPES[tensor.element]))
+    return results
+
+
+def _judge(case: Case, device: str, results: list[Array], prepared: Prepared) -> Outcome:
+    elements = near_ties = 0
+    messages = []
+    for number, (got, golden) in enumerate(zip(results, prepared.goldens, strict=True)):
+        ties, message = compare(got, golden)
+        elements += golden.value.size
+        near_ties += ties
+        if message:
+            messages.append(f"result {number}: {message}")
+    status: Status = "wrong" if messages else "pass"
+    return Outcome(case.name, case.op, device, status, elements, near_ties, "; ".join(messages))
+
+
+def _failure(case: Case, device: str, error: SubquantError) -> Outcome:
+    located = error.place is not None and error.place.line > 0
+    status: Status = "error"
+    if isinstance(error, UnsupportedError) and located:
+        status = "unsupported"
+    return Outcome(case.name, case.op, device, status, message=str(error).splitlines()[0])
+
+
+def _lower(case: Case, device: str) -> Outcome:
+    """Lower a case up to the hand-off; nothing quantized may be left."""
+    from ..compiler import compile_to_bytes
+
+    text = prepare(case).text.replace(SYMBOL, "main")
+    try:
+        lowered = compile_to_bytes(text, emit="mlir").decode()
+    except SubquantError as error:
+        return _failure(case, device, error)
+    left = re.search(r"!quant[.<][^\n]*", re.sub(r"subquant\.function_type = [^\n]*", "", lowered))
+    if left is not None:
+        message = f"a quantized type is left: {left.group()[:120]}"
+        return Outcome(case.name, case.op, device, "wrong", message=message)
+    return Outcome(case.name, case.op, device, "legalized")
+
+
+def _verdict(case: Case, device: str) -> Outcome:
+    """Accept or refuse a text as its ``expected-error`` comments say."""
+    from ..compiler import compile_to_bytes
+
+    def outcome(status: Status, message: str = "") -> Outcome:
+        return Outcome(case.name, case.op, device, status, message=message)
+
+    try:
+        compile_to_bytes(prepare(case).text, emit="mlir")
+    except SubquantError as error:
+        first = str(error).splitlines()[0]
+        line = error.place.line if error.place is not None else 0
+        if not line:
+            return outcome("error", f"refused without a place: {first}")
+        if case.expected_errors is None:
+            if isinstance(error, UnsupportedError):
+                return outcome("refused", first)
+            return outcome("wrong", f"refused as invalid, and it is valid: {first}")
+        if line not in case.expected_errors:
+            lines = ", ".join(map(str, case.expected_errors))
+            return outcome("wrong", f"expected an error on line {lines}, got: {first}")
+        return outcome("pass")
+    if case.expected_errors is None:
+        return outcome("pass")
+    return outcome("wrong", "accepted, and an error is expected")
+
+
+def save_case(case: Case, folder: str | os.PathLike[str]) -> str:
+    """Write a case's program and inputs, and return the command that replays it.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    from ..arrays import to_npy
+
+    prepared = prepare(case)
+    stem = re.sub(r"[^\w.-]+", "_", case.name)
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / f"{stem}.mlir").write_text(prepared.text.replace(SYMBOL, "main"))
+    command = f"subquant exec {path / stem}.mlir"
+    for number, array in enumerate(prepared.inputs):
+        (path / f"{stem}.{number}.npy").write_bytes(to_npy(array))
+        command += f" --input @{path / stem}.{number}.npy"
+    for number, golden in enumerate(prepared.goldens):
+        (path / f"{stem}.expected{number}.npy").write_bytes(to_npy(golden.value))
+        command += f" --expect @{path / stem}.expected{number}.npy"
+    return command
