@@ -170,6 +170,7 @@ def compile_pipeline(
     division = "exact" if target == "vulkan" else "native"
     text = (
         "verify-quantization,canonicalize-reductions,"
+        f"legalize-quant-to-math{{division={division}}},"
         f"lower-quant-casts{{rounding={rounding} division={division}}},"
         "convert-quantized-to-storage,lower-unranked-tensors,box-half-scalars,"
         f"legalize-integer-widths{{containers={containers}}}"

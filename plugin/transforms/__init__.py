@@ -15,6 +15,9 @@ __all__ = ["PASSES", "load_pass"]
 PASSES: dict[str, str] = {
     "verify-quantization": "check quantized types and subquant operations against the RFC's rules",
     "canonicalize-reductions": "write the implicit conversions of reductions as operations",
+    "legalize-qdq-to-quantized-op": "turn dequantize, float operation, quantize into one operation",
+    "legalize-quantized-op-to-qdq": "turn quantized operations into float ones between casts",
+    "legalize-quant-to-math": "write StableHLO on quantized values with integers, exactly",
     "lower-quant-casts": "lower qcast, dcast, quantize and dequantize to linalg and arith",
     "convert-quantized-to-storage": "turn quantized values and signatures into storage tensors",
     "lower-unranked-tensors": "turn unranked tensors into a flat tensor and a shape tensor",

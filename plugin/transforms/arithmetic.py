@@ -26,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .._mlir import ir
-from ..dialects.quant import expressed_mlir_type
+from ..dialects.quant import element_type, expressed_mlir_type
 from ..quantization import ExpressedType, Rounding, StorageType
 from .base import Builder
 
@@ -64,14 +64,16 @@ class CastArithmetic:
         Args:
             b: the builder.
             value: a value of the expressed type.
-            scale: a float (a compile-time constant), or a value of a type that is not wider.
-            zero_point: an int, or a value of an integer type that is not wider than the storage.
+            scale: a float (a compile-time constant), a value of a type that is not wider, or an
+                array for a builder that has `grid`.
+            zero_point: an int, a value of an integer type that is not wider than the storage, or an
+                array as above.
 
         Returns:
             A value of the storage type.
         """
         quotient = self._quotient(b, value, scale)
-        if not isinstance(zero_point, int) or zero_point:
+        if not _is_zero(zero_point):
             shifted = b.op(
                 "arith.addf",
                 [quotient, self._zero_point_as_float(b, zero_point)],
@@ -92,7 +94,7 @@ class CastArithmetic:
         # A quotient rounded to f32 and then to f16 or bf16 is the one rounded once: f32 has more
         # than twice their bits.
         single = [
-            operand if operand.type == b.f32 else b.op("arith.extf", [operand], b.f32)
+            operand if element_type(operand.type) == b.f32 else b.op("arith.extf", [operand], b.f32)
             for operand in (value, self._scale(b, scale))
         ]
         quotient = self._exact_quotient(b, *single)
@@ -243,7 +245,7 @@ class CastArithmetic:
         """
         if self.rounding == "toward-zero":
             real = self._integer_as_float(b, stored, self.storage.width)
-            if not isinstance(zero_point, int) or zero_point:
+            if not _is_zero(zero_point):
                 zero = self._zero_point_as_float(b, zero_point)
                 real = self._round(b, b.op("arith.subf", [real, zero], self._work_type(b)))
         else:
@@ -254,9 +256,9 @@ class CastArithmetic:
             return b.op("arith.truncf", [product], expressed_mlir_type(self.expressed))
         return product
 
-    def _difference(self, b: Builder, stored: Any, zero_point: Any | int) -> Any:
+    def _difference(self, b: Any, stored: Any, zero_point: Any | int) -> Any:
         storage = self.storage
-        symmetric = isinstance(zero_point, int) and zero_point == 0
+        symmetric = _is_zero(zero_point)
         fits32 = storage.width < 32 or (storage.signed and symmetric)
         wide = b.i32 if fits32 else b.i64
         integer = self._extend(b, stored, wide)
@@ -264,6 +266,8 @@ class CastArithmetic:
             return integer
         if isinstance(zero_point, int):
             zero = b.constant(zero_point, wide)
+        elif isinstance(zero_point, np.ndarray):
+            zero = b.grid(zero_point, wide)
         else:
             zero = self._extend(b, zero_point, wide)
         return b.op("arith.subi", [integer, zero], wide)
@@ -279,26 +283,30 @@ class CastArithmetic:
     def _widen(self, b: Builder, value: Any) -> Any:
         """Convert a float that is not wider than the work type to it."""
         work = self._work_type(b)
-        return value if value.type == work else b.op("arith.extf", [value], work)
+        return value if element_type(value.type) == work else b.op("arith.extf", [value], work)
 
-    def _scale(self, b: Builder, scale: Any) -> Any:
+    def _scale(self, b: Any, scale: Any) -> Any:
         if isinstance(scale, float):
             return b.constant(scale, self._work_type(b))
+        if isinstance(scale, np.ndarray):
+            return b.grid(scale, self._work_type(b))
         return self._widen(b, scale)
 
     def _extend(self, b: Builder, integer: Any, wide: ir.IntegerType) -> Any:
-        if integer.type == wide:
+        if element_type(integer.type) == wide:
             return integer
         name = "arith.extsi" if self.storage.signed else "arith.extui"
         return b.op(name, [integer], wide)
 
-    def _zero_point_as_float(self, b: Builder, zero_point: Any | int) -> Any:
-        if isinstance(zero_point, int):
-            dtype = self.expressed.dtype
+    def _zero_point_as_float(self, b: Any, zero_point: Any | int) -> Any:
+        if isinstance(zero_point, (int, np.ndarray)):
             with np.errstate(over="ignore"):
                 near = np.asarray(zero_point, np.float64).astype(self.expressed.compute_dtype)
-                return b.constant(float(near.astype(dtype)), self._work_type(b))
-        return self._integer_as_float(b, zero_point, zero_point.type.width)
+                near = near.astype(self.expressed.dtype).astype(np.float64)
+            if isinstance(zero_point, int):
+                return b.constant(float(near), self._work_type(b))
+            return b.grid(near, self._work_type(b))
+        return self._integer_as_float(b, zero_point, element_type(zero_point.type).width)
 
     def _integer_as_float(self, b: Builder, integer: Any, width: int) -> Any:
         wide = b.i32 if width < 32 or self.storage.signed else b.i64
@@ -327,6 +335,13 @@ class CastArithmetic:
         rounded = b.op("arith.bitcast", [bits], b.f32)
         nan = b.compare_float(_UNO, value, value)
         return b.op("arith.select", [nan, value, rounded], b.f32)
+
+
+def _is_zero(zero_point: Any) -> bool:
+    """True for a zero point that is known to be 0 everywhere."""
+    if isinstance(zero_point, np.ndarray):
+        return not zero_point.any()
+    return isinstance(zero_point, int) and zero_point == 0
 
 
 def _as_signed32(value: int) -> int:

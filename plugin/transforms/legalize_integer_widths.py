@@ -31,7 +31,6 @@ from .base import (
     Builder,
     ModulePass,
     TypePredicate,
-    is_in_loop_body,
     make_loops_explicit,
     record_signature,
     walk,
@@ -54,6 +53,7 @@ _PLAIN = frozenset(
         "arith.minsi",
         "arith.remsi",
         "arith.shrsi",
+        "stablehlo.get_dimension_size",
         "util.optimization_barrier",
     ]
 )
@@ -321,11 +321,13 @@ _NOT_32BIT = ("f16", "bf16", "f64")
 
 
 def _check_32bit(op: Any) -> None:
-    """Refuse what a device that loads and stores only 32-bit words cannot compute."""
-    in_loop = is_in_loop_body(op)
+    """Refuse what a device that loads and stores only 32-bit words cannot compute.
+
+    IREE emulates i64 on such devices, so it may be used between loads and stores.
+    """
     for value in (*op.operands, *op.results):
         element = str(element_type(value.type))
-        if element in _NOT_32BIT or (element == "i64" and in_loop):
+        if element in _NOT_32BIT:
             raise UnsupportedError(
                 f"uses '{element}', which a device with 32-bit storage only does not have; "
                 "compile for a device that has it (--vulkan-target generic)",

@@ -48,6 +48,7 @@ from ..errors import UnsupportedError, UsageError
 from ..quantization import ExpressedType, QuantizationParameters, Rounding
 from .arithmetic import CastArithmetic, Division
 from .base import Builder, ModulePass, NoMatch, Pattern, apply_patterns, is_in_loop_body
+from .quantized_values import check_scales
 
 __all__ = ["LowerQuantCasts"]
 
@@ -122,7 +123,7 @@ class _Lowering:
         parameters = parameters_of(quantized, op)
         if parameters is None:
             return NoMatch("type is not quantized")
-        _check_scales(parameters, op)
+        check_scales(parameters, op)
         b = Builder()
         arithmetic = CastArithmetic(
             parameters.storage, parameters.expressed, self.rounding, self.division
@@ -621,23 +622,6 @@ def _generic(
 
 
 # -- small pieces ---------------------------------------------------------------------------------
-
-
-def _check_scales(parameters: QuantizationParameters, op: Any) -> None:
-    """Refuse scales that IREE's runtimes, which flush subnormal floats to zero, would get wrong.
-
-    With a scale of more than twice the least normal number, no product is subnormal, and a
-    subnormal value quantizes as zero does. f16 is computed from f32 values and is not flushed.
-    """
-    expressed = parameters.expressed
-    least = 2 * expressed.smallest_normal
-    if expressed is not ExpressedType.F16 and (parameters.scales <= least).any():
-        found = float(parameters.scales.min())
-        raise UnsupportedError(
-            f"has the scale {found:g}, expected more than {least:g}: IREE's runtimes flush "
-            f"subnormal {expressed.value} values to zero; use a wider expressed type",
-            op,
-        )
 
 
 def _where(op: Any) -> str:

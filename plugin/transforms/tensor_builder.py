@@ -158,6 +158,20 @@ class TensorBuilder(Builder):
             self._extents = extents_of(self, self.like)
         return self._extents
 
+    def look_up(self, table: Array, index: Any, element: ir.Type) -> Any:
+        """The entries of a table at the positions `index`, a tensor of this shape."""
+        constant = self.dense(dense_of_array(table, element))
+        numbers = (
+            "#stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], "
+            f"index_vector_dim = {self.rank}>"
+        )
+        attributes = {
+            "dimension_numbers": ir.Attribute.parse(numbers),
+            "slice_sizes": ir.DenseI64ArrayAttr.get([1]),
+            "indices_are_sorted": ir.BoolAttr.get(False),
+        }
+        return super().op("stablehlo.gather", [constant, index], self.type(element), attributes)
+
     def compare(self, predicate: int, left: Any, right: Any) -> Any:
         """Compare signed integers, with the number of the ``arith.cmpi`` predicate."""
         return self._compare(_INTEGER_PREDICATES[predicate], "SIGNED", left, right)

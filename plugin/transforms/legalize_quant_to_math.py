@@ -1,0 +1,555 @@
+"""``legalize-quant-to-math``: StableHLO on quantized values becomes StableHLO on integers.
+
+What is linear in the reals is computed on differences of storage values and zero points, which are
+integers, and requantized once at the end, exactly (`requantization`): add, subtract, multiply,
+negate, abs, contractions (`quantized_contraction`), reductions (`quantized_reduction`), changes of
+parameters. What only compares or moves values works on the storage, after a change of parameters
+where operands have others than the result. Any other function is a table where its operands have
+few values (`lookup_tables`); else it is computed in the expressed type, between a dequantization and
+a quantization, as the specification defines it.
+
+Quantized values and their storage are connected by ``subquant.scast``; operations that only move
+data are checked here and keep their quantized types until ``convert-quantized-to-storage``.
+
+Before::
+
+    %s = stablehlo.add %x, %y : (tensor<4x!quant.uniform<i8:f32, 0.5:3>>,
+                                 tensor<4x!quant.uniform<i8:f32, 0.25>>)
+           -> tensor<4x!quant.uniform<i8:f32, 1.0:-1>>
+
+After (``0.5 * (x - 3) + 0.25 * y``, rounded half to even, minus 1, saturated)::
+
+    %0 = "subquant.scast"(%x) : (tensor<4x!quant.uniform<i8:f32, 0.5:3>>) -> tensor<4xi8>
+    %1 = stablehlo.convert %0 : (tensor<4xi8>) -> tensor<4xi32>
+    %2 = stablehlo.subtract %1, %c3 : tensor<4xi32>
+    ...
+    %q = stablehlo.convert %9 : (tensor<4xi32>) -> tensor<4xi8>
+    %s = "subquant.scast"(%q) : (tensor<4xi8>) -> tensor<4x!quant.uniform<i8:f32, 1.0:-1>>
+
+Sources: StableHLO specification, "Quantization computations" and each operation's section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._mlir import ir
+from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
+from ..errors import UnsupportedError, UsageError
+from ..quantization import Array, QuantizationParameters
+from . import lookup_tables
+from .arithmetic import Division
+from .base import ModulePass, Pattern, apply_patterns, walk
+from .quantized_contraction import Contractions
+from .quantized_reduction import legalize_reductions
+from .quantized_values import (
+    Operand,
+    as_quantized,
+    dequantize,
+    finish,
+    float_type,
+    quantize,
+    same_values,
+    scale_grid,
+    zero_point_grid,
+)
+from .requantization import Term, resize
+from .tensor_builder import TensorBuilder
+
+__all__ = ["LegalizeQuantToMath"]
+
+_GE, _GT, _LT, _EQ = 5, 4, 2, 0
+
+
+@dataclass(frozen=True)
+class LegalizeQuantToMath(ModulePass):
+    """Write every StableHLO operation on quantized values with integers.
+
+    Options:
+        division: as of ``lower-quant-casts``.
+        blocks: what a contraction with a dequantized sub-channel weight becomes: ``loops`` for one
+            ``linalg.generic`` (what IREE compiles best), or ``stablehlo`` for operations that
+            StableHLO's interpreter knows; then all ``quant`` casts are written so too.
+    """
+
+    name: ClassVar[str] = "legalize-quant-to-math"
+
+    division: Division = "native"
+    blocks: str = "loops"
+
+    def __post_init__(self) -> None:
+        if self.division not in ("native", "exact"):
+            raise UsageError(
+                f"option 'division' of {self.name} must be native or exact, got '{self.division}'"
+            )
+        if self.blocks not in ("loops", "stablehlo"):
+            raise UsageError(
+                f"option 'blocks' of {self.name} must be loops or stablehlo, got '{self.blocks}'"
+            )
+
+    def run(self, module: ir.Operation) -> None:
+        """Legalize `module`.
+
+        Raises:
+            UnsupportedError: an operation that has no meaning for its quantized types.
+        """
+        operations = walk(module)
+        if not any(op.name.startswith("stablehlo.") for op in operations):
+            return
+        legalize_reductions(operations, self.division)
+        apply_patterns(module, _Legalizer(self.division).patterns())
+
+
+class _Legalizer:
+    """The patterns of one run."""
+
+    def __init__(self, division: Division) -> None:
+        self._division = division
+        self._contractions = Contractions(division)
+
+    def patterns(self) -> dict[str, Pattern]:
+        """Operation name to pattern."""
+        named: dict[str, Callable[[Any], Any]] = {
+            "abs": self.absolute,
+            "add": self.add,
+            "clamp": self.clamp,
+            "compare": self.compare,
+            "convolution": self._contractions.convolution,
+            "dot": self._contractions.dot,
+            "dot_general": self._contractions.dot,
+            "dynamic_conv": self._contractions.convolution,
+            "dynamic_iota": self.iota,
+            "iota": self.iota,
+            "is_finite": self.is_finite,
+            "maximum": self.extremum,
+            "minimum": self.extremum,
+            "multiply": self.multiply,
+            "negate": self.negate,
+            "reduce_precision": self.reduce_precision,
+            "select": self.select,
+            "sign": self.sign,
+            "subtract": self.subtract,
+            "uniform_dequantize": self.uniform_dequantize,
+            "uniform_quantize": self.uniform_quantize,
+        }
+        named |= dict.fromkeys(lookup_tables.UNARY_FUNCTIONS, self.unary)
+        named |= dict.fromkeys(lookup_tables.BINARY_FUNCTIONS, self.binary)
+        named |= dict.fromkeys(_THROUGH_FLOAT, self.through_float)
+        named |= dict.fromkeys(_MOVES_DATA, self.move)
+        named |= dict.fromkeys(_REFUSED, self.refuse)
+        return {f"stablehlo.{name}": self._pattern(name, f) for name, f in named.items()}
+
+    @staticmethod
+    def _pattern(name: str, lower: Callable[[Any], Any]) -> Pattern:
+        """A pattern for operations that touch quantized values; `lower` returns the new results."""
+        from .base import NoMatch
+
+        def pattern(op: Any, rewriter: Any) -> NoMatch | None:
+            if not any(is_quantized(value.type) for value in (*op.operands, *op.results)):
+                return NoMatch("touches no quantized value")
+            results = lower(op)
+            if results is None:
+                return NoMatch("keeps its quantized types")
+            rewriter.replace_op(op, results if isinstance(results, list) else [results])
+            return None
+
+        return pattern
+
+    # -- casts ------------------------------------------------------------------------------------
+
+    def uniform_quantize(self, op: Any) -> Any:
+        """Quantize reals, or change parameters."""
+        (source,), target = op.operands, _result(op)
+        if is_quantized(source.type):
+            operand = Operand.of(source, op)
+            return as_quantized(operand.requantized(target), op.results[0].type)
+        return as_quantized(quantize(source, target, op, self._division), op.results[0].type)
+
+    def uniform_dequantize(self, op: Any) -> Any:
+        """``(storage - zero point) * scale`` in the expressed type."""
+        return _cast(dequantize(op.operands[0], op, self._division), op.results[0].type)
+
+    # -- linear operations ------------------------------------------------------------------------
+
+    def add(self, op: Any) -> Any:
+        """``x + y``."""
+        return _linear(op, [1, 1])
+
+    def subtract(self, op: Any) -> Any:
+        """``x - y``."""
+        return _linear(op, [1, -1])
+
+    def negate(self, op: Any) -> Any:
+        """``-x``."""
+        return _linear(op, [-1])
+
+    def absolute(self, op: Any) -> Any:
+        """``|x|``: scales are positive, so it is that of the difference."""
+        operand, b = _operands(op)[0], _builder(op)
+        difference = operand.difference(b)
+        zero = b.constant(0, difference.type)
+        negated = b.op("arith.subi", [zero, difference], difference.type)
+        magnitude = b.op("arith.maxsi", [difference, negated], difference.type)
+        return _finished(op, b, [Term(magnitude, operand.bound, operand.scales())])
+
+    def multiply(self, op: Any) -> Any:
+        """``x * y``: the product of the differences, times both scales."""
+        left, right = _operands(op)
+        b = _builder(op)
+        scales = left.scales() * right.scales()
+        terms = []
+        for value, bound, factor in _parts(b, right):
+            wide = b.i64 if left.bound * bound >= 1 << 31 else b.i32
+            factors = [resize(b, v, wide) for v in (left.difference(b), value)]
+            product = b.op("arith.muli", factors, wide)
+            terms.append(Term(product, left.bound * bound, scales * Fraction(factor)))
+        return _finished(op, b, terms)
+
+    def sign(self, op: Any) -> Any:
+        """-1, 0 or 1, of which the result's storage has one value each."""
+        operand, b, target = _operands(op)[0], _builder(op), _result(op)
+        difference = operand.difference(b)
+        zero = b.constant(0, difference.type)
+        values = []
+        for real in (-1, 0, 1):
+            grid = scale_grid(target, b.rank)
+            numbers = [
+                round(real / s + z) for s, z in _pairs(grid, zero_point_grid(target, b.rank))
+            ]
+            storage = target.storage
+            clamped = [min(max(n, storage.minimum), storage.maximum) for n in numbers]
+            array = np.array(clamped, np.int64).reshape(grid.shape)
+            values.append(b.grid(array, storage_mlir_type(storage)))
+        below, above = b.compare(_LT, difference, zero), b.compare(_GT, difference, zero)
+        result = b.op("arith.select", [above, values[2], values[1]], values[0].type)
+        result = b.op("arith.select", [below, values[0], result], values[0].type)
+        return as_quantized(result, op.results[0].type)
+
+    # -- order ------------------------------------------------------------------------------------
+
+    def extremum(self, op: Any) -> Any:
+        """The greater or lesser of the operands in the result's parameters.
+
+        A change of parameters does not reverse the order of two reals, so it may come first.
+        """
+        target, b = _result(op), _builder(op)
+        values = _in_parameters(b, _operands(op), target)
+        name = "arith.maxsi" if op.name.endswith("maximum") else "arith.minsi"
+        return _narrowed(op, b, b.op(name, values, values[0].type))
+
+    def clamp(self, op: Any) -> Any:
+        """``min(max(x, low), high)``, the bounds of rank 0 or of the operand's shape."""
+        target, b = _result(op), TensorBuilder(op.operands[1])
+        values = []
+        for operand in _operands(op):
+            own = TensorBuilder(operand.value)
+            values += _in_parameters(own, [operand], target)
+        result = b.op("stablehlo.clamp", values, element_type(values[1].type))
+        return _narrowed(op, b, result)
+
+    def select(self, op: Any) -> Any:
+        """Storage of the one or the other, in the result's parameters."""
+        target = _result(op)
+        chosen = [Operand.of(v, op).requantized(target) for v in list(op.operands)[1:]]
+        b = TensorBuilder(chosen[0])
+        result = b.op("stablehlo.select", [op.operands[0], *chosen], element_type(chosen[0].type))
+        return as_quantized(result, op.results[0].type)
+
+    def compare(self, op: Any) -> Any:
+        """Compare integers of one scale, else the reals ("dequantize_compare")."""
+        left, right = _operands(op)
+        b = _builder(op)
+        attributes = {name: op.attributes[name] for name in op.attributes}
+        if left.parameters == right.parameters:
+            kind, values = "SIGNED", [left.widened(b), right.widened(b)]
+        else:
+            kind = "FLOAT"
+            values = [dequantize(value, op, self._division) for value in op.operands]
+        attributes["compare_type"] = ir.Attribute.parse(f"#stablehlo<comparison_type {kind}>")
+        return ir.Operation.create(
+            op.name, results=[op.results[0].type], operands=values, attributes=attributes
+        ).results[0]
+
+    # -- functions --------------------------------------------------------------------------------
+
+    def unary(self, op: Any) -> Any:
+        """A table of the storage values, or the function of the reals."""
+        name, operand, target = _short(op), parameters_of(op.operands[0].type, op), _result(op)
+        assert operand is not None  # unary operations keep quantized to quantized
+        if not lookup_tables.fits_table(operand) or target.granularity != "per-tensor":
+            return self.through_float(op)
+        return self._lookup(op, lookup_tables.unary_table(name, operand, target))
+
+    def binary(self, op: Any) -> Any:
+        """A table of the pairs of storage values, or the function of the reals."""
+        parameters = [parameters_of(value.type, op) for value in op.operands]
+        known = [p for p in parameters if p is not None]
+        target = _result(op)
+        if not lookup_tables.fits_table(*known) or target.granularity != "per-tensor":
+            return self.through_float(op)
+        return self._lookup(op, lookup_tables.binary_table(_short(op), known[0], known[1], target))
+
+    def reduce_precision(self, op: Any) -> Any:
+        """As `unary`, with the numbers of bits from the attributes."""
+        operand, target = parameters_of(op.operands[0].type, op), _result(op)
+        assert operand is not None  # the verifier wants quantized to quantized
+        if not lookup_tables.fits_table(operand) or target.granularity != "per-tensor":
+            return self.through_float(op)
+        bits = [int(op.attributes[f"{part}_bits"].value) for part in ("exponent", "mantissa")]
+        table = lookup_tables.reduce_precision_table(bits[0], bits[1], operand, target)
+        return self._lookup(op, table)
+
+    def _lookup(self, op: Any, table: Array) -> Any:
+        b, operands = _builder(op), _operands(op)
+        index = None
+        for operand in operands:
+            storage = operand.parameters.storage
+            offset = b.constant(-storage.type_range[0], b.i32)
+            position = b.op("arith.addi", [operand.widened(b), offset], b.i32)
+            if index is not None:
+                amount = b.constant(storage.width, b.i32)
+                index = b.op("arith.shli", [index, amount], b.i32)
+                position = b.op("arith.addi", [index, position], b.i32)
+            index = position
+        target = _result(op)
+        element = storage_mlir_type(target.storage)
+        container = ir.IntegerType.get_signless(target.storage.container_width)
+        result = b.look_up(table, index, container)
+        return as_quantized(resize(b, result, element), op.results[0].type)
+
+    def through_float(self, op: Any) -> Any:
+        """Dequantize, apply the operation, quantize ("dequantize_op_quantize")."""
+        operands = [
+            dequantize(v, op, self._division) if is_quantized(v.type) else v for v in op.operands
+        ]
+        types = [float_type(r.type) if is_quantized(r.type) else r.type for r in op.results]
+        created = ir.Operation.create(
+            op.name,
+            results=types,
+            operands=operands,
+            attributes={name: op.attributes[name] for name in op.attributes},
+        )
+        results = []
+        for value, result in zip(created.results, op.results, strict=True):
+            target = parameters_of(result.type, op)
+            if target is None:
+                results.append(value)
+            else:
+                storage = quantize(value, target, op, self._division)
+                results.append(as_quantized(storage, result.type))
+        return results
+
+    def is_finite(self, op: Any) -> Any:
+        """Of the reals: a wide storage value times a scale may be infinite in f16."""
+        operand = dequantize(op.operands[0], op, self._division)
+        return ir.Operation.create(
+            op.name, results=[op.results[0].type], operands=[operand]
+        ).results[0]
+
+    def iota(self, op: Any) -> Any:
+        """The position along an axis, quantized."""
+        target = _result(op)
+        type_ = op.results[0].type
+        integers = ir.RankedTensorType.get(
+            list(type_.shape), ir.IntegerType.get_signless(32), type_.encoding
+        )
+        position = ir.Operation.create(
+            op.name,
+            results=[integers],
+            operands=list(op.operands),
+            attributes={name: op.attributes[name] for name in op.attributes},
+        ).results[0]
+        axis = int(op.attributes["iota_dimension"].value)
+        extent = (1 << 31) - 1 if type_.is_dynamic_dim(axis) else int(type_.shape[axis])
+        b = TensorBuilder(position)
+        term = Term(position, extent, np.array(Fraction(1), object))
+        return as_quantized(finish(b, [term], target), type_)
+
+    # -- data movement ----------------------------------------------------------------------------
+
+    def move(self, op: Any) -> Any:
+        """Give moved operands the result's parameters; the operation itself stays."""
+        name = _short(op)
+        moved = _MOVES_DATA[name]
+        quantized = [r.type for r in op.results if is_quantized(r.type)]
+        if moved is None or not quantized:
+            return None
+        numbers = range(len(op.operands))[moved]
+        for number in numbers:
+            value = op.operands[number]
+            if not is_quantized(value.type):
+                continue
+            source, target = parameters_of(value.type, op), parameters_of(quantized[0], op)
+            assert source is not None and target is not None  # both are quantized
+            if same_values(source, target) or _one_block(source, target):
+                continue
+            if source.granularity != "per-tensor" or target.granularity != "per-tensor":
+                raise UnsupportedError(
+                    f"moves values of '{element_type(value.type)}' to a result of "
+                    f"'{element_type(quantized[0])}', whose scales or zero points differ; "
+                    "requantize with stablehlo.uniform_quantize first",
+                    op,
+                )
+            changed = Operand.of(value, op).requantized(target)
+            wanted = ir.RankedTensorType.get(
+                list(value.type.shape), element_type(quantized[0]), value.type.encoding
+            )
+            op.operands[number] = as_quantized(changed, wanted)
+        return None
+
+    def refuse(self, op: Any) -> Any:
+        """Raise for an operation that has no meaning here."""
+        raise UnsupportedError(_REFUSED[_short(op)], op)
+
+
+_THROUGH_FLOAT = (
+    "batch_norm_grad",
+    "batch_norm_inference",
+    "batch_norm_training",
+    "cholesky",
+    "triangular_solve",
+)
+_ALL = slice(None)
+_FIRST = slice(0, 1)
+_MOVES_DATA: dict[str, slice | None] = {
+    "broadcast": _FIRST,
+    "broadcast_in_dim": _FIRST,
+    "concatenate": _ALL,
+    "dynamic_broadcast_in_dim": _FIRST,
+    "dynamic_gather": _FIRST,
+    "dynamic_pad": slice(0, 2),
+    "dynamic_reshape": _FIRST,
+    "dynamic_slice": _FIRST,
+    "dynamic_update_slice": slice(0, 2),
+    "gather": _FIRST,
+    "pad": slice(0, 2),
+    "real_dynamic_slice": _FIRST,
+    "reshape": _FIRST,
+    "reverse": _FIRST,
+    "slice": _FIRST,
+    "torch_index_select": _FIRST,
+    "transpose": _FIRST,
+}
+"""Operations whose result holds elements of some of the operands: which operands."""
+
+_REFUSED = {
+    "composite": "has quantized operands, and only its decomposition says what it computes; run "
+    "stablehlo-legalize-composite-to-call first",
+    "convert": "has a quantized operand or result, which the specification forbids; use "
+    "stablehlo.uniform_quantize or stablehlo.uniform_dequantize",
+    "custom_call": "has quantized operands or results, and nothing says what its target does with "
+    "their scales; dequantize before and quantize after it",
+    "get_tuple_element": "takes quantized values out of a tuple, which IREE does not have; pass "
+    "the values themselves",
+    "tuple": "puts quantized values into a tuple, which IREE does not have; pass the values "
+    "themselves",
+}
+
+
+# -- pieces ---------------------------------------------------------------------------------------
+
+
+def _short(op: Any) -> str:
+    return str(op.name).removeprefix("stablehlo.")
+
+
+def _result(op: Any) -> QuantizationParameters:
+    parameters = parameters_of(op.results[0].type, op)
+    if parameters is None:
+        raise UnsupportedError(
+            f"has quantized operands and a result of '{op.results[0].type}', expected a quantized "
+            "result; dequantize the operands (stablehlo.uniform_dequantize) for a real one",
+            op,
+        )
+    if parameters.granularity == "sub-channel":
+        Operand.of(op.results[0], op)
+    return parameters
+
+
+def _operands(op: Any) -> list[Operand]:
+    operands = []
+    for number, value in enumerate(op.operands):
+        if not is_quantized(value.type):
+            raise UnsupportedError(
+                f"has a quantized operand or result and operand {number} of '{value.type}', "
+                "expected a quantized one; quantize it (stablehlo.uniform_quantize)",
+                op,
+            )
+        operands.append(Operand.of(value, op))
+    return operands
+
+
+def _builder(op: Any) -> TensorBuilder:
+    """A builder of the shape of the operand that has the fewest dynamic extents."""
+    ranked = [value for value in op.operands if isinstance(value.type, ir.RankedTensorType)]
+    if len(ranked) != len(op.operands):
+        raise UnsupportedError("has an unranked operand; expected ranked tensors", op)
+
+    def dynamic(value: Any) -> int:
+        type_ = value.type
+        return sum(type_.is_dynamic_dim(axis) for axis in range(len(type_.shape)))
+
+    return TensorBuilder(min(ranked, key=dynamic))
+
+
+def _linear(op: Any, signs: list[int]) -> Any:
+    b = _builder(op)
+    terms = [operand.term(b, sign) for operand, sign in zip(_operands(op), signs, strict=True)]
+    return _finished(op, b, terms)
+
+
+def _finished(op: Any, b: TensorBuilder, terms: list[Term]) -> Any:
+    return as_quantized(finish(b, terms, _result(op)), op.results[0].type)
+
+
+def _parts(b: TensorBuilder, operand: Operand) -> list[tuple[Any, int, int]]:
+    """An operand's difference as (integers, bound, factor), each of at most 31 bits."""
+    difference, bound = operand.difference(b), operand.bound
+    if bound < 1 << 17:
+        return [(difference, bound, 1)]
+    type_ = difference.type
+    high = b.op("arith.shrsi", [difference, b.constant(16, type_)], type_)
+    low = b.op("arith.andi", [difference, b.constant((1 << 16) - 1, type_)], type_)
+    return [(high, (bound >> 16) + 1, 1 << 16), (low, (1 << 16) - 1, 1)]
+
+
+def _in_parameters(
+    b: TensorBuilder, operands: list[Operand], target: QuantizationParameters
+) -> list[Any]:
+    """Storage in the target's parameters, widened where the storage is unsigned."""
+    values = [Operand(operand.requantized(target), target) for operand in operands]
+    if target.storage.signed:
+        return [operand.value for operand in values]
+    return [operand.widened(b) for operand in values]
+
+
+def _narrowed(op: Any, b: TensorBuilder, value: Any) -> Any:
+    narrow = resize(b, value, storage_mlir_type(_result(op).storage))
+    return as_quantized(narrow, op.results[0].type)
+
+
+def _pairs(scales: Array, zero_points: Array) -> list[tuple[Fraction, int]]:
+    flat = zip(scales.reshape(-1), zero_points.reshape(-1), strict=True)
+    return [(Fraction(scale), int(zero)) for scale, zero in flat]
+
+
+def _one_block(source: QuantizationParameters, target: QuantizationParameters) -> bool:
+    """True if one scale of the source, broadcast, is every scale of the target."""
+    return (
+        source.storage == target.storage
+        and source.expressed == target.expressed
+        and source.scales.size == 1
+        and bool((target.scales == source.scales.reshape(-1)[0]).all())
+        and bool((target.zero_points == source.zero_points.reshape(-1)[0]).all())
+    )
+
+
+def _cast(value: Any, type_: ir.Type) -> Any:
+    if value.type == type_:
+        return value
+    return ir.Operation.create("tensor.cast", results=[type_], operands=[value]).results[0]

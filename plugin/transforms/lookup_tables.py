@@ -1,0 +1,138 @@
+"""Functions of quantized values as tables: for each storage value the result's storage value.
+
+Where storage has 8 bits a function of one operand has 256 results. They are computed here, once, in
+float64 from the exact reals, rounded to nearest even and saturated: the same on every target,
+whatever its ``tanh`` is. Up to 65,536 entries are used (two operands of 8 bits, or one of 16).
+
+``ceil``, ``floor`` and the roundings are not continuous: ``10 * 0.1`` is a little more than 1 with
+the f32 nearest to 0.1, and its ceiling 2. StableHLO dequantizes to the expressed type first, where
+the product is 1; so do these tables for such functions.
+
+Source: StableHLO specification, "dequantize_op_quantize" and the functions' own sections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..quantization import Array, QuantizationParameters, StorageType
+
+__all__ = [
+    "BINARY_FUNCTIONS",
+    "UNARY_FUNCTIONS",
+    "binary_table",
+    "fits_table",
+    "reduce_precision_table",
+    "unary_table",
+]
+
+_MOST_BITS = 16
+
+
+def _round_away_from_zero(x: Array) -> Array:
+    return np.copysign(np.floor(np.abs(x) + 0.5), x)
+
+
+UNARY_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "cbrt": np.cbrt,
+    "ceil": np.ceil,
+    "cosine": np.cos,
+    "exponential": np.exp,
+    "exponential_minus_one": np.expm1,
+    "floor": np.floor,
+    "log": np.log,
+    "log_plus_one": np.log1p,
+    "logistic": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "round_nearest_afz": _round_away_from_zero,
+    "round_nearest_even": np.rint,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "sine": np.sin,
+    "sqrt": np.sqrt,
+    "tan": np.tan,
+    "tanh": np.tanh,
+}
+BINARY_FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "atan2": np.arctan2,
+    "divide": np.divide,
+    "power": np.power,
+    "remainder": np.fmod,
+}
+_NOT_CONTINUOUS = ("ceil", "floor", "round_nearest_afz", "round_nearest_even", "remainder")
+
+
+def fits_table(*operands: QuantizationParameters) -> bool:
+    """True if a table over these per-tensor operands has at most 65,536 entries."""
+    return (
+        all(operand.granularity == "per-tensor" for operand in operands)
+        and sum(operand.storage.width for operand in operands) <= _MOST_BITS
+    )
+
+
+def unary_table(
+    name: str, operand: QuantizationParameters, result: QuantizationParameters
+) -> Array:
+    """The results for the operand's integers from the least of its type on."""
+    reals = _reals(operand, name)
+    with np.errstate(all="ignore"):
+        return _quantized(UNARY_FUNCTIONS[name](reals), result)
+
+
+def binary_table(
+    name: str,
+    left: QuantizationParameters,
+    right: QuantizationParameters,
+    result: QuantizationParameters,
+) -> Array:
+    """The results for all pairs, the right operand's integer running fastest."""
+    reals = np.meshgrid(_reals(left, name), _reals(right, name), indexing="ij")
+    with np.errstate(all="ignore"):
+        return _quantized(BINARY_FUNCTIONS[name](*reals), result).reshape(-1)
+
+
+def reduce_precision_table(
+    exponent_bits: int,
+    mantissa_bits: int,
+    operand: QuantizationParameters,
+    result: QuantizationParameters,
+) -> Array:
+    """The results of ``reduce_precision``, whose rounding is not continuous either."""
+    reals = _reals(operand, "floor")
+    return _quantized(_reduce_precision(reals, exponent_bits, mantissa_bits), result)
+
+
+def _reduce_precision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
+    """Round to a float of fewer bits; subnormals become 0, what is too large infinity."""
+    mantissa, exponent = np.frexp(x)  # 0.5 <= |mantissa| < 1
+    scale = 2.0 ** (mantissa_bits + 1)
+    rounded = np.ldexp(np.rint(mantissa * scale) / scale, exponent)
+    bias = (1 << (exponent_bits - 1)) - 1
+    least = np.ldexp(1.0, 1 - bias)
+    greatest = np.ldexp(2.0 - 2.0**-mantissa_bits, bias)
+    rounded = np.where(np.abs(rounded) < least, np.copysign(0.0, x), rounded)
+    return np.where(np.abs(rounded) > greatest, np.copysign(np.inf, x), rounded)
+
+
+def _integers(storage: StorageType) -> Array:
+    low, high = storage.type_range
+    return np.arange(low, high + 1, dtype=np.int64)
+
+
+def _reals(parameters: QuantizationParameters, name: str) -> Array:
+    scale, zero_point = float(parameters.scales), int(parameters.zero_points)
+    reals = (_integers(parameters.storage) - zero_point).astype(np.float64) * scale
+    if name in _NOT_CONTINUOUS:
+        with np.errstate(over="ignore"):
+            reals = reals.astype(parameters.expressed.dtype).astype(np.float64)
+    return reals
+
+
+def _quantized(reals: Array, parameters: QuantizationParameters) -> Array:
+    storage = parameters.storage
+    with np.errstate(over="ignore"):
+        shifted = reals / float(parameters.scales) + int(parameters.zero_points)
+    clamped = np.clip(shifted, storage.minimum, storage.maximum)
+    of_nan = min(max(0, storage.minimum), storage.maximum)
+    return np.where(np.isnan(reals), of_nan, np.rint(clamped)).astype(np.int64)
+

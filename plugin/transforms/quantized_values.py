@@ -1,0 +1,252 @@
+"""Quantized values as seen by the lowerings of StableHLO: storage, exact scales, differences.
+
+A quantized value and its storage are connected by ``subquant.scast``, which later passes remove.
+Scales are exact rationals (`fractions.Fraction`): what an operation does to integers is decided
+from these, and rounded only where it is written into the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .._mlir import ir
+from ..dialects.quant import (
+    element_type,
+    expressed_mlir_type,
+    parameters_of,
+    storage_mlir_type,
+)
+from ..errors import UnsupportedError
+from ..quantization import Array, ExpressedType, QuantizationParameters
+from .arithmetic import CastArithmetic, Division
+from .base import Builder
+from .requantization import Term, requantize, resize
+from .tensor_builder import TensorBuilder
+
+__all__ = [
+    "Operand",
+    "as_quantized",
+    "check_scales",
+    "dequantize",
+    "quantize",
+    "same_values",
+    "scale_grid",
+    "stored",
+    "zero_point_grid",
+]
+
+_SCASTS = ("quant.scast", "subquant.scast")
+
+
+def stored(value: Any) -> Any:
+    """The storage of a quantized tensor, through a ``subquant.scast`` if it is not at hand."""
+    owner = value.owner
+    if not isinstance(owner, ir.Block) and owner.operation.name in _SCASTS:
+        return owner.operation.operands[0]
+    parameters = parameters_of(value.type)
+    assert parameters is not None  # callers have looked
+    type_ = _with_element(value.type, storage_mlir_type(parameters.storage))
+    return Builder().op("subquant.scast", [value], type_)
+
+
+def as_quantized(value: Any, type_: ir.Type) -> Any:
+    """A storage tensor as a value of a quantized tensor type (of a compatible shape)."""
+    parameters = parameters_of(type_)
+    assert parameters is not None  # callers have looked
+    b = Builder()
+    expected = _with_element(type_, storage_mlir_type(parameters.storage))
+    if value.type != expected:
+        value = b.op("tensor.cast", [value], expected)
+    return b.op("subquant.scast", [value], type_)
+
+
+def _with_element(type_: Any, element: ir.Type) -> ir.RankedTensorType:
+    return ir.RankedTensorType.get(list(type_.shape), element, type_.encoding)
+
+
+# -- parameters as grids --------------------------------------------------------------------------
+
+
+def scale_grid(
+    parameters: QuantizationParameters, rank: int, axes: Mapping[int, int] | None = None
+) -> Array:
+    """The exact scales: an object array of shape (), or with one dimension for each axis.
+
+    Args:
+        parameters: per-tensor or per-axis.
+        rank: of the tensor that the grid is for.
+        axes: where each axis of the quantized tensor is found in that tensor; by default the same.
+    """
+    return _grid(parameters, rank, axes, _exact(parameters.scales))
+
+
+def zero_point_grid(
+    parameters: QuantizationParameters, rank: int, axes: Mapping[int, int] | None = None
+) -> Array:
+    """The zero points, an int64 array of the form of `scale_grid`."""
+    return _grid(parameters, rank, axes, parameters.zero_points)
+
+
+def _exact(values: Array) -> Array:
+    flat = [Fraction(float(value)) for value in np.asarray(values).reshape(-1)]
+    return np.array(flat, object).reshape(np.shape(values))
+
+
+def _grid(
+    parameters: QuantizationParameters, rank: int, axes: Mapping[int, int] | None, values: Array
+) -> Array:
+    if not parameters.axes:
+        return values.reshape(())
+    axis = parameters.axes[0]
+    shape = [1] * rank
+    shape[axis if axes is None else axes[axis]] = values.size
+    return values.reshape(shape)
+
+
+def same_values(left: QuantizationParameters, right: QuantizationParameters) -> bool:
+    """True if the same storage values stand for the same reals, whatever axis is quantized."""
+    return (
+        left.storage == right.storage
+        and left.expressed == right.expressed
+        and np.array_equal(left.scales.reshape(-1), right.scales.reshape(-1))
+        and np.array_equal(left.zero_points.reshape(-1), right.zero_points.reshape(-1))
+    )
+
+
+# -- integers -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A quantized operand of an elementwise formula: its storage and what that stands for."""
+
+    value: Any
+    parameters: QuantizationParameters
+
+    @staticmethod
+    def of(value: Any, op: Any) -> Operand:
+        """The operand for a quantized value; UnsupportedError for sub-channel types."""
+        parameters = parameters_of(value.type, op)
+        assert parameters is not None  # callers have looked
+        if parameters.granularity == "sub-channel":
+            raise UnsupportedError(
+                f"has an operand or result of the sub-channel type '{element_type(value.type)}', "
+                "which StableHLO does not have; dequantize it first (quant.dcast)",
+                op,
+            )
+        return Operand(stored(value), parameters)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.value.type.shape)
+
+    @property
+    def bound(self) -> int:
+        """The greatest magnitude of storage value minus zero point."""
+        storage, zero_points = self.parameters.storage, self.parameters.zero_points
+        return max(
+            storage.maximum - int(zero_points.min(initial=0)),
+            int(zero_points.max(initial=0)) - storage.minimum,
+        )
+
+    def scales(self) -> Array:
+        """The exact scales, as a grid of this operand's axes."""
+        return scale_grid(self.parameters, self.rank)
+
+    def widened(self, b: Builder, least: int = 32) -> Any:
+        """The storage values as signed integers of at least `least` bits."""
+        storage = self.parameters.storage
+        wide = b.i64 if least > 32 or (storage.width == 32 and not storage.signed) else b.i32
+        if storage.width == wide.width:
+            return self.value
+        return b.op("arith.extsi" if storage.signed else "arith.extui", [self.value], wide)
+
+    def difference(self, b: TensorBuilder) -> Any:
+        """Storage value minus zero point, as i32, or i64 where i32 would overflow."""
+        value = self.widened(b, 64 if self.bound >= 1 << 31 else 32)
+        zero_points = zero_point_grid(self.parameters, self.rank)
+        if not zero_points.any():
+            return value
+        zero = b.grid(zero_points, element_type(value.type))
+        return b.op("arith.subi", [value, zero], value.type)
+
+    def term(self, b: TensorBuilder, factor: Array | int) -> Term:
+        """``(storage - zero point) * scale * factor`` as a term of a requantization."""
+        return Term(self.difference(b), self.bound, self.scales() * factor)
+
+    def requantized(self, target: QuantizationParameters) -> Any:
+        """Storage values of other parameters that are nearest to the same reals."""
+        if self.parameters == target:
+            return self.value
+        b = TensorBuilder(self.value)
+        return finish(b, [self.term(b, 1)], target)
+
+
+def finish(b: TensorBuilder, terms: list[Term], target: QuantizationParameters) -> Any:
+    """Requantize a sum of terms, whose multipliers are in units of the reals, to `target`."""
+    scales = scale_grid(target, b.rank)
+    scaled = [Term(term.value, term.bound, term.multiplier / scales) for term in terms]
+    widest = max(element_type(term.value.type).width for term in scaled)
+    type_ = b.i64 if widest == 64 else b.i32
+    scaled = [Term(resize(b, t.value, type_), t.bound, t.multiplier) for t in scaled]
+    return requantize(b, scaled, zero_point_grid(target, b.rank), target.storage)
+
+
+# -- reals ----------------------------------------------------------------------------------------
+
+
+def dequantize(value: Any, op: Any, division: Division) -> Any:
+    """The reals of a quantized tensor, in the expressed type."""
+    operand = Operand.of(value, op)
+    parameters = operand.parameters
+    check_scales(parameters, op)
+    b = TensorBuilder(operand.value)
+    scale, zero_point = _float_grids(parameters, operand.rank)
+    arithmetic = CastArithmetic(parameters.storage, parameters.expressed, division=division)
+    return arithmetic.dequantize(b, operand.value, scale, zero_point)
+
+
+def quantize(value: Any, target: QuantizationParameters, op: Any, division: Division) -> Any:
+    """The storage values of a tensor of reals of the target's expressed type."""
+    check_scales(target, op)
+    b = TensorBuilder(value)
+    scale, zero_point = _float_grids(target, b.rank)
+    arithmetic = CastArithmetic(target.storage, target.expressed, division=division)
+    return arithmetic.quantize(b, value, scale, zero_point)
+
+
+def _float_grids(parameters: QuantizationParameters, rank: int) -> tuple[Any, Any]:
+    if parameters.granularity == "per-tensor":
+        return float(parameters.scales), int(parameters.zero_points)
+    scales = _grid(parameters, rank, None, parameters.scales.astype(np.float64))
+    return scales, zero_point_grid(parameters, rank)
+
+
+def float_type(type_: Any) -> ir.Type:
+    """A quantized tensor type with its expressed type in place of the quantized one."""
+    parameters = parameters_of(type_)
+    assert parameters is not None  # callers have looked
+    return _with_element(type_, expressed_mlir_type(parameters.expressed))
+
+
+def check_scales(parameters: QuantizationParameters, op: Any) -> None:
+    """Refuse scales that IREE's runtimes, which flush subnormal floats to zero, would get wrong.
+
+    With a scale of more than twice the least normal number, no product is subnormal, and a
+    subnormal value quantizes as zero does. f16 is computed from f32 values and is not flushed.
+    """
+    expressed = parameters.expressed
+    least = 2 * expressed.smallest_normal
+    if expressed is not ExpressedType.F16 and (parameters.scales <= least).any():
+        found = float(parameters.scales.min())
+        raise UnsupportedError(
+            f"has the scale {found:g}, expected more than {least:g}: IREE's runtimes flush "
+            f"subnormal {expressed.value} values to zero; use a wider expressed type",
+            op,
+        )
