@@ -1,0 +1,314 @@
+"""``legalize-qdq-to-quantized-op``: dequantize, float operation, quantize become one operation.
+
+What a quantized StableHLO operation means is just this sequence, so a program in which a quantizer
+left casts around float operations becomes one that a backend can run on integers. The table
+`subquant.dialects.stablehlo.OPERATIONS` says which operations have a quantized form and which types
+the specification forbids; a sequence that would become forbidden is left alone.
+
+Before::
+
+    %a = stablehlo.uniform_dequantize %x : (tensor<4x!q1>) -> tensor<4xf32>
+    %b = stablehlo.uniform_dequantize %y : (tensor<4x!q2>) -> tensor<4xf32>
+    %s = stablehlo.add %a, %b : tensor<4xf32>
+    %r = stablehlo.uniform_quantize %s : (tensor<4xf32>) -> tensor<4x!q3>
+
+After::
+
+    %r = stablehlo.add %x, %y : (tensor<4x!q1>, tensor<4x!q2>) -> tensor<4x!q3>
+
+* Casts are those of ``stablehlo``, ``quant`` and ``subquant``. Every float operand must come from
+  one, and every use of a float result must be one, all to the same type: otherwise the float
+  operation would have to stay, and everything be computed twice. Integer operands (indices,
+  predicates) pass through. A dequantize that others use stays for them; a cast that nobody uses any
+  more is erased.
+* A reduction's body gets the quantized element types too (E of the specification is the element
+  type of the result). Its sums are then rounded and saturated to E where the implementation puts
+  them; subquant reduces in integers that are wide enough, and saturates once.
+* A dequantize followed by a quantize, with nothing between, becomes a requantization.
+* ``hybrid=true``: in a contraction whose right-hand side alone can be quantized it is, and the
+  rest stays float.
+* No StableHLO operation accepts a sub-channel type, as operand or as result. Such casts stay, next
+  to their operation, for whoever lowers the pair. There is no exception: even an operation that
+  only moves elements is refused such a type.
+* ``bitcast_convert`` is left alone: on a quantized value it acts on stored bits. So are
+  operations that pass values on or exchange them with other programs.
+
+With ``explain=true`` each operation that has a dequantized operand and is left alone is reported
+with its place and the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .._mlir import ir
+from ..dialects.quant import element_type, is_quantized
+from ..dialects.stablehlo import DEQUANTIZE, OPERATIONS, QUANTIZE, Body, QuantizedOp, why_illegal
+from ..errors import Remark
+from .base import ModulePass, walk
+from .retyping import Retyping, is_real, touches, why_invalid, with_element
+
+__all__ = ["LegalizeQdqToQuantizedOp"]
+
+_DEQUANTIZES = frozenset((DEQUANTIZE, "quant.dcast", "subquant.dcast"))
+_QUANTIZES = frozenset((QUANTIZE, "quant.qcast", "subquant.qcast"))
+
+
+@dataclass(frozen=True)
+class LegalizeQdqToQuantizedOp(ModulePass):
+    """Fuse casts and float operations where the specification has the quantized operation.
+
+    Args:
+        hybrid: give contractions a quantized right-hand side where the left one stays float.
+        explain: return a remark on each candidate that is left alone.
+    """
+
+    name: ClassVar[str] = "legalize-qdq-to-quantized-op"
+
+    hybrid: bool = False
+    explain: bool = False
+
+    def run(self, module: ir.Operation) -> Sequence[Remark]:
+        """Fuse in `module`; never fails."""
+        remarks = []
+        for op in [op for op in walk(module) if _is_candidate(op)]:
+            with op.location:
+                reason = self._fuse(op)
+            if reason is not None and self.explain:
+                remarks.append(Remark.about(op, f"is left alone: {reason}"))
+        for op in [op for op in walk(module) if _is_cast_of_cast(op)]:
+            with op.location:
+                reason = _requantize(op)
+            if reason is not None and self.explain:
+                remarks.append(Remark.about(op, f"is left alone: {reason}"))
+        return remarks
+
+    def _fuse(self, op: Any) -> str | None:
+        """Fuse one operation; return the reason if it is left alone."""
+        row = OPERATIONS.get(op.name)
+        if row is None:
+            return "the specification gives it no quantized types"
+        if row.why_no_float_form is not None:
+            return f"it {row.why_no_float_form}"
+        reason = _fuse_whole(op, row)
+        if reason is None or row.category != "contraction" or _source(op.operands[1]) is None:
+            return reason
+        if not self.hybrid:
+            return f"{reason}; with hybrid=true operand 1 alone can be quantized"
+        return _fuse_weights(op)
+
+
+# -- what is a candidate --------------------------------------------------------------------------
+
+
+def _is_candidate(op: Any) -> bool:
+    """True for a StableHLO operation on dequantized values, or one that generates such values."""
+    if not op.name.startswith("stablehlo.") or op.name == QUANTIZE:
+        return False
+    if any(_source(operand) is not None for operand in op.operands):
+        return True
+    row = OPERATIONS.get(op.name)
+    return row is not None and row.category == "generation" and bool(_quantizes_of(op.results[0]))
+
+
+def _is_cast_of_cast(op: Any) -> bool:
+    return op.name in _QUANTIZES and _source(op.operands[0]) is not None
+
+
+def _source(value: Any) -> Any | None:
+    """Return what a real tensor was dequantized from, or None."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name not in _DEQUANTIZES:
+        return None
+    return owner.operation.operands[0] if is_real(value.type) else None
+
+
+def _quantizes_of(value: Any) -> list[Any]:
+    """Return the casts that quantize a value."""
+    users = (use.owner.operation for use in value.uses)
+    return [user for user in users if user.name in _QUANTIZES]
+
+
+# -- fusing ---------------------------------------------------------------------------------------
+
+
+def _fuse_whole(op: Any, row: QuantizedOp) -> str | None:
+    """Quantize every float operand and result of an operation, or say why not."""
+    sources: dict[int, Any] = {}
+    elements = row.element_operands(len(op.operands))
+    for number in elements:
+        operand = op.operands[number]
+        if is_real(operand.type):
+            source = _source(operand)
+            if source is None:
+                return f"operand {number} is not dequantized"
+            sources[number] = source
+    quantizes: dict[int, list[Any]] = {}
+    for number, result in enumerate(op.results if row.quantized_results else ()):
+        if is_real(result.type):
+            name = f"result {number}" if len(op.results) > 1 else "result"
+            quantizes[number] = _quantizes_of(result)
+            reason = _why_not_quantized(result, quantizes[number], name)
+            if reason is not None:
+                return reason
+    operand_types = [value.type for value in op.operands]
+    result_types = [value.type for value in op.results]
+    for number, source in sources.items():
+        operand_types[number] = source.type
+    for number, casts in quantizes.items():
+        result_types[number] = casts[0].results[0].type
+    reason = why_illegal(op.name, operand_types, result_types, op.attributes)
+    if reason is not None:
+        return reason
+    retyping = Retyping()
+    dequantized = [op.operands[number] for number in sources]
+    for number, source in sources.items():
+        retyping.set_operand(op, number, source)
+    for number in quantizes:
+        retyping.set_type(op.results[number], result_types[number])
+    if row.bodies is not None:
+        bodies = row.bodies(
+            [element_type(operand_types[number]) for number in elements],
+            [element_type(type_) for type_ in result_types],
+        )
+        reason = _quantize_bodies(op, bodies, retyping)
+    reason = reason or why_invalid(op)
+    if reason is not None:
+        retyping.undo()
+        return reason
+    for number, casts in quantizes.items():
+        for cast in casts:
+            cast.results[0].replace_all_uses_with(op.results[number])
+            cast.erase()
+    _erase_unused(dequantized)
+    return None
+
+
+def _why_not_quantized(result: Any, quantizes: list[Any], name: str) -> str | None:
+    """Every use of a result must be a quantize, all to one type."""
+    if not quantizes:
+        return f"{name} is not quantized"
+    other = next((use for use in result.uses if use.owner.operation.name not in _QUANTIZES), None)
+    if other is not None:
+        return (
+            f"{name} is also used by '{other.owner.operation.name}' without being quantized, so "
+            "that the float operation has to stay"
+        )
+    first = quantizes[0].results[0].type
+    for quantize in quantizes:
+        if quantize.results[0].type != first:
+            return (
+                f"{name} is quantized in two ways, to {element_type(first)} and to "
+                f"{element_type(quantize.results[0].type)}"
+            )
+    return None
+
+
+def _fuse_weights(op: Any) -> str | None:
+    """Make a contraction hybrid: quantize its right-hand side only."""
+    weights = op.operands[1]
+    source = _source(weights)
+    assert source is not None  # the caller asks only for a dequantized one
+    operands = [value.type for value in op.operands]
+    operands[1] = source.type
+    reason = why_illegal(op.name, operands, [op.results[0].type], op.attributes)
+    if reason is not None:
+        return reason
+    retyping = Retyping()
+    retyping.set_operand(op, 1, source)
+    reason = why_invalid(op)
+    if reason is not None:
+        retyping.undo()
+        return reason
+    _erase_unused([weights])
+    return None
+
+
+def _requantize(op: Any) -> str | None:
+    """Write a quantize of a dequantize as one cast."""
+    real = op.operands[0]
+    source = _source(real)
+    assert source is not None  # the caller asks only for such casts
+    target = op.results[0].type
+    reason = why_illegal(QUANTIZE, [source.type], [target], {})
+    if reason is not None:
+        return reason
+    with ir.InsertionPoint(op):
+        cast = ir.Operation.create(QUANTIZE, results=[target], operands=[source])
+    reason = why_invalid(cast)
+    if reason is not None:
+        cast.erase()
+        return reason
+    op.results[0].replace_all_uses_with(cast.results[0])
+    op.erase()
+    _erase_unused([real])
+    return None
+
+
+def _erase_unused(values: Iterable[Any]) -> None:
+    """Erase the casts of these values that have no use left."""
+    seen: list[Any] = []
+    for value in values:
+        if value in seen:
+            continue
+        seen.append(value)
+        if next(iter(value.uses), None) is None:
+            value.owner.operation.erase()
+
+
+# -- bodies ---------------------------------------------------------------------------------------
+
+
+def _quantize_bodies(op: Any, bodies: Sequence[Body], retyping: Retyping) -> str | None:
+    """Give the functions of a reduction, sort or map their quantized types, or say why not."""
+    for region, body in zip(op.regions, bodies, strict=True):
+        reason = _quantize_body(region.blocks[0], body, retyping)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _quantize_body(block: Any, body: Body, retyping: Retyping) -> str | None:
+    for argument, element in zip(block.arguments, body.arguments, strict=True):
+        if is_real(argument.type) and is_quantized(element):
+            retyping.set_type(argument, with_element(argument.type, element))
+    *operations, terminator = (op.operation for op in block.operations)
+    returned = list(zip(terminator.operands, body.results or (), strict=False))
+    for op in operations:
+        if not touches(op, lambda type_: is_real(type_) or is_quantized(type_)):
+            continue
+        reason = _quantize_in_body(op, returned, retyping)
+        if reason is not None:
+            return f"'{op.name}' in its body {reason}"
+    for value, element in returned:
+        if element_type(value.type) != element:
+            return f"its body returns {element_type(value.type)}, expected {element}"
+    return None
+
+
+def _quantize_in_body(
+    op: Any, returned: list[tuple[Any, ir.Type]], retyping: Retyping
+) -> str | None:
+    """Give the results of an operation in a body the type to return, or that of its operands."""
+    row = OPERATIONS.get(op.name)
+    if row is None or not (row.computes or row.moves) or len(op.regions):
+        return "has no quantized form"
+    for number in row.element_operands(len(op.operands)):
+        operand = op.operands[number]
+        if is_real(operand.type):
+            return f"has operand {number} that is not quantized"
+    found = {element_type(v.type) for v in op.operands if is_quantized(v.type)}
+    for result in op.results:
+        if not is_real(result.type):
+            continue
+        element = next((e for value, e in returned if value == result), None)
+        if element is None:
+            if len(found) != 1:
+                return "has operands of several quantized types, and no type for its result"
+            (element,) = found
+        retyping.set_type(result, with_element(result.type, element))
+    types = ([v.type for v in op.operands], [v.type for v in op.results])
+    reason = why_illegal(op.name, *types, op.attributes)
+    return None if reason is None else f"would be forbidden: {reason}"

@@ -1,0 +1,74 @@
+"""Changing operands and types of an operation in place, so that the change can be taken back.
+
+An operation that gets other element types keeps its name, attributes, regions and place: nothing
+has to be built again, and if the result turns out not to be valid the old state comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .._mlir import ir
+
+__all__ = ["Retyping", "is_real", "owner_block", "touches", "why_invalid", "with_element"]
+
+
+class Retyping:
+    """A list of changes; `undo` takes them back, last first."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def set_type(self, value: Any, type_: ir.Type) -> None:
+        """Give a result or a block argument another type."""
+        old = value.type
+        self._undo.append(lambda: value.set_type(old))
+        value.set_type(type_)
+
+    def set_operand(self, op: Any, number: int, value: Any) -> None:
+        """Give an operation another operand."""
+        old = op.operands[number]
+
+        def restore() -> None:
+            op.operands[number] = old
+
+        self._undo.append(restore)
+        op.operands[number] = value
+
+    def undo(self) -> None:
+        """Take every change back."""
+        while self._undo:
+            self._undo.pop()()
+
+
+def with_element(type_: Any, element: ir.Type) -> ir.Type:
+    """Return a ranked tensor type with other elements. A location must be current."""
+    return ir.RankedTensorType.get(list(type_.shape), element, type_.encoding)
+
+
+def is_real(type_: ir.Type) -> bool:
+    """True for a ranked tensor of floats."""
+    return isinstance(type_, ir.RankedTensorType) and isinstance(type_.element_type, ir.FloatType)
+
+
+def touches(op: Any, applies: Callable[[ir.Type], bool]) -> bool:
+    """True for an operation with an operand or result whose type `applies` accepts."""
+    return any(applies(value.type) for value in (*op.operands, *op.results))
+
+
+def owner_block(value: Any) -> ir.Block:
+    """Return the block in which a value is defined."""
+    owner = value.owner
+    return owner if isinstance(owner, ir.Block) else owner.operation.block
+
+
+def why_invalid(op: Any) -> str | None:
+    """Return what upstream's verifier says against an operation, or None."""
+    try:
+        op.verify()
+    except ir.MLIRError as error:
+        diagnostics = list(error.error_diagnostics)
+        message = diagnostics[0].message if diagnostics else str(error)
+        return str(message).removeprefix(f"'{op.name}' op ")
+    return None
