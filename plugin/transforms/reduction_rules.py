@@ -49,8 +49,8 @@ def _check_reduce(op: Any) -> None:
         not 0 <= axis < len(shape) for axis in dimensions
     ):
         raise VerificationError(
-            f"attribute 'dimensions' must name axes of 0 to {len(shape) - 1}, each once, got "
-            f"{list(dimensions)}",
+            f"attribute 'dimensions' must name axes less than the rank {len(shape)}, each once, "
+            f"got {list(dimensions)}",
             op,
         )
     left = [extent for axis, extent in enumerate(shape) if axis not in dimensions]
@@ -147,9 +147,8 @@ def _check_shape(found: Extents, expected: Extents, what: str, op: Any) -> None:
         f is None or e is None or f == e for f, e in zip(found, expected, strict=True)
     )
     if not fits:
-        raise VerificationError(
-            f"{what} must have the shape {_dims(expected)}, got {_dims(found)}", op
-        )
+        wanted = f"have the shape {_dims(expected)}" if expected else "have no axes"
+        raise VerificationError(f"{what} must {wanted}, got the shape {_dims(found)}", op)
 
 
 def _dims(shape: Extents) -> str:
@@ -213,10 +212,9 @@ def _arguments_of(op: Any, region: int, what: str, count: int) -> list[ir.Type]:
     blocks = list(op.regions[region])
     found = len(blocks[0].arguments) if blocks else 0
     if len(blocks) != 1 or found != 2 * count:
+        has = f"{found} arguments" if len(blocks) == 1 else f"{len(blocks)} blocks"
         raise VerificationError(
-            f"{what} must have one block with {2 * count} arguments, got {len(blocks)} blocks"
-            + (f" with {found} arguments" if len(blocks) == 1 else ""),
-            op,
+            f"{what} must be one block with {2 * count} arguments, got {has}", op
         )
     elements = []
     for number, argument in enumerate(blocks[0].arguments):
@@ -235,14 +233,16 @@ def _check_body(
     for number, (argument, element) in enumerate(
         zip(block.arguments, [*left, *right], strict=True)
     ):
-        _check_element(argument.type, element, f"argument {number} of {what}", "its tensor", op)
+        whose = f"argument {number % len(left)}" if what != "select" else "operand"
+        _check_element(argument.type, element, f"argument {number} of {what}", whose, op)
     operations = list(block.operations)
     if not operations or operations[-1].operation.name != "stablehlo.return":
         raise VerificationError(f"{what} must end in 'stablehlo.return'", op)
     values = list(operations[-1].operands)
     if len(values) != len(left):
         raise VerificationError(
-            f"{what} must return {len(left)} values, got {len(values)}", operations[-1]
+            f"{what} must return a value for each of {len(left)} tensors, got {len(values)}",
+            operations[-1],
         )
     for number, value in enumerate(values):
         shape = _extents(value.type, f"value {number}", operations[-1])
@@ -302,10 +302,12 @@ def _window_counts(op: Any, shape: Extents) -> Extents:
         attribute = op.attributes["padding"]
         if not (
             isinstance(attribute, ir.DenseIntElementsAttr)
+            and str(attribute.type.element_type) == "i64"
             and list(attribute.type.shape) == [rank, 2]
         ):
             raise VerificationError(
-                f"attribute 'padding' must be dense with the shape {rank}x2, got '{attribute}'", op
+                f"attribute 'padding' must be dense<...> : tensor<{rank}x2xi64>, got '{attribute}'",
+                op,
             )
         padding = [(int(low), int(high)) for low, high in array_of_dense(attribute)]
     counts: Extents = []

@@ -46,8 +46,8 @@ def expand_select_and_scatter(op: Any, source: Any, init_value: Any) -> Any:
     operand = op.operands[0]
     if not (operand.type.has_static_shape and source.type.has_static_shape):
         raise UnsupportedError(
-            f"has a dynamic shape, got '{operand.type}' and '{source.type}'; selected elements are "
-            "numbered, which takes static shapes",
+            f"has a dynamic shape, got '{operand.type}' and '{op.operands[1].type}'; selected "
+            "elements are numbered, which takes static shapes",
             op,
         )
     shape = [int(extent) for extent in operand.type.shape]
