@@ -5,8 +5,8 @@ integers, and requantized once at the end, exactly (`requantization`): add, subt
 negate, abs, contractions (`quantized_contraction`), reductions (`quantized_reduction`), changes of
 parameters. What only compares or moves values works on the storage, after a change of parameters
 where operands have others than the result. Any other function is a table where its operands have
-few values (`lookup_tables`); else it is computed in the expressed type, between a dequantization and
-a quantization, as the specification defines it.
+few values (`lookup_tables`); else it is computed in the expressed type, between a dequantization
+and a quantization, as the specification defines it.
 
 Quantized values and their storage are connected by ``subquant.scast``; operations that only move
 data are checked here and keep their quantized types until ``convert-quantized-to-storage``.
@@ -44,9 +44,9 @@ from ..errors import UnsupportedError, UsageError
 from ..quantization import Array, QuantizationParameters
 from . import lookup_tables
 from .arithmetic import Division
-from .base import ModulePass, Pattern, apply_patterns, walk
+from .base import ModulePass, NoMatch, Pattern, apply_patterns, walk
 from .quantized_contraction import Contractions
-from .quantized_reduction import legalize_reductions
+from .quantized_reduction import ELEMENTWISE_BODIES, legalize_reductions
 from .quantized_values import (
     Operand,
     as_quantized,
@@ -63,7 +63,7 @@ from .tensor_builder import TensorBuilder
 
 __all__ = ["LegalizeQuantToMath"]
 
-_GE, _GT, _LT, _EQ = 5, 4, 2, 0
+_LT, _GT = 2, 4  # arith.cmpi predicates
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class LegalizeQuantToMath(ModulePass):
         operations = walk(module)
         if not any(op.name.startswith("stablehlo.") for op in operations):
             return
-        legalize_reductions(operations, self.division)
+        legalize_reductions(operations)
         apply_patterns(module, _Legalizer(self.division).patterns())
 
 
@@ -147,7 +147,6 @@ class _Legalizer:
     @staticmethod
     def _pattern(name: str, lower: Callable[[Any], Any]) -> Pattern:
         """A pattern for operations that touch quantized values; `lower` returns the new results."""
-        from .base import NoMatch
 
         def pattern(op: Any, rewriter: Any) -> NoMatch | None:
             if not any(is_quantized(value.type) for value in (*op.operands, *op.results)):
@@ -281,7 +280,7 @@ class _Legalizer:
         """A table of the storage values, or the function of the reals."""
         name, operand, target = _short(op), parameters_of(op.operands[0].type, op), _result(op)
         assert operand is not None  # unary operations keep quantized to quantized
-        if not lookup_tables.fits_table(operand) or target.granularity != "per-tensor":
+        if not _takes_table(op, operand, target):
             return self.through_float(op)
         return self._lookup(op, lookup_tables.unary_table(name, operand, target))
 
@@ -290,7 +289,7 @@ class _Legalizer:
         parameters = [parameters_of(value.type, op) for value in op.operands]
         known = [p for p in parameters if p is not None]
         target = _result(op)
-        if not lookup_tables.fits_table(*known) or target.granularity != "per-tensor":
+        if not _takes_table(op, *known, target):
             return self.through_float(op)
         return self._lookup(op, lookup_tables.binary_table(_short(op), known[0], known[1], target))
 
@@ -298,7 +297,7 @@ class _Legalizer:
         """As `unary`, with the numbers of bits from the attributes."""
         operand, target = parameters_of(op.operands[0].type, op), _result(op)
         assert operand is not None  # the verifier wants quantized to quantized
-        if not lookup_tables.fits_table(operand) or target.granularity != "per-tensor":
+        if not _takes_table(op, operand, target):
             return self.through_float(op)
         bits = [int(op.attributes[f"{part}_bits"].value) for part in ("exponent", "mantissa")]
         table = lookup_tables.reduce_precision_table(bits[0], bits[1], operand, target)
@@ -452,6 +451,17 @@ _REFUSED = {
 
 
 # -- pieces ---------------------------------------------------------------------------------------
+
+
+def _takes_table(op: Any, *parameters: QuantizationParameters) -> bool:
+    """True for few enough operand values, a per-tensor result, and no body of scalar code."""
+    *operands, result = parameters
+    parent = op.parent.operation
+    return (
+        lookup_tables.fits_table(*operands)
+        and result.granularity == "per-tensor"
+        and parent.name not in ELEMENTWISE_BODIES
+    )
 
 
 def _short(op: Any) -> str:

@@ -135,4 +135,3 @@ def _quantized(reals: Array, parameters: QuantizationParameters) -> Array:
     clamped = np.clip(shifted, storage.minimum, storage.maximum)
     of_nan = min(max(0, storage.minimum), storage.maximum)
     return np.where(np.isnan(reals), of_nan, np.rint(clamped)).astype(np.int64)
-

@@ -6,16 +6,16 @@ sum over the contracted elements ``k``::
     real = s1 * s2 * acc,    acc = sum_k (q1[k] - z1) * (q2[k] - z2)
 
 ``acc`` is an integer: it is computed as one, in i32, or in i64 where the number of products (or an
-unknown one) could overflow i32, and requantized once. The zero points are corrected after a dot of
-the storage values (8 bits wide where they have at most 8)::
+unknown one) could overflow i32, and requantized once. The zero points are corrected after a dot
+of the storage values (8 bits wide where they have at most 8)::
 
     acc = dot(q1, q2) - z2 * sum_k q1 - z1 * sum_k q2 + K * z1 * z2
 
 Two's complement wraps and unwraps, so only ``acc`` itself has to fit. A convolution pads its left
-operand with ``z1``, which stands for 0; each window is then whole, and ``sum_k q2`` is a constant of
-the output feature. A right zero point of a convolution is subtracted before.
+operand with ``z1``, which stands for 0; each window is then whole, and ``sum_k q2`` is a constant
+of the output feature. A right zero point of a convolution is subtracted before.
 
-A right scale belongs to an axis that is not contracted (C16, C29) and moves to the result's axis.
+A right scale belongs to an axis that is not contracted (C16, C29), which the result has too.
 
 A real left operand with a quantized right one ("hybrid") dequantizes the right one, in f32 sums for
 f16 and bf16.
@@ -36,7 +36,7 @@ import numpy as np
 from .._mlir import ir, stablehlo
 from ..dialects.quant import dense_of_array, element_type, is_quantized, parameters_of
 from ..errors import UnsupportedError
-from ..quantization import ExpressedType, QuantizationParameters
+from ..quantization import ExpressedType
 from .arithmetic import Division
 from .base import Builder
 from .quantized_values import (
@@ -79,7 +79,11 @@ class _Contraction:
         return self.op.name in ("stablehlo.convolution", "stablehlo.dynamic_conv")
 
     def create(
-        self, left: Any, right: Any, element: ir.Type, changed: dict[str, ir.Attribute] | None = None
+        self,
+        left: Any,
+        right: Any,
+        element: ir.Type,
+        changed: dict[str, ir.Attribute] | None = None,
     ) -> Any:
         """The operation on other operands, with a result of another element type."""
         type_ = self.op.results[0].type
@@ -112,7 +116,8 @@ class Contractions:
         _check_ranked(op)
         left_rank, right_rank = len(left.type.shape), len(right.type.shape)
         if op.name == "stablehlo.dot":
-            contracted, batch = ([left_rank - 1], [0]), ([], [])
+            contracted: Any = ([left_rank - 1], [0])
+            batch: Any = ([], [])
         else:
             numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
             contracted = numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions
@@ -203,7 +208,6 @@ class Contractions:
         terms = []
         for accumulator, bound, factor in self._accumulators(contraction, left, right, products):
             terms.append(Term(accumulator, bound, scales * Fraction(factor)))
-        Operand.of(op.results[0], op) if target.granularity == "sub-channel" else None
         b = TensorBuilder(terms[0].value)
         return as_quantized(finish(b, terms, target), op.results[0].type)
 

@@ -1,4 +1,180 @@
-"""stub"""
+"""Reductions of quantized values that add: integers are summed, and the sum is saturated once.
+
+For one quantized type with scale ``s`` and zero point ``z`` in operands, init values, body and
+results (``canonicalize-reductions`` sees to that), ``add`` of the reals is::
+
+    s * ((x - z) + (y - z)) = s * (r - z)    so    r = z + sum_k (q_k - z)
+
+The differences are summed in i32, or in i64 where as many of them as there can be (or an unknown
+number) could overflow i32: no order of the additions saturates or wraps on the way. A maximum or
+minimum of one type is that of the storage; other bodies keep their operations, each legalized where
+it stands, on storage values.
+
+Sources: RFC "StableHLO quantization for reduction ops"; StableHLO specification, ``reduce``,
+``reduce_window``, ``select_and_scatter``, ``scatter``, ``all_reduce``, ``reduce_scatter``.
+"""
+
+from __future__ import annotations
+
+import math
 from typing import Any
-def legalize_reductions(operations: list[Any], division: Any) -> None:
-    return
+
+from .._mlir import ir
+from ..dialects.quant import is_quantized, parameters_of, storage_mlir_type
+from ..quantization import QuantizationParameters
+from .base import Builder
+from .quantized_values import Operand, as_quantized, zero_point_grid
+from .requantization import resize, saturate
+from .tensor_builder import TensorBuilder
+
+__all__ = ["ELEMENTWISE_BODIES", "legalize_reductions"]
+
+_REDUCTIONS = (
+    "stablehlo.all_reduce",
+    "stablehlo.reduce",
+    "stablehlo.reduce_scatter",
+    "stablehlo.reduce_window",
+    "stablehlo.scatter",
+    "stablehlo.select_and_scatter",
+)
+ELEMENTWISE_BODIES = frozenset((*_REDUCTIONS, "stablehlo.map", "stablehlo.sort"))
+"""Operations whose bodies become scalar code, where there is no gather."""
+
+
+def legalize_reductions(operations: list[Any]) -> None:
+    """Write the additive reductions among `operations` as sums of integers, in place.
+
+    Raises:
+        UnsupportedError: a sub-channel type.
+    """
+    for op in operations:
+        if op.name in _REDUCTIONS and any(is_quantized(value.type) for value in op.operands):
+            with op.location:
+                _legalize(op)
+
+
+def _legalize(op: Any) -> None:
+    body = op.regions[-1].blocks[0]
+    for number, group in enumerate(_groups(op)):
+        value = op.results[number]
+        parameters = parameters_of(value.type, op)
+        if parameters is None or not all(
+            op.operands[n].type.element_type == value.type.element_type for n in group
+        ):
+            continue
+        addition = _addition(body, number, len(op.results))
+        if addition is not None:
+            _sum_differences(op, number, group, addition, parameters)
+
+
+def _groups(op: Any) -> list[list[int]]:
+    """For each result, the numbers of the operands that share its element type."""
+    count = len(op.operands)
+    if op.name == "stablehlo.select_and_scatter":
+        return [[0, 1, 2]]
+    if op.name in ("stablehlo.all_reduce", "stablehlo.reduce_scatter"):
+        return [[number] for number in range(count)]
+    if op.name == "stablehlo.scatter":  # inputs, the indices, updates
+        inputs = count // 2
+        return [[number, number + inputs + 1] for number in range(inputs)]
+    return [[number, number + count // 2] for number in range(count // 2)]
+
+
+def _addition(body: Any, number: int, results: int) -> Any:
+    """The operation that adds the two arguments of a result and does nothing else, or None."""
+    arguments = list(body.arguments)
+    if len(arguments) != 2 * results:
+        return None  # all_reduce has one body for all its operands
+    value = list(body.operations)[-1].operation.operands[number]
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.add":
+        return None
+    pair = [arguments[number], arguments[number + results]]
+    if list(owner.operation.operands) not in (pair, pair[::-1]):
+        return None
+    used_elsewhere = any(len(list(argument.uses)) != 1 for argument in (*pair, value))
+    return None if used_elsewhere else owner.operation
+
+
+def _sum_differences(
+    op: Any, number: int, group: list[int], addition: Any, parameters: QuantizationParameters
+) -> None:
+    """Give one result's operands, arguments and addition an integer type."""
+    with ir.InsertionPoint(op):
+        operands = [Operand.of(op.operands[n], op) for n in group]
+    count = _most_addends(op)
+    b = Builder()
+    bound = None if count is None else operands[0].bound * count
+    accumulator = b.i32 if bound is not None and bound < 1 << 31 else b.i64
+    with ir.InsertionPoint(op):
+        for n, operand in zip(group, operands, strict=True):
+            tensor = TensorBuilder(operand.value)
+            op.operands[n] = resize(tensor, operand.difference(tensor), accumulator)
+    scalar = ir.RankedTensorType.get([], accumulator)
+    for argument in addition.operands:
+        argument.set_type(scalar)
+    addition.results[0].set_type(scalar)
+    if op.name == "stablehlo.select_and_scatter":
+        _restore_arguments(op.regions[0].blocks[0], operands[0], scalar)
+    result = op.results[number]
+    written = result.type
+    users = [(use.owner, use.operand_number) for use in result.uses]
+    result.set_type(ir.RankedTensorType.get(list(written.shape), accumulator, written.encoding))
+    with ir.InsertionPoint.after(op):
+        tensor = TensorBuilder(result)
+        zero_points = zero_point_grid(parameters, tensor.rank)
+        total = result
+        if zero_points.any():
+            # Room for the zero point of a sum that just fits.
+            reach = (bound or 1 << 40) + int(abs(zero_points).max())
+            wide = b.i64 if reach >= 1 << 31 else accumulator
+            total = resize(tensor, total, wide)
+            zero = tensor.grid(zero_points, wide)
+            total = tensor.op("arith.addi", [total, zero], wide)
+        elif parameters.storage.width == 32 and not parameters.storage.signed:
+            total = resize(tensor, total, b.i64)
+        quantized = as_quantized(_saturated(tensor, total, parameters), written)
+    for owner, operand_number in users:
+        owner.operands[operand_number] = quantized
+
+
+def _saturated(b: TensorBuilder, total: Any, parameters: QuantizationParameters) -> Any:
+    storage = parameters.storage
+    if total.type.element_type == storage_mlir_type(storage) and not storage.is_narrowed:
+        return total
+    return saturate(b, total, storage)
+
+
+def _restore_arguments(block: Any, operand: Operand, scalar: ir.Type) -> None:
+    """Let a body that compares quantized values see them, from differences."""
+    with ir.InsertionPoint.at_block_begin(block):
+        for argument in block.arguments:
+            written = argument.type
+            users = [(use.owner, use.operand_number) for use in argument.uses]
+            argument.set_type(scalar)
+            b = TensorBuilder(argument)
+            zero = b.constant(int(operand.parameters.zero_points), scalar)
+            total = b.op("arith.addi", [argument, zero], scalar)
+            narrow = resize(b, total, storage_mlir_type(operand.parameters.storage))
+            value = as_quantized(narrow, written)
+            for owner, number in users:
+                owner.operands[number] = value
+
+
+def _most_addends(op: Any) -> int | None:
+    """The greatest number of values that one sum can have, the init value included."""
+    if op.name == "stablehlo.reduce":
+        type_ = op.operands[0].type
+        axes = [int(axis) for axis in op.attributes["dimensions"]]
+        if any(type_.is_dynamic_dim(axis) for axis in axes):
+            return None
+        return math.prod(int(type_.shape[axis]) for axis in axes) + 1
+    if op.name == "stablehlo.reduce_window":
+        return math.prod(int(n) for n in op.attributes["window_dimensions"]) + 1
+    if op.name in ("stablehlo.scatter", "stablehlo.select_and_scatter"):
+        updates = op.operands[1 if op.name.endswith("select_and_scatter") else -1].type
+        if not updates.has_static_shape:
+            return None
+        return math.prod(int(extent) for extent in updates.shape) + 1
+    groups = ir.DenseElementsAttr(op.attributes["replica_groups"]).type.shape
+    return int(groups[1]) if len(groups) == 2 and groups[1] else None

@@ -1,28 +1,28 @@
-"""Exact requantization: a sum of scaled integers, rounded once, in integer arithmetic only.
+"""Exact requantization: a sum of scaled integers, rounded once, in integers only.
 
 The value to store is ``clamp(round_half_even(sum_k d_k * M_k + z), minimum, maximum)``: integers
 ``d_k`` (differences of storage values and zero points, accumulators), real multipliers ``M_k``
 (ratios of scales) and the result's zero point ``z``. Every StableHLO operation that is linear in
-its operands is of this form: a change of parameters has one term with ``M = s / s'``, a contraction
-one with ``M = s1 * s2 / s3``, an addition two.
+its operands is of this form: a change of parameters has one term with ``M = s / s'``, a
+contraction one with ``M = s1 * s2 / s3``, an addition two.
 
-Derivation. The multipliers are fixed-point numbers ``m_k = round(M_k * 2**F)``, written in digits of
-``L`` bits: ``m_k = sum_i m_k[i] * 2**(i * L)`` and ``F = f * L``, so that the first ``f`` digits are
-the fraction. From the lowest digit up::
+Derivation. The multipliers are fixed-point numbers ``m_k = round(M_k * 2**F)``, written in digits
+of ``L`` bits: ``m_k = sum_i m_k[i] * 2**(i * L)`` and ``F = f * L``, so that the first ``f`` digits
+are the fraction. From the lowest digit up::
 
     v[i] = sum_k d_k * m_k[i] + carry;    carry = v[i] >> L;    digit[i] = v[i] & (2**L - 1)
 
 The integer part is what is above digit ``f - 1``, and that digit decides the rounding: half is
 ``2**(L - 1)``, and the digits below it tell a tie from more than half.
 
-Overflow. With ``D = sum_k max |d_k| < 2**B``, ``|v[i]| <= D * 2**L < 2**(B + L)``: ``L = W - 1 - B``
-digits fit words of ``W`` bits.
+Overflow. With ``D = sum_k max |d_k| < 2**B``, ``|v[i]| <= D * 2**L < 2**(B + L)``: digits of
+``L = W - 1 - B`` bits fit words of ``W`` bits.
 
 Exactness. The error of the sum is at most ``e = D * max |m_k - M_k * 2**F|`` units of ``2**-F``,
-less than ``2**-30`` of a step by the choice of ``f``; it is 0 where the multipliers have ``F`` bits.
-Scales are floats, so a true tie does not need to have such multipliers (``M = 1/6``): the sum is
-raised by ``e``, and what is in ``[half, half + 2 e]`` counts as a tie. A tie is thus always found,
-and only a value within ``2 e`` of one can be taken for one.
+less than ``2**-30`` of a step by the choice of ``f``; it is 0 where the multipliers have ``F``
+bits. A true tie does not need such multipliers (``M = 1/6``): the sum is raised by ``e``, and what
+is in ``[half, half + 2 e]`` counts as a tie. A tie is thus always found, and only a value within
+``2 e`` of one can be taken for one.
 
 Sources: StableHLO specification, ``uniform_quantize`` and "dequantize_op_quantize"; the zero point
 is added before rounding, so it decides which neighbour of a tie is even.
@@ -196,9 +196,7 @@ class _Digits:
         units = -(-error.numerator // error.denominator)
         return _Digits(width, bits, fraction, total, tuple(multipliers), units)
 
-    def emit(
-        self, b: Any, terms: Sequence[Term], zero_points: Array, storage: StorageType
-    ) -> Any:
+    def emit(self, b: Any, terms: Sequence[Term], zero_points: Array, storage: StorageType) -> Any:
         word = b.i64 if self.words == 64 else b.i32
         values = [resize(b, term.value, word) for term in terms]
         mask = (1 << self.bits) - 1

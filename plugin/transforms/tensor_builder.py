@@ -138,7 +138,9 @@ class TensorBuilder(Builder):
             is_integer = isinstance(element, ir.IntegerType)
             return self.constant(int(item) if is_integer else float(item), element)
         axes = [axis for axis, extent in enumerate(values.shape) if extent != 1]
-        vector = self.dense(dense_of_array(values.reshape([values.shape[a] for a in axes]), element))
+        vector = self.dense(
+            dense_of_array(values.reshape([values.shape[a] for a in axes]), element)
+        )
         return self.broadcast(vector, axes)
 
     def broadcast(self, value: Any, axes: Sequence[int]) -> Any:
