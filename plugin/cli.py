@@ -1,4 +1,4 @@
-"""The command line: ``subquant compile | run | exec | opt | inspect``.
+"""The command line: ``subquant compile | run | exec | opt | inspect | conformance``.
 
 Exit status: 0; 1 for an error in the input (located, no traceback); 2 for a wrong call. Anything
 else that is raised is a bug and keeps its traceback. Results go to standard output, all else to
@@ -498,6 +498,75 @@ def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -
         click.echo("nothing is quantized")
     else:
         Console().print(inspection.render_table(tensors))
+
+
+@main.command()
+@click.option(
+    "--stablehlo",
+    default=None,
+    metavar="PATH",
+    help="Also the quantized test data of this StableHLO checkout.",
+)
+@click.option(
+    "--llvm",
+    default=None,
+    metavar="PATH",
+    help="Also the tests of the quant dialect of this LLVM checkout.",
+)
+@click.option(
+    "--device",
+    "devices",
+    default="llvm-cpu",
+    show_default=True,
+    metavar="DEVICES",
+    help="Devices, with commas: llvm-cpu, vulkan, interpreter (StableHLO's own, on the "
+    "float form: it checks the goldens), or IREE device URIs.",
+)
+@click.option(
+    "--filter", "pattern", default="", metavar="REGEX", help="Only cases whose name has a match."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Processes.  [default: one a core]",
+)
+@click.option("--json", "json_file", default=None, metavar="FILE", help="Write JSON.")
+@click.option("--junit", default=None, metavar="FILE", help="Write JUnit XML.")
+@click.option(
+    "--expected",
+    default=None,
+    metavar="FILE",
+    help="The expected results.  [default: those that come with subquant]",
+)
+@click.option(
+    "--update-expected",
+    is_flag=True,
+    help="Write what came out as the expected results of the cases that ran.",
+)
+@click.option("--strict", is_flag=True, help="Fail also if a case passes that is not expected to.")
+@click.option(
+    "--save",
+    default=None,
+    metavar="DIR",
+    help="Write the program and inputs of each case that does not pass.",
+)
+@click.option("--list", "list_cases", is_flag=True, help="Show the names of the cases.")
+def conformance(devices: str, json_file: str | None, **options: Any) -> None:
+    """Run programs with known results on devices; fail if one does worse than expected.
+
+    \b
+    subquant conformance
+    subquant conformance --device llvm-cpu,vulkan --filter dot_general
+    subquant conformance --stablehlo ~/stablehlo --json out.json --junit out.xml
+    """
+    from .conformance.command import Options, run
+
+    names = tuple(name.strip() for name in devices.split(",") if name.strip())
+    if not names:
+        raise UsageError("expected at least one device for --device")
+    click.get_current_context().exit(run(Options(devices=names, json=json_file, **options)))
 
 
 def _choose(tensors: list[Any], name: str) -> Any:

@@ -1,1 +1,1 @@
-"""``subquant conformance``: programs with known results, run on devices, and a table of outcomes."""
+"""``subquant conformance``: programs with known results, run on devices; a table of outcomes."""

@@ -11,8 +11,16 @@ from .oracle import Golden, goldens
 from .program import Array, Program
 
 __all__ = [
-    "PASSING", "Case", "Kind", "Outcome", "Prepared", "Status", "compare", "prepare", "programs_cases",
-]  # fmt: skip
+    "PASSING",
+    "Case",
+    "Kind",
+    "Outcome",
+    "Prepared",
+    "Status",
+    "compare",
+    "prepare",
+    "programs_cases",
+]
 
 Kind = Literal["run", "lower", "verdict"]
 Status = Literal["pass", "legalized", "refused", "wrong", "unsupported", "error", "crash"]

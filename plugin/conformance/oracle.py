@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,8 +88,9 @@ def dequantize(stored: Array, element: Quantized, rounded: bool = False) -> Arra
 
 
 def _in_expressed(values: Array, element: Quantized) -> Array:
-    """Round to the expressed type. float64 holds products and quotients of f32 well enough that
-    rounding twice is rounding once.
+    """Round to the expressed type.
+
+    float64 holds quotients and sums of f32 well enough that rounding twice is rounding once.
     """
     dtype = DTYPES[element.expressed]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -152,8 +153,21 @@ def goldens(program: Program, inputs: list[Array]) -> list[Golden]:
     if program.oracle in _STORED:
         return [Golden(value) for value in _STORED[program.oracle](inputs, program.attributes)]
     reals = compute(program, inputs)
+    if program.op == "uniform_quantize":
+        return [_requantized(program, inputs[0], reals[0])]
     results = zip(program.results, reals, strict=True)
     return [_golden(program, inputs, tensor, real) for tensor, real in results]
+
+
+def _requantized(program: Program, stored: Array, real: Array) -> Golden:
+    """``uniform_quantize`` of a quantized value: exactly, or to the letter (to real and back)."""
+    source, target = program.arguments[0].element, program.results[0].element
+    assert isinstance(source, Quantized)
+    assert isinstance(target, Quantized)
+    exact = quantize_real(real, target)
+    literal = quantize(dequantize(stored, source, rounded=True), target)
+    assert exact.neighbour is not None
+    return replace(exact, neighbour=np.where(literal == exact.value, exact.neighbour, literal))
 
 
 def real_inputs(program: Program, inputs: list[Array]) -> list[Array]:
@@ -263,8 +277,9 @@ def _dilate(x: Array, axis: int, step: int, fill: float = 0.0) -> Array:
     return spread
 
 
-def _pad_axis(x: Array, axis: int, low: int, high: int, fill: float) -> Array:
+def _pad_axis(x: Array, axis: int, ends: Sequence[int], fill: float) -> Array:
     """Add, or with negative numbers cut, elements at both ends of an axis."""
+    low, high = ends
     cut = [slice(None)] * x.ndim
     cut[axis] = slice(max(-low, 0), x.shape[axis] - max(-high, 0))
     widths = [(0, 0)] * x.ndim
@@ -287,7 +302,7 @@ def _convolution(inputs: list[Array], attributes: Attributes) -> list[Array]:
     reversal = attributes.get("reversal", (False,) * spatial)
     for n in range(spatial):
         x = _dilate(x, n + 2, lhs_dilation[n])
-        x = _pad_axis(x, n + 2, *padding[n], 0.0)
+        x = _pad_axis(x, n + 2, padding[n], 0.0)
         w = np.flip(w, n + 2) if reversal[n] else w
         w = _dilate(w, n + 2, rhs_dilation[n])
     groups, batch_groups = attributes.get("groups", 1), attributes.get("batch_groups", 1)
@@ -316,8 +331,8 @@ def _correlate(x: Array, w: Array, strides: Sequence[int]) -> Array:
             slice(o, o + (n - 1) * s + 1 if n else o, s)
             for o, n, s in zip(offset, extents, strides, strict=True)
         )
-        piece = x[(slice(None), slice(None), *cut)]
-        weights = w[(slice(None), slice(None), *offset)]
+        everything: tuple[Any, ...] = (slice(None), slice(None))
+        piece, weights = x[everything + cut], w[everything + offset]
         out += np.einsum("bi...,oi->bo...", piece, weights)
     return out
 
@@ -369,7 +384,7 @@ def _windows(x: Array, attributes: Attributes, fill: float) -> tuple[Array, list
     strides = attributes.get("window_strides", (1,) * rank)
     for axis in range(rank):
         x = _dilate(x, axis, attributes.get("base_dilations", (1,) * rank)[axis], fill)
-        x = _pad_axis(x, axis, *attributes.get("padding", ((0, 0),) * rank)[axis], fill)
+        x = _pad_axis(x, axis, attributes.get("padding", ((0, 0),) * rank)[axis], fill)
     spans = [(k - 1) * d + 1 for k, d in zip(dims, window_dilations, strict=True)]
     extents = [
         (n - span) // s + 1 if n >= span else 0
@@ -459,6 +474,10 @@ def _batch_norm_grad(inputs: list[Array], attributes: Attributes) -> list[Array]
 # -- moving data ----------------------------------------------------------------------------------
 
 
+def _identity(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    return inputs
+
+
 def _broadcast_in_dim(inputs: list[Array], attributes: Attributes) -> list[Array]:
     x, shape = inputs[0], attributes["shape"]
     form = [1] * len(shape)
@@ -470,7 +489,7 @@ def _broadcast_in_dim(inputs: list[Array], attributes: Attributes) -> list[Array
 def _pad(inputs: list[Array], attributes: Attributes) -> list[Array]:
     x, fill = inputs[0], float(inputs[1])
     for axis, (low, high, inside) in enumerate(attributes["padding"]):
-        x = _pad_axis(_dilate(x, axis, inside + 1, fill), axis, low, high, fill)
+        x = _pad_axis(_dilate(x, axis, inside + 1, fill), axis, (low, high), fill)
     return [x]
 
 
@@ -645,7 +664,7 @@ OPERATIONS: dict[str, Operation] = {
     "get_dimension_size": lambda inputs, attributes: [
         np.asarray(inputs[0].shape[attributes["dimension"]], np.int32)
     ],
-    "identity": lambda inputs, attributes: list(inputs),
+    "identity": _identity,
     "first": lambda inputs, attributes: [inputs[0]],
     "iota": _iota,
     "pad": _pad,

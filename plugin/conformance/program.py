@@ -219,20 +219,18 @@ def _draw(
     element = tensor.element
     size = int(np.prod(tensor.shape, dtype=np.int64))
     dtype = _dtype(tensor)
+    if not isinstance(element, Quantized) and dtype.kind not in "biu":
+        reals = generator.uniform(*(bounds or (-4.0, 4.0)), size)
+        return np.asarray(reals.astype(dtype)).reshape(tensor.shape)
     if isinstance(element, Quantized):
-        low, high = (int(b) for b in bounds) if bounds else element.range
-        narrow = (max(low, -(2**20)), min(high, 2**20))  # larger i32 values only at the ends
-        values = generator.integers(narrow[0], narrow[1], size, dtype=np.int64, endpoint=True)
-        if bounds is None:
-            special = np.array([low, high, int(np.ravel(element.zero_point)[0])])
-            count = min(3, max(size - 1, 0)) if size > 3 else 0
-            values[generator.permutation(size)[:count]] = special[:count]
-    elif dtype.kind == "b":
-        values = generator.integers(0, 2, size)
-    elif dtype.kind in "iu":
-        low, high = (int(b) for b in bounds) if bounds else (-100, 100)
-        values = generator.integers(low, high, size, dtype=np.int64, endpoint=True)
+        low, high = element.range
     else:
-        low, high = bounds if bounds else (-4.0, 4.0)
-        return np.asarray(generator.uniform(low, high, size).astype(dtype)).reshape(tensor.shape)
+        low, high = (0, 1) if dtype.kind == "b" else (-100, 100)
+    if bounds is not None:
+        low, high = (int(bound) for bound in bounds)
+    narrow = (max(low, -(2**20)), min(high, 2**20))  # larger i32 values only at the ends
+    values = generator.integers(narrow[0], narrow[1], size, dtype=np.int64, endpoint=True)
+    if isinstance(element, Quantized) and bounds is None and size > 3:
+        special = (low, high, int(np.ravel(element.zero_point)[0]))
+        values[generator.permutation(size)[:3]] = special
     return np.asarray(values.astype(dtype)).reshape(tensor.shape)

@@ -7,12 +7,14 @@ that ends, because MLIR's parser or a driver crashed, is an outcome of the case 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
 import re
 import tempfile
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -133,10 +135,9 @@ class _Pool:
 
     def _give(self, worker: _Worker, batch: tuple[Case, ...]) -> None:
         worker.batch, worker.started = batch, time.monotonic()
-        try:
+        # The end of a process is noticed by `_take`.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             worker.connection.send(batch)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the end of the process is noticed by `_take`
 
     def _ready(self) -> list[_Worker]:
         busy = {worker.connection: worker for worker in self.workers if worker.batch}
@@ -144,7 +145,7 @@ class _Pool:
         late = [w for w in busy.values() if time.monotonic() - w.started > BATCH_SECONDS]
         for worker in late:
             worker.process.kill()
-        return [busy[connection] for connection in ready]  # type: ignore[index]
+        return [busy[connection] for connection in ready]
 
     def _take(self, worker: _Worker, waiting: deque[tuple[Case, ...]]) -> Iterable[Outcome]:
         batch, worker.batch = worker.batch, ()
@@ -178,7 +179,7 @@ def _work(connection: Any, device: str, log: str) -> None:
             batch = connection.recv()
         except (EOFError, KeyboardInterrupt):
             return
-        connection.send(runner.run(batch))
+        connection.send(runner.run_safely(batch))
 
 
 # -- one process ----------------------------------------------------------------------------------
@@ -188,6 +189,18 @@ class _Runner:
     def __init__(self, device: str) -> None:
         self.device = device
         self._handle: Any = None
+
+    def run_safely(self, batch: Sequence[Case]) -> list[Outcome]:
+        """Run cases; an exception that is no error of subquant is a crash of the case it is in."""
+        try:
+            return self.run(batch)
+        except Exception as error:
+            if len(batch) > 1:
+                return [outcome for case in batch for outcome in self.run_safely([case])]
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(place.filename).name}:{place.lineno}"
+            message = f"{type(error).__name__} at {where}: {error}"
+            return [Outcome(batch[0].name, batch[0].op, self.device, "crash", message=message)]
 
     def run(self, batch: Sequence[Case]) -> list[Outcome]:
         if self.device == "interpreter":
@@ -342,7 +355,7 @@ def _verdict(case: Case, device: str) -> Outcome:
     return outcome("wrong", "accepted, and an error is expected")
 
 
-def save_case(case: Case, folder: str | os.PathLike[str]) -> str:
+def save_case(case: Case, folder: str | os.PathLike[str], device: str = "llvm-cpu") -> str:
     """Write a case's program and inputs, and return the command that replays it.
 
     Raises:
@@ -355,7 +368,10 @@ def save_case(case: Case, folder: str | os.PathLike[str]) -> str:
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     (path / f"{stem}.mlir").write_text(prepared.text.replace(SYMBOL, "main"))
+    if case.kind != "run":
+        return f"subquant compile {path / stem}.mlir --emit mlir"
     command = f"subquant exec {path / stem}.mlir"
+    command += "" if device in ("llvm-cpu", "interpreter") else " --target vulkan"
     for number, array in enumerate(prepared.inputs):
         (path / f"{stem}.{number}.npy").write_bytes(to_npy(array))
         command += f" --input @{path / stem}.{number}.npy"

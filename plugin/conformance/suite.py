@@ -83,8 +83,8 @@ def _results(
 ) -> tuple[Tensor, ...]:
     """The result types: named elements, with the shapes that the operation gives."""
     with np.errstate(all="ignore"):
-        inputs = [np.zeros(a.shape, np.float64 if a.is_quantized or "f" in str(a.element) else np.int64)
-                  for a in arguments]  # fmt: skip
+        kinds = [np.int64 if a.element in ("i32", "i64") else np.float64 for a in arguments]
+        inputs = [np.zeros(a.shape, kind) for a, kind in zip(arguments, kinds, strict=True)]
         arrays = OPERATIONS[op](inputs, attributes)
     return tuple(_tensor(a.shape, name) for a, name in zip(arrays, names, strict=True))
 
@@ -173,10 +173,8 @@ def _cast(
     op: str, variant: str, operand: Tensor, result: Tensor, oracle: str, **more: Any
 ) -> Program:
     name = op.removeprefix("quant.")
-    if op.startswith("quant."):
-        body = f"%r0 = {op} %a0 : $a0 to $r0"
-    else:
-        body = _generic(op, 1)
+    upstream = f"%r0 = {op} %a0 : $a0 to $r0"
+    body = upstream if op.startswith("quant.") else _generic(op, 1)
     return Program(f"{name}/{variant}", name, (operand,), (result,), body, oracle,
                    interpreted=False, **more)  # fmt: skip
 
@@ -302,14 +300,15 @@ def _elementwise() -> Iterator[Program]:
                       {"direction": direction})  # fmt: skip
     for row in ("i8 i8 i8 > i8", "i8 i8b i8 > i8b", "u8 u8 u8 > u8b", "i16 i16 i16 > i16"):
         operands, (result,) = _split(row)
-        for shape, scalars in (((5,), False), ((2, 9), True)):
-            bound = () if scalars else shape
-            dims = (bound, shape, bound)
-            types = [_tensor(dims[n], name) for n, name in enumerate(operands)]
+        unsigned = operands[0].startswith("u")
+        for dims, scalars in (((5,), ""), ((2, 9), "-scalars")):
+            limits: tuple[int, ...] = () if scalars else dims
             yield Program(
-                f"clamp/{'-'.join(operands)}-to-{result}{'-scalars' if scalars else ''}", "clamp",
-                tuple(types), (_tensor(shape, result),), _generic("clamp", 3), "clamp",
-                inputs={0: (-60, 0) if TYPES[operands[0]].range[0] < 0 else (0, 60), 2: (70, 110)},  # type: ignore[union-attr]
+                f"clamp/{'-'.join(operands)}-to-{result}{scalars}", "clamp",
+                (_tensor(limits, operands[0]), _tensor(dims, operands[1]),
+                 _tensor(limits, operands[2])),
+                (_tensor(dims, result),), _generic("clamp", 3), "clamp",
+                inputs={0: (0, 60) if unsigned else (-60, 0), 2: (70, 110)},
             )  # fmt: skip
     for row in (
         "i8 i8 > i8",
@@ -319,10 +318,9 @@ def _elementwise() -> Iterator[Program]:
         "i8_f16 i8_f16 > i8b_f16",
     ):
         operands, (result,) = _split(row)
-        shape = (3, 5)
-        types = [_tensor(shape, "i1"), *(_tensor(shape, name) for name in operands)]
+        types = [_tensor((3, 5), "i1"), *(_tensor((3, 5), name) for name in operands)]
         yield Program(f"select/{'-'.join(operands)}-to-{result}", "select", tuple(types),
-                      (_tensor(shape, result),), _generic("select", 3), "select")  # fmt: skip
+                      (_tensor((3, 5), result),), _generic("select", 3), "select")  # fmt: skip
     scalar = (_tensor((), "i1"), _tensor((4,), "i8"), _tensor((4,), "i8"))
     yield Program("select/scalar-predicate", "select", scalar, (scalar[1],),
                   _generic("select", 3), "select")  # fmt: skip
@@ -445,13 +443,13 @@ def _dots() -> Iterator[Program]:
     yield _dot("dynamic-rows-axis", _tensor((5, 8), "i8", (0,)), Tensor((8, 4), _CHANNELS),
                _CHANNELS_I8, *plain)  # fmt: skip
     # The wrong numbers of reference/stablehlo-quantization.md, measured with IREE alone.
-    for variant, left, right, rest in (
+    for variant, x, y, rest in (
         ("wraps-instead-of-saturating", [[100]], [[100]], ("i8u", "i8_4", "i8u")),
         ("truncates-instead-of-rounding", [[7]], [[1]], ("i8u", "i8u", "i8_4")),
     ):
         a, b, c = (TYPES[name] for name in rest)
         yield _dot(variant, Tensor((1, 1), a), Tensor((1, 1), b), c, *plain,
-                   inputs={0: left, 1: right})  # fmt: skip
+                   inputs={0: x, 1: y})  # fmt: skip
     per_axis = Quantized("i8", (1.0, 2.0), axis=1), Quantized("i32", (1.0, 4.0), axis=1)
     yield _dot("first-scale-for-all", _tensor((1, 2), "i8u"), Tensor((2, 2), per_axis[0]),
                per_axis[1], *plain, inputs={0: [[4, 4]], 1: [[4, 4], [4, 4]]})  # fmt: skip
@@ -609,7 +607,8 @@ def _body(operation: str, name: str = "e", count: int = 1) -> str:
 
 
 _I32_OF_I8 = Quantized("i32", 0.05, 3)
-REDUCE: dict[str, tuple[str, str | Quantized, str | Quantized, tuple[int, ...], tuple[int, ...]]] = {
+_Element = str | Quantized
+REDUCE: dict[str, tuple[str, _Element, _Element, tuple[int, ...], tuple[int, ...]]] = {
     "add-i8-in-i32": ("add", "i8", _I32_OF_I8, (4, 300), (1,)),
     "add-i8-in-i32-no-zero-point": ("add", "i8u", "i32u", (3, 200), (1,)),
     "add-i8-in-i32-other-scale": ("add", "i8", Quantized("i32", 0.01, -7), (4, 30), (1,)),
@@ -1061,93 +1060,24 @@ NOT_EXPRESSIBLE = {
 }
 """Operations that the specification lists and no program can be written for, with the reason."""
 
-QUANTIZED_OPERATIONS: tuple[str, ...] = tuple(
-    [
-        "abs",
-        "add",
-        "all_gather",
-        "all_reduce",
-        "all_to_all",
-        "async_done",
-        "async_start",
-        "atan2",
-        "batch_norm_grad",
-        "batch_norm_inference",
-        "batch_norm_training",
-        "bitcast_convert",
-        "broadcast_in_dim",
-        "case",
-        "cbrt",
-        "ceil",
-        "cholesky",
-        "clamp",
-        "collective_broadcast",
-        "collective_permute",
-        "collective_reduce",
-        "compare",
-        "concatenate",
-        "constant",
-        "convolution",
-        "cosine",
-        "divide",
-        "dot_general",
-        "dynamic_broadcast_in_dim",
-        "dynamic_conv",
-        "dynamic_gather",
-        "dynamic_iota",
-        "dynamic_pad",
-        "dynamic_reshape",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "exponential",
-        "exponential_minus_one",
-        "floor",
-        "gather",
-        "get_dimension_size",
-        "if",
-        "infeed",
-        "iota",
-        "is_finite",
-        "log",
-        "log_plus_one",
-        "logistic",
-        "map",
-        "maximum",
-        "minimum",
-        "multiply",
-        "negate",
-        "optimization_barrier",
-        "outfeed",
-        "pad",
-        "power",
-        "recv",
-        "reduce",
-        "reduce_precision",
-        "reduce_scatter",
-        "reduce_window",
-        "remainder",
-        "reshape",
-        "reverse",
-        "round_nearest_afz",
-        "round_nearest_even",
-        "rsqrt",
-        "scatter",
-        "select",
-        "select_and_scatter",
-        "send",
-        "sign",
-        "sine",
-        "slice",
-        "sort",
-        "sqrt",
-        "subtract",
-        "tan",
-        "tanh",
-        "transpose",
-        "triangular_solve",
-        "uniform_dequantize",
-        "uniform_quantize",
-    ]
+QUANTIZED_OPERATIONS = tuple(
+    re.findall(
+        r"\w+",
+        """
+        abs add all_gather all_reduce all_to_all async_done async_start atan2
+        batch_norm_grad batch_norm_inference batch_norm_training bitcast_convert
+        broadcast_in_dim case cbrt ceil cholesky clamp collective_broadcast
+        collective_permute collective_reduce compare concatenate constant convolution cosine
+        divide dot_general dynamic_broadcast_in_dim dynamic_conv dynamic_gather dynamic_iota
+        dynamic_pad dynamic_reshape dynamic_slice dynamic_update_slice exponential
+        exponential_minus_one floor gather get_dimension_size if infeed iota is_finite log
+        log_plus_one logistic map maximum minimum multiply negate optimization_barrier
+        outfeed pad power recv reduce reduce_precision reduce_scatter reduce_window
+        remainder reshape reverse round_nearest_afz round_nearest_even rsqrt scatter select
+        select_and_scatter send sign sine slice sort sqrt subtract tan tanh transpose
+        triangular_solve uniform_dequantize uniform_quantize
+        """,
+    )
 )
 """The operations whose tables in StableHLO's specification admit quantized types."""
 

@@ -1,0 +1,174 @@
+"""What ``subquant conformance`` does: choose cases, run them, show, write and judge."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import InputError, UsageError
+from ..files import write_whole
+from . import report
+from .cases import Case, Outcome, programs_cases
+from .runner import DEVICES, Progress, run_cases, save_case
+from .suite import programs
+
+__all__ = ["Options", "run"]
+
+_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the command; see its ``--help``."""
+
+    stablehlo: str | None = None
+    llvm: str | None = None
+    devices: tuple[str, ...] = ("llvm-cpu",)
+    pattern: str = ""
+    jobs: int = 0
+    json: str | None = None
+    junit: str | None = None
+    expected: str | None = None
+    update_expected: bool = False
+    strict: bool = False
+    save: str | None = None
+    list_cases: bool = False
+
+
+def run(options: Options) -> int:
+    """Run the command and return its exit status.
+
+    Raises:
+        SubquantError: wrong options, or files that cannot be read or written.
+    """
+    cases = _choose(options)
+    if options.list_cases:
+        for case in cases:
+            print(case.name)
+        return 0
+    expected_file = Path(options.expected or report.EXPECTED_FILE)
+    expected: report.Expected = {}
+    if expected_file.is_file() or not options.update_expected:
+        expected = report.read_expected(expected_file)
+    outcomes: list[Outcome] = []
+    for device in options.devices:
+        _check_device(device)
+        with _progress(f"conformance on {device}", len(cases)) as progress:
+            jobs = options.jobs or os.cpu_count() or 1
+            outcomes += run_cases(cases, device, jobs, progress)
+    judgement = report.judge(outcomes, expected)
+    _show(outcomes, judgement)
+    if options.json:
+        _write(options.json, report.to_json(outcomes, judgement).encode())
+    if options.junit:
+        _write(options.junit, report.to_junit(outcomes, judgement))
+    if options.save:
+        _save(options.save, cases, outcomes)
+    if options.update_expected:
+        _write(str(expected_file), report.updated_expected(outcomes, expected).encode())
+        return 0
+    failed = judgement.regressions or (options.strict and judgement.newly_passing)
+    return 1 if failed else 0
+
+
+def _choose(options: Options) -> list[Case]:
+    try:
+        pattern = re.compile(options.pattern)
+    except re.error as error:
+        raise UsageError(f"'{options.pattern}' is no regular expression: {error}") from None
+    cases = programs_cases(programs())
+    if options.stablehlo is not None or options.llvm is not None:
+        from .testdata import llvm_cases, stablehlo_cases
+
+        cases += stablehlo_cases(options.stablehlo) if options.stablehlo is not None else []
+        cases += llvm_cases(options.llvm) if options.llvm is not None else []
+    chosen = [case for case in cases if pattern.search(case.name)]
+    if not chosen:
+        raise UsageError(
+            f"no case matches '{options.pattern}'; --list shows the names of all {len(cases)}"
+        )
+    return chosen
+
+
+def _check_device(device: str) -> None:
+    """Find out before anything runs that a device is not there."""
+    if device != "interpreter":
+        from ..runtime import Device
+
+        if device not in DEVICES and "://" not in device:
+            raise UsageError(
+                f"expected a device among {', '.join(DEVICES)} or an IREE device URI, got "
+                f"'{device}'"
+            )
+        Device(device)
+
+
+@contextlib.contextmanager
+def _progress(title: str, total: int) -> Iterator[Progress]:
+    """Show how far the run is, on standard error and on a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda outcome: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.fields[failed]}"), TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=total, failed="")
+        failed = 0
+
+        def advance(outcome: Outcome) -> None:
+            nonlocal failed
+            failed += not outcome.passes
+            text = f"[red]{failed} do not pass[/red]" if failed else ""
+            progress.update(task, advance=1, failed=text)
+
+        yield advance
+
+
+def _show(outcomes: Sequence[Outcome], judgement: report.Judgement) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(report.render_table(outcomes))
+    for title, chosen in (
+        ("regressions", judgement.regressions),
+        ("newly passing", judgement.newly_passing),
+    ):
+        if not chosen:
+            continue
+        console.print(f"\n{title}: {len(chosen)}", style="bold")
+        for outcome in chosen[:_SHOWN]:
+            text = f"  {outcome.name} on {outcome.device}: {outcome.status}"
+            text += f": {outcome.message}" if outcome.message else ""
+            console.print(text, markup=False, soft_wrap=True)
+        if len(chosen) > _SHOWN:
+            console.print(f"  and {len(chosen) - _SHOWN} more (--json FILE has them all)")
+
+
+def _save(folder: str, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> None:
+    """Write the cases that do not pass, and say how to replay them."""
+    by_name = {case.name: case for case in cases}
+    for outcome in outcomes:
+        if outcome.passes:
+            continue
+        try:
+            command = save_case(by_name[outcome.name], folder, outcome.device)
+        except OSError as error:
+            raise InputError(f"cannot write to '{folder}': {error.strerror}") from None
+        print(command, file=sys.stderr)
+
+
+def _write(path: str, data: bytes) -> None:
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise InputError(f"cannot write '{path}': {error.strerror}") from None

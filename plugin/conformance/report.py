@@ -1,0 +1,186 @@
+"""What a run found: a table by operation and device, JSON, JUnit XML, and the expected results.
+
+JSON (version 1)::
+
+    {"version": 1, "summary": {"llvm-cpu": {"pass": 780, "wrong": 2, ...}, ...},
+     "regressions": [...], "newly_passing": [...],
+     "results": [{"name": "suite/add/i8-i8-to-i8", "op": "add", "device": "llvm-cpu",
+                  "status": "pass", "elements": 7, "near_ties": 0, "seconds": 0.1,
+                  "message": ""}, ...]}
+
+Expected results (``expected.json``): name to device to status, one line a case.
+"""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from .cases import PASSING, Outcome
+
+__all__ = [
+    "EXPECTED_FILE", "Expected", "Judgement", "judge", "read_expected", "render_table", "to_json",
+    "to_junit", "updated_expected",
+]  # fmt: skip
+
+Expected = dict[str, dict[str, str]]
+EXPECTED_FILE = Path(__file__).parent / "expected.json"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Outcomes against the expected results.
+
+    Args:
+        regressions: expected to pass, or not in the list, and not passing.
+        newly_passing: passing, and not expected to.
+    """
+
+    regressions: tuple[Outcome, ...]
+    newly_passing: tuple[Outcome, ...]
+
+
+def read_expected(path: str | Path) -> Expected:
+    """Read a list of expected results.
+
+    Raises:
+        InputError: the file cannot be read or has another form.
+    """
+    try:
+        values = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise InputError(f"cannot read '{path}': {error.strerror}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"'{path}' is no JSON: {error}") from None
+    results = values.get("results") if isinstance(values, dict) else None
+    if not isinstance(results, dict) or values.get("version") != VERSION:
+        raise InputError(
+            f"'{path}' is no list of expected results of version {VERSION}; write one with "
+            "--update-expected"
+        )
+    for name, devices in results.items():
+        if not isinstance(devices, dict) or not all(isinstance(v, str) for v in devices.values()):
+            raise InputError(f"'{path}' has no device and status for '{name}'")
+    return results
+
+
+def judge(outcomes: Sequence[Outcome], expected: Expected) -> Judgement:
+    """Compare outcomes with expected results; a case that is not listed is expected to pass."""
+    regressions, newly = [], []
+    for outcome in outcomes:
+        status = expected.get(outcome.name, {}).get(outcome.device)
+        if outcome.passes:
+            if status is not None and status not in PASSING:
+                newly.append(outcome)
+        elif status is None or status in PASSING:
+            regressions.append(outcome)
+    return Judgement(tuple(regressions), tuple(newly))
+
+
+def updated_expected(outcomes: Sequence[Outcome], expected: Expected) -> str:
+    """Return the text of a list with these outcomes in place of those of the same case."""
+    merged = {name: dict(devices) for name, devices in expected.items()}
+    for outcome in outcomes:
+        merged.setdefault(outcome.name, {})[outcome.device] = outcome.status
+    lines = [
+        f"  {json.dumps(name)}: {json.dumps(merged[name], sort_keys=True)}"
+        for name in sorted(merged)
+    ]
+    return f'{{"version": {VERSION}, "results": {{\n' + ",\n".join(lines) + "\n}}\n"
+
+
+def to_json(outcomes: Sequence[Outcome], judgement: Judgement) -> str:
+    """Return the outcomes as JSON text."""
+    summary: dict[str, Counter[str]] = {}
+    for outcome in outcomes:
+        summary.setdefault(outcome.device, Counter())[outcome.status] += 1
+    values = {
+        "version": VERSION,
+        "summary": {device: dict(counts) for device, counts in summary.items()},
+        "regressions": [[o.name, o.device] for o in judgement.regressions],
+        "newly_passing": [[o.name, o.device] for o in judgement.newly_passing],
+        "results": [
+            {**asdict(outcome), "seconds": round(outcome.seconds, 3)} for outcome in outcomes
+        ],
+    }
+    return json.dumps(values, indent=1) + "\n"
+
+
+def to_junit(outcomes: Sequence[Outcome], judgement: Judgement) -> bytes:
+    """Return the outcomes as JUnit XML: a suite a device, a class an operation.
+
+    A regression is a failure; another case that does not pass is skipped, with its reason.
+    """
+    root = ElementTree.Element("testsuites", name="subquant conformance")
+    regressions = {(o.name, o.device) for o in judgement.regressions}
+    for device in dict.fromkeys(outcome.device for outcome in outcomes):
+        chosen = [outcome for outcome in outcomes if outcome.device == device]
+        failed = [o for o in chosen if (o.name, o.device) in regressions]
+        skipped = [o for o in chosen if not o.passes and (o.name, o.device) not in regressions]
+        suite = ElementTree.SubElement(
+            root, "testsuite", name=device, tests=str(len(chosen)), failures=str(len(failed)),
+            errors="0", skipped=str(len(skipped)), time=f"{sum(o.seconds for o in chosen):.3f}",
+        )  # fmt: skip
+        for outcome in chosen:
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=f"{device}.{outcome.op}", name=outcome.name,
+                time=f"{outcome.seconds:.3f}",
+            )  # fmt: skip
+            message = _printable(outcome.message)
+            if outcome in failed:
+                child = ElementTree.SubElement(case, "failure", type=outcome.status)
+                child.set("message", message)
+            elif outcome in skipped:
+                reason = f"expected {outcome.status}: {message}"
+                ElementTree.SubElement(case, "skipped", message=reason)
+    ElementTree.indent(root)
+    text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def _printable(text: str) -> str:
+    """Without the control characters that XML does not know."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
+def render_table(outcomes: Sequence[Outcome]) -> Any:
+    """Return a table of operations and devices: passed of all, near ties, what did not pass."""
+    from rich.table import Table
+
+    devices = list(dict.fromkeys(outcome.device for outcome in outcomes))
+    counts: dict[str, dict[str, Counter[str]]] = {}
+    for outcome in outcomes:
+        for key in (outcome.op, ""):
+            cell = counts.setdefault(key, {}).setdefault(outcome.device, Counter())
+            cell[outcome.status] += 1
+            cell["near ties"] += outcome.near_ties
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("operation")
+    for device in devices:
+        table.add_column(device)
+    for op in [*sorted(key for key in counts if key), ""]:
+        cells = [_cell(counts.get(op, {}).get(device)) for device in devices]
+        table.add_row(op or "all", *cells, style=None if op else "bold")
+    return table
+
+
+def _cell(counts: Counter[str] | None) -> str:
+    if not counts:
+        return "[dim]-[/dim]"
+    total = sum(count for status, count in counts.items() if status != "near ties")
+    passed = sum(counts[status] for status in PASSING)
+    text = f"{passed}/{total}"
+    notes = [f"{counts[s]} {s}" for s in ("legalized", "refused") if counts[s]]
+    if counts["near ties"]:
+        notes.append(f"{counts['near ties']} near tie{'s' if counts['near ties'] > 1 else ''}")
+    failed = [f"{n} {s}" for s, n in counts.items() if s not in PASSING and s != "near ties"]
+    if notes:
+        text += f" [dim]({', '.join(notes)})[/dim]"
+    return f"{text} [red]{', '.join(failed)}[/red]" if failed else text
