@@ -108,8 +108,10 @@ def dense_of_array(array: Array, element: ir.Type) -> ir.DenseElementsAttr:
     type_ = ir.RankedTensorType.get(list(array.shape), element)
     if isinstance(element, ir.IntegerType):
         width = element.width
-        bits = array.astype(np.int64) & ((1 << width) - 1)
-        values = np.where(bits >> (width - 1), bits - (1 << width), bits).astype("<i8")
+        values = array.astype("<i8")
+        if width < 64:
+            bits = values & ((1 << width) - 1)
+            values = np.where(bits >> (width - 1), bits - (1 << width), bits).astype("<i8")
         size = (width + 7) // 8
     else:
         values = array.astype(_EXPRESSED[str(element)].dtype)

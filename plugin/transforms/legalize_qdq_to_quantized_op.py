@@ -24,7 +24,8 @@ After::
 * A reduction's body gets the quantized element types too (E of the specification is the element
   type of the result). Its sums are then rounded and saturated to E where the implementation puts
   them; subquant reduces in integers that are wide enough, and saturates once.
-* A dequantize followed by a quantize, with nothing between, becomes a requantization.
+* A dequantize followed by a quantize, with nothing between, becomes a requantization; if both are
+  of one type, nothing.
 * ``hybrid=true``: in a contraction whose right-hand side alone can be quantized it is, and the
   rest stays float.
 * No StableHLO operation accepts a sub-channel type, as operand or as result. Such casts stay, next
@@ -227,7 +228,7 @@ def _fuse_weights(op: Any) -> str | None:
 
 
 def _requantize(op: Any) -> str | None:
-    """Write a quantize of a dequantize as one cast."""
+    """Write a quantize of a dequantize as one cast, or as nothing where the type is the same."""
     real = op.operands[0]
     source = _source(real)
     assert source is not None  # the caller asks only for such casts
@@ -235,13 +236,15 @@ def _requantize(op: Any) -> str | None:
     reason = why_illegal(QUANTIZE, [source.type], [target], {})
     if reason is not None:
         return reason
-    with ir.InsertionPoint(op):
-        cast = ir.Operation.create(QUANTIZE, results=[target], operands=[source])
-    reason = why_invalid(cast)
-    if reason is not None:
-        cast.erase()
-        return reason
-    op.results[0].replace_all_uses_with(cast.results[0])
+    if source.type != target:
+        with ir.InsertionPoint(op):
+            cast = ir.Operation.create(QUANTIZE, results=[target], operands=[source])
+        reason = why_invalid(cast)
+        if reason is not None:
+            cast.erase()
+            return reason
+        source = cast.results[0]
+    op.results[0].replace_all_uses_with(source)
     op.erase()
     _erase_unused([real])
     return None

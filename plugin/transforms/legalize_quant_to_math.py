@@ -45,17 +45,22 @@ from ..quantization import Array, QuantizationParameters
 from . import lookup_tables
 from .arithmetic import Division
 from .base import ModulePass, NoMatch, Pattern, apply_patterns, walk
+from .block_contraction import contract_blocks
 from .quantized_contraction import Contractions
 from .quantized_reduction import ELEMENTWISE_BODIES, legalize_reductions
 from .quantized_values import (
     Operand,
     as_quantized,
     dequantize,
+    dequantize_blocks,
     finish,
     float_type,
     quantize,
+    quantize_blocks,
     same_values,
     scale_grid,
+    split_blocks,
+    stored,
     zero_point_grid,
 )
 from .requantization import Term, resize
@@ -102,14 +107,38 @@ class LegalizeQuantToMath(ModulePass):
         if not any(op.name.startswith("stablehlo.") for op in operations):
             return
         legalize_reductions(operations)
-        apply_patterns(module, _Legalizer(self.division).patterns())
+        if self.blocks == "loops":
+            _contract_blocks(operations, self.division)
+        apply_patterns(module, _Legalizer(self.division, self.blocks).patterns())
+
+
+def _contract_blocks(operations: list[Any], division: Division) -> None:
+    """Write contractions with block-quantized weights as loops, and drop the casts left over."""
+    for op in operations:
+        if op.name not in _CONTRACTIONS:
+            continue
+        with ir.InsertionPoint(op), op.location:
+            result = contract_blocks(op, division)
+            if isinstance(result, NoMatch):
+                continue
+        casts = [value.owner for value in op.operands if not isinstance(value.owner, ir.Block)]
+        op.results[0].replace_all_uses_with(result)
+        op.erase()
+        for cast in {id(c.operation): c.operation for c in casts}.values():
+            if cast.name in _DEQUANTIZING and not list(cast.results[0].uses):
+                cast.erase()
+
+
+_CONTRACTIONS = ("stablehlo.convolution", "stablehlo.dot", "stablehlo.dot_general")
+_DEQUANTIZING = ("quant.dcast", "subquant.dcast", "subquant.dequantize")
 
 
 class _Legalizer:
     """The patterns of one run."""
 
-    def __init__(self, division: Division) -> None:
+    def __init__(self, division: Division, blocks: str) -> None:
         self._division = division
+        self._blocks = blocks
         self._contractions = Contractions(division)
 
     def patterns(self) -> dict[str, Pattern]:
@@ -119,6 +148,7 @@ class _Legalizer:
             "add": self.add,
             "clamp": self.clamp,
             "compare": self.compare,
+            "composite": self.composite,
             "convolution": self._contractions.convolution,
             "dot": self._contractions.dot,
             "dot_general": self._contractions.dot,
@@ -142,10 +172,15 @@ class _Legalizer:
         named |= dict.fromkeys(_THROUGH_FLOAT, self.through_float)
         named |= dict.fromkeys(_MOVES_DATA, self.move)
         named |= dict.fromkeys(_REFUSED, self.refuse)
-        return {f"stablehlo.{name}": self._pattern(name, f) for name, f in named.items()}
+        patterns = {f"stablehlo.{name}": self._pattern(f) for name, f in named.items()}
+        if self._blocks == "stablehlo":
+            casts = {"qcast": self.quant_qcast, "dcast": self.quant_dcast}
+            for dialect in ("quant", "subquant"):
+                patterns |= {f"{dialect}.{n}": self._pattern(f) for n, f in casts.items()}
+        return patterns
 
     @staticmethod
-    def _pattern(name: str, lower: Callable[[Any], Any]) -> Pattern:
+    def _pattern(lower: Callable[[Any], Any]) -> Pattern:
         """A pattern for operations that touch quantized values; `lower` returns the new results."""
 
         def pattern(op: Any, rewriter: Any) -> NoMatch | None:
@@ -172,6 +207,24 @@ class _Legalizer:
     def uniform_dequantize(self, op: Any) -> Any:
         """``(storage - zero point) * scale`` in the expressed type."""
         return _cast(dequantize(op.operands[0], op, self._division), op.results[0].type)
+
+    def quant_qcast(self, op: Any) -> Any:
+        """``quant.qcast`` of any granularity, on a ranked tensor of a static shape."""
+        target = parameters_of(op.results[0].type, op)
+        assert target is not None  # verified before
+        value, restore = split_blocks(op.operands[0], target, op)
+        return as_quantized(
+            restore(quantize_blocks(value, target, op, self._division)), op.results[0].type
+        )
+
+    def quant_dcast(self, op: Any) -> Any:
+        """``quant.dcast`` of any granularity, on a ranked tensor of a static shape."""
+        source = parameters_of(op.operands[0].type, op)
+        assert source is not None  # verified before
+        value, restore = split_blocks(stored(op.operands[0]), source, op)
+        return _cast(
+            restore(dequantize_blocks(value, source, op, self._division)), op.results[0].type
+        )
 
     # -- linear operations ------------------------------------------------------------------------
 
@@ -401,6 +454,17 @@ class _Legalizer:
             op.operands[number] = as_quantized(changed, wanted)
         return None
 
+    def composite(self, op: Any) -> Any:
+        """A call of the function that says what it computes."""
+        return list(
+            ir.Operation.create(
+                "func.call",
+                results=[result.type for result in op.results],
+                operands=list(op.operands),
+                attributes={"callee": op.attributes["decomposition"]},
+            ).results
+        )
+
     def refuse(self, op: Any) -> Any:
         """Raise for an operation that has no meaning here."""
         raise UnsupportedError(_REFUSED[_short(op)], op)
@@ -437,8 +501,6 @@ _MOVES_DATA: dict[str, slice | None] = {
 """Operations whose result holds elements of some of the operands: which operands."""
 
 _REFUSED = {
-    "composite": "has quantized operands, and only its decomposition says what it computes; run "
-    "stablehlo-legalize-composite-to-call first",
     "convert": "has a quantized operand or result, which the specification forbids; use "
     "stablehlo.uniform_quantize or stablehlo.uniform_dequantize",
     "custom_call": "has quantized operands or results, and nothing says what its target does with "

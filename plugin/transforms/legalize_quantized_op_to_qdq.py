@@ -25,7 +25,7 @@ After::
   ``data-movement=true`` they are expanded too. The result is the same, except that i32 storage
   loses bits in f32, and a stored value outside a narrowed range is clamped.
 * Control flow, barriers, transfers, ``constant`` and ``bitcast_convert`` stay: a float form would
-  not mean the same. The casts of ``quant`` and ``subquant``, sub-channel ones included, stay.
+  not mean the same; so does the one operation that ``async_start`` holds. The casts of ``quant`` and ``subquant``, sub-channel ones included, stay.
 
 With ``explain=true`` each quantized StableHLO operation that stays is reported with its place and
 the reason.
@@ -96,6 +96,8 @@ def _is_candidate(op: Any) -> bool:
     """True for a quantized StableHLO operation other than the two casts."""
     if not op.name.startswith("stablehlo.") or op.name in ("stablehlo.return", DEQUANTIZE):
         return False
+    if op.parent is not None and op.parent.name == "stablehlo.async_start":
+        return False  # it holds one operation, no casts
     if op.name == QUANTIZE:
         return is_quantized(op.operands[0].type)
     return touches(op, is_quantized)

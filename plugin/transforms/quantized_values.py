@@ -7,7 +7,7 @@ from these, and rounded only where it is written into the program.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -33,9 +33,14 @@ __all__ = [
     "as_quantized",
     "check_scales",
     "dequantize",
+    "dequantize_blocks",
+    "finish",
+    "float_type",
     "quantize",
+    "quantize_blocks",
     "same_values",
     "scale_grid",
+    "split_blocks",
     "stored",
     "zero_point_grid",
 ]
@@ -219,6 +224,79 @@ def quantize(value: Any, target: QuantizationParameters, op: Any, division: Divi
     scale, zero_point = _float_grids(target, b.rank)
     arithmetic = CastArithmetic(target.storage, target.expressed, division=division)
     return arithmetic.quantize(b, value, scale, zero_point)
+
+
+def dequantize_blocks(
+    value: Any, parameters: QuantizationParameters, op: Any, division: Division
+) -> Any:
+    """As `dequantize`, for storage that `split_blocks` has split."""
+    check_scales(parameters, op)
+    b = TensorBuilder(value)
+    scales, zero_points = _split_grids(parameters, value)
+    arithmetic = CastArithmetic(parameters.storage, parameters.expressed, division=division)
+    return arithmetic.dequantize(b, value, scales, zero_points)
+
+
+def quantize_blocks(
+    value: Any, parameters: QuantizationParameters, op: Any, division: Division
+) -> Any:
+    """As `quantize`, for reals that `split_blocks` has split."""
+    check_scales(parameters, op)
+    b = TensorBuilder(value)
+    scales, zero_points = _split_grids(parameters, value)
+    arithmetic = CastArithmetic(parameters.storage, parameters.expressed, division=division)
+    return arithmetic.quantize(b, value, scales, zero_points)
+
+
+def split_blocks(
+    value: Any, parameters: QuantizationParameters, op: Any
+) -> tuple[Any, Callable[[Any], Any]]:
+    """Split each axis of a tensor into (block number, position in block).
+
+    Returns:
+        The reshaped tensor of twice the rank, and what gives a tensor of its shape the first shape
+        back.
+
+    Raises:
+        UnsupportedError: a shape that is not static, or a ragged last block.
+    """
+    type_ = value.type
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        raise UnsupportedError(
+            f"casts a value of '{type_}', expected a tensor of a static shape for StableHLO's "
+            "operations; leave it to lower-quant-casts",
+            op,
+        )
+    shape = [int(n) for n in type_.shape]
+    split: list[int] = []
+    for extent, block in zip(shape, parameters.block_shape(shape), strict=True):
+        if block and extent % block:
+            raise UnsupportedError(
+                f"has a ragged last block ({extent} elements in blocks of {block}); leave it to "
+                "lower-quant-casts",
+                op,
+            )
+        split += [extent // block, block] if block else [1, extent]
+    b = Builder()
+    reshaped = b.op(
+        "stablehlo.reshape", [value], ir.RankedTensorType.get(split, type_.element_type)
+    )
+
+    def restore(result: Any) -> Any:
+        back = ir.RankedTensorType.get(shape, result.type.element_type, type_.encoding)
+        return b.op("stablehlo.reshape", [result], back)
+
+    return reshaped, restore
+
+
+def _split_grids(parameters: QuantizationParameters, value: Any) -> tuple[Array, Array]:
+    """Scales and zero points with size 1 along each position in a block."""
+    rank = len(value.type.shape) // 2
+    if parameters.granularity == "per-tensor":
+        return parameters.scales.astype(np.float64), parameters.zero_points
+    scales, zero_points = parameters.grids(rank)
+    shape = [n for count in scales.shape for n in (count, 1)]
+    return scales.astype(np.float64).reshape(shape), zero_points.reshape(shape)
 
 
 def _float_grids(parameters: QuantizationParameters, rank: int) -> tuple[Any, Any]:

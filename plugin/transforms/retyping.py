@@ -64,11 +64,12 @@ def owner_block(value: Any) -> ir.Block:
 
 
 def why_invalid(op: Any) -> str | None:
-    """Return what upstream's verifier says against an operation, or None."""
+    """Return why upstream's verifier refuses an operation, or None."""
     try:
         op.verify()
     except ir.MLIRError as error:
         diagnostics = list(error.error_diagnostics)
-        message = diagnostics[0].message if diagnostics else str(error)
-        return str(message).removeprefix(f"'{op.name}' op ")
+        message = str(diagnostics[0].message) if diagnostics else str(error)
+        message = message.removeprefix(f"'{op.name}' op ")
+        return f"StableHLO's verifier refuses it: {message}"
     return None
