@@ -1,0 +1,270 @@
+"""StableHLO contractions with dequantized sub-channel weights: one loop nest over the blocks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant.compiler import CompileOptions, compile_to_bytes
+from subquant.quantization import (
+    ExpressedType,
+    QuantizationParameters,
+    StorageType,
+    dequantize,
+)
+from subquant.runtime import Device, Executable
+
+
+def parameters(
+    shape: tuple[int, ...],
+    blocks: dict[int, int],
+    storage: StorageType,
+    *,
+    asymmetric: bool = True,
+    expressed: ExpressedType = ExpressedType.F32,
+    seed: int = 0,
+) -> QuantizationParameters:
+    rng = np.random.default_rng(seed)
+    grid = tuple(-(-n // blocks[a]) if a in blocks else 1 for a, n in enumerate(shape))
+    low, high = storage.minimum, storage.maximum
+    zero_points = rng.integers(max(low, -50), min(high, 50) + 1, grid) if asymmetric else None
+    return QuantizationParameters(
+        storage,
+        expressed,
+        tuple(blocks),
+        tuple(blocks.values()),
+        rng.uniform(0.01, 0.1, grid),
+        zero_points,
+        "sub-channel",
+    )
+
+
+def type_text(params: QuantizationParameters) -> str:
+    """The type as text: nested scales with zero points."""
+
+    def nested(scales: Any, zero_points: Any) -> str:
+        if scales.ndim == 0:
+            return f"{float(scales)!r}:{int(zero_points)}"
+        parts = (nested(s, z) for s, z in zip(scales, zero_points, strict=True))
+        return "{" + ", ".join(parts) + "}"
+
+    storage = params.storage
+    name = f"{'i' if storage.signed else 'u'}{storage.width}"
+    blocks = ", ".join(f"{a}:{b}" for a, b in zip(params.axes, params.block_sizes, strict=True))
+    values = nested(params.scales.astype(np.float64), params.zero_points)
+    return f"!quant.uniform<{name}:{params.expressed.value}:{{{blocks}}}, {values}>"
+
+
+def tensor(shape: tuple[int, ...], element: str) -> str:
+    return f"tensor<{''.join(f'{n}x' for n in shape)}{element}>"
+
+
+def stored(shape: tuple[int, ...], storage: StorageType, seed: int = 1) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    values = rng.integers(storage.minimum, storage.maximum + 1, shape)
+    return values.astype(storage.dtype)
+
+
+I4, U4, I8, U8 = StorageType(4), StorageType(4, False), StorageType(8), StorageType(8, False)
+DOTS = {
+    "contracted": (((5, 64), (64, 24)), ([], []), ([1], [0]), {0: 32}, I4),
+    "contracted, unsigned": (((5, 64), (64, 24)), ([], []), ([1], [0]), {0: 16, 1: 1}, U4),
+    "rows are outputs": (((5, 64), (24, 64)), ([], []), ([1], [1]), {0: 1, 1: 32}, I8),
+    "both axes": (((5, 64), (24, 64)), ([], []), ([1], [1]), {0: 8, 1: 16}, U8),
+    "outputs only": (((5, 64), (64, 24)), ([], []), ([1], [0]), {1: 6}, I4),
+    "matrix and vector": (((64,), (24, 64)), ([], []), ([0], [1]), {0: 1, 1: 32}, I4),
+    "batches": (((3, 5, 32), (3, 32, 7)), ([0], [0]), ([2], [1]), {0: 1, 1: 8}, I8),
+    "two contracted": (((5, 8, 6), (6, 8, 9)), ([], []), ([2, 1], [0, 1]), {0: 3, 1: 4}, I4),
+}
+
+
+def dot_text(case: str, params: QuantizationParameters, dynamic: bool = False) -> str:
+    shapes, batch, contracted, _, storage = DOTS[case]
+    expressed = params.expressed.value
+    left_shape: tuple[Any, ...] = shapes[0]
+    if dynamic:
+        left_shape = ("?", *left_shape[1:])
+    free = [
+        [n for a, n in enumerate(s) if a not in b and a not in c]
+        for s, b, c in zip((left_shape, shapes[1]), batch, contracted, strict=True)
+    ]
+    result = tuple([shapes[0][a] for a in batch[0]] + free[0] + free[1])
+    left, right = tensor(left_shape, expressed), tensor(shapes[1], f"i{storage.width}")
+    quantized, real = tensor(shapes[1], "!w"), tensor(shapes[1], expressed)
+    out = tensor(result, expressed)
+    dims = f"batching_dims = {batch[0]} x {batch[1]}, " if batch[0] else ""
+    return f"""
+!w = {type_text(params)}
+func.func @main(%x: {left}, %s: {right}) -> {out} {{
+  %q = quant.scast %s : {right} to {quantized}
+  %w = quant.dcast %q : {quantized} to {real}
+  %y = stablehlo.dot_general %x, %w, {dims}contracting_dims = {contracted[0]} x {contracted[1]}
+      : ({left}, {real}) -> {out}
+  return %y : {out}
+}}
+"""
+
+
+def check_no_float_weight(text: str, shape: tuple[int, ...], element: str = "f32") -> None:
+    """One loop nest holds the whole contraction, and no float tensor has the weight's size."""
+    size = int(np.prod(shape))
+
+    lowered = compile_to_bytes(text, emit="mlir").decode()
+    assert lowered.count("linalg.generic") >= 1
+    assert '"reduction"' in lowered
+    assert "stablehlo.dot" not in lowered
+    assert "stablehlo.convolution" not in lowered
+    for dims in re.findall(rf"tensor<((?:\d+x)+){element}>", lowered):
+        assert int(np.prod([int(n) for n in dims[:-1].split("x")])) != size, lowered
+
+
+@pytest.mark.parametrize("case", DOTS)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+def test_dots(case: str, device: str, request: pytest.FixtureRequest) -> None:
+    where: Device = request.getfixturevalue(device)
+    shapes, batch, contracted, blocks, storage = DOTS[case]
+    params = parameters(shapes[1], blocks, storage)
+    text = dot_text(case, params)
+    check_no_float_weight(text, shapes[1])
+    target = "vulkan" if device == "vulkan" else "llvm-cpu"
+    executable = Executable(compile_to_bytes(text, CompileOptions(target=target)), where)
+    x = np.random.default_rng(2).standard_normal(shapes[0]).astype(np.float32)
+    q = stored(shapes[1], storage)
+    signed = q.astype(np.int8) if storage.width == 8 else q
+    got = executable.main(x, signed)
+    check_sum(got, x, dequantize(q, params), batch, contracted)
+
+
+def check_sum(
+    got: Any, x: Any, w: Any, batch: Any, contracted: Any, unit: float = 2.0**-24
+) -> None:
+    """Within the error of a sum of K products in any order: K * unit * sum |x| |w|."""
+    letters = "abcdefgh"
+    left = list(letters[: x.ndim])
+    right: list[str] = []
+    spare = iter("mnopqrst")
+    for axis in range(w.ndim):
+        if axis in batch[1]:
+            right.append(left[batch[0][batch[1].index(axis)]])
+        elif axis in contracted[1]:
+            right.append(left[contracted[0][contracted[1].index(axis)]])
+        else:
+            right.append(next(spare))
+    summed = {left[a] for a in contracted[0]}
+    batches = [left[a] for a in batch[0]]
+    free = [c for c in left if c not in summed and c not in batches]
+    out = "".join(batches + free + [c for c in right if c not in summed and c not in batches])
+    rule = f"{''.join(left)},{''.join(right)}->{out}"
+    x64, w64 = x.astype(np.float64), w.astype(np.float64)
+    expected = np.einsum(rule, x64, w64)
+    count = int(np.prod([x.shape[a] for a in contracted[0]]))
+    bound = (count + 2) * unit * np.einsum(rule, abs(x64), abs(w64))
+    assert got.shape == expected.shape
+    assert (abs(got.astype(np.float64) - expected) <= bound).all()
+
+
+def test_a_dynamic_batch(cpu: Device) -> None:
+    shapes, batch, contracted, blocks, storage = DOTS["contracted"]
+    params = parameters(shapes[1], blocks, storage)
+    text = dot_text("contracted", params, dynamic=True)
+    check_no_float_weight(text, shapes[1])
+    executable = subquant.compile(text, device=cpu)
+    q = stored(shapes[1], storage)
+    for rows in (1, 7):
+        x = np.random.default_rng(rows).standard_normal((rows, 64)).astype(np.float32)
+        check_sum(executable.main(x, q), x, dequantize(q, params), batch, contracted)
+
+
+@pytest.mark.parametrize("expressed", [ExpressedType.F16, ExpressedType.BF16, ExpressedType.F64])
+def test_other_expressed_types(expressed: ExpressedType, cpu: Device) -> None:
+    shapes, batch, contracted, blocks, storage = DOTS["contracted"]
+    params = parameters(shapes[1], blocks, storage, expressed=expressed)
+    text = dot_text("contracted", params)
+    x = np.random.default_rng(3).standard_normal(shapes[0]).astype(expressed.dtype)
+    q = stored(shapes[1], storage)
+    got = subquant.compile(text, device=cpu).main(x, q)
+    # Products and sums are f32 or f64; the result is rounded once to the expressed type.
+    unit = {"f16": 2.0**-11, "bf16": 2.0**-8, "f64": 2.0**-53}[expressed.value]
+    check_sum(got, x, dequantize(q, params), batch, contracted, unit)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@pytest.mark.parametrize("blocks", [{2: 4, 3: 1}, {2: 8}, {3: 3}, {0: 1, 2: 2}])
+def test_convolutions(blocks: dict[int, int], device: str, request: pytest.FixtureRequest) -> None:
+    where: Device = request.getfixturevalue(device)
+    shape = (3, 2, 8, 6)  # height, width, input features, output features
+    params = parameters(shape, blocks, I8, seed=4)
+    text = f"""
+!w = {type_text(params)}
+func.func @main(%x: tensor<2x9x7x8xf32>, %s: tensor<3x2x8x6xi8>) -> tensor<2x5x7x6xf32> {{
+  %q = quant.scast %s : tensor<3x2x8x6xi8> to tensor<3x2x8x6x!w>
+  %w = quant.dcast %q : tensor<3x2x8x6x!w> to tensor<3x2x8x6xf32>
+  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      window = {{stride = [2, 1], pad = [[1, 1], [2, 0]], rhs_dilate = [1, 2]}}
+      {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+      : (tensor<2x9x7x8xf32>, tensor<3x2x8x6xf32>) -> tensor<2x5x7x6xf32>
+  return %y : tensor<2x5x7x6xf32>
+}}
+"""
+    check_no_float_weight(text, shape)
+    target = "vulkan" if device == "vulkan" else "llvm-cpu"
+    executable = Executable(compile_to_bytes(text, CompileOptions(target=target)), where)
+    x = np.random.default_rng(5).standard_normal((2, 9, 7, 8)).astype(np.float32)
+    q = stored(shape, I8)
+    w = dequantize(q, params).astype(np.float64)
+    padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (2, 0), (0, 0)))
+    expected, total = np.zeros((2, 5, 7, 6)), np.zeros((2, 5, 7, 6))
+    for i in range(3):
+        for j in range(2):
+            window = padded[:, i : i + 9 : 2, 2 * j : 2 * j + 7]
+            expected += window @ w[i, j]
+            total += abs(window) @ abs(w[i, j])
+    got = executable.main(x, q)
+    assert (abs(got - expected) <= 50 * 2.0**-24 * total).all()
+
+
+def test_scales_as_operands(cpu: Device) -> None:
+    text = """
+func.func @main(%x: tensor<3x64xf32>, %q: tensor<64x8xi4>, %s: tensor<2x8xf16>, %z: tensor<2x8xi4>)
+    -> tensor<3x8xf32> {
+  %w = "subquant.dequantize"(%q, %s, %z)
+      {block_sizes = array<i64: 32, 1>, quantized_type = !quant.any<i4<-8:7>:f32>}
+      : (tensor<64x8xi4>, tensor<2x8xf16>, tensor<2x8xi4>) -> tensor<64x8xf32>
+  %y = "stablehlo.dot"(%x, %w) : (tensor<3x64xf32>, tensor<64x8xf32>) -> tensor<3x8xf32>
+  return %y : tensor<3x8xf32>
+}
+"""
+    check_no_float_weight(text, (64, 8))
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal((3, 64)).astype(np.float32)
+    q, z = rng.integers(-8, 8, (64, 8)).astype(np.int8), rng.integers(-8, 8, (2, 8)).astype(np.int8)
+    s = rng.uniform(0.01, 0.1, (2, 8)).astype(np.float16)
+    w = (q - np.repeat(z, 32, 0).astype(np.int32)) * np.repeat(s, 32, 0).astype(np.float64)
+    got = subquant.compile(text, device=cpu).main(x, q, s, z)
+    check_sum(got, x, w, ([], []), ([1], [0]))
+
+
+def test_what_is_not_recognised_is_still_right(cpu: Device) -> None:
+    """Groups are left to the lowering of the cast."""
+    params = parameters((1, 4, 8), {1: 2}, I8)
+    text = f"""
+!w = {type_text(params)}
+func.func @main(%x: tensor<1x5x8xf32>, %s: tensor<1x4x8xi8>) -> tensor<1x5x8xf32> {{
+  %q = quant.scast %s : tensor<1x4x8xi8> to tensor<1x4x8x!w>
+  %w = quant.dcast %q : tensor<1x4x8x!w> to tensor<1x4x8xf32>
+  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {{}}
+      {{batch_group_count = 1 : i64, feature_group_count = 2 : i64}}
+      : (tensor<1x5x8xf32>, tensor<1x4x8xf32>) -> tensor<1x5x8xf32>
+  return %y : tensor<1x5x8xf32>
+}}
+"""
+    x = np.random.default_rng(7).standard_normal((1, 5, 8)).astype(np.float32)
+    q = stored((1, 4, 8), I8)
+    w = dequantize(q, params)[0].astype(np.float64)
+    expected = np.concatenate([x[0, :, :4] @ w[:, :4], x[0, :, 4:] @ w[:, 4:]], 1)[None]
+    got = subquant.compile(text, device=cpu).main(x, q)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-4)
