@@ -286,7 +286,8 @@ def _why_not_admitted(value: Value, instance: Instance) -> str | None:
     """Check one quantized type (specification, "Types", and the operation's own table).
 
     Storage types are integers of 2, 4, 8, 16, 32 or 64 bits, expressed types are floats, and there
-    are per-tensor and per-axis types only.
+    are per-tensor and per-axis types only. A per-axis type is quantized along a dimension of its
+    tensor (C12 of quantized tensor types) and has a scale for each index of it (C13).
     """
     try:
         parameters = value.parameters
@@ -303,8 +304,14 @@ def _why_not_admitted(value: Value, instance: Instance) -> str | None:
         return f"{value.name} must have a storage type of 2, 4, 8, 16 or 32 bits, got {value}"
     if value not in instance.carriers:
         return f"{value.name} must not be quantized, got {value}"
-    if value.is_per_axis and not instance.op.per_axis:
+    if value.axis is None:
+        return None
+    if not instance.op.per_axis:
         return f"{value.name} must be quantized per tensor, got {value}"
+    if value.axis >= value.type.rank:
+        return f"{value.name} must be quantized along one of its dimensions, got {value} (C12)"
+    if value.extent(value.axis) not in (None, len(parameters.scales)):
+        return f"{value.name} must have a scale for each index of its axis, got {value.type} (C13)"
     return None
 
 

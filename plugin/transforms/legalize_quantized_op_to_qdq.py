@@ -25,7 +25,8 @@ After::
   ``data-movement=true`` they are expanded too. The result is the same, except that i32 storage
   loses bits in f32, and a stored value outside a narrowed range is clamped.
 * Control flow, barriers, transfers, ``constant`` and ``bitcast_convert`` stay: a float form would
-  not mean the same; so does the one operation that ``async_start`` holds. The casts of ``quant`` and ``subquant``, sub-channel ones included, stay.
+  not mean the same. So does the one operation that ``async_start`` holds. The casts of ``quant``
+  and ``subquant``, sub-channel ones included, stay.
 
 With ``explain=true`` each quantized StableHLO operation that stays is reported with its place and
 the reason.

@@ -123,16 +123,18 @@ func.func @wider_sum(%x: tensor<4x!q>, %z: tensor<!q>) -> tensor<!wide> {
 
 // -----
 
-// Two casts with nothing between them are a requantization.
+// Two casts with nothing between them are a requantization, or nothing.
 // CHECK-LABEL: func.func @requantize(
-// CHECK-NEXT: %[[R:.+]] = stablehlo.uniform_quantize %{{.+}} : (tensor<4x!quant.uniform<i8:f32, 5.000000e-01>>) -> tensor<4x!quant.uniform<i4:f32, 2.000000e+00>>
-// CHECK-NEXT: return %[[R]]
+// CHECK-SAME: %[[X:[^:]+]]: tensor
+// CHECK-NEXT: %[[R:.+]] = stablehlo.uniform_quantize %[[X]] : (tensor<4x!quant.uniform<i8:f32, 5.000000e-01>>) -> tensor<4x!quant.uniform<i4:f32, 2.000000e+00>>
+// CHECK-NEXT: return %[[R]], %[[X]]
 !q = !quant.uniform<i8:f32, 0.5>
 !p = !quant.uniform<i4:f32, 2.0>
-func.func @requantize(%x: tensor<4x!q>) -> tensor<4x!p> {
+func.func @requantize(%x: tensor<4x!q>) -> (tensor<4x!p>, tensor<4x!q>) {
   %a = quant.dcast %x : tensor<4x!q> to tensor<4xf32>
   %r = stablehlo.uniform_quantize %a : (tensor<4xf32>) -> tensor<4x!p>
-  return %r : tensor<4x!p>
+  %s = quant.qcast %a : tensor<4xf32> to tensor<4x!q>
+  return %r, %s : tensor<4x!p>, tensor<4x!q>
 }
 
 // -----
