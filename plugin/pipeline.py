@@ -172,7 +172,7 @@ def compile_pipeline(
         "verify-quantization,canonicalize-reductions,"
         f"legalize-quant-to-math{{division={division}}},"
         f"lower-quant-casts{{rounding={rounding} division={division}}},"
-        "convert-quantized-to-storage,lower-unranked-tensors,box-half-scalars,"
+        "convert-quantized-to-storage,expand-stablehlo,lower-unranked-tensors,box-half-scalars,"
         f"legalize-integer-widths{{containers={containers}}}"
     )
     if target == "vulkan":

@@ -20,6 +20,7 @@ PASSES: dict[str, str] = {
     "legalize-quant-to-math": "write StableHLO on quantized values with integers, exactly",
     "lower-quant-casts": "lower qcast, dcast, quantize and dequantize to linalg and arith",
     "convert-quantized-to-storage": "turn quantized values and signatures into storage tensors",
+    "expand-stablehlo": "write StableHLO operations that IREE refuses with others",
     "lower-unranked-tensors": "turn unranked tensors into a flat tensor and a shape tensor",
     "box-half-scalars": "pass f16 and bf16 scalars of public functions as tensors without axes",
     "legalize-integer-widths": "hold integers in widths that the target loads and stores",

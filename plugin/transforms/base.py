@@ -222,7 +222,7 @@ def _put_scalar_bodies(root: Any, holders: list[Any]) -> None:
 _TO_LOOPS = (
     "builtin.module(stablehlo-legalize-to-linalg,"
     "func.func(tosa-to-linalg-named,tosa-to-linalg,tosa-to-arith,"
-    "convert-elementwise-to-linalg,linalg-generalize-named-ops),convert-shape-to-std)"
+    "convert-elementwise-to-linalg,linalg-generalize-named-ops),convert-shape-to-std,canonicalize)"
 )
 _EXPLICIT = frozenset(("arith.constant", "linalg.generic", "linalg.yield", "linalg.index"))
 

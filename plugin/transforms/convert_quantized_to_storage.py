@@ -67,6 +67,7 @@ _MOVES_DATA = frozenset(
         "stablehlo.case",
         "stablehlo.collective_broadcast",
         "stablehlo.collective_permute",
+        "stablehlo.collective_reduce",
         "stablehlo.concatenate",
         "stablehlo.constant",
         "stablehlo.dynamic_broadcast_in_dim",

@@ -46,7 +46,15 @@ from typing import Any, ClassVar
 
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized
-from ..dialects.stablehlo import DEQUANTIZE, OPERATIONS, QUANTIZE, Body, QuantizedOp, why_illegal
+from ..dialects.stablehlo import (
+    DEQUANTIZE,
+    OPERATIONS,
+    QUANTIZE,
+    Body,
+    QuantizedOp,
+    why_illegal,
+    why_not_in_table,
+)
 from ..errors import Remark
 from .base import ModulePass, walk
 from .retyping import Retyping, is_real, touches, why_invalid, with_element
@@ -90,7 +98,7 @@ class LegalizeQdqToQuantizedOp(ModulePass):
         """Fuse one operation; return the reason if it is left alone."""
         row = OPERATIONS.get(op.name)
         if row is None:
-            return "the specification gives it no quantized types"
+            return why_not_in_table(op.name)
         if row.why_no_float_form is not None:
             return f"it {row.why_no_float_form}"
         reason = _fuse_whole(op, row)

@@ -31,6 +31,7 @@ Sources: StableHLO specification, "Quantization computations" and each operation
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -41,7 +42,7 @@ import numpy as np
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
 from ..errors import UnsupportedError, UsageError
-from ..quantization import Array, QuantizationParameters
+from ..quantization import Array, ExpressedType, QuantizationParameters
 from . import lookup_tables
 from .arithmetic import Division
 from .base import ModulePass, NoMatch, Pattern, apply_patterns, walk
@@ -52,6 +53,7 @@ from .quantized_values import (
     Operand,
     as_quantized,
     dequantize,
+    dequantize_as,
     dequantize_blocks,
     finish,
     float_type,
@@ -69,6 +71,7 @@ from .tensor_builder import TensorBuilder
 __all__ = ["LegalizeQuantToMath"]
 
 _LT, _GT = 2, 4  # arith.cmpi predicates
+_OEQ, _OLT = 1, 4  # arith.cmpf predicates
 
 
 @dataclass(frozen=True)
@@ -375,26 +378,37 @@ class _Legalizer:
         return as_quantized(resize(b, result, element), op.results[0].type)
 
     def through_float(self, op: Any) -> Any:
-        """Dequantize, apply the operation, quantize ("dequantize_op_quantize")."""
+        """Dequantize, apply the operation, quantize ("dequantize_op_quantize").
+
+        f16 and bf16 are computed in f32 from end to end: a result rounded to 8 bits on the way
+        would be several steps off.
+        """
         operands = [
-            dequantize(v, op, self._division) if is_quantized(v.type) else v for v in op.operands
+            self._single(v, op) if is_quantized(v.type) else _in_single(v) for v in op.operands
         ]
-        types = [float_type(r.type) if is_quantized(r.type) else r.type for r in op.results]
-        created = ir.Operation.create(
-            op.name,
-            results=types,
-            operands=operands,
-            attributes={name: op.attributes[name] for name in op.attributes},
-        )
+        types = [_single_type(r.type) for r in op.results]
+        if op.name == "stablehlo.power":
+            values = [_power(*operands)]
+        else:
+            attributes = {name: op.attributes[name] for name in op.attributes}
+            created = ir.Operation.create(
+                op.name, results=types, operands=operands, attributes=attributes
+            )
+            values = list(created.results)
         results = []
-        for value, result in zip(created.results, op.results, strict=True):
+        for value, result in zip(values, op.results, strict=True):
             target = parameters_of(result.type, op)
             if target is None:
-                results.append(value)
+                results.append(_cast_float(value, result.type))
             else:
-                storage = quantize(value, target, op, self._division)
+                storage = quantize(value, _with_single(target), op, self._division)
                 results.append(as_quantized(storage, result.type))
         return results
+
+    def _single(self, value: Any, op: Any) -> Any:
+        operand = Operand.of(value, op)
+        b = TensorBuilder(operand.value)
+        return dequantize_as(b, operand, _with_single(operand.parameters), op, self._division)
 
     def is_finite(self, op: Any) -> Any:
         """Of the reals: a wide storage value times a scale may be infinite in f16."""
@@ -619,6 +633,62 @@ def _one_block(source: QuantizationParameters, target: QuantizationParameters) -
         and bool((target.scales == source.scales.reshape(-1)[0]).all())
         and bool((target.zero_points == source.zero_points.reshape(-1)[0]).all())
     )
+
+
+_HALVES = (ExpressedType.F16, ExpressedType.BF16)
+
+
+def _with_single(parameters: QuantizationParameters) -> QuantizationParameters:
+    """The same parameters with f32 for f16 and bf16."""
+    if parameters.expressed not in _HALVES:
+        return parameters
+    return dataclasses.replace(
+        parameters, expressed=ExpressedType.F32, scales=parameters.scales.astype(np.float32)
+    )
+
+
+def _single_type(type_: Any) -> ir.Type:
+    """A tensor type of reals, quantized or not, with f32 for f16 and bf16."""
+    real = float_type(type_) if is_quantized(type_) else type_
+    if not isinstance(real.element_type, (ir.F16Type, ir.BF16Type)):
+        return real
+    return ir.RankedTensorType.get(list(real.shape), ir.F32Type.get(), real.encoding)
+
+
+def _in_single(value: Any) -> Any:
+    return _cast_float(value, _single_type(value.type))
+
+
+def _cast_float(value: Any, type_: Any) -> Any:
+    if value.type == type_:
+        return value
+    return ir.Operation.create("stablehlo.convert", results=[type_], operands=[value]).results[0]
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """``base ** exponent``, for negative bases too, where IREE gives NaN for every exponent.
+
+    A negative base has a power if the exponent is an integer, negative if that is odd.
+    """
+    b = TensorBuilder(base)
+    element = element_type(base.type)
+
+    def apply(name: str, *values: Any) -> Any:
+        return b.op(f"stablehlo.{name}", list(values), element)
+
+    zero, one = b.constant(0.0, element), b.constant(1.0, element)
+    magnitude = apply("power", apply("abs", base), exponent)
+    is_integer = b.compare_float(_OEQ, apply("floor", exponent), exponent)
+    half = apply("multiply", exponent, b.constant(0.5, element))
+    is_even = b.compare_float(_OEQ, apply("floor", half), half)
+    negated = apply("negate", magnitude)
+    of_integer = b.op("arith.select", [is_even, magnitude, negated], element)
+    not_a_number = b.constant(float("nan"), element)
+    of_negative = b.op("arith.select", [is_integer, of_integer, not_a_number], element)
+    is_negative = b.compare_float(_OLT, base, zero)
+    result = b.op("arith.select", [is_negative, of_negative, magnitude], element)
+    is_zero = b.compare_float(_OEQ, exponent, zero)
+    return b.op("arith.select", [is_zero, one, result], element)
 
 
 def _cast(value: Any, type_: ir.Type) -> Any:

@@ -40,7 +40,14 @@ from typing import Any, ClassVar
 
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized
-from ..dialects.stablehlo import DEQUANTIZE, OPERATIONS, QUANTIZE, QuantizedOp, why_illegal
+from ..dialects.stablehlo import (
+    DEQUANTIZE,
+    OPERATIONS,
+    QUANTIZE,
+    QuantizedOp,
+    why_illegal,
+    why_not_in_table,
+)
 from ..errors import Remark
 from .base import ModulePass, walk
 from .retyping import Retyping, owner_block, touches, with_element
@@ -78,7 +85,7 @@ class LegalizeQuantizedOpToQdq(ModulePass):
         """Expand one operation; return the reason if it is left alone."""
         row = OPERATIONS.get(op.name)
         if row is None:
-            return "the specification gives it no quantized types"
+            return why_not_in_table(op.name)
         if op.name != QUANTIZE and row.why_no_float_form is not None:
             return f"it {row.why_no_float_form}"
         if row.moves and not self.data_movement:

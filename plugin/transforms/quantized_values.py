@@ -33,6 +33,7 @@ __all__ = [
     "as_quantized",
     "check_scales",
     "dequantize",
+    "dequantize_as",
     "dequantize_blocks",
     "finish",
     "float_type",
@@ -209,9 +210,19 @@ def finish(b: TensorBuilder, terms: list[Term], target: QuantizationParameters) 
 def dequantize(value: Any, op: Any, division: Division) -> Any:
     """The reals of a quantized tensor, in the expressed type."""
     operand = Operand.of(value, op)
-    parameters = operand.parameters
-    check_scales(parameters, op)
     b = TensorBuilder(operand.value)
+    return dequantize_as(b, operand, operand.parameters, op, division)
+
+
+def dequantize_as(
+    b: TensorBuilder,
+    operand: Operand,
+    parameters: QuantizationParameters,
+    op: Any,
+    division: Division,
+) -> Any:
+    """The reals of an operand's storage under other parameters of the same storage type."""
+    check_scales(parameters, op)
     scale, zero_point = _float_grids(parameters, operand.rank)
     arithmetic = CastArithmetic(parameters.storage, parameters.expressed, division=division)
     return arithmetic.dequantize(b, operand.value, scale, zero_point)

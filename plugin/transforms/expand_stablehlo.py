@@ -1,0 +1,257 @@
+"""``expand-stablehlo``: StableHLO operations that IREE refuses, written with others.
+
+IREE 3.13 refuses
+
+* ``reverse`` of narrow integers and a convolution's ``window_reversal``: they become loops over a
+  decreasing map, which its verifier takes for out of bounds. A ``gather`` of decreasing positions
+  does the same.
+* ``dynamic_broadcast_in_dim`` where the loops are written before IREE sees them: the shape is then
+  a tensor of ``index``, which must not cross a dispatch. A loop nest whose extents are
+  ``tensor.dim`` of the values that the shape was made of does the same.
+* ``batch_norm_grad``, for which it has no lowering: its definition in the specification is written
+  out.
+
+Before::
+
+    %r = stablehlo.reverse %x, dims = [1] : tensor<3x4xi4>
+
+After::
+
+    %i = stablehlo.constant dense<[3, 2, 1, 0]> : tensor<4xi32>
+    %r = "stablehlo.gather"(%x, %i) {dimension_numbers = #stablehlo.gather<offset_dims = [0], ...>}
+
+Source: StableHLO specification, ``reverse``, ``convolution`` and ``batch_norm_grad``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._mlir import ir, stablehlo
+from ..dialects.quant import array_of_dense, dense_of_array, element_type
+from .base import Builder, ModulePass, NoMatch, Pattern, apply_patterns, walk
+
+__all__ = ["ExpandStablehlo"]
+
+
+@dataclass(frozen=True)
+class ExpandStablehlo(ModulePass):
+    """Write the StableHLO operations that IREE refuses with others."""
+
+    name: ClassVar[str] = "expand-stablehlo"
+
+    def run(self, module: ir.Operation) -> None:
+        """Rewrite `module`."""
+        if not any(op.name in _PATTERNS for op in walk(module)):
+            return
+        apply_patterns(module, _PATTERNS)
+
+
+# -- reversal -------------------------------------------------------------------------------------
+
+
+def _reverse(op: Any, rewriter: Any) -> NoMatch | None:
+    axes = [int(axis) for axis in op.attributes["dimensions"]]
+    if any(op.operands[0].type.is_dynamic_dim(axis) for axis in axes):
+        return NoMatch("reverses a dynamic dimension")
+    rewriter.replace_op(op, [_reversed(op.operands[0], axes)])
+    return None
+
+
+def _reversed(value: Any, axes: list[int]) -> Any:
+    for axis in axes:
+        shape = [int(extent) for extent in value.type.shape]
+        if shape[axis] < 2:
+            continue
+        b, rank = Builder(), len(shape)
+        positions = np.arange(shape[axis])[::-1].astype(np.int64)
+        indices = dense_of_array(positions, b.i32)
+        others = [other for other in range(rank) if other != axis]
+        numbers = (
+            f"#stablehlo.gather<offset_dims = {others}, collapsed_slice_dims = [{axis}], "
+            f"start_index_map = [{axis}], index_vector_dim = 1>"
+        )
+        if any(value.type.is_dynamic_dim(other) for other in others):
+            return _reversed_dynamically(value, axes)
+        sizes = [1 if other == axis else extent for other, extent in enumerate(shape)]
+        constant = b.op("stablehlo.constant", [], indices.type, {"value": indices})
+        value = b.op(
+            "stablehlo.gather",
+            [value, constant],
+            value.type,
+            {
+                "dimension_numbers": ir.Attribute.parse(numbers),
+                "slice_sizes": ir.DenseI64ArrayAttr.get(sizes),
+                "indices_are_sorted": ir.BoolAttr.get(False),
+            },
+        )
+    return value
+
+
+def _reversed_dynamically(value: Any, axes: list[int]) -> Any:
+    """Leave the operation where another extent is not known: a gather's slices are static."""
+    return Builder().op(
+        "stablehlo.reverse", [value], value.type, {"dimensions": ir.DenseI64ArrayAttr.get(axes)}
+    )
+
+
+def _convolution(op: Any, rewriter: Any) -> NoMatch | None:
+    if "window_reversal" not in op.attributes:
+        return NoMatch("has no window_reversal")
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    spatial = list(numbers.kernel_spatial_dimensions)
+    flags = "".join(str(op.attributes["window_reversal"]).split("array<i1")[-1].strip(":>").split())
+    reverses = [flag == "true" for flag in flags.split(",") if flag]
+    axes = [axis for axis, flag in zip(spatial, reverses, strict=True) if flag]
+    kernel = op.operands[1]
+    if any(kernel.type.is_dynamic_dim(axis) for axis in axes):
+        return NoMatch("reverses a dynamic window")
+    op.operands[1] = _reversed(kernel, axes)
+    del op.attributes["window_reversal"]
+    return None
+
+
+# -- dynamic broadcasts ---------------------------------------------------------------------------
+
+
+def _dynamic_broadcast(op: Any, rewriter: Any) -> NoMatch | None:
+    source, target = op.operands[0].type, op.results[0].type
+    if not source.has_static_shape:
+        return NoMatch("may expand a dimension that is known at run time only")
+    b = Builder()
+    axes = [int(axis) for axis in op.attributes["broadcast_dimensions"]]
+    sizes = [
+        _extent(b, op.operands[1], axis)
+        for axis in range(len(target.shape))
+        if target.is_dynamic_dim(axis)
+    ]
+    empty = b.op("tensor.empty", sizes, target)
+    rank = len(target.shape)
+    exprs = []
+    for position, axis in enumerate(axes):
+        expands = int(source.shape[position]) == 1
+        exprs.append(ir.AffineExpr.get_constant(0) if expands else ir.AffineExpr.get_dim(axis))
+    maps = [ir.AffineMap.get(rank, 0, exprs), ir.AffineMap.get_identity(rank)]
+    parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
+    generic = ir.Operation.create(
+        "linalg.generic",
+        results=[target],
+        operands=[op.operands[0], empty],
+        attributes={
+            "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps]),
+            "iterator_types": ir.ArrayAttr.get([parallel] * rank),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1]),
+        },
+        regions=1,
+    )
+    element = target.element_type
+    block = generic.regions[0].blocks.append(element, element, arg_locs=[op.location] * 2)
+    with ir.InsertionPoint(block):
+        ir.Operation.create("linalg.yield", operands=[block.arguments[0]])
+    rewriter.replace_op(op, list(generic.results))
+    return None
+
+
+def _extent(b: Builder, shape: Any, axis: int) -> Any:
+    """One entry of a shape tensor as an index, through the operations that made it."""
+    value, position = shape, axis
+    while not isinstance(value.owner, ir.Block):
+        owner = value.owner.operation
+        if owner.name == "stablehlo.concatenate":
+            for operand in owner.operands:
+                extent = int(operand.type.shape[0])
+                if position < extent:
+                    value = operand
+                    break
+                position -= extent
+        elif owner.name == "stablehlo.reshape" and value.type.shape == [1]:
+            value = owner.operands[0]
+        elif owner.name == "stablehlo.get_dimension_size":
+            return b.dim(owner.operands[0], int(owner.attributes["dimension"].value))
+        elif owner.name == "stablehlo.constant":
+            numbers = array_of_dense(owner.attributes["value"]).reshape(-1)
+            return b.constant(int(numbers[position]), b.index)
+        else:
+            break
+    indices = [b.constant(position, b.index)] if len(value.type.shape) else []
+    element = b.op("tensor.extract", [value, *indices], element_type(value.type))
+    return b.op("arith.index_cast", [element], b.index)
+
+
+# -- batch normalization --------------------------------------------------------------------------
+
+
+def _batch_norm_grad(op: Any, rewriter: Any) -> NoMatch | None:
+    """The gradients of operand, scale and offset; sums go over all axes but the feature's."""
+    operand, scale, mean, variance, grad = op.operands
+    if not operand.type.has_static_shape:
+        return NoMatch("has a dynamic shape")
+    feature = int(op.attributes["feature_index"].value)
+    epsilon = float(op.attributes["epsilon"].value)
+    type_, vector = operand.type, scale.type
+    count = float(np.prod([int(n) for n in type_.shape]) / int(type_.shape[feature]))
+    b = Builder()
+
+    def splat(value: float, shaped: Any) -> Any:
+        dense = ir.DenseElementsAttr.get_splat(shaped, ir.FloatAttr.get(shaped.element_type, value))
+        return b.op("stablehlo.constant", [], shaped, {"value": dense})
+
+    def apply(name: str, *values: Any) -> Any:
+        return b.op(f"stablehlo.{name}", list(values), values[0].type)
+
+    def spread(value: Any) -> Any:
+        dims = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get([feature])}
+        return b.op("stablehlo.broadcast_in_dim", [value], type_, dims)
+
+    def total(value: Any) -> Any:
+        return _sum(b, value, feature, vector)
+
+    root = apply("sqrt", apply("add", variance, splat(epsilon, vector)))
+    centered = apply("subtract", operand, spread(mean))
+    normalized = apply("divide", centered, spread(root))
+    # i1 .. i6 are the names of the specification's formula.
+    i1 = apply("multiply", grad, spread(splat(count, vector)))
+    i2 = spread(total(grad))
+    i3 = spread(total(apply("multiply", grad, centered)))
+    i4 = apply("multiply", i3, centered)
+    deviation = spread(apply("add", variance, splat(epsilon, vector)))
+    i5 = apply("divide", i4, deviation)
+    i6 = apply("subtract", apply("subtract", i1, i2), i5)
+    factor = spread(apply("divide", apply("divide", scale, root), splat(count, vector)))
+    grad_operand = apply("multiply", factor, i6)
+    grad_scale = total(apply("multiply", grad, normalized))
+    rewriter.replace_op(op, [grad_operand, grad_scale, total(grad)])
+    return None
+
+
+def _sum(b: Builder, value: Any, feature: int, vector: Any) -> Any:
+    scalar = ir.RankedTensorType.get([], vector.element_type)
+    zero = ir.DenseElementsAttr.get_splat(scalar, ir.FloatAttr.get(vector.element_type, 0.0))
+    init = b.op("stablehlo.constant", [], scalar, {"value": zero})
+    axes = [axis for axis in range(len(value.type.shape)) if axis != feature]
+    reduce = ir.Operation.create(
+        "stablehlo.reduce",
+        results=[vector],
+        operands=[value, init],
+        attributes={"dimensions": ir.DenseI64ArrayAttr.get(axes)},
+        regions=1,
+    )
+    location = ir.Location.current
+    block = reduce.regions[0].blocks.append(scalar, scalar, arg_locs=[location] * 2)
+    with ir.InsertionPoint(block):
+        result = ir.Operation.create(
+            "stablehlo.add", results=[scalar], operands=list(block.arguments)
+        )
+        ir.Operation.create("stablehlo.return", operands=[result.results[0]])
+    return reduce.results[0]
+
+
+_PATTERNS: dict[str, Pattern] = {
+    "stablehlo.batch_norm_grad": _batch_norm_grad,
+    "stablehlo.convolution": _convolution,
+    "stablehlo.dynamic_broadcast_in_dim": _dynamic_broadcast,
+    "stablehlo.reverse": _reverse,
+}
