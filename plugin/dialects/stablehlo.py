@@ -44,6 +44,7 @@ __all__ = [
     "Category",
     "QuantizedOp",
     "why_illegal",
+    "why_not_in_table",
 ]
 
 DEQUANTIZE = "stablehlo.uniform_dequantize"
@@ -91,6 +92,13 @@ _NO_FLOAT_FORM = {
     "storage": "acts on stored bits, which a float does not have",
     "transfer": "exchanges values with another program, which would see other types",
 }
+
+
+_ANY_VALUES = frozenset(
+    f"stablehlo.{name}"
+    for name in ("composite", "custom_call", "get_tuple_element", "tuple", "while")
+)
+"""Operations whose operands the specification calls values, of any type."""
 
 
 # -- what rules look at ---------------------------------------------------------------------------
@@ -249,7 +257,7 @@ def why_illegal(
         return None
     op = OPERATIONS.get(name)
     if op is None:
-        return "the specification gives it no quantized types"
+        return why_not_in_table(name)
     several = len(results) > 1
     instance = Instance(
         op,
@@ -260,6 +268,15 @@ def why_illegal(
         attributes,
     )
     return next(_broken_rules(instance), None)
+
+
+def why_not_in_table(name: str) -> str:
+    """Say why an operation is none of `OPERATIONS`."""
+    if name in _ANY_VALUES:
+        return f"it {_NO_FLOAT_FORM['control']}"
+    if name == "stablehlo.dot":
+        return "it is deprecated; stablehlo-legalize-deprecated-ops writes it as dot_general"
+    return "the specification gives it no quantized types"
 
 
 def _broken_rules(instance: Instance) -> Iterator[str]:

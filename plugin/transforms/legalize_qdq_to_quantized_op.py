@@ -81,100 +81,116 @@ class LegalizeQdqToQuantizedOp(ModulePass):
 
     def run(self, module: ir.Operation) -> Sequence[Remark]:
         """Fuse in `module`; never fails."""
-        remarks = []
-        for op in [op for op in walk(module) if _is_candidate(op)]:
-            with op.location:
-                reason = self._fuse(op)
+        remarks: list[Remark] = []
+
+        def explain(op: Any, reason: str | None) -> None:
             if reason is not None and self.explain:
                 remarks.append(Remark.about(op, f"is left alone: {reason}"))
-        for op in [op for op in walk(module) if _is_cast_of_cast(op)]:
+
+        operations = walk(module)
+        casts = _Casts(operations)
+        for op in [op for op in operations if casts.is_candidate(op)]:
             with op.location:
-                reason = _requantize(op)
-            if reason is not None and self.explain:
-                remarks.append(Remark.about(op, f"is left alone: {reason}"))
+                explain(op, self._fuse(op, casts))
+        for op, dequantize in _Casts(walk(module)).pairs():
+            with op.location:
+                explain(op, _requantize(op, dequantize))
         return remarks
 
-    def _fuse(self, op: Any) -> str | None:
+    def _fuse(self, op: Any, casts: _Casts) -> str | None:
         """Fuse one operation; return the reason if it is left alone."""
         row = OPERATIONS.get(op.name)
         if row is None:
             return why_not_in_table(op.name)
         if row.why_no_float_form is not None:
             return f"it {row.why_no_float_form}"
-        reason = _fuse_whole(op, row)
-        if reason is None or row.category != "contraction" or _source(op.operands[1]) is None:
+        reason = _fuse_whole(op, row, casts)
+        if reason is None or row.category != "contraction":
+            return reason
+        if op.operands[1] not in casts.dequantizes:
             return reason
         if not self.hybrid:
             return f"{reason}; with hybrid=true operand 1 alone can be quantized"
-        return _fuse_weights(op)
+        return _fuse_weights(op, casts)
 
 
-# -- what is a candidate --------------------------------------------------------------------------
+# -- casts ----------------------------------------------------------------------------------------
 
 
-def _is_candidate(op: Any) -> bool:
-    """True for a StableHLO operation on dequantized values, or one that generates such values."""
-    if not op.name.startswith("stablehlo.") or op.name == QUANTIZE:
-        return False
-    if any(_source(operand) is not None for operand in op.operands):
-        return True
-    row = OPERATIONS.get(op.name)
-    return row is not None and row.category == "generation" and bool(_quantizes_of(op.results[0]))
+class _Casts:
+    """The casts around real tensors, found once: to ask a value for its owner is slow.
+
+    Attributes:
+        dequantizes: from a real tensor to the operation that dequantizes it.
+        quantizes: from a real tensor to the operations that quantize it.
+    """
+
+    def __init__(self, operations: Iterable[Any]) -> None:
+        self.dequantizes: dict[Any, Any] = {}
+        self.quantizes: dict[Any, list[Any]] = {}
+        for op in operations:
+            if op.name in _DEQUANTIZES and is_real(op.results[0].type):
+                self.dequantizes[op.results[0]] = op
+            elif op.name in _QUANTIZES and is_real(op.operands[0].type):
+                self.quantizes.setdefault(op.operands[0], []).append(op)
+
+    def is_candidate(self, op: Any) -> bool:
+        """True for a StableHLO operation on dequantized values, or one that generates values."""
+        if not op.name.startswith("stablehlo.") or op.name == QUANTIZE:
+            return False
+        if any(operand in self.dequantizes for operand in op.operands):
+            return True
+        row = OPERATIONS.get(op.name)
+        return row is not None and row.category == "generation" and op.results[0] in self.quantizes
+
+    def pairs(self) -> list[tuple[Any, Any]]:
+        """Return each quantize of a dequantized tensor, and its dequantize."""
+        return [
+            (quantize, self.dequantizes[real])
+            for real, quantizes in self.quantizes.items()
+            if real in self.dequantizes
+            for quantize in quantizes
+        ]
 
 
-def _is_cast_of_cast(op: Any) -> bool:
-    return op.name in _QUANTIZES and _source(op.operands[0]) is not None
-
-
-def _source(value: Any) -> Any | None:
-    """Return what a real tensor was dequantized from, or None."""
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name not in _DEQUANTIZES:
-        return None
-    return owner.operation.operands[0] if is_real(value.type) else None
-
-
-def _quantizes_of(value: Any) -> list[Any]:
-    """Return the casts that quantize a value."""
-    users = (use.owner.operation for use in value.uses)
-    return [user for user in users if user.name in _QUANTIZES]
+def _erase_if_unused(op: Any) -> None:
+    if next(iter(op.results[0].uses), None) is None:
+        op.erase()
 
 
 # -- fusing ---------------------------------------------------------------------------------------
 
 
-def _fuse_whole(op: Any, row: QuantizedOp) -> str | None:
+def _fuse_whole(op: Any, row: QuantizedOp, casts: _Casts) -> str | None:
     """Quantize every float operand and result of an operation, or say why not."""
-    sources: dict[int, Any] = {}
+    dequantizes: dict[int, Any] = {}
     elements = row.element_operands(len(op.operands))
     for number in elements:
         operand = op.operands[number]
         if is_real(operand.type):
-            source = _source(operand)
-            if source is None:
+            if operand not in casts.dequantizes:
                 return f"operand {number} is not dequantized"
-            sources[number] = source
+            dequantizes[number] = casts.dequantizes[operand]
     quantizes: dict[int, list[Any]] = {}
     for number, result in enumerate(op.results if row.quantized_results else ()):
         if is_real(result.type):
             name = f"result {number}" if len(op.results) > 1 else "result"
-            quantizes[number] = _quantizes_of(result)
+            quantizes[number] = casts.quantizes.get(result, [])
             reason = _why_not_quantized(result, quantizes[number], name)
             if reason is not None:
                 return reason
     operand_types = [value.type for value in op.operands]
     result_types = [value.type for value in op.results]
-    for number, source in sources.items():
-        operand_types[number] = source.type
-    for number, casts in quantizes.items():
-        result_types[number] = casts[0].results[0].type
+    for number, dequantize in dequantizes.items():
+        operand_types[number] = dequantize.operands[0].type
+    for number, users in quantizes.items():
+        result_types[number] = users[0].results[0].type
     reason = why_illegal(op.name, operand_types, result_types, op.attributes)
     if reason is not None:
         return reason
     retyping = Retyping()
-    dequantized = [op.operands[number] for number in sources]
-    for number, source in sources.items():
-        retyping.set_operand(op, number, source)
+    for number, dequantize in dequantizes.items():
+        retyping.set_operand(op, number, dequantize.operands[0])
     for number in quantizes:
         retyping.set_type(op.results[number], result_types[number])
     if row.bodies is not None:
@@ -187,11 +203,12 @@ def _fuse_whole(op: Any, row: QuantizedOp) -> str | None:
     if reason is not None:
         retyping.undo()
         return reason
-    for number, casts in quantizes.items():
-        for cast in casts:
-            cast.results[0].replace_all_uses_with(op.results[number])
-            cast.erase()
-    _erase_unused(dequantized)
+    for number, users in quantizes.items():
+        for user in users:
+            user.results[0].replace_all_uses_with(op.results[number])
+            user.erase()
+    for dequantize in {id(found): found for found in dequantizes.values()}.values():
+        _erase_if_unused(dequantize)
     return None
 
 
@@ -199,11 +216,13 @@ def _why_not_quantized(result: Any, quantizes: list[Any], name: str) -> str | No
     """Every use of a result must be a quantize, all to one type."""
     if not quantizes:
         return f"{name} is not quantized"
-    other = next((use for use in result.uses if use.owner.operation.name not in _QUANTIZES), None)
-    if other is not None:
+    uses = list(result.uses)
+    if len(uses) > len(quantizes):
+        users = (use.owner.operation.name for use in uses)
+        other = next(user for user in users if user not in _QUANTIZES)
         return (
-            f"{name} is also used by '{other.owner.operation.name}' without being quantized, so "
-            "that the float operation has to stay"
+            f"{name} is also used by '{other}' without being quantized, so that the float "
+            "operation has to stay"
         )
     first = quantizes[0].results[0].type
     for quantize in quantizes:
@@ -215,32 +234,27 @@ def _why_not_quantized(result: Any, quantizes: list[Any], name: str) -> str | No
     return None
 
 
-def _fuse_weights(op: Any) -> str | None:
+def _fuse_weights(op: Any, casts: _Casts) -> str | None:
     """Make a contraction hybrid: quantize its right-hand side only."""
-    weights = op.operands[1]
-    source = _source(weights)
-    assert source is not None  # the caller asks only for a dequantized one
+    dequantize = casts.dequantizes[op.operands[1]]
     operands = [value.type for value in op.operands]
-    operands[1] = source.type
+    operands[1] = dequantize.operands[0].type
     reason = why_illegal(op.name, operands, [op.results[0].type], op.attributes)
     if reason is not None:
         return reason
     retyping = Retyping()
-    retyping.set_operand(op, 1, source)
+    retyping.set_operand(op, 1, dequantize.operands[0])
     reason = why_invalid(op)
     if reason is not None:
         retyping.undo()
         return reason
-    _erase_unused([weights])
+    _erase_if_unused(dequantize)
     return None
 
 
-def _requantize(op: Any) -> str | None:
+def _requantize(op: Any, dequantize: Any) -> str | None:
     """Write a quantize of a dequantize as one cast, or as nothing where the type is the same."""
-    real = op.operands[0]
-    source = _source(real)
-    assert source is not None  # the caller asks only for such casts
-    target = op.results[0].type
+    source, target = dequantize.operands[0], op.results[0].type
     reason = why_illegal(QUANTIZE, [source.type], [target], {})
     if reason is not None:
         return reason
@@ -254,19 +268,8 @@ def _requantize(op: Any) -> str | None:
         source = cast.results[0]
     op.results[0].replace_all_uses_with(source)
     op.erase()
-    _erase_unused([real])
+    _erase_if_unused(dequantize)
     return None
-
-
-def _erase_unused(values: Iterable[Any]) -> None:
-    """Erase the casts of these values that have no use left."""
-    seen: list[Any] = []
-    for value in values:
-        if value in seen:
-            continue
-        seen.append(value)
-        if next(iter(value.uses), None) is None:
-            value.owner.operation.erase()
 
 
 # -- bodies ---------------------------------------------------------------------------------------

@@ -37,8 +37,10 @@ func.func @no_float_form(%p: tensor<i1>, %q: tensor<4x!q>) -> (tensor<4x!q>, ten
   }) : (tensor<i1>) -> tensor<4x!q>
   // expected-remark @+1 {{'stablehlo.optimization_barrier' op is left alone: it passes values on, quantized or not}}
   %b = stablehlo.optimization_barrier %r : tensor<4x!q>
-  // expected-remark @+1 {{'stablehlo.custom_call' op is left alone: the specification gives it no quantized types}}
+  // expected-remark @+1 {{'stablehlo.custom_call' op is left alone: it passes values on, quantized or not}}
   %d = stablehlo.custom_call @f(%b) : (tensor<4x!q>) -> tensor<4x!q>
+  // expected-remark @+1 {{'stablehlo.dot' op is left alone: it is deprecated; stablehlo-legalize-deprecated-ops writes it as dot_general}}
+  %f = stablehlo.dot %d, %d : (tensor<4x!q>, tensor<4x!q>) -> tensor<!q>
   // expected-remark @+1 {{'stablehlo.bitcast_convert' op is left alone: it acts on stored bits, which a float does not have}}
   %e = stablehlo.bitcast_convert %d : (tensor<4x!q>) -> tensor<4xi8>
   return %d, %e : tensor<4x!q>, tensor<4xi8>
