@@ -13,6 +13,7 @@ from .program import Array, Program
 __all__ = [
     "PASSING",
     "Case",
+    "Comparison",
     "Kind",
     "Outcome",
     "Prepared",
@@ -83,6 +84,7 @@ class Outcome:
             ``error``: another error of subquant or IREE; ``crash``: the process ended.
         elements: how many elements were compared.
         near_ties: how many of them are the other side of a near tie.
+        to_the_letter: how many of them are what the specification gives to the letter only.
         message: what is wrong.
         seconds: of the case, or its share of a module that holds several.
     """
@@ -93,6 +95,7 @@ class Outcome:
     status: Status
     elements: int = 0
     near_ties: int = 0
+    to_the_letter: int = 0
     message: str = ""
     seconds: float = 0.0
 
@@ -119,19 +122,31 @@ def prepare(case: Case) -> Prepared:
     return Prepared(case.program.text(SYMBOL), inputs, wanted)
 
 
-def compare(got: Array, golden: Golden) -> tuple[int, str]:
-    """Compare a result with its golden.
+@dataclass(frozen=True)
+class Comparison:
+    """How a result compares with its golden: counts as in `Outcome`, "" if nothing is wrong."""
 
-    Returns:
-        The number of near ties that went the other way, and what is wrong ("" if nothing is).
-    """
+    near_ties: int = 0
+    to_the_letter: int = 0
+    message: str = ""
+
+
+def compare(got: Array, golden: Golden) -> Comparison:
+    """Compare a result with its golden."""
     value = golden.value
     if got.shape != value.shape or got.dtype != value.dtype:
-        return 0, (f"expected shape {value.shape} of {value.dtype}, got {got.shape} of {got.dtype}")
-    ties = 0
+        return Comparison(
+            message=f"expected shape {value.shape} of {value.dtype}, got {got.shape} of {got.dtype}"
+        )
+    ties = literal = 0
     if golden.neighbour is not None:
-        wrong = (got != value) & (got != golden.neighbour)
-        ties = int(np.count_nonzero(~wrong & (got != value)))
+        differs = got != value
+        is_tie = differs & (got == golden.neighbour)
+        is_literal = (
+            differs & ~is_tie & (got == (value if golden.literal is None else golden.literal))
+        )
+        ties, literal = int(np.count_nonzero(is_tie)), int(np.count_nonzero(is_literal))
+        wrong = differs & ~is_tie & ~is_literal
     elif golden.bound is not None:
         wide, expected = got.astype(np.float64), value.astype(np.float64)
         with np.errstate(invalid="ignore"):
@@ -146,7 +161,7 @@ def compare(got: Array, golden: Golden) -> tuple[int, str]:
         wrong = (left != right) & ~both_nan
     count = int(np.count_nonzero(wrong))
     if not count:
-        return ties, ""
+        return Comparison(ties, literal)
     index = tuple(int(i) for i in np.argwhere(wrong)[0])
     text = (
         f"{count} of {value.size} elements differ, the first at {list(index)}: expected "
@@ -156,4 +171,4 @@ def compare(got: Array, golden: Golden) -> tuple[int, str]:
         text += f" (before rounding {golden.real[index]:.9g})"
     elif golden.bound is not None:
         text += f" (accepted difference {golden.bound[index]:.3g})"
-    return ties, text
+    return Comparison(ties, literal, text)

@@ -5,8 +5,8 @@ JSON (version 1)::
     {"version": 1, "summary": {"llvm-cpu": {"pass": 780, "wrong": 2, ...}, ...},
      "regressions": [...], "newly_passing": [...],
      "results": [{"name": "suite/add/i8-i8-to-i8", "op": "add", "device": "llvm-cpu",
-                  "status": "pass", "elements": 7, "near_ties": 0, "seconds": 0.1,
-                  "message": ""}, ...]}
+                  "status": "pass", "elements": 7, "near_ties": 0, "to_the_letter": 0,
+                  "message": "", "seconds": 0.1}, ...]}
 
 Expected results (``expected.json``): name to device to status, one line a case.
 """
@@ -161,6 +161,7 @@ def render_table(outcomes: Sequence[Outcome]) -> Any:
             cell = counts.setdefault(key, {}).setdefault(outcome.device, Counter())
             cell[outcome.status] += 1
             cell["near ties"] += outcome.near_ties
+            cell["to the letter"] += outcome.to_the_letter
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("operation")
     for device in devices:
@@ -171,16 +172,19 @@ def render_table(outcomes: Sequence[Outcome]) -> Any:
     return table
 
 
+_NOTES = ("near ties", "to the letter")
+"""Counts of elements, beside the counts of cases."""
+
+
 def _cell(counts: Counter[str] | None) -> str:
     if not counts:
         return "[dim]-[/dim]"
-    total = sum(count for status, count in counts.items() if status != "near ties")
+    total = sum(count for status, count in counts.items() if status not in _NOTES)
     passed = sum(counts[status] for status in PASSING)
     text = f"{passed}/{total}"
     notes = [f"{counts[s]} {s}" for s in ("legalized", "refused") if counts[s]]
-    if counts["near ties"]:
-        notes.append(f"{counts['near ties']} near tie{'s' if counts['near ties'] > 1 else ''}")
-    failed = [f"{n} {s}" for s, n in counts.items() if s not in PASSING and s != "near ties"]
+    notes += [f"{counts[s]} {s}" for s in _NOTES if counts[s]]
+    failed = [f"{n} {s}" for s, n in counts.items() if s not in PASSING and s not in _NOTES]
     if notes:
         text += f" [dim]({', '.join(notes)})[/dim]"
     return f"{text} [red]{', '.join(failed)}[/red]" if failed else text

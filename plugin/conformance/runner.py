@@ -23,7 +23,7 @@ from typing import Any
 
 from ..errors import SubquantError, UnsupportedError
 from .cases import SYMBOL, Case, Outcome, Prepared, Status, compare, prepare
-from .oracle import quantize_real
+from .oracle import ROUNDED, quantize_real, real_inputs
 from .program import DTYPES, Array, Program, Quantized
 
 __all__ = ["BATCH", "DEVICES", "run_cases", "save_case"]
@@ -279,9 +279,9 @@ class _Runner:
 def _interpret_program(program: Program, inputs: list[Array]) -> list[Array]:
     """Run the float form on dequantized inputs, and quantize its results."""
     from .interpreter import interpret
-    from .oracle import real_inputs
 
-    reals = interpret(program.float_text(), real_inputs(program, inputs))
+    rounded = program.oracle in ROUNDED
+    reals = interpret(program.float_text(), real_inputs(program, inputs, rounded))
     results = []
     for tensor, real in zip(program.results, reals, strict=True):
         if isinstance(tensor.element, Quantized):
@@ -292,16 +292,18 @@ def _interpret_program(program: Program, inputs: list[Array]) -> list[Array]:
 
 
 def _judge(case: Case, device: str, results: list[Array], prepared: Prepared) -> Outcome:
-    elements = near_ties = 0
-    messages = []
-    for number, (got, golden) in enumerate(zip(results, prepared.goldens, strict=True)):
-        ties, message = compare(got, golden)
-        elements += golden.value.size
-        near_ties += ties
-        if message:
-            messages.append(f"result {number}: {message}")
-    status: Status = "wrong" if messages else "pass"
-    return Outcome(case.name, case.op, device, status, elements, near_ties, "; ".join(messages))
+    found = [compare(got, golden) for got, golden in zip(results, prepared.goldens, strict=True)]
+    messages = [f"result {n}: {c.message}" for n, c in enumerate(found) if c.message]
+    return Outcome(
+        case.name,
+        case.op,
+        device,
+        "wrong" if messages else "pass",
+        sum(golden.value.size for golden in prepared.goldens),
+        sum(comparison.near_ties for comparison in found),
+        sum(comparison.to_the_letter for comparison in found),
+        "; ".join(messages),
+    )
 
 
 def _failure(case: Case, device: str, error: SubquantError) -> Outcome:

@@ -108,7 +108,10 @@ def _file_cases(file: Path) -> Iterator[Case]:
             name = str(op.operation.attributes["sym_name"].value)
             names[name] = names.get(name, 0) + 1
             label = name if names[name] == 1 else f"{name}.{names[name]}"
-            yield _function_case(op.operation, f"stablehlo/{file.stem}:{label}")
+            try:
+                yield _function_case(op.operation, f"stablehlo/{file.stem}:{label}")
+            except InputError as error:
+                raise error.in_file(str(file)) from None
 
 
 def _with_plain_checks(text: str) -> str:
