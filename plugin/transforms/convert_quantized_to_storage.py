@@ -158,6 +158,9 @@ class ConvertQuantizedToStorage(ModulePass):
             owner = value.owner
             owner = owner.owner if isinstance(owner, ir.Block) else owner
             value.set_type(_storage_type(value.type, owner.operation))
+        for op in operations:
+            if op.name == "stablehlo.async_start":
+                _convert_future(op)
         for op in [op for op in operations if op.name in _SCASTS]:
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
@@ -224,6 +227,14 @@ def _takes_whole_axis(op: Any, axis: int) -> bool:
         and (offsets[axis], strides[axis]) == (0, 1)
         and sizes[axis] == int(whole.shape[axis])
     )
+
+
+def _convert_future(op: Any) -> None:
+    """Give a future the storage types of the values that it stands for."""
+    head, text = "!stablehlo.future<", str(op.results[0].type)
+    inner = ir.Type.parse(f"({text.removeprefix(head)[:-1]}) -> ()").inputs
+    types = [_storage_type(type_, op) if is_quantized(type_) else type_ for type_ in inner]
+    op.results[0].set_type(ir.Type.parse(f"{head}{', '.join(str(type_) for type_ in types)}>"))
 
 
 def _convert_signature(function: Any) -> None:

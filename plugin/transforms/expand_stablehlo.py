@@ -10,6 +10,15 @@ IREE 3.13 refuses
   ``tensor.dim`` of the values that the shape was made of does the same.
 * ``batch_norm_grad``, for which it has no lowering: its definition in the specification is written
   out.
+* a convolution whose result has one position along a window that leaves some of the operand unread:
+  its verifier takes the extents for wrong. The rest is cut off.
+* a depthwise convolution of integers into wider ones: the operands are widened before.
+
+and gives wrong results for
+
+* ``gather`` out of bounds, where it makes a selection of rows that reads whatever is there. The
+  start indices are clamped before, as the specification says.
+* ``add`` of i1, which is a logical or.
 
 Before::
 
@@ -99,18 +108,151 @@ def _reversed_dynamically(value: Any, axes: list[int]) -> Any:
 
 
 def _convolution(op: Any, rewriter: Any) -> NoMatch | None:
+    changed = [_reverse_window(op), _cut_unread(op), _widen_depthwise(op)]
+    return None if any(changed) else NoMatch("is a convolution that IREE takes")
+
+
+def _reverse_window(op: Any) -> bool:
     if "window_reversal" not in op.attributes:
-        return NoMatch("has no window_reversal")
+        return False
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     spatial = list(numbers.kernel_spatial_dimensions)
-    flags = "".join(str(op.attributes["window_reversal"]).split("array<i1")[-1].strip(":>").split())
-    reverses = [flag == "true" for flag in flags.split(",") if flag]
+    flags = str(op.attributes["window_reversal"]).partition(":")[2].strip(" >").split(",")
+    reverses = [flag.strip() == "true" for flag in flags if flag.strip()]
     axes = [axis for axis, flag in zip(spatial, reverses, strict=True) if flag]
     kernel = op.operands[1]
     if any(kernel.type.is_dynamic_dim(axis) for axis in axes):
-        return NoMatch("reverses a dynamic window")
+        return False
     op.operands[1] = _reversed(kernel, axes)
     del op.attributes["window_reversal"]
+    return True
+
+
+def _cut_unread(op: Any) -> bool:
+    """Cut the end of the left operand that no window reads, where the result has one position."""
+    value, kernel, result = op.operands[0], op.operands[1].type, op.results[0].type
+    shapes = (value.type, kernel, result)
+    if not all(type_.has_static_shape for type_ in shapes):
+        return False
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    spatial = list(numbers.input_spatial_dimensions)
+    count = len(spatial)
+    ones = [1] * count
+    if integers_of(op, "lhs_dilation", ones) != ones:
+        return False
+    padding, dilation = padding_of(op, count), integers_of(op, "rhs_dilation", ones)
+    limits, cut = [int(n) for n in value.type.shape], False
+    for position, axis in enumerate(spatial):
+        window = int(kernel.shape[numbers.kernel_spatial_dimensions[position]])
+        if int(result.shape[numbers.output_spatial_dimensions[position]]) != 1:
+            continue
+        read = (window - 1) * dilation[position] + 1
+        unread = limits[axis] + int(padding[position].sum()) - read
+        if unread <= 0:
+            continue
+        cut = True
+        from_padding = min(unread, max(int(padding[position, 1]), 0))
+        padding[position, 1] -= from_padding
+        limits[axis] -= unread - from_padding
+    if not cut:
+        return False
+    b, rank = Builder(), len(limits)
+    if limits != [int(n) for n in value.type.shape]:
+        op.operands[0] = b.op(
+            "stablehlo.slice",
+            [value],
+            ir.RankedTensorType.get(limits, value.type.element_type),
+            {
+                "start_indices": ir.DenseI64ArrayAttr.get([0] * rank),
+                "limit_indices": ir.DenseI64ArrayAttr.get(limits),
+                "strides": ir.DenseI64ArrayAttr.get([1] * rank),
+            },
+        )
+    op.attributes["padding"] = dense_of_array(padding, b.i64)
+    return True
+
+
+def _widen_depthwise(op: Any) -> bool:
+    element, wide = element_type(op.operands[0].type), element_type(op.results[0].type)
+    groups = int(op.attributes["feature_group_count"].value)
+    if groups == 1 or not isinstance(element, ir.IntegerType) or element == wide:
+        return False
+    for number in (0, 1):
+        type_ = op.operands[number].type
+        widened = ir.RankedTensorType.get(list(type_.shape), wide, type_.encoding)
+        op.operands[number] = Builder().op("stablehlo.convert", [op.operands[number]], widened)
+    return True
+
+
+def integers_of(op: Any, name: str, default: list[int]) -> list[int]:
+    """An attribute of integers, or the default where it is left out."""
+    if name not in op.attributes:
+        return default
+    return [int(value) for value in op.attributes[name]]
+
+
+def padding_of(op: Any, count: int) -> Any:
+    """A convolution's padding: (low, high) for each of `count` spatial dimensions."""
+    padding = np.zeros((count, 2), np.int64)
+    if "padding" in op.attributes:
+        padding += np.array(op.attributes["padding"]).reshape(-1, 2)
+    return padding
+
+
+# -- gather and add -------------------------------------------------------------------------------
+
+
+def _gather(op: Any, rewriter: Any) -> NoMatch | None:
+    """Clamp the start indices: slices stay inside the operand."""
+    numbers = _numbers_of_gather(op)
+    operand, indices = op.operands[0], op.operands[1]
+    mapped, vector = numbers["start_index_map"], numbers["index_vector_dim"]
+    sizes = [int(size) for size in op.attributes["slice_sizes"]]
+    if any(operand.type.is_dynamic_dim(axis) for axis in mapped):
+        return NoMatch("gathers from a dimension that is known at run time only")
+    limits = [int(operand.type.shape[axis]) - sizes[axis] for axis in mapped]
+    owner = indices.owner
+    if not isinstance(owner, ir.Block) and owner.operation.name in (_CLAMP, "stablehlo.constant"):
+        return NoMatch("has indices that are clamped or constant")
+    b, element = Builder(), element_type(indices.type)
+    scalar = ir.RankedTensorType.get([], element)
+    if not isinstance(element, ir.IntegerType) or not element.is_signless:
+        return NoMatch("has unsigned indices")
+    limits = [min(limit, (1 << (element.width - 1)) - 1) for limit in limits]
+    if len(set(limits)) == 1 or vector == len(indices.type.shape):
+        bounds = [_constant(b, np.array(value), scalar) for value in (0, limits[0])]
+    else:
+        if not indices.type.has_static_shape:
+            return NoMatch("has a dynamic number of indices")
+        shape = [int(n) for n in indices.type.shape]
+        spread = [1] * len(shape)
+        spread[vector] = len(limits)
+        upper = np.broadcast_to(np.array(limits).reshape(spread), shape)
+        bounds = [_constant(b, np.zeros(shape), indices.type), _constant(b, upper, indices.type)]
+    op.operands[1] = b.op(_CLAMP, [bounds[0], indices, bounds[1]], indices.type)
+    return None
+
+
+_CLAMP = "stablehlo.clamp"
+
+
+def _numbers_of_gather(op: Any) -> dict[str, Any]:
+    attribute = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    return {
+        "start_index_map": list(attribute.start_index_map),
+        "index_vector_dim": int(attribute.index_vector_dim),
+    }
+
+
+def _constant(b: Builder, values: Any, type_: Any) -> Any:
+    dense = dense_of_array(np.asarray(values, np.int64), type_.element_type)
+    return b.op("stablehlo.constant", [], type_, {"value": dense})
+
+
+def _add(op: Any, rewriter: Any) -> NoMatch | None:
+    if element_type(op.results[0].type) != ir.IntegerType.get_signless(1):
+        return NoMatch("does not add truth values")
+    rewriter.replace_op(op, [Builder().op("stablehlo.or", list(op.operands), op.results[0].type)])
     return None
 
 
@@ -250,8 +392,10 @@ def _sum(b: Builder, value: Any, feature: int, vector: Any) -> Any:
 
 
 _PATTERNS: dict[str, Pattern] = {
+    "stablehlo.add": _add,
     "stablehlo.batch_norm_grad": _batch_norm_grad,
     "stablehlo.convolution": _convolution,
+    "stablehlo.gather": _gather,
     "stablehlo.dynamic_broadcast_in_dim": _dynamic_broadcast,
     "stablehlo.reverse": _reverse,
 }

@@ -31,12 +31,14 @@ __all__ = ["ELEMENTWISE_BODIES", "legalize_reductions"]
 
 _REDUCTIONS = (
     "stablehlo.all_reduce",
+    "stablehlo.collective_reduce",
     "stablehlo.reduce",
     "stablehlo.reduce_scatter",
     "stablehlo.reduce_window",
     "stablehlo.scatter",
     "stablehlo.select_and_scatter",
 )
+_ONE_BODY = ("stablehlo.all_reduce", "stablehlo.collective_reduce", "stablehlo.reduce_scatter")
 ELEMENTWISE_BODIES = frozenset((*_REDUCTIONS, "stablehlo.map", "stablehlo.sort"))
 """Operations whose bodies become scalar code, where there is no gather."""
 
@@ -72,7 +74,7 @@ def _groups(op: Any) -> list[list[int]]:
     count = len(op.operands)
     if op.name == "stablehlo.select_and_scatter":
         return [[0, 1, 2]]
-    if op.name in ("stablehlo.all_reduce", "stablehlo.reduce_scatter"):
+    if op.name in _ONE_BODY:
         return [[number] for number in range(count)]
     if op.name == "stablehlo.scatter":  # inputs, the indices, updates
         inputs = count // 2

@@ -18,11 +18,14 @@ The integer part is what is above digit ``f - 1``, and that digit decides the ro
 Overflow. With ``D = sum_k max |d_k| < 2**B``, ``|v[i]| <= D * 2**L < 2**(B + L)``: digits of
 ``L = W - 1 - B`` bits fit words of ``W`` bits.
 
-Exactness. The error of the sum is at most ``e = D * max |m_k - M_k * 2**F|`` units of ``2**-F``,
-less than ``2**-30`` of a step by the choice of ``f``; it is 0 where the multipliers have ``F``
-bits. A true tie does not need such multipliers (``M = 1/6``): the sum is raised by ``e``, and what
-is in ``[half, half + 2 e]`` counts as a tie. A tie is thus always found, and only a value within
-``2 e`` of one can be taken for one.
+Ties. A scale of 0.1 is not a float, so an exact tie of the reals that a program was written for is
+a near tie of its scales: ``9 * 0.1 / 0.6`` is 1.5 less 4e-8. What is within ``2**-20`` of a tie
+counts as one, as in f32, where that quotient is 1.5. The sum is raised by that tolerance ``e``, and
+a fraction in ``[half, half + 2 e]`` is a tie.
+
+Exactness. The multipliers' own error moves the sum by less than ``2**-30`` of a step, by the choice
+of ``f``; so every tie is found, and what is farther than ``2**-20`` from a tie is rounded as the
+exact rational sum is.
 
 Sources: StableHLO specification, ``uniform_quantize`` and "dequantize_op_quantize"; the zero point
 is added before rounding, so it decides which neighbour of a tie is even.
@@ -45,6 +48,7 @@ from .base import Builder
 __all__ = ["Term", "requantize", "resize", "saturate"]
 
 _FRACTION_BITS = 30  # of a step, beyond the bits of the integers
+_TIE_BITS = 20  # what is nearer to a tie than 2**-20 of a step is one
 _WORST_NARROW_DIGITS = 3  # i32 digits that are still cheaper than one of i64
 _EQ, _SLE, _SGE = 0, 3, 5  # arith.cmpi predicates
 
@@ -166,7 +170,6 @@ class _Digits:
     fraction: int
     total: int
     multipliers: tuple[Array, ...]  # integers, for each term
-    error: int  # of the sum, in units of the lowest fraction bit
 
     @staticmethod
     def plan(terms: Sequence[Term], zero_points: Array, storage: StorageType) -> _Digits:
@@ -184,24 +187,20 @@ class _Digits:
         bits = width - 1 - bound.bit_length()
         fraction = -(-(bound.bit_length() + _FRACTION_BITS) // bits)
         unit = 1 << (fraction * bits)
-        multipliers, error = [], Fraction(0)
+        multipliers = []
         for term in terms:
-            exact = [m * unit for m in term.multiplier.reshape(-1)]
-            rounded = [round(m) for m in exact]
-            distances = (abs(r - m) for r, m in zip(rounded, exact, strict=True))
-            error += term.bound * max(distances, default=Fraction(0))
+            rounded = [round(m * unit) for m in term.multiplier.reshape(-1)]
             multipliers.append(np.array(rounded, object).reshape(term.multiplier.shape))
         greatest = max((int(m) for array in multipliers for m in array.reshape(-1)), default=0)
         total = max(fraction, -(-greatest.bit_length() // bits))
-        units = -(-error.numerator // error.denominator)
-        return _Digits(width, bits, fraction, total, tuple(multipliers), units)
+        return _Digits(width, bits, fraction, total, tuple(multipliers))
 
     def emit(self, b: Any, terms: Sequence[Term], zero_points: Array, storage: StorageType) -> Any:
         word = b.i64 if self.words == 64 else b.i32
         values = [resize(b, term.value, word) for term in terms]
         mask = (1 << self.bits) - 1
         # The tolerance is counted in digit `noise`: below it everything is noise.
-        noise, tolerance = 0, self.error
+        noise, tolerance = 0, 1 << (self.fraction * self.bits - _TIE_BITS)
         while 2 * tolerance > mask and noise < self.fraction - 1:
             noise, tolerance = noise + 1, -(-tolerance >> self.bits)
         carry: Any = None
@@ -210,7 +209,7 @@ class _Digits:
             sum_ = carry
             for value, multiplier in zip(values, self.multipliers, strict=True):
                 sum_ = self._accumulate(b, sum_, value, multiplier, index, mask, word)
-            if index == noise and tolerance:
+            if index == noise:
                 sum_ = self._plus(b, sum_, b.constant(tolerance, word), word)
             digits.append(sum_)
             if sum_ is not None:
