@@ -77,6 +77,7 @@ def _element_type(element: str) -> int:
     types = _iree().HalElementType
     names = {"f16": "FLOAT_16", "bf16": "BFLOAT_16", "f32": "FLOAT_32", "f64": "FLOAT_64"}
     names |= {"i1": "BOOL_8", "i8": "INT_8", "i16": "INT_16", "i32": "INT_32", "i64": "INT_64"}
+    names |= {f"ui{width}": f"UINT_{width}" for width in (8, 16, 32, 64)}
     names |= {"index": "INT_64"}
     if element not in names:
         raise InputError(f"values of type '{element}' cannot be exchanged with NumPy")
@@ -513,6 +514,9 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Array:
 def _from_storage(array: Array, type_: ValueType, quantized_io: bool) -> Array:
     parameters = type_.parameters
     if parameters is None:
+        unsigned = re.fullmatch(r"ui(\d+)", type_.element)
+        if unsigned and int(unsigned.group(1)) < 64:  # narrow ones are held sign-extended
+            array = array.astype(np.int64) & ((1 << int(unsigned.group(1))) - 1)
         return array.astype(_dtype_of(type_.element), copy=False).reshape(array.shape)
     storage = parameters.storage
     if not storage.signed:

@@ -22,6 +22,7 @@ __all__ = [
     "Pattern",
     "TypePredicate",
     "apply_patterns",
+    "convert_future",
     "is_in_loop_body",
     "is_public",
     "make_loops_explicit",
@@ -116,6 +117,14 @@ class TypePredicate:
                 if self(argument.type)
             ]
         return accepted
+
+
+def convert_future(value: Any, convert: Callable[[ir.Type], ir.Type]) -> None:
+    """Convert the types of the values that a ``!stablehlo.future`` stands for, in place."""
+    head, text = "!stablehlo.future<", str(value.type)
+    inner = ir.Type.parse(f"({text.removeprefix(head)[:-1]}) -> ()").inputs
+    converted = ", ".join(str(convert(type_)) for type_ in inner)
+    value.set_type(ir.Type.parse(f"{head}{converted}>"))
 
 
 def is_in_loop_body(op: Any) -> bool:

@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 from .._mlir import ir
 from ..dialects.quant import is_quantized, parameters_of, storage_mlir_type
 from ..errors import UnsupportedError
-from .base import ModulePass, TypePredicate, record_signature, walk
+from .base import ModulePass, TypePredicate, convert_future, record_signature, walk
 
 __all__ = ["ConvertQuantizedToStorage"]
 
@@ -160,7 +160,7 @@ class ConvertQuantizedToStorage(ModulePass):
             value.set_type(_storage_type(value.type, owner.operation))
         for op in operations:
             if op.name == "stablehlo.async_start":
-                _convert_future(op)
+                convert_future(op.results[0], lambda t, op=op: _converted(t, op))
         for op in [op for op in operations if op.name in _SCASTS]:
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
@@ -229,22 +229,18 @@ def _takes_whole_axis(op: Any, axis: int) -> bool:
     )
 
 
-def _convert_future(op: Any) -> None:
-    """Give a future the storage types of the values that it stands for."""
-    head, text = "!stablehlo.future<", str(op.results[0].type)
-    inner = ir.Type.parse(f"({text.removeprefix(head)[:-1]}) -> ()").inputs
-    types = [_storage_type(type_, op) if is_quantized(type_) else type_ for type_ in inner]
-    op.results[0].set_type(ir.Type.parse(f"{head}{', '.join(str(type_) for type_ in types)}>"))
-
-
 def _convert_signature(function: Any) -> None:
     type_ = function.attributes["function_type"].value
-    inputs = [_storage_type(t, function) if is_quantized(t) else t for t in type_.inputs]
-    results = [_storage_type(t, function) if is_quantized(t) else t for t in type_.results]
+    inputs = [_converted(t, function) for t in type_.inputs]
+    results = [_converted(t, function) for t in type_.results]
     converted = ir.FunctionType.get(inputs, results)
     if converted != type_:
         record_signature(function)
         function.attributes["function_type"] = ir.TypeAttr.get(converted)
+
+
+def _converted(type_: ir.Type, op: Any) -> ir.Type:
+    return _storage_type(type_, op) if is_quantized(type_) else type_
 
 
 def _storage_type(type_: ir.Type, op: Any) -> ir.Type:

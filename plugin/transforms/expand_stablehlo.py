@@ -177,10 +177,13 @@ def _widen_depthwise(op: Any) -> bool:
     groups = int(op.attributes["feature_group_count"].value)
     if groups == 1 or not isinstance(element, ir.IntegerType) or element == wide:
         return False
+    b = Builder()
     for number in (0, 1):
         type_ = op.operands[number].type
         widened = ir.RankedTensorType.get(list(type_.shape), wide, type_.encoding)
-        op.operands[number] = Builder().op("stablehlo.convert", [op.operands[number]], widened)
+        value = b.op("stablehlo.convert", [op.operands[number]], widened)
+        # IREE would take the conversion back into the convolution.
+        op.operands[number] = b.op("stablehlo.optimization_barrier", [value], widened)
     return True
 
 

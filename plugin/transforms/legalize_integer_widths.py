@@ -31,6 +31,7 @@ from .base import (
     Builder,
     ModulePass,
     TypePredicate,
+    convert_future,
     make_loops_explicit,
     record_signature,
     walk,
@@ -188,6 +189,9 @@ class _Legalizer:
         if op.name == "func.func":
             with op.location:
                 self._signature(op)
+        elif op.name == "stablehlo.async_start":
+            with op.location:
+                convert_future(op.results[0], self._held_type)
         held = self.is_held.values_of(op)
         if held:
             with op.location:
