@@ -22,6 +22,7 @@ from .errors import InputError, SubquantError, UsageError
 
 if TYPE_CHECKING:
     from .compiler import CompileOptions
+    from .interpreter import InterpretedModule
     from .runtime import Device, Executable
 
 __all__ = ["main"]
@@ -235,10 +236,22 @@ def compile(model: str, output: str | None, emit: str, **options: Any) -> None:
         click.echo(f"wrote {output} ({len(data):,} bytes)", err=True)
 
 
+_stdin: list[bytes] = []
+
+
+def _source(model: str) -> Any:
+    """The bytes of standard input for "-", which can be read once, else the path."""
+    if model != "-":
+        return Path(model)
+    if not _stdin:
+        _stdin.append(sys.stdin.buffer.read())
+    return _stdin[0]
+
+
 def _compile(model: str, options: CompileOptions, emit: Any, output: str | None) -> bytes:
     from .compiler import compile_to_bytes
 
-    source: Any = sys.stdin.buffer.read() if model == "-" else Path(model)
+    source = _source(model)
     named = "stdin" if model == "-" else model
     stem = Path(named if output in (None, "-") else output).stem
     folder = Path(output).parent if output not in (None, "-") else Path()
@@ -281,19 +294,42 @@ def run(executable: str, device: str, parameters: tuple[str, ...], **options: An
     metavar="DEVICE",
     help="llvm-cpu, vulkan, or an IREE device URI.  [default: the target's]",
 )
+@click.option(
+    "--interpret",
+    is_flag=True,
+    help="Evaluate with StableHLO's reference interpreter too, and compare.",
+)
+@click.option(
+    "--interpret-only",
+    is_flag=True,
+    help="Evaluate with StableHLO's reference interpreter instead of IREE.",
+)
 @_compile_options
 @_run_options
 def exec(
-    model: str, device: str | None, parameters: tuple[str, ...], **options: Any
+    model: str, device: str | None, parameters: tuple[str, ...], interpret: bool,
+    interpret_only: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Compile MODEL and run it at once.
 
     \b
     subquant exec examples/two_layer.mlir --input @examples/two_layer_input.npy
     subquant exec model.mlir --target vulkan --input 4xf32=1,2,3,4
+    subquant exec model.mlir --interpret --input @x.npy    beside StableHLO's interpreter
     """
     from .runtime import Device, Executable
 
+    interpreted = None
+    if interpret or interpret_only:
+        from .interpreter import InterpretedModule
+
+        try:
+            interpreted = InterpretedModule(_source(model))
+        except SubquantError as error:
+            raise error.in_file("<stdin>" if model == "-" else model) from None
+    if interpreted is not None and interpret_only:
+        _run(interpreted, **options)
+        return
     names = ("target", "target_cpu", "vulkan_target", "rounding", "iree_flags")
     compile_options = {name: options.pop(name) for name in names}
     target = compile_options["target"]
@@ -301,7 +337,8 @@ def exec(
     if target == "vulkan" and compile_options["vulkan_target"] in (None, "auto"):
         compile_options["vulkan_target"] = where.vulkan_target
     data = _compile(model, _options(**compile_options), "vmfb", None)
-    _run(Executable(data, where, _parameters(parameters)), **options)
+    executable = Executable(data, where, _parameters(parameters))
+    _run(executable, interpreted=interpreted, **options)
 
 
 def _parameters(items: tuple[str, ...]) -> dict[str, str]:
@@ -315,9 +352,9 @@ def _parameters(items: tuple[str, ...]) -> dict[str, str]:
 
 
 def _run(
-    executable: Executable, *, function: str | None, inputs: tuple[str, ...],
+    executable: Executable | InterpretedModule, *, function: str | None, inputs: tuple[str, ...],
     outputs: tuple[str, ...], expected: tuple[str, ...], atol: float, rtol: float,
-    quantized_io: bool, as_json: bool,
+    quantized_io: bool, as_json: bool, interpreted: InterpretedModule | None = None,
 ) -> None:  # fmt: skip
     from .arrays import difference, format_array, parse_input, to_npy
 
@@ -358,6 +395,33 @@ def _run(
                 click.echo(f"result[{number}]: {format_array(result)}")
     if wanted:
         click.echo(f"{len(wanted)} of {count} results are as expected", err=True)
+    if interpreted is not None:
+        with _progress(f"interpret {name}"):
+            others = interpreted[name].invoke(arguments, quantized_io=quantized_io)
+        _compare_with_interpreter(results, others, atol, rtol)
+
+
+def _compare_with_interpreter(
+    results: list[Any], others: list[Any], atol: float, rtol: float
+) -> None:
+    """Say of each result whether the interpreter has the same; fail if one has not."""
+    from .arrays import difference, format_array
+
+    differ = []
+    for number, (result, other) in enumerate(zip(results, others, strict=True)):
+        reason = difference(result, other, atol=atol, rtol=rtol)
+        if reason is None:
+            click.echo(f"interpreter[{number}]: the same", err=True)
+        else:
+            differ.append(number)
+            click.echo(f"interpreter[{number}]: {format_array(other)}")
+            click.echo(f"interpreter[{number}]: differs: {reason}", err=True)
+    if differ:
+        which = ", ".join(str(number) for number in differ)
+        raise InputError(
+            f"result {which} is not what StableHLO's interpreter gives; for floats, whose sums "
+            "may be reordered, give --rtol or --atol"
+        )
 
 
 def _plain(array: Any) -> Any:
@@ -408,11 +472,14 @@ def opt(
     subquant opt model.mlir --passes verify-quantization,lower-quant-casts
     subquant opt model.mlir --passes "lower-quant-casts{rounding=toward-zero},canonicalize"
     """
+    from .pipeline import NAMED_PIPELINES
     from .transforms import PASSES
 
     if list_passes:
         for name, description in PASSES.items():
             click.echo(f"{name:32} {description}")
+        for name, text in NAMED_PIPELINES.items():
+            click.echo(f"{name:32} the pipeline {text}")
         return
     if model is None:
         raise UsageError("expected a MODEL; see 'subquant opt --help'")

@@ -17,7 +17,7 @@ from .quantization import Rounding
 from .transforms import PASSES, load_pass
 from .transforms.base import ModulePass
 
-__all__ = ["UpstreamPass", "compile_pipeline", "parse_pipeline", "run_pipeline"]
+__all__ = ["NAMED_PIPELINES", "UpstreamPass", "compile_pipeline", "parse_pipeline", "run_pipeline"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,17 @@ class UpstreamPass(ModulePass):
             manager.run(module)
 
 
+NAMED_PIPELINES = {
+    "interpreter": "verify-quantization,canonicalize-reductions,"
+    "legalize-quant-to-math{blocks=stablehlo},convert-quantized-to-storage,"
+    "chlo-legalize-to-stablehlo,canonicalize,shape-legalize-to-stablehlo,"
+    "stablehlo-canonicalize-dynamism",
+}
+"""Names that stand for several passes in the text of a pipeline.
+
+``interpreter``: a quantized program in operations that StableHLO's reference interpreter knows.
+"""
+
 _NAME = re.compile(r"\s*([A-Za-z][A-Za-z0-9_.-]*)\s*")
 
 
@@ -68,7 +79,10 @@ def parse_pipeline(text: str) -> list[ModulePass]:
             end = _closing(text, position)
             options = text[position : end + 1]
             position = end + 1
-        passes.append(_create(name, options))
+        if name in NAMED_PIPELINES and not options:
+            passes += parse_pipeline(NAMED_PIPELINES[name])
+        else:
+            passes.append(_create(name, options))
         rest = text[position:].lstrip()
         if rest and not rest.startswith(","):
             raise UsageError(f"expected ',' between passes at '{rest}' in '{text}'")

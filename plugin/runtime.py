@@ -29,7 +29,15 @@ from .errors import (
 from .quantization import Array, dequantize, quantize
 from .signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
 
-__all__ = ["Device", "Executable", "Function", "list_devices", "read_signatures"]
+__all__ = [
+    "Device",
+    "Executable",
+    "Function",
+    "array_of_argument",
+    "array_of_result",
+    "list_devices",
+    "read_signatures",
+]
 
 DEVICES = {"llvm-cpu": "local-task", "vulkan": "vulkan"}
 """Target names to IREE device names; any IREE device URI is accepted as well."""
@@ -327,7 +335,7 @@ class Function:
         keep = []
         for number, (argument, type_) in enumerate(zip(arguments, inputs, strict=True)):
             where = f"argument {number} of '{self.name}'"
-            array = _to_storage(argument, type_, where, quantized_io)
+            array = array_of_argument(argument, type_, where, quantized_io)
             keep.append(_push(pushed, array, type_, device))
         popped = runtime.VmVariantList(len(self.signature.outputs))
         try:
@@ -340,8 +348,12 @@ class Function:
 # -- arguments ------------------------------------------------------------------------------------
 
 
-def _to_storage(argument: Any, type_: ValueType, where: str, quantized_io: bool) -> Array:
-    """Check an argument and return the array that the program stores for it."""
+def array_of_argument(argument: Any, type_: ValueType, where: str, quantized_io: bool) -> Array:
+    """Check an argument and return the array that the program stores for it.
+
+    Raises:
+        SignatureError: it does not fit its type.
+    """
     array = _as_array(argument, type_, where, quantized_io)
     _check_shape(array, type_, where)
     parameters = type_.parameters
@@ -499,7 +511,7 @@ def _results(
         else:
             array = _scalar(popped.get_variant(position), _dtype_of(element))
             position += 1
-        results.append(_from_storage(array, type_, quantized_io))
+        results.append(array_of_result(array, type_, quantized_io))
     return results
 
 
@@ -511,7 +523,8 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Array:
     return np.asarray(bits, f"u{dtype.itemsize}").view(dtype)
 
 
-def _from_storage(array: Array, type_: ValueType, quantized_io: bool) -> Array:
+def array_of_result(array: Array, type_: ValueType, quantized_io: bool) -> Array:
+    """Return what the user sees of an array that the program stores."""
     parameters = type_.parameters
     if parameters is None:
         unsigned = re.fullmatch(r"ui(\d+)", type_.element)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import InputError, UsageError
+from ..errors import EnvironmentProblem, InputError, UsageError
 from ..files import write_whole
 from . import report
 from .cases import Case, Outcome, programs_cases
@@ -58,6 +58,7 @@ def run(options: Options) -> int:
     outcomes: list[Outcome] = []
     for device in options.devices:
         _check_device(device)
+    for device in options.devices:
         with _progress(f"conformance on {device}", len(cases)) as progress:
             jobs = options.jobs or os.cpu_count() or 1
             outcomes += run_cases(cases, device, jobs, progress)
@@ -96,16 +97,21 @@ def _choose(options: Options) -> list[Case]:
 
 
 def _check_device(device: str) -> None:
-    """Find out before anything runs that a device is not there."""
-    if device != "interpreter":
-        from ..runtime import Device
+    """Find out before anything runs that a device is not there; none is opened in this process."""
+    from ..runtime import list_devices
 
-        if device not in DEVICES and "://" not in device:
-            raise UsageError(
-                f"expected a device among {', '.join(DEVICES)} or an IREE device URI, got "
-                f"'{device}'"
-            )
-        Device(device)
+    if device not in DEVICES and "://" not in device:
+        raise UsageError(
+            f"expected a device among {', '.join(DEVICES)} or an IREE device URI, got '{device}'"
+        )
+    if device in ("interpreter", "llvm-cpu"):
+        return
+    found = [uri for uri, _ in list_devices()]
+    if not any(uri == device or uri.startswith(f"{device}://") for uri in found):
+        raise EnvironmentProblem(
+            f"no device '{device}'; IREE finds {', '.join(found) or 'none'}; on Debian install "
+            "libvulkan1 and mesa-vulkan-drivers for a software device"
+        )
 
 
 @contextlib.contextmanager

@@ -188,7 +188,7 @@ def _work(connection: Any, device: str, log: str) -> None:
 class _Runner:
     def __init__(self, device: str) -> None:
         self.device = device
-        self._handle: Any = None
+        self._options: Any = None
 
     def run_safely(self, batch: Sequence[Case]) -> list[Outcome]:
         """Run cases; an exception that is no error of subquant is a crash of the case it is in."""
@@ -217,11 +217,13 @@ class _Runner:
         return replace(outcome, seconds=time.monotonic() - start)
 
     def _run(self, batch: list[tuple[Case, Prepared]]) -> list[Outcome]:
-        from ..runtime import Executable
+        from ..runtime import Device, Executable
 
         start = time.monotonic()
         try:
-            executable = Executable(self._compile(batch), self._device())
+            data = self._compile(batch)
+            # IREE's Vulkan devices keep two threads busy as long as they live: not while compiling.
+            executable = Executable(data, Device(self.device))
         except SubquantError as error:
             if len(batch) == 1:
                 return [_failure(batch[0][0], self.device, error)]
@@ -233,22 +235,17 @@ class _Runner:
         share = (time.monotonic() - start) / len(batch)
         return [replace(outcome, seconds=share) for outcome in outcomes]
 
-    def _device(self) -> Any:
-        from ..runtime import Device
-
-        if self._handle is None:
-            self._handle = Device(self.device)
-        return self._handle
-
     def _compile(self, batch: list[tuple[Case, Prepared]]) -> bytes:
         from ..compiler import CompileOptions, compile_to_bytes
+        from ..runtime import Device
 
-        device = self._device()
-        options = CompileOptions()
-        if device.is_vulkan:
-            options = CompileOptions(target="vulkan", vulkan_target=device.vulkan_target)
+        if self._options is None:
+            device = Device(self.device)
+            self._options = CompileOptions()
+            if device.is_vulkan:
+                self._options = CompileOptions("vulkan", vulkan_target=device.vulkan_target)
         texts = [p.text.replace(SYMBOL, f"case_{n}") for n, (_, p) in enumerate(batch)]
-        return compile_to_bytes("\n".join(texts), options, reproducer=os.devnull)
+        return compile_to_bytes("\n".join(texts), self._options, reproducer=os.devnull)
 
     def _call(self, case: Case, prepared: Prepared, function: Any) -> Outcome:
         try:

@@ -26,7 +26,7 @@ from ..errors import UnsupportedError
 from ..signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
 from .base import SIGNATURE_ATTRIBUTE, ModulePass, TypePredicate, is_public, walk
 
-__all__ = ["CheckHandOff"]
+__all__ = ["CheckHandOff", "signature_of"]
 
 _REFLECTION = "iree.reflection"
 
@@ -102,21 +102,27 @@ def _why_left(type_: ir.Type) -> str:
     return ""
 
 
-def _record(function: Any, target: str) -> None:
-    """Write the reflection; a signature that is there, of a module that was emitted, is kept."""
+def signature_of(function: Any) -> Signature:
+    """The signature of a lowered function as the user wrote it."""
     compiled = function.attributes["function_type"].value
     written = compiled
     if SIGNATURE_ATTRIBUTE in function.attributes:
         written = function.attributes[SIGNATURE_ATTRIBUTE].value
-        del function.attributes[SIGNATURE_ATTRIBUTE]
-    signature = Signature(
+    return Signature(
         tuple(_values(written.inputs, compiled.inputs, function)),
         tuple(_values(written.results, compiled.results, function)),
     )
+
+
+def _record(function: Any, target: str) -> None:
+    """Write the reflection; a signature that is there, of a module that was emitted, is kept."""
+    signature, written = signature_of(function), SIGNATURE_ATTRIBUTE in function.attributes
+    if written:
+        del function.attributes[SIGNATURE_ATTRIBUTE]
     entries = {}
     if _REFLECTION in function.attributes:
         entries = {entry.name: entry.attr for entry in function.attributes[_REFLECTION]}
-    if written is not compiled or REFLECTION_KEY not in entries:
+    if written or REFLECTION_KEY not in entries:
         entries[REFLECTION_KEY] = ir.StringAttr.get(signature.to_json())
     if target:
         entries[TARGET_KEY] = ir.StringAttr.get(target)

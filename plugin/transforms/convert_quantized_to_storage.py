@@ -24,6 +24,7 @@ After::
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -160,7 +161,7 @@ class ConvertQuantizedToStorage(ModulePass):
             value.set_type(_storage_type(value.type, owner.operation))
         for op in operations:
             if op.name == "stablehlo.async_start":
-                convert_future(op.results[0], lambda t, op=op: _converted(t, op))
+                convert_future(op.results[0], functools.partial(_converted, op=op))
         for op in [op for op in operations if op.name in _SCASTS]:
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()

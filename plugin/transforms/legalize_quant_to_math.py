@@ -107,7 +107,8 @@ class LegalizeQuantToMath(ModulePass):
             UnsupportedError: an operation that has no meaning for its quantized types.
         """
         operations = walk(module)
-        if not any(op.name.startswith("stablehlo.") for op in operations):
+        roots = ("stablehlo.", *_CASTS) if self.blocks == "stablehlo" else "stablehlo."
+        if not any(op.name.startswith(roots) for op in operations):
             return
         legalize_reductions(operations)
         if self.blocks == "loops":
@@ -132,6 +133,7 @@ def _contract_blocks(operations: list[Any], division: Division) -> None:
                 cast.erase()
 
 
+_CASTS = ("quant.", "subquant.")
 _CONTRACTIONS = ("stablehlo.convolution", "stablehlo.dot", "stablehlo.dot_general")
 _DEQUANTIZING = ("quant.dcast", "subquant.dcast", "subquant.dequantize")
 
