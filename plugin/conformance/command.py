@@ -16,6 +16,7 @@ from . import report
 from .cases import Case, Outcome, programs_cases
 from .runner import DEVICES, Progress, run_cases, save_case
 from .suite import programs
+from .suite_random import random_programs
 
 __all__ = ["Options", "run"]
 
@@ -38,6 +39,7 @@ class Options:
     strict: bool = False
     save: str | None = None
     list_cases: bool = False
+    random: int = 0
 
 
 def run(options: Options) -> int:
@@ -82,7 +84,7 @@ def _choose(options: Options) -> list[Case]:
         pattern = re.compile(options.pattern)
     except re.error as error:
         raise UsageError(f"'{options.pattern}' is no regular expression: {error}") from None
-    cases = programs_cases(programs())
+    cases = programs_cases(programs() + random_programs(options.random))
     if options.stablehlo is not None or options.llvm is not None:
         from .testdata import llvm_cases, stablehlo_cases
 
