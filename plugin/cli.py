@@ -581,6 +581,13 @@ def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -
     help="Also the tests of the quant dialect of this LLVM checkout.",
 )
 @click.option(
+    "--random",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Also the first N programs drawn at random (operations, types, shapes).",
+)
+@click.option(
     "--device",
     "devices",
     default="llvm-cpu",
@@ -620,7 +627,7 @@ def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -
     help="Write the program and inputs of each case that does not pass.",
 )
 @click.option("--list", "list_cases", is_flag=True, help="Show the names of the cases.")
-def conformance(devices: str, json_file: str | None, **options: Any) -> None:
+def conformance(devices: str, json_file: str | None, **options: Any) -> None:  # fmt: skip
     """Run programs with known results on devices; fail if one does worse than expected.
 
     \b
