@@ -111,7 +111,8 @@ class Device:
         try:
             if uri.startswith("vulkan"):
                 uri, self.features = _pick_vulkan_device(uri)
-            self.handle = runtime.get_device(uri)
+            # A device in the cache, which is never emptied, keeps two threads of IREE spinning.
+            self.handle = runtime.get_device(uri, cache=False)
         except (RuntimeError, ValueError, IndexError) as error:
             raise EnvironmentProblem(_no_device(uri, error)) from None
 

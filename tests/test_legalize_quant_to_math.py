@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -29,8 +30,14 @@ UPSTREAM = (
 )
 
 
+@functools.cache
+def shared_context() -> ir.Context:
+    """One context for the hundreds of modules that are only looked at."""
+    return create_context()
+
+
 def lower(text: str) -> ir.Module:
-    module = parse_text(text, create_context())
+    module = parse_text(text, shared_context())
     run_pipeline(module, parse_pipeline(LOWERED))
     return module
 
@@ -215,27 +222,13 @@ def test_where_upstream_is_right(case: str, cpu: Device) -> None:
 # -- integers -------------------------------------------------------------------------------------
 
 INTEGER = frozenset(
-    [
-        "abs",
-        "add",
-        "clamp",
-        "concatenate",
-        "convolution",
-        "dot_general",
-        "dynamic_conv",
-        "maximum",
-        "minimum",
-        "multiply",
-        "negate",
-        "pad",
-        "reduce",
-        "reduce_window",
-        "scatter",
-        "select",
-        "select_and_scatter",
-        "sign",
-        "subtract",
-    ]
+    re.findall(
+        r"\w+",
+        """
+        abs add clamp concatenate convolution dot_general dynamic_conv maximum minimum multiply
+        negate pad reduce reduce_window scatter select select_and_scatter sign subtract
+        """,
+    )
 )
 """Operations with an integer form, for every type that quantized operands of theirs can have."""
 
