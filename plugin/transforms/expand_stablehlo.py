@@ -18,6 +18,8 @@ and gives wrong results for
 
 * ``gather`` out of bounds, where it makes a selection of rows that reads whatever is there. The
   start indices are clamped before, as the specification says.
+* ``scatter`` out of bounds, where it writes whatever is there, or the process ends. The inputs are
+  padded with a place for such updates, which is cut off afterwards.
 * ``add`` of i1, which is a logical or.
 
 Before::
@@ -247,6 +249,152 @@ def _numbers_of_gather(op: Any) -> dict[str, Any]:
     }
 
 
+def _scatter(op: Any, rewriter: Any) -> NoMatch | None:
+    """Leave out updates that are not inside the inputs.
+
+    Each scattered dimension of extent ``D`` gets room for one more window, where the updates with
+    an index that is out of bounds go.
+    """
+    count = len(op.operands) // 2
+    operands = list(op.operands)
+    inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
+    if not all(value.type.has_static_shape for value in operands):
+        return NoMatch("has a dynamic shape")
+    element = element_type(indices.type)
+    if not isinstance(element, ir.IntegerType) or not element.is_signless:
+        return NoMatch("has unsigned indices")
+    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    scattered = list(numbers.scattered_dims_to_operand_dims)
+    extents = [int(n) for n in inputs[0].type.shape]
+    windows = _window_sizes(numbers, extents, updates[0].type)
+    limits = [extents[axis] - windows[axis] for axis in scattered]
+    vector = int(numbers.index_vector_dim)
+    if _within(indices, limits, vector) or any(
+        extents[axis] >= 1 << (element.width - 1) for axis in scattered
+    ):
+        return NoMatch("has indices that are known to be in bounds")
+    b = Builder()
+    moved = _moved_out(b, indices, limits, [extents[axis] for axis in scattered], vector)
+    padded = []
+    for value in inputs:
+        shape = [n + (windows[a] if a in scattered else 0) for a, n in enumerate(extents)]
+        type_ = ir.RankedTensorType.get(shape, value.type.element_type, value.type.encoding)
+        zero = ir.DenseElementsAttr.get_splat(
+            ir.RankedTensorType.get([], type_.element_type), _zero(type_.element_type)
+        )
+        constant = b.op("stablehlo.constant", [], zero.type, {"value": zero})
+        none = ir.DenseI64ArrayAttr.get([0] * len(shape))
+        high = [n - m for n, m in zip(shape, extents, strict=True)]
+        attributes = {
+            "edge_padding_low": none,
+            "edge_padding_high": ir.DenseI64ArrayAttr.get(high),
+            "interior_padding": none,
+        }
+        padded.append(b.op("stablehlo.pad", [value, constant], type_, attributes))
+    created = ir.Operation.create(
+        "stablehlo.scatter",
+        results=[value.type for value in padded],
+        operands=[*padded, moved, *updates],
+        attributes={name: op.attributes[name] for name in op.attributes},
+        regions=1,
+    )
+    op.regions[0].blocks[0].append_to(created.regions[0])
+    rank = len(extents)
+    cut = {
+        "start_indices": ir.DenseI64ArrayAttr.get([0] * rank),
+        "limit_indices": ir.DenseI64ArrayAttr.get(extents),
+        "strides": ir.DenseI64ArrayAttr.get([1] * rank),
+    }
+    results = [
+        b.op("stablehlo.slice", [value], result.type, cut)
+        for value, result in zip(created.results, op.results, strict=True)
+    ]
+    rewriter.replace_op(op, results)
+    return None
+
+
+def _zero(element: ir.Type) -> ir.Attribute:
+    if isinstance(element, ir.IntegerType):
+        return ir.IntegerAttr.get(element, 0)
+    return ir.FloatAttr.get(element, 0.0)
+
+
+def _window_sizes(numbers: Any, extents: list[int], updates: Any) -> list[int]:
+    """The extent of an update along each axis of the inputs."""
+    single = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
+    sizes = iter(int(updates.shape[axis]) for axis in numbers.update_window_dims)
+    return [1 if axis in single else next(sizes) for axis in range(len(extents))]
+
+
+def _within(indices: Any, limits: list[int], vector: int) -> bool:
+    """True for constant indices that are all in bounds."""
+    owner = indices.owner
+    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.constant":
+        return False
+    values = array_of_dense(owner.operation.attributes["value"])
+    parts = [values] if vector == values.ndim else list(np.moveaxis(values, vector, 0))
+    return all(
+        not part.size or (part.min() >= 0 and part.max() <= limit)
+        for part, limit in zip(parts, limits, strict=True)
+    )
+
+
+def _moved_out(b: Builder, indices: Any, limits: list[int], outside: list[int], vector: int) -> Any:
+    """The indices, with those of every update that is out of bounds replaced by `outside`."""
+    type_ = indices.type
+    shape = [int(n) for n in type_.shape]
+    spread = [1] * len(shape)
+    if vector < len(shape):
+        spread[vector] = len(limits)
+
+    def full(values: list[int]) -> Any:
+        return _constant(b, np.broadcast_to(np.array(values).reshape(spread), shape), type_)
+
+    truth = ir.RankedTensorType.get(shape, b.i1)
+
+    def compare(left: Any, right: Any) -> Any:
+        attributes = {
+            "comparison_direction": ir.Attribute.parse("#stablehlo<comparison_direction GE>"),
+            "compare_type": ir.Attribute.parse("#stablehlo<comparison_type SIGNED>"),
+        }
+        return b.op("stablehlo.compare", [left, right], truth, attributes)
+
+    inside = b.op(
+        "stablehlo.and",
+        [compare(indices, full([0] * len(limits))), compare(full(limits), indices)],
+        truth,
+    )
+    if vector < len(shape) and len(limits) > 1:
+        inside = _all_of(b, inside, vector)
+    return b.op("stablehlo.select", [inside, indices, full(outside)], type_)
+
+
+def _all_of(b: Builder, inside: Any, vector: int) -> Any:
+    """Whether all components of an index are in bounds, for each of them."""
+    shape = [int(n) for n in inside.type.shape]
+    rest = [n for axis, n in enumerate(shape) if axis != vector]
+    scalar = ir.RankedTensorType.get([], b.i1)
+    true = ir.DenseElementsAttr.get_splat(scalar, ir.BoolAttr.get(True))
+    init = b.op("stablehlo.constant", [], scalar, {"value": true})
+    reduce = ir.Operation.create(
+        "stablehlo.reduce",
+        results=[ir.RankedTensorType.get(rest, b.i1)],
+        operands=[inside, init],
+        attributes={"dimensions": ir.DenseI64ArrayAttr.get([vector])},
+        regions=1,
+    )
+    location = ir.Location.current
+    block = reduce.regions[0].blocks.append(scalar, scalar, arg_locs=[location] * 2)
+    with ir.InsertionPoint(block):
+        both = ir.Operation.create(
+            "stablehlo.and", results=[scalar], operands=list(block.arguments)
+        )
+        ir.Operation.create("stablehlo.return", operands=[both.results[0]])
+    axes = [axis for axis in range(len(shape)) if axis != vector]
+    dims = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get(axes)}
+    return b.op("stablehlo.broadcast_in_dim", [reduce.results[0]], inside.type, dims)
+
+
 def _constant(b: Builder, values: Any, type_: Any) -> Any:
     dense = dense_of_array(np.asarray(values, np.int64), type_.element_type)
     return b.op("stablehlo.constant", [], type_, {"value": dense})
@@ -401,4 +549,5 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.gather": _gather,
     "stablehlo.dynamic_broadcast_in_dim": _dynamic_broadcast,
     "stablehlo.reverse": _reverse,
+    "stablehlo.scatter": _scatter,
 }
