@@ -31,6 +31,7 @@ from subquant.conformance.cases import (
 from subquant.conformance.oracle import Golden
 from subquant.conformance.program import Program, Quantized, Tensor
 from subquant.conformance.runner import run_cases, save_case
+from subquant.conformance.suite_random import random_programs
 from subquant.conformance.testdata import llvm_cases, stablehlo_cases
 from subquant.errors import InputError
 from subquant.parsing import parse_text
@@ -51,7 +52,7 @@ def test_the_suite_covers_every_operation() -> None:
 
 def test_every_program_is_a_valid_module() -> None:
     context = create_context()
-    for program in PROGRAMS.values():
+    for program in [*PROGRAMS.values(), *random_programs(100)]:
         parse_text(program.text(), context, program.name)
         if program.interpreted:
             parse_text(program.float_text(), context, program.name)
@@ -126,6 +127,7 @@ def test_goldens_agree_with_the_reference_interpreter() -> None:
         if program.interpreted and program.runs:
             chosen.setdefault(program.op, []).append(program)
     some = [program for group in chosen.values() for program in group[::4]]
+    some += [program for program in random_programs(40) if program.interpreted]
     outcomes = run_cases(programs_cases(some), "interpreter", 2)
     assert len(outcomes) == len(some) > 150
     assert [o for o in outcomes if not o.passes] == []

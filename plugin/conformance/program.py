@@ -150,7 +150,7 @@ class Program:
         arguments, results: the types; in `body` they are ``$a0``, ``$r0`` and so on, and the
             values ``%a0`` and ``%r0``.
         body: MLIR text, without the return.
-        oracle: the key of `subquant.conformance.oracle.OPERATIONS`.
+        oracle: the key of `subquant.conformance.semantics.OPERATIONS`.
         attributes: what the oracle has to know of the operation.
         types: further types that `body` names, as ``$name``.
         inputs: for an argument's number, the array to give, or (least, greatest) of its values.

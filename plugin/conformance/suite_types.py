@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .oracle import OPERATIONS
 from .program import Quantized, Tensor
+from .semantics import OPERATIONS
 
 __all__ = [
     "I32_OF_I8",

@@ -1,0 +1,489 @@
+"""What each operation means for real numbers: float64 NumPy, from StableHLO's specification.
+
+Every function takes a list of arrays and the operation's attributes, under the specification's
+names where it has them, and returns a list of arrays. No quantized type is known here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .program import Array
+
+__all__ = ["OPERATIONS", "Attributes", "Operation"]
+
+Attributes = Mapping[str, Any]
+Operation = Callable[[list[Array], Attributes], list[Array]]
+
+
+# -- element by element ---------------------------------------------------------------------------
+
+
+def _elementwise(function: Callable[..., Any]) -> Operation:
+    return lambda inputs, attributes: [np.asarray(function(*inputs))]
+
+
+def _round_afz(x: Array) -> Array:
+    return np.asarray(np.trunc(x + np.copysign(0.5, x)))
+
+
+def _reduce_precision(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    (x,) = inputs
+    exponent_bits, mantissa_bits = attributes["exponent_bits"], attributes["mantissa_bits"]
+    mantissa, exponent = np.frexp(x)
+    rounded = np.rint(np.ldexp(mantissa, mantissa_bits + 1))
+    value = np.ldexp(rounded, exponent - mantissa_bits - 1)
+    bias = 2 ** (exponent_bits - 1) - 1
+    value = np.where(np.abs(value) >= 2.0 ** (bias + 1), np.copysign(np.inf, x), value)
+    return [np.where(np.abs(value) < 2.0 ** (1 - bias), np.copysign(0.0, x), value)]
+
+
+_COMPARE = {
+    "EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal,
+    "GT": np.greater, "GE": np.greater_equal,
+}  # fmt: skip
+
+
+def _compare(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    return [np.asarray(_COMPARE[attributes["direction"]](*inputs))]
+
+
+def _cholesky(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    lower = attributes["lower"]
+    triangle = np.tril(inputs[0]) if lower else np.swapaxes(np.triu(inputs[0]), -1, -2)
+    whole = triangle + np.swapaxes(np.tril(triangle, -1), -1, -2)
+    factor = np.linalg.cholesky(whole)
+    return [factor if lower else np.swapaxes(factor, -1, -2)]
+
+
+# -- contractions ---------------------------------------------------------------------------------
+
+
+def _dot_general(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    lhs, rhs = inputs
+    batch = list(zip(*attributes.get("batch", ((), ())), strict=True))
+    contract = list(zip(*attributes["contract"], strict=True))
+    letters = iter("abcdefghijklmnopqrstuvwxyz")
+    left = [next(letters) for _ in range(lhs.ndim)]
+    right = [next(letters) for _ in range(rhs.ndim)]
+    for i, j in [*batch, *contract]:
+        right[j] = left[i]
+    batches = [left[i] for i, _ in batch]
+    free_left = [n for i, n in enumerate(left) if i not in [p[0] for p in [*batch, *contract]]]
+    free_right = [n for j, n in enumerate(right) if j not in [p[1] for p in [*batch, *contract]]]
+    out = "".join([*batches, *free_left, *free_right])
+    return [np.asarray(np.einsum(f"{''.join(left)},{''.join(right)}->{out}", lhs, rhs))]
+
+
+def _dilate(x: Array, axis: int, step: int, fill: float = 0.0) -> Array:
+    if step == 1 or not x.shape[axis]:
+        return x
+    shape = list(x.shape)
+    shape[axis] = (shape[axis] - 1) * step + 1
+    spread = np.full(shape, fill, x.dtype)
+    spread[(slice(None),) * axis + (slice(None, None, step),)] = x
+    return spread
+
+
+def _pad_axis(x: Array, axis: int, ends: Sequence[int], fill: float) -> Array:
+    """Add, or with negative numbers cut, elements at both ends of an axis."""
+    low, high = ends
+    cut = [slice(None)] * x.ndim
+    cut[axis] = slice(max(-low, 0), x.shape[axis] - max(-high, 0))
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (max(low, 0), max(high, 0))
+    return np.pad(x[tuple(cut)], widths, constant_values=fill)
+
+
+def _convolution(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    """Source: StableHLO specification, convolution; attributes under its names."""
+    lhs, rhs = inputs[:2]
+    spatial = lhs.ndim - 2
+    (in_layout, kernel_layout, out_layout) = attributes["layout"]  # "b01f", "01io", "b01f"
+    axes = "".join(str(n) for n in range(spatial))
+    x = lhs.transpose([in_layout.index(c) for c in f"bf{axes}"])
+    w = rhs.transpose([kernel_layout.index(c) for c in f"oi{axes}"])
+    strides = attributes.get("strides", (1,) * spatial)
+    padding = attributes.get("padding", ((0, 0),) * spatial)
+    lhs_dilation = attributes.get("lhs_dilation", (1,) * spatial)
+    rhs_dilation = attributes.get("rhs_dilation", (1,) * spatial)
+    reversal = attributes.get("reversal", (False,) * spatial)
+    for n in range(spatial):
+        x = _dilate(x, n + 2, lhs_dilation[n])
+        x = _pad_axis(x, n + 2, padding[n], 0.0)
+        w = np.flip(w, n + 2) if reversal[n] else w
+        w = _dilate(w, n + 2, rhs_dilation[n])
+    groups, batch_groups = attributes.get("groups", 1), attributes.get("batch_groups", 1)
+    parts = []
+    count = max(groups, batch_groups)
+    for g in range(count):
+        if batch_groups > 1:
+            part = np.array_split(x, batch_groups, 0)[g]
+        else:
+            part = np.array_split(x, groups, 1)[g]
+        parts.append(_correlate(part, np.array_split(w, count, 0)[g], strides))
+    out = np.concatenate(parts, 1)
+    return [out.transpose([f"bf{axes}".index(c) for c in out_layout])]
+
+
+def _correlate(x: Array, w: Array, strides: Sequence[int]) -> Array:
+    """``(b, i, ...) * (o, i, ...) -> (b, o, ...)`` without padding."""
+    window = w.shape[2:]
+    extents = [
+        max((n - k) // s + 1, 0) if n >= k else 0
+        for n, k, s in zip(x.shape[2:], window, strides, strict=True)
+    ]
+    out = np.zeros((x.shape[0], w.shape[0], *extents))
+    for offset in itertools.product(*(range(k) for k in window)):
+        cut = tuple(
+            slice(o, o + (n - 1) * s + 1 if n else o, s)
+            for o, n, s in zip(offset, extents, strides, strict=True)
+        )
+        everything: tuple[Any, ...] = (slice(None), slice(None))
+        piece, weights = x[everything + cut], w[everything + offset]
+        out += np.einsum("bi...,oi->bo...", piece, weights)
+    return out
+
+
+def _triangular_solve(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    a, b = inputs
+    a = np.tril(a) if attributes["lower"] else np.triu(a)
+    if attributes.get("unit_diagonal"):
+        a = a - np.diag(np.diag(a)) + np.eye(a.shape[-1])
+    if attributes.get("transpose"):
+        a = np.swapaxes(a, -1, -2)
+    if attributes["left_side"]:
+        return [np.linalg.solve(a, b)]
+    return [np.swapaxes(np.linalg.solve(np.swapaxes(a, -1, -2), np.swapaxes(b, -1, -2)), -1, -2)]
+
+
+# -- reductions -----------------------------------------------------------------------------------
+
+_BODIES: dict[str, Callable[..., Any]] = {
+    "add": np.add, "maximum": np.maximum, "minimum": np.minimum, "multiply": np.multiply,
+}  # fmt: skip
+
+
+def _fold(body: str, x: Array, init: Any, axes: tuple[int, ...]) -> Array:
+    ufunc: Any = _BODIES[body]
+    return np.asarray(ufunc.reduce(x, axis=axes, initial=float(init)))
+
+
+def _reduce(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    half = len(inputs) // 2
+    axes = tuple(attributes["dimensions"])
+    if attributes["body"] == "argmax":
+        values, indices = inputs[0], inputs[1]
+        (axis,) = axes
+        best = np.argmax(values, axis)
+        return [
+            np.maximum(values.max(axis), inputs[2]),
+            np.take_along_axis(indices, np.expand_dims(best, axis), axis).squeeze(axis),
+        ]
+    pairs = zip(inputs[:half], inputs[half:], strict=True)
+    return [_fold(attributes["body"], x, init, axes) for x, init in pairs]
+
+
+def _windows(x: Array, attributes: Attributes, fill: float) -> tuple[Array, list[int]]:
+    """Pad and dilate the operand; return it and the extents of the result."""
+    rank = x.ndim
+    dims = attributes["window_dimensions"]
+    window_dilations = attributes.get("window_dilations", (1,) * rank)
+    strides = attributes.get("window_strides", (1,) * rank)
+    for axis in range(rank):
+        x = _dilate(x, axis, attributes.get("base_dilations", (1,) * rank)[axis], fill)
+        x = _pad_axis(x, axis, attributes.get("padding", ((0, 0),) * rank)[axis], fill)
+    spans = [(k - 1) * d + 1 for k, d in zip(dims, window_dilations, strict=True)]
+    extents = [
+        (n - span) // s + 1 if n >= span else 0
+        for n, span, s in zip(x.shape, spans, strides, strict=True)
+    ]
+    return x, extents
+
+
+def _reduce_window(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    half = len(inputs) // 2
+    results = []
+    for x, init in zip(inputs[:half], inputs[half:], strict=True):
+        rank = x.ndim
+        strides = attributes.get("window_strides", (1,) * rank)
+        dilations = attributes.get("window_dilations", (1,) * rank)
+        padded, extents = _windows(x, attributes, float(init))
+        ufunc = _BODIES[attributes["body"]]
+        total = np.full(extents, float(init))
+        for offset in itertools.product(*(range(k) for k in attributes["window_dimensions"])):
+            cut = tuple(
+                slice(o * d, o * d + (n - 1) * s + 1 if n else o * d, s)
+                for o, d, n, s in zip(offset, dilations, extents, strides, strict=True)
+            )
+            total = ufunc(total, padded[cut])
+        results.append(total)
+    return results
+
+
+def _select_and_scatter(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    operand, source, init = inputs
+    rank = operand.ndim
+    strides = attributes.get("window_strides", (1,) * rank)
+    padding = attributes.get("padding", ((0, 0),) * rank)
+    dims = attributes["window_dimensions"]
+    select = _COMPARE[attributes["select"]]
+    scatter = _BODIES[attributes["body"]]
+    result = np.full(operand.shape, float(init))
+    for place in np.ndindex(*source.shape):
+        best: tuple[int, ...] | None = None
+        for offset in itertools.product(*(range(k) for k in dims)):
+            index = tuple(
+                p * s + o - low
+                for p, s, o, (low, _) in zip(place, strides, offset, padding, strict=True)
+            )
+            if any(not 0 <= i < n for i, n in zip(index, operand.shape, strict=True)):
+                continue
+            if best is None or not select(operand[best], operand[index]):
+                best = index
+        if best is not None:
+            result[best] = scatter(result[best], source[place])
+    return [result]
+
+
+def _batch_norm_inference(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    operand, scale, offset, mean, variance = inputs
+    form = [1] * operand.ndim
+    form[attributes["feature_index"]] = -1
+    scale, offset, mean, variance = (v.reshape(form) for v in (scale, offset, mean, variance))
+    return [scale * (operand - mean) / np.sqrt(variance + attributes["epsilon"]) + offset]
+
+
+def _batch_norm_training(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    operand, scale, offset = inputs
+    feature = attributes["feature_index"]
+    axes = tuple(axis for axis in range(operand.ndim) if axis != feature)
+    mean, variance = operand.mean(axes), operand.var(axes)
+    (output,) = _batch_norm_inference([operand, scale, offset, mean, variance], attributes)
+    return [output, mean, variance]
+
+
+def _batch_norm_grad(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    operand, scale, mean, variance, grad = inputs
+    feature = attributes["feature_index"]
+    axes = tuple(axis for axis in range(operand.ndim) if axis != feature)
+    form = [1] * operand.ndim
+    form[feature] = -1
+    count = operand.size / operand.shape[feature]
+    centred = operand - mean.reshape(form)
+    deviation = np.sqrt(variance.reshape(form) + attributes["epsilon"])
+    grad_scale = (grad * centred / deviation).sum(axes)
+    grad_offset = grad.sum(axes)
+    inner = count * grad - grad_offset.reshape(form)
+    inner -= centred * (grad * centred).sum(axes).reshape(form) / deviation**2
+    return [scale.reshape(form) / deviation / count * inner, grad_scale, grad_offset]
+
+
+# -- moving data ----------------------------------------------------------------------------------
+
+
+def _identity(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    return inputs
+
+
+def _broadcast_in_dim(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    x, shape = inputs[0], attributes["shape"]
+    form = [1] * len(shape)
+    for axis, target in enumerate(attributes["dimensions"]):
+        form[target] = x.shape[axis]
+    return [np.broadcast_to(x.reshape(form), shape)]
+
+
+def _pad(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    x, fill = inputs[0], float(inputs[1])
+    for axis, (low, high, inside) in enumerate(attributes["padding"]):
+        x = _pad_axis(_dilate(x, axis, inside + 1, fill), axis, (low, high), fill)
+    return [x]
+
+
+def _slice(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    return [inputs[0][tuple(slice(*triple) for triple in attributes["slices"])]]
+
+
+def _dynamic_slice(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    x, sizes = inputs[0], attributes["sizes"]
+    starts = [
+        min(max(int(start), 0), n - size)
+        for start, n, size in zip(inputs[1:], x.shape, sizes, strict=True)
+    ]
+    return [x[tuple(slice(s, s + size) for s, size in zip(starts, sizes, strict=True))]]
+
+
+def _dynamic_update_slice(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    x, update = inputs[0].copy(), inputs[1]
+    starts = [
+        min(max(int(start), 0), n - size)
+        for start, n, size in zip(inputs[2:], x.shape, update.shape, strict=True)
+    ]
+    x[tuple(slice(s, s + n) for s, n in zip(starts, update.shape, strict=True))] = update
+    return [x]
+
+
+def _gather(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    """Source: StableHLO specification, gather (without batching dimensions)."""
+    operand, indices = inputs[:2]
+    offset_dims = attributes["offset_dims"]
+    collapsed = attributes["collapsed_slice_dims"]
+    index_map = attributes["start_index_map"]
+    vector = attributes["index_vector_dim"]
+    sizes = attributes["slice_sizes"]
+    if vector == indices.ndim:
+        indices = indices[..., None]
+    batch = [n for axis, n in enumerate(indices.shape) if axis != vector]
+    kept = [axis for axis in range(operand.ndim) if axis not in collapsed]
+    rank = len(batch) + len(offset_dims)
+    batch_dims = [axis for axis in range(rank) if axis not in offset_dims]
+    shape = [0] * rank
+    for axis, n in zip(batch_dims, batch, strict=True):
+        shape[axis] = n
+    for axis, source in zip(offset_dims, kept, strict=True):
+        shape[axis] = sizes[source]
+    result = np.zeros(shape, operand.dtype)
+    for place in np.ndindex(*shape):
+        at = [place[axis] for axis in batch_dims]
+        start = np.moveaxis(indices, vector, -1)[tuple(at)]
+        index = [0] * operand.ndim
+        for value, axis in zip(start, index_map, strict=True):
+            index[axis] = min(max(int(value), 0), operand.shape[axis] - sizes[axis])
+        for axis, source in zip(offset_dims, kept, strict=True):
+            index[source] += place[axis]
+        result[place] = operand[tuple(index)]
+    return [result]
+
+
+def _scatter(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    """Source: StableHLO specification, scatter (without batching dimensions)."""
+    operand, indices, updates = inputs
+    window_dims = attributes["update_window_dims"]
+    inserted = attributes["inserted_window_dims"]
+    index_map = attributes["scatter_dims_to_operand_dims"]
+    vector = attributes["index_vector_dim"]
+    body = attributes["body"]
+    if vector == indices.ndim:
+        indices = indices[..., None]
+    kept = [axis for axis in range(operand.ndim) if axis not in inserted]
+    scatter_dims = [axis for axis in range(updates.ndim) if axis not in window_dims]
+    result = operand.copy()
+    for place in np.ndindex(*updates.shape):
+        at = tuple(place[axis] for axis in scatter_dims)
+        start = np.moveaxis(indices, vector, -1)[at]
+        index = [0] * operand.ndim
+        for value, axis in zip(start, index_map, strict=True):
+            index[axis] = int(value)
+        for axis, target in zip(window_dims, kept, strict=True):
+            index[target] += place[axis]
+        if all(0 <= i < n for i, n in zip(index, operand.shape, strict=True)):
+            old, new = result[tuple(index)], updates[place]
+            result[tuple(index)] = new if body == "assign" else _BODIES[body](old, new)
+    return [result]
+
+
+def _sort(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    axis = attributes["dimension"]
+    sign = -1.0 if attributes["direction"] == "GT" else 1.0
+    order = np.argsort(sign * inputs[0], axis, kind="stable")
+    return [np.take_along_axis(x, order, axis) for x in inputs]
+
+
+def _iota(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    shape, axis = attributes["shape"], attributes["dimension"]
+    form = [1] * len(shape)
+    form[axis] = -1
+    return [np.broadcast_to(np.arange(shape[axis], dtype=np.float64).reshape(form), shape)]
+
+
+def _case(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    """An index outside the branches takes the last one."""
+    index, branches = int(inputs[0]), inputs[1:]
+    return [branches[index if 0 <= index < len(branches) else -1]]
+
+
+def _while(inputs: list[Array], attributes: Attributes) -> list[Array]:
+    """``attributes['count']`` times ``x + x``."""
+    x = inputs[0]
+    for _ in range(attributes["count"]):
+        x = x + x
+    return [x]
+
+
+OPERATIONS: dict[str, Operation] = {
+    # element by element
+    "abs": _elementwise(np.abs),
+    "add": _elementwise(np.add),
+    "atan2": _elementwise(np.arctan2),
+    "cbrt": _elementwise(np.cbrt),
+    "ceil": _elementwise(np.ceil),
+    "clamp": _elementwise(lambda low, x, high: np.minimum(np.maximum(x, low), high)),
+    "compare": _compare,
+    "cosine": _elementwise(np.cos),
+    "divide": _elementwise(np.divide),
+    "exponential": _elementwise(np.exp),
+    "exponential_minus_one": _elementwise(np.expm1),
+    "floor": _elementwise(np.floor),
+    "is_finite": _elementwise(np.isfinite),
+    "log": _elementwise(np.log),
+    "log_plus_one": _elementwise(np.log1p),
+    "logistic": _elementwise(lambda x: 1.0 / (1.0 + np.exp(-x))),
+    "maximum": _elementwise(np.maximum),
+    "minimum": _elementwise(np.minimum),
+    "multiply": _elementwise(np.multiply),
+    "negate": _elementwise(np.negative),
+    "power": _elementwise(np.power),
+    "reduce_precision": _reduce_precision,
+    "remainder": _elementwise(np.fmod),
+    "round_nearest_afz": _elementwise(_round_afz),
+    "round_nearest_even": _elementwise(np.rint),
+    "rsqrt": _elementwise(lambda x: 1.0 / np.sqrt(x)),
+    "select": _elementwise(np.where),
+    "sign": _elementwise(np.sign),
+    "sine": _elementwise(np.sin),
+    "sqrt": _elementwise(np.sqrt),
+    "subtract": _elementwise(np.subtract),
+    "tan": _elementwise(np.tan),
+    "tanh": _elementwise(np.tanh),
+    # contractions
+    "cholesky": _cholesky,
+    "convolution": _convolution,
+    "dot_general": _dot_general,
+    "triangular_solve": _triangular_solve,
+    # reductions
+    "batch_norm_grad": _batch_norm_grad,
+    "batch_norm_inference": _batch_norm_inference,
+    "batch_norm_training": _batch_norm_training,
+    "reduce": _reduce,
+    "reduce_window": _reduce_window,
+    "select_and_scatter": _select_and_scatter,
+    # moving data
+    "broadcast_in_dim": _broadcast_in_dim,
+    "concatenate": lambda inputs, attributes: [np.concatenate(inputs, attributes["dimension"])],
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
+    "gather": _gather,
+    "get_dimension_size": lambda inputs, attributes: [
+        np.asarray(inputs[0].shape[attributes["dimension"]], np.int32)
+    ],
+    "identity": _identity,
+    "iota": _iota,
+    "pad": _pad,
+    "reshape": lambda inputs, attributes: [inputs[0].reshape(attributes["shape"])],
+    "reverse": lambda inputs, attributes: [np.flip(inputs[0], attributes["dimensions"])],
+    "scatter": _scatter,
+    "slice": _slice,
+    "sort": _sort,
+    "transpose": lambda inputs, attributes: [inputs[0].transpose(attributes["permutation"])],
+    "values": lambda inputs, attributes: [np.asarray(attributes["value"], np.float64)],
+    # control flow
+    "case": _case,
+    "if": lambda inputs, attributes: [inputs[1] if bool(inputs[0]) else inputs[2]],
+    "while": _while,
+}  # fmt: skip
+"""The meaning of each operation: float64 arrays and attributes to float64 arrays."""
