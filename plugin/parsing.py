@@ -178,6 +178,7 @@ def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
         ParseError, VerificationError: with the place of the first error.
     """
     _check_text(text, file)
+    _check_broadcasts(text, file)
     with _parsing(context, file):
         return ir.Module.parse(text, context)
 
@@ -205,6 +206,7 @@ def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
     if not path.is_file():  # a pipe cannot be read twice
         return parse_text(text, context, str(path))
     _check_text(text, str(path))
+    _check_broadcasts(text, str(path))
     with _parsing(context, str(path)):
         return ir.Module.parseFile(str(path), context)
 
@@ -215,31 +217,10 @@ def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
     Bytecode has no text to scan, and a broken file may crash the reader, or whoever reads an
     operation's name that is not UTF-8: the trial turns that into a `ParseError`.
     """
-    program = (
-        "import sys; sys.path.remove('')\n"  # not what lies in the current folder
-        "from subquant._mlir import create_context, ir\n"
-        "with create_context() as context:\n"
-        "    module = ir.Module.parse(sys.stdin.buffer.read(), context)\n"
-        "    module.operation.walk(lambda op: op.name and ir.WalkResult.ADVANCE)\n"
-    )
-    try:
-        trial = subprocess.run(
-            [sys.executable, "-c", program],
-            input=data,
-            capture_output=True,
-            check=False,
-            timeout=TRIAL_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
+    if _crashes(data, file):
         raise ParseError(
-            f"MLIR's bytecode reader did not finish in {TRIAL_SECONDS} s on this file; write the "
-            "module again with the tool that made it",
-            Place(file),
-        ) from None
-    if trial.returncode < 0:
-        raise ParseError(
-            f"MLIR's bytecode reader crashed on this file (signal {-trial.returncode}); "
-            "write the module again with the tool that made it",
+            "MLIR's bytecode reader crashed on this file; write the module again with the tool "
+            "that made it",
             Place(file),
         )
     try:
@@ -247,6 +228,55 @@ def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
             return ir.Module.parse(data, context)
     except (RuntimeError, UnicodeDecodeError):  # the bindings' own, for names that are not UTF-8
         raise ParseError("bytecode has a name that is not UTF-8 text", Place(file)) from None
+
+
+_TRIAL = (
+    "import sys; sys.path.remove('')\n"  # not what lies in the current folder
+    "from subquant._mlir import create_context, ir\n"
+    "with create_context() as context:\n"
+    "    module = ir.Module.parse(sys.stdin.buffer.read(), context)\n"
+    "    module.operation.walk(lambda op: op.name and ir.WalkResult.ADVANCE)\n"
+)
+
+
+def _crashes(data: bytes, file: str) -> bool:
+    """Parse in a process of its own, and say whether that crashed."""
+    try:
+        trial = subprocess.run(
+            [sys.executable, "-c", _TRIAL],
+            input=data,
+            capture_output=True,
+            check=False,
+            timeout=TRIAL_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise ParseError(
+            f"MLIR's reader did not finish in {TRIAL_SECONDS} s on this file; write the module "
+            "again with the tool that made it",
+            Place(file),
+        ) from None
+    return trial.returncode < 0
+
+
+_BROADCAST = re.compile(r"\bdynamic_broadcast_in_dim\b")
+_PER_AXIS = re.compile(r"!quant(?:\.uniform|<\s*uniform)\s*<[^{}]*:\s*\d+\s*,\s*\{")
+
+
+def _check_broadcasts(text: str, file: str) -> None:
+    """Refuse a dynamic broadcast whose verifier crashes.
+
+    StableHLO's verifier takes the operand of a ``dynamic_broadcast_in_dim`` with a per-axis result
+    for per-axis too, without looking.
+    """
+    if _PER_AXIS.search(text) is None:
+        return
+    found = _BROADCAST.search(text)
+    if found is not None and _crashes(text.encode(), file):
+        raise ParseError(
+            "StableHLO's verifier crashes on this module: a dynamic_broadcast_in_dim with a "
+            "per-axis result must have a per-axis operand; requantize before it",
+            _Scan(text, file).place(found.start()),
+        )
 
 
 def _check_text(text: str, file: str) -> None:

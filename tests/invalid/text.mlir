@@ -115,3 +115,10 @@ func.func @undefined() { return %x : i8 }
 // error @+2:38 ParseError: string is not closed
 "test.resource"() : () -> ()
 {-# dialect_resources: {builtin: {r: "0x04
+// -----
+// error @+3:18 ParseError: StableHLO's verifier crashes on this module: a dynamic_broadcast_in_dim with a per-axis result must have a per-axis operand; requantize before it
+func.func @broadcast_to_axes(
+    %a: tensor<1x3x!quant.uniform<i8:f32, 0.5>>, %s: tensor<3xi32>) {
+  %0 = stablehlo.dynamic_broadcast_in_dim %a, %s, dims = [0, 1] : (tensor<1x3x!quant.uniform<i8:f32, 0.5>>, tensor<3xi32>) -> tensor<2x3x4x!quant.uniform<i8:f32:0, {0.5, 0.25}>>
+  return
+}
