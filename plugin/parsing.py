@@ -268,9 +268,10 @@ def _check_broadcasts(text: str, file: str) -> None:
     StableHLO's verifier takes the operand of a ``dynamic_broadcast_in_dim`` with a per-axis result
     for per-axis too, without looking.
     """
-    if _PER_AXIS.search(text) is None:
+    plain = _without_comments_and_strings(text)
+    if _PER_AXIS.search(plain) is None:
         return
-    found = _BROADCAST.search(text)
+    found = _BROADCAST.search(plain)
     if found is not None and _crashes(text.encode(), file):
         raise ParseError(
             "StableHLO's verifier crashes on this module: a dynamic_broadcast_in_dim with a "
