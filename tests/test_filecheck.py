@@ -31,6 +31,7 @@ from subquant.transforms import PASSES
 FOLDER = Path(__file__).parent / "filecheck"
 NEVER_FAILS = {
     "expand-sign-extension",
+    "expand-stablehlo",
     "isolate-window-operands",
     "legalize-qdq-to-quantized-op",
     "legalize-quantized-op-to-qdq",

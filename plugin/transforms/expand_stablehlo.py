@@ -273,6 +273,8 @@ def _scatter(op: Any, rewriter: Any) -> NoMatch | None:
         extents[axis] >= 1 << (element.width - 1) for axis in scattered
     ):
         return NoMatch("has indices that are known to be in bounds")
+    if _owner_name(indices) == "stablehlo.select" and _owner_name(inputs[0]) == "stablehlo.pad":
+        return NoMatch("has room for what is out of bounds")
     b = Builder()
     moved = _moved_out(b, indices, limits, [extents[axis] for axis in scattered], vector)
     padded = []
@@ -311,6 +313,11 @@ def _scatter(op: Any, rewriter: Any) -> NoMatch | None:
     ]
     rewriter.replace_op(op, results)
     return None
+
+
+def _owner_name(value: Any) -> str:
+    owner = value.owner
+    return "" if isinstance(owner, ir.Block) else str(owner.operation.name)
 
 
 def _zero(element: ir.Type) -> ir.Attribute:

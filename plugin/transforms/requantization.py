@@ -115,7 +115,7 @@ def requantize(b: Any, terms: Sequence[Term], zero_points: Array, storage: Stora
     if identity is not None:
         value, bound = identity
         offset = int(np.abs(zero_points).max()) if zero_points.size else 0
-        wide = b.i64 if max(bound + offset, _reach(storage)) >= 1 << 31 else b.i32
+        wide = b.i64 if bound + offset >= 1 << 31 else b.i32
         value = _add_zero_points(b, _at_least(b, value, wide), zero_points)
         return saturate(b, value, storage, bound + offset)
     split = [part for term in positive for part in _split(b, term)]

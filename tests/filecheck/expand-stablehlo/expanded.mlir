@@ -1,0 +1,56 @@
+// RUN: subquant opt %s --passes expand-stablehlo | filecheck %s
+
+// CHECK-LABEL: func.func @reverse
+// CHECK: %[[AT:.*]] = stablehlo.constant dense<[3, 2, 1, 0]> : tensor<4xi32>
+// CHECK: "stablehlo.gather"(%arg0, %[[AT]])
+// CHECK-SAME: offset_dims = [0], collapsed_slice_dims = [1], start_index_map = [1], index_vector_dim = 1
+func.func @reverse(%x: tensor<3x4xi4>) -> tensor<3x4xi4> {
+  %r = stablehlo.reverse %x, dims = [1] : tensor<3x4xi4>
+  return %r : tensor<3x4xi4>
+}
+
+// CHECK-LABEL: func.func @gather
+// CHECK-DAG: %[[LOW:.*]] = stablehlo.constant dense<0> : tensor<i32>
+// CHECK-DAG: %[[HIGH:.*]] = stablehlo.constant dense<9> : tensor<i32>
+// CHECK: %[[AT:.*]] = stablehlo.clamp %[[LOW]], %arg1, %[[HIGH]]
+// CHECK: "stablehlo.gather"(%arg0, %[[AT]])
+func.func @gather(%x: tensor<10x4xi8>, %i: tensor<3xi32>) -> tensor<3x4xi8> {
+  %r = "stablehlo.gather"(%x, %i) {dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 4>} : (tensor<10x4xi8>, tensor<3xi32>) -> tensor<3x4xi8>
+  return %r : tensor<3x4xi8>
+}
+
+// One row more than the input has, for updates that are out of bounds.
+// CHECK-LABEL: func.func @scatter
+// CHECK: %[[IN:.*]] = stablehlo.and
+// CHECK: %[[AT:.*]] = stablehlo.select %[[IN]], %arg1,
+// CHECK: %[[PADDED:.*]] = stablehlo.pad %arg0, %{{.*}}, low = [0, 0], high = [1, 0], interior = [0, 0] : (tensor<5x4xi8>, tensor<i8>) -> tensor<6x4xi8>
+// CHECK: %[[OUT:.*]] = "stablehlo.scatter"(%[[PADDED]], %[[AT]], %arg2)
+// CHECK: stablehlo.slice %[[OUT]] [0:5, 0:4] : (tensor<6x4xi8>) -> tensor<5x4xi8>
+func.func @scatter(%x: tensor<5x4xi8>, %i: tensor<3x1xi32>, %u: tensor<3x4xi8>) -> tensor<5x4xi8> {
+  %r = "stablehlo.scatter"(%x, %i, %u) ({
+  ^bb0(%a: tensor<i8>, %b: tensor<i8>):
+    stablehlo.return %b : tensor<i8>
+  }) {scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>} : (tensor<5x4xi8>, tensor<3x1xi32>, tensor<3x4xi8>) -> tensor<5x4xi8>
+  return %r : tensor<5x4xi8>
+}
+
+// CHECK-LABEL: func.func @dynamic_broadcast
+// CHECK: %[[N:.*]] = tensor.dim %arg0, %{{.*}} : tensor<?x8xf32>
+// CHECK: %[[E:.*]] = tensor.empty(%[[N]]) : tensor<?x8xf32>
+// CHECK: linalg.generic {{.*}} outs(%[[E]] : tensor<?x8xf32>)
+func.func @dynamic_broadcast(%x: tensor<?x8xf32>) -> tensor<?x8xf32> {
+  %c = stablehlo.constant dense<1.0> : tensor<f32>
+  %0 = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?x8xf32>) -> tensor<i32>
+  %1 = stablehlo.reshape %0 : (tensor<i32>) -> tensor<1xi32>
+  %2 = stablehlo.constant dense<8> : tensor<1xi32>
+  %3 = stablehlo.concatenate %1, %2, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+  %4 = stablehlo.dynamic_broadcast_in_dim %c, %3, dims = [] : (tensor<f32>, tensor<2xi32>) -> tensor<?x8xf32>
+  return %4 : tensor<?x8xf32>
+}
+
+// CHECK-LABEL: func.func @logical_or
+// CHECK: stablehlo.or %arg0, %arg1 : tensor<4xi1>
+func.func @logical_or(%x: tensor<4xi1>, %y: tensor<4xi1>) -> tensor<4xi1> {
+  %r = stablehlo.add %x, %y : tensor<4xi1>
+  return %r : tensor<4xi1>
+}

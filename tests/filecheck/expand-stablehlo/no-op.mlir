@@ -1,0 +1,13 @@
+// RUN: subquant opt %s --passes expand-stablehlo | filecheck %s
+
+// CHECK-LABEL: func.func @plain
+// CHECK-NEXT: stablehlo.add %arg0, %arg0 : tensor<4xi8>
+// CHECK-NEXT: stablehlo.convolution
+// CHECK-NEXT: return
+func.func @plain(%x: tensor<4xi8>, %a: tensor<1x5x2xf32>, %k: tensor<3x2x4xf32>) -> tensor<1x3x4xf32> {
+  %0 = stablehlo.add %x, %x : tensor<4xi8>
+  %1 = stablehlo.convolution(%a, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {}
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<1x5x2xf32>, tensor<3x2x4xf32>) -> tensor<1x3x4xf32>
+  return %1 : tensor<1x3x4xf32>
+}
