@@ -17,6 +17,7 @@ Sources: RFC "StableHLO quantization for reduction ops"; StableHLO specification
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 from .._mlir import ir
@@ -103,10 +104,10 @@ def _sum_differences(
 ) -> None:
     """Give one result's operands, arguments and addition an integer type."""
     with ir.InsertionPoint(op):
-        operands = [Operand.of(op.operands[n], op) for n in group]
+        operands = [Operand.of(op.operands[n], op, _bound_of_change(op.operands[n])) for n in group]
     count = _most_addends(op)
     b = Builder()
-    bound = None if count is None else operands[0].bound * count
+    bound = None if count is None else max(operand.bound for operand in operands) * count
     accumulator = b.i32 if bound is not None and bound < 1 << 31 else b.i64
     with ir.InsertionPoint(op):
         for n, operand in zip(group, operands, strict=True):
@@ -138,6 +139,31 @@ def _sum_differences(
         quantized = as_quantized(_saturated(tensor, total, parameters), written)
     for owner, operand_number in users:
         owner.operands[operand_number] = quantized
+
+
+def _bound_of_change(value: Any) -> int | None:
+    """The greatest difference that a change of parameters can give, from its source's."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.uniform_quantize":
+        return None
+    source, target = owner.operation.operands[0].type, value.type
+    if not is_quantized(source):
+        return None
+    before, after = parameters_of(source), parameters_of(target)
+    assert before is not None and after is not None  # both are quantized
+    if before.granularity == "sub-channel" or after.granularity == "sub-channel":
+        return None
+    ratio = max(_exact_scales(before)) / min(_exact_scales(after))
+    storage, zero_points = before.storage, before.zero_points
+    reach = max(
+        storage.maximum - int(zero_points.min(initial=0)),
+        int(zero_points.max(initial=0)) - storage.minimum,
+    )
+    return math.ceil(reach * ratio) + 1
+
+
+def _exact_scales(parameters: QuantizationParameters) -> list[Fraction]:
+    return [Fraction(float(scale)) for scale in parameters.scales.reshape(-1)]
 
 
 def _saturated(b: TensorBuilder, total: Any, parameters: QuantizationParameters) -> Any:

@@ -133,10 +133,17 @@ class Operand:
 
     value: Any
     parameters: QuantizationParameters
+    known_bound: int | None = None
 
     @staticmethod
-    def of(value: Any, op: Any) -> Operand:
-        """The operand for a quantized value; UnsupportedError for sub-channel types."""
+    def of(value: Any, op: Any, known_bound: int | None = None) -> Operand:
+        """The operand for a quantized value; UnsupportedError for sub-channel types.
+
+        Args:
+            value: the quantized value.
+            op: the operation that errors name.
+            known_bound: a bound on the differences that is less than the storage's.
+        """
         parameters = parameters_of(value.type, op)
         assert parameters is not None  # callers have looked
         if parameters.granularity == "sub-channel":
@@ -145,7 +152,7 @@ class Operand:
                 "which StableHLO does not have; dequantize it first (quant.dcast)",
                 op,
             )
-        return Operand(stored(value), parameters)
+        return Operand(stored(value), parameters, known_bound)
 
     @property
     def rank(self) -> int:
@@ -156,10 +163,11 @@ class Operand:
     def bound(self) -> int:
         """The greatest magnitude of storage value minus zero point."""
         storage, zero_points = self.parameters.storage, self.parameters.zero_points
-        return max(
+        bound = max(
             storage.maximum - int(zero_points.min(initial=0)),
             int(zero_points.max(initial=0)) - storage.minimum,
         )
+        return bound if self.known_bound is None else min(bound, self.known_bound)
 
     def scales(self) -> Array:
         """The exact scales, as a grid of this operand's axes."""
