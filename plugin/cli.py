@@ -327,11 +327,11 @@ def exec(
             interpreted = InterpretedModule(_source(model))
         except SubquantError as error:
             raise error.in_file("<stdin>" if model == "-" else model) from None
+    names = ("target", "target_cpu", "vulkan_target", "rounding", "iree_flags")
+    compile_options = {name: options.pop(name) for name in names}
     if interpreted is not None and interpret_only:
         _run(interpreted, **options)
         return
-    names = ("target", "target_cpu", "vulkan_target", "rounding", "iree_flags")
-    compile_options = {name: options.pop(name) for name in names}
     target = compile_options["target"]
     where: Device = Device(device or target)
     if target == "vulkan" and compile_options["vulkan_target"] in (None, "auto"):

@@ -168,11 +168,9 @@ def _element(type_: ValueType) -> ir.Type:
 
 def _dense(array: Array, element: ir.Type) -> ir.Attribute:
     if isinstance(element, ir.IntegerType) and element.width == 1:
-        return ir.DenseElementsAttr.get(
-            np.packbits(array.reshape(-1), bitorder="little"),
-            type=element,
-            shape=list(array.shape),
-        )
+        type_ = ir.RankedTensorType.get(list(array.shape), element)
+        bits = [ir.BoolAttr.get(bool(bit)) for bit in array.reshape(-1)]
+        return ir.DenseElementsAttr.get(bits, type_)
     return dense_of_array(np.asarray(array), element)
 
 

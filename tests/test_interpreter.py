@@ -1,0 +1,176 @@
+"""StableHLO's reference interpreter on subquant's lowering, and ``exec --interpret``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from subquant.cli import main
+from subquant.errors import SignatureError, UnsupportedError, UsageError
+from subquant.interpreter import INTERPRETER_PIPELINE, InterpretedModule
+from subquant.pipeline import parse_pipeline
+from subquant.quantization import (
+    ExpressedType,
+    QuantizationParameters,
+    StorageType,
+    dequantize,
+    quantize,
+)
+
+ADD = """
+!q = !quant.uniform<i8:f32, 0.5:3>
+!r = !quant.uniform<u8:f32, 1.0:20>
+func.func @main(%x: tensor<4x!q>, %y: tensor<4x!q>) -> tensor<4x!r> {
+  %0 = stablehlo.add %x, %y : tensor<4x!q>
+  %1 = stablehlo.uniform_quantize %0 : (tensor<4x!q>) -> tensor<4x!r>
+  return %1 : tensor<4x!r>
+}
+"""
+BLOCKS = """
+!q = !quant.uniform<i4:f32:{0:2, 1:1}, {{0.5:1, 0.25:-2}, {2.0, 0.125:7}}>
+func.func @main(%x: tensor<4x2xf32>) -> tensor<4x2xf32> {
+  %q = quant.qcast %x : tensor<4x2xf32> to tensor<4x2x!q>
+  %y = quant.dcast %q : tensor<4x2x!q> to tensor<4x2xf32>
+  return %y : tensor<4x2xf32>
+}
+"""
+
+
+def test_storage_and_reals() -> None:
+    module = InterpretedModule(ADD)
+    x, y = np.array([3, 4, -128, 127], np.int8), np.array([3, 5, -128, 127], np.int8)
+    # 0.5 * (x - 3) + 0.5 * (y - 3), saturated to i8 on the way, then in steps of 1 from 20.
+    sums = np.clip(x.astype(int) + y - 3, -128, 127)
+    expected = np.clip(np.rint((sums - 3) * 0.5 + 20), 0, 255)
+    (stored,) = module["main"].invoke([x, y])
+    assert stored.dtype == np.uint8
+    np.testing.assert_array_equal(stored, expected)
+    (reals,) = module["main"].invoke([[0.0, 0.5, -65.5, 62.0]] * 2, quantized_io=True)
+    np.testing.assert_array_equal(reals, [0.0, 1.0, -20.0, 62.0])
+
+
+def test_sub_channel_casts() -> None:
+    x = np.random.default_rng(0).uniform(-4, 4, (4, 2)).astype(np.float32)
+    (found,) = InterpretedModule(BLOCKS)["main"].invoke([x])
+    parameters = QuantizationParameters(
+        StorageType(4),
+        ExpressedType.F32,
+        (0, 1),
+        (2, 1),
+        [[0.5, 0.25], [2.0, 0.125]],
+        [[1, -2], [0, 7]],
+    )
+    np.testing.assert_array_equal(found, dequantize(quantize(x, parameters), parameters))
+
+
+def test_dynamic_shapes_are_those_of_the_arguments() -> None:
+    module = InterpretedModule(ADD.replace("4x!", "?x!"))
+    for extent in (1, 5):
+        x = np.arange(extent).astype(np.int8)
+        (found,) = module["main"].invoke([x, x])
+        np.testing.assert_array_equal(found, np.rint((2 * x.astype(int) - 6) * 0.5 + 20))
+
+
+def test_any_public_function_can_be_evaluated() -> None:
+    text = """
+func.func @main(%x: tensor<2xi8>) -> tensor<2xi8> { return %x : tensor<2xi8> }
+func.func @twice(%x: tensor<2xi8>) -> tensor<2xi8> {
+  %0 = func.call @main(%x) : (tensor<2xi8>) -> tensor<2xi8>
+  %1 = func.call @helper(%0) : (tensor<2xi8>) -> tensor<2xi8>
+  return %1 : tensor<2xi8>
+}
+func.func private @helper(%x: tensor<2xi8>) -> tensor<2xi8> {
+  %0 = stablehlo.add %x, %x : tensor<2xi8>
+  return %0 : tensor<2xi8>
+}"""
+    module = InterpretedModule(text)
+    assert list(module.functions) == ["main", "twice"]
+    assert module["twice"].invoke([np.array([3, -4], np.int8)])[0].tolist() == [6, -8]
+    assert module["main"].invoke([np.array([3, -4], np.int8)])[0].tolist() == [3, -4]
+    with pytest.raises(UsageError, match="expected one of: main, twice"):
+        module["helper"]
+
+
+@pytest.mark.parametrize("element", ["i1", "i4", "i8", "ui8", "i64", "f16", "bf16", "f32", "f64"])
+def test_element_types_come_back(element: str) -> None:
+    type_ = f"tensor<3x{element}>"
+    text = f"func.func @main(%x: {type_}) -> {type_} {{ return %x : {type_} }}"
+    values = {"i1": np.array([True, False, True]), "bf16": np.array([1, 2, 3], ml_dtypes.bfloat16)}
+    dtypes = {"i4": "i1", "ui8": "u1", "f16": "f2", "f32": "f4", "f64": "f8", "i64": "i8"}
+    x = values.get(element)
+    if x is None:
+        x = np.array([1, 2, 3], dtypes.get(element, "i1"))
+    (found,) = InterpretedModule(text)["main"].invoke([x])
+    assert found.dtype == x.dtype
+    np.testing.assert_array_equal(found, x)
+
+
+def test_what_the_interpreter_does_not_take() -> None:
+    with pytest.raises(UnsupportedError, match=r"'arith\.addi' op is not an operation that"):
+        InterpretedModule(
+            "func.func @f(%x: tensor<2xi8>) -> tensor<2xi8> {\n"
+            "  %0 = arith.addi %x, %x : tensor<2xi8>\n  return %0 : tensor<2xi8>\n}"
+        )
+    module = InterpretedModule("func.func @f(%x: f32) -> f32 { return %x : f32 }")
+    with pytest.raises(UnsupportedError, match="the interpreter takes ranked tensors only"):
+        module["f"].invoke([1.0])
+    with pytest.raises(SignatureError, match="takes 2 arguments, got 1"):
+        InterpretedModule(ADD)["main"].invoke([np.zeros(4, np.int8)])
+
+
+def test_the_pipeline_has_a_name() -> None:
+    assert parse_pipeline("interpreter") == parse_pipeline(INTERPRETER_PIPELINE)
+    result = CliRunner().invoke(main, ["opt", "--list-passes"])
+    assert f"the pipeline {INTERPRETER_PIPELINE}" in result.output
+
+
+# -- the command line -----------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, list(arguments))
+    return result.exit_code, result.output
+
+
+INPUTS = ("--input", "4xi8=3,4,-128,127", "--input", "4xi8=3,5,-128,127")
+
+
+def test_exec_says_that_both_are_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "add.mlir"
+    file.write_text(ADD)
+    status, output = run("exec", str(file), "--interpret", *INPUTS)
+    assert status == 0
+    assert "result[0]: 4xu8=20 22 0 82" in output
+    assert "interpreter[0]: the same" in output
+
+
+def test_exec_with_the_interpreter_only(tmp_path: Path) -> None:
+    file = tmp_path / "add.mlir"
+    file.write_text(ADD)
+    status, output = run("exec", str(file), "--interpret-only", *INPUTS)
+    assert (status, output) == (0, "result[0]: 4xu8=20 22 0 82\n")
+
+
+def test_exec_fails_where_they_differ(tmp_path: Path) -> None:
+    """A sum of floats that the two add in another order, to the bit."""
+    file = tmp_path / "sum.mlir"
+    file.write_text("""
+func.func @main(%x: tensor<4096xf32>) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %r = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0]
+      : (tensor<4096xf32>, tensor<f32>) -> tensor<f32>
+  return %r : tensor<f32>
+}""")
+    x = tmp_path / "x.npy"
+    np.save(x, np.random.default_rng(0).standard_normal(4096).astype(np.float32))
+    status, output = run("exec", str(file), "--interpret", "--input", f"@{x}")
+    assert status == 1
+    assert "interpreter[0]: differs" in output
+    assert "error: result 0 is not what StableHLO's interpreter gives" in output
+    status, output = run("exec", str(file), "--interpret", "--atol", "1e-3", "--input", f"@{x}")
+    assert status == 0
+    assert "interpreter[0]: the same" in output
