@@ -1,0 +1,183 @@
+"""Fixed-point scaling: a real factor as an integer multiplier and a right shift, in NumPy.
+
+``value * factor`` becomes ``value * multiplier / 2**shift``, rounded to an integer. The multiplier
+has 31 bits (30 to 31 significant ones), so the product of a 32-bit value fits 64 bits; TOSA's
+``scale32 = false`` has 15 bits, for values of up to 48.
+
+Roundings, by name (``p = value * multiplier``, ``s = shift``):
+
+* ``half-up``: ``(p + 2**(s - 1)) >> s``, ties towards plus infinity. The lowering document's
+  "Requantization Scaling", and TOSA's SINGLE_ROUND.
+* ``half-away-from-zero``: the magnitude of ``p`` rounded half up, with its sign.
+* ``gemmlowp``: gemmlowp's and LiteRT's double rounding: a saturating, rounding high half of
+  ``2 * value * multiplier`` (half away from zero), then a rounding shift (half away from zero).
+  Factors above 1 shift the value left before.
+* ``tosa-single-round``: as ``half-up``.
+* ``tosa-inexact-round``: TOSA leaves it to the implementation; here as ``tosa-single-round``.
+* ``tosa-double-round``: ``p`` plus ``2**30`` with the sign of the value where ``s > 31``, then as
+  ``tosa-single-round``. With 15 bits TOSA has no double rounding; it is a single one.
+
+Every rounding is at most one step away from the exact real product, and its shift is 0 to 62.
+
+Sources: "Lowering quantized operations to integer arithmetic", step 4; TOSA specification,
+``RESCALE`` and ``apply_scale_32``, ``apply_scale_16``; gemmlowp, ``fixedpoint.h``; LiteRT,
+``MultiplyByQuantizedMultiplier``.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from .errors import UsageError
+from .quantization import Array, StorageType
+
+__all__ = [
+    "MAX_SHIFT",
+    "ROUNDINGS",
+    "FixedPointRounding",
+    "apply_scale",
+    "multiplier_and_shift",
+    "requantize_fixed_point",
+]
+
+FixedPointRounding = Literal[
+    "half-up",
+    "half-away-from-zero",
+    "gemmlowp",
+    "tosa-single-round",
+    "tosa-inexact-round",
+    "tosa-double-round",
+]
+ROUNDINGS: tuple[FixedPointRounding, ...] = get_args(FixedPointRounding)
+MAX_SHIFT = 62
+"""The greatest right shift; a smaller factor loses bits of its multiplier, as TOSA's does."""
+
+
+def multiplier_and_shift(real: Any, bits: int = 31) -> tuple[Array, Array]:
+    """Return the fixed-point form of positive factors.
+
+    Args:
+        real: positive factors, finite: floats, `Fraction` or an array of these.
+        bits: of the multiplier: 31, or 15.
+
+    Returns:
+        Multipliers and shifts, int64 arrays of the shape of `real`: the factor is
+        ``multiplier / 2**shift`` to within ``2**-bits`` of itself. A factor of ``2**bits`` and more
+        becomes the greatest that there is, ``2**bits - 1``: any value but 0 saturates with it.
+        A factor below ``2**(bits - 63)`` loses a bit of its multiplier for each power of two, and
+        is 0 at last.
+
+    Raises:
+        UsageError: a factor that is not positive and finite, or another number of bits.
+    """
+    if bits not in (15, 31):
+        raise UsageError(f"expected a multiplier of 15 or 31 bits, got {bits}")
+    factors = np.asarray(real, object)
+    pairs = [_pair(factor, bits) for factor in factors.reshape(-1)]
+    multipliers = np.array([pair[0] for pair in pairs], np.int64).reshape(factors.shape)
+    shifts = np.array([pair[1] for pair in pairs], np.int64).reshape(factors.shape)
+    return multipliers, shifts
+
+
+def _pair(factor: Any, bits: int) -> tuple[int, int]:
+    if not isinstance(factor, Fraction):
+        number = float(factor)
+        if not math.isfinite(number):
+            raise UsageError(f"expected a finite factor, got {number}")
+        factor = Fraction(number)
+    if factor <= 0:
+        raise UsageError(f"expected a positive factor, got {float(factor)}")
+    # factor = mantissa * 2**exponent with 1/2 <= mantissa < 1
+    exponent = factor.numerator.bit_length() - factor.denominator.bit_length()
+    if factor >= Fraction(2) ** exponent:
+        exponent += 1
+    multiplier = round(factor / Fraction(2) ** exponent * (1 << bits))
+    if multiplier == 1 << bits:
+        multiplier, exponent = multiplier >> 1, exponent + 1
+    shift = bits - exponent
+    if shift < 0:
+        return (1 << bits) - 1, 0
+    if shift > MAX_SHIFT:
+        multiplier >>= min(bits, shift - MAX_SHIFT)
+        shift = MAX_SHIFT
+    return multiplier, shift
+
+
+def apply_scale(
+    values: Any, multiplier: Any, shift: Any, rounding: FixedPointRounding = "half-up"
+) -> Array:
+    """Scale integers.
+
+    Args:
+        values: integers of up to 32 bits (48 with multipliers of 15 bits).
+        multiplier, shift: as `multiplier_and_shift` gives them; they broadcast with `values`.
+        rounding: one of `ROUNDINGS`.
+
+    Returns:
+        int64 integers, not saturated (``gemmlowp`` saturates to 32 bits on the way, as it does).
+
+    Raises:
+        UsageError: an unknown rounding.
+    """
+    if rounding not in ROUNDINGS:
+        raise UsageError(f"expected a rounding among {', '.join(ROUNDINGS)}, got '{rounding}'")
+    v, m, s = np.broadcast_arrays(
+        np.asarray(values, np.int64), np.asarray(multiplier, np.int64), np.asarray(shift, np.int64)
+    )
+    if rounding == "gemmlowp":
+        return _gemmlowp(v, m, s)
+    product = v * m
+    half = np.where(s > 0, np.int64(1) << np.maximum(s - 1, 0), 0)
+    if rounding == "half-away-from-zero":
+        magnitude = (np.abs(product) + half) >> s
+        return np.where(product < 0, -magnitude, magnitude)
+    if rounding == "tosa-double-round":
+        extra = np.where(v >= 0, 1 << 30, -(1 << 30))
+        half = half + np.where((s > 31) & (m >= 1 << 15), extra, 0)
+    return np.asarray((product + half) >> s, np.int64)
+
+
+def _gemmlowp(v: Array, m: Array, s: Array) -> Array:
+    """LiteRT's: ``shift`` counts from the product, its own from the high half: 31 less."""
+    low, high = -(1 << 31), (1 << 31) - 1
+    left = np.maximum(31 - s, 0)
+    right = np.maximum(s - 31, 0)
+    shifted = np.clip(v << np.minimum(left, 31), low, high)
+    product = shifted * m
+    nudge = np.where(product >= 0, 1 << 30, 1 - (1 << 30))
+    total = product + nudge
+    # A division that truncates, as in C++.
+    halved = np.where(total >= 0, total >> 31, -((-total) >> 31))
+    mask = (np.int64(1) << right) - 1
+    remainder = halved & mask
+    threshold = (mask >> 1) + (halved < 0)
+    return np.asarray((halved >> right) + (remainder > threshold), np.int64)
+
+
+def requantize_fixed_point(
+    accumulators: Any,
+    factor: Any,
+    zero_point: Any,
+    storage: StorageType,
+    rounding: FixedPointRounding = "half-up",
+) -> Array:
+    """Requantize accumulators to storage: scale, add the zero point, clamp.
+
+    Args:
+        accumulators: integers of up to 32 bits.
+        factor: positive real factors, which broadcast with `accumulators`.
+        zero_point: integers in the storage range, which broadcast too.
+        storage: the storage type.
+        rounding: one of `ROUNDINGS`.
+
+    Returns:
+        Storage values, at most one step from those of the exact real factor.
+    """
+    multiplier, shift = multiplier_and_shift(factor)
+    scaled = apply_scale(accumulators, multiplier, shift, rounding)
+    shifted = scaled + np.asarray(zero_point, np.int64)
+    return np.clip(shifted, storage.minimum, storage.maximum).astype(storage.dtype)
