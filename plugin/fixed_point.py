@@ -11,7 +11,8 @@ Roundings, by name (``p = value * multiplier``, ``s = shift``):
 * ``half-away-from-zero``: the magnitude of ``p`` rounded half up, with its sign.
 * ``gemmlowp``: gemmlowp's and LiteRT's double rounding: a saturating, rounding high half of
   ``2 * value * multiplier`` (half away from zero), then a rounding shift (half away from zero).
-  Factors above 1 shift the value left before.
+  Factors of 1 and more shift the value left before; it saturates where that leaves 32 bits, which
+  LiteRT leaves undefined.
 * ``tosa-single-round``: as ``half-up``.
 * ``tosa-inexact-round``: TOSA leaves it to the implementation; here as ``tosa-single-round``.
 * ``tosa-double-round``: ``p`` plus ``2**30`` with the sign of the value where ``s > 31``, then as
@@ -134,7 +135,7 @@ def apply_scale(
     half = np.where(s > 0, np.int64(1) << np.maximum(s - 1, 0), 0)
     if rounding == "half-away-from-zero":
         magnitude = (np.abs(product) + half) >> s
-        return np.where(product < 0, -magnitude, magnitude)
+        return np.asarray(np.where(product < 0, -magnitude, magnitude), np.int64)
     if rounding == "tosa-double-round":
         extra = np.where(v >= 0, 1 << 30, -(1 << 30))
         half = half + np.where((s > 31) & (m >= 1 << 15), extra, 0)
@@ -180,4 +181,5 @@ def requantize_fixed_point(
     multiplier, shift = multiplier_and_shift(factor)
     scaled = apply_scale(accumulators, multiplier, shift, rounding)
     shifted = scaled + np.asarray(zero_point, np.int64)
-    return np.clip(shifted, storage.minimum, storage.maximum).astype(storage.dtype)
+    clamped = np.clip(shifted, storage.minimum, storage.maximum)
+    return np.asarray(clamped, storage.dtype)

@@ -14,7 +14,7 @@ from ..dialects.quant import element_type
 from ..fixed_point import FixedPointRounding
 from .requantization import resize
 
-__all__ = ["emit_scale"]
+__all__ = ["emit_scale", "emit_shift"]
 
 _SLT, _SGE, _SGT = 2, 5, 4  # arith.cmpi predicates
 
@@ -36,22 +36,35 @@ def emit_scale(
     wide = resize(b, value, b.i64) if element_type(value.type).width < 64 else value
     m, s = _operand(b, multiplier), _operand(b, shift)
     if rounding == "gemmlowp":
-        return _gemmlowp(b, wide, m, shift, s)
+        return _gemmlowp(b, wide, m, s)
     product = b.op("arith.muli", [wide, m], b.i64)
-    zero, one = b.constant(0, b.i64), b.constant(1, b.i64)
-    half = _half(b, shift, s, zero, one)
-    if rounding == "half-away-from-zero":
-        negated = b.op("arith.subi", [zero, product], b.i64)
-        negative = b.compare(_SLT, product, zero)
-        magnitude = b.op("arith.select", [negative, negated, product], b.i64)
-        total = b.op("arith.addi", [magnitude, half], b.i64)
-        rounded = b.op("arith.shrsi", [total, s], b.i64)
-        opposite = b.op("arith.subi", [zero, rounded], b.i64)
-        return b.op("arith.select", [negative, opposite, rounded], b.i64)
-    if rounding == "tosa-double-round":
-        half = _double_round(b, wide, m, s, half, zero)
-    total = b.op("arith.addi", [product, half], b.i64)
+    if rounding != "tosa-double-round":
+        return emit_shift(b, product, shift, rounding)
+    total = b.op("arith.addi", [product, _double_half(b, wide, m, s, _half(b, shift, s))], b.i64)
     return b.op("arith.shrsi", [total, s], b.i64)
+
+
+def emit_shift(b: Any, product: Any, shift: Any, rounding: FixedPointRounding) -> Any:
+    """Emit the rounding right shift of a product or a sum of products.
+
+    Args:
+        b: as for `emit_scale`.
+        product: integers as i64.
+        shift: as for `emit_scale`.
+        rounding: ``half-away-from-zero``, ``gemmlowp`` as that, or else half up.
+    """
+    s = _operand(b, shift)
+    half = _half(b, shift, s)
+    if rounding not in ("half-away-from-zero", "gemmlowp"):
+        return b.op("arith.shrsi", [b.op("arith.addi", [product, half], b.i64), s], b.i64)
+    zero = b.constant(0, b.i64)
+    negated = b.op("arith.subi", [zero, product], b.i64)
+    negative = b.compare(_SLT, product, zero)
+    magnitude = b.op("arith.select", [negative, negated, product], b.i64)
+    total = b.op("arith.addi", [magnitude, half], b.i64)
+    rounded = b.op("arith.shrsi", [total, s], b.i64)
+    opposite = b.op("arith.subi", [zero, rounded], b.i64)
+    return b.op("arith.select", [negative, opposite, rounded], b.i64)
 
 
 def _operand(b: Any, number: Any) -> Any:
@@ -67,19 +80,21 @@ def _known(shift: Any) -> np.ndarray[Any, Any] | None:
     return np.asarray(shift) if isinstance(shift, (int, np.integer, np.ndarray)) else None
 
 
-def _half(b: Any, shift: Any, s: Any, zero: Any, one: Any) -> Any:
+def _half(b: Any, shift: Any, s: Any) -> Any:
     """``2**(shift - 1)``, and 0 for a shift of 0."""
     known = _known(shift)
     if known is not None:
         halves = np.where(known > 0, np.int64(1) << np.maximum(known - 1, 0).astype(np.int64), 0)
         return _operand(b, halves if halves.ndim else int(halves))
+    zero, one = b.constant(0, b.i64), b.constant(1, b.i64)
     less = b.op("arith.maxsi", [b.op("arith.subi", [s, one], b.i64), zero], b.i64)
     power = b.op("arith.shli", [one, less], b.i64)
     return b.op("arith.select", [b.compare(_SGT, s, zero), power, zero], b.i64)
 
 
-def _double_round(b: Any, value: Any, m: Any, s: Any, half: Any, zero: Any) -> Any:
+def _double_half(b: Any, value: Any, m: Any, s: Any, half: Any) -> Any:
     """Half, and ``2**30`` with the sign of the value where the shift is more than 31."""
+    zero = b.constant(0, b.i64)
     up, down = b.constant(1 << 30, b.i64), b.constant(-(1 << 30), b.i64)
     extra = b.op("arith.select", [b.compare(_SGE, value, zero), up, down], b.i64)
     large = b.compare(_SGT, s, b.constant(31, b.i64))
@@ -88,7 +103,7 @@ def _double_round(b: Any, value: Any, m: Any, s: Any, half: Any, zero: Any) -> A
     return b.op("arith.addi", [half, b.op("arith.select", [both, extra, zero], b.i64)], b.i64)
 
 
-def _gemmlowp(b: Any, value: Any, m: Any, shift: Any, s: Any) -> Any:
+def _gemmlowp(b: Any, value: Any, m: Any, s: Any) -> Any:
     zero, one, base = b.constant(0, b.i64), b.constant(1, b.i64), b.constant(31, b.i64)
 
     def op(name: str, *operands: Any) -> Any:

@@ -42,6 +42,7 @@ import numpy as np
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
 from ..errors import UnsupportedError, UsageError
+from ..fixed_point import ROUNDINGS, FixedPointRounding
 from ..quantization import Array, ExpressedType, QuantizationParameters
 from . import lookup_tables
 from .arithmetic import Division
@@ -65,7 +66,7 @@ from .quantized_values import (
     stored,
     zero_point_grid,
 )
-from .requantization import Term, resize
+from .requantization import Requantization, Term, resize
 from .tensor_builder import TensorBuilder
 
 __all__ = ["LegalizeQuantToMath"]
@@ -83,22 +84,36 @@ class LegalizeQuantToMath(ModulePass):
         blocks: what a contraction with a dequantized sub-channel weight becomes: ``loops`` for one
             ``linalg.generic`` (what IREE compiles best), or ``stablehlo`` for operations that
             StableHLO's interpreter knows; then all ``quant`` casts are written so too.
+        requantization: ``exact``, or ``fixed-point``: one 31-bit multiplier and shift a factor, at
+            most one step from exact.
+        fixed_point_rounding: one of `subquant.fixed_point.ROUNDINGS`.
+        zero_points: ``after`` corrects a contraction by the sums of rows and columns, ``inside``
+            contracts storage values minus zero points.
     """
 
     name: ClassVar[str] = "legalize-quant-to-math"
 
     division: Division = "native"
     blocks: str = "loops"
+    requantization: str = "exact"
+    fixed_point_rounding: FixedPointRounding = "half-up"
+    zero_points: str = "after"
 
     def __post_init__(self) -> None:
-        if self.division not in ("native", "exact"):
-            raise UsageError(
-                f"option 'division' of {self.name} must be native or exact, got '{self.division}'"
-            )
-        if self.blocks not in ("loops", "stablehlo"):
-            raise UsageError(
-                f"option 'blocks' of {self.name} must be loops or stablehlo, got '{self.blocks}'"
-            )
+        choices = {
+            "division": ("native", "exact"),
+            "blocks": ("loops", "stablehlo"),
+            "requantization": ("exact", "fixed-point"),
+            "fixed_point_rounding": ROUNDINGS,
+            "zero_points": ("after", "inside"),
+        }
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise UsageError(
+                    f"option '{name.replace('_', '-')}' of {self.name} must be one of "
+                    f"{', '.join(allowed)}, got '{value}'"
+                )
 
     def run(self, module: ir.Operation) -> None:
         """Legalize `module`.
@@ -113,7 +128,7 @@ class LegalizeQuantToMath(ModulePass):
         legalize_reductions(operations)
         if self.blocks == "loops":
             _contract_blocks(operations, self.division)
-        apply_patterns(module, _Legalizer(self.division, self.blocks).patterns())
+        apply_patterns(module, _Legalizer(self).patterns())
 
 
 def _contract_blocks(operations: list[Any], division: Division) -> None:
@@ -141,10 +156,15 @@ _DEQUANTIZING = ("quant.dcast", "subquant.dcast", "subquant.dequantize")
 class _Legalizer:
     """The patterns of one run."""
 
-    def __init__(self, division: Division, blocks: str) -> None:
-        self._division = division
-        self._blocks = blocks
-        self._contractions = Contractions(division)
+    def __init__(self, options: LegalizeQuantToMath) -> None:
+        self._division = options.division
+        self._blocks = options.blocks
+        self._requantization = Requantization(
+            options.requantization == "exact", options.fixed_point_rounding
+        )
+        self._contractions = Contractions(
+            options.division, self._requantization, options.zero_points
+        )
 
     def patterns(self) -> dict[str, Pattern]:
         """Operation name to pattern."""
@@ -206,7 +226,9 @@ class _Legalizer:
         (source,), target = op.operands, _result(op)
         if is_quantized(source.type):
             operand = Operand.of(source, op)
-            return as_quantized(operand.requantized(target), op.results[0].type)
+            return as_quantized(
+                operand.requantized(target, self._requantization), op.results[0].type
+            )
         return as_quantized(quantize(source, target, op, self._division), op.results[0].type)
 
     def uniform_dequantize(self, op: Any) -> Any:
@@ -235,15 +257,15 @@ class _Legalizer:
 
     def add(self, op: Any) -> Any:
         """``x + y``."""
-        return _linear(op, [1, 1])
+        return self._linear(op, [1, 1])
 
     def subtract(self, op: Any) -> Any:
         """``x - y``."""
-        return _linear(op, [1, -1])
+        return self._linear(op, [1, -1])
 
     def negate(self, op: Any) -> Any:
         """``-x``."""
-        return _linear(op, [-1])
+        return self._linear(op, [-1])
 
     def absolute(self, op: Any) -> Any:
         """``|x|``: scales are positive, so it is that of the difference."""
@@ -252,7 +274,7 @@ class _Legalizer:
         zero = b.constant(0, difference.type)
         negated = b.op("arith.subi", [zero, difference], difference.type)
         magnitude = b.op("arith.maxsi", [difference, negated], difference.type)
-        return _finished(op, b, [Term(magnitude, operand.bound, operand.scales())])
+        return self._finished(op, b, [Term(magnitude, operand.bound, operand.scales())])
 
     def multiply(self, op: Any) -> Any:
         """``x * y``: the product of the differences, times both scales."""
@@ -265,7 +287,7 @@ class _Legalizer:
             factors = [resize(b, v, wide) for v in (left.difference(b), value)]
             product = b.op("arith.muli", factors, wide)
             terms.append(Term(product, left.bound * bound, scales * Fraction(factor)))
-        return _finished(op, b, terms)
+        return self._finished(op, b, terms)
 
     def sign(self, op: Any) -> Any:
         """-1, 0 or 1, of which the result's storage has one value each."""
@@ -287,6 +309,15 @@ class _Legalizer:
         result = b.op("arith.select", [below, values[0], result], values[0].type)
         return as_quantized(result, op.results[0].type)
 
+    def _linear(self, op: Any, signs: list[int]) -> Any:
+        b = _builder(op)
+        terms = [operand.term(b, sign) for operand, sign in zip(_operands(op), signs, strict=True)]
+        return self._finished(op, b, terms)
+
+    def _finished(self, op: Any, b: TensorBuilder, terms: list[Term]) -> Any:
+        result = finish(b, terms, _result(op), self._requantization)
+        return as_quantized(result, op.results[0].type)
+
     # -- order ------------------------------------------------------------------------------------
 
     def extremum(self, op: Any) -> Any:
@@ -295,7 +326,7 @@ class _Legalizer:
         A change of parameters does not reverse the order of two reals, so it may come first.
         """
         target, b = _result(op), _builder(op)
-        values = _in_parameters(b, _operands(op), target)
+        values = self._in_parameters(b, _operands(op), target)
         name = "arith.maxsi" if op.name.endswith("maximum") else "arith.minsi"
         return _narrowed(op, b, b.op(name, values, values[0].type))
 
@@ -305,14 +336,17 @@ class _Legalizer:
         values = []
         for operand in _operands(op):
             own = TensorBuilder(operand.value)
-            values += _in_parameters(own, [operand], target)
+            values += self._in_parameters(own, [operand], target)
         result = b.op("stablehlo.clamp", values, element_type(values[1].type))
         return _narrowed(op, b, result)
 
     def select(self, op: Any) -> Any:
         """Storage of the one or the other, in the result's parameters."""
         target = _result(op)
-        chosen = [Operand.of(v, op).requantized(target) for v in list(op.operands)[1:]]
+        chosen = [
+            Operand.of(v, op).requantized(target, self._requantization)
+            for v in list(op.operands)[1:]
+        ]
         b = TensorBuilder(chosen[0])
         result = b.op("stablehlo.select", [op.operands[0], *chosen], element_type(chosen[0].type))
         return as_quantized(result, op.results[0].type)
@@ -331,6 +365,18 @@ class _Legalizer:
         return ir.Operation.create(
             op.name, results=[op.results[0].type], operands=values, attributes=attributes
         ).results[0]
+
+    def _in_parameters(
+        self, b: TensorBuilder, operands: list[Operand], target: QuantizationParameters
+    ) -> list[Any]:
+        """Storage in the target's parameters, widened where the storage is unsigned."""
+        values = [
+            Operand(operand.requantized(target, self._requantization), target)
+            for operand in operands
+        ]
+        if target.storage.signed:
+            return [operand.value for operand in values]
+        return [operand.widened(b) for operand in values]
 
     # -- functions --------------------------------------------------------------------------------
 
@@ -436,7 +482,7 @@ class _Legalizer:
         extent = (1 << 31) - 1 if type_.is_dynamic_dim(axis) else int(type_.shape[axis])
         b = TensorBuilder(position)
         term = Term(position, extent, np.array(Fraction(1), object))
-        return as_quantized(finish(b, [term], target), type_)
+        return as_quantized(finish(b, [term], target, self._requantization), type_)
 
     # -- data movement ----------------------------------------------------------------------------
 
@@ -463,7 +509,7 @@ class _Legalizer:
                     "requantize with stablehlo.uniform_quantize first",
                     op,
                 )
-            changed = Operand.of(value, op).requantized(target)
+            changed = Operand.of(value, op).requantized(target, self._requantization)
             wanted = ir.RankedTensorType.get(
                 list(value.type.shape), element_type(quantized[0]), value.type.encoding
             )
@@ -585,16 +631,6 @@ def _builder(op: Any) -> TensorBuilder:
     return TensorBuilder(min(ranked, key=dynamic))
 
 
-def _linear(op: Any, signs: list[int]) -> Any:
-    b = _builder(op)
-    terms = [operand.term(b, sign) for operand, sign in zip(_operands(op), signs, strict=True)]
-    return _finished(op, b, terms)
-
-
-def _finished(op: Any, b: TensorBuilder, terms: list[Term]) -> Any:
-    return as_quantized(finish(b, terms, _result(op)), op.results[0].type)
-
-
 def _parts(b: TensorBuilder, operand: Operand) -> list[tuple[Any, int, int]]:
     """An operand's difference as (integers, bound, factor), each of at most 31 bits."""
     difference, bound = operand.difference(b), operand.bound
@@ -604,16 +640,6 @@ def _parts(b: TensorBuilder, operand: Operand) -> list[tuple[Any, int, int]]:
     high = b.op("arith.shrsi", [difference, b.constant(16, type_)], type_)
     low = b.op("arith.andi", [difference, b.constant((1 << 16) - 1, type_)], type_)
     return [(high, (bound >> 16) + 1, 1 << 16), (low, (1 << 16) - 1, 1)]
-
-
-def _in_parameters(
-    b: TensorBuilder, operands: list[Operand], target: QuantizationParameters
-) -> list[Any]:
-    """Storage in the target's parameters, widened where the storage is unsigned."""
-    values = [Operand(operand.requantized(target), target) for operand in operands]
-    if target.storage.signed:
-        return [operand.value for operand in values]
-    return [operand.widened(b) for operand in values]
 
 
 def _narrowed(op: Any, b: TensorBuilder, value: Any) -> Any:

@@ -11,6 +11,8 @@ of the storage values (8 bits wide where they have at most 8)::
 
     acc = dot(q1, q2) - z2 * sum_k q1 - z1 * sum_k q2 + K * z1 * z2
 
+With ``zero-points=inside`` the differences themselves are contracted instead.
+
 Two's complement wraps and unwraps, so only ``acc`` itself has to fit. A convolution pads its left
 operand with ``z1``, which stands for 0; each window is then whole, and ``sum_k q2`` is a constant
 of the output feature. A right zero point of a convolution is subtracted before.
@@ -47,7 +49,7 @@ from .quantized_values import (
     scale_grid,
     zero_point_grid,
 )
-from .requantization import Term, resize
+from .requantization import Requantization, Term, resize
 from .tensor_builder import TensorBuilder
 
 __all__ = ["Contractions"]
@@ -107,8 +109,12 @@ class _Contraction:
 class Contractions:
     """The patterns for contractions."""
 
-    def __init__(self, division: Division) -> None:
+    def __init__(
+        self, division: Division, requantization: Requantization, zero_points: str
+    ) -> None:
         self._division = division
+        self._requantization = requantization
+        self._inside = zero_points == "inside"
 
     def dot(self, op: Any) -> Any:
         """Legalize ``dot`` and ``dot_general``."""
@@ -209,7 +215,8 @@ class Contractions:
         for accumulator, bound, factor in self._accumulators(contraction, left, right, products):
             terms.append(Term(accumulator, bound, scales * Fraction(factor)))
         b = TensorBuilder(terms[0].value)
-        return as_quantized(finish(b, terms, target), op.results[0].type)
+        result = finish(b, terms, target, self._requantization)
+        return as_quantized(result, op.results[0].type)
 
     # -- accumulators -----------------------------------------------------------------------------
 
@@ -260,6 +267,10 @@ class Contractions:
         self, contraction: _Contraction, left: Operand, right: Operand, accumulator: ir.Type
     ) -> Any:
         """A dot of the storage, corrected by the sums of rows and columns."""
+        if self._inside and not (left.parameters.is_symmetric and right.parameters.is_symmetric):
+            x = left.difference(TensorBuilder(left.value))
+            y = right.difference(TensorBuilder(right.value))
+            return contraction.create(*_common_width(x, y), accumulator)
         (x, x_shift), (y, y_shift) = _narrow(left), _narrow(right)
         x, y = _common_width(x, y)
         value = contraction.create(x, y, accumulator)
@@ -297,7 +308,8 @@ class Contractions:
         rank = len(op.results[0].type.shape)
         x_zero = zero_point_grid(left.parameters, rank, {}) - x_shift
         y_centred = not (right.parameters.zero_points - y_shift).any()
-        if not y_centred or (x_zero.any() and op.name == "stablehlo.dynamic_conv"):
+        dynamic = op.name == "stablehlo.dynamic_conv"
+        if not y_centred or (x_zero.any() and (dynamic or self._inside)):
             x = left.difference(TensorBuilder(left.value))
             y = right.difference(TensorBuilder(right.value))
             return contraction.create(*_common_width(x, y), accumulator)

@@ -25,7 +25,7 @@ from ..errors import UnsupportedError
 from ..quantization import Array, ExpressedType, QuantizationParameters
 from .arithmetic import CastArithmetic, Division
 from .base import Builder
-from .requantization import Term, requantize, resize
+from .requantization import Requantization, Term, requantize, resize
 from .tensor_builder import TensorBuilder
 
 __all__ = [
@@ -194,22 +194,28 @@ class Operand:
         """``(storage - zero point) * scale * factor`` as a term of a requantization."""
         return Term(self.difference(b), self.bound, self.scales() * factor)
 
-    def requantized(self, target: QuantizationParameters) -> Any:
+    def requantized(self, target: QuantizationParameters, requantization: Requantization) -> Any:
         """Storage values of other parameters that are nearest to the same reals."""
         if self.parameters == target:
             return self.value
         b = TensorBuilder(self.value)
-        return finish(b, [self.term(b, 1)], target)
+        return finish(b, [self.term(b, 1)], target, requantization)
 
 
-def finish(b: TensorBuilder, terms: list[Term], target: QuantizationParameters) -> Any:
+def finish(
+    b: TensorBuilder,
+    terms: list[Term],
+    target: QuantizationParameters,
+    requantization: Requantization,
+) -> Any:
     """Requantize a sum of terms, whose multipliers are in units of the reals, to `target`."""
     scales = scale_grid(target, b.rank)
     scaled = [Term(term.value, term.bound, term.multiplier / scales) for term in terms]
     widest = max(element_type(term.value.type).width for term in scaled)
     type_ = b.i64 if widest == 64 else b.i32
     scaled = [Term(resize(b, t.value, type_), t.bound, t.multiplier) for t in scaled]
-    return requantize(b, scaled, zero_point_grid(target, b.rank), target.storage)
+    zero_points = zero_point_grid(target, b.rank)
+    return requantize(b, scaled, zero_points, target.storage, requantization)
 
 
 # -- reals ----------------------------------------------------------------------------------------

@@ -42,15 +42,32 @@ import numpy as np
 
 from .._mlir import ir
 from ..dialects.quant import element_type, storage_mlir_type
+from ..fixed_point import FixedPointRounding, multiplier_and_shift
 from ..quantization import Array, StorageType
 from .base import Builder
 
-__all__ = ["Term", "requantize", "resize", "saturate"]
+__all__ = ["EXACT", "Requantization", "Term", "requantize", "resize", "saturate"]
 
 _FRACTION_BITS = 30  # of a step, beyond the bits of the integers
 _TIE_BITS = 20  # what is nearer to a tie than 2**-20 of a step is one
 _WORST_NARROW_DIGITS = 3  # i32 digits that are still cheaper than one of i64
 _EQ, _SLE, _SGE = 0, 3, 5  # arith.cmpi predicates
+
+
+@dataclass(frozen=True)
+class Requantization:
+    """How sums of scaled integers are rounded.
+
+    Args:
+        is_exact: by the digits above; else by one fixed-point multiplication a term.
+        rounding: of the fixed-point shift, one of `subquant.fixed_point.ROUNDINGS`.
+    """
+
+    is_exact: bool = True
+    rounding: FixedPointRounding = "half-up"
+
+
+EXACT = Requantization()
 
 
 @dataclass(frozen=True)
@@ -98,14 +115,22 @@ def resize(b: Builder, value: Any, type_: ir.Type) -> Any:
     return b.op("arith.extsi" if found < wanted else "arith.trunci", [value], type_)
 
 
-def requantize(b: Any, terms: Sequence[Term], zero_points: Array, storage: StorageType) -> Any:
-    """Emit the exact requantization of a sum of scaled integers.
+def requantize(
+    b: Any,
+    terms: Sequence[Term],
+    zero_points: Array,
+    storage: StorageType,
+    requantization: Requantization = EXACT,
+) -> Any:
+    """Emit the requantization of a sum of scaled integers.
 
     Args:
         b: a builder with `grid`.
         terms: at least one.
         zero_points: the result's, an integer array of the form of a term's multiplier.
         storage: the result's storage type.
+        requantization: exact, or fixed-point. Integers of more than 32 bits are requantized
+            exactly in both: a fixed-point product would leave 64 bits.
 
     Returns:
         Values of the storage type, in its range.
@@ -118,8 +143,42 @@ def requantize(b: Any, terms: Sequence[Term], zero_points: Array, storage: Stora
         wide = b.i64 if bound + offset >= 1 << 31 else b.i32
         value = _add_zero_points(b, _at_least(b, value, wide), zero_points)
         return saturate(b, value, storage, bound + offset)
+    if not requantization.is_exact and sum(term.bound for term in positive) < 1 << 32:
+        return _fixed_point(b, positive, zero_points, storage, requantization.rounding)
     split = [part for term in positive for part in _split(b, term)]
     return _Digits.plan(split, zero_points, storage).emit(b, split, zero_points, storage)
+
+
+def _fixed_point(
+    b: Any,
+    terms: Sequence[Term],
+    zero_points: Array,
+    storage: StorageType,
+    rounding: FixedPointRounding,
+) -> Any:
+    """One multiplication a term; several terms have the shift of the greatest multiplier."""
+    from .fixed_point_arithmetic import emit_scale, emit_shift  # it resizes with this module
+
+    if len(terms) == 1:
+        (term,) = terms
+        multiplier, shift = multiplier_and_shift(term.multiplier)
+        scaled = emit_scale(b, term.value, multiplier, shift, rounding)
+        return saturate(b, _add_zero_points(b, scaled, zero_points), storage)
+    greatest = terms[0].multiplier
+    for term in terms[1:]:
+        greatest = np.maximum(greatest, term.multiplier)
+    _, shift = multiplier_and_shift(greatest)
+    unit = np.array([1 << int(s) for s in shift.reshape(-1)], object).reshape(shift.shape)
+    total = None
+    for term in terms:
+        exact = np.asarray(term.multiplier * unit, object)
+        capped = [min(round(m), (1 << 31) - 1) for m in exact.reshape(-1)]
+        digits = np.array(capped, np.int64).reshape(exact.shape)
+        value = _at_least(b, term.value, b.i64)
+        product = b.op("arith.muli", [value, b.grid(digits, b.i64)], b.i64)
+        total = product if total is None else b.op("arith.addi", [total, product], b.i64)
+    scaled = emit_shift(b, total, shift, rounding)
+    return saturate(b, _add_zero_points(b, scaled, zero_points), storage)
 
 
 def _reach(storage: StorageType) -> int:
@@ -174,7 +233,7 @@ class _Digits:
     @staticmethod
     def plan(terms: Sequence[Term], zero_points: Array, storage: StorageType) -> _Digits:
         """Choose the narrowest words that need few digits."""
-        bound = sum(term.bound for term in terms)
+        bound = max(sum(term.bound for term in terms), 1)  # 0 for a sum of nothing
         reach = _reach(storage) + (int(np.abs(zero_points).max()) if zero_points.size else 0)
         if reach < 1 << 28 and bound < 1 << 26:
             narrow = _Digits._cut(terms, bound, 32)
