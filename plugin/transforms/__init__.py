@@ -14,12 +14,16 @@ __all__ = ["PASSES", "load_pass"]
 
 PASSES: dict[str, str] = {
     "verify-quantization": "check quantized types and subquant operations against the RFC's rules",
+    "lower-tosa-variables": "turn variables of TOSA into globals that IREE keeps between calls",
+    "lower-tosa-rescale": "write tosa.rescale as integer arithmetic",
+    "lower-tosa": "write the rest of TOSA as linalg, tensor, arith and scf",
     "canonicalize-reductions": "write the implicit conversions of reductions as operations",
     "legalize-qdq-to-quantized-op": "turn dequantize, float operation, quantize into one operation",
     "legalize-quantized-op-to-qdq": "turn quantized operations into float ones between casts",
     "legalize-quant-to-math": "write StableHLO on quantized values with integers, exactly",
     "lower-quant-casts": "lower qcast, dcast, quantize and dequantize to linalg and arith",
     "convert-quantized-to-storage": "turn quantized values and signatures into storage tensors",
+    "check-integer-only": "fail if quantized values are computed with floats on the way",
     "expand-stablehlo": "write StableHLO operations that IREE refuses with others",
     "lower-unranked-tensors": "turn unranked tensors into a flat tensor and a shape tensor",
     "box-half-scalars": "pass f16 and bf16 scalars of public functions as tensors without axes",

@@ -1,0 +1,134 @@
+"""``lower-tosa-variables``: ``tosa.variable`` becomes a global that IREE keeps between calls.
+
+IREE 3.13 does not parse newer MLIR's ``tosa.variable``, and has mutable globals of its own: one
+for each variable, with its initial value, that belongs to the loaded executable. A variable
+without one starts with zeros (TOSA leaves its first value open).
+
+Before::
+
+    tosa.variable @state = dense<-128> : tensor<1x2x40xi8>
+    func.func @step(...) {
+      %0 = tosa.variable_read @state : tensor<1x2x40xi8>
+      tosa.variable_write @state, %1 : tensor<1x2x40xi8>
+
+After::
+
+    "util.global"() {sym_name = "state", sym_visibility = "private", is_mutable,
+                     type = tensor<1x2x40xi8>, initial_value = dense<-128> : tensor<1x2x40xi8>}
+    func.func @step(...) {
+      %0 = "util.global.load"() {global = @state} : () -> tensor<1x2x40xi8>
+      "util.global.store"(%1) {global = @state} : (tensor<1x2x40xi8>) -> ()
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._mlir import ir
+from ..dialects.quant import dense_of_array
+from ..errors import UnsupportedError
+from .base import Builder, ModulePass, walk
+
+__all__ = ["LowerTosaVariables"]
+
+
+@dataclass(frozen=True)
+class LowerTosaVariables(ModulePass):
+    """Turn the variables of TOSA into globals of IREE."""
+
+    name: ClassVar[str] = "lower-tosa-variables"
+
+    def run(self, module: ir.Operation) -> None:
+        """Rewrite `module`.
+
+        Raises:
+            UnsupportedError: a variable of a dynamic or unsigned or quantized type; a read or a
+                write that names none.
+        """
+        operations = walk(module)
+        taken = {op.attributes["sym_name"].value for op in operations if op.name == "func.func"}
+        names: dict[str, str] = {}
+        accesses = [op for op in operations if op.name in _ACCESSES]
+        for op in [op for op in operations if op.name == "tosa.variable"]:
+            name = op.attributes["sym_name"].value
+            if name in names:
+                raise UnsupportedError(f"names the variable '{name}' a second time", op)
+            names[name] = _free_name(name, taken)
+            _define(op, names[name])
+        for op in accesses:
+            _access(op, names)
+
+
+_ACCESSES = ("tosa.variable_read", "tosa.variable_write")
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    """The variable's own name, unless a function has it: TOSA's variables are no symbols."""
+    free, number = name, 0
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    taken.add(free)
+    return free
+
+
+def _define(op: Any, name: str) -> None:
+    element = op.attributes["type"].value
+    if not _is_stored(element):
+        raise UnsupportedError(
+            f"has elements of type '{element}'; run convert-tosa-to-storage first", op
+        )
+    shape = [int(extent) for extent in np.array(op.attributes["var_shape"]).reshape(-1)]
+    if any(extent < 0 for extent in shape):
+        raise UnsupportedError(
+            "has a dynamic shape, and a variable is kept between calls in a buffer of one size; "
+            "give it a static shape",
+            op,
+        )
+    with ir.InsertionPoint(op), op.location:
+        type_ = ir.RankedTensorType.get(shape, element)
+        attributes: dict[str, ir.Attribute] = {
+            "sym_name": ir.StringAttr.get(name),
+            "sym_visibility": ir.StringAttr.get("private"),
+            "type": ir.TypeAttr.get(type_),
+            "is_mutable": ir.UnitAttr.get(),
+            "initial_value": _initial_value(op, type_),
+        }
+        Builder().op("util.global", [], None, attributes)
+    op.erase()
+
+
+def _is_stored(element: ir.Type) -> bool:
+    if isinstance(element, ir.IntegerType):
+        return bool(element.is_signless)
+    return isinstance(element, ir.FloatType)
+
+
+def _initial_value(op: Any, type_: Any) -> ir.Attribute:
+    if "initial_value" in op.attributes:
+        value: ir.Attribute = op.attributes["initial_value"]
+        return value
+    element = type_.element_type
+    zero = (
+        ir.IntegerAttr.get(element, 0)
+        if isinstance(element, ir.IntegerType)
+        else ir.FloatAttr.get(element, 0.0)
+    )
+    return ir.DenseElementsAttr.get_splat(type_, zero)
+
+
+def _access(op: Any, names: dict[str, str]) -> None:
+    name = op.attributes["name"].value
+    if name not in names:
+        known = ", ".join(f"'{known}'" for known in names) or "none"
+        raise UnsupportedError(f"names no variable of the module: '{name}'; it has {known}", op)
+    with ir.InsertionPoint(op), op.location:
+        symbol = {"global": ir.FlatSymbolRefAttr.get(names[name])}
+        if op.name == "tosa.variable_write":
+            Builder().op("util.global.store", [op.operands[0]], None, symbol)
+        else:
+            loaded = Builder().op("util.global.load", [], op.results[0].type, symbol)
+            op.results[0].replace_all_uses_with(loaded)
+    op.erase()
