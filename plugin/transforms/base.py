@@ -173,8 +173,29 @@ def make_loops_explicit(operations: list[Any], applies: Callable[[ir.Type], bool
             with translate_errors(UnsupportedError, "cannot write the module as loops"):
                 manager.run(root)
             _put_scalar_bodies(root, bodies)
+            _fill_single_elements(root)
             return True
     return False
+
+
+def _fill_single_elements(root: Any) -> None:
+    """Write the fill of a tensor without axes as ``tensor.from_elements``.
+
+    IREE refuses what becomes of it as a loop nest without loops over a scalar.
+    """
+    for op in walk(root):
+        if op.name != "linalg.generic" or len(op.operands) != 2 or len(op.results) != 1:
+            continue
+        scalar, result = op.operands[0], op.results[0]
+        body = op.regions[0].blocks[0]
+        returned = list(body.operations)[-1].operation.operands[0]
+        if isinstance(scalar.type, ir.ShapedType) or len(result.type.shape):
+            continue
+        if returned == body.arguments[0]:
+            with ir.InsertionPoint(op), op.location:
+                value = Builder().op("tensor.from_elements", [scalar], result.type)
+            result.replace_all_uses_with(value)
+            op.erase()
 
 
 _KEEPS_SCALAR_BODY = frozenset(
