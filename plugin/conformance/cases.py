@@ -84,7 +84,7 @@ class Outcome:
             ``error``: another error of subquant or IREE; ``crash``: the process ended.
         elements: how many elements were compared.
         near_ties: how many of them are the other side of a near tie.
-        to_the_letter: how many of them are what the specification gives to the letter only.
+        other_reading: how many of them are the value of the other reading (see the oracle).
         message: what is wrong.
         seconds: of the case, or its share of a module that holds several.
     """
@@ -95,7 +95,7 @@ class Outcome:
     status: Status
     elements: int = 0
     near_ties: int = 0
-    to_the_letter: int = 0
+    other_reading: int = 0
     message: str = ""
     seconds: float = 0.0
 
@@ -127,7 +127,7 @@ class Comparison:
     """How a result compares with its golden: counts as in `Outcome`, "" if nothing is wrong."""
 
     near_ties: int = 0
-    to_the_letter: int = 0
+    other_reading: int = 0
     message: str = ""
 
 
@@ -138,15 +138,13 @@ def compare(got: Array, golden: Golden) -> Comparison:
         return Comparison(
             message=f"expected shape {value.shape} of {value.dtype}, got {got.shape} of {got.dtype}"
         )
-    ties = literal = 0
+    ties = others = 0
     if golden.neighbour is not None:
         differs = got != value
         is_tie = differs & (got == golden.neighbour)
-        is_literal = (
-            differs & ~is_tie & (got == (value if golden.literal is None else golden.literal))
-        )
-        ties, literal = int(np.count_nonzero(is_tie)), int(np.count_nonzero(is_literal))
-        wrong = differs & ~is_tie & ~is_literal
+        is_other = differs & ~is_tie & (got == (value if golden.other is None else golden.other))
+        ties, others = int(np.count_nonzero(is_tie)), int(np.count_nonzero(is_other))
+        wrong = differs & ~is_tie & ~is_other
     elif golden.bound is not None:
         wide, expected = got.astype(np.float64), value.astype(np.float64)
         with np.errstate(invalid="ignore"):
@@ -161,7 +159,7 @@ def compare(got: Array, golden: Golden) -> Comparison:
         wrong = (left != right) & ~both_nan
     count = int(np.count_nonzero(wrong))
     if not count:
-        return Comparison(ties, literal)
+        return Comparison(ties, others)
     index = tuple(int(i) for i in np.argwhere(wrong)[0])
     text = (
         f"{count} of {value.size} elements differ, the first at {list(index)}: expected "
@@ -171,4 +169,4 @@ def compare(got: Array, golden: Golden) -> Comparison:
         text += f" (before rounding {golden.real[index]:.9g})"
     elif golden.bound is not None:
         text += f" (accepted difference {golden.bound[index]:.3g})"
-    return Comparison(ties, literal, text)
+    return Comparison(ties, others, text)

@@ -84,7 +84,7 @@ def _choose(options: Options) -> list[Case]:
         pattern = re.compile(options.pattern)
     except re.error as error:
         raise UsageError(f"'{options.pattern}' is no regular expression: {error}") from None
-    cases = programs_cases(programs() + random_programs(options.random))
+    cases = programs_cases([*programs(), *random_programs(options.random)])
     if options.stablehlo is not None or options.llvm is not None:
         from .testdata import llvm_cases, stablehlo_cases
 

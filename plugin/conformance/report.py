@@ -5,7 +5,7 @@ JSON (version 1)::
     {"version": 1, "summary": {"llvm-cpu": {"pass": 780, "wrong": 2, ...}, ...},
      "regressions": [...], "newly_passing": [...],
      "results": [{"name": "suite/add/i8-i8-to-i8", "op": "add", "device": "llvm-cpu",
-                  "status": "pass", "elements": 7, "near_ties": 0, "to_the_letter": 0,
+                  "status": "pass", "elements": 7, "near_ties": 0, "other_reading": 0,
                   "message": "", "seconds": 0.1}, ...]}
 
 Expected results (``expected.json``): name to device to status, one line a case.
@@ -161,7 +161,7 @@ def render_table(outcomes: Sequence[Outcome]) -> Any:
             cell = counts.setdefault(key, {}).setdefault(outcome.device, Counter())
             cell[outcome.status] += 1
             cell["near ties"] += outcome.near_ties
-            cell["to the letter"] += outcome.to_the_letter
+            cell["other reading"] += outcome.other_reading
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("operation")
     for device in devices:
@@ -172,7 +172,7 @@ def render_table(outcomes: Sequence[Outcome]) -> Any:
     return table
 
 
-_NOTES = ("near ties", "to the letter")
+_NOTES = ("near ties", "other reading")
 """Counts of elements, beside the counts of cases."""
 
 

@@ -298,7 +298,7 @@ def _judge(case: Case, device: str, results: list[Array], prepared: Prepared) ->
         "wrong" if messages else "pass",
         sum(golden.value.size for golden in prepared.goldens),
         sum(comparison.near_ties for comparison in found),
-        sum(comparison.to_the_letter for comparison in found),
+        sum(comparison.other_reading for comparison in found),
         "; ".join(messages),
     )
 

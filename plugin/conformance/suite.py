@@ -7,6 +7,7 @@ i8 and u8 and a result of type i8b. Every program's inputs have a fixed seed.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from .program import Program
@@ -46,12 +47,13 @@ QUANTIZED_OPERATIONS = tuple(
 """The operations whose tables in StableHLO's specification admit quantized types."""
 
 
-def programs() -> list[Program]:
+@functools.cache
+def programs() -> tuple[Program, ...]:
     """Return the programs of the suite, in order; names are unique."""
-    made = [
+    made = (
         *casts(), *elementwise(), *dots(), *convolutions(), *reductions(), *moves(),
         *solvers(), *legalized(),
-    ]  # fmt: skip
+    )  # fmt: skip
     names = [program.name for program in made]
     assert len(set(names)) == len(names), sorted({n for n in names if names.count(n) > 1})
     return made
