@@ -122,11 +122,15 @@ class CompileOptions:
                 "--iree-hal-local-target-device-backends=llvm-cpu",
                 f"--iree-llvmcpu-target-cpu={self.target_cpu}",
             ]
-        elif self.device_attribute is None:
-            flags += [
-                "--iree-hal-target-device=vulkan",
-                f"--iree-vulkan-target={self.vulkan_target}",
-            ]
+        else:
+            # A command buffer that is recorded once reads and writes the first call's buffers in
+            # later calls too, where a global is loaded and stored.
+            flags.append("--iree-hal-memoization=false")
+            if self.device_attribute is None:
+                flags += [
+                    "--iree-hal-target-device=vulkan",
+                    f"--iree-vulkan-target={self.vulkan_target}",
+                ]
         return [*flags, *self.iree_flags]
 
 
