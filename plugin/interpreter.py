@@ -13,19 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ._mlir import (
-    in_context_of,
-    ir,
-    passmanager,
-    register_upstream_passes,
-    stablehlo,
-    translate_errors,
-)
+from ._mlir import in_context_of, ir
 from .compiler import read_module
-from .dialects.quant import array_of_dense, dense_of_array
 from .errors import SignatureError, UnsupportedError, UsageError
+from .evaluation import Request, evaluate_apart
 from .pipeline import NAMED_PIPELINES, parse_pipeline, run_pipeline
 from .quantization import Array
 from .runtime import array_of_argument, array_of_result
@@ -39,7 +30,6 @@ INTERPRETER_PIPELINE = NAMED_PIPELINES["interpreter"]
 """The passes that prepare a module, as text."""
 
 _EVALUATED = ("func.", "stablehlo.", "chlo.", "quant.", "subquant.")
-_ENTRY = "main"  # what the interpreter evaluates
 
 
 class InterpretedModule:
@@ -94,7 +84,7 @@ class InterpretedFunction:
 
         Raises:
             SignatureError: an argument does not fit.
-            UnsupportedError: the interpreter does not know an operation or a type.
+            UnsupportedError: the interpreter does not know an operation or a type, or crashes.
         """
         inputs = self.signature.inputs
         if len(arguments) != len(inputs):
@@ -106,22 +96,14 @@ class InterpretedFunction:
             _check_interpreted(type_, f"argument {number} of '{self.name}'")
             where = f"argument {number} of '{self.name}'"
             arrays.append(array_of_argument(argument, type_, where, quantized_io))
-        module = ir.Module.parse(str(self._module), self._module.context)
-        with in_context_of(module.operation):
-            _name_entry(module, self.name)
-            elements = [_element(type_) for type_ in inputs]
-            dense = [
-                _dense(array, element) for array, element in zip(arrays, elements, strict=True)
-            ]
-            if any(None in (type_.shape or ()) for type_ in inputs):
-                _refine(module, [attribute.type for attribute in dense])
-            failed = "StableHLO's interpreter does not know an operation or type of the program"
-            with translate_errors(UnsupportedError, failed):
-                try:
-                    results = stablehlo.eval_module(module, dense)
-                except (RuntimeError, ValueError) as error:
-                    raise UnsupportedError(f"{failed}: {error}") from None
-            values = [_array(result) for result in results]
+        request = Request(
+            str(self._module),
+            self.name,
+            tuple(arrays),
+            tuple(_element(type_) for type_ in inputs),
+            any(None in (type_.shape or ()) for type_ in inputs),
+        )
+        values = evaluate_apart(request)
         outputs = self.signature.outputs
         return [
             array_of_result(value, type_, quantized_io)
@@ -136,46 +118,7 @@ def _check_interpreted(type_: ValueType, where: str) -> None:
         )
 
 
-def _name_entry(module: ir.Module, name: str) -> None:
-    """Give the function the name that the interpreter evaluates, and its calls too."""
-    renamed = {name: _ENTRY, _ENTRY: f"{_ENTRY}_of_the_program"} if name != _ENTRY else {}
-    for op in walk(module.operation):
-        for attribute in ("sym_name", "callee"):
-            if attribute in op.attributes and op.name in ("func.func", "func.call"):
-                old = op.attributes[attribute].value
-                if old in renamed:
-                    kind = ir.StringAttr if attribute == "sym_name" else ir.FlatSymbolRefAttr
-                    op.attributes[attribute] = kind.get(renamed[old])
-
-
-def _refine(module: ir.Module, types: Sequence[ir.Type]) -> None:
-    """Give a program of dynamic shapes those of its arguments."""
-    register_upstream_passes()
-    given = ",".join(str(type_) for type_ in types)
-    text = (
-        f"builtin.module(stablehlo-refine-arguments{{types={given}}},stablehlo-refine-shapes,"
-        "func.func(stablehlo-canonicalize-dynamism))"
-    )
-    with translate_errors(UnsupportedError, "the program cannot be given static shapes"):
-        passmanager.PassManager.parse(text).run(module.operation)
-
-
-def _element(type_: ValueType) -> ir.Type:
+def _element(type_: ValueType) -> str:
     if type_.parameters is not None:
-        return ir.IntegerType.get_signless(type_.parameters.storage.width)
-    return ir.Type.parse(type_.element)
-
-
-def _dense(array: Array, element: ir.Type) -> ir.Attribute:
-    if isinstance(element, ir.IntegerType) and element.width == 1:
-        type_ = ir.RankedTensorType.get(list(array.shape), element)
-        bits = [ir.BoolAttr.get(bool(bit)) for bit in array.reshape(-1)]
-        return ir.DenseElementsAttr.get(bits, type_)
-    return dense_of_array(np.asarray(array), element)
-
-
-def _array(attribute: ir.Attribute) -> Array:
-    type_ = attribute.type
-    if str(type_.element_type) == "i1":
-        return np.asarray(np.array(attribute), np.bool_).reshape(list(type_.shape))
-    return array_of_dense(attribute).reshape(list(type_.shape))
+        return f"i{type_.parameters.storage.width}"
+    return type_.element

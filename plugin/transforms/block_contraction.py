@@ -292,7 +292,9 @@ def _padded(op: Any, spatial: Sequence[int]) -> Any:
     low, high, shape = [0] * rank, [0] * rank, [int(n) for n in value.type.shape]
     for axis, (before, after) in zip(spatial, padding, strict=True):
         low[axis], high[axis] = int(before), int(after)
-        shape[axis] += int(before) + int(after)
+        if shape[axis] + low[axis] + high[axis] <= 0:  # cuts all there is, or more
+            low[axis], high[axis] = 0, -shape[axis]
+        shape[axis] += low[axis] + high[axis]
     b, element = Builder(), element_type(value.type)
     zero = dense_of_array(np.zeros((), np.float64), element)
     constant = b.op("stablehlo.constant", [], zero.type, {"value": zero})

@@ -140,10 +140,15 @@ def _cut_unread(op: Any) -> bool:
     spatial = list(numbers.input_spatial_dimensions)
     count = len(spatial)
     ones = [1] * count
-    if integers_of(op, "lhs_dilation", ones) != ones:
-        return False
+    dilates = integers_of(op, "lhs_dilation", ones) != ones
     padding, dilation = padding_of(op, count), integers_of(op, "rhs_dilation", ones)
-    limits, cut = [int(n) for n in value.type.shape], False
+    if dilates:
+        if all(int(result.shape[axis]) != 1 for axis in numbers.output_spatial_dimensions):
+            return False
+        if not isinstance(value.type.element_type, (ir.IntegerType, ir.FloatType)):
+            return False
+        value = _dilate(op, spatial)
+    limits, cut = [int(n) for n in value.type.shape], dilates
     for position, axis in enumerate(spatial):
         window = int(kernel.shape[numbers.kernel_spatial_dimensions[position]])
         if int(result.shape[numbers.output_spatial_dimensions[position]]) != 1:
@@ -172,6 +177,29 @@ def _cut_unread(op: Any) -> bool:
         )
     op.attributes["padding"] = dense_of_array(padding, b.i64)
     return True
+
+
+def _dilate(op: Any, spatial: list[int]) -> Any:
+    """Write a convolution's left dilation as a pad; return the new left operand."""
+    value = op.operands[0]
+    element, shape = value.type.element_type, [int(n) for n in value.type.shape]
+    interior = [0] * len(shape)
+    for axis, step in zip(spatial, integers_of(op, "lhs_dilation", []), strict=True):
+        interior[axis] = step - 1
+        shape[axis] = max((shape[axis] - 1) * step + 1, 0)
+    b, none = Builder(), ir.DenseI64ArrayAttr.get([0] * len(shape))
+    scalar = ir.RankedTensorType.get([], element)
+    zero = ir.DenseElementsAttr.get_splat(scalar, _zero(element))
+    attributes = {
+        "edge_padding_low": none,
+        "edge_padding_high": none,
+        "interior_padding": ir.DenseI64ArrayAttr.get(interior),
+    }
+    operands = [value, b.op("stablehlo.constant", [], scalar, {"value": zero})]
+    type_ = ir.RankedTensorType.get(shape, element, value.type.encoding)
+    op.operands[0] = b.op("stablehlo.pad", operands, type_, attributes)
+    del op.attributes["lhs_dilation"]
+    return op.operands[0]
 
 
 def _widen_depthwise(op: Any) -> bool:

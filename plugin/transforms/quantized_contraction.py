@@ -440,6 +440,8 @@ def _pad(op: Any, value: Any, zero: int) -> tuple[Any, dict[str, ir.Attribute]]:
         if shape[axis] != dynamic:
             inner = max((shape[axis] - 1) * step + 1, 0) if shape[axis] else 0
             shape[axis] = inner + int(before) + int(after)
+            if shape[axis] <= 0:  # cuts all there is, or more: no window fits
+                low[axis], high[axis], shape[axis] = 0, -inner, 0
     b, element = TensorBuilder(value), element_type(value.type)
     constant = b.dense(dense_of_array(np.array(zero, np.int64), element))
     padded = ir.Operation.create(
