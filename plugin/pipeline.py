@@ -183,7 +183,8 @@ def compile_pipeline(
     """
     division = "exact" if target == "vulkan" else "native"
     text = (
-        "verify-quantization,lower-tosa-variables,lower-tosa-rescale,lower-tosa,"
+        "verify-quantization,convert-tosa-to-storage,lower-tosa-variables,lower-tosa-rescale,"
+        "lower-tosa,"
         "canonicalize-reductions,"
         f"legalize-quant-to-math{{division={division}}},"
         f"lower-quant-casts{{rounding={rounding} division={division}}},"

@@ -14,6 +14,7 @@ __all__ = ["PASSES", "load_pass"]
 
 PASSES: dict[str, str] = {
     "verify-quantization": "check quantized types and subquant operations against the RFC's rules",
+    "convert-tosa-to-storage": "give TOSA's quantized and unsigned values signless storage",
     "lower-tosa-variables": "turn variables of TOSA into globals that IREE keeps between calls",
     "lower-tosa-rescale": "write tosa.rescale as integer arithmetic",
     "lower-tosa": "write the rest of TOSA as linalg, tensor, arith and scf",

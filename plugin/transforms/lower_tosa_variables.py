@@ -28,7 +28,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._mlir import ir
-from ..dialects.quant import dense_of_array
 from ..errors import UnsupportedError
 from .base import Builder, ModulePass, walk
 

@@ -1,0 +1,343 @@
+"""``convert-tosa-to-storage``: TOSA computes with the signless integers that store its values.
+
+TOSA's operations are defined on integers, with zero points as operands: a quantized type on them
+says what the integers stand for, and an unsigned type (``ui8``) how ``tosa.rescale`` reads them.
+Upstream's lowerings take neither. This pass gives TOSA's values the signless storage type, with
+``quant.scast`` where another dialect gives or takes a quantized one, and refuses an operation whose
+result would not be what its types say:
+
+* operations that move data need one and the same per-tensor type;
+* operations that compare (``clamp``, ``maximum``, ``max_pool2d``) too, and signed storage;
+* operations with zero points need those of their types, and signed storage; ``tosa.rescale`` takes
+  unsigned storage where its flags say so;
+* ``tosa.table`` is a map of storage values;
+* every other operation would compute with storage values as if they were the real ones.
+
+Before::
+
+    func.func @f(%x: tensor<4x!quant.uniform<i8:f32, 0.5>>) -> tensor<4xui8> {
+      %0 = tosa.rescale %x, ... {output_unsigned = true, ...}
+             : (tensor<4x!quant.uniform<i8:f32, 0.5>>, ...) -> tensor<4xui8>
+
+After::
+
+    func.func @f(%x: tensor<4x!quant.uniform<i8:f32, 0.5>>) -> tensor<4xi8>
+        attributes {subquant.function_type = (...) -> tensor<4xui8>} {
+      %s = quant.scast %x : tensor<4x!quant.uniform<i8:f32, 0.5>> to tensor<4xi8>
+      %0 = tosa.rescale %s, ... : (tensor<4xi8>, ...) -> tensor<4xi8>
+
+Source: TOSA specification, "Quantization" and the operations' argument tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._mlir import ir
+from ..dialects.quant import (
+    array_of_dense,
+    dense_of_array,
+    element_type,
+    is_quantized,
+    parameters_of,
+    storage_mlir_type,
+)
+from ..errors import UnsupportedError
+from ..quantization import QuantizationParameters
+from .base import Builder, ModulePass, TypePredicate, record_signature, walk
+from .retyping import with_element
+
+__all__ = ["ConvertTosaToStorage"]
+
+_CASTS = ("builtin.unrealized_conversion_cast",)
+_MOVES = frozenset(
+    f"tosa.{name}"
+    for name in [
+        "concat",
+        "cond_if",
+        "const",
+        "gather",
+        "identity",
+        "reshape",
+        "reverse",
+        "scatter",
+        "select",
+        "slice",
+        "tile",
+        "transpose",
+        "variable",
+        "variable_read",
+        "variable_write",
+        "while_loop",
+        "yield",
+    ]
+)
+_COMPARES = frozenset(
+    f"tosa.{name}"
+    for name in [
+        "argmax",
+        "clamp",
+        "equal",
+        "greater",
+        "greater_equal",
+        "max_pool2d",
+        "maximum",
+        "minimum",
+        "reduce_max",
+        "reduce_min",
+    ]
+)
+_ZERO_POINTS: dict[str, dict[int, int]] = {
+    "tosa.avg_pool2d": {1: 0, 2: -1},
+    "tosa.conv2d": {3: 0, 4: 1},
+    "tosa.conv3d": {3: 0, 4: 1},
+    "tosa.depthwise_conv2d": {3: 0, 4: 1},
+    "tosa.matmul": {2: 0, 3: 1},
+    "tosa.negate": {1: 0, 2: -1},
+    "tosa.rescale": {3: 0, 4: -1},
+    "tosa.transpose_conv2d": {3: 0, 4: 1},
+}
+"""The operands that are zero points, and of which operand (-1: the result)."""
+_KEEPS_SCALE = ("tosa.avg_pool2d", "tosa.negate")
+_CARRIES_UNSIGNED = ("builtin.", "cf.", "func.", "scf.", "tosa.")
+
+
+@dataclass(frozen=True)
+class ConvertTosaToStorage(ModulePass):
+    """Give the values of TOSA operations their signless storage type."""
+
+    name: ClassVar[str] = "convert-tosa-to-storage"
+
+    def run(self, module: ir.Operation) -> None:
+        """Convert `module`, if it has an operation of TOSA.
+
+        Raises:
+            UnsupportedError: an operation whose result would not be what its types say.
+        """
+        operations = walk(module)
+        tosa = [op for op in operations if op.name.startswith("tosa.") or op.name in _CASTS]
+        if not any(op.name.startswith("tosa.") for op in tosa):
+            return
+        special = TypePredicate(_is_special)
+        for op in tosa:
+            if any(special(value.type) for value in (*op.operands, *op.results)):
+                _check(op)
+        for op in tosa:
+            if op.name == "tosa.variable":
+                _convert_variable(op)
+            with op.location:
+                _convert_quantized(op)
+        _convert_unsigned(operations)
+
+
+# -- what the types say ---------------------------------------------------------------------------
+
+
+def _is_special(type_: ir.Type) -> bool:
+    return is_quantized(type_) or _is_unsigned(type_)
+
+
+def _is_unsigned(type_: ir.Type) -> bool:
+    element = element_type(type_)
+    return isinstance(element, ir.IntegerType) and not element.is_signless
+
+
+def _check(op: Any) -> None:
+    values = [*op.operands, *op.results]
+    found = [parameters_of(value.type, op) for value in values]
+    if op.name in _CASTS or op.name == "tosa.table":
+        return
+    if op.name in _MOVES or op.name in _COMPARES:
+        _check_same(op, [parameters for parameters in found if parameters is not None])
+    if op.name in _COMPARES or (op.name in _ZERO_POINTS and op.name != "tosa.rescale"):
+        for value, parameters in zip(values, found, strict=True):
+            if _is_unsigned(value.type) or (parameters and not parameters.storage.signed):
+                raise UnsupportedError(
+                    f"computes with the unsigned storage of '{value.type}', and TOSA's integers "
+                    "are signed; rescale it to signed storage first (input_unsigned)",
+                    op,
+                )
+    if op.name in _ZERO_POINTS:
+        _check_zero_points(op)
+    elif op.name not in _MOVES and op.name not in _COMPARES:
+        type_ = next(value.type for value in values if _is_special(value.type))
+        raise UnsupportedError(
+            f"computes with the storage of '{type_}' as if it were the value it stands for; "
+            "rescale its operands to i32 first (tosa.rescale)",
+            op,
+        )
+
+
+def _check_same(op: Any, found: list[QuantizationParameters]) -> None:
+    trivial = ("tosa.const", "tosa.identity", "tosa.variable_read", "tosa.variable_write")
+    for parameters in found:
+        if parameters.granularity != "per-tensor" and op.name not in trivial:
+            raise UnsupportedError(
+                f"may move elements to other blocks of a {parameters.granularity} type, whose "
+                "scales stay where they are; use a per-tensor type",
+                op,
+            )
+        if str(parameters) != str(found[0]):
+            raise UnsupportedError(
+                f"has values with different quantization parameters, {found[0]} and {parameters}; "
+                "rescale one of them first (tosa.rescale)",
+                op,
+            )
+
+
+def _check_zero_points(op: Any) -> None:
+    roles = _ZERO_POINTS[op.name]
+    for position, of in roles.items():
+        value = op.results[0] if of < 0 else op.operands[of]
+        side = "output" if of < 0 else "input"
+        parameters = parameters_of(value.type, op)
+        unsigned = _is_unsigned(value.type) or bool(parameters and not parameters.storage.signed)
+        if op.name == "tosa.rescale" and _is_special(value.type):
+            flag = op.attributes[f"{side}_unsigned"].value
+            if flag != unsigned:
+                raise UnsupportedError(
+                    f"says {side}_unsigned = {str(flag).lower()}, and the storage of "
+                    f"'{value.type}' is {'un' if unsigned else ''}signed; make them agree",
+                    op,
+                )
+        if parameters is None:
+            continue
+        given = _zero_point(op.operands[position], unsigned)
+        wanted = np.unique(parameters.zero_points)
+        if given is None or wanted.size != 1 or int(wanted[0]) != given:
+            raise UnsupportedError(
+                f"has the zero point {'of a variable' if given is None else given} for a value of "
+                f"type '{value.type}'; expected the constant {', '.join(map(str, wanted))}",
+                op,
+            )
+    source, result = (parameters_of(v.type, op) for v in (op.operands[0], op.results[0]))
+    if op.name in _KEEPS_SCALE and source and result and np.any(source.scales != result.scales):
+        raise UnsupportedError(
+            f"has an input of scale {source.scales} and a result of scale {result.scales}; expected "
+            "one scale, and tosa.rescale for the change",
+            op,
+        )
+
+
+def _zero_point(value: Any, unsigned: bool) -> int | None:
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name != "tosa.const":
+        return None
+    number = int(array_of_dense(owner.operation.attributes["values"])[0])
+    return number & ((1 << element_type(value.type).width) - 1) if unsigned else number
+
+
+# -- conversion -----------------------------------------------------------------------------------
+
+
+def _convert_quantized(op: Any) -> None:
+    b = Builder()
+    for number, operand in enumerate(op.operands):
+        if is_quantized(operand.type):
+            with ir.InsertionPoint(op):
+                storage = b.op("quant.scast", [operand], _storage_type(operand.type, op))
+            op.operands[number] = storage
+    for argument in (a for region in op.regions for block in region for a in block.arguments):
+        if is_quantized(argument.type):
+            with ir.InsertionPoint.at_block_begin(argument.owner):
+                _convert_value(b, argument, op)
+    for result in op.results:
+        if is_quantized(result.type):
+            with ir.InsertionPoint.after(op):
+                _convert_value(b, result, op)
+
+
+def _convert_value(b: Builder, value: Any, op: Any) -> None:
+    """Give a value its storage type; its users take a cast back, until they are converted too."""
+    old = value.type
+    uses = [(use.owner, use.operand_number) for use in value.uses]
+    value.set_type(_storage_type(old, op))
+    if uses:
+        quantized = b.op("quant.scast", [value], old)
+        for owner, number in uses:
+            owner.operands[number] = quantized
+
+
+def _storage_type(type_: ir.Type, op: Any) -> ir.Type:
+    parameters = parameters_of(type_, op)
+    assert parameters is not None  # callers ask only for quantized types
+    if not isinstance(type_, ir.RankedTensorType):
+        raise UnsupportedError(f"has the type '{type_}'; expected a ranked tensor", op)
+    return with_element(type_, storage_mlir_type(parameters.storage))
+
+
+def _convert_variable(op: Any) -> None:
+    """A variable of a quantized type without a first value starts at what stands for 0."""
+    type_ = op.attributes["type"].value
+    parameters = parameters_of(type_, op)
+    if parameters is None:
+        return
+    with op.location:
+        storage = storage_mlir_type(parameters.storage)
+        op.attributes["type"] = ir.TypeAttr.get(storage)
+        zero_points = np.unique(parameters.zero_points)
+        if "initial_value" not in op.attributes and zero_points.size == 1:
+            shape = [int(extent) for extent in np.array(op.attributes["var_shape"]).reshape(-1)]
+            if all(extent >= 0 for extent in shape):
+                values = np.full(shape, int(zero_points[0]))
+                op.attributes["initial_value"] = dense_of_array(values, storage)
+
+
+def _convert_unsigned(operations: list[Any]) -> None:
+    unsigned = TypePredicate(_is_unsigned)
+    for op in operations:
+        _convert_unsigned_attributes(op)
+        for value in unsigned.values_of(op):
+            _check_carries(op, value.type)
+            for use in value.uses:
+                _check_carries(use.owner.operation, value.type)
+    for op in operations:
+        with op.location:
+            for value in unsigned.values_of(op):
+                value.set_type(_signless(value.type))
+
+
+def _check_carries(op: Any, type_: ir.Type) -> None:
+    if not op.name.startswith(_CARRIES_UNSIGNED):
+        raise UnsupportedError(
+            f"has a value of type '{type_}' in a module with TOSA operations, which hold it as a "
+            "signless integer; put the two in modules of their own",
+            op,
+        )
+
+
+def _convert_unsigned_attributes(op: Any) -> None:
+    if op.name == "func.func":
+        type_ = op.attributes["function_type"].value
+        converted = ir.FunctionType.get(
+            [*_all_signless(type_.inputs)], [*_all_signless(type_.results)]
+        )
+        if converted != type_:
+            record_signature(op)
+            op.attributes["function_type"] = ir.TypeAttr.get(converted)
+    elif op.name == "tosa.variable" and _is_unsigned(op.attributes["type"].value):
+        op.attributes["type"] = ir.TypeAttr.get(_signless(op.attributes["type"].value))
+    names = {"tosa.const": "values", "tosa.variable": "initial_value"}
+    name = names.get(op.name)
+    if name and name in op.attributes and _is_unsigned(op.attributes[name].type):
+        dense = op.attributes[name]
+        with op.location:
+            signless = _signless(element_type(dense.type))
+            op.attributes[name] = dense_of_array(array_of_dense(dense), signless)
+
+
+def _all_signless(types: Any) -> Iterator[ir.Type]:
+    return (_signless(type_) if _is_unsigned(type_) else type_ for type_ in types)
+
+
+def _signless(type_: ir.Type) -> ir.Type:
+    element = ir.IntegerType.get_signless(element_type(type_).width)
+    if isinstance(type_, ir.RankedTensorType):
+        return with_element(type_, element)
+    if isinstance(type_, ir.UnrankedTensorType):
+        return ir.UnrankedTensorType.get(element)
+    return element
