@@ -35,6 +35,7 @@ NEVER_FAILS = {
     "isolate-window-operands",
     "legalize-qdq-to-quantized-op",
     "legalize-quantized-op-to-qdq",
+    "quant-legalize-to-tosa-rescale",
 }
 
 _RUN = re.compile(r"^\s*//\s*RUN:\s*(.*?)\s*$", re.MULTILINE)

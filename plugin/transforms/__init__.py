@@ -32,6 +32,8 @@ PASSES: dict[str, str] = {
     "expand-sign-extension": "write sign extension so that IREE's SPIR-V backend keeps the sign",
     "isolate-window-operands": "keep casts out of convolution and pooling dispatches (Vulkan)",
     "check-hand-off": "fail if anything quantized is left, and record signatures for the runtime",
+    "quant-legalize-to-tosa-rescale": "write quantized elementwise StableHLO with tosa.rescale",
+    "tosa-rescale-legalize-to-stablehlo": "write tosa.rescale as StableHLO's integer operations",
 }
 """Pass name to its one-line description, in the order of a compilation."""
 

@@ -1,0 +1,226 @@
+"""``tosa.rescale``: what its operands and attributes say, and how to write one.
+
+The bindings have no operation classes for TOSA, so operations are known by name. A rescale is
+
+    y = clamp(apply_scale(x - input_zp, multiplier[c], shift[c]) + output_zp)
+
+with ``c`` the index along the last axis (``per_channel``) or 0. Multipliers are i32 with
+``scale32 = true``, else i16; the zero points have the width of the tensors, and the flags
+``input_unsigned`` and ``output_unsigned`` say how the bits of tensors and zero points are read.
+
+Source: TOSA specification 1.0, ``RESCALE``, and the verifier of upstream's ``tosa.rescale``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._mlir import ir
+from ..errors import UnsupportedError, VerificationError
+from ..fixed_point import MAX_SHIFT, FixedPointRounding
+from ..quantization import Array, StorageType
+from ..transforms.base import Builder
+from .quant import array_of_dense, dense_of_array, element_type, parameters_of
+
+__all__ = ["MIN_SHIFT", "ROUNDING_MODES", "RescaleTensor", "RescaleView", "create_rescale"]
+
+MIN_SHIFT = 2
+"""The least shift that TOSA allows; upstream's verifier does not look."""
+
+ROUNDING_MODES: dict[str, FixedPointRounding] = {
+    "SINGLE_ROUND": "tosa-single-round",
+    "INEXACT_ROUND": "tosa-inexact-round",
+    "DOUBLE_ROUND": "tosa-double-round",
+}
+"""The roundings of `subquant.fixed_point`, by the name that TOSA gives them."""
+
+_CONSTANTS = {"tosa.const": "values", "stablehlo.constant": "value", "arith.constant": "value"}
+
+
+def constant_of(value: Any) -> Array | None:
+    """Return the elements of a constant tensor, integers as signed; None for another value."""
+    if isinstance(value.owner, ir.Block):
+        return None
+    owner = value.owner.operation
+    attribute = owner.attributes[_CONSTANTS[owner.name]] if owner.name in _CONSTANTS else None
+    return array_of_dense(attribute) if isinstance(attribute, ir.DenseElementsAttr) else None
+
+
+@dataclass(frozen=True)
+class RescaleTensor:
+    """The input or the output of a rescale, as its bits are read.
+
+    Args:
+        type: the tensor type.
+        storage: width, sign and range of the integers. A quantized type says its own sign and
+            range; for other types the flag of the operation or an unsigned type does.
+        is_quantized: whether the elements are of a quantized type.
+    """
+
+    type: Any
+    storage: StorageType
+    is_quantized: bool
+
+    @staticmethod
+    def of(value: Any, flag: bool, op: Any) -> RescaleTensor:
+        """Read a value's type.
+
+        Raises:
+            UnsupportedError: a type that is not a ranked tensor of integers of 2 to 32 bits, plain
+                or quantized.
+        """
+        type_ = value.type
+        if not isinstance(type_, ir.RankedTensorType):
+            raise UnsupportedError(f"has a value of type '{type_}'; expected a ranked tensor", op)
+        parameters = parameters_of(type_, op)
+        if parameters is not None:
+            return RescaleTensor(type_, parameters.storage, True)
+        element = element_type(type_)
+        if not isinstance(element, ir.IntegerType) or not 2 <= element.width <= 32:
+            raise UnsupportedError(
+                f"has elements of type '{element}', expected integers of 2 to 32 bits; "
+                "StableHLO has none between 32 and 64",
+                op,
+            )
+        signed = not (flag or element.is_unsigned)
+        return RescaleTensor(type_, StorageType(element.width, signed), False)
+
+    @property
+    def is_unsigned_type(self) -> bool:
+        """True for ``ui8`` and the like, whose conversions StableHLO reads as unsigned."""
+        element = element_type(self.type)
+        return isinstance(element, ir.IntegerType) and bool(element.is_unsigned)
+
+
+@dataclass(frozen=True)
+class RescaleView:
+    """A ``tosa.rescale`` read.
+
+    Attributes:
+        multiplier, shift: integer arrays of shape () or with one dimension for each axis (1 but
+            for the last), or the operands where they are not constants.
+        input_zero_point, output_zero_point: numbers, or operands.
+        rounding: of `subquant.fixed_point`.
+        scale32: whether multipliers have 31 bits and not 15.
+    """
+
+    source: RescaleTensor
+    result: RescaleTensor
+    multiplier: Any
+    shift: Any
+    input_zero_point: Any
+    output_zero_point: Any
+    rounding: FixedPointRounding
+    scale32: bool
+    per_channel: bool
+
+    @staticmethod
+    def of(op: Any) -> RescaleView:
+        """Read an operation.
+
+        Raises:
+            UnsupportedError: types that `RescaleTensor` refuses.
+            VerificationError: a constant multiplier or shift that TOSA does not define.
+        """
+        flags = {
+            name: bool(op.attributes[name].value)
+            for name in ("scale32", "per_channel", "input_unsigned", "output_unsigned")
+        }
+        source = RescaleTensor.of(op.operands[0], flags["input_unsigned"], op)
+        result = RescaleTensor.of(op.results[0], flags["output_unsigned"], op)
+        rank = len(source.type.shape)
+        multiplier = _parameter(op.operands[1], rank)
+        shift = _parameter(op.operands[2], rank)
+        _check_range(multiplier, 0, (1 << 31) - 1, "multiplier", op)
+        _check_range(shift, 0, MAX_SHIFT, "shift", op)
+        mode = str(op.attributes["rounding_mode"]).partition("<")[2].rstrip(">")
+        rounding = ROUNDING_MODES[mode]
+        if not flags["scale32"]:
+            rounding = "tosa-single-round"  # TOSA has no other with multipliers of 15 bits
+        return RescaleView(
+            source,
+            result,
+            multiplier,
+            shift,
+            _zero_point(op.operands[3], source.storage),
+            _zero_point(op.operands[4], result.storage),
+            rounding,
+            flags["scale32"],
+            flags["per_channel"],
+        )
+
+
+def _parameter(value: Any, rank: int) -> Any:
+    constant = constant_of(value)
+    if constant is None:
+        return value
+    if constant.size == 1:
+        return constant.reshape(())
+    return constant.reshape([1] * (rank - 1) + [constant.size])
+
+
+def _zero_point(value: Any, storage: StorageType) -> Any:
+    constant = constant_of(value)
+    if constant is None:
+        return value
+    number = int(constant.reshape(-1)[0])
+    return number if storage.signed else number & ((1 << storage.width) - 1)
+
+
+def _check_range(parameter: Any, low: int, high: int, what: str, op: Any) -> None:
+    if isinstance(parameter, np.ndarray):
+        wrong = parameter[(parameter < low) | (parameter > high)]
+        if wrong.size:
+            raise VerificationError(
+                f"has a {what} of {int(wrong[0])}, expected {low} to {high}", op
+            )
+
+
+def create_rescale(
+    b: Builder,
+    value: Any,
+    result_type: ir.Type,
+    scale: tuple[Array, Array],
+    zero_points: tuple[int, int] = (0, 0),
+    *,
+    mode: str = "SINGLE_ROUND",
+    scale32: bool = True,
+    unsigned: tuple[bool, bool] = (False, False),
+) -> Any:
+    """Create a ``tosa.rescale`` and its constants; return its result.
+
+    Args:
+        b: the builder.
+        value: the tensor to rescale.
+        result_type: the type of the result, of the same shape.
+        scale: multipliers and shifts: of shape (), or (n,) for the n channels of the last axis.
+        zero_points: of the input and of the output.
+        mode: a key of `ROUNDING_MODES`.
+        scale32: whether multipliers have 31 bits and not 15.
+        unsigned: how input and output are read.
+    """
+    multipliers, shifts = (np.asarray(array) for array in scale)
+    i8 = ir.IntegerType.get_signless(8)
+    width = ir.IntegerType.get_signless(32 if scale32 else 16)
+    operands = [value, _constant(b, multipliers, width), _constant(b, shifts, i8)]
+    for type_, zero_point in zip((value.type, result_type), zero_points, strict=True):
+        parameters = parameters_of(type_)
+        bits = parameters.storage.width if parameters else element_type(type_).width
+        storage = ir.IntegerType.get_signless(bits)
+        operands.append(_constant(b, np.array(zero_point), storage))
+    attributes: dict[str, ir.Attribute] = {
+        "scale32": ir.BoolAttr.get(scale32),
+        "rounding_mode": ir.Attribute.parse(f"#tosa.rounding_mode<{mode}>"),
+        "per_channel": ir.BoolAttr.get(multipliers.ndim == 1),
+        "input_unsigned": ir.BoolAttr.get(unsigned[0]),
+        "output_unsigned": ir.BoolAttr.get(unsigned[1]),
+    }
+    return Builder.op(b, "tosa.rescale", operands, result_type, attributes)
+
+
+def _constant(b: Builder, numbers: Array, element: ir.Type) -> Any:
+    attribute = dense_of_array(numbers.reshape(-1), element)
+    return Builder.op(b, "tosa.const", [], attribute.type, {"values": attribute})

@@ -1,0 +1,469 @@
+"""``quant-legalize-to-tosa-rescale``: quantized elementwise StableHLO as rescales and integers.
+
+Each operand is rescaled to 32-bit integers of a scale that suits the operation, the integer
+StableHLO operation follows, and its result is rescaled to the result's parameters. With ``d = q -
+zero point``, scales ``s1``, ``s2`` of the operands and ``s`` of the result, and ``h`` bits of
+headroom:
+
+| operation | operands are rescaled by | the result by |
+|---|---|---|
+| abs | 1 | ``s1 / s`` |
+| add, subtract | ``2**h s1 / M`` and ``2**h s2 / M``, ``M = 2 max(s1, s2)`` | ``M / s / 2**h`` |
+| maximum, minimum | ``2**h s1 / M`` and ``2**h s2 / M``, ``M = max(s1, s2)`` | ``M / s / 2**h`` |
+| compare | as maximum | |
+| multiply | 1 and 1 | ``s1 * s2 / s`` |
+| divide | ``2**h`` and 1 | ``s1 / (s2 * s) / 2**h`` |
+
+``h`` is 20, or what 32 bits leave (15 for 16-bit operands); 12 with multipliers of 15 bits, whose
+shift could not be TOSA's least otherwise. For divide it is as much as 32 bits leave.
+
+Accuracy. An operand's rounding is half of one intermediate step, which is ``2**-h`` of the greater
+scale; a multiplier is right to ``2**-31`` of itself (``2**-15``). The sum of these errors, in steps
+of the result, and the half step of the last rounding bound the distance from the exact result: a
+result is at most one step away from the correctly rounded one, except where scales or a 32-bit
+storage leave less headroom; ``explain=true`` reports the bound for such operations.
+
+* A product of more than 32 bits is taken in 64 and shifted right, as far as the result's range
+  allows to saturate what is left; the shift is made up for in the multiplier.
+* Division by zero saturates with the sign of the dividend, ``0 / 0`` gives the storage value 0 (as
+  a NaN does), and nothing is divided by zero.
+* TOSA has zero points for 8 bits (and 32768 for unsigned 16), one a tensor, integers of 8, 16 and
+  32 bits, and no ranges. Where the types need more, differences, zero points and clamps are
+  StableHLO operations, and the rescale is from 32 bits to 32.
+* Scales along an axis become a ``per_channel`` rescale, between transpositions if the axis is not
+  the last one.
+
+Left alone, as by the C++ pass of this purpose: other operations (``explain=true`` says why for
+quantized ones), also operations in the bodies of reductions. The C++ pass has ``s1 * s2 / s`` for
+divide, and divides integers without headroom; that is wrong.
+
+Options: ``rounding``: ``single``, ``double`` or ``inexact``; ``scale32``: multipliers of 31 bits,
+or of 15 (which have no double rounding); ``types=quantized``: rescales take and give values of
+quantized types where TOSA's verifier accepts them, as the C++ pass writes them, and not storage,
+which IREE needs; ``explain``.
+
+Before::
+
+    %r = stablehlo.add %x, %y : (tensor<4x!q1>, tensor<4x!q2>) -> tensor<4x!q3>
+
+After::
+
+    %a = tosa.rescale %xs, %m1, %k1, %z1, %zero {...} : (tensor<4xi8>, ...) -> tensor<4xi32>
+    %b = tosa.rescale %ys, %m2, %k2, %z2, %zero {...} : (tensor<4xi8>, ...) -> tensor<4xi32>
+    %c = stablehlo.add %a, %b : tensor<4xi32>
+    %rs = tosa.rescale %c, %m3, %k3, %zero, %z3 {...} : (tensor<4xi32>, ...) -> tensor<4xi8>
+
+Sources: TOSA specification 1.0, ``RESCALE``; StableHLO documentation, "Quantization", section on
+TOSA; StableHLO specification for what each operation means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .._mlir import ir
+from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
+from ..dialects.tosa import MIN_SHIFT, create_rescale
+from ..errors import Remark, UsageError
+from ..fixed_point import multiplier_and_shift
+from ..quantization import Array, QuantizationParameters, StorageType
+from .base import Builder, ModulePass, NoMatch, walk
+from .quantized_values import Operand, as_quantized, scale_grid, stored, zero_point_grid
+from .requantization import resize
+from .retyping import with_element
+from .tensor_builder import TensorBuilder
+
+__all__ = ["QuantLegalizeToTosaRescale"]
+
+_MODES = {"single": "SINGLE_ROUND", "double": "DOUBLE_ROUND", "inexact": "INEXACT_ROUND"}
+_HEADROOM = {31: 20, 15: 12}
+_I32_MAX = (1 << 31) - 1
+_EQ, _SLT, _SGT = 0, 2, 4  # arith.cmpi predicates
+
+_ADDITIVE = ("stablehlo.add", "stablehlo.subtract")
+_EXTREMA = ("stablehlo.maximum", "stablehlo.minimum")
+_OPERATIONS = (
+    *_ADDITIVE,
+    *_EXTREMA,
+    "stablehlo.abs",
+    "stablehlo.compare",
+    "stablehlo.divide",
+    "stablehlo.multiply",
+)
+_PLAIN_PARENTS = frozenset(
+    ("builtin.module", "func.func", "stablehlo.case", "stablehlo.if", "stablehlo.while")
+)
+
+
+@dataclass(frozen=True)
+class QuantLegalizeToTosaRescale(ModulePass):
+    """Write quantized elementwise operations as ``tosa.rescale`` and integer operations.
+
+    Args:
+        rounding: ``single``, ``double`` or ``inexact``.
+        scale32: whether multipliers have 31 bits and not 15.
+        types: ``storage`` or ``quantized``: what rescales take and give.
+        explain: return a remark on each quantized operation that is left alone, and on each whose
+            result may be more than one step from the exact one.
+    """
+
+    name: ClassVar[str] = "quant-legalize-to-tosa-rescale"
+
+    rounding: str = "single"
+    scale32: bool = True
+    types: str = "storage"
+    explain: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rounding not in _MODES:
+            raise UsageError(f"expected a rounding of {', '.join(_MODES)}, got '{self.rounding}'")
+        if self.types not in ("storage", "quantized"):
+            raise UsageError(f"expected types of storage or quantized, got '{self.types}'")
+        if self.rounding == "double" and not self.scale32:
+            raise UsageError("TOSA has no double rounding with scale32=false; use rounding=single")
+
+    def run(self, module: ir.Operation) -> Sequence[Remark]:
+        """Rewrite `module`; never fails."""
+        remarks = []
+        for op in walk(module):
+            if not any(is_quantized(value.type) for value in op.operands):
+                continue
+            if not op.name.startswith("stablehlo."):
+                continue
+            with op.location, ir.InsertionPoint(op):
+                outcome = _Elementwise(op, self).rewrite()
+            if isinstance(outcome, NoMatch):
+                remarks.append(Remark.about(op, f"is left alone: {outcome.reason}"))
+                continue
+            if outcome.bound > 1:
+                remarks.append(
+                    Remark.about(
+                        op,
+                        f"may differ from the exact result by up to {float(outcome.bound):.3g} "
+                        "steps: 32 bits leave no more headroom for these scales",
+                    )
+                )
+            op.results[0].replace_all_uses_with(outcome.value)
+            op.erase()
+        return remarks if self.explain else []
+
+
+# -- one operation --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Rewritten:
+    """The value that takes the operation's place, and its distance from the exact one in steps."""
+
+    value: Any
+    bound: Fraction = Fraction(0)
+
+
+class _Elementwise:
+    """The rewriting of one operation: decided first, then built.
+
+    `Operand` is used for what it knows of the parameters; values are made when all is decided.
+    """
+
+    def __init__(self, op: Any, options: QuantLegalizeToTosaRescale) -> None:
+        self.op = op
+        self.types = options.types
+        self.mode = _MODES[options.rounding]
+        self.bits = 31 if options.scale32 else 15
+        self.rounding_error = Fraction(3, 4) if options.rounding == "double" else Fraction(1, 2)
+        self.b: TensorBuilder
+
+    def rewrite(self) -> _Rewritten | NoMatch:
+        op = self.op
+        if op.name not in _OPERATIONS:
+            return NoMatch("it is not one that this pass rescales")
+        if op.parent.operation.name not in _PLAIN_PARENTS:
+            return NoMatch(f"it is in the body of '{op.parent.operation.name}'")
+        parameters = [parameters_of(value.type, op) for value in op.operands]
+        target = parameters_of(op.results[0].type, op)
+        is_compare = op.name == "stablehlo.compare"
+        if None in parameters or (target is None and not is_compare):
+            return NoMatch("it has operands or a result that are not quantized")
+        inputs = [
+            Operand(value, found)
+            for value, found in zip(op.operands, parameters, strict=True)
+            if found is not None
+        ]
+        axes = {found.axes for found in (*parameters, target) if found is not None and found.axes}
+        if len(axes) > 1:
+            return NoMatch("its types are quantized along different axes")
+        for side in (*inputs, *([Operand(op.results[0], target)] if target else [])):
+            if side.bound > _I32_MAX and not _has_rescale(side.parameters):
+                return NoMatch(
+                    f"'{element_type(side.value.type)}' less its zero point needs more than 32 bits"
+                )
+        plan = self._plan(inputs, target)
+        if isinstance(plan, NoMatch):
+            return plan
+        return self._build(inputs, plan, target)
+
+    # -- deciding ---------------------------------------------------------------------------------
+
+    def _plan(
+        self, inputs: list[Operand], target: QuantizationParameters | None
+    ) -> _Plan | NoMatch:
+        """Decide the factors of the rescales."""
+        name, bounds = self.op.name, [side.bound for side in inputs]
+        scales: list[Any] = [side.scales() for side in inputs]
+        wanted: Any = 1 if target is None else scale_grid(target, inputs[0].rank)
+        drop = 0
+        if name == "stablehlo.abs":
+            h = self._headroom(bounds[0], 0)
+            factors, result = [_power(h)], scales[0] / wanted / _power(h)
+            greatest, roundings = bounds[0] * _power(h), int(h < 0)
+        elif name == "stablehlo.multiply":
+            factors, result = [_power(0), _power(0)], scales[0] * scales[1] / wanted
+            greatest = Fraction(bounds[0] * bounds[1])
+            drop, roundings = self._dropped_bits(greatest, result, target), 0
+            result = result * _power(drop)
+            greatest = min(greatest / _power(drop), Fraction(_I32_MAX))
+        elif name == "stablehlo.divide":
+            h = self._headroom(bounds[0], 28 if self.bits == 31 else 12)
+            factors = [_power(h), _power(0)]
+            result = scales[0] / (scales[1] * wanted) / _power(h)
+            greatest, roundings = bounds[0] * _power(h), 2
+        else:
+            unit = np.maximum(scales[0], scales[1])
+            unit = unit * 2 if name in _ADDITIVE else unit
+            h = self._headroom(max(bounds), _HEADROOM[self.bits])
+            factors = [scale / unit * _power(h) for scale in scales]
+            result = unit / wanted / _power(h)
+            greatest, roundings = max(bounds) * _power(h), 2
+        plan = _Plan([np.asarray(f, object) for f in factors], np.asarray(result, object), drop)
+        for factor in (*plan.factors, *([plan.result] if target else [])):
+            if (multiplier_and_shift(factor, self.bits)[1] < MIN_SHIFT).any():
+                return NoMatch(
+                    f"a factor of {float(max(factor.reshape(-1))):.3g} between its scales is more "
+                    f"than a multiplier of {self.bits} bits and a shift of {MIN_SHIFT} can be"
+                )
+        if target is not None:
+            plan.bound = self._bound(plan, greatest, roundings, target)
+        return plan
+
+    def _headroom(self, bound: int, most: int) -> int:
+        """The greatest exponent, up to `most`, with which a difference stays below 2**31."""
+        h = most
+        while bound * _power(h) + 2 >= 1 << 31:
+            h -= 1
+        return h
+
+    def _dropped_bits(self, greatest: Fraction, factor: Any, target: Any) -> int:
+        """The bits to drop from a product, so that what is above 31 bits saturates the result."""
+        span = _span(target)
+        least = min(np.asarray(factor, object).reshape(-1))
+        drop = 0
+        while greatest / _power(drop) > _I32_MAX and least * _power(drop) * _I32_MAX < span:
+            drop += 1
+        return drop
+
+    def _bound(
+        self, plan: _Plan, greatest: Fraction, roundings: int, target: QuantizationParameters
+    ) -> Fraction:
+        """The greatest distance from the exact result, in steps of the result."""
+        unit = max(plan.result.reshape(-1))
+        relative = Fraction(1, 1 << self.bits)
+        inner = roundings * (self.rounding_error + greatest * relative)
+        inner += Fraction(1, 2) if plan.drop else 0
+        outer = min(greatest * unit, Fraction(_span(target))) * relative
+        return Fraction(unit * inner + outer + self.rounding_error)
+
+    # -- building ---------------------------------------------------------------------------------
+
+    def _build(
+        self, inputs: list[Operand], plan: _Plan, target: QuantizationParameters | None
+    ) -> _Rewritten:
+        op = self.op
+        values = [
+            self._rescale_input(side, factor)
+            for side, factor in zip(inputs, plan.factors, strict=True)
+        ]
+        b = self.b = TensorBuilder(values[0])
+        if target is None:
+            return _Rewritten(self._compare(values))
+        if op.name == "stablehlo.multiply":
+            value = self._multiply(values, inputs, plan.drop)
+        elif op.name == "stablehlo.divide":
+            return _Rewritten(self._divide(values, plan, target), plan.bound)
+        else:
+            value = Builder.op(b, op.name, values, b.type(b.i32))
+        return _Rewritten(self._as_result(self._rescale_result(value, plan, target)), plan.bound)
+
+    def _as_result(self, value: Any) -> Any:
+        """A rescaled value, of storage or quantized elements, with the operation's type."""
+        type_ = self.op.results[0].type
+        if not is_quantized(value.type):
+            return as_quantized(value, type_)
+        return value if value.type == type_ else Builder().op("tensor.cast", [value], type_)
+
+    def _rescale_input(self, operand: Operand, factor: Array) -> Any:
+        """The integers nearest to the differences times a factor, as i32."""
+        parameters = operand.parameters
+        i32 = ir.IntegerType.get_signless(32)
+        if _has_rescale(parameters):
+            value = operand.value if self._takes_quantized(parameters) else stored(operand.value)
+            zero_point = int(parameters.zero_points.reshape(-1)[0])
+            unsigned = (not parameters.storage.signed, False)
+            return self._rescale(value, i32, factor, (zero_point, 0), unsigned)
+        operand = Operand(stored(operand.value), parameters)
+        b = TensorBuilder(operand.value)
+        difference = operand.difference(b)
+        if (factor == 1).all():
+            return difference
+        return self._rescale(difference, i32, factor)
+
+    def _rescale_result(self, value: Any, plan: _Plan, target: QuantizationParameters) -> Any:
+        """The nearest storage values, as storage or in the quantized type."""
+        storage = target.storage
+        storage_type = storage_mlir_type(storage)
+        if _has_rescale(target) and not storage.is_narrowed:
+            quantized = self._takes_quantized(target)
+            element = element_type(self.op.results[0].type) if quantized else storage_type
+            zero_point = int(target.zero_points.reshape(-1)[0])
+            unsigned = (False, not storage.signed)
+            return self._rescale(value, element, plan.result, (0, zero_point), unsigned)
+        b = self.b
+        scaled = self._rescale(value, b.i32, plan.result)
+        zero_points = zero_point_grid(target, b.rank)
+        lowest = b.grid(storage.minimum - zero_points, b.i32)
+        greatest = b.grid(storage.maximum - zero_points, b.i32)
+        scaled = b.op("arith.maxsi", [scaled, lowest], b.i32)
+        scaled = b.op("arith.minsi", [scaled, greatest], b.i32)
+        if zero_points.any():
+            scaled = b.op("arith.addi", [scaled, b.grid(zero_points, b.i32)], b.i32)
+        return resize(b, scaled, storage_type)
+
+    def _takes_quantized(self, parameters: QuantizationParameters) -> bool:
+        return self.types == "quantized" and not parameters.axes
+
+    def _rescale(
+        self,
+        value: Any,
+        element: ir.Type,
+        factor: Array,
+        zero_points: tuple[int, int] = (0, 0),
+        unsigned: tuple[bool, bool] = (False, False),
+    ) -> Any:
+        """Create a rescale; factors along an axis that is not the last one need a transposition."""
+        b = Builder()
+        multipliers, shifts = multiplier_and_shift(factor, self.bits)
+        axis = next((axis for axis, n in enumerate(factor.shape) if n != 1), None)
+        rank = len(value.type.shape)
+        order = list(range(rank))
+        if axis is not None:
+            order = [*order[:axis], *order[axis + 1 :], axis]
+        moved = _transpose(b, value, order)
+        scale = (multipliers.reshape(-1), shifts.reshape(-1))
+        result = create_rescale(
+            b,
+            moved,
+            with_element(moved.type, element),
+            (scale[0][0], scale[1][0]) if axis is None else scale,
+            zero_points,
+            mode=self.mode,
+            scale32=self.bits == 31,
+            unsigned=unsigned,
+        )
+        return _transpose(b, result, [order.index(axis) for axis in range(rank)])
+
+    # -- the operations that need more than one integer operation ---------------------------------
+
+    def _compare(self, values: list[Any]) -> Any:
+        attributes = {
+            "comparison_direction": self.op.attributes["comparison_direction"],
+            "compare_type": ir.Attribute.parse("#stablehlo<comparison_type SIGNED>"),
+        }
+        b = self.b
+        return Builder.op(b, "stablehlo.compare", values, self.op.results[0].type, attributes)
+
+    def _multiply(self, values: list[Any], inputs: list[Operand], drop: int) -> Any:
+        """The product, less its lowest `drop` bits, saturated to 32 bits."""
+        b = self.b
+        if inputs[0].bound * inputs[1].bound <= _I32_MAX:
+            return b.op("arith.muli", values, b.i32)
+        product = b.op("arith.muli", [resize(b, value, b.i64) for value in values], b.i64)
+        if drop:
+            product = b.op("arith.addi", [product, b.constant(1 << (drop - 1), b.i64)], b.i64)
+            product = b.op("arith.shrsi", [product, b.constant(drop, b.i64)], b.i64)
+        product = b.op("arith.maxsi", [product, b.constant(-_I32_MAX - 1, b.i64)], b.i64)
+        product = b.op("arith.minsi", [product, b.constant(_I32_MAX, b.i64)], b.i64)
+        return resize(b, product, b.i32)
+
+    def _divide(self, values: list[Any], plan: _Plan, target: QuantizationParameters) -> Any:
+        """The quotient, rescaled; what a divisor of zero gives is chosen afterwards."""
+        b, storage = self.b, target.storage
+        dividend, divisor = values
+        zero = b.constant(0, b.i32)
+        by_zero = b.compare(_EQ, divisor, zero)
+        divisor = b.op("arith.select", [by_zero, b.constant(1, b.i32), divisor], b.i32)
+        quotient = b.op("arith.divsi", [dividend, divisor], b.i32)
+        result = self._rescale_result(quotient, plan, target)
+        if is_quantized(result.type):
+            result = stored(result)
+        type_ = storage_mlir_type(storage)
+        nan = b.constant(_wrapped(min(max(0, storage.minimum), storage.maximum), storage), type_)
+        highest = b.constant(_wrapped(storage.maximum, storage), type_)
+        lowest = b.constant(_wrapped(storage.minimum, storage), type_)
+        positive = b.compare(_SGT, dividend, zero)
+        negative = b.compare(_SLT, dividend, zero)
+        special = b.op("arith.select", [negative, lowest, nan], type_)
+        special = b.op("arith.select", [positive, highest, special], type_)
+        return self._as_result(b.op("arith.select", [by_zero, special, result], type_))
+
+
+@dataclass
+class _Plan:
+    """The factors of the rescales; the bits dropped from a product; the error bound in steps."""
+
+    factors: list[Array]
+    result: Array
+    drop: int = 0
+    bound: Fraction = Fraction(0)
+
+
+def _has_rescale(parameters: QuantizationParameters) -> bool:
+    """True where TOSA rescales the storage type with this zero point, which must be one."""
+    storage, zero_points = parameters.storage, parameters.zero_points.reshape(-1)
+    if (zero_points != zero_points[0]).any():
+        return False
+    if storage.width == 16 and not storage.signed:
+        return int(zero_points[0]) in (0, 1 << 15)
+    if storage.width in (16, 32):
+        return storage.signed and int(zero_points[0]) == 0
+    return storage.width == 8
+
+
+def _span(parameters: QuantizationParameters) -> int:
+    """The greatest distance of a storage value from its zero point, and one."""
+    storage, zero_points = parameters.storage, parameters.zero_points
+    return 1 + max(
+        storage.maximum - int(zero_points.min()), int(zero_points.max()) - storage.minimum
+    )
+
+
+def _wrapped(number: int, storage: StorageType) -> int:
+    """A storage value as the signed integer of its bits."""
+    half = 1 << (storage.width - 1)
+    return (number + half) % (2 * half) - half
+
+
+def _power(exponent: int) -> Fraction:
+    return Fraction(2) ** exponent
+
+
+def _transpose(b: Builder, value: Any, order: list[int]) -> Any:
+    if order == list(range(len(order))):
+        return value
+    shape = [value.type.shape[axis] for axis in order]
+    type_ = ir.RankedTensorType.get(shape, value.type.element_type)
+    attributes = {"permutation": ir.DenseI64ArrayAttr.get(order)}
+    return b.op("stablehlo.transpose", [value], type_, attributes)
