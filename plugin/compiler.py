@@ -22,6 +22,7 @@ from typing import Literal
 from ._mlir import PINNED_VERSIONS, create_context, in_context_of, installed_versions, ir
 from .errors import CompilerError, EnvironmentProblem, InputError, Place, UsageError
 from .files import write_whole
+from .formats.tflite import is_tflite, tosa_of_tflite
 from .parsing import BYTECODE_MAGIC, parse_bytecode, parse_file, parse_text
 from .pipeline import compile_pipeline, run_pipeline
 from .quantization import Rounding
@@ -137,9 +138,11 @@ class CompileOptions:
 def read_module(source: str | bytes | os.PathLike[str] | ir.Module) -> ir.Module:
     """Read a module from a path, MLIR text, bytecode, or a module (which is taken as it is).
 
-    A string is text if it has a line break, ``{`` or ``"``; else it is a path.
+    A string is text if it has a line break, ``{`` or ``"``; else it is a path. A file or bytes may
+    be a TensorFlow Lite model as well.
 
     Raises:
+        EnvironmentProblem: the converter for TensorFlow Lite is not installed.
         InputError, ParseError, VerificationError: with their place.
     """
     if isinstance(source, ir.Module):
@@ -148,6 +151,8 @@ def read_module(source: str | bytes | os.PathLike[str] | ir.Module) -> ir.Module
     if isinstance(source, bytes):
         if source.startswith(BYTECODE_MAGIC):
             return parse_bytecode(source, context)
+        if is_tflite(source):
+            return parse_text(tosa_of_tflite(source), context)
         try:
             return parse_text(source.decode(), context)
         except UnicodeDecodeError:

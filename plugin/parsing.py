@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ._mlir import ir, translate_errors
 from .errors import InputError, ParseError, Place, VerificationError
+from .formats.tflite import is_tflite, tosa_of_tflite
 
 __all__ = ["parse_bytecode", "parse_file", "parse_text", "scan_quantized_types"]
 
@@ -184,10 +185,11 @@ def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
 
 
 def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
-    """Parse a file of MLIR text or bytecode.
+    """Parse a file of MLIR text or bytecode, or a TensorFlow Lite model.
 
     Raises:
         InputError: the file cannot be read.
+        EnvironmentProblem: the converter for TensorFlow Lite is not installed.
         ParseError, VerificationError: as `parse_text`.
     """
     path = Path(path)
@@ -197,6 +199,8 @@ def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
         raise InputError(f"cannot read '{path}': {error.strerror}") from None
     if data.startswith(BYTECODE_MAGIC):
         return parse_bytecode(data, context, str(path))
+    if is_tflite(data):
+        return parse_text(tosa_of_tflite(data, str(path)), context, str(path))
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

@@ -47,7 +47,6 @@ from ..dialects.quant import (
     storage_mlir_type,
 )
 from ..errors import UnsupportedError
-from ..quantization import QuantizationParameters
 from .base import Builder, ModulePass, TypePredicate, record_signature, walk
 from .retyping import with_element
 
@@ -55,41 +54,39 @@ __all__ = ["ConvertTosaToStorage"]
 
 _CASTS = ("builtin.unrealized_conversion_cast",)
 _MOVES = frozenset(
-    f"tosa.{name}"
-    for name in [
-        "concat",
-        "cond_if",
-        "const",
-        "gather",
-        "identity",
-        "reshape",
-        "reverse",
-        "scatter",
-        "select",
-        "slice",
-        "tile",
-        "transpose",
-        "variable",
-        "variable_read",
-        "variable_write",
-        "while_loop",
-        "yield",
-    ]
+    (
+        "tosa.concat",
+        "tosa.cond_if",
+        "tosa.const",
+        "tosa.gather",
+        "tosa.identity",
+        "tosa.reshape",
+        "tosa.reverse",
+        "tosa.scatter",
+        "tosa.select",
+        "tosa.slice",
+        "tosa.tile",
+        "tosa.transpose",
+        "tosa.variable",
+        "tosa.variable_read",
+        "tosa.variable_write",
+        "tosa.while_loop",
+        "tosa.yield",
+    )
 )
 _COMPARES = frozenset(
-    f"tosa.{name}"
-    for name in [
-        "argmax",
-        "clamp",
-        "equal",
-        "greater",
-        "greater_equal",
-        "max_pool2d",
-        "maximum",
-        "minimum",
-        "reduce_max",
-        "reduce_min",
-    ]
+    (
+        "tosa.argmax",
+        "tosa.clamp",
+        "tosa.equal",
+        "tosa.greater",
+        "tosa.greater_equal",
+        "tosa.max_pool2d",
+        "tosa.maximum",
+        "tosa.minimum",
+        "tosa.reduce_max",
+        "tosa.reduce_min",
+    )
 )
 _ZERO_POINTS: dict[str, dict[int, int]] = {
     "tosa.avg_pool2d": {1: 0, 2: -1},
@@ -152,7 +149,7 @@ def _check(op: Any) -> None:
     if op.name in _CASTS or op.name == "tosa.table":
         return
     if op.name in _MOVES or op.name in _COMPARES:
-        _check_same(op, [parameters for parameters in found if parameters is not None])
+        _check_same(op, [value.type for value in values if is_quantized(value.type)])
     if op.name in _COMPARES or (op.name in _ZERO_POINTS and op.name != "tosa.rescale"):
         for value, parameters in zip(values, found, strict=True):
             if _is_unsigned(value.type) or (parameters and not parameters.storage.signed):
@@ -172,19 +169,21 @@ def _check(op: Any) -> None:
         )
 
 
-def _check_same(op: Any, found: list[QuantizationParameters]) -> None:
+def _check_same(op: Any, types: list[ir.Type]) -> None:
     trivial = ("tosa.const", "tosa.identity", "tosa.variable_read", "tosa.variable_write")
-    for parameters in found:
+    for type_ in types:
+        parameters = parameters_of(type_, op)
+        assert parameters is not None  # the caller gives quantized types
         if parameters.granularity != "per-tensor" and op.name not in trivial:
             raise UnsupportedError(
                 f"may move elements to other blocks of a {parameters.granularity} type, whose "
                 "scales stay where they are; use a per-tensor type",
                 op,
             )
-        if str(parameters) != str(found[0]):
+        if parameters != parameters_of(types[0], op):
             raise UnsupportedError(
-                f"has values with different quantization parameters, {found[0]} and {parameters}; "
-                "rescale one of them first (tosa.rescale)",
+                f"has values of different quantized types, '{element_type(types[0])}' and "
+                f"'{element_type(type_)}'; rescale one of them first (tosa.rescale)",
                 op,
             )
 
@@ -217,8 +216,8 @@ def _check_zero_points(op: Any) -> None:
     source, result = (parameters_of(v.type, op) for v in (op.operands[0], op.results[0]))
     if op.name in _KEEPS_SCALE and source and result and np.any(source.scales != result.scales):
         raise UnsupportedError(
-            f"has an input of scale {source.scales} and a result of scale {result.scales}; expected "
-            "one scale, and tosa.rescale for the change",
+            f"has an input of scale {source.scales} and a result of scale {result.scales}; "
+            "expected one scale, and tosa.rescale for the change",
             op,
         )
 
