@@ -143,6 +143,10 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="Relative tolerance of --expect for floats."),
         click.option("--quantized-io", is_flag=True,
                      help="Give and take reals for quantized arguments and results."),
+        click.option("--stream", "as_stream", is_flag=True,
+                     help="Call the function for each slice of the inputs along axis 0, in order, "
+                     "and stack the results; variables of the program keep their values between "
+                     "the calls. Inputs without a further axis are given to each call."),
         click.option("--parameters", multiple=True, metavar="SCOPE=FILE",
                      help="Parameters of the module, as an .irpa file."),
         click.option("--json", "as_json", is_flag=True, help="Print the results as JSON."),
@@ -220,8 +224,11 @@ def _write(path: str, data: bytes) -> None:
 def compile(model: str, output: str | None, emit: str, **options: Any) -> None:
     """Compile MODEL (.mlir text or bytecode, - for standard input) to an IREE executable.
 
+    A .tflite model is taken too: PyPI's tosa-converter-for-tflite turns it into TOSA first.
+
     \b
     subquant compile examples/two_layer.mlir -o two_layer.vmfb
+    subquant compile wake_word.tflite
     subquant compile model.mlir --target vulkan
     subquant compile model.mlir --emit mlir | less
     """
@@ -279,6 +286,7 @@ def run(executable: str, device: str, parameters: tuple[str, ...], **options: An
     \b
     subquant run model.vmfb --input @x.npy --output @y.npy
     subquant run model.vmfb --function main --input 4xf32=1,2,3,4 --quantized-io
+    subquant run wake_word.vmfb --stream --input @frames.npy --output @scores.npy
     """
     from .runtime import Executable
 
@@ -354,7 +362,8 @@ def _parameters(items: tuple[str, ...]) -> dict[str, str]:
 def _run(
     executable: Executable | InterpretedModule, *, function: str | None, inputs: tuple[str, ...],
     outputs: tuple[str, ...], expected: tuple[str, ...], atol: float, rtol: float,
-    quantized_io: bool, as_json: bool, interpreted: InterpretedModule | None = None,
+    quantized_io: bool, as_stream: bool, as_json: bool,
+    interpreted: InterpretedModule | None = None,
 ) -> None:  # fmt: skip
     from .arrays import difference, format_array, parse_input, to_npy
 
@@ -375,8 +384,20 @@ def _run(
             f"function '{name}' has {count} results, got {max(len(files), len(wanted))} "
             f"{'--output' if len(files) > count else '--expect'} options"
         )
-    with _progress(f"run {name}"):
-        results = chosen.invoke(arguments, quantized_io=quantized_io)
+
+    def call(function: Any, progress: Callable[[str], None]) -> list[Any]:
+        if not as_stream:
+            called: list[Any] = function.invoke(arguments, quantized_io=quantized_io)
+            return called
+        from .streaming import stream
+
+        def on_step(step: int, count: int) -> None:
+            progress(f"step {step + 1} of {count}")
+
+        return stream(function, arguments, quantized_io=quantized_io, on_step=on_step)
+
+    with _progress(f"run {name}") as progress:
+        results = call(chosen, progress)
     for number, (result, value) in enumerate(zip(results, wanted, strict=False)):
         reason = difference(result, value, atol=atol, rtol=rtol)
         if reason is not None:
@@ -396,8 +417,8 @@ def _run(
     if wanted:
         click.echo(f"{len(wanted)} of {count} results are as expected", err=True)
     if interpreted is not None:
-        with _progress(f"interpret {name}"):
-            others = interpreted[name].invoke(arguments, quantized_io=quantized_io)
+        with _progress(f"interpret {name}") as progress:
+            others = call(interpreted[name], progress)
         _compare_with_interpreter(results, others, atol, rtol)
 
 

@@ -1,0 +1,77 @@
+"""Call a function once for each slice of its inputs, in order.
+
+A program that keeps variables (``tosa.variable``) is called step by step: each call sees what the
+one before left. The variables belong to the loaded executable; loading it again starts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import SubquantError, UsageError
+
+__all__ = ["stream"]
+
+
+def stream(
+    function: Any,
+    arguments: Sequence[Any],
+    *,
+    quantized_io: bool = False,
+    on_step: Callable[[int, int], None] | None = None,
+) -> list[Any]:
+    """Call `function` for each slice of its arguments along axis 0.
+
+    Args:
+        function: a `subquant.runtime.Function`, or anything with its `signature` and `invoke`.
+        arguments: one array for each argument. One with an axis more than the signature says is
+            sliced; any other is given to each call as it is.
+        quantized_io: as in `subquant.runtime.Function`.
+        on_step: called before each call with its number, from 0, and the number of calls.
+
+    Returns:
+        For each result of the function the results of all calls, stacked along a new axis 0.
+
+    Raises:
+        UsageError: no argument has a further axis, or they have different numbers of slices.
+        SignatureError, ExecutionError: as a call, with the number of the step.
+    """
+    inputs = () if function.signature is None else function.signature.inputs
+    arrays = [np.asarray(argument) for argument in arguments]
+    sliced = [
+        type_.shape is not None and array.ndim == len(type_.shape) + 1
+        for array, type_ in zip(arrays, inputs, strict=False)
+    ]
+    counts = {len(array) for array, is_sliced in zip(arrays, sliced, strict=False) if is_sliced}
+    if len(counts) != 1:
+        found = "; ".join(
+            f"argument {number} of type {type_} has the shape {array.shape}"
+            for number, (array, type_) in enumerate(zip(arrays, inputs, strict=False))
+        )
+        what = "one more axis than its argument, first" if not counts else "equally many slices"
+        raise UsageError(
+            f"a stream needs inputs with {what}, got: {found or 'no input with a known type'}"
+        )
+    count = counts.pop()
+    if not count:
+        raise UsageError("a stream needs at least one slice, got 0")
+    steps = []
+    for step in range(count):
+        if on_step is not None:
+            on_step(step, count)
+        given = [
+            array[step] if step_by_step else argument
+            for array, argument, step_by_step in zip(
+                arrays, arguments, [*sliced, *[False] * (len(arrays) - len(sliced))], strict=True
+            )
+        ]
+        try:
+            steps.append(function.invoke(given, quantized_io=quantized_io))
+        except SubquantError as error:
+            error.message = f"step {step} of {count}: {error.message}"
+            error.args = (str(error),)
+            raise
+    return [np.stack(results) for results in zip(*steps, strict=True)]
