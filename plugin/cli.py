@@ -95,9 +95,8 @@ def main() -> None:
 
 
 def _compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    from .transforms import PASSES  # names only
+    from .fixed_point import ROUNDINGS
 
-    assert PASSES
     options = [
         click.option(
             "--target", type=click.Choice(["llvm-cpu", "vulkan"]), default="llvm-cpu",
@@ -116,6 +115,24 @@ def _compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--rounding", type=click.Choice(["nearest-even", "toward-zero"]),
             default="nearest-even", show_default=True,
             help="How casts round; toward-zero repeats upstream's lower-quant-ops.",
+        ),
+        click.option(
+            "--requantization", type=click.Choice(["exact", "fixed-point"]), default="exact",
+            show_default=True,
+            help="How accumulators become storage: exact, or one 31-bit multiplier and shift.",
+        ),
+        click.option(
+            "--fixed-point-rounding", type=click.Choice(ROUNDINGS), default="half-up",
+            show_default=True, help="Of --requantization fixed-point.",
+        ),
+        click.option(
+            "--zero-points", type=click.Choice(["after", "inside"]), default="after",
+            show_default=True,
+            help="Correct a contraction after its sums, or subtract zero points inside.",
+        ),
+        click.option(
+            "--integer-only", is_flag=True,
+            help="Fail if quantized values are computed with floats on the way.",
         ),
         click.option(
             "--iree-flag", "iree_flags", multiple=True, metavar="FLAG",
@@ -156,25 +173,30 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _options(
-    target: str, target_cpu: str, vulkan_target: str | None, rounding: str,
-    iree_flags: tuple[str, ...],
-) -> CompileOptions:  # fmt: skip
+_COMPILE_OPTIONS = (
+    "target",
+    "target_cpu",
+    "vulkan_target",
+    "rounding",
+    "requantization",
+    "fixed_point_rounding",
+    "zero_points",
+    "integer_only",
+    "iree_flags",
+)
+
+
+def _options(**options: Any) -> CompileOptions:
     from .compiler import CompileOptions
 
-    if vulkan_target == "auto":
-        vulkan_target = "generic"
-        if target == "vulkan":
+    if options["vulkan_target"] == "auto":
+        options["vulkan_target"] = "generic"
+        if options["target"] == "vulkan":
             from .runtime import Device
 
-            vulkan_target = Device("vulkan").vulkan_target
-    return CompileOptions(
-        target=target,
-        target_cpu=target_cpu,
-        vulkan_target=vulkan_target or "generic",
-        rounding=rounding,  # type: ignore[arg-type]  # click checked the choice
-        iree_flags=iree_flags,
-    )
+            options["vulkan_target"] = Device("vulkan").vulkan_target
+    options["vulkan_target"] = options["vulkan_target"] or "generic"
+    return CompileOptions(**options)
 
 
 @contextlib.contextmanager
@@ -335,8 +357,7 @@ def exec(
             interpreted = InterpretedModule(_source(model))
         except SubquantError as error:
             raise error.in_file("<stdin>" if model == "-" else model) from None
-    names = ("target", "target_cpu", "vulkan_target", "rounding", "iree_flags")
-    compile_options = {name: options.pop(name) for name in names}
+    compile_options = {name: options.pop(name) for name in _COMPILE_OPTIONS}
     if interpreted is not None and interpret_only:
         _run(interpreted, **options)
         return

@@ -22,6 +22,7 @@ from typing import Literal
 from ._mlir import PINNED_VERSIONS, create_context, in_context_of, installed_versions, ir
 from .errors import CompilerError, EnvironmentProblem, InputError, Place, UsageError
 from .files import write_whole
+from .fixed_point import ROUNDINGS, FixedPointRounding
 from .formats.tflite import is_tflite, tosa_of_tflite
 from .parsing import BYTECODE_MAGIC, parse_bytecode, parse_file, parse_text
 from .pipeline import compile_pipeline, run_pipeline
@@ -71,16 +72,26 @@ class CompileOptions:
         vulkan_target: for vulkan: a key of `VULKAN_TARGETS`, or a name that IREE's
             ``--iree-vulkan-target`` takes (``ampere``, ``rdna3``) for the device that will run it.
         rounding: as in `subquant.quantization.quantize_blocks`.
+        requantization: ``exact``, or ``fixed-point``: one 31-bit multiplier and shift a factor, at
+            most one step from exact.
+        fixed_point_rounding: one of `subquant.fixed_point.ROUNDINGS`.
+        zero_points: ``after`` corrects a contraction by sums of rows and columns, ``inside``
+            contracts storage values minus zero points.
+        integer_only: fail if quantized values are computed with floats on the way.
         iree_flags: further flags for ``iree-compile``, after those that subquant gives.
 
     Raises:
-        UsageError: an unknown target or rounding.
+        UsageError: an unknown target, rounding or other choice.
     """
 
     target: str = "llvm-cpu"
     target_cpu: str = "host"
     vulkan_target: str = "generic"
     rounding: Rounding = "nearest-even"
+    requantization: str = "exact"
+    fixed_point_rounding: FixedPointRounding = "half-up"
+    zero_points: str = "after"
+    integer_only: bool = False
     iree_flags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -90,6 +101,15 @@ class CompileOptions:
             raise UsageError(
                 f"expected a rounding of nearest-even or toward-zero, got '{self.rounding}'"
             )
+        choices = {
+            "requantization": ("exact", "fixed-point"),
+            "fixed_point_rounding": ROUNDINGS,
+            "zero_points": ("after", "inside"),
+        }
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise UsageError(f"expected {name} among {', '.join(allowed)}, got '{value}'")
 
     @property
     def containers(self) -> int:
@@ -173,6 +193,10 @@ def lower(module: ir.Module, options: CompileOptions, progress: Progress | None 
         rounding=options.rounding,
         containers=options.containers,
         label=options.label,
+        requantization=options.requantization,
+        fixed_point_rounding=options.fixed_point_rounding,
+        zero_points=options.zero_points,
+        integer_only=options.integer_only,
     )
     notify = progress or (lambda step: None)
     run_pipeline(module, passes, lambda step: notify(f"pass {step.name}"))

@@ -13,6 +13,7 @@ from typing import Any
 
 from ._mlir import in_context_of, ir, passmanager, register_upstream_passes, translate_errors
 from .errors import Remark, UnsupportedError, UsageError
+from .fixed_point import FixedPointRounding
 from .quantization import Rounding
 from .transforms import PASSES, load_pass
 from .transforms.base import ModulePass
@@ -172,6 +173,10 @@ def compile_pipeline(
     rounding: Rounding = "nearest-even",
     containers: int = 8,
     label: str = "",
+    requantization: str = "exact",
+    fixed_point_rounding: FixedPointRounding = "half-up",
+    zero_points: str = "after",
+    integer_only: bool = False,
 ) -> list[ModulePass]:
     """Return the passes of a compilation.
 
@@ -180,15 +185,19 @@ def compile_pipeline(
         rounding: as in `subquant.quantization.quantize_blocks`.
         containers: the narrowest integer width that the target loads and stores: 8 or 32.
         label: what the runtime is told that the module was compiled for.
+        requantization, fixed_point_rounding, zero_points: options of ``legalize-quant-to-math``.
+        integer_only: fail if quantized values are computed with floats on the way.
     """
     division = "exact" if target == "vulkan" else "native"
     text = (
         "verify-quantization,convert-tosa-to-storage,lower-tosa-variables,lower-tosa-rescale,"
         "lower-tosa,"
         "canonicalize-reductions,"
-        f"legalize-quant-to-math{{division={division}}},"
+        f"legalize-quant-to-math{{division={division} requantization={requantization} "
+        f"fixed-point-rounding={fixed_point_rounding} zero-points={zero_points}}},"
         f"lower-quant-casts{{rounding={rounding} division={division}}},"
-        "convert-quantized-to-storage,expand-stablehlo,lower-unranked-tensors,box-half-scalars,"
+        f"convert-quantized-to-storage,{'check-integer-only,' if integer_only else ''}"
+        "expand-stablehlo,lower-unranked-tensors,box-half-scalars,"
         f"legalize-integer-widths{{containers={containers}}}"
     )
     if target == "vulkan":

@@ -434,6 +434,8 @@ class _Legalizer:
         operands = [
             self._single(v, op) if is_quantized(v.type) else _in_single(v) for v in op.operands
         ]
+        if _short(op) in _PERIODIC:
+            operands = [self._angle(op.operands[0], operands[0], op)]
         types = [_single_type(r.type) for r in op.results]
         if op.name == "stablehlo.power":
             values = [_power(*operands)]
@@ -457,6 +459,28 @@ class _Legalizer:
         operand = Operand.of(value, op)
         b = TensorBuilder(operand.value)
         return dequantize_as(b, operand, _with_single(operand.parameters), op, self._division)
+
+    def _angle(self, value: Any, real: Any, op: Any) -> Any:
+        """The angle of a large real, less whole turns.
+
+        A device's sine of 10**9 is garbage. The number of turns is ``d * s / (2 pi)``; its
+        fraction, in units of ``2**-64`` of a turn, is what a product of 64-bit integers leaves.
+        """
+        operand = Operand.of(value, op)
+        parameters = operand.parameters
+        largest = operand.bound * float(parameters.scales.max(initial=0))
+        if largest < _LARGEST_ANGLE or parameters.granularity != "per-tensor":
+            return real
+        b = TensorBuilder(operand.value)
+        turn = Fraction(float(parameters.scales)) / (2 * _PI) * (1 << 64)
+        step = round(turn) % (1 << 64)
+        step -= (1 << 64) if step >> 63 else 0
+        difference = resize(b, operand.difference(b), b.i64)
+        turns = b.op("arith.muli", [difference, b.constant(step, b.i64)], b.i64)
+        element = element_type(real.type)
+        fraction = b.op("arith.sitofp", [turns], element)
+        unit = b.constant(float(2 * _PI / (1 << 64)), element)
+        return b.op("arith.mulf", [fraction, unit], element)
 
     def is_finite(self, op: Any) -> Any:
         """Of the reals: a wide storage value times a scale may be infinite in f16."""
@@ -531,6 +555,12 @@ class _Legalizer:
         """Raise for an operation that has no meaning here."""
         raise UnsupportedError(_REFUSED[_short(op)], op)
 
+
+_PERIODIC = ("cosine", "sine", "tan")
+_LARGEST_ANGLE = 1000.0
+_PI = Fraction(
+    "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534"
+)
 
 _THROUGH_FLOAT = (
     "batch_norm_grad",

@@ -1,0 +1,122 @@
+"""``check-integer-only``: fail if quantized values are computed with floats on the way.
+
+A program for a device without floating point may still take and give reals: what comes before the
+first quantization and after the last dequantization is the host's. This pass raises for the first
+float operation that lies between: it computes with a value that was made from integers, and
+integers are made of what it gives. The module is not changed.
+
+Refused (the tanh of 2**32 storage values is computed in f32)::
+
+    func.func @f(%q: tensor<4xi32>) -> tensor<4xi32> {
+      %0 = stablehlo.convert %q : (tensor<4xi32>) -> tensor<4xf32>
+      %1 = stablehlo.tanh %0 : tensor<4xf32>               // error
+      %2 = stablehlo.convert %1 : (tensor<4xf32>) -> tensor<4xi32>
+      ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .._mlir import ir
+from ..dialects.quant import element_type
+from ..errors import UnsupportedError
+from .base import ModulePass, TypePredicate, walk
+
+__all__ = ["CheckIntegerOnly"]
+
+_FLOATS = (ir.F16Type, ir.BF16Type, ir.F32Type, ir.F64Type)
+_OF_CASTS = (
+    ".add",
+    ".clamp",
+    ".compare",
+    ".constant",
+    ".convert",
+    ".divide",
+    ".multiply",
+    ".round_nearest_even",
+    ".select",
+    ".subtract",
+)
+_RETURNS = ("func.return", "stablehlo.return", "linalg.yield", "scf.yield", "tensor.yield")
+
+
+@dataclass(frozen=True)
+class CheckIntegerOnly(ModulePass):
+    """Raise a located UnsupportedError for float arithmetic between quantized values."""
+
+    name: ClassVar[str] = "check-integer-only"
+
+    def run(self, module: ir.Operation) -> None:
+        """Check `module`, in which quantized values are storage."""
+        is_float = TypePredicate(lambda type_: isinstance(element_type(type_), _FLOATS))
+        operations = walk(module)
+        floats = [op for op in operations if _touches(op, is_float)]
+        made = _closure(floats, is_float, forward=True)
+        used = _closure(floats, is_float, forward=False)
+        between = [op for op in floats if _is_between(op, is_float, made, used)]
+        if between:
+            # A function says more than the conversions before and after it.
+            named = (op for op in between if not op.name.endswith(_OF_CASTS))
+            raise UnsupportedError(
+                "computes with floats between quantized values, and --integer-only allows none; "
+                "use 8- or 16-bit storage, for which a function is a table, or quantize "
+                "differently",
+                next(named, between[0]),
+            )
+
+
+def _is_between(op: Any, is_float: TypePredicate, made: set[Any], used: set[Any]) -> bool:
+    values = [value for value in (*op.operands, *op.results) if is_float(value.type)]
+    return (
+        op.name not in _RETURNS
+        and any(value in made for value in values)
+        and any(value in used for value in values)
+    )
+
+
+def _touches(op: Any, is_float: TypePredicate) -> bool:
+    return any(is_float(value.type) for value in (*op.operands, *op.results))
+
+
+def _closure(floats: list[Any], is_float: TypePredicate, *, forward: bool) -> set[Any]:
+    """Float values that are made from integers (forward), or that integers are made from."""
+    reached: set[Any] = set()
+    changed = True
+    while changed:  # regions and calls may need another round
+        changed = False
+        for op in floats if forward else reversed(floats):
+            sources, targets = list(op.operands), list(op.results)
+            if not forward:
+                sources, targets = targets, sources
+            starts = _computes(op) and any(not is_float(value.type) for value in sources)
+            if not starts and not any(value in reached for value in sources):
+                continue
+            for value in (*targets, *_inside(op)):
+                if is_float(value.type) and value not in reached:
+                    reached.add(value)
+                    changed = True
+    return reached
+
+
+_CONVERSIONS = (
+    "arith.fptosi",
+    "arith.fptoui",
+    "arith.sitofp",
+    "arith.uitofp",
+    "stablehlo.convert",
+    "tosa.cast",
+)
+
+
+def _computes(op: Any) -> bool:
+    """True for an operation that makes floats of integers, or integers of floats."""
+    return op.name in _CONVERSIONS or op.name.startswith("linalg.")
+
+
+def _inside(op: Any) -> Iterator[Any]:
+    for region in op.regions:
+        for block in region:
+            yield from block.arguments

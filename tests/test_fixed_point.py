@@ -1,0 +1,269 @@
+"""Fixed-point scaling: the reference against exact integers and reals, and devices against it."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant.errors import UnsupportedError, UsageError
+from subquant.fixed_point import (
+    MAX_SHIFT,
+    ROUNDINGS,
+    apply_scale,
+    multiplier_and_shift,
+    requantize_fixed_point,
+)
+from subquant.quantization import StorageType
+from subquant.runtime import Device
+
+FACTORS = [0.3, 0.5, 0.7500001, 1.0, 1.7, 3.0, 1e-3, 2.0**-20 * 1.3, 2.0**-31, 2.0**-45, 1e4]
+
+
+# -- multiplier and shift -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [15, 31])
+@pytest.mark.parametrize("factor", FACTORS)
+def test_the_multiplier_has_its_bits(factor: float, bits: int) -> None:
+    multiplier, shift = (int(n) for n in multiplier_and_shift(factor, bits))
+    assert 0 <= shift <= MAX_SHIFT
+    assert 0 < multiplier < 1 << bits
+    error = abs(Fraction(multiplier, 1 << shift) - Fraction(factor))
+    if shift < MAX_SHIFT:
+        assert multiplier >= 1 << (bits - 1)
+        assert error <= Fraction(factor) / (1 << bits)
+    else:  # bits are lost below
+        assert error <= Fraction(1, 1 << shift)
+
+
+def test_the_ends_saturate() -> None:
+    assert [int(n) for n in multiplier_and_shift(2.0**31)] == [2**31 - 1, 0]
+    assert [int(n) for n in multiplier_and_shift(2.0**100)] == [2**31 - 1, 0]
+    assert [int(n) for n in multiplier_and_shift(2.0**-100)] == [0, MAX_SHIFT]
+    # The mantissa rounds up to 2**31, and the shift takes it.
+    near = Fraction(2**32 - 1, 2**32)
+    assert [int(n) for n in multiplier_and_shift(near)] == [1 << 30, 30]
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.inf, math.nan])
+def test_other_factors_are_refused(factor: float) -> None:
+    with pytest.raises(UsageError, match=r"expected a (positive|finite) factor"):
+        multiplier_and_shift(factor)
+
+
+def test_other_numbers_of_bits_and_roundings_are_refused() -> None:
+    with pytest.raises(UsageError, match="expected a multiplier of 15 or 31 bits, got 16"):
+        multiplier_and_shift(0.5, 16)
+    with pytest.raises(UsageError, match="expected a rounding among half-up"):
+        apply_scale(1, 1 << 30, 31, "nearest")  # type: ignore[arg-type]
+
+
+# -- roundings, one value at a time, as their sources write them ----------------------------------
+
+
+def half_up(v: int, m: int, s: int) -> int:
+    return math.floor(Fraction(v * m, 1 << s) + Fraction(1, 2)) if s else v * m
+
+
+def half_away(v: int, m: int, s: int) -> int:
+    real = Fraction(v * m, 1 << s)
+    return int(math.copysign(math.floor(abs(real) + Fraction(1, 2)), real)) if real else 0
+
+
+def double_round(v: int, m: int, s: int) -> int:
+    extra = (1 << 30) * (1 if v >= 0 else -1) if s > 31 else 0
+    return (v * m + ((1 << (s - 1)) if s else 0) + extra) >> s
+
+
+def gemmlowp(v: int, m: int, s: int) -> int:
+    """SaturatingRoundingDoublingHighMul, then RoundingDivideByPOT."""
+    left, right = max(31 - s, 0), max(s - 31, 0)
+    a = min(max(v << left, -(2**31)), 2**31 - 1)
+    nudged = a * m + (1 << 30 if a * m >= 0 else 1 - (1 << 30))
+    high = abs(nudged) // (1 << 31) * (1 if nudged >= 0 else -1)
+    real = Fraction(high, 1 << right)
+    return math.floor(abs(real) + Fraction(1, 2)) * (1 if real >= 0 else -1)
+
+
+PLAIN = {
+    "half-up": half_up,
+    "half-away-from-zero": half_away,
+    "gemmlowp": gemmlowp,
+    "tosa-single-round": half_up,
+    "tosa-inexact-round": half_up,
+    "tosa-double-round": double_round,
+}
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("factor", FACTORS)
+def test_roundings(rounding: Any, factor: float) -> None:
+    multiplier, shift = multiplier_and_shift(factor)
+    rng = np.random.default_rng(int(shift))
+    limit = int(min((1 << 31) - 1, (1 << 31) / factor - 1))
+    values = np.unique(
+        np.concatenate(
+            [
+                np.arange(-128, 128),
+                rng.integers(-limit, limit + 1, 2000),
+                [limit, -limit, 0],
+                np.rint((np.arange(-50, 50) + 0.5) / factor).clip(-limit, limit).astype(np.int64),
+            ]
+        )
+    )
+    found = apply_scale(values, multiplier, shift, rounding)
+    expected = [PLAIN[rounding](int(v), int(multiplier), int(shift)) for v in values]
+    assert found.tolist() == expected
+
+
+def test_at_most_one_step_from_exact() -> None:
+    """Over 10**7 accumulators and multipliers."""
+    rng = np.random.default_rng(0)
+    count, most = 1_000_000, dict.fromkeys(ROUNDINGS, 0)
+    for _ in range(10):
+        factors = np.exp2(rng.uniform(-32, 0, 1000))
+        multiplier, shift = (np.repeat(n, count // 1000) for n in multiplier_and_shift(factors))
+        values = rng.integers(-(2**31), 2**31, count)
+        exact = values * np.repeat(factors, count // 1000).astype(np.longdouble)
+        for rounding in ROUNDINGS:
+            steps = np.abs(apply_scale(values, multiplier, shift, rounding) - np.rint(exact))
+            most[rounding] = max(most[rounding], int(steps.max()))
+    assert max(most.values()) == 1, most
+
+
+# -- devices --------------------------------------------------------------------------------------
+
+
+def program(count: int, scales: list[float], storage: str, zero_point: int) -> str:
+    """Requantize i32 accumulators of one scale to storage of another, channel by channel."""
+    source = f"!quant.uniform<i32:f32:1, {{{', '.join(f'{s!r}' for s in scales)}}}>"
+    target = f"!quant.uniform<{storage}:f32, 1.0:{zero_point}>"
+    types = [f"tensor<{count}x{len(scales)}x{e}>" for e in (source, target)]
+    return f"""
+func.func @main(%x: {types[0]}) -> {types[1]} {{
+  %r = stablehlo.uniform_quantize %x : ({types[0]}) -> {types[1]}
+  return %r : {types[1]}
+}}
+"""
+
+
+SCALES = [0.3, 0.5, 0.7500001, 1.7, 0.001, 1.2e-06, 4.7e-10, 12.5]
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+def test_devices_are_the_reference(
+    rounding: Any, device: str, request: pytest.FixtureRequest
+) -> None:
+    """All bits of a million accumulators, with every storage value and ties among the results."""
+    where: Device = request.getfixturevalue(device)
+    storage, zero_point, count = StorageType(16, True), -7, 25_000
+    rng = np.random.default_rng(1)
+    wide = rng.integers(-(2**31), 2**31, (count, len(SCALES)))
+    scales = np.array(SCALES, np.float32)
+    near = (rng.integers(-(2**15), 2**15, wide.shape) + rng.choice([0, 0.5], wide.shape)) / scales
+    near = np.rint(near).clip(-(2**31), 2**31 - 1)
+    x = np.where(rng.random(wide.shape) < 0.2, wide, near).astype(np.int32)
+    executable = subquant.compile(
+        program(count, SCALES, "i16", zero_point),
+        target="vulkan" if device == "vulkan" else "llvm-cpu",
+        device=where,
+        requantization="fixed-point",
+        fixed_point_rounding=rounding,
+    )
+    for part in range(5):
+        values = np.roll(x, part, axis=0) + np.int32(part)
+        factors = np.array([Fraction(float(s)) for s in scales], object)
+        expected = requantize_fixed_point(values, factors, zero_point, storage, rounding)
+        np.testing.assert_array_equal(executable.main(values), expected)
+
+
+@pytest.mark.parametrize("style", ["after", "inside"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+def test_both_styles_of_zero_points(
+    style: str, device: str, request: pytest.FixtureRequest
+) -> None:
+    text = """
+!x = !quant.uniform<i8:f32, 0.05:3>
+!w = !quant.uniform<u8:f32, 0.02:120>
+!y = !quant.uniform<i8:f32, 0.1:-10>
+!k = !quant.uniform<i8:f32, 0.02>
+func.func @dot(%x: tensor<3x40x!x>, %w: tensor<40x5x!w>) -> tensor<3x5x!y> {
+  %0 = "stablehlo.dot"(%x, %w) : (tensor<3x40x!x>, tensor<40x5x!w>) -> tensor<3x5x!y>
+  return %0 : tensor<3x5x!y>
+}
+func.func @convolution(%x: tensor<1x6x4x!x>, %k: tensor<3x4x5x!k>) -> tensor<1x6x5x!y> {
+  %0 = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f],
+      window = {pad = [[1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<1x6x4x!x>, tensor<3x4x5x!k>) -> tensor<1x6x5x!y>
+  return %0 : tensor<1x6x5x!y>
+}
+"""
+    where: Device = request.getfixturevalue(device)
+    executable = subquant.compile(
+        text,
+        target="vulkan" if device == "vulkan" else "llvm-cpu",
+        device=where,
+        zero_points=style,
+    )
+    rng = np.random.default_rng(2)
+    x = rng.integers(-128, 128, (3, 40)).astype(np.int8)
+    w = rng.integers(0, 256, (40, 5)).astype(np.uint8)
+    real = (x.astype(float) - 3) @ (w.astype(float) - 120) * 0.05 * 0.02
+    expected = np.clip(np.rint(real / 0.1 - 10), -128, 127)
+    np.testing.assert_array_equal(executable["dot"](x, w), expected)
+    x = rng.integers(-128, 128, (1, 6, 4)).astype(np.int8)
+    k = rng.integers(-128, 128, (3, 4, 5)).astype(np.int8)
+    padded = np.pad(x.astype(float) - 3, ((0, 0), (1, 1), (0, 0)))
+    real = sum(padded[:, i : i + 6] @ k[i].astype(float) for i in range(3)) * 0.05 * 0.02
+    expected = np.clip(np.rint(real / 0.1 - 10), -128, 127)
+    np.testing.assert_array_equal(executable["convolution"](x, k), expected)
+
+
+# -- integer-only programs ------------------------------------------------------------------------
+
+INTEGER_ONLY = """
+!q = !quant.uniform<i8:f32, 0.05:3>
+!w = !quant.uniform<i8:f32, 0.02>
+func.func @main(%x: tensor<2x4xf32>, %w: tensor<4x3x!w>) -> tensor<2x3xf32> {
+  %q = stablehlo.uniform_quantize %x : (tensor<2x4xf32>) -> tensor<2x4x!q>
+  %0 = stablehlo.dot_general %q, %w, contracting_dims = [1] x [0]
+      : (tensor<2x4x!q>, tensor<4x3x!w>) -> tensor<2x3x!q>
+  %1 = stablehlo.tanh %0 : tensor<2x3x!q>
+  %2 = stablehlo.uniform_dequantize %1 : (tensor<2x3x!q>) -> tensor<2x3xf32>
+  return %2 : tensor<2x3xf32>
+}
+"""
+
+
+def test_an_integer_only_program_may_take_and_give_reals(cpu: Device) -> None:
+    executable = subquant.compile(INTEGER_ONLY, device=cpu, integer_only=True)
+    assert executable.main(np.ones((2, 4), np.float32), np.ones((4, 3), np.int8)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["tanh", "sqrt", "sine"])
+def test_a_function_of_wide_storage_is_no_integer_arithmetic(name: str, cpu: Device) -> None:
+    text = INTEGER_ONLY.replace("<i8:f32, 0.05:3>", "<i32:f32, 0.05:3>").replace("tanh", name)
+    text = text.replace("<i8:f32, 0.02>", "<i32:f32, 0.02>")
+    with pytest.raises(UnsupportedError, match=rf"8:8: error: 'stablehlo\.{name}' op computes"):
+        subquant.compile(text, device=cpu, integer_only=True)
+    subquant.compile(text, device=cpu)
+
+
+def test_dequantizing_on_the_way_is_refused(cpu: Device) -> None:
+    text = """
+!q = !quant.uniform<i8:f32, 0.05:3>
+func.func @main(%x: tensor<4x!q>) -> tensor<4x!q> {
+  %0 = stablehlo.uniform_dequantize %x : (tensor<4x!q>) -> tensor<4xf32>
+  %1 = stablehlo.add %0, %0 : tensor<4xf32>
+  %2 = stablehlo.uniform_quantize %1 : (tensor<4xf32>) -> tensor<4x!q>
+  return %2 : tensor<4x!q>
+}
+"""
+    with pytest.raises(UnsupportedError, match="computes with floats between quantized values"):
+        subquant.compile(text, device=cpu, integer_only=True)
