@@ -40,6 +40,8 @@ def stream(
         SignatureError, ExecutionError: as a call, with the number of the step.
     """
     inputs = () if function.signature is None else function.signature.inputs
+    if len(arguments) != len(inputs):
+        function.invoke(arguments)  # says what is wrong
     arrays = [np.asarray(argument) for argument in arguments]
     sliced = [
         type_.shape is not None and array.ndim == len(type_.shape) + 1

@@ -73,6 +73,8 @@ _PLAIN = frozenset(
         "stablehlo.send",
         "stablehlo.sort",
         "stablehlo.while",
+        "util.global.load",
+        "util.global.store",
         "util.optimization_barrier",
     ]
 )
@@ -192,6 +194,9 @@ class _Legalizer:
         elif op.name == "stablehlo.async_start":
             with op.location:
                 convert_future(op.results[0], self._held_type)
+        elif op.name == "util.global":
+            with op.location:
+                self._global(op)
         held = self.is_held.values_of(op)
         if held:
             with op.location:
@@ -237,6 +242,22 @@ class _Legalizer:
         if converted != type_:
             record_signature(function)
             function.attributes["function_type"] = ir.TypeAttr.get(converted)
+
+    def _global(self, op: Any) -> None:
+        type_ = op.attributes["type"].value
+        if not self.is_held(type_):
+            return
+        if "initial_value" in op.attributes:
+            value = op.attributes["initial_value"]
+            if not isinstance(value, ir.DenseElementsAttr):
+                raise UnsupportedError(
+                    f"has the type '{type_}', which the target does not load and store, and a value "
+                    f"from elsewhere, '{value}'; store it in a wider type",
+                    op,
+                )
+            held = element_type(self._held_type(type_))
+            op.attributes["initial_value"] = dense_of_array(array_of_dense(value), held)
+        op.attributes["type"] = ir.TypeAttr.get(self._held_type(type_))
 
     def _fix(self, op: Any, source: int | None, result: int | None) -> None:
         """Make an operation right whose operands or results changed their type."""
