@@ -201,6 +201,6 @@ def compile_pipeline(
         f"legalize-integer-widths{{containers={containers}}}"
     )
     if target == "vulkan":
-        text += ",expand-sign-extension,isolate-window-operands"
+        text += ",expand-sign-extension,isolate-contraction-operands"
     hand_off: Any = load_pass("check-hand-off")  # its option may hold any text
     return [*parse_pipeline(text), hand_off(target=label or target)]

@@ -32,7 +32,7 @@ FOLDER = Path(__file__).parent / "filecheck"
 NEVER_FAILS = {
     "expand-sign-extension",
     "expand-stablehlo",
-    "isolate-window-operands",
+    "isolate-contraction-operands",
     "legalize-qdq-to-quantized-op",
     "legalize-quantized-op-to-qdq",
     "quant-legalize-to-tosa-rescale",

@@ -127,11 +127,35 @@ def test_a_cast_before_a_convolution(device: str, request: pytest.FixtureRequest
     np.testing.assert_allclose(got, expected, atol=1e-3, rtol=0)
 
 
+DOT = """
+func.func @main(%a: tensor<3x8xf32>, %q: tensor<8x4xi8>) -> tensor<3x4xf32> {
+  %f = stablehlo.convert %q : (tensor<8x4xi8>) -> tensor<8x4xf32>
+  %r = stablehlo.dot_general %a, %f, contracting_dims = [1] x [0]
+      : (tensor<3x8xf32>, tensor<8x4xf32>) -> tensor<3x4xf32>
+  return %r : tensor<3x4xf32>
+}
+"""
+
+
+@pytest.mark.vulkan
+def test_a_cast_before_a_dot(vulkan: Device) -> None:
+    a, q = np.ones((3, 8), np.float32), np.full((8, 4), 2, np.int8)
+    executable = subquant.compile(DOT, target="vulkan", device=vulkan)
+    np.testing.assert_array_equal(executable.main(a, q), np.full((3, 4), 16))
+
+
+@pytest.mark.vulkan
+def test_a_cast_before_a_dot_is_still_wrong_without_the_pass(vulkan: Device) -> None:
+    a, q = np.ones((3, 8), np.float32), np.full((8, 4), 2, np.int8)
+    got = Executable(without(DOT, "isolate-contraction-operands"), vulkan).main(a, q)
+    assert (got != 16).any(), FIXED + "the contractions of isolate-contraction-operands"
+
+
 @pytest.mark.vulkan
 def test_a_cast_before_a_convolution_is_still_wrong_without_the_pass(vulkan: Device) -> None:
     q, k, expected = convolution()
-    got = Executable(without(CONVOLUTION, "isolate-window-operands"), vulkan).main(q, k)
-    assert np.abs(got - expected).max() > 1, FIXED + "the pass isolate-window-operands"
+    got = Executable(without(CONVOLUTION, "isolate-contraction-operands"), vulkan).main(q, k)
+    assert np.abs(got - expected).max() > 1, FIXED + "the pass isolate-contraction-operands"
 
 
 @pytest.mark.vulkan

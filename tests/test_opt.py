@@ -292,7 +292,7 @@ def test_passes_are_announced_in_order() -> None:
 
 def test_the_pipeline_of_a_compilation() -> None:
     cpu = compile_pipeline("llvm-cpu")
-    for_vulkan = {"expand-sign-extension", "isolate-window-operands"}
+    for_vulkan = {"expand-sign-extension", "isolate-contraction-operands"}
     on_request = {"legalize-qdq-to-quantized-op", "legalize-quantized-op-to-qdq"}
     assert [step.name for step in cpu] == [
         name for name in PASSES if name not in for_vulkan | on_request

@@ -1,9 +1,10 @@
-"""``isolate-window-operands``: keep casts out of convolution and pooling dispatches (Vulkan).
+"""``isolate-contraction-operands``: keep casts out of contraction and pooling dispatches (Vulkan).
 
 IREE 3.13 fuses a widening cast (a dequantization, say) into the dispatch of the operation that
-uses it. For an operation with a sliding window the fused cast goes through workgroup memory, which
-is written and read without a barrier between: every element of the result is wrong, on every
-Vulkan target. An optimization barrier between the two keeps the cast in a dispatch of its own.
+uses it. For a contraction of some shapes, and for every operation with a sliding window, the fused
+cast goes through workgroup memory, which is written and read without a barrier between: the result
+is wrong, on every Vulkan target. An optimization barrier between the two keeps the cast in a
+dispatch of its own.
 
 Before::
 
@@ -25,34 +26,43 @@ from typing import Any, ClassVar
 from .._mlir import ir
 from .base import Builder, ModulePass, walk
 
-__all__ = ["IsolateWindowOperands"]
+__all__ = ["IsolateContractionOperands"]
 
 _BARRIER = "util.optimization_barrier"
-_WINDOWED = (
+_CONTRACTIONS = (
+    "linalg.batch_",
+    "linalg.contract",
     "linalg.conv",
     "linalg.depthwise_conv",
+    "linalg.dot",
+    "linalg.matmul",
+    "linalg.matvec",
     "linalg.pooling",
+    "linalg.quantized_",
+    "linalg.vecmat",
     "stablehlo.convolution",
+    "stablehlo.dot",
     "stablehlo.dynamic_conv",
     "stablehlo.reduce_window",
     "stablehlo.select_and_scatter",
     "tosa.avg_pool",
     "tosa.conv",
     "tosa.depthwise",
+    "tosa.matmul",
     "tosa.max_pool",
     "tosa.transpose_conv",
 )
 
 
 @dataclass(frozen=True)
-class IsolateWindowOperands(ModulePass):
-    """Put a barrier before each computed input of an operation with a sliding window."""
+class IsolateContractionOperands(ModulePass):
+    """Put a barrier before each computed input of a contraction or a sliding window."""
 
-    name: ClassVar[str] = "isolate-window-operands"
+    name: ClassVar[str] = "isolate-contraction-operands"
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite `module`."""
-        for op in [op for op in walk(module) if _is_windowed(op)]:
+        for op in [op for op in walk(module) if _contracts(op)]:
             with ir.InsertionPoint(op), op.location:
                 for number, operand in enumerate(_inputs(op)):
                     if _is_computed(operand):
@@ -60,14 +70,15 @@ class IsolateWindowOperands(ModulePass):
                         op.operands[number] = isolated
 
 
-def _is_windowed(op: Any) -> bool:
-    if op.name.startswith(_WINDOWED):
+def _contracts(op: Any) -> bool:
+    if op.name.startswith(_CONTRACTIONS):
         return True
     if op.name != "linalg.generic":
         return False
     maps = [attribute.value for attribute in op.attributes["indexing_maps"]]
     reduces = any("reduction" in str(kind) for kind in op.attributes["iterator_types"])
-    return reduces and not all(map_.is_projected_permutation for map_ in maps)
+    slides = not all(map_.is_projected_permutation for map_ in maps)
+    return reduces and (slides or len(_inputs(op)) > 1)
 
 
 def _inputs(op: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-// RUN: subquant opt %s --passes isolate-window-operands --split-input-file | filecheck %s
+// RUN: subquant opt %s --passes isolate-contraction-operands --split-input-file | filecheck %s
 
 // Arguments, constants, fills and what is behind a barrier or a reshape of those: nothing to fuse.
 // CHECK-LABEL: func.func @nothing_computed(
@@ -19,20 +19,25 @@ func.func @nothing_computed(%x: tensor<1x8x8x3xf32>, %flat: tensor<64x3xf32>, %q
 
 // -----
 
-// A contraction has no window, and neither has an element-wise loop that reads at an offset.
-// CHECK-LABEL: func.func @no_window(
+// An element-wise loop that reads at an offset is no window, and a sum no contraction.
+// CHECK-LABEL: func.func @no_contraction(
 // CHECK-NOT: util.optimization_barrier
 // CHECK: return
 #shifted = affine_map<(i) -> (i + 1)>
 #id = affine_map<(i) -> (i)>
-func.func @no_window(%q: tensor<2x3xi8>, %b: tensor<3x4xf32>, %o: tensor<2x4xf32>, %v: tensor<5xi8>, %p: tensor<4xf32>) -> (tensor<2x4xf32>, tensor<4xf32>) {
-  %f = arith.sitofp %q : tensor<2x3xi8> to tensor<2x3xf32>
-  %r = linalg.matmul ins(%f, %b : tensor<2x3xf32>, tensor<3x4xf32>) outs(%o : tensor<2x4xf32>) -> tensor<2x4xf32>
+#none = affine_map<(i) -> ()>
+func.func @no_contraction(%v: tensor<5xi8>, %p: tensor<4xf32>, %t: tensor<f32>) -> (tensor<4xf32>, tensor<f32>) {
   %w = arith.sitofp %v : tensor<5xi8> to tensor<5xf32>
   %s = linalg.generic {indexing_maps = [#shifted, #id], iterator_types = ["parallel"]}
       ins(%w : tensor<5xf32>) outs(%p : tensor<4xf32>) {
   ^bb0(%x: f32, %y: f32):
     linalg.yield %x : f32
   } -> tensor<4xf32>
-  return %r, %s : tensor<2x4xf32>, tensor<4xf32>
+  %r = linalg.generic {indexing_maps = [#id, #none], iterator_types = ["reduction"]}
+      ins(%w : tensor<5xf32>) outs(%t : tensor<f32>) {
+  ^bb0(%x: f32, %y: f32):
+    %z = arith.addf %x, %y : f32
+    linalg.yield %z : f32
+  } -> tensor<f32>
+  return %s, %r : tensor<4xf32>, tensor<f32>
 }

@@ -1,4 +1,4 @@
-// RUN: subquant opt %s --passes "isolate-window-operands" --split-input-file | filecheck %s
+// RUN: subquant opt %s --passes "isolate-contraction-operands" --split-input-file | filecheck %s
 
 // CHECK-LABEL: func.func @conv(
 // CHECK-SAME: %[[Q:[^:]+]]: tensor<1x8x8x3xi8>, %[[W:[^:]+]]: tensor<3x3x3x4xf32>, %[[O:[^:]+]]: tensor<1x6x6x4xf32>) -> tensor<1x6x6x4xf32> {
