@@ -47,6 +47,7 @@ from ..dialects.quant import (
     storage_mlir_type,
 )
 from ..errors import UnsupportedError
+from ..quantization import StorageType
 from .base import Builder, ModulePass, TypePredicate, record_signature, walk
 from .retyping import with_element
 
@@ -100,6 +101,8 @@ _ZERO_POINTS: dict[str, dict[int, int]] = {
 }
 """The operands that are zero points, and of which operand (-1: the result)."""
 _KEEPS_SCALE = ("tosa.avg_pool2d", "tosa.negate")
+_FILLS_STORAGE = ("tosa.negate", "tosa.rescale", "tosa.table")
+"""Operations whose results may be any integer of their width, beyond a narrow storage range."""
 _CARRIES_UNSIGNED = ("builtin.", "cf.", "func.", "scf.", "tosa.")
 
 
@@ -238,8 +241,7 @@ def _convert_quantized(op: Any) -> None:
     for number, operand in enumerate(op.operands):
         if is_quantized(operand.type):
             with ir.InsertionPoint(op):
-                storage = b.op("quant.scast", [operand], _storage_type(operand.type, op))
-            op.operands[number] = storage
+                op.operands[number] = _storage_of(b, operand, op)
     for argument in (a for region in op.regions for block in region for a in block.arguments):
         if is_quantized(argument.type):
             with ir.InsertionPoint.at_block_begin(argument.owner):
@@ -250,15 +252,44 @@ def _convert_quantized(op: Any) -> None:
                 _convert_value(b, result, op)
 
 
+def _storage_of(b: Builder, value: Any, op: Any) -> Any:
+    type_ = _storage_type(value.type, op)
+    if not isinstance(value.owner, ir.Block) and value.owner.operation.name == "quant.scast":
+        source = value.owner.operation.operands[0]
+        if source.type == type_:
+            return source
+    return b.op("quant.scast", [value], type_)
+
+
 def _convert_value(b: Builder, value: Any, op: Any) -> None:
     """Give a value its storage type; its users take a cast back, until they are converted too."""
-    old = value.type
-    uses = [(use.owner, use.operand_number) for use in value.uses]
+    old, uses = value.type, [(use.owner, use.operand_number) for use in value.uses]
     value.set_type(_storage_type(old, op))
+    if op.name in _FILLS_STORAGE:
+        value = _clamp(b, value, old, op)
     if uses:
         quantized = b.op("quant.scast", [value], old)
         for owner, number in uses:
             owner.operands[number] = quantized
+
+
+def _clamp(b: Builder, value: Any, type_: ir.Type, op: Any) -> Any:
+    """Clamp a value to the storage range of its type, if that is narrower than its integers."""
+    parameters = parameters_of(type_, op)
+    assert parameters is not None  # the caller gives quantized types
+    storage = parameters.storage
+    if storage == StorageType(storage.width, storage.signed):
+        return value
+    if not storage.signed:
+        raise UnsupportedError(
+            f"has a result with the unsigned storage range {storage.minimum}:{storage.maximum}, "
+            "which TOSA cannot clamp to; use the whole range, or a signed one",
+            op,
+        )
+    element = element_type(value.type)
+    bounds = {"min_val": storage.minimum, "max_val": storage.maximum}
+    attributes = {name: ir.IntegerAttr.get(element, bound) for name, bound in bounds.items()}
+    return b.op("tosa.clamp", [value], value.type, attributes)
 
 
 def _storage_type(type_: ir.Type, op: Any) -> ir.Type:

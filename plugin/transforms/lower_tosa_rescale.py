@@ -34,20 +34,16 @@ from typing import Any, ClassVar
 
 from .._mlir import ir
 from ..dialects.quant import array_of_dense, dense_of_array
-from ..errors import UnsupportedError
-from ..fixed_point import FixedPointRounding
+from ..errors import UnsupportedError, VerificationError
+from ..fixed_point import MAX_SHIFT
 from ..quantization import Array, StorageType
 from .base import Builder, ModulePass, NoMatch, apply_patterns
-from .fixed_point_arithmetic import emit_scale
+from .fixed_point_arithmetic import emit_scale, emit_shift
 from .requantization import saturate
 
 __all__ = ["LowerTosaRescale"]
 
-_ROUNDINGS: dict[str, FixedPointRounding] = {
-    "SINGLE_ROUND": "tosa-single-round",
-    "INEXACT_ROUND": "tosa-inexact-round",
-    "DOUBLE_ROUND": "tosa-double-round",
-}
+_SGT, _SGE = 4, 5  # arith.cmpi predicates
 
 
 @dataclass(frozen=True)
@@ -61,6 +57,7 @@ class LowerTosaRescale(ModulePass):
 
         Raises:
             UnsupportedError: an unranked tensor.
+            VerificationError: a multiplier or shift that TOSA does not have.
         """
         apply_patterns(module, {"tosa.rescale": _lower})
 
@@ -77,9 +74,10 @@ def _lower(op: Any, rewriter: Any) -> NoMatch | None:
                 f"has elements of type '{element}'; run convert-tosa-to-storage first", op
             )
     flag = {name: bool(op.attributes[name].value) for name in _FLAGS}
-    rounding = _ROUNDINGS[str(op.attributes["rounding_mode"]).partition("<")[2].rstrip(">")]
-    if not flag["scale32"]:
-        rounding = "tosa-single-round"  # TOSA has no other with multipliers of 15 bits
+    # TOSA has no double rounding with multipliers of 15 bits.
+    is_double = flag["scale32"] and "DOUBLE_ROUND" in str(op.attributes["rounding_mode"])
+    _check_range(op, multiplier, (1 << (31 if flag["scale32"] else 15)) - 1, "multiplier")
+    _check_range(op, shift, MAX_SHIFT, "shift")
 
     b = Builder()
     loop = _Loop(b, source)
@@ -91,12 +89,37 @@ def _lower(op: Any, rewriter: Any) -> NoMatch | None:
     def rescale(x: Any) -> Any:
         value = _extend(b, x, flag["input_unsigned"])
         value = b.op("arith.subi", [value, xz()], b.i64)
-        scaled = emit_scale(b, value, m(), s(), rounding)
+        scale = _double_round if is_double else _single_round
+        scaled = scale(b, value, m(), s())
         shifted = b.op("arith.addi", [scaled, yz()], b.i64)
         return saturate(b, shifted, _range(result_type.element_type, flag["output_unsigned"]))
 
     rewriter.replace_op(op, [loop.build(result_type, rescale)])
     return None
+
+
+def _single_round(b: Builder, value: Any, multiplier: Any, shift: Any) -> Any:
+    return emit_scale(b, value, multiplier, shift, "tosa-single-round")
+
+
+def _double_round(b: Builder, value: Any, multiplier: Any, shift: Any) -> Any:
+    """TOSA's own: for shifts above 31, whatever the multiplier, half of the first rounding."""
+    zero, one = b.constant(0, b.i64), b.constant(1 << 30, b.i64)
+    opposite = b.constant(-(1 << 30), b.i64)
+    nudge = b.op("arith.select", [b.compare(_SGE, value, zero), one, opposite], b.i64)
+    is_large = b.compare(_SGT, shift, b.constant(31, b.i64))
+    nudge = b.op("arith.select", [is_large, nudge, zero], b.i64)
+    product = b.op("arith.muli", [value, multiplier], b.i64)
+    return emit_shift(b, b.op("arith.addi", [product, nudge], b.i64), shift, "tosa-single-round")
+
+
+def _check_range(op: Any, vector: Any, greatest: int, what: str) -> None:
+    constant = _constant(vector)
+    if constant is None:
+        return
+    wrong = constant[(constant < 0) | (constant > greatest)]
+    if wrong.size:
+        raise VerificationError(f"has a {what} of {int(wrong[0])}; expected 0 to {greatest}", op)
 
 
 _FLAGS = ("scale32", "per_channel", "input_unsigned", "output_unsigned")

@@ -44,36 +44,16 @@ class LowerTosaVariables(ModulePass):
         """Rewrite `module`.
 
         Raises:
-            UnsupportedError: a variable of a dynamic or unsigned or quantized type; a read or a
-                write that names none.
+            UnsupportedError: a variable of a dynamic, unsigned or quantized type.
         """
-        operations = walk(module)
-        taken = {op.attributes["sym_name"].value for op in operations if op.name == "func.func"}
-        names: dict[str, str] = {}
-        accesses = [op for op in operations if op.name in _ACCESSES]
-        for op in [op for op in operations if op.name == "tosa.variable"]:
-            name = op.attributes["sym_name"].value
-            if name in names:
-                raise UnsupportedError(f"names the variable '{name}' a second time", op)
-            names[name] = _free_name(name, taken)
-            _define(op, names[name])
-        for op in accesses:
-            _access(op, names)
+        for op in walk(module):
+            if op.name == "tosa.variable":
+                _define(op)
+            elif op.name in ("tosa.variable_read", "tosa.variable_write"):
+                _access(op)
 
 
-_ACCESSES = ("tosa.variable_read", "tosa.variable_write")
-
-
-def _free_name(name: str, taken: set[str]) -> str:
-    """The variable's own name, unless a function has it: TOSA's variables are no symbols."""
-    free, number = name, 0
-    while free in taken:
-        free, number = f"{name}_{number}", number + 1
-    taken.add(free)
-    return free
-
-
-def _define(op: Any, name: str) -> None:
+def _define(op: Any) -> None:
     element = op.attributes["type"].value
     if not _is_stored(element):
         raise UnsupportedError(
@@ -89,7 +69,7 @@ def _define(op: Any, name: str) -> None:
     with ir.InsertionPoint(op), op.location:
         type_ = ir.RankedTensorType.get(shape, element)
         attributes: dict[str, ir.Attribute] = {
-            "sym_name": ir.StringAttr.get(name),
+            "sym_name": op.attributes["sym_name"],
             "sym_visibility": ir.StringAttr.get("private"),
             "type": ir.TypeAttr.get(type_),
             "is_mutable": ir.UnitAttr.get(),
@@ -118,13 +98,10 @@ def _initial_value(op: Any, type_: Any) -> ir.Attribute:
     return ir.DenseElementsAttr.get_splat(type_, zero)
 
 
-def _access(op: Any, names: dict[str, str]) -> None:
-    name = op.attributes["name"].value
-    if name not in names:
-        known = ", ".join(f"'{known}'" for known in names) or "none"
-        raise UnsupportedError(f"names no variable of the module: '{name}'; it has {known}", op)
+def _access(op: Any) -> None:
+    """Replace a read or a write; upstream's verifier has looked for the variable."""
     with ir.InsertionPoint(op), op.location:
-        symbol = {"global": ir.FlatSymbolRefAttr.get(names[name])}
+        symbol = {"global": ir.FlatSymbolRefAttr.get(op.attributes["name"].value)}
         if op.name == "tosa.variable_write":
             Builder().op("util.global.store", [op.operands[0]], None, symbol)
         else:

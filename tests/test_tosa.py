@@ -1,0 +1,294 @@
+"""TOSA on IREE: every form of rescale, variables, and types that say more than the integers.
+
+The reference is TOSA's pseudo-code for ``RESCALE``, in Python's integers.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant.compiler import CompileOptions, compile_to_bytes
+from subquant.errors import SignatureError, UsageError
+from subquant.runtime import Device, Executable
+from subquant.streaming import stream
+
+# Multipliers and shifts: ties, factors above 1, below 2**-31, and both sides of a shift of 31.
+SCALES_32 = [
+    (1 << 30, 30),
+    (1 << 30, 31),
+    (1 << 30, 32),
+    (1518500250, 33),
+    ((1 << 31) - 1, 2),
+    (3 << 28, 46),
+    (1, 62),
+    (20000, 40),
+    (0, 31),
+]
+SCALES_16 = [(1 << 14, 14), (1 << 14, 15), (23170, 17), (32767, 2), (3 << 12, 20), (1, 31), (0, 40)]
+
+
+def apply_scale(value: int, multiplier: int, shift: int, double: bool) -> int:
+    rounding = 1 << (shift - 1)
+    if double and shift > 31:
+        rounding += 1 << 30 if value >= 0 else -(1 << 30)
+    return (value * multiplier + rounding) >> shift
+
+
+def read(bits: int, width: int, unsigned: bool) -> int:
+    bits &= (1 << width) - 1
+    return bits if unsigned or bits < 1 << (width - 1) else bits - (1 << width)
+
+
+def reference(x: np.ndarray, case: dict[str, object], scales: list[tuple[int, int]]) -> np.ndarray:
+    """Rescale the bits `x` of shape (n, channels), one scale for each channel."""
+    source, target = int(str(case["source"])[1:]), int(str(case["target"])[1:])
+    unsigned = (bool(case["input_unsigned"]), bool(case["output_unsigned"]))
+    low = 0 if unsigned[1] else -(1 << (target - 1))
+    high = low + (1 << target) - 1
+    double = bool(case["scale32"]) and case["mode"] == "DOUBLE_ROUND"
+    out = np.empty(x.shape, np.int64)
+    for place, bits in np.ndenumerate(x):
+        value = read(int(bits), source, unsigned[0]) - int(str(case["input_zp"]))
+        scaled = apply_scale(value, *scales[place[1]], double) + int(str(case["output_zp"]))
+        out[place] = read(min(max(scaled, low), high), target, False)
+    return out
+
+
+def rescale_function(name: str, case: dict[str, object], scales: list[tuple[int, int]]) -> str:
+    multipliers, shifts = (list(column) for column in zip(*scales, strict=True))
+    n, source, target = len(scales), case["source"], case["target"]
+    m = "i32" if case["scale32"] else "i16"
+
+    def constant(name: str, values: object, type_: str) -> str:
+        return f'%{name} = "tosa.const"() <{{values = dense<{values}> : {type_}}}> : () -> {type_}'
+
+    flags = ", ".join(
+        f"{flag} = {str(case[flag]).lower()}" for flag in ("input_unsigned", "output_unsigned")
+    )
+    return f"""
+  func.func @{name}(%x: tensor<?x{n}x{source}>) -> tensor<?x{n}x{target}> {{
+    {constant("m", multipliers, f"tensor<{n}x{m}>")}
+    {constant("s", shifts, f"tensor<{n}xi8>")}
+    {constant("xz", case["input_zp"], f"tensor<1x{source}>")}
+    {constant("yz", case["output_zp"], f"tensor<1x{target}>")}
+    %y = tosa.rescale %x, %m, %s, %xz, %yz {{{flags}, per_channel = true,
+      rounding_mode = {case["mode"]}, scale32 = {str(case["scale32"]).lower()}}}
+      : (tensor<?x{n}x{source}>, tensor<{n}x{m}>, tensor<{n}xi8>, tensor<1x{source}>,
+         tensor<1x{target}>) -> tensor<?x{n}x{target}>
+    return %y : tensor<?x{n}x{target}>
+  }}"""
+
+
+def rescale_cases() -> list[dict[str, object]]:
+    kinds = [
+        ("i8", "i8", False, False, 3, -5),
+        ("i8", "i8", True, False, 200, 7),
+        ("i8", "i8", False, True, -128, 128),
+        ("i8", "i16", False, False, 0, 0),
+        ("i8", "i32", False, False, 9, 0),
+        ("i16", "i8", False, False, 0, -1),
+        ("i16", "i16", True, False, 32768, 0),
+        ("i32", "i8", False, False, 0, -128),
+        ("i32", "i8", False, True, 0, 255),
+        ("i32", "i16", False, False, 0, 0),
+        ("i32", "i32", False, False, 0, 0),
+        ("i48", "i8", False, False, 0, 4),
+        ("i48", "i32", False, False, 0, 0),
+    ]
+    modes = [
+        (True, "SINGLE_ROUND"), (True, "INEXACT_ROUND"), (True, "DOUBLE_ROUND"),
+        (False, "SINGLE_ROUND"), (False, "INEXACT_ROUND"),
+    ]  # fmt: skip
+    names = ("source", "target", "input_unsigned", "output_unsigned", "input_zp", "output_zp")
+    return [
+        dict(zip(names, kind, strict=True)) | {"scale32": scale32, "mode": mode}
+        for kind, (scale32, mode) in itertools.product(kinds, modes)
+        if not (kind[0] == "i48" and scale32)
+    ]
+
+
+def inputs_of(case: dict[str, object], channels: int) -> np.ndarray:
+    """All bits of i8; of wider types the extremes, the values around 0, and random ones."""
+    width = int(str(case["source"])[1:])
+    if width == 8:
+        column = np.arange(-128, 128)
+    else:
+        edge = 1 << (width - 1)
+        few = np.concatenate([np.arange(-edge, 8 - edge), np.arange(edge - 8, edge)])
+        drawn = np.random.default_rng(width).integers(-edge, edge, 120)
+        small = np.random.default_rng(width + 1).integers(-3000, 3000, 120)
+        column = np.concatenate([few, np.arange(-4, 4), drawn, small])
+    array = np.repeat(column[:, None], channels, 1)
+    return array.astype({8: np.int8, 16: np.int16, 32: np.int32, 48: np.int64}[width])
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan", "vulkan_32bit"])
+def test_every_form_of_rescale(device: str, request: pytest.FixtureRequest) -> None:
+    where: Device = request.getfixturevalue(device)
+    cases = rescale_cases()
+    scales = [SCALES_32 if case["scale32"] else SCALES_16 for case in cases]
+    functions = [
+        rescale_function(f"f{n}", c, s) for n, (c, s) in enumerate(zip(cases, scales, strict=True))
+    ]
+    target = "vulkan" if where.is_vulkan else "llvm-cpu"
+    executable = subquant.compile("\n".join(functions), target=target, device=where)
+    for number, (case, scale) in enumerate(zip(cases, scales, strict=True)):
+        x = inputs_of(case, len(scale))
+        expected = reference(x, case, scale)
+        np.testing.assert_array_equal(executable[f"f{number}"](x), expected, err_msg=str(case))
+
+
+DYNAMIC = """
+func.func @main(%x: tensor<5x2xi8>, %m: tensor<2xi32>, %s: tensor<2xi8>, %xz: tensor<1xi8>,
+                %yz: tensor<1xi8>) -> tensor<5x2xi8> {
+  %y = tosa.rescale %x, %m, %s, %xz, %yz {input_unsigned = true, output_unsigned = false,
+    per_channel = true, rounding_mode = DOUBLE_ROUND, scale32 = true}
+    : (tensor<5x2xi8>, tensor<2xi32>, tensor<2xi8>, tensor<1xi8>, tensor<1xi8>) -> tensor<5x2xi8>
+  return %y : tensor<5x2xi8>
+}
+"""
+
+
+def test_rescale_with_parameters_that_are_no_constants(cpu: Device) -> None:
+    executable = subquant.compile(DYNAMIC, device=cpu)
+    x = np.array([[-128, 127], [0, 1], [-1, -2], [5, 6], [100, -100]], np.int8)
+    scales = [(1 << 30, 30), (1200000000, 34)]
+    m, s = np.array([a for a, _ in scales], np.int32), np.array([b for _, b in scales], np.int8)
+    y = executable.main(x, m, s, np.array([-56], np.int8), np.array([-3], np.int8))
+    case: dict[str, object] = {
+        "source": "i8", "target": "i8", "input_unsigned": True, "output_unsigned": False,
+        "input_zp": 200, "output_zp": -3, "scale32": True, "mode": "DOUBLE_ROUND",
+    }  # fmt: skip
+    np.testing.assert_array_equal(y, reference(x, case, scales))
+
+
+# -- variables ------------------------------------------------------------------------------------
+
+COUNTER = """
+tosa.variable @count = dense<[10, -3]> : tensor<2xi32>
+tosa.variable @last : tensor<2xi4>
+func.func @add(%x: tensor<2xi32>) -> tensor<2xi32> {
+  %0 = tosa.variable_read @count : tensor<2xi32>
+  %1 = tosa.add %0, %x : (tensor<2xi32>, tensor<2xi32>) -> tensor<2xi32>
+  tosa.variable_write @count, %1 : tensor<2xi32>
+  return %0 : tensor<2xi32>
+}
+func.func @swap(%x: tensor<2xi4>) -> tensor<2xi4> {
+  %0 = tosa.variable_read @last : tensor<2xi4>
+  tosa.variable_write @last, %x : tensor<2xi4>
+  return %0 : tensor<2xi4>
+}
+func.func @total() -> tensor<2xi32> {
+  %0 = tosa.variable_read @count : tensor<2xi32>
+  return %0 : tensor<2xi32>
+}
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan", "vulkan_32bit"])
+def test_variables_keep_their_values(device: str, request: pytest.FixtureRequest) -> None:
+    where: Device = request.getfixturevalue(device)
+    target = "vulkan" if where.is_vulkan else "llvm-cpu"
+    data = compile_to_bytes(
+        COUNTER,
+        CompileOptions(
+            target=target, vulkan_target=where.vulkan_target if where.is_vulkan else "generic"
+        ),
+    )
+    executable = Executable(data, where)
+    steps = np.array([[1, 2], [3, 4], [-5, 6], [7, -8]], np.int32)
+    before = np.array([10, -3]) + np.vstack([np.zeros((1, 2), np.int32), steps.cumsum(0)[:-1]])
+    np.testing.assert_array_equal(stream(executable.add, [steps])[0], before)
+    np.testing.assert_array_equal(executable.total(), np.array([10, -3]) + steps.sum(0))
+    first = executable.swap(np.array([-8, 7], np.int8))
+    second = executable.swap(np.array([1, 2], np.int8))
+    np.testing.assert_array_equal([first, second], [[0, 0], [-8, 7]])
+    again = Executable(data, where)  # a loaded executable has its own variables
+    np.testing.assert_array_equal(again.total(), [10, -3])
+
+
+def test_streams_that_do_not_fit(cpu: Device) -> None:
+    executable = subquant.compile(COUNTER, device=cpu)
+    with pytest.raises(UsageError, match=r"one more axis than its argument.*tensor<2xi32>.*\(2,\)"):
+        stream(executable.add, [np.zeros(2, np.int32)])
+    with pytest.raises(UsageError, match="at least one slice"):
+        stream(executable.add, [np.zeros((0, 2), np.int32)])
+    with pytest.raises(SignatureError, match="takes 1 arguments, got 2"):
+        stream(executable.add, [np.zeros((3, 2), np.int32)] * 2)
+    with pytest.raises(SignatureError, match=r"^error: step 0 of 3: argument 0"):
+        stream(executable.add, [np.zeros((3, 5), np.int32)])
+
+
+# -- quantized and unsigned types -----------------------------------------------------------------
+
+QUANTIZED = """
+!q = !quant.uniform<i8:f32, 0.5:3>
+!u = !quant.uniform<u8:f32, 0.25:128>
+!w = !quant.uniform<i8<-127:127>:f32:0, {0.5, 0.25}>
+!n = !quant.uniform<i8<-127:127>:f32, 0.0625>
+tosa.variable @state : tensor<1x4x4x3x!q>
+func.func @main(%a: tensor<1x4x4x3x!q>, %w: tensor<2x1x1x3x!w>, %b: tensor<2xi32>)
+    -> (tensor<1x2x2x2x!u>, tensor<1x4x4x3xf32>, tensor<1x4x4x3x!q>, tensor<1x4x4x2x!n>) {
+  %z = "tosa.const"() <{values = dense<0> : tensor<1xi8>}> : () -> tensor<1xi8>
+  %z3 = "tosa.const"() <{values = dense<3> : tensor<1xi8>}> : () -> tensor<1xi8>
+  %z128 = "tosa.const"() <{values = dense<128> : tensor<1xi8>}> : () -> tensor<1xi8>
+  %z32 = "tosa.const"() <{values = dense<0> : tensor<1xi32>}> : () -> tensor<1xi32>
+  %m = "tosa.const"() <{values = dense<1073741824> : tensor<2xi32>}> : () -> tensor<2xi32>
+  %m1 = "tosa.const"() <{values = dense<1073741824> : tensor<1xi32>}> : () -> tensor<1xi32>
+  %s = "tosa.const"() <{values = dense<[31, 32]> : tensor<2xi8>}> : () -> tensor<2xi8>
+  %s1 = "tosa.const"() <{values = dense<29> : tensor<1xi8>}> : () -> tensor<1xi8>
+  %s2 = "tosa.const"() <{values = dense<[28, 29]> : tensor<2xi8>}> : () -> tensor<2xi8>
+  %acc = tosa.conv2d %a, %w, %b, %z3, %z {acc_type = i32, dilation = array<i64: 1, 1>,
+    pad = array<i64: 0, 0, 0, 0>, stride = array<i64: 1, 1>}
+    : (tensor<1x4x4x3x!q>, tensor<2x1x1x3x!w>, tensor<2xi32>, tensor<1xi8>, tensor<1xi8>)
+    -> tensor<1x4x4x2xi32>
+  %r = tosa.rescale %acc, %m, %s, %z32, %z3 {input_unsigned = false, output_unsigned = false,
+    per_channel = true, rounding_mode = SINGLE_ROUND, scale32 = true}
+    : (tensor<1x4x4x2xi32>, tensor<2xi32>, tensor<2xi8>, tensor<1xi32>, tensor<1xi8>)
+    -> tensor<1x4x4x2x!q>
+  %n = tosa.rescale %acc, %m, %s2, %z32, %z {input_unsigned = false, output_unsigned = false,
+    per_channel = true, rounding_mode = SINGLE_ROUND, scale32 = true}
+    : (tensor<1x4x4x2xi32>, tensor<2xi32>, tensor<2xi8>, tensor<1xi32>, tensor<1xi8>)
+    -> tensor<1x4x4x2x!n>
+  %p = tosa.max_pool2d %r {kernel = array<i64: 2, 2>, pad = array<i64: 0, 0, 0, 0>,
+    stride = array<i64: 2, 2>} : (tensor<1x4x4x2x!q>) -> tensor<1x2x2x2x!q>
+  %u = tosa.rescale %p, %m1, %s1, %z3, %z128 {input_unsigned = false, output_unsigned = true,
+    per_channel = false, rounding_mode = SINGLE_ROUND, scale32 = true}
+    : (tensor<1x2x2x2x!q>, tensor<1xi32>, tensor<1xi8>, tensor<1xi8>, tensor<1xi8>)
+    -> tensor<1x2x2x2x!u>
+  %f = quant.dcast %a : tensor<1x4x4x3x!q> to tensor<1x4x4x3xf32>
+  %before = tosa.variable_read @state : tensor<1x4x4x3x!q>
+  tosa.variable_write @state, %a : tensor<1x4x4x3x!q>
+  return %u, %f, %before, %n
+    : tensor<1x2x2x2x!u>, tensor<1x4x4x3xf32>, tensor<1x4x4x3x!q>, tensor<1x4x4x2x!n>
+}
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan"])
+def test_quantized_types_in_tosa(device: str, request: pytest.FixtureRequest) -> None:
+    """Reals in, reals out: each value is what its type says, narrow ranges included."""
+    where: Device = request.getfixturevalue(device)
+    target = "vulkan" if where.is_vulkan else "llvm-cpu"
+    executable = subquant.compile(QUANTIZED, target=target, device=where)
+    rng = np.random.default_rng(0)
+    a = rng.normal(0, 3, (1, 4, 4, 3)).astype(np.float32)
+    w = rng.normal(0, 3, (2, 1, 1, 3)).astype(np.float32)
+    b = np.array([4, -5], np.int32)
+    u, f, before, narrow = executable.main(a, w, b, quantized_io=True)
+    stored = np.clip(np.rint(a / 0.5) + 3, -128, 127) - 3
+    weights = np.clip(np.rint(w / np.array([0.5, 0.25]).reshape(2, 1, 1, 1)), -127, 127)[:, 0, 0]
+    real = np.einsum("nhwc,oc->nhwo", stored * 0.5, weights * [[0.5], [0.25]]) + b * [0.25, 0.125]
+    rounded = np.clip(np.floor(real / 0.5 + 0.5) + 3, -128, 127) - 3
+    pooled = rounded.reshape(1, 2, 2, 2, 2, 2).max((2, 4))
+    np.testing.assert_array_equal(u, np.clip(pooled * 2 + 128, 0, 255) * 0.25 - 32)
+    np.testing.assert_array_equal(f, stored * 0.5)
+    np.testing.assert_array_equal(before, np.zeros_like(a))  # no first value: what stands for 0
+    finest = np.clip(np.floor(real / 0.0625 + 0.5), -127, 127)
+    assert (finest == -127).any()
+    np.testing.assert_array_equal(narrow, finest * 0.0625)
+    np.testing.assert_array_equal(executable.main(a, w, b, quantized_io=True)[2], stored * 0.5)
