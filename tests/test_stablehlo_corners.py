@@ -134,6 +134,154 @@ func.func @main(%x: {types[0]}, %k: {types[1]}) -> {types[2]} {{
     assert found.reshape(-1).tolist() == quantized(expected, 32.0, -4)
 
 
+# -- places in tensors ----------------------------------------------------------------------------
+
+U8 = "!quant.uniform<u8:f32, 0.25:130>"
+I8 = "!quant.uniform<i8:f32, 0.5:3>"
+ROWS = (np.arange(12) * 20).astype(np.uint8).reshape(3, 4)
+
+
+def gather(shape: str, indices: str, result: str, before: str = "") -> str:
+    x, i, r = f"tensor<{shape}x{U8}>", f"tensor<{indices}>", f"tensor<{result}x{U8}>"
+    return f"""
+func.func @main(%x: {x}, %i: {i}) -> {r} {{
+  {before}
+  %r = "stablehlo.gather"(%x, {"%j" if before else "%i"}) {{slice_sizes = array<i64: 1, 1>,
+      dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0, 1],
+          start_index_map = [0, 1], index_vector_dim = 1>}} : ({x}, {i}) -> {r}
+  return %r : {r}
+}}
+"""
+
+
+OWN_CLAMP = """
+  %l = stablehlo.constant dense<-100> : tensor<i32>
+  %h = stablehlo.constant dense<100> : tensor<i32>
+  %j = stablehlo.clamp %l, %i, %h : (tensor<i32>, tensor<3x2xi32>, tensor<i32>) -> tensor<3x2xi32>
+"""
+CONSTANT = "%j = stablehlo.constant dense<[[-5, 3], [1, 99], [70, -4]]> : tensor<3x2xi32>"
+
+
+@ON_DEVICES
+@pytest.mark.parametrize(
+    ("shape", "indices", "before", "given"),
+    [
+        ("3x4", "3x2xi32", "", [[-5, 3], [1, 99], [70, -4]]),
+        ("3x4", "3x2xi32", OWN_CLAMP, [[-5000, 3], [1, 9999], [7000, -4]]),
+        ("3x4", "3x2xi32", CONSTANT, [[0, 0], [0, 0], [0, 0]]),
+        ("3x4", "3x2xi64", "", [[-(2**40), 3], [1, 2**40], [70, -4]]),
+        ("3x4", "3x2xi8", "", [[-128, 3], [1, 127], [70, -4]]),
+        ("3x4", "3x2xui8", "", [[0, 3], [1, 255], [250, 0]]),
+        ("3x4", "3x2xui32", "", [[0, 3], [1, 2**32 - 1], [2**31, 0]]),
+        ("?x?", "?x2xi32", "", [[-5, 3], [1, 99], [70, -4]]),
+    ],
+)
+def test_gathers_are_clamped(
+    device: Device, device_name: str, shape: str, indices: str, before: str, given: list[list[int]]
+) -> None:
+    element = indices.rpartition("x")[2]
+    if device.is_vulkan and element[0] == "u":
+        pytest.skip("IREE refuses conversions of unsigned integers in loops")
+    dtype = np.dtype(f"{'u' if element[0] == 'u' else 'i'}{int(element.strip('ui')) // 8}")
+    text = gather(shape, indices, indices[0], before)
+    found = run(text, device, ROWS, np.array(given, dtype))
+    np.testing.assert_array_equal(found, [ROWS[0, 3], ROWS[1, 3], ROWS[2, 0]])
+
+
+def scatter(shape: str, indices: str, updates: str) -> str:
+    x, i, u = f"tensor<{shape}x4x{I8}>", f"tensor<{indices}>", f"tensor<{updates}x4x{I8}>"
+    return f"""
+func.func @main(%x: {x}, %i: {i}, %u: {u}) -> {x} {{
+  %r = "stablehlo.scatter"(%x, %i, %u) ({{
+  ^bb0(%a: tensor<{I8}>, %b: tensor<{I8}>):
+    %s = stablehlo.add %a, %b : tensor<{I8}>
+    stablehlo.return %s : tensor<{I8}>
+  }}) {{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1],
+      inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}}
+      : ({x}, {i}, {u}) -> {x}
+  return %r : {x}
+}}
+"""
+
+
+@ON_DEVICES
+@pytest.mark.parametrize(
+    ("shape", "indices", "updates", "given"),
+    [
+        ("3", "4x1xi32", "4", [1, -1, 3, 1]),
+        ("3", "4x1xi8", "4", [1, -128, 127, 1]),
+        ("3", "4x1xi64", "4", [1, -(2**40), 2**40, 1]),
+        ("3", "4x1xui8", "4", [1, 255, 128, 1]),
+        ("3", "0x1xi32", "0", []),
+    ],
+)
+def test_updates_outside_are_left_out(
+    device: Device, device_name: str, shape: str, indices: str, updates: str, given: list[int]
+) -> None:
+    element = indices.rpartition("x")[2]
+    dtype = np.dtype(f"{'u' if element[0] == 'u' else 'i'}{int(element.strip('ui')) // 8}")
+    x = np.array([[3, 4, 5, 6], [100, -100, 0, 3], [7, 7, 7, 7]], np.int8)
+    u = np.arange(16, dtype=np.int8).reshape(4, 4)[: len(given)]
+    expected = x.astype(int)
+    for row, place in zip(u, given, strict=True):
+        if 0 <= place < 3:
+            expected[place] += row.astype(int) - 3
+    expected = np.clip(expected, -128, 127)
+    found = run(scatter(shape, indices, updates), device, x, np.array(given, dtype)[:, None], u)
+    np.testing.assert_array_equal(found, expected)
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("element", ["i8", "i16", "i32"])
+def test_slices_with_narrow_starts(device: Device, device_name: str, element: str) -> None:
+    x, part, start = f"tensor<3x4x{U8}>", f"tensor<2x2x{U8}>", f"tensor<{element}>"
+    text = f"""
+func.func @main(%x: {x}, %i: {start}, %j: {start}) -> {part} {{
+  %r = stablehlo.dynamic_slice %x, %i, %j, sizes = [2, 2] : ({x}, {start}, {start}) -> {part}
+  return %r : {part}
+}}
+func.func @update(%x: {x}, %u: {part}, %i: {start}, %j: {start}) -> {x} {{
+  %r = stablehlo.dynamic_update_slice %x, %u, %i, %j : ({x}, {part}, {start}, {start}) -> {x}
+  return %r : {x}
+}}
+"""
+    low, high = (np.array(n, f"i{int(element[1:]) // 8}") for n in (-100, 100))
+    target = "vulkan" if device.is_vulkan else "llvm-cpu"
+    executable = subquant.compile(text, target=target, device=device)
+    np.testing.assert_array_equal(executable.main(ROWS, high, low), ROWS[1:3, 0:2])
+    expected = ROWS.copy()
+    expected[0:2, 2:4] = 7
+    found = executable.update(ROWS, np.full((2, 2), 7, np.uint8), low, high)
+    np.testing.assert_array_equal(found, expected)
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("dimension", [1, -1])
+def test_stable_sorts(device: Device, device_name: str, dimension: int) -> None:
+    # IREE's SPIR-V backend refuses comparators of 8 bits.
+    element = "!quant.uniform<i32:f32, 0.25:130>" if device.is_vulkan else U8
+    rows = f"tensor<2x9x{element}>"
+    text = f"""
+func.func @main(%x: {rows}, %y: tensor<2x9xi32>) -> ({rows}, tensor<2x9xi32>) {{
+  %r:2 = "stablehlo.sort"(%x, %y) ({{
+  ^bb0(%a: tensor<{element}>, %b: tensor<{element}>, %c: tensor<i32>, %d: tensor<i32>):
+    %p = stablehlo.compare GT, %a, %b : (tensor<{element}>, tensor<{element}>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  }}) {{dimension = {dimension} : i64, is_stable = true}}
+      : ({rows}, tensor<2x9xi32>) -> ({rows}, tensor<2x9xi32>)
+  return %r#0, %r#1 : {rows}, tensor<2x9xi32>
+}}
+"""
+    dtype = np.int32 if device.is_vulkan else np.uint8
+    x = np.random.default_rng(3).integers(126, 130, (2, 9)).astype(dtype)
+    y = np.arange(18, dtype=np.int32).reshape(2, 9)
+    target = "vulkan" if device.is_vulkan else "llvm-cpu"
+    values, numbers = subquant.compile(text, target=target, device=device).main(x, y)
+    order = np.argsort(-x.astype(int), axis=1, kind="stable")
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, 1))
+    np.testing.assert_array_equal(numbers, np.take_along_axis(y, order, 1))
+
+
 # -- the interpreter ------------------------------------------------------------------------------
 
 ADD = """

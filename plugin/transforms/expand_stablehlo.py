@@ -16,10 +16,11 @@ IREE 3.13 refuses
 
 and gives wrong results for
 
-* ``gather`` out of bounds, where it makes a selection of rows that reads whatever is there. The
-  start indices are clamped before, as the specification says.
-* ``scatter`` out of bounds, where it writes whatever is there, or the process ends. The inputs are
-  padded with a place for such updates, which is cut off afterwards.
+* ``gather`` out of bounds, where it makes a selection of rows that reads whatever is there, and
+  ``scatter`` out of bounds, where it writes there, or the process ends: `index_bounds`.
+* ``dynamic_slice`` and ``dynamic_update_slice`` with start indices of fewer than 32 bits, which it
+  takes for unsigned.
+* ``sort`` with ``is_stable``, which it ignores: `stable_sort`. It refuses a negative dimension.
 * ``add`` of i1, which is a logical or.
 
 Before::
@@ -44,6 +45,8 @@ import numpy as np
 from .._mlir import ir, stablehlo
 from ..dialects.quant import array_of_dense, dense_of_array, element_type
 from .base import Builder, ModulePass, NoMatch, Pattern, apply_patterns, walk
+from .index_bounds import clamp_gather, contain_scatter, widen_starts
+from .stable_sort import stabilize_sort
 
 __all__ = ["ExpandStablehlo"]
 
@@ -56,9 +59,11 @@ class ExpandStablehlo(ModulePass):
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite `module`."""
-        if not any(op.name in _PATTERNS for op in walk(module)):
-            return
-        apply_patterns(module, _PATTERNS)
+        names = {op.name for op in walk(module)}
+        for patterns in (_BOUNDS, _PATTERNS):  # what the first make is for the second
+            if names & patterns.keys():
+                apply_patterns(module, patterns)
+                names = {op.name for op in walk(module)}
 
 
 # -- reversal -------------------------------------------------------------------------------------
@@ -236,203 +241,36 @@ def padding_of(op: Any, count: int) -> Any:
 
 
 def _gather(op: Any, rewriter: Any) -> NoMatch | None:
-    """Clamp the start indices: slices stay inside the operand."""
-    numbers = _numbers_of_gather(op)
-    operand, indices = op.operands[0], op.operands[1]
-    mapped, vector = numbers["start_index_map"], numbers["index_vector_dim"]
-    sizes = [int(size) for size in op.attributes["slice_sizes"]]
-    if any(operand.type.is_dynamic_dim(axis) for axis in mapped):
-        return NoMatch("gathers from a dimension that is known at run time only")
-    limits = [int(operand.type.shape[axis]) - sizes[axis] for axis in mapped]
-    owner = indices.owner
-    if not isinstance(owner, ir.Block) and owner.operation.name in (_CLAMP, "stablehlo.constant"):
-        return NoMatch("has indices that are clamped or constant")
-    b, element = Builder(), element_type(indices.type)
-    scalar = ir.RankedTensorType.get([], element)
-    if not isinstance(element, ir.IntegerType) or not element.is_signless:
-        return NoMatch("has unsigned indices")
-    limits = [min(limit, (1 << (element.width - 1)) - 1) for limit in limits]
-    if len(set(limits)) == 1 or vector == len(indices.type.shape):
-        bounds = [_constant(b, np.array(value), scalar) for value in (0, limits[0])]
-    else:
-        if not indices.type.has_static_shape:
-            return NoMatch("has a dynamic number of indices")
-        shape = [int(n) for n in indices.type.shape]
-        spread = [1] * len(shape)
-        spread[vector] = len(limits)
-        upper = np.broadcast_to(np.array(limits).reshape(spread), shape)
-        bounds = [_constant(b, np.zeros(shape), indices.type), _constant(b, upper, indices.type)]
-    op.operands[1] = b.op(_CLAMP, [bounds[0], indices, bounds[1]], indices.type)
-    return None
+    return clamp_gather(op)
 
 
-_CLAMP = "stablehlo.clamp"
-
-
-def _numbers_of_gather(op: Any) -> dict[str, Any]:
-    attribute = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    return {
-        "start_index_map": list(attribute.start_index_map),
-        "index_vector_dim": int(attribute.index_vector_dim),
-    }
+def _starts(op: Any, rewriter: Any) -> NoMatch | None:
+    return widen_starts(op)
 
 
 def _scatter(op: Any, rewriter: Any) -> NoMatch | None:
-    """Leave out updates that are not inside the inputs.
+    return _replaced(contain_scatter(op), rewriter, op)
 
-    Each scattered dimension of extent ``D`` gets room for one more window, where the updates with
-    an index that is out of bounds go.
-    """
-    count = len(op.operands) // 2
-    operands = list(op.operands)
-    inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
-    if not all(value.type.has_static_shape for value in operands):
-        return NoMatch("has a dynamic shape")
-    element = element_type(indices.type)
-    if not isinstance(element, ir.IntegerType) or not element.is_signless:
-        return NoMatch("has unsigned indices")
-    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    scattered = list(numbers.scattered_dims_to_operand_dims)
-    extents = [int(n) for n in inputs[0].type.shape]
-    windows = _window_sizes(numbers, extents, updates[0].type)
-    limits = [extents[axis] - windows[axis] for axis in scattered]
-    vector = int(numbers.index_vector_dim)
-    if _within(indices, limits, vector) or any(
-        extents[axis] >= 1 << (element.width - 1) for axis in scattered
-    ):
-        return NoMatch("has indices that are known to be in bounds")
-    if _owner_name(indices) == "stablehlo.select" and _owner_name(inputs[0]) == "stablehlo.pad":
-        return NoMatch("has room for what is out of bounds")
-    b = Builder()
-    moved = _moved_out(b, indices, limits, [extents[axis] for axis in scattered], vector)
-    padded = []
-    for value in inputs:
-        shape = [n + (windows[a] if a in scattered else 0) for a, n in enumerate(extents)]
-        type_ = ir.RankedTensorType.get(shape, value.type.element_type, value.type.encoding)
-        zero = ir.DenseElementsAttr.get_splat(
-            ir.RankedTensorType.get([], type_.element_type), _zero(type_.element_type)
-        )
-        constant = b.op("stablehlo.constant", [], zero.type, {"value": zero})
-        none = ir.DenseI64ArrayAttr.get([0] * len(shape))
-        high = [n - m for n, m in zip(shape, extents, strict=True)]
-        attributes = {
-            "edge_padding_low": none,
-            "edge_padding_high": ir.DenseI64ArrayAttr.get(high),
-            "interior_padding": none,
-        }
-        padded.append(b.op("stablehlo.pad", [value, constant], type_, attributes))
-    created = ir.Operation.create(
-        "stablehlo.scatter",
-        results=[value.type for value in padded],
-        operands=[*padded, moved, *updates],
-        attributes={name: op.attributes[name] for name in op.attributes},
-        regions=1,
-    )
-    op.regions[0].blocks[0].append_to(created.regions[0])
-    rank = len(extents)
-    cut = {
-        "start_indices": ir.DenseI64ArrayAttr.get([0] * rank),
-        "limit_indices": ir.DenseI64ArrayAttr.get(extents),
-        "strides": ir.DenseI64ArrayAttr.get([1] * rank),
-    }
-    results = [
-        b.op("stablehlo.slice", [value], result.type, cut)
-        for value, result in zip(created.results, op.results, strict=True)
-    ]
+
+def _sort(op: Any, rewriter: Any) -> NoMatch | None:
+    axis = int(op.attributes["dimension"].value)
+    if axis < 0:
+        axis += len(op.operands[0].type.shape)
+        op.attributes["dimension"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), axis)
+    return _replaced(stabilize_sort(op), rewriter, op)
+
+
+def _replaced(results: list[Any] | NoMatch, rewriter: Any, op: Any) -> NoMatch | None:
+    if isinstance(results, NoMatch):
+        return results
     rewriter.replace_op(op, results)
     return None
-
-
-def _owner_name(value: Any) -> str:
-    owner = value.owner
-    return "" if isinstance(owner, ir.Block) else str(owner.operation.name)
 
 
 def _zero(element: ir.Type) -> ir.Attribute:
     if isinstance(element, ir.IntegerType):
         return ir.IntegerAttr.get(element, 0)
     return ir.FloatAttr.get(element, 0.0)
-
-
-def _window_sizes(numbers: Any, extents: list[int], updates: Any) -> list[int]:
-    """The extent of an update along each axis of the inputs."""
-    single = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
-    sizes = iter(int(updates.shape[axis]) for axis in numbers.update_window_dims)
-    return [1 if axis in single else next(sizes) for axis in range(len(extents))]
-
-
-def _within(indices: Any, limits: list[int], vector: int) -> bool:
-    """True for constant indices that are all in bounds."""
-    owner = indices.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.constant":
-        return False
-    values = array_of_dense(owner.operation.attributes["value"])
-    parts = [values] if vector == values.ndim else list(np.moveaxis(values, vector, 0))
-    return all(
-        not part.size or (part.min() >= 0 and part.max() <= limit)
-        for part, limit in zip(parts, limits, strict=True)
-    )
-
-
-def _moved_out(b: Builder, indices: Any, limits: list[int], outside: list[int], vector: int) -> Any:
-    """The indices, with those of every update that is out of bounds replaced by `outside`."""
-    type_ = indices.type
-    shape = [int(n) for n in type_.shape]
-    spread = [1] * len(shape)
-    if vector < len(shape):
-        spread[vector] = len(limits)
-
-    def full(values: list[int]) -> Any:
-        return _constant(b, np.broadcast_to(np.array(values).reshape(spread), shape), type_)
-
-    truth = ir.RankedTensorType.get(shape, b.i1)
-
-    def compare(left: Any, right: Any) -> Any:
-        attributes = {
-            "comparison_direction": ir.Attribute.parse("#stablehlo<comparison_direction GE>"),
-            "compare_type": ir.Attribute.parse("#stablehlo<comparison_type SIGNED>"),
-        }
-        return b.op("stablehlo.compare", [left, right], truth, attributes)
-
-    inside = b.op(
-        "stablehlo.and",
-        [compare(indices, full([0] * len(limits))), compare(full(limits), indices)],
-        truth,
-    )
-    if vector < len(shape) and len(limits) > 1:
-        inside = _all_of(b, inside, vector)
-    return b.op("stablehlo.select", [inside, indices, full(outside)], type_)
-
-
-def _all_of(b: Builder, inside: Any, vector: int) -> Any:
-    """Whether all components of an index are in bounds, for each of them."""
-    shape = [int(n) for n in inside.type.shape]
-    rest = [n for axis, n in enumerate(shape) if axis != vector]
-    scalar = ir.RankedTensorType.get([], b.i1)
-    true = ir.DenseElementsAttr.get_splat(scalar, ir.BoolAttr.get(True))
-    init = b.op("stablehlo.constant", [], scalar, {"value": true})
-    reduce = ir.Operation.create(
-        "stablehlo.reduce",
-        results=[ir.RankedTensorType.get(rest, b.i1)],
-        operands=[inside, init],
-        attributes={"dimensions": ir.DenseI64ArrayAttr.get([vector])},
-        regions=1,
-    )
-    location = ir.Location.current
-    block = reduce.regions[0].blocks.append(scalar, scalar, arg_locs=[location] * 2)
-    with ir.InsertionPoint(block):
-        both = ir.Operation.create(
-            "stablehlo.and", results=[scalar], operands=list(block.arguments)
-        )
-        ir.Operation.create("stablehlo.return", operands=[both.results[0]])
-    axes = [axis for axis in range(len(shape)) if axis != vector]
-    dims = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get(axes)}
-    return b.op("stablehlo.broadcast_in_dim", [reduce.results[0]], inside.type, dims)
-
-
-def _constant(b: Builder, values: Any, type_: Any) -> Any:
-    dense = dense_of_array(np.asarray(values, np.int64), type_.element_type)
-    return b.op("stablehlo.constant", [], type_, {"value": dense})
 
 
 def _add(op: Any, rewriter: Any) -> NoMatch | None:
@@ -577,12 +415,17 @@ def _sum(b: Builder, value: Any, feature: int, vector: Any) -> Any:
     return reduce.results[0]
 
 
+_BOUNDS: dict[str, Pattern] = {
+    "stablehlo.dynamic_slice": _starts,
+    "stablehlo.dynamic_update_slice": _starts,
+    "stablehlo.gather": _gather,
+    "stablehlo.scatter": _scatter,
+    "stablehlo.sort": _sort,
+}
 _PATTERNS: dict[str, Pattern] = {
     "stablehlo.add": _add,
     "stablehlo.batch_norm_grad": _batch_norm_grad,
     "stablehlo.convolution": _convolution,
-    "stablehlo.gather": _gather,
     "stablehlo.dynamic_broadcast_in_dim": _dynamic_broadcast,
     "stablehlo.reverse": _reverse,
-    "stablehlo.scatter": _scatter,
 }

@@ -10,8 +10,8 @@ func.func @reverse(%x: tensor<3x4xi4>) -> tensor<3x4xi4> {
 }
 
 // CHECK-LABEL: func.func @gather
-// CHECK-DAG: %[[LOW:.*]] = stablehlo.constant dense<0> : tensor<i32>
-// CHECK-DAG: %[[HIGH:.*]] = stablehlo.constant dense<9> : tensor<i32>
+// CHECK-DAG: %[[LOW:.*]] = stablehlo.constant dense<0> : tensor<3xi32>
+// CHECK-DAG: %[[HIGH:.*]] = stablehlo.constant dense<9> : tensor<3xi32>
 // CHECK: %[[AT:.*]] = stablehlo.clamp %[[LOW]], %arg1, %[[HIGH]]
 // CHECK: "stablehlo.gather"(%arg0, %[[AT]])
 func.func @gather(%x: tensor<10x4xi8>, %i: tensor<3xi32>) -> tensor<3x4xi8> {
@@ -19,13 +19,13 @@ func.func @gather(%x: tensor<10x4xi8>, %i: tensor<3xi32>) -> tensor<3x4xi8> {
   return %r : tensor<3x4xi8>
 }
 
-// One row more than the input has, for updates that are out of bounds.
+// One row more before and after, for updates that are out of bounds.
 // CHECK-LABEL: func.func @scatter
-// CHECK: %[[IN:.*]] = stablehlo.and
-// CHECK: %[[AT:.*]] = stablehlo.select %[[IN]], %arg1,
-// CHECK: %[[PADDED:.*]] = stablehlo.pad %arg0, %{{.*}}, low = [0, 0], high = [1, 0], interior = [0, 0] : (tensor<5x4xi8>, tensor<i8>) -> tensor<6x4xi8>
+// CHECK: %[[IN:.*]] = stablehlo.clamp %{{.*}}, %arg1, %{{.*}} : tensor<3x1xi32>
+// CHECK: %[[AT:.*]] = stablehlo.add %[[IN]], %{{.*}} : tensor<3x1xi32>
+// CHECK: %[[PADDED:.*]] = stablehlo.pad %arg0, %{{.*}}, low = [1, 0], high = [1, 0], interior = [0, 0] : (tensor<5x4xi8>, tensor<i8>) -> tensor<7x4xi8>
 // CHECK: %[[OUT:.*]] = "stablehlo.scatter"(%[[PADDED]], %[[AT]], %arg2)
-// CHECK: stablehlo.slice %[[OUT]] [0:5, 0:4] : (tensor<6x4xi8>) -> tensor<5x4xi8>
+// CHECK: stablehlo.slice %[[OUT]] [1:6, 0:4] : (tensor<7x4xi8>) -> tensor<5x4xi8>
 func.func @scatter(%x: tensor<5x4xi8>, %i: tensor<3x1xi32>, %u: tensor<3x4xi8>) -> tensor<5x4xi8> {
   %r = "stablehlo.scatter"(%x, %i, %u) ({
   ^bb0(%a: tensor<i8>, %b: tensor<i8>):
