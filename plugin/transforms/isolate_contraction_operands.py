@@ -4,7 +4,8 @@ IREE 3.13 fuses a widening cast (a dequantization, say) into the dispatch of the
 uses it. For a contraction of some shapes, and for every operation with a sliding window, the fused
 cast goes through workgroup memory, which is written and read without a barrier between: the result
 is wrong, on every Vulkan target. An optimization barrier between the two keeps the cast in a
-dispatch of its own.
+dispatch of its own. The same goes for a tensor that a loop reads at positions of its own choice, as
+a gather does its operand and its indices.
 
 Before::
 
@@ -52,26 +53,47 @@ _CONTRACTIONS = (
     "tosa.max_pool",
     "tosa.transpose_conv",
 )
+_NOT_COMPUTED = (
+    "arith.constant",
+    "linalg.fill",
+    "stablehlo.constant",
+    "stablehlo.optimization_barrier",
+    "tensor.empty",
+    _BARRIER,
+)
+_READS_ANYWHERE = (
+    "stablehlo.dynamic_gather",
+    "stablehlo.gather",
+    "stablehlo.torch_index_select",
+    "tosa.gather",
+)
 
 
 @dataclass(frozen=True)
 class IsolateContractionOperands(ModulePass):
-    """Put a barrier before each computed input of a contraction or a sliding window."""
+    """Put a barrier before each computed input of a contraction, a window or a gather."""
 
     name: ClassVar[str] = "isolate-contraction-operands"
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite `module`."""
-        for op in [op for op in walk(module) if _contracts(op)]:
-            with ir.InsertionPoint(op), op.location:
-                for number, operand in enumerate(_inputs(op)):
-                    if _is_computed(operand):
-                        isolated = Builder().op(_BARRIER, [operand], operand.type)
-                        op.operands[number] = isolated
+        for op in walk(module):
+            if _contracts(op):
+                _isolate(op, _inputs(op), op)
+            elif op.name == "tensor.extract" and op.parent.operation.name == "linalg.generic":
+                _isolate(op, list(op.operands)[:1], op.parent.operation)
+
+
+def _isolate(op: Any, operands: list[Any], before: Any) -> None:
+    """Put a barrier before `before` for each of the first `operands` of `op` that is computed."""
+    with ir.InsertionPoint(before), op.location:
+        for number, operand in enumerate(operands):
+            if _is_computed(operand):
+                op.operands[number] = Builder().op(_BARRIER, [operand], operand.type)
 
 
 def _contracts(op: Any) -> bool:
-    if op.name.startswith(_CONTRACTIONS):
+    if op.name.startswith((*_CONTRACTIONS, *_READS_ANYWHERE)):
         return True
     if op.name != "linalg.generic":
         return False
@@ -102,4 +124,4 @@ def _is_computed(value: Any) -> bool:
         if isinstance(producer.operands[0].owner, ir.Block):
             return False
         producer = producer.operands[0].owner.operation
-    return producer.name not in ("arith.constant", "tensor.empty", "linalg.fill", _BARRIER)
+    return producer.name not in _NOT_COMPUTED
