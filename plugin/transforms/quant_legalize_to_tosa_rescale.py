@@ -15,16 +15,18 @@ headroom:
 | divide | ``2**h`` and 1 | ``s1 / (s2 * s) / 2**h`` |
 
 ``h`` is 20, or what 32 bits leave (15 for 16-bit operands); 12 with multipliers of 15 bits, whose
-shift could not be TOSA's least otherwise. For divide it is as much as 32 bits leave.
+shift could not be TOSA's least otherwise. For divide it is as much as 32 bits leave; if that is
+less than 20, the dividend is shifted left and divided in 64.
 
-Accuracy. An operand's rounding is half of one intermediate step, which is ``2**-h`` of the greater
-scale; a multiplier is right to ``2**-31`` of itself (``2**-15``). The sum of these errors, in steps
-of the result, and the half step of the last rounding bound the distance from the exact result: a
-result is at most one step away from the correctly rounded one, except where scales or a 32-bit
-storage leave less headroom; ``explain=true`` reports the bound for such operations.
+Accuracy. An operand's rounding is half of an intermediate step, which is ``2**-h`` of the greater
+scale (a quotient is cut off: a whole one), and a multiplier is right to ``2**-31`` of itself (or
+``2**-15``). The sum of these errors in steps of the result, and the half step of the last rounding,
+bound the distance from the exact result: below 1.5 a result is at most one step away from the
+rounded exact one. ``explain=true`` reports operations for whose scales it is more, as with 32-bit
+storage.
 
-* A product of more than 32 bits is taken in 64 and shifted right, as far as the result's range
-  allows to saturate what is left; the shift is made up for in the multiplier.
+* A product or quotient of more than 32 bits is taken in 64, and shifted right until what does not
+  fit 32 bits saturates the result anyway; the multiplier makes up for the shift.
 * Division by zero saturates with the sign of the dividend, ``0 / 0`` gives the storage value 0 (as
   a NaN does), and nothing is divided by zero.
 * TOSA has zero points for 8 bits (and 32768 for unsigned 16), one a tensor, integers of 8, 16 and
@@ -82,7 +84,9 @@ __all__ = ["QuantLegalizeToTosaRescale"]
 
 _MODES = {"single": "SINGLE_ROUND", "double": "DOUBLE_ROUND", "inexact": "INEXACT_ROUND"}
 _HEADROOM = {31: 20, 15: 12}
+_ENOUGH = 20  # bits below the last one of a dividend; with fewer it is divided in 64 bits
 _I32_MAX = (1 << 31) - 1
+_REPORTED = Fraction(3, 2)  # below, an integer is at most one step from the rounded exact one
 _EQ, _SLT, _SGT = 0, 2, 4  # arith.cmpi predicates
 
 _ADDITIVE = ("stablehlo.add", "stablehlo.subtract")
@@ -140,7 +144,7 @@ class QuantLegalizeToTosaRescale(ModulePass):
             if isinstance(outcome, NoMatch):
                 remarks.append(Remark.about(op, f"is left alone: {outcome.reason}"))
                 continue
-            if outcome.bound > 1:
+            if outcome.bound >= _REPORTED:
                 remarks.append(
                     Remark.about(
                         op,
@@ -216,30 +220,42 @@ class _Elementwise:
         name, bounds = self.op.name, [side.bound for side in inputs]
         scales: list[Any] = [side.scales() for side in inputs]
         wanted: Any = 1 if target is None else scale_grid(target, inputs[0].rank)
-        drop = 0
+        drop, raised, half = 0, 0, self.rounding_error
         if name == "stablehlo.abs":
             h = self._headroom(bounds[0], 0)
             factors, result = [_power(h)], scales[0] / wanted / _power(h)
-            greatest, roundings = bounds[0] * _power(h), int(h < 0)
+            greatest, inner = bounds[0] * _power(h), half * (h < 0)
         elif name == "stablehlo.multiply":
             factors, result = [_power(0), _power(0)], scales[0] * scales[1] / wanted
             greatest = Fraction(bounds[0] * bounds[1])
-            drop, roundings = self._dropped_bits(greatest, result, target), 0
+            drop = self._dropped_bits(greatest, result, target)
+            result = result * _power(drop)
+            greatest, inner = min(greatest / _power(drop), Fraction(_I32_MAX)), half * (drop > 0)
+        elif name == "stablehlo.divide":
+            h = self._headroom(bounds[0], self.bits - 1 - MIN_SHIFT)
+            result = scales[0] / (scales[1] * wanted)
+            if h >= _ENOUGH:
+                factors, raised = [_power(h), _power(0)], 0
+            else:
+                h = raised = 62 - bounds[0].bit_length()
+                factors = [_power(0), _power(0)]
+            result = result / _power(h)
+            greatest = bounds[0] * _power(h)
+            drop = self._dropped_bits(greatest, result, target)
             result = result * _power(drop)
             greatest = min(greatest / _power(drop), Fraction(_I32_MAX))
-        elif name == "stablehlo.divide":
-            h = self._headroom(bounds[0], 28 if self.bits == 31 else 12)
-            factors = [_power(h), _power(0)]
-            result = scales[0] / (scales[1] * wanted) / _power(h)
-            greatest, roundings = bounds[0] * _power(h), 2
+            inner = 1 / _power(drop) + half * (drop > 0)
         else:
             unit = np.maximum(scales[0], scales[1])
             unit = unit * 2 if name in _ADDITIVE else unit
             h = self._headroom(max(bounds), _HEADROOM[self.bits])
             factors = [scale / unit * _power(h) for scale in scales]
             result = unit / wanted / _power(h)
-            greatest, roundings = max(bounds) * _power(h), 2
-        plan = _Plan([np.asarray(f, object) for f in factors], np.asarray(result, object), drop)
+            greatest = max(bounds) * _power(h)
+            inner = 2 * half + greatest * sum(self._relative_error(f) for f in factors)
+        plan = _Plan(
+            [np.asarray(f, object) for f in factors], np.asarray(result, object), raised, drop
+        )
         for factor in (*plan.factors, *([plan.result] if target else [])):
             if (multiplier_and_shift(factor, self.bits)[1] < MIN_SHIFT).any():
                 return NoMatch(
@@ -247,8 +263,17 @@ class _Elementwise:
                     f"than a multiplier of {self.bits} bits and a shift of {MIN_SHIFT} can be"
                 )
         if target is not None:
-            plan.bound = self._bound(plan, greatest, roundings, target)
+            unit = max(plan.result.reshape(-1))
+            outer = min(greatest * unit, Fraction(_span(target)))
+            plan.bound = unit * inner + outer * self._relative_error(plan.result) + half
         return plan
+
+    def _relative_error(self, factor: Any) -> Fraction:
+        """The greatest error of the multipliers, relative to the factors they stand for."""
+        exact = np.asarray(factor, object)
+        multipliers, shifts = multiplier_and_shift(exact, self.bits)
+        triples = zip(exact.flat, multipliers.flat, shifts.flat, strict=True)
+        return max(abs(Fraction(int(m), 1 << int(s)) / Fraction(f) - 1) for f, m, s in triples)
 
     def _headroom(self, bound: int, most: int) -> int:
         """The greatest exponent, up to `most`, with which a difference stays below 2**31."""
@@ -265,17 +290,6 @@ class _Elementwise:
         while greatest / _power(drop) > _I32_MAX and least * _power(drop) * _I32_MAX < span:
             drop += 1
         return drop
-
-    def _bound(
-        self, plan: _Plan, greatest: Fraction, roundings: int, target: QuantizationParameters
-    ) -> Fraction:
-        """The greatest distance from the exact result, in steps of the result."""
-        unit = max(plan.result.reshape(-1))
-        relative = Fraction(1, 1 << self.bits)
-        inner = roundings * (self.rounding_error + greatest * relative)
-        inner += Fraction(1, 2) if plan.drop else 0
-        outer = min(greatest * unit, Fraction(_span(target))) * relative
-        return Fraction(unit * inner + outer + self.rounding_error)
 
     # -- building ---------------------------------------------------------------------------------
 
@@ -386,17 +400,21 @@ class _Elementwise:
         return Builder.op(b, "stablehlo.compare", values, self.op.results[0].type, attributes)
 
     def _multiply(self, values: list[Any], inputs: list[Operand], drop: int) -> Any:
-        """The product, less its lowest `drop` bits, saturated to 32 bits."""
         b = self.b
         if inputs[0].bound * inputs[1].bound <= _I32_MAX:
             return b.op("arith.muli", values, b.i32)
-        product = b.op("arith.muli", [resize(b, value, b.i64) for value in values], b.i64)
+        wide = [resize(b, value, b.i64) for value in values]
+        return self._narrow(b.op("arith.muli", wide, b.i64), drop)
+
+    def _narrow(self, value: Any, drop: int) -> Any:
+        """A 64-bit value without its lowest `drop` bits, rounded and saturated to 32 bits."""
+        b = self.b
         if drop:
-            product = b.op("arith.addi", [product, b.constant(1 << (drop - 1), b.i64)], b.i64)
-            product = b.op("arith.shrsi", [product, b.constant(drop, b.i64)], b.i64)
-        product = b.op("arith.maxsi", [product, b.constant(-_I32_MAX - 1, b.i64)], b.i64)
-        product = b.op("arith.minsi", [product, b.constant(_I32_MAX, b.i64)], b.i64)
-        return resize(b, product, b.i32)
+            value = b.op("arith.addi", [value, b.constant(1 << (drop - 1), b.i64)], b.i64)
+            value = b.op("arith.shrsi", [value, b.constant(drop, b.i64)], b.i64)
+        value = b.op("arith.maxsi", [value, b.constant(-_I32_MAX - 1, b.i64)], b.i64)
+        value = b.op("arith.minsi", [value, b.constant(_I32_MAX, b.i64)], b.i64)
+        return resize(b, value, b.i32)
 
     def _divide(self, values: list[Any], plan: _Plan, target: QuantizationParameters) -> Any:
         """The quotient, rescaled; what a divisor of zero gives is chosen afterwards."""
@@ -405,7 +423,13 @@ class _Elementwise:
         zero = b.constant(0, b.i32)
         by_zero = b.compare(_EQ, divisor, zero)
         divisor = b.op("arith.select", [by_zero, b.constant(1, b.i32), divisor], b.i32)
-        quotient = b.op("arith.divsi", [dividend, divisor], b.i32)
+        if plan.raised:
+            wide = resize(b, dividend, b.i64)
+            wide = b.op("arith.shli", [wide, b.constant(plan.raised, b.i64)], b.i64)
+            quotient = b.op("arith.divsi", [wide, resize(b, divisor, b.i64)], b.i64)
+            quotient = self._narrow(quotient, plan.drop)
+        else:
+            quotient = b.op("arith.divsi", [dividend, divisor], b.i32)
         result = self._rescale_result(quotient, plan, target)
         if is_quantized(result.type):
             result = stored(result)
@@ -422,10 +446,17 @@ class _Elementwise:
 
 @dataclass
 class _Plan:
-    """The factors of the rescales; the bits dropped from a product; the error bound in steps."""
+    """The factors of the rescales, and what happens between them.
+
+    Attributes:
+        raised: bits that a dividend gets below its last one, in 64 bits.
+        drop: bits that a product or quotient of 64 bits loses there.
+        bound: the greatest distance from the exact result, in steps.
+    """
 
     factors: list[Array]
     result: Array
+    raised: int = 0
     drop: int = 0
     bound: Fraction = Fraction(0)
 
