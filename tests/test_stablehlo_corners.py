@@ -134,6 +134,34 @@ func.func @main(%x: {types[0]}, %k: {types[1]}) -> {types[2]} {{
     assert found.reshape(-1).tolist() == quantized(expected, 32.0, -4)
 
 
+@ON_DEVICES
+@pytest.mark.parametrize(
+    ("padding", "counts"), [([[0, 0], [0, 0]], (1, 1)), ([[-6, 0], [0, 0]], (0, 1))]
+)
+def test_blocks_in_windows_that_leave_much_unread(
+    device: Device, device_name: str, padding: list[list[int]], counts: tuple[int, int]
+) -> None:
+    weight = "tensor<2x3x2x1x!quant.uniform<i8:f32:{2:1}, {{{{0.5}, {0.25}}}}>>"
+    result = f"tensor<1x{counts[0]}x{counts[1]}x1xf32>"
+    text = f"""
+func.func @main(%x: tensor<1x5x5x2xf32>, %q: {weight}) -> {result} {{
+  %w = quant.dcast %q : {weight} to tensor<2x3x2x1xf32>
+  %r = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      window = {{stride = [4, 4], pad = {padding}}}
+      {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+      : (tensor<1x5x5x2xf32>, tensor<2x3x2x1xf32>) -> {result}
+  return %r : {result}
+}}
+"""
+    rng = np.random.default_rng(2)
+    x = rng.integers(-8, 8, (1, 5, 5, 2)).astype(np.float32)
+    q = rng.integers(-128, 127, (2, 3, 2, 1), np.int8, endpoint=True)
+    # Products and sums of these numbers are exact in f32.
+    total = (x[0, :2, :3] * q[..., 0] * np.array([0.5, 0.25])).sum()
+    found = run(text, device, x, q)
+    np.testing.assert_array_equal(found, np.full((1, *counts, 1), total, np.float32))
+
+
 # -- places in tensors ----------------------------------------------------------------------------
 
 U8 = "!quant.uniform<u8:f32, 0.25:130>"
@@ -182,10 +210,27 @@ def test_gathers_are_clamped(
     element = indices.rpartition("x")[2]
     if device.is_vulkan and element[0] == "u":
         pytest.skip("IREE refuses conversions of unsigned integers in loops")
+    if device.is_vulkan and shape[0] == "?":
+        pytest.skip("IREE refuses extents in the middle of these loops")
     dtype = np.dtype(f"{'u' if element[0] == 'u' else 'i'}{int(element.strip('ui')) // 8}")
     text = gather(shape, indices, indices[0], before)
     found = run(text, device, ROWS, np.array(given, dtype))
     np.testing.assert_array_equal(found, [ROWS[0, 3], ROWS[1, 3], ROWS[2, 0]])
+
+
+@ON_DEVICES
+def test_rows_of_a_dynamic_table(device: Device, device_name: str) -> None:
+    x, r, i = f"tensor<?x4x{U8}>", f"tensor<4x4x{U8}>", "tensor<4xi32>"
+    text = f"""
+func.func @main(%x: {x}, %i: {i}) -> {r} {{
+  %r = "stablehlo.gather"(%x, %i) {{slice_sizes = array<i64: 1, 4>,
+      dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0],
+          start_index_map = [0], index_vector_dim = 1>}} : ({x}, {i}) -> {r}
+  return %r : {r}
+}}
+"""
+    found = run(text, device, ROWS, np.array([-(2**31), 1, 3, 2**31 - 1], np.int32))
+    np.testing.assert_array_equal(found, ROWS[[0, 1, 2, 2]])
 
 
 def scatter(shape: str, indices: str, updates: str) -> str:

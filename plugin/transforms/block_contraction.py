@@ -235,11 +235,15 @@ def _window_nest(op: Any, weight: _Weight) -> _Nest | NoMatch:
     kernel_spatial = list(numbers.kernel_spatial_dimensions)
     if any(weight.blocks[axis] not in (None, 1) for axis in kernel_spatial):
         return NoMatch("has blocks along its window")
-    other = _padded(op, spatial)
-    if other is None:
-        return NoMatch("has a dynamic shape")
     strides = _integers(op, "window_strides", plain)
     dilation = _integers(op, "rhs_dilation", plain)
+    windows = [
+        (int(weight.stored.type.shape[axis]) - 1) * step + 1
+        for axis, step in zip(kernel_spatial, dilation, strict=True)
+    ]
+    other = _padded(op, spatial, numbers.output_spatial_dimensions, windows)
+    if other is None:
+        return NoMatch("has a dynamic shape")
     type_, shape = op.results[0].type, [int(n) for n in weight.stored.type.shape]
     result_rank = count + 2
     feature, output = numbers.kernel_input_feature_dimension, numbers.output_feature_dimension
@@ -277,8 +281,11 @@ def _integers(op: Any, name: str, default: list[int]) -> list[int]:
     return [int(value) for value in op.attributes[name]]
 
 
-def _padded(op: Any, spatial: Sequence[int]) -> Any:
-    """The left operand with the convolution's padding, or None if its shape is dynamic."""
+def _padded(op: Any, spatial: Sequence[int], output: Sequence[int], windows: Sequence[int]) -> Any:
+    """The left operand with the convolution's padding, or None if its shape is dynamic.
+
+    Where the result has one position, IREE takes elements after its window for wrong: they are cut.
+    """
     value = op.operands[0]
     if not value.type.has_static_shape or not op.results[0].type.has_static_shape:
         return None
@@ -286,6 +293,10 @@ def _padded(op: Any, spatial: Sequence[int]) -> Any:
     if "padding" in op.attributes:
         given = np.array(op.attributes["padding"]).reshape(-1, 2)
         padding = np.broadcast_to(given, padding.shape)
+    padding = padding.copy()
+    for number, (axis, out, window) in enumerate(zip(spatial, output, windows, strict=True)):
+        if int(op.results[0].type.shape[out]) == 1:
+            padding[number, 1] = window - int(value.type.shape[axis]) - padding[number, 0]
     if not padding.any():
         return value
     rank = len(value.type.shape)

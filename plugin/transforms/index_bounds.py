@@ -48,8 +48,16 @@ def clamp_gather(op: Any) -> NoMatch | None:
         else:
             size = _scalar(b, sizes[axis], extent.type)
             upper.append(Builder.op(b, "stablehlo.subtract", [extent, size], extent.type))
-    low = _entries(b, [0] * len(mapped), vector)
-    op.operands[1] = b.op(_CLAMP, [low, indices, _entries(b, upper, vector)], indices.type)
+    if len(set(upper)) == 1:  # bounds of rank 0 need no broadcast
+        scalar = ir.RankedTensorType.get([], element_type(indices.type))
+        limit = upper[0]
+        bounds = [
+            _scalar(b, 0, scalar),
+            _scalar(b, limit, scalar) if isinstance(limit, int) else limit,
+        ]
+    else:
+        bounds = [_entries(b, values, vector) for values in ([0] * len(mapped), upper)]
+    op.operands[1] = b.op(_CLAMP, [bounds[0], indices, bounds[1]], indices.type)
     return None
 
 
@@ -125,28 +133,37 @@ def _window_sizes(numbers: Any, updates: Any, rank: int) -> list[int]:
 
 
 def _are_within(indices: Any, limits: list[int], vector: int) -> bool:
-    """True for indices that are constant, or clamped to constants, and in bounds."""
-    values = [indices]
-    owner = indices.owner
-    if not isinstance(owner, ir.Block) and owner.operation.name == _CLAMP:
-        values = [owner.operation.operands[0], owner.operation.operands[2]]
-    return all(_is_constant_within(value, limits, vector) for value in values)
+    """True for indices with constant bounds that are in bounds."""
+    bounds = _bounds(indices)
+    if bounds is None:
+        return False
+    for numbers, lowest in zip(bounds, (True, False), strict=True):
+        whole = numbers.ndim <= vector  # one component, or a scalar that is every component
+        parts = [numbers] * len(limits) if whole else list(np.moveaxis(numbers, vector, 0))
+        for part, limit in zip(parts, limits, strict=True):
+            if part.size and (part.min() < 0 if lowest else part.max() > limit):
+                return False
+    return True
 
 
-def _is_constant_within(value: Any, limits: list[int], vector: int) -> bool:
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.constant":
-        return False
-    element = element_type(value.type)
-    if not isinstance(element, ir.IntegerType) or element.is_unsigned:
-        return False
-    numbers = array_of_dense(owner.operation.attributes["value"])
-    whole = numbers.ndim <= vector  # one component, or a scalar that is every component
-    parts = [numbers] * len(limits) if whole else list(np.moveaxis(numbers, vector, 0))
-    return all(
-        not part.size or (part.min() >= 0 and part.max() <= limit)
-        for part, limit in zip(parts, limits, strict=True)
-    )
+def _bounds(value: Any) -> tuple[Any, Any] | None:
+    """Constants that a tensor of integers is between: of constants, clamps, and their sums."""
+    owner, element = value.owner, element_type(value.type)
+    if isinstance(owner, ir.Block) or not isinstance(element, ir.IntegerType):
+        return None
+    operation = owner.operation
+    if operation.name == "stablehlo.constant" and not element.is_unsigned:
+        numbers = array_of_dense(operation.attributes["value"])
+        return numbers, numbers
+    if operation.name == _CLAMP:
+        low, high = _bounds(operation.operands[0]), _bounds(operation.operands[2])
+        return None if low is None or high is None else (low[0], high[1])
+    if operation.name == "stablehlo.add":
+        left, right = _bounds(operation.operands[0]), _bounds(operation.operands[1])
+        if left is None or right is None:
+            return None
+        return left[0] + right[0], left[1] + right[1]
+    return None
 
 
 def _as_signed(indices: Any) -> Any:

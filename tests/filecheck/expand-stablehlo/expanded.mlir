@@ -10,8 +10,8 @@ func.func @reverse(%x: tensor<3x4xi4>) -> tensor<3x4xi4> {
 }
 
 // CHECK-LABEL: func.func @gather
-// CHECK-DAG: %[[LOW:.*]] = stablehlo.constant dense<0> : tensor<3xi32>
-// CHECK-DAG: %[[HIGH:.*]] = stablehlo.constant dense<9> : tensor<3xi32>
+// CHECK-DAG: %[[LOW:.*]] = stablehlo.constant dense<0> : tensor<i32>
+// CHECK-DAG: %[[HIGH:.*]] = stablehlo.constant dense<9> : tensor<i32>
 // CHECK: %[[AT:.*]] = stablehlo.clamp %[[LOW]], %arg1, %[[HIGH]]
 // CHECK: "stablehlo.gather"(%arg0, %[[AT]])
 func.func @gather(%x: tensor<10x4xi8>, %i: tensor<3xi32>) -> tensor<3x4xi8> {
