@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 import subquant
 from subquant._mlir import create_context, ir
 from subquant.compiler import _compiler_path
-from subquant.errors import SubquantError
+from subquant.conformance.runner import run_cases
+from subquant.conformance.tosa_testdata import tosa_cases
+from subquant.errors import InputError, SubquantError
 from subquant.interpreter import InterpretedModule
 from subquant.parsing import parse_text
 from subquant.pipeline import parse_pipeline, run_pipeline
@@ -709,3 +711,64 @@ func.func @main(%x: tensor<4x!quant.any<i8:f32>>, %m: tensor<1xi32>, %k: tensor<
 }"""
     with pytest.raises(SubquantError, match=r"'tosa\.rescale' op"):
         lowered(text, BACK)
+
+
+# -- the cases of a StableHLO checkout ------------------------------------------------------------
+
+OWN_FILES = {
+    "legalize_quant_ops_to_tosa_rescale.mlir": """
+// -----
+func.func @own(%a: tensor<9x!quant.uniform<i8:f32, 0.5:1>>,
+               %b: tensor<9x!quant.uniform<i8:f32, 0.3:2>>)
+    -> tensor<9x!quant.uniform<i8:f32, 0.7>> {
+  %r = "stablehlo.subtract"(%a, %b) : (tensor<9x!quant.uniform<i8:f32, 0.5:1>>,
+      tensor<9x!quant.uniform<i8:f32, 0.3:2>>) -> tensor<9x!quant.uniform<i8:f32, 0.7>>
+  return %r : tensor<9x!quant.uniform<i8:f32, 0.7>>
+}
+""",
+    "rescale_interpreter.mlir": """
+func.func @main() -> tensor<i1> {
+  %x = stablehlo.constant dense<[1.0, -2.5]> : tensor<2xf32>
+  %e = stablehlo.constant dense<[1.0, 2.6]> : tensor<2xf32>
+  %q = stablehlo.uniform_quantize %x : (tensor<2xf32>) -> tensor<2x!quant.uniform<i8:f32, 0.5>>
+  %a = stablehlo.abs %q : (tensor<2x!quant.uniform<i8:f32, 0.5>>)
+      -> tensor<2x!quant.uniform<i8:f32, 0.5>>
+  %r = stablehlo.uniform_dequantize %a : (tensor<2x!quant.uniform<i8:f32, 0.5>>) -> tensor<2xf32>
+  %c = stablehlo.custom_call @check.eq(%r, %e) : (tensor<2xf32>, tensor<2xf32>) -> tensor<i1>
+  return %c : tensor<i1>
+}
+""",
+}
+
+
+def checkout(root: Path, files: dict[str, str]) -> Path:
+    folder = root / "stablehlo/conversions/tosa/tests"
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return root
+
+
+def test_a_checkout_gives_cases(tmp_path: Path) -> None:
+    """The golden of the second file is wrong in its last element, and so is the outcome."""
+    cases = tosa_cases(checkout(tmp_path, OWN_FILES))
+    assert [case.name for case in cases] == [
+        "stablehlo-tosa/legalize_quant_ops_to_tosa_rescale:own",
+        "stablehlo-tosa/rescale_interpreter:main",
+    ]
+    outcomes = run_cases(cases, "llvm-cpu", 1, lambda outcome: None)
+    assert [outcome.status for outcome in outcomes] == ["pass", "wrong"]
+    assert "1 of 2 elements differ, the first at [1]: expected 2.59" in outcomes[1].message
+
+
+def test_a_checkout_without_the_folder_gives_none(tmp_path: Path) -> None:
+    assert tosa_cases(tmp_path) == []
+
+
+def test_another_form_is_an_error_with_its_place(tmp_path: Path) -> None:
+    name = "legalize_quant_ops_to_tosa_rescale.mlir"
+    before, ret, after = OWN_FILES[name].partition("  return %r")
+    extra = "  %s = stablehlo.negate %r : tensor<9x!quant.uniform<i8:f32, 0.7>>\n"
+    text = before + extra + ret + after
+    with pytest.raises(InputError, match=r"mlir:3:.* has 2 operations, expected one"):
+        tosa_cases(checkout(tmp_path, {name: text}))

@@ -87,8 +87,10 @@ def _choose(options: Options) -> list[Case]:
     cases = programs_cases([*programs(), *random_programs(options.random)])
     if options.stablehlo is not None or options.llvm is not None:
         from .testdata import llvm_cases, stablehlo_cases
+        from .tosa_testdata import tosa_cases
 
         cases += stablehlo_cases(options.stablehlo) if options.stablehlo is not None else []
+        cases += tosa_cases(options.stablehlo) if options.stablehlo is not None else []
         cases += llvm_cases(options.llvm) if options.llvm is not None else []
     chosen = [case for case in cases if pattern.search(case.name)]
     if not chosen:

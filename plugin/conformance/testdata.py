@@ -39,7 +39,7 @@ from .interpreter import array_of
 from .oracle import Golden
 from .program import Array
 
-__all__ = ["llvm_cases", "stablehlo_cases"]
+__all__ = ["file_chunks", "function_case", "llvm_cases", "read_file", "stablehlo_cases"]
 
 _SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
 _PRETTY_CHECK = re.compile(
@@ -77,7 +77,8 @@ def _folder(root: str | Path, inside: str) -> Path:
     return path
 
 
-def _read(file: Path) -> str:
+def read_file(file: Path) -> str:
+    """Read a text file; InputError if that is not possible."""
     try:
         return file.read_text()
     except OSError as error:
@@ -86,7 +87,7 @@ def _read(file: Path) -> str:
         raise InputError(f"'{file}' is not UTF-8 text") from None
 
 
-def _chunks(text: str) -> Iterator[tuple[int, str]]:
+def file_chunks(text: str) -> Iterator[tuple[int, str]]:
     """The parts of a file between ``// -----`` lines, each with the line before its first."""
     start = 0
     for match in _SPLIT.finditer(text):
@@ -97,7 +98,7 @@ def _chunks(text: str) -> Iterator[tuple[int, str]]:
 
 def _file_cases(file: Path) -> Iterator[Case]:
     names: dict[str, int] = {}
-    for before, chunk in _chunks(_read(file)):
+    for before, chunk in file_chunks(read_file(file)):
         if "func.func" not in chunk:
             continue
         # Blank lines keep the line numbers of the file in errors.
@@ -109,7 +110,7 @@ def _file_cases(file: Path) -> Iterator[Case]:
             names[name] = names.get(name, 0) + 1
             label = name if names[name] == 1 else f"{name}.{names[name]}"
             try:
-                yield _function_case(op.operation, f"stablehlo/{file.stem}:{label}")
+                yield function_case(op.operation, f"stablehlo/{file.stem}:{label}")
             except InputError as error:
                 raise error.in_file(str(file)) from None
 
@@ -131,7 +132,7 @@ class _Check:
     golden: Golden
 
 
-def _function_case(function: Any, name: str) -> Case:
+def function_case(function: Any, name: str) -> Case:
     """Turn a function with constants and checks into one with arguments and results.
 
     Raises:
@@ -246,7 +247,7 @@ def llvm_cases(root: str | Path) -> list[Case]:
     cases = []
     for file in files:
         stem = file.relative_to(base).as_posix()
-        for number, (_, chunk) in enumerate(_chunks(_read(file))):
+        for number, (_, chunk) in enumerate(file_chunks(read_file(file))):
             if not re.sub(r"//[^\n]*", "", chunk).strip():
                 continue
             lines = _expected_lines(chunk)
