@@ -167,6 +167,7 @@ def make_loops_explicit(operations: list[Any], applies: Callable[[ir.Type], bool
         if any(applies(value.type) for value in (*op.operands, *op.results)):
             register_upstream_passes()
             root = operations[0].parent.operation
+            operations = _concatenate_tensors(operations)
             bodies = _take_scalar_bodies(operations, applies)
             manager = passmanager.PassManager.parse(_TO_LOOPS)
             manager.enable_verifier(not bodies)
@@ -176,6 +177,26 @@ def make_loops_explicit(operations: list[Any], applies: Callable[[ir.Type], bool
             _fill_single_elements(root)
             return True
     return False
+
+
+def _concatenate_tensors(operations: list[Any]) -> list[Any]:
+    """Write ``stablehlo.concatenate`` as ``tensor.concat``, and return all operations.
+
+    The loop with branches that the C++ pass makes of it gives the first operand's values for all on
+    Vulkan.
+    """
+    remaining = []
+    for op in operations:
+        if op.name != "stablehlo.concatenate":
+            remaining.append(op)
+            continue
+        with ir.InsertionPoint(op), op.location:
+            dimension = {"dim": op.attributes["dimension"]}
+            value = Builder().op("tensor.concat", list(op.operands), op.results[0].type, dimension)
+        remaining.append(value.owner.operation)
+        op.results[0].replace_all_uses_with(value)
+        op.erase()
+    return remaining
 
 
 def _fill_single_elements(root: Any) -> None:
