@@ -88,11 +88,10 @@ def _lower(op: Any, rewriter: Any) -> NoMatch | None:
 
     def rescale(x: Any) -> Any:
         value = _extend(b, x, flag["input_unsigned"])
-        value = b.op("arith.subi", [value, xz()], b.i64)
+        value = _add(b, "arith.subi", value, xz())
         scale = _double_round if is_double else _single_round
-        scaled = scale(b, value, m(), s())
-        shifted = b.op("arith.addi", [scaled, yz()], b.i64)
-        return saturate(b, shifted, _range(result_type.element_type, flag["output_unsigned"]))
+        scaled = _add(b, "arith.addi", scale(b, value, m(), s()), yz())
+        return saturate(b, scaled, _range(result_type.element_type, flag["output_unsigned"]))
 
     rewriter.replace_op(op, [loop.build(result_type, rescale)])
     return None
@@ -104,13 +103,28 @@ def _single_round(b: Builder, value: Any, multiplier: Any, shift: Any) -> Any:
 
 def _double_round(b: Builder, value: Any, multiplier: Any, shift: Any) -> Any:
     """TOSA's own: for shifts above 31, whatever the multiplier, half of the first rounding."""
-    zero, one = b.constant(0, b.i64), b.constant(1 << 30, b.i64)
-    opposite = b.constant(-(1 << 30), b.i64)
-    nudge = b.op("arith.select", [b.compare(_SGE, value, zero), one, opposite], b.i64)
-    is_large = b.compare(_SGT, shift, b.constant(31, b.i64))
-    nudge = b.op("arith.select", [is_large, nudge, zero], b.i64)
-    product = b.op("arith.muli", [value, multiplier], b.i64)
-    return emit_shift(b, b.op("arith.addi", [product, nudge], b.i64), shift, "tosa-single-round")
+    if isinstance(shift, int) and shift <= 31:
+        return _single_round(b, value, multiplier, shift)
+    zero, up = b.constant(0, b.i64), b.constant(1 << 30, b.i64)
+    down = b.constant(-(1 << 30), b.i64)
+    nudge = b.op("arith.select", [b.compare(_SGE, value, zero), up, down], b.i64)
+    if not isinstance(shift, int):
+        is_large = b.compare(_SGT, shift, b.constant(31, b.i64))
+        nudge = b.op("arith.select", [is_large, nudge, zero], b.i64)
+    product = b.op("arith.muli", [value, _value(b, multiplier)], b.i64)
+    nudged = b.op("arith.addi", [product, nudge], b.i64)
+    return emit_shift(b, nudged, shift, "tosa-single-round")
+
+
+def _add(b: Builder, name: str, value: Any, zero_point: Any) -> Any:
+    """Add or subtract a zero point, unless it is known to be 0."""
+    if isinstance(zero_point, int) and not zero_point:
+        return value
+    return b.op(name, [value, _value(b, zero_point)], b.i64)
+
+
+def _value(b: Builder, number: Any) -> Any:
+    return b.constant(number, b.i64) if isinstance(number, int) else number
 
 
 def _check_range(op: Any, vector: Any, greatest: int, what: str) -> None:
@@ -148,9 +162,10 @@ class _Loop:
     def parameter(
         self, vector: Any, axis: int | None = None, unsigned: bool = False
     ) -> Callable[[], Any]:
-        """Return what gives, inside the body, a vector's element at the index of `axis`, as i64.
+        """Return what gives, inside the body, a vector's element at the index of `axis`.
 
-        Without an axis it is the first element.
+        Without an axis it is the first element. It is an int if it is known and the only one, else
+        a value of type i64.
         """
         b = self._b
         constant = _constant(vector)
@@ -159,7 +174,7 @@ class _Loop:
                 constant = constant & ((1 << vector.type.element_type.width) - 1)
             if constant.size == 1:
                 number = int(constant[0])
-                return lambda: b.constant(number, b.i64)
+                return lambda: number
             # 32 bits for all: a load of i8 costs Vulkan devices a conversion of its own
             vector = b.dense(dense_of_array(constant, b.i32))
         index = ir.AffineConstantExpr.get(0)
