@@ -22,6 +22,8 @@ and gives wrong results for
   takes for unsigned.
 * ``sort`` with ``is_stable``, which it ignores: `stable_sort`. It refuses a negative dimension.
 * ``add`` of i1, which is a logical or.
+* a convolution of another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`` on Vulkan, where
+  it is written as loops before IREE sees it: operands and result are transposed.
 
 Before::
 
@@ -115,8 +117,60 @@ def _reversed_dynamically(value: Any, axes: list[int]) -> Any:
 
 
 def _convolution(op: Any, rewriter: Any) -> NoMatch | None:
-    changed = [_reverse_window(op), _cut_unread(op), _widen_depthwise(op)]
+    changed = [_in_plain_layout(op), _reverse_window(op), _cut_unread(op), _widen_depthwise(op)]
     return None if any(changed) else NoMatch("is a convolution that IREE takes")
+
+
+def _in_plain_layout(op: Any) -> bool:
+    """Transpose a convolution to ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]``."""
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    orders = [
+        [
+            numbers.input_batch_dimension,
+            *numbers.input_spatial_dimensions,
+            numbers.input_feature_dimension,
+        ],
+        [
+            *numbers.kernel_spatial_dimensions,
+            numbers.kernel_input_feature_dimension,
+            numbers.kernel_output_feature_dimension,
+        ],
+        [
+            numbers.output_batch_dimension,
+            *numbers.output_spatial_dimensions,
+            numbers.output_feature_dimension,
+        ],
+    ]
+    if all(order == sorted(order) for order in orders):
+        return False
+    for number in (0, 1):
+        op.operands[number] = _transposed(op.operands[number], orders[number])
+    spatial = "".join(f"{axis}, " for axis in range(len(orders[0]) - 2))
+    plain = f"[b, {spatial}f]x[{spatial}i, o]->[b, {spatial}f]"
+    op.attributes["dimension_numbers"] = ir.Attribute.parse(f"#stablehlo.conv<{plain}>")
+    result = op.results[0]
+    users = [(use.owner, use.operand_number) for use in result.uses]
+    shape = [int(result.type.shape[axis]) for axis in orders[2]]
+    result.set_type(ir.RankedTensorType.get(shape, result.type.element_type, result.type.encoding))
+    back = [orders[2].index(axis) for axis in range(len(shape))]
+    with ir.InsertionPoint.after(op):
+        value = _transposed(result, back)
+    for owner, number in users:
+        owner.operands[number] = value
+    return True
+
+
+def _transposed(value: Any, order: list[int]) -> Any:
+    if order == sorted(order):
+        return value
+    type_ = value.type
+    shape = [int(type_.shape[axis]) for axis in order]
+    return Builder().op(
+        "stablehlo.transpose",
+        [value],
+        ir.RankedTensorType.get(shape, type_.element_type, type_.encoding),
+        {"permutation": ir.DenseI64ArrayAttr.get(order)},
+    )
 
 
 def _reverse_window(op: Any) -> bool:

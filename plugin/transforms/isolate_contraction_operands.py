@@ -78,10 +78,47 @@ class IsolateContractionOperands(ModulePass):
     def run(self, module: ir.Operation) -> None:
         """Rewrite `module`."""
         for op in walk(module):
+            _reduce_last(op)
             if _contracts(op):
                 _isolate(op, _inputs(op), op)
             elif op.name == "tensor.extract" and op.parent.operation.name == "linalg.generic":
                 _isolate(op, list(op.operands)[:1], op.parent.operation)
+
+
+def _reduce_last(op: Any) -> None:
+    """Put the loops that reduce after those that do not.
+
+    Where another loop is inside one that reduces, IREE gives the two to threads that do not wait
+    for each other.
+    """
+    if op.name != "linalg.generic" or _uses_indices(op):
+        return
+    kinds = list(op.attributes["iterator_types"])
+    reduces = ["reduction" in str(kind) for kind in kinds]
+    order = sorted(range(len(kinds)), key=reduces.__getitem__)
+    if order == list(range(len(kinds))):
+        return
+    place = {old: new for new, old in enumerate(order)}
+    with op.location:
+        maps = [
+            ir.AffineMapAttr.get(_renumbered(attribute.value, place))
+            for attribute in op.attributes["indexing_maps"]
+        ]
+        op.attributes["indexing_maps"] = ir.ArrayAttr.get(maps)
+        op.attributes["iterator_types"] = ir.ArrayAttr.get([kinds[old] for old in order])
+
+
+def _uses_indices(op: Any) -> bool:
+    return any(inner.name == "linalg.index" for inner in walk(op))
+
+
+def _renumbered(map_: Any, place: dict[int, int]) -> Any:
+    """An affine map whose dimension ``d`` is ``place[d]``."""
+    permutation = ir.AffineMap.get(
+        map_.n_dims, 0, [ir.AffineExpr.get_dim(place[old]) for old in range(map_.n_dims)]
+    )
+    exprs = [expr.compose(permutation) for expr in map_.results]
+    return ir.AffineMap.get(map_.n_dims, 0, exprs)
 
 
 def _isolate(op: Any, operands: list[Any], before: Any) -> None:
