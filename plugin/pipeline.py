@@ -197,7 +197,8 @@ def compile_pipeline(
         f"fixed-point-rounding={fixed_point_rounding} zero-points={zero_points}}},"
         f"lower-quant-casts{{rounding={rounding} division={division}}},"
         f"convert-quantized-to-storage,{'check-integer-only,' if integer_only else ''}"
-        "expand-stablehlo,lower-unranked-tensors,box-half-scalars,"
+        f"expand-stablehlo{{split-groups={str(target == 'vulkan').lower()}}},"
+        "lower-unranked-tensors,box-half-scalars,"
         f"legalize-integer-widths{{containers={containers}}}"
     )
     if target == "vulkan":

@@ -55,9 +55,16 @@ __all__ = ["ExpandStablehlo"]
 
 @dataclass(frozen=True)
 class ExpandStablehlo(ModulePass):
-    """Write the StableHLO operations that IREE refuses with others."""
+    """Write the StableHLO operations that IREE refuses with others.
+
+    Options:
+        split_groups: write a convolution of a few groups as one for each (Vulkan, where the loops
+            that IREE is given for it are wrong).
+    """
 
     name: ClassVar[str] = "expand-stablehlo"
+
+    split_groups: bool = False
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite `module`."""
@@ -66,6 +73,8 @@ class ExpandStablehlo(ModulePass):
             if names & patterns.keys():
                 apply_patterns(module, patterns)
                 names = {op.name for op in walk(module)}
+        if self.split_groups:
+            apply_patterns(module, {"stablehlo.convolution": _split_groups})
 
 
 # -- reversal -------------------------------------------------------------------------------------
@@ -158,6 +167,60 @@ def _in_plain_layout(op: Any) -> bool:
     for owner, number in users:
         owner.operands[number] = value
     return True
+
+
+_MOST_SPLIT = 16
+
+
+def _split_groups(op: Any, rewriter: Any) -> NoMatch | None:
+    """One convolution a group, of its part of the operands; the results side by side."""
+    counts = {
+        kind: int(op.attributes[f"{kind}_group_count"].value) for kind in ("feature", "batch")
+    }
+    groups = max(counts.values())
+    kernel = op.operands[1].type
+    spatial = len(kernel.shape) - 2
+    static = all(value.type.has_static_shape for value in (*op.operands, *op.results))
+    depthwise = counts["feature"] > 1 and int(kernel.shape[spatial]) == 1
+    if not 1 < groups <= _MOST_SPLIT or depthwise or not static:
+        return NoMatch("has no groups to split")
+    of_batch = counts["batch"] > 1
+    features = spatial + 1
+    b, type_ = Builder(), op.results[0].type
+    shape = [int(n) for n in type_.shape]
+    part_type = ir.RankedTensorType.get(
+        [*shape[:features], shape[features] // groups], type_.element_type, type_.encoding
+    )
+    one = ir.IntegerAttr.get(b.i64, 1)
+    attributes = {name: op.attributes[name] for name in op.attributes}
+    attributes |= {"feature_group_count": one, "batch_group_count": one}
+    parts = []
+    for group in range(groups):
+        left = _part(b, op.operands[0], 0 if of_batch else features, group, groups)
+        right = _part(b, op.operands[1], features, group, groups)
+        parts.append(b.op("stablehlo.convolution", [left, right], part_type, attributes))
+    side_by_side = {"dimension": ir.IntegerAttr.get(b.i64, features)}
+    rewriter.replace_op(op, [b.op("stablehlo.concatenate", parts, type_, side_by_side)])
+    return None
+
+
+def _part(b: Builder, value: Any, axis: int, number: int, count: int) -> Any:
+    """One of `count` equal parts of a tensor along an axis."""
+    type_ = value.type
+    shape = [int(n) for n in type_.shape]
+    size = shape[axis] // count
+    start, limit = [0] * len(shape), list(shape)
+    start[axis], limit[axis], shape[axis] = number * size, (number + 1) * size, size
+    return b.op(
+        "stablehlo.slice",
+        [value],
+        ir.RankedTensorType.get(shape, type_.element_type, type_.encoding),
+        {
+            "start_indices": ir.DenseI64ArrayAttr.get(start),
+            "limit_indices": ir.DenseI64ArrayAttr.get(limit),
+            "strides": ir.DenseI64ArrayAttr.get([1] * len(shape)),
+        },
+    )
 
 
 def _transposed(value: Any, order: list[int]) -> Any:

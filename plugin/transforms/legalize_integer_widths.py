@@ -251,8 +251,8 @@ class _Legalizer:
             value = op.attributes["initial_value"]
             if not isinstance(value, ir.DenseElementsAttr):
                 raise UnsupportedError(
-                    f"has the type '{type_}', which the target does not load and store, and a value "
-                    f"from elsewhere, '{value}'; store it in a wider type",
+                    f"has the type '{type_}', which the target does not load and store, and a "
+                    f"value from elsewhere, '{value}'; store it in a wider type",
                     op,
                 )
             held = element_type(self._held_type(type_))

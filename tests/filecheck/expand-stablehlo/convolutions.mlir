@@ -1,0 +1,21 @@
+// RUN: subquant opt %s --passes "expand-stablehlo{split-groups=true}" | filecheck %s
+
+// CHECK-LABEL: func.func @layout
+// CHECK: %[[X:.*]] = stablehlo.transpose %arg0, dims = [0, 2, 1] : (tensor<2x3x10xi8>) -> tensor<2x10x3xi8>
+// CHECK: %[[K:.*]] = stablehlo.transpose %arg1, dims = [2, 1, 0] : (tensor<4x3x5xi8>) -> tensor<5x3x4xi8>
+// CHECK: %[[Y:.*]] = stablehlo.convolution(%[[X]], %[[K]]) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f]
+// CHECK-SAME: -> tensor<2x6x4xi32>
+// CHECK: stablehlo.transpose %[[Y]], dims = [0, 2, 1] : (tensor<2x6x4xi32>) -> tensor<2x4x6xi32>
+func.func @layout(%x: tensor<2x3x10xi8>, %k: tensor<4x3x5xi8>) -> tensor<2x4x6xi32> {
+  %0 = stablehlo.convolution(%x, %k) dim_numbers = [b, f, 0]x[o, i, 0]->[b, f, 0], window = {} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<2x3x10xi8>, tensor<4x3x5xi8>) -> tensor<2x4x6xi32>
+  return %0 : tensor<2x4x6xi32>
+}
+
+// CHECK-LABEL: func.func @groups
+// CHECK: %[[A:.*]] = stablehlo.convolution{{.*}} : (tensor<2x10x2xf32>, tensor<5x2x3xf32>) -> tensor<2x6x3xf32>
+// CHECK: %[[B:.*]] = stablehlo.convolution{{.*}} : (tensor<2x10x2xf32>, tensor<5x2x3xf32>) -> tensor<2x6x3xf32>
+// CHECK: stablehlo.concatenate %[[A]], %[[B]], dim = 2
+func.func @groups(%x: tensor<2x10x4xf32>, %k: tensor<5x2x6xf32>) -> tensor<2x6x6xf32> {
+  %0 = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {} {batch_group_count = 1 : i64, feature_group_count = 2 : i64} : (tensor<2x10x4xf32>, tensor<5x2x6xf32>) -> tensor<2x6x6xf32>
+  return %0 : tensor<2x6x6xf32>
+}
