@@ -535,7 +535,7 @@ def operations(draw: Any) -> tuple[str, list[Quantized], Quantized, str]:
     return name, types[:-1], types[-1], options
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(operations())
 def test_generated_types(operation: tuple[str, list[Quantized], Quantized, str]) -> None:
     """Within a step, or within the bound that the pass reports."""
