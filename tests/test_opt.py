@@ -293,7 +293,13 @@ def test_passes_are_announced_in_order() -> None:
 def test_the_pipeline_of_a_compilation() -> None:
     cpu = compile_pipeline("llvm-cpu")
     for_vulkan = {"expand-sign-extension", "isolate-contraction-operands"}
-    on_request = {"legalize-qdq-to-quantized-op", "legalize-quantized-op-to-qdq"}
+    on_request = {
+        "check-integer-only",
+        "legalize-qdq-to-quantized-op",
+        "legalize-quantized-op-to-qdq",
+        "quant-legalize-to-tosa-rescale",
+        "tosa-rescale-legalize-to-stablehlo",
+    }
     assert [step.name for step in cpu] == [
         name for name in PASSES if name not in for_vulkan | on_request
     ]
@@ -306,6 +312,8 @@ def test_the_pipeline_of_a_compilation() -> None:
     assert LowerQuantCasts("toward-zero", "exact") in vulkan
     assert LegalizeIntegerWidths(32) in vulkan
     assert vulkan[-1] == CheckHandOff("vulkan:generic-32bit")
+    integer_only = compile_pipeline("llvm-cpu", integer_only=True)
+    assert "check-integer-only" in [step.name for step in integer_only]
 
 
 def test_every_error_is_ours() -> None:

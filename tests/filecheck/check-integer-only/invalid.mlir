@@ -1,0 +1,9 @@
+// RUN: subquant opt %s --passes check-integer-only --verify-diagnostics
+
+func.func @between(%x: tensor<4xi32>) -> tensor<4xi32> {
+  %0 = stablehlo.convert %x : (tensor<4xi32>) -> tensor<4xf32>
+  // expected-error @+1 {{'stablehlo.tanh' op computes with floats between quantized values, and --integer-only allows none}}
+  %1 = stablehlo.tanh %0 : tensor<4xf32>
+  %2 = stablehlo.convert %1 : (tensor<4xf32>) -> tensor<4xi32>
+  return %2 : tensor<4xi32>
+}
