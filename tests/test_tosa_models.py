@@ -228,12 +228,14 @@ def test_models_are_equal_to_litert(name: str, cpu: Device) -> None:
     assert max(outputs) > 127  # the model hears its word
 
 
+@pytest.mark.vulkan
 def test_a_model_on_vulkan_with_32bit_storage(vulkan_32bit: Device) -> None:
     outputs = compare("okay_nabu", vulkan_32bit, STEPS)
     assert len(outputs) == STEPS
     assert max(outputs) > 127
 
 
+@pytest.mark.vulkan
 def test_a_model_on_vulkan(vulkan: Device) -> None:
     """Half a second a step on llvmpipe: until the model has heard its word."""
     assert max(compare("alexa", vulkan, 40)) > 127
