@@ -265,22 +265,17 @@ def compile(model: str, output: str | None, emit: str, **options: Any) -> None:
         click.echo(f"wrote {output} ({len(data):,} bytes)", err=True)
 
 
-_stdin: list[bytes] = []
-
-
 def _source(model: str) -> Any:
-    """The bytes of standard input for "-", which can be read once, else the path."""
-    if model != "-":
-        return Path(model)
-    if not _stdin:
-        _stdin.append(sys.stdin.buffer.read())
-    return _stdin[0]
+    """The bytes of standard input for "-", which can be read once; else the path."""
+    return sys.stdin.buffer.read() if model == "-" else Path(model)
 
 
-def _compile(model: str, options: CompileOptions, emit: Any, output: str | None) -> bytes:
+def _compile(
+    model: str, options: CompileOptions, emit: Any, output: str | None, source: Any = None
+) -> bytes:
     from .compiler import compile_to_bytes
 
-    source = _source(model)
+    source = _source(model) if source is None else source
     named = "stdin" if model == "-" else model
     stem = Path(named if output in (None, "-") else output).stem
     folder = Path(output).parent if output not in (None, "-") else Path()
@@ -349,12 +344,12 @@ def exec(
     """
     from .runtime import Device, Executable
 
-    interpreted = None
+    interpreted, source = None, _source(model)
     if interpret or interpret_only:
         from .interpreter import InterpretedModule
 
         try:
-            interpreted = InterpretedModule(_source(model))
+            interpreted = InterpretedModule(source)
         except SubquantError as error:
             raise error.in_file("<stdin>" if model == "-" else model) from None
     compile_options = {name: options.pop(name) for name in _COMPILE_OPTIONS}
@@ -365,7 +360,7 @@ def exec(
     where: Device = Device(device or target)
     if target == "vulkan" and compile_options["vulkan_target"] in (None, "auto"):
         compile_options["vulkan_target"] = where.vulkan_target
-    data = _compile(model, _options(**compile_options), "vmfb", None)
+    data = _compile(model, _options(**compile_options), "vmfb", None, source)
     executable = Executable(data, where, _parameters(parameters))
     _run(executable, interpreted=interpreted, **options)
 

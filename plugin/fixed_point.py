@@ -16,7 +16,7 @@ Roundings, by name (``p = value * multiplier``, ``s = shift``):
 * ``tosa-single-round``: as ``half-up``.
 * ``tosa-inexact-round``: TOSA leaves it to the implementation; here as ``tosa-single-round``.
 * ``tosa-double-round``: ``p`` plus ``2**30`` with the sign of the value where ``s > 31``, then as
-  ``tosa-single-round``. With 15 bits TOSA has no double rounding; it is a single one.
+  ``tosa-single-round``. TOSA has it for multipliers of 31 bits only.
 
 Every rounding is at most one step away from the exact real product, and its shift is 0 to 62.
 
@@ -138,7 +138,7 @@ def apply_scale(
         return np.asarray(np.where(product < 0, -magnitude, magnitude), np.int64)
     if rounding == "tosa-double-round":
         extra = np.where(v >= 0, 1 << 30, -(1 << 30))
-        half = half + np.where((s > 31) & (m >= 1 << 15), extra, 0)
+        half = half + np.where(s > 31, extra, 0)
     return np.asarray((product + half) >> s, np.int64)
 
 

@@ -22,6 +22,7 @@ from click.testing import CliRunner, Result
 from subquant import __version__
 from subquant._mlir import PINNED_VERSIONS
 from subquant.cli import main
+from subquant.pipeline import NAMED_PIPELINES
 from subquant.transforms import PASSES
 
 MODEL = """
@@ -564,7 +565,8 @@ def test_exec_on_the_wrong_device(folder: Path) -> None:
 
 def test_opt_lists_the_passes() -> None:
     shown = succeed("opt", "--list-passes").stdout
-    assert [line.split()[0] for line in shown.splitlines()] == list(PASSES)
+    named = [line.split()[0] for line in shown.splitlines()]
+    assert named == [*PASSES, *NAMED_PIPELINES]
     for description in PASSES.values():
         assert description in shown
 

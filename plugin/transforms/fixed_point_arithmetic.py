@@ -40,7 +40,7 @@ def emit_scale(
     product = b.op("arith.muli", [wide, m], b.i64)
     if rounding != "tosa-double-round":
         return emit_shift(b, product, shift, rounding)
-    total = b.op("arith.addi", [product, _double_half(b, wide, m, s, _half(b, shift, s))], b.i64)
+    total = b.op("arith.addi", [product, _double_half(b, wide, s, _half(b, shift, s))], b.i64)
     return b.op("arith.shrsi", [total, s], b.i64)
 
 
@@ -92,15 +92,14 @@ def _half(b: Any, shift: Any, s: Any) -> Any:
     return b.op("arith.select", [b.compare(_SGT, s, zero), power, zero], b.i64)
 
 
-def _double_half(b: Any, value: Any, m: Any, s: Any, half: Any) -> Any:
+def _double_half(b: Any, value: Any, s: Any, half: Any) -> Any:
     """Half, and ``2**30`` with the sign of the value where the shift is more than 31."""
     zero = b.constant(0, b.i64)
     up, down = b.constant(1 << 30, b.i64), b.constant(-(1 << 30), b.i64)
     extra = b.op("arith.select", [b.compare(_SGE, value, zero), up, down], b.i64)
     large = b.compare(_SGT, s, b.constant(31, b.i64))
-    wide = b.compare(_SGE, m, b.constant(1 << 15, b.i64))
-    both = b.op("arith.andi", [large, wide], b.i1)
-    return b.op("arith.addi", [half, b.op("arith.select", [both, extra, zero], b.i64)], b.i64)
+    added = b.op("arith.select", [large, extra, zero], b.i64)
+    return b.op("arith.addi", [half, added], b.i64)
 
 
 def _gemmlowp(b: Any, value: Any, m: Any, s: Any) -> Any:
