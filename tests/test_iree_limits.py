@@ -147,15 +147,20 @@ def test_a_cast_before_a_dot(vulkan: Device) -> None:
 @pytest.mark.vulkan
 def test_a_cast_before_a_dot_is_still_wrong_without_the_pass(vulkan: Device) -> None:
     a, q = np.ones((3, 8), np.float32), np.full((8, 4), 2, np.int8)
-    got = Executable(without(DOT, "isolate-contraction-operands"), vulkan).main(a, q)
-    assert (got != 16).any(), FIXED + "the contractions of isolate-contraction-operands"
+    executable = Executable(without(DOT, "isolate-contraction-operands"), vulkan)
+    # A race: now and then it is right.
+    assert any((executable.main(a, q) != 16).any() for _ in range(50)), (
+        FIXED + "the contractions of isolate-contraction-operands"
+    )
 
 
 @pytest.mark.vulkan
 def test_a_cast_before_a_convolution_is_still_wrong_without_the_pass(vulkan: Device) -> None:
     q, k, expected = convolution()
-    got = Executable(without(CONVOLUTION, "isolate-contraction-operands"), vulkan).main(q, k)
-    assert np.abs(got - expected).max() > 1, FIXED + "the pass isolate-contraction-operands"
+    executable = Executable(without(CONVOLUTION, "isolate-contraction-operands"), vulkan)
+    # A race: now and then it is right.
+    wrong = (np.abs(executable.main(q, k) - expected).max() > 1 for _ in range(50))
+    assert any(wrong), FIXED + "the pass isolate-contraction-operands"
 
 
 @pytest.mark.vulkan
