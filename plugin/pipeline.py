@@ -50,11 +50,17 @@ class UpstreamPass(ModulePass):
 
 NAMED_PIPELINES = {
     "interpreter": "verify-quantization,canonicalize-reductions,"
-    "legalize-quant-to-math{blocks=stablehlo},convert-quantized-to-storage,"
+    "legalize-quant-to-math{blocks=stablehlo},correct-zero-points,lower-requantization,"
+    "lower-saturation,convert-quantized-to-storage,"
     "chlo-legalize-to-stablehlo,canonicalize,shape-legalize-to-stablehlo,"
     "stablehlo-canonicalize-dynamism",
+    "integer-steps": "verify-quantization,canonicalize-reductions,"
+    "legalize-quant-to-math{steps=true},correct-zero-points,lower-requantization,"
+    "lower-saturation,convert-quantized-to-storage,canonicalize",
 }
 """Names that stand for several passes in the text of a pipeline.
+
+``integer-steps``: what ``legalize-quant-to-math`` does, each step a pass of its own.
 
 ``interpreter``: a quantized program in operations that StableHLO's reference interpreter knows.
 """
@@ -195,6 +201,9 @@ def compile_pipeline(
         "canonicalize-reductions,"
         f"legalize-quant-to-math{{division={division} requantization={requantization} "
         f"fixed-point-rounding={fixed_point_rounding} zero-points={zero_points}}},"
+        f"correct-zero-points{{style={zero_points}}},"
+        f"lower-requantization{{requantization={requantization} "
+        f"fixed-point-rounding={fixed_point_rounding}}},lower-saturation,"
         f"lower-quant-casts{{rounding={rounding} division={division}}},"
         f"convert-quantized-to-storage,{'check-integer-only,' if integer_only else ''}"
         f"expand-stablehlo{{split-groups={str(target == 'vulkan').lower()}}},"

@@ -70,6 +70,11 @@ class ExpressedType(enum.Enum):
         return np.dtype(np.float64 if self is ExpressedType.F64 else np.float32)
 
     @property
+    def largest(self) -> float:
+        """The greatest finite number."""
+        return float(ml_dtypes.finfo(self.dtype).max)
+
+    @property
     def smallest_normal(self) -> float:
         """The smallest positive normal number."""
         return float(ml_dtypes.finfo(self.dtype).smallest_normal)
@@ -317,6 +322,13 @@ class QuantizationParameters:
     def is_symmetric(self) -> bool:
         """True when every zero point is 0."""
         return not self.zero_points.any()
+
+    @property
+    def greatest_difference(self) -> int:
+        """The greatest magnitude of storage value minus zero point."""
+        low, high = self.storage.minimum, self.storage.maximum
+        zero_points = self.zero_points
+        return max(high - int(zero_points.min(initial=0)), int(zero_points.max(initial=0)) - low)
 
     def bits_per_element(
         self,

@@ -27,6 +27,30 @@ Operations (generic form; each is pure):
     out (all 0). Super-blocks nest: the scales operand may be the result of another
     ``subquant.dequantize``.
 
+``subquant.subtract_zero_point``
+    Storage value minus zero point, as an integer wide enough for it (i32 or i64)::
+
+        %d = "subquant.subtract_zero_point"(%q)
+             : (tensor<4x!quant.uniform<u8:f32, 0.5:128>>) -> tensor<4xi32>
+
+``subquant.requantize``, ``subquant.requantize_2`` to ``subquant.requantize_4``
+    The storage values of ``quantized_type`` that are nearest to the real ``sum_i scales[i] *
+    operand_i``, saturated. Operands are integers of one type (i32 or i64) whose magnitudes are at
+    most ``bounds[i]``; ``scales[i]`` has rank 0, or for each axis the axis's extent or 1::
+
+        %s = "subquant.requantize"(%acc) {scales = [dense<0.125> : tensor<f64>],
+               bounds = array<i64: 65024>, quantized_type = !quant.uniform<i8:f32, 0.5:3>}
+             : (tensor<4xi32>) -> tensor<4xi8>
+
+``subquant.saturate``
+    An integer clamped to ``range`` and narrowed to a storage type::
+
+        %s = "subquant.saturate"(%v) {range = array<i64: -128, 127>}
+             : (tensor<4xi32>) -> tensor<4xi8>
+
+    These are the steps that ``legalize-quant-to-math{steps=true}`` leaves visible; the passes
+    ``correct-zero-points``, ``lower-requantization`` and ``lower-saturation`` take one each.
+
 ``subquant.reduce``, ``subquant.reduce_window``, ``subquant.select_and_scatter``
     As StableHLO's operations of these names, attributes and regions included, with the semantics of
     the approved RFC "StableHLO quantization for reduction ops": the body (of the last, ``scatter``)
@@ -60,14 +84,18 @@ from .._mlir import ext, ir
 __all__ = [
     "CASTS",
     "MAX_REDUCED",
+    "MAX_TERMS",
     "OPERAND_OPS",
     "REDUCTIONS",
+    "REQUANTIZE",
     "DequantizeCast",
     "DequantizeOp",
     "QuantizeCast",
     "QuantizeOp",
+    "SaturateOp",
     "SelectAndScatterOp",
     "StorageCast",
+    "SubtractZeroPointOp",
     "load",
 ]
 
@@ -119,6 +147,36 @@ class DequantizeOp(SubquantDialect.Operation, name="dequantize", traits=[ext.Pur
     zero_points: Optional[ext.Operand[Any]] = None  # noqa: UP045  (the wheel looks for Optional)
 
 
+class SubtractZeroPointOp(SubquantDialect.Operation, name="subtract_zero_point", traits=[ext.Pure]):
+    """Quantized to the integer that its scale multiplies."""
+
+    input: ext.Operand[Any]
+    result: ext.Result[Any]
+
+
+class SaturateOp(SubquantDialect.Operation, name="saturate", traits=[ext.Pure]):
+    """A wide integer to storage."""
+
+    input: ext.Operand[Any]
+    range: Any
+    result: ext.Result[Any]
+
+
+def _requantize(count: int) -> Any:
+    """Define the requantization of a sum of `count` terms."""
+    annotations: dict[str, Any] = {f"term_{n}": ext.Operand[Any] for n in range(count)}
+    annotations |= {"scales": Any, "bounds": Any, "quantized_type": Any}
+    annotations |= {"result": ext.Result[Any]}
+    suffix = f"_{count}" if count > 1 else ""
+    return type(SubquantDialect.Operation)(
+        f"RequantizeOp{suffix}",
+        (SubquantDialect.Operation,),
+        {"__annotations__": annotations, "__doc__": "A sum of scaled integers.", **_HERE},
+        name=f"requantize{suffix}",
+        traits=[ext.Pure],
+    )
+
+
 def _reduction(name: str, attribute: str, count: int) -> Any:
     """Define a reduction of `count` tensors: the tensors, then their init values."""
     numbers = range(count)
@@ -141,6 +199,10 @@ def _reduction(name: str, attribute: str, count: int) -> Any:
 _HERE = {"__module__": __name__}
 MAX_REDUCED = 4
 """The number of tensors that one reduction may take."""
+MAX_TERMS = 4
+"""The number of terms that one requantization may sum."""
+
+_REQUANTIZE = [_requantize(n + 1) for n in range(MAX_TERMS)]
 
 _REDUCE = [_reduction("reduce", "dimensions", n + 1) for n in range(MAX_REDUCED)]
 _REDUCE_WINDOW = [
@@ -160,6 +222,8 @@ class SelectAndScatterOp(SubquantDialect.Operation, name="select_and_scatter", t
 
 
 CASTS = ("subquant.qcast", "subquant.dcast", "subquant.scast")
+REQUANTIZE = tuple(operation.OPERATION_NAME for operation in _REQUANTIZE)
+"""Operation names, by the number of terms less one."""
 OPERAND_OPS = ("subquant.quantize", "subquant.dequantize")
 REDUCTIONS = {operation.OPERATION_NAME: "stablehlo.reduce" for operation in _REDUCE}
 REDUCTIONS |= {operation.OPERATION_NAME: "stablehlo.reduce_window" for operation in _REDUCE_WINDOW}

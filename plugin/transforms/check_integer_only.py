@@ -102,17 +102,25 @@ def _closure(floats: list[Any], is_float: TypePredicate, *, forward: bool) -> se
 
 
 _CONVERSIONS = (
+    "arith.bitcast",
+    "arith.cmpf",
     "arith.fptosi",
     "arith.fptoui",
     "arith.sitofp",
     "arith.uitofp",
+    "stablehlo.bitcast_convert",
+    "stablehlo.compare",
     "stablehlo.convert",
+    "stablehlo.is_finite",
     "tosa.cast",
+    "tosa.equal",
+    "tosa.greater",
+    "tosa.greater_equal",
 )
 
 
 def _computes(op: Any) -> bool:
-    """True for an operation that makes floats of integers, or integers of floats."""
+    """True for an operation that makes floats of integers, or integers (or i1) of floats."""
     return op.name in _CONVERSIONS or op.name.startswith("linalg.")
 
 

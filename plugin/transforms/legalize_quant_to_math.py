@@ -48,7 +48,7 @@ from . import lookup_tables
 from .arithmetic import Division
 from .base import ModulePass, NoMatch, Pattern, apply_patterns, walk
 from .block_contraction import contract_blocks
-from .quantized_contraction import Contractions
+from .quantized_contraction import Contractions, ZeroPoints
 from .quantized_reduction import ELEMENTWISE_BODIES, legalize_reductions
 from .quantized_values import (
     Operand,
@@ -89,6 +89,10 @@ class LegalizeQuantToMath(ModulePass):
         fixed_point_rounding: one of `subquant.fixed_point.ROUNDINGS`.
         zero_points: ``after`` corrects a contraction by the sums of rows and columns, ``inside``
             contracts storage values minus zero points.
+        steps: leave ``subquant.subtract_zero_point`` at the operands of contractions, and
+            ``subquant.requantize`` at results, for ``correct-zero-points``,
+            ``lower-requantization`` and ``lower-saturation``. What is wider than f64 can express
+            exactly (products of f64 scales) is written at once.
     """
 
     name: ClassVar[str] = "legalize-quant-to-math"
@@ -97,7 +101,8 @@ class LegalizeQuantToMath(ModulePass):
     blocks: str = "loops"
     requantization: str = "exact"
     fixed_point_rounding: FixedPointRounding = "half-up"
-    zero_points: str = "after"
+    zero_points: ZeroPoints = "after"
+    steps: bool = False
 
     def __post_init__(self) -> None:
         choices = {
@@ -160,10 +165,14 @@ class _Legalizer:
         self._division = options.division
         self._blocks = options.blocks
         self._requantization = Requantization(
-            options.requantization == "exact", options.fixed_point_rounding
+            options.requantization == "exact",
+            options.fixed_point_rounding,
+            "requantize" if options.steps else "nothing",
         )
         self._contractions = Contractions(
-            options.division, self._requantization, options.zero_points
+            options.division,
+            self._requantization,
+            "left" if options.steps else options.zero_points,
         )
 
     def patterns(self) -> dict[str, Pattern]:
@@ -174,10 +183,10 @@ class _Legalizer:
             "clamp": self.clamp,
             "compare": self.compare,
             "composite": self.composite,
-            "convolution": self._contractions.convolution,
-            "dot": self._contractions.dot,
-            "dot_general": self._contractions.dot,
-            "dynamic_conv": self._contractions.convolution,
+            "convolution": self._contractions.legalize,
+            "dot": self._contractions.legalize,
+            "dot_general": self._contractions.legalize,
+            "dynamic_conv": self._contractions.legalize,
             "dynamic_iota": self.iota,
             "iota": self.iota,
             "is_finite": self.is_finite,
@@ -483,7 +492,11 @@ class _Legalizer:
         return b.op("arith.mulf", [fraction, unit], element)
 
     def is_finite(self, op: Any) -> Any:
-        """Of the reals: a wide storage value times a scale may be infinite in f16."""
+        """True, unless a wide storage value times a scale can be infinite (in f16)."""
+        source, b = _operands(op)[0], _builder(op)
+        largest = source.bound * max((Fraction(s) for s in source.scales().reshape(-1)), default=0)
+        if largest <= Fraction(source.parameters.expressed.largest):
+            return b.constant(1, b.i1)
         operand = dequantize(op.operands[0], op, self._division)
         return ir.Operation.create(
             op.name, results=[op.results[0].type], operands=[operand]

@@ -11,7 +11,8 @@ of the storage values (8 bits wide where they have at most 8)::
 
     acc = dot(q1, q2) - z2 * sum_k q1 - z1 * sum_k q2 + K * z1 * z2
 
-With ``zero-points=inside`` the differences themselves are contracted instead.
+The sums of a constant are computed here and now. With ``zero-points=inside`` the differences
+themselves are contracted instead.
 
 Two's complement wraps and unwraps, so only ``acc`` itself has to fit. A convolution pads its left
 operand with ``z1``, which stands for 0; each window is then whole, and ``sum_k q2`` is a constant
@@ -31,14 +32,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from .._mlir import ir, stablehlo
-from ..dialects.quant import dense_of_array, element_type, is_quantized, parameters_of
+from ..dialects.quant import (
+    array_of_dense,
+    dense_of_array,
+    element_type,
+    is_quantized,
+    parameters_of,
+)
 from ..errors import UnsupportedError
-from ..quantization import ExpressedType
+from ..quantization import Array, ExpressedType
 from .arithmetic import Division
 from .base import Builder
 from .quantized_values import (
@@ -52,9 +59,15 @@ from .quantized_values import (
 from .requantization import Requantization, Term, resize
 from .tensor_builder import TensorBuilder
 
-__all__ = ["Contractions"]
+__all__ = ["Contractions", "ZeroPoints", "correct_zero_points"]
 
 _HALF = 16  # bits of the parts that wide storage is split into
+_MOST_AT_ONCE = 1 << 17  # greater differences are split
+_WINDOWS = ("stablehlo.convolution", "stablehlo.dynamic_conv")
+_CONSTANTS = ("arith.constant", "stablehlo.constant")
+
+ZeroPoints = Literal["after", "inside", "left"]
+"""Where zero points are subtracted: after the sum, inside it, or by operations left for later."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +88,17 @@ class _Contraction:
     right: _Side
     products: int | None  # for each element of the result; None if not known
 
+    @staticmethod
+    def of(op: Any) -> _Contraction:
+        """The contraction that a StableHLO operation on ranked tensors is."""
+        if op.name in _WINDOWS:
+            return _convolution(op)
+        return _dot(op)
+
     @property
     def is_window(self) -> bool:
         """True for convolutions."""
-        return self.op.name in ("stablehlo.convolution", "stablehlo.dynamic_conv")
+        return self.op.name in _WINDOWS
 
     def create(
         self,
@@ -106,58 +126,57 @@ class _Contraction:
         ).results[0]
 
 
+def _dot(op: Any) -> _Contraction:
+    left, right = op.operands
+    left_rank, right_rank = len(left.type.shape), len(right.type.shape)
+    if op.name == "stablehlo.dot":
+        contracted: Any = ([left_rank - 1], [0])
+        batch: Any = ([], [])
+    else:
+        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        contracted = numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions
+        batch = numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions
+    sides, next_axis = [], len(batch[0])
+    for value, rank, own_contracted, own_batch in zip(
+        (left, right), (left_rank, right_rank), contracted, batch, strict=True
+    ):
+        to_result = {axis: position for position, axis in enumerate(own_batch)}
+        for axis in range(rank):
+            if axis not in own_contracted and axis not in to_result:
+                to_result[axis] = next_axis
+                next_axis += 1
+        sides.append(_Side(value, to_result, tuple(own_contracted)))
+    products = _known_product(left, contracted[0]) or _known_product(right, contracted[1])
+    return _Contraction(op, sides[0], sides[1], products)
+
+
+def _convolution(op: Any) -> _Contraction:
+    left, right = list(op.operands)[:2]
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    output = numbers.output_feature_dimension
+    kernel = (*numbers.kernel_spatial_dimensions, numbers.kernel_input_feature_dimension)
+    left_side = _Side(left, {}, tuple(range(len(left.type.shape))))
+    right_side = _Side(right, {numbers.kernel_output_feature_dimension: output}, tuple(kernel))
+    return _Contraction(op, left_side, right_side, _known_product(right, kernel))
+
+
 class Contractions:
     """The patterns for contractions."""
 
     def __init__(
-        self, division: Division, requantization: Requantization, zero_points: str
+        self,
+        division: Division,
+        requantization: Requantization,
+        zero_points: ZeroPoints,
     ) -> None:
         self._division = division
         self._requantization = requantization
-        self._inside = zero_points == "inside"
+        self._zero_points = zero_points
 
-    def dot(self, op: Any) -> Any:
-        """Legalize ``dot`` and ``dot_general``."""
-        left, right = op.operands
+    def legalize(self, op: Any) -> Any:
+        """Legalize a ``dot``, ``dot_general``, ``convolution`` or ``dynamic_conv``."""
         _check_ranked(op)
-        left_rank, right_rank = len(left.type.shape), len(right.type.shape)
-        if op.name == "stablehlo.dot":
-            contracted: Any = ([left_rank - 1], [0])
-            batch: Any = ([], [])
-        else:
-            numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-            contracted = numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions
-            batch = numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions
-        sides, next_axis = [], len(batch[0])
-        for value, rank, own_contracted, own_batch in zip(
-            (left, right), (left_rank, right_rank), contracted, batch, strict=True
-        ):
-            to_result = {axis: position for position, axis in enumerate(own_batch)}
-            for axis in range(rank):
-                if axis not in own_contracted and axis not in to_result:
-                    to_result[axis] = next_axis
-                    next_axis += 1
-            sides.append(_Side(value, to_result, tuple(own_contracted)))
-        products = _known_product(left, contracted[0]) or _known_product(right, contracted[1])
-        return self._legalize(_Contraction(op, sides[0], sides[1], products))
-
-    def convolution(self, op: Any) -> Any:
-        """Legalize ``convolution`` and ``dynamic_conv``."""
-        left, right = list(op.operands)[:2]
-        _check_ranked(op)
-        numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-        output = numbers.output_feature_dimension
-        kernel = (*numbers.kernel_spatial_dimensions, numbers.kernel_input_feature_dimension)
-        left_side = _Side(left, {}, tuple(range(len(left.type.shape))))
-        right_side = _Side(right, {numbers.kernel_output_feature_dimension: output}, tuple(kernel))
-        return self._legalize(
-            _Contraction(op, left_side, right_side, _known_product(right, kernel))
-        )
-
-    # -- kinds ------------------------------------------------------------------------------------
-
-    def _legalize(self, contraction: _Contraction) -> Any:
-        op = contraction.op
+        contraction = _Contraction.of(op)
         kinds = [is_quantized(v.type) for v in (*list(op.operands)[:2], op.results[0])]
         if kinds == [True, True, True]:
             return self._integer(contraction)
@@ -169,6 +188,8 @@ class Contractions:
             "all quantized, or a real left operand and result with a quantized right operand",
             op,
         )
+
+    # -- kinds ------------------------------------------------------------------------------------
 
     def _hybrid(self, contraction: _Contraction) -> Any:
         op = contraction.op
@@ -227,13 +248,22 @@ class Contractions:
         count = (1 << 24) if products is None else products
         bound = left.bound * right.bound * count
         b = Builder()
-        if max(left.bound, right.bound) >= 1 << 17:
+        if max(left.bound, right.bound) >= _MOST_AT_ONCE:
             return self._split(contraction, left, right, count)
         accumulator = b.i32 if products is not None and bound < 1 << 31 else b.i64
-        if contraction.is_window:
-            value = self._window(contraction, left, right, accumulator)
+        if self._zero_points == "left":
+            differences = [
+                b.op(
+                    "subquant.subtract_zero_point",
+                    [value],
+                    TensorBuilder(value).type(operand.difference_type),
+                )
+                for value, operand in zip(contraction.op.operands, (left, right), strict=False)
+            ]
+            value = contraction.create(differences[0], differences[1], accumulator)
         else:
-            value = self._plain(contraction, left, right, accumulator)
+            inside = self._zero_points == "inside"
+            value = _corrected(contraction, left, right, accumulator, inside=inside)
         return [(value, bound, 1)]
 
     def _split(
@@ -263,66 +293,161 @@ class Contractions:
             for y, y_bound, y_factor in parts[1]
         ]
 
-    def _plain(
-        self, contraction: _Contraction, left: Operand, right: Operand, accumulator: ir.Type
-    ) -> Any:
-        """A dot of the storage, corrected by the sums of rows and columns."""
-        if self._inside and not (left.parameters.is_symmetric and right.parameters.is_symmetric):
-            x = left.difference(TensorBuilder(left.value))
-            y = right.difference(TensorBuilder(right.value))
-            return contraction.create(*_common_width(x, y), accumulator)
-        (x, x_shift), (y, y_shift) = _narrow(left), _narrow(right)
-        x, y = _common_width(x, y)
-        value = contraction.create(x, y, accumulator)
-        rank = len(value.type.shape)
-        b = TensorBuilder(value)
-        x_zero = zero_point_grid(left.parameters, rank, contraction.left.to_result) - x_shift
-        y_zero = zero_point_grid(right.parameters, rank, contraction.right.to_result) - y_shift
-        for side, source, zero in (
-            (contraction.left, x, y_zero),
-            (contraction.right, y, x_zero),
-        ):
-            if not zero.any():
-                continue
-            sums = _sum_over(b, source, side.contracted, accumulator)
-            spread = _spread(b, sums, side)
-            scaled = b.op("arith.muli", [spread, b.grid(zero, accumulator)], accumulator)
-            value = b.op("arith.subi", [value, scaled], accumulator)
-        both = x_zero * y_zero
-        if both.any():
-            if contraction.products is not None:
-                count = b.grid(both * contraction.products, accumulator)
-            else:
-                number = _extent_product(b, contraction.left, accumulator)
-                grid = b.grid(both, accumulator)
-                count = b.op("arith.muli", [b.broadcast(number, []), grid], accumulator)
-            value = b.op("arith.addi", [value, count], accumulator)
-        return value
 
-    def _window(
-        self, contraction: _Contraction, left: Operand, right: Operand, accumulator: ir.Type
-    ) -> Any:
-        """A convolution: the left operand padded with its zero point, or both centred."""
-        op = contraction.op
-        (x, x_shift), (y, y_shift) = _narrow(left), _narrow(right)
-        rank = len(op.results[0].type.shape)
-        x_zero = zero_point_grid(left.parameters, rank, {}) - x_shift
-        y_centred = not (right.parameters.zero_points - y_shift).any()
-        dynamic = op.name == "stablehlo.dynamic_conv"
-        if not y_centred or (x_zero.any() and (dynamic or self._inside)):
-            x = left.difference(TensorBuilder(left.value))
-            y = right.difference(TensorBuilder(right.value))
-            return contraction.create(*_common_width(x, y), accumulator)
-        x, y = _common_width(x, y)
-        if not x_zero.any():
-            return contraction.create(x, y, accumulator)
-        padded, changed = _pad(op, x, int(x_zero))
-        value = contraction.create(padded, y, accumulator, changed)
-        b = TensorBuilder(value)
-        sums = _sum_over(b, y, contraction.right.contracted, accumulator)
-        spread = _spread(b, sums, contraction.right)
-        scaled = b.op("arith.muli", [spread, b.grid(x_zero, accumulator)], accumulator)
-        return b.op("arith.subi", [value, scaled], accumulator)
+# -- zero points ----------------------------------------------------------------------------------
+
+
+def correct_zero_points(op: Any, style: ZeroPoints) -> Any:
+    """Write a contraction of two ``subquant.subtract_zero_point`` on the storage values.
+
+    Args:
+        op: a StableHLO contraction of integers.
+        style: ``after`` or ``inside``.
+
+    Returns:
+        The accumulator, or None for another operation.
+    """
+    sources = [value.owner for value in list(op.operands)[:2]]
+    for source in sources:
+        if isinstance(source, ir.Block) or source.operation.name != "subquant.subtract_zero_point":
+            return None
+    contraction = _Contraction.of(op)
+    left, right = (Operand.of(source.operation.operands[0], op) for source in sources)
+    if max(left.bound, right.bound) >= _MOST_AT_ONCE:
+        return None
+    accumulator = element_type(op.results[0].type)
+    return _corrected(contraction, left, right, accumulator, inside=style == "inside")
+
+
+def _corrected(
+    contraction: _Contraction,
+    left: Operand,
+    right: Operand,
+    accumulator: ir.Type,
+    *,
+    inside: bool,
+) -> Any:
+    """The integer ``acc``."""
+    if contraction.is_window:
+        return _window(contraction, left, right, accumulator, inside)
+    return _plain(contraction, left, right, accumulator, inside)
+
+
+def _of_differences(
+    contraction: _Contraction, left: Operand, right: Operand, accumulator: ir.Type
+) -> Any:
+    differences = [operand.difference(TensorBuilder(operand.value)) for operand in (left, right)]
+    return contraction.create(*_common_width(*differences), accumulator)
+
+
+def _plain(
+    contraction: _Contraction, left: Operand, right: Operand, accumulator: ir.Type, inside: bool
+) -> Any:
+    """A dot of the storage, corrected by the sums of rows and columns."""
+    if inside and not (left.parameters.is_symmetric and right.parameters.is_symmetric):
+        return _of_differences(contraction, left, right, accumulator)
+    (x, x_shift), (y, y_shift) = _narrow(left), _narrow(right)
+    x, y = _common_width(x, y)
+    value = contraction.create(x, y, accumulator)
+    rank = len(value.type.shape)
+    b = TensorBuilder(value)
+    x_zero = zero_point_grid(left.parameters, rank, contraction.left.to_result) - x_shift
+    y_zero = zero_point_grid(right.parameters, rank, contraction.right.to_result) - y_shift
+    for side, operand, source, shift, zero in (
+        (contraction.left, left, x, x_shift, y_zero),
+        (contraction.right, right, y, y_shift, x_zero),
+    ):
+        if zero.any():
+            sums = _scaled_sums(b, side, operand, source, shift, zero, accumulator)
+            value = b.op("arith.subi", [value, sums], accumulator)
+    both = x_zero * y_zero
+    if both.any():
+        if contraction.products is not None:
+            count = b.grid(both * contraction.products, accumulator)
+        else:
+            number = _extent_product(b, contraction.left, accumulator)
+            grid = b.grid(both, accumulator)
+            count = b.op("arith.muli", [b.broadcast(number, []), grid], accumulator)
+        value = b.op("arith.addi", [value, count], accumulator)
+    return value
+
+
+def _window(
+    contraction: _Contraction, left: Operand, right: Operand, accumulator: ir.Type, inside: bool
+) -> Any:
+    """A convolution: the left operand padded with its zero point, or both centred."""
+    op = contraction.op
+    (x, x_shift), (y, y_shift) = _narrow(left), _narrow(right)
+    rank = len(op.results[0].type.shape)
+    x_zero = zero_point_grid(left.parameters, rank, {}) - x_shift
+    y_centred = not (right.parameters.zero_points - y_shift).any()
+    dynamic = op.name == "stablehlo.dynamic_conv"
+    if not y_centred or (x_zero.any() and (dynamic or inside)):
+        return _of_differences(contraction, left, right, accumulator)
+    x, y = _common_width(x, y)
+    if not x_zero.any():
+        return contraction.create(x, y, accumulator)
+    padded, changed = _pad(op, x, int(x_zero))
+    value = contraction.create(padded, y, accumulator, changed)
+    b = TensorBuilder(value)
+    sums = _scaled_sums(b, contraction.right, right, y, y_shift, x_zero, accumulator)
+    return b.op("arith.subi", [value, sums], accumulator)
+
+
+def _scaled_sums(
+    b: TensorBuilder,
+    side: _Side,
+    operand: Operand,
+    narrow: Any,
+    shift: int,
+    zero: Any,
+    accumulator: ir.Type,
+) -> Any:
+    """Sums of an operand over its contracted axes, times the other's zero points.
+
+    Args:
+        b: a builder of the result's shape.
+        side: where the operand's axes are in the result.
+        operand: the operand.
+        narrow: its storage as `_narrow` gives it, widened or not.
+        shift: what was subtracted from it.
+        zero: the other operand's zero points less its shift, as a grid of the result.
+        accumulator: the element type of the result.
+    """
+    known = _constant_storage(operand)
+    if known is not None:
+        sums = (known - shift).sum(axis=side.contracted, dtype=np.int64)
+        return b.grid(_spread_known(sums, side, b.rank) * zero, accumulator)
+    spread = _spread(b, _sum_over(b, narrow, side.contracted, accumulator), side)
+    return b.op("arith.muli", [spread, b.grid(zero, accumulator)], accumulator)
+
+
+def _constant_storage(operand: Operand) -> Array | None:
+    """The storage values of a constant operand."""
+    owner = operand.value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name not in _CONSTANTS:
+        return None
+    attribute = owner.operation.attributes["value"]
+    if not isinstance(attribute, ir.DenseElementsAttr):
+        return None
+    values = array_of_dense(attribute)
+    storage = operand.parameters.storage
+    return values if storage.signed else values & ((1 << storage.width) - 1)
+
+
+def _free_axes(side: _Side) -> list[int]:
+    """Where the axes of sums over the contracted axes are in the result."""
+    rank = len(side.value.type.shape)
+    return [side.to_result[axis] for axis in range(rank) if axis not in side.contracted]
+
+
+def _spread_known(sums: Array, side: _Side, rank: int) -> Array:
+    targets = _free_axes(side)
+    order = sorted(range(len(targets)), key=targets.__getitem__)
+    shape = [1] * rank
+    for axis in order:
+        shape[targets[axis]] = sums.shape[axis]
+    return sums.transpose(order).reshape(shape)
 
 
 # -- pieces ---------------------------------------------------------------------------------------
@@ -386,8 +511,7 @@ def _sum_over(b: TensorBuilder, value: Any, axes: Sequence[int], element: ir.Typ
 
 def _spread(b: TensorBuilder, sums: Any, side: _Side) -> Any:
     """Broadcast sums over an operand's contracted axes to the result."""
-    rank = len(side.value.type.shape)
-    targets = [side.to_result[axis] for axis in range(rank) if axis not in side.contracted]
+    targets = _free_axes(side)
     order = sorted(range(len(targets)), key=targets.__getitem__)
     if order != list(range(len(targets))):
         type_ = sums.type

@@ -154,12 +154,7 @@ def _bound_of_change(value: Any) -> int | None:
     if before.granularity == "sub-channel" or after.granularity == "sub-channel":
         return None
     ratio = max(_exact_scales(before)) / min(_exact_scales(after))
-    storage, zero_points = before.storage, before.zero_points
-    reach = max(
-        storage.maximum - int(zero_points.min(initial=0)),
-        int(zero_points.max(initial=0)) - storage.minimum,
-    )
-    return math.ceil(reach * ratio) + 1
+    return math.ceil(before.greatest_difference * ratio) + 1
 
 
 def _exact_scales(parameters: QuantizationParameters) -> list[Fraction]:

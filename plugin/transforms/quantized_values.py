@@ -26,6 +26,7 @@ from ..quantization import Array, ExpressedType, QuantizationParameters
 from .arithmetic import CastArithmetic, Division
 from .base import Builder
 from .requantization import Requantization, Term, requantize, resize
+from .requantize_operation import emit_requantize, is_expressible
 from .tensor_builder import TensorBuilder
 
 __all__ = [
@@ -162,16 +163,19 @@ class Operand:
     @property
     def bound(self) -> int:
         """The greatest magnitude of storage value minus zero point."""
-        storage, zero_points = self.parameters.storage, self.parameters.zero_points
-        bound = max(
-            storage.maximum - int(zero_points.min(initial=0)),
-            int(zero_points.max(initial=0)) - storage.minimum,
-        )
+        bound = self.parameters.greatest_difference
         return bound if self.known_bound is None else min(bound, self.known_bound)
 
     def scales(self) -> Array:
         """The exact scales, as a grid of this operand's axes."""
         return scale_grid(self.parameters, self.rank)
+
+    @property
+    def difference_type(self) -> ir.IntegerType:
+        """i32, or i64 where a difference or the storage itself would overflow i32."""
+        storage = self.parameters.storage
+        wide = self.bound >= 1 << 31 or (storage.width == 32 and not storage.signed)
+        return ir.IntegerType.get_signless(64 if wide else 32)
 
     def widened(self, b: Builder, least: int = 32) -> Any:
         """The storage values as signed integers of at least `least` bits."""
@@ -183,7 +187,7 @@ class Operand:
 
     def difference(self, b: TensorBuilder) -> Any:
         """Storage value minus zero point, as i32, or i64 where i32 would overflow."""
-        value = self.widened(b, 64 if self.bound >= 1 << 31 else 32)
+        value = self.widened(b, self.difference_type.width)
         zero_points = zero_point_grid(self.parameters, self.rank)
         if not zero_points.any():
             return value
@@ -209,11 +213,13 @@ def finish(
     requantization: Requantization,
 ) -> Any:
     """Requantize a sum of terms, whose multipliers are in units of the reals, to `target`."""
+    widest = max(element_type(term.value.type).width for term in terms)
+    type_ = b.i64 if widest == 64 else b.i32
+    terms = [Term(resize(b, t.value, type_), t.bound, t.multiplier) for t in terms]
+    if requantization.leaves == "requantize" and is_expressible(terms):
+        return emit_requantize(b, terms, target)
     scales = scale_grid(target, b.rank)
     scaled = [Term(term.value, term.bound, term.multiplier / scales) for term in terms]
-    widest = max(element_type(term.value.type).width for term in scaled)
-    type_ = b.i64 if widest == 64 else b.i32
-    scaled = [Term(resize(b, t.value, type_), t.bound, t.multiplier) for t in scaled]
     zero_points = zero_point_grid(target, b.rank)
     return requantize(b, scaled, zero_points, target.storage, requantization)
 

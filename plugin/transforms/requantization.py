@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -61,10 +61,13 @@ class Requantization:
     Args:
         is_exact: by the digits above; else by one fixed-point multiplication a term.
         rounding: of the fixed-point shift, one of `subquant.fixed_point.ROUNDINGS`.
+        leaves: what is left as an operation for a later pass: ``requantize`` all of it, as
+            ``subquant.requantize``, ``saturate`` only the end, as ``subquant.saturate``.
     """
 
     is_exact: bool = True
     rounding: FixedPointRounding = "half-up"
+    leaves: Literal["nothing", "saturate", "requantize"] = "nothing"
 
 
 EXACT = Requantization()
@@ -130,40 +133,69 @@ def requantize(
         zero_points: the result's, an integer array of the form of a term's multiplier.
         storage: the result's storage type.
         requantization: exact, or fixed-point. Integers of more than 32 bits are requantized
-            exactly in both: a fixed-point product would leave 64 bits.
+            exactly in both: a fixed-point product would leave 64 bits. In fixed-point sums, terms
+            with a multiplier of 1 are added as they are (a bias is rescaled to its accumulator).
 
     Returns:
         Values of the storage type, in its range.
     """
-    positive = [_positive(b, term) for term in terms]
-    identity = _as_identity(positive)
-    if identity is not None:
-        value, bound = identity
-        offset = int(np.abs(zero_points).max()) if zero_points.size else 0
-        wide = b.i64 if bound + offset >= 1 << 31 else b.i32
-        value = _add_zero_points(b, _at_least(b, value, wide), zero_points)
-        return saturate(b, value, storage, bound + offset)
-    if not requantization.is_exact and sum(term.bound for term in positive) < 1 << 32:
-        return _fixed_point(b, positive, zero_points, storage, requantization.rounding)
-    split = [part for term in positive for part in _split(b, term)]
-    return _Digits.plan(split, zero_points, storage).emit(b, split, zero_points, storage)
+    value, bound = _rounded(b, terms, zero_points, storage, requantization)
+    if requantization.leaves == "saturate":
+        return _leave_saturation(b, value, storage, bound)
+    return saturate(b, value, storage, bound)
 
 
-def _fixed_point(
+def _rounded(
     b: Any,
     terms: Sequence[Term],
     zero_points: Array,
     storage: StorageType,
-    rounding: FixedPointRounding,
-) -> Any:
+    requantization: Requantization,
+) -> tuple[Any, int | None]:
+    """What is to be saturated, and a bound on it if one is known."""
+    positive = [_positive(b, term) for term in terms]
+    whole = [term for term in positive if _is_identity(term)]
+    if len(positive) == 1 and whole:
+        return _with_zero_points(b, positive[0], zero_points)
+    if not requantization.is_exact:
+        scaled = [term for term in positive if term not in whole]
+        if scaled and _bound(scaled) < 1 << 32 and _bound(positive) < 1 << 40:
+            value = _fixed_point(b, scaled, requantization.rounding)
+            for term in whole:
+                value = b.op("arith.addi", [value, _at_least(b, term.value, b.i64)], b.i64)
+            return _add_zero_points(b, value, zero_points), None
+    split = [part for term in positive for part in _split(b, term)]
+    digits = _Digits.plan(split, zero_points, storage)
+    return digits.emit(b, split, zero_points), None
+
+
+def _bound(terms: Sequence[Term]) -> int:
+    return sum(term.bound for term in terms)
+
+
+def _with_zero_points(b: Any, term: Term, zero_points: Array) -> tuple[Any, int]:
+    offset = int(np.abs(zero_points).max()) if zero_points.size else 0
+    wide = b.i64 if term.bound + offset >= 1 << 31 else b.i32
+    value = _add_zero_points(b, _at_least(b, term.value, wide), zero_points)
+    return value, term.bound + offset
+
+
+def _leave_saturation(b: Any, value: Any, storage: StorageType, bound: int | None) -> Any:
+    type_ = storage_mlir_type(storage)
+    if bound is not None and storage.minimum <= -bound and bound <= storage.maximum:
+        return resize(b, value, type_)
+    attribute = ir.DenseI64ArrayAttr.get([storage.minimum, storage.maximum])
+    return b.op("subquant.saturate", [value], type_, {"range": attribute})
+
+
+def _fixed_point(b: Any, terms: Sequence[Term], rounding: FixedPointRounding) -> Any:
     """One multiplication a term; several terms have the shift of the greatest multiplier."""
     from .fixed_point_arithmetic import emit_scale, emit_shift  # it resizes with this module
 
     if len(terms) == 1:
         (term,) = terms
         multiplier, shift = multiplier_and_shift(term.multiplier)
-        scaled = emit_scale(b, term.value, multiplier, shift, rounding)
-        return saturate(b, _add_zero_points(b, scaled, zero_points), storage)
+        return emit_scale(b, term.value, multiplier, shift, rounding)
     greatest = terms[0].multiplier
     for term in terms[1:]:
         greatest = np.maximum(greatest, term.multiplier)
@@ -177,8 +209,7 @@ def _fixed_point(
         value = _at_least(b, term.value, b.i64)
         product = b.op("arith.muli", [value, b.grid(digits, b.i64)], b.i64)
         total = product if total is None else b.op("arith.addi", [total, product], b.i64)
-    scaled = emit_shift(b, total, shift, rounding)
-    return saturate(b, _add_zero_points(b, scaled, zero_points), storage)
+    return emit_shift(b, total, shift, rounding)
 
 
 def _reach(storage: StorageType) -> int:
@@ -197,16 +228,13 @@ def _positive(b: Any, term: Term) -> Term:
     return Term(value, term.bound, -term.multiplier)
 
 
-def _as_identity(terms: Sequence[Term]) -> tuple[Any, int] | None:
-    """The integer itself where multiplying cannot change what it rounds to.
+def _is_identity(term: Term) -> bool:
+    """True where multiplying cannot change what the integer rounds to.
 
     ``|d * M - d| < 1/2`` for every ``d`` that can occur, so ``d`` is the nearest integer.
     """
-    if len(terms) != 1:
-        return None
-    (term,) = terms
     distance = max((abs(m - 1) for m in term.multiplier.reshape(-1)), default=Fraction(0))
-    return (term.value, term.bound) if distance * term.bound < Fraction(1, 2) else None
+    return bool(distance * term.bound < Fraction(1, 2))
 
 
 def _split(b: Any, term: Term) -> list[Term]:
@@ -254,7 +282,8 @@ class _Digits:
         total = max(fraction, -(-greatest.bit_length() // bits))
         return _Digits(width, bits, fraction, total, tuple(multipliers))
 
-    def emit(self, b: Any, terms: Sequence[Term], zero_points: Array, storage: StorageType) -> Any:
+    def emit(self, b: Any, terms: Sequence[Term], zero_points: Array) -> Any:
+        """The sum plus the zero points, rounded; far outside every storage range only large."""
         word = b.i64 if self.words == 64 else b.i32
         values = [resize(b, term.value, word) for term in terms]
         mask = (1 << self.bits) - 1
@@ -276,11 +305,11 @@ class _Digits:
         integer = self._integer_part(b, digits, carry, mask, word)
         number = _add_zero_points(b, integer, zero_points)
         if digits[self.fraction - 1] is None:
-            return saturate(b, number, storage)
+            return number
         up = self._rounds_up(b, digits, number, noise, tolerance, mask, word)
         one, zero = b.constant(1, word), b.constant(0, word)
         step = b.op("arith.select", [up, one, zero], word)
-        return saturate(b, b.op("arith.addi", [number, step], word), storage)
+        return b.op("arith.addi", [number, step], word)
 
     def _accumulate(
         self, b: Any, sum_: Any, value: Any, multiplier: Array, number: int, mask: int, word: Any

@@ -37,6 +37,7 @@ from ..errors import VerificationError
 from ..quantization import QuantizationParameters
 from .base import ModulePass, walk
 from .reduction_rules import REDUCTION_CHECKS
+from .requantize_operation import check_requantize, check_saturate, check_subtract_zero_point
 
 __all__ = ["VerifyQuantization", "check_type"]
 
@@ -457,11 +458,18 @@ def _check_parameter_operand(
         )
 
 
+def _check_requantize(op: Any) -> None:
+    check_type(check_requantize(op), op, "attribute 'quantized_type'", lenient=False)
+
+
 _OPERATION_CHECKS = {
     "subquant.qcast": _check_qcast,
     "subquant.dcast": _check_dcast,
     "subquant.scast": _check_scast,
     "subquant.quantize": _check_operand_op,
     "subquant.dequantize": _check_operand_op,
+    "subquant.subtract_zero_point": check_subtract_zero_point,
+    "subquant.saturate": check_saturate,
+    **dict.fromkeys(subquant.REQUANTIZE, _check_requantize),
     **REDUCTION_CHECKS,
 }

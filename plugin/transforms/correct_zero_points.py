@@ -1,0 +1,80 @@
+"""``correct-zero-points``: contractions of differences become contractions of storage values.
+
+The second step of a quantized matmul or convolution, after the integer accumulation. Style
+``after`` contracts the storage and corrects the sum by the sums of rows and columns; those of a
+constant operand are computed here. Style ``inside`` subtracts before. The formulas are those of
+`quantized_contraction`.
+
+Before::
+
+    %a = "subquant.subtract_zero_point"(%x) : (tensor<2x8x!qx>) -> tensor<2x8xi32>
+    %b = "subquant.subtract_zero_point"(%w) : (tensor<8x4x!qw>) -> tensor<8x4xi32>
+    %acc = stablehlo.dot_general %a, %b, ... : (tensor<2x8xi32>, tensor<8x4xi32>) -> tensor<2x4xi32>
+
+After (the zero point of ``%x`` is 3, that of ``%w`` is 0)::
+
+    %0 = stablehlo.dot_general %x8, %w8, ... : (tensor<2x8xi8>, tensor<8x4xi8>) -> tensor<2x4xi32>
+    %1 = stablehlo.reduce(%w32 init: %c0) applies stablehlo.add across dimensions = [0] ...
+    %2 = stablehlo.multiply %1b, %c3 : tensor<2x4xi32>
+    %acc = stablehlo.subtract %0, %2 : tensor<2x4xi32>
+
+Source: the lowering's "Zero-Point Correction", in both of its ways.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .._mlir import ir
+from ..errors import UsageError
+from .base import ModulePass, NoMatch, apply_patterns
+from .quantized_contraction import ZeroPoints, correct_zero_points
+from .quantized_values import Operand
+from .tensor_builder import TensorBuilder
+
+__all__ = ["CorrectZeroPoints"]
+
+_CONTRACTIONS = ("convolution", "dot", "dot_general", "dynamic_conv")
+
+
+@dataclass(frozen=True)
+class CorrectZeroPoints(ModulePass):
+    """Lower ``subquant.subtract_zero_point``.
+
+    Options:
+        style: ``after`` or ``inside`` the sum.
+    """
+
+    name: ClassVar[str] = "correct-zero-points"
+
+    style: ZeroPoints = "after"
+
+    def __post_init__(self) -> None:
+        if self.style not in ("after", "inside"):
+            raise UsageError(
+                f"option 'style' of {self.name} must be one of after, inside, got '{self.style}'"
+            )
+
+    def run(self, module: ir.Operation) -> None:
+        """Lower in `module`, which `verify-quantization` has accepted."""
+
+        def contract(op: Any, rewriter: Any) -> NoMatch | None:
+            value = correct_zero_points(op, self.style)
+            if value is None:
+                return NoMatch("does not contract two differences")
+            rewriter.replace_op(op, [value])
+            return None
+
+        apply_patterns(module, {f"stablehlo.{name}": contract for name in _CONTRACTIONS})
+        apply_patterns(module, {"subquant.subtract_zero_point": _subtract})
+
+
+def _subtract(op: Any, rewriter: Any) -> NoMatch | None:
+    """Subtract where no contraction took the operands, or nothing where nobody uses it any more."""
+    if next(iter(op.results[0].uses), None) is None:
+        rewriter.erase_op(op)
+        return None
+    operand = Operand.of(op.operands[0], op)
+    rewriter.replace_op(op, [operand.difference(TensorBuilder(operand.value))])
+    return None

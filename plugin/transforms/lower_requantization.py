@@ -1,0 +1,83 @@
+"""``lower-requantization``: ``subquant.requantize`` becomes integer arithmetic.
+
+The sum of scaled integers is rounded to a whole number of steps of the result and its zero point is
+added: exactly, or by one fixed-point multiplication and shift a term (`requantization`). The clamp
+to the storage range is left to ``lower-saturation``.
+
+Before::
+
+    %s = "subquant.requantize"(%acc) {scales = [dense<0.125> : tensor<f64>],
+           bounds = array<i64: 65024>, quantized_type = !quant.uniform<i8:f32, 0.5:3>}
+         : (tensor<4xi32>) -> tensor<4xi8>
+
+After, with ``requantization=fixed-point``::
+
+    %0 = stablehlo.convert %acc : (tensor<4xi32>) -> tensor<4xi64>
+    %1 = stablehlo.multiply %0, %multiplier : tensor<4xi64>
+    %2 = stablehlo.add %1, %half : tensor<4xi64>
+    %3 = stablehlo.shift_right_arithmetic %2, %shift : tensor<4xi64>
+    %4 = stablehlo.add %3, %zero_point : tensor<4xi64>
+    %s = "subquant.saturate"(%4) {range = array<i64: -128, 127>} : (tensor<4xi64>) -> tensor<4xi8>
+
+Sources: the lowering's "Requantization Scaling" and "Output Zero-Point Addition"; StableHLO
+specification, ``uniform_quantize``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .._mlir import ir
+from ..dialects.subquant import REQUANTIZE
+from ..errors import UsageError
+from ..fixed_point import ROUNDINGS, FixedPointRounding
+from .base import ModulePass, NoMatch, apply_patterns
+from .quantized_values import finish
+from .requantization import Requantization
+from .requantize_operation import read_requantize
+from .tensor_builder import TensorBuilder
+
+__all__ = ["LowerRequantization"]
+
+
+@dataclass(frozen=True)
+class LowerRequantization(ModulePass):
+    """Lower ``subquant.requantize``.
+
+    Options:
+        requantization: ``exact`` or ``fixed-point``.
+        fixed_point_rounding: one of `subquant.fixed_point.ROUNDINGS`.
+    """
+
+    name: ClassVar[str] = "lower-requantization"
+
+    requantization: str = "exact"
+    fixed_point_rounding: FixedPointRounding = "half-up"
+
+    def __post_init__(self) -> None:
+        choices = {
+            "requantization": ("exact", "fixed-point"),
+            "fixed_point_rounding": ROUNDINGS,
+        }
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise UsageError(
+                    f"option '{name.replace('_', '-')}' of {self.name} must be one of "
+                    f"{', '.join(allowed)}, got '{value}'"
+                )
+
+    def run(self, module: ir.Operation) -> None:
+        """Lower in `module`, which `verify-quantization` has accepted."""
+        how = Requantization(
+            self.requantization == "exact", self.fixed_point_rounding, leaves="saturate"
+        )
+
+        def lower(op: Any, rewriter: Any) -> NoMatch | None:
+            terms, target = read_requantize(op)
+            b = TensorBuilder(terms[0].value)
+            rewriter.replace_op(op, [finish(b, terms, target, how)])
+            return None
+
+        apply_patterns(module, dict.fromkeys(REQUANTIZE, lower))

@@ -1,0 +1,224 @@
+"""``subquant.requantize``: requantization as one operation, written and read.
+
+Its attribute ``scales`` has a dense f64 attribute for each term, of rank 0 or with one dimension
+for each axis. A product of two scales of f32, f16 or bf16 is exact in f64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .._mlir import ir
+from ..dialects.quant import (
+    array_of_dense,
+    dense_of_array,
+    element_type,
+    is_quantized,
+    parameters_of,
+    storage_mlir_type,
+    type_of,
+)
+from ..dialects.subquant import MAX_TERMS, REQUANTIZE
+from ..errors import VerificationError
+from ..quantization import Array, QuantizationParameters
+from .requantization import Term
+
+__all__ = [
+    "check_requantize",
+    "check_saturate",
+    "check_subtract_zero_point",
+    "emit_requantize",
+    "is_expressible",
+    "read_requantize",
+]
+
+_MOST = (1 << 63) - 1
+
+
+def is_expressible(terms: Sequence[Term]) -> bool:
+    """True if there are not too many terms, and every multiplier is an f64 number."""
+    numbers = (m for term in terms for m in term.multiplier.reshape(-1))
+    return len(terms) <= MAX_TERMS and all(_is_double(number) for number in numbers)
+
+
+def _is_double(number: Any) -> bool:
+    try:
+        return bool(Fraction(float(number)) == number)
+    except OverflowError:
+        return False
+
+
+def emit_requantize(b: Any, terms: Sequence[Term], target: QuantizationParameters) -> Any:
+    """Emit the operation for terms whose multipliers are in units of the reals.
+
+    Args:
+        b: a `TensorBuilder`.
+        terms: expressible ones, with values of one integer type.
+        target: the result's parameters.
+
+    Returns:
+        Values of the target's storage type.
+    """
+    f64 = ir.F64Type.get()
+    scales = [dense_of_array(_doubles(term.multiplier), f64) for term in terms]
+    attributes = {
+        "scales": ir.ArrayAttr.get(scales),
+        "bounds": ir.DenseI64ArrayAttr.get([min(term.bound, _MOST) for term in terms]),
+        "quantized_type": ir.TypeAttr.get(type_of(target)),
+    }
+    name = REQUANTIZE[len(terms) - 1]
+    type_ = storage_mlir_type(target.storage)
+    return b.op(name, [term.value for term in terms], type_, attributes)
+
+
+def _doubles(multiplier: Array) -> Array:
+    flat = [float(number) for number in multiplier.reshape(-1)]
+    return np.array(flat, np.float64).reshape(multiplier.shape)
+
+
+def read_requantize(op: Any) -> tuple[list[Term], QuantizationParameters]:
+    """The terms and the target of a verified operation."""
+    terms = []
+    for value, scale, bound in zip(
+        op.operands, op.attributes["scales"], op.attributes["bounds"], strict=True
+    ):
+        array = array_of_dense(scale)
+        exact = np.array([Fraction(float(x)) for x in array.reshape(-1)], object)
+        terms.append(Term(value, int(bound), exact.reshape(array.shape)))
+    parameters = parameters_of(op.attributes["quantized_type"].value, op)
+    assert parameters is not None  # verified before
+    return terms, parameters
+
+
+# -- verification ---------------------------------------------------------------------------------
+
+
+def check_requantize(op: Any) -> ir.Type:
+    """Raise a located VerificationError if a ``subquant.requantize`` is wrong.
+
+    Returns:
+        The quantized tensor type of the result, whose rules are those of every quantized type.
+    """
+    terms = list(op.operands)
+    type_ = _check_integers(op, terms)
+    quantized = getattr(op.attributes["quantized_type"], "value", None)
+    if quantized is None or not is_quantized(quantized) or isinstance(quantized, ir.ShapedType):
+        raise VerificationError(
+            "attribute 'quantized_type' must be a quantized type, got "
+            f"'{op.attributes['quantized_type']}'",
+            op,
+        )
+    target = ir.RankedTensorType.get(list(type_.shape), quantized, type_.encoding)
+    parameters = parameters_of(target, op)
+    assert parameters is not None  # it is quantized
+    if parameters.granularity == "sub-channel":
+        raise VerificationError(
+            "attribute 'quantized_type' must be quantized per tensor or per axis, got "
+            f"'{quantized}'",
+            op,
+        )
+    result = op.results[0].type
+    expected = ir.RankedTensorType.get(list(type_.shape), quantized.storage_type, type_.encoding)
+    if result != expected:
+        raise VerificationError(f"result must have the type '{expected}', got '{result}'", op)
+    bounds = op.attributes["bounds"]
+    if not isinstance(bounds, ir.DenseI64ArrayAttr) or len(bounds) != len(terms):
+        raise VerificationError(
+            f"attribute 'bounds' must be array<i64: ...> with {len(terms)} entries, got '{bounds}'",
+            op,
+        )
+    if any(int(bound) < 0 for bound in bounds):
+        raise VerificationError(f"bounds must not be negative, got '{bounds}'", op)
+    scales = op.attributes["scales"]
+    if not isinstance(scales, ir.ArrayAttr) or len(scales) != len(terms):
+        raise VerificationError(
+            f"attribute 'scales' must be an array of {len(terms)} dense attributes, got '{scales}'",
+            op,
+        )
+    for scale in scales:
+        _check_scales(op, scale, type_)
+    return target
+
+
+def _check_scales(op: Any, scale: Any, type_: Any) -> None:
+    dense = isinstance(scale, ir.DenseElementsAttr)
+    if not dense or not isinstance(scale.type.element_type, ir.F64Type):
+        raise VerificationError(f"scales must be dense f64 attributes, got '{scale}'", op)
+    array = array_of_dense(scale)
+    shape = [0 if type_.is_dynamic_dim(a) else int(n) for a, n in enumerate(type_.shape)]
+    if array.ndim and not (
+        array.ndim == len(shape)
+        and all(n in (1, m) for n, m in zip(array.shape, shape, strict=True))
+    ):
+        found = "x".join(map(str, array.shape))
+        raise VerificationError(
+            f"scales of the shape {found} must have rank 0, or for each axis of '{type_}' its "
+            "extent or 1",
+            op,
+        )
+    flat = array.reshape(-1)
+    if not all(math.isfinite(x) and x != 0 for x in flat) or len({x > 0 for x in flat}) > 1:
+        raise VerificationError(
+            f"scales of one term must be finite, not 0 and of one sign, got '{scale}'", op
+        )
+
+
+def _check_integers(op: Any, values: Sequence[Any]) -> Any:
+    type_ = values[0].type
+    is_wide = isinstance(type_, ir.RankedTensorType) and str(element_type(type_)) in ("i32", "i64")
+    if not is_wide or any(value.type != type_ for value in values):
+        found = ", ".join(f"'{value.type}'" for value in values)
+        raise VerificationError(
+            f"operands must be ranked tensors of i32 or i64, all of one type, got {found}", op
+        )
+    return type_
+
+
+def check_saturate(op: Any) -> None:
+    """Raise a located VerificationError if a ``subquant.saturate`` is wrong."""
+    type_ = _check_integers(op, list(op.operands))
+    result, bounds = op.results[0].type, op.attributes["range"]
+    if not isinstance(bounds, ir.DenseI64ArrayAttr) or len(bounds) != 2:
+        raise VerificationError(
+            f"attribute 'range' must be array<i64: minimum, maximum>, got '{bounds}'", op
+        )
+    element = element_type(result)
+    width = element.width if isinstance(element, ir.IntegerType) else 0
+    expected = ir.RankedTensorType.get(list(type_.shape), element, type_.encoding)
+    if not 2 <= width <= min(32, element_type(type_).width) or result != expected:
+        raise VerificationError(
+            f"result must be a tensor like '{type_}' with a storage type of 2 to 32 bits, got "
+            f"'{result}'",
+            op,
+        )
+    low, high = (int(bound) for bound in bounds)
+    if not -(1 << (width - 1)) <= low <= high < 1 << width or high - low >= 1 << width:
+        raise VerificationError(
+            f"range {low}:{high} must be one that '{element}' can hold, signed or unsigned", op
+        )
+
+
+def check_subtract_zero_point(op: Any) -> None:
+    """Raise a located VerificationError if a ``subquant.subtract_zero_point`` is wrong."""
+    source, result = op.operands[0].type, op.results[0].type
+    parameters = parameters_of(source, op)
+    if parameters is None or not isinstance(source, ir.RankedTensorType):
+        raise VerificationError(f"operand must be a quantized ranked tensor, got '{source}'", op)
+    storage = parameters.storage
+    wide = parameters.greatest_difference >= 1 << 31 or (storage.width == 32 and not storage.signed)
+    if parameters.granularity == "sub-channel":
+        raise VerificationError(
+            f"operand must be quantized per tensor or per axis, got '{source}'", op
+        )
+    expected = ir.RankedTensorType.get(
+        list(source.shape),
+        ir.IntegerType.get_signless(64 if wide else 32),
+        source.encoding,
+    )
+    if result != expected:
+        raise VerificationError(f"result must have the type '{expected}', got '{result}'", op)
