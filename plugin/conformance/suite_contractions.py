@@ -201,8 +201,14 @@ CONVOLUTION: dict[str, dict[str, Any]] = {
     "nhwc-everything": {"strides": (2, 1), "padding": ((2, 1), (1, 3)), "lhs_dilation": (2, 1),
                         "rhs_dilation": (1, 2)},
     "nhwc-reversed": {"reversal": (True, True)},
+    "nhwc-transposed": {"reversal": (True, True), "lhs_dilation": (2, 2),
+                        "padding": ((1, 1), (2, 2))},
     "nhwc-groups": {"groups": 2, "rhs": (2, 3, 1, 4)},
     "nhwc-depthwise": {"groups": 2, "rhs": (3, 3, 1, 2), "padding": ((1, 1), (1, 1))},
+    "nhwc-depthwise-strided": {"groups": 2, "rhs": (3, 3, 1, 4), "strides": (2, 2),
+                               "rhs_dilation": (1, 2), "padding": ((1, 1), (2, 1))},
+    "nhwc-depthwise-transposed": {"groups": 2, "rhs": (2, 3, 1, 4), "lhs_dilation": (2, 2),
+                                  "reversal": (True, True), "padding": ((1, 1), (2, 2))},
     "nhwc-batch-groups": {"batch_groups": 2, "lhs": (2, 5, 6, 2)},
     "nchw-oihw": {"layout": ("bf01", "oi01", "bf01"), "lhs": (1, 2, 5, 6), "rhs": (4, 2, 2, 3)},
     "nchw-oihw-padded": {"layout": ("bf01", "oi01", "bf01"), "lhs": (1, 2, 5, 6),
@@ -283,7 +289,8 @@ def convolution_of(name: str, row: dict[str, Any], types: tuple[Any, Any, Any]) 
 def convolutions() -> Iterator[Program]:
     """Yield the convolutions: each layout and window with several types."""
     for variant, row in CONVOLUTION.items():
-        channels = "groups" not in variant and "depthwise" not in variant
+        rhs, layout = row.get("rhs", (2, 3, 2, 4)), row.get("layout", ("b01f", "01io", "b01f"))
+        channels = rhs[layout[1].index("o")] == len(_OUT_AXIS) and "batch_groups" not in row
         chosen = ["i8-to-i8", "i8-to-i32", "rhs-zero-point", "hybrid"]
         chosen += ["axis-to-axis-i8", "axis-to-axis-i32"] if channels else []
         for name in chosen:

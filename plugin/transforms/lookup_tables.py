@@ -1,8 +1,9 @@
 """Functions of quantized values as tables: for each storage value the result's storage value.
 
 Where storage has 8 bits a function of one operand has 256 results. They are computed here, once, in
-float64 from the exact reals, rounded to nearest even and saturated: the same on every target,
-whatever its ``tanh`` is. Up to 65,536 entries are used (two operands of 8 bits, or one of 16).
+float64 from the exact reals, rounded to nearest even (with the near ties of `requantization`) and
+saturated: the same on every target, whatever its ``tanh`` is. Up to 65,536 entries are used (two
+operands of 8 bits, or one of 16).
 
 ``ceil``, ``floor`` and the roundings are not continuous: ``10 * 0.1`` is a little more than 1 with
 the f32 nearest to 0.1, and its ceiling 2. StableHLO dequantizes to the expressed type first, where
@@ -18,6 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..quantization import Array, QuantizationParameters, StorageType
+from .requantization import TIE_BITS
 
 __all__ = [
     "BINARY_FUNCTIONS",
@@ -133,5 +135,8 @@ def _quantized(reals: Array, parameters: QuantizationParameters) -> Array:
     with np.errstate(over="ignore"):
         shifted = reals / float(parameters.scales) + int(parameters.zero_points)
     clamped = np.clip(shifted, storage.minimum, storage.maximum)
+    below = np.floor(clamped)
+    is_tie = np.abs(clamped - below - 0.5) <= 2.0**-TIE_BITS
+    rounded = np.where(is_tie, below + below % 2, np.rint(clamped))
     of_nan = min(max(0, storage.minimum), storage.maximum)
-    return np.where(np.isnan(reals), of_nan, np.rint(clamped)).astype(np.int64)
+    return np.where(np.isnan(reals), of_nan, rounded).astype(np.int64)

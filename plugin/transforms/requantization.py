@@ -21,7 +21,7 @@ Overflow. With ``D = sum_k max |d_k| < 2**B``, ``|v[i]| <= D * 2**L < 2**(B + L)
 Ties. A scale of 0.1 is not a float, so an exact tie of the reals that a program was written for is
 a near tie of its scales: ``9 * 0.1 / 0.6`` is 1.5 less 4e-8. What is within ``2**-20`` of a tie
 counts as one, as in f32, where that quotient is 1.5. The sum is raised by that tolerance ``e``, and
-a fraction in ``[half, half + 2 e]`` is a tie.
+a fraction in ``[half, half + 2 e)`` is a tie.
 
 Exactness. The multipliers' own error moves the sum by less than ``2**-30`` of a step, by the choice
 of ``f``; so every tie is found, and what is farther than ``2**-20`` from a tie is rounded as the
@@ -46,10 +46,11 @@ from ..fixed_point import FixedPointRounding, multiplier_and_shift
 from ..quantization import Array, StorageType
 from .base import Builder
 
-__all__ = ["EXACT", "Requantization", "Term", "requantize", "resize", "saturate"]
+__all__ = ["EXACT", "TIE_BITS", "Requantization", "Term", "requantize", "resize", "saturate"]
 
 _FRACTION_BITS = 30  # of a step, beyond the bits of the integers
-_TIE_BITS = 20  # what is nearer to a tie than 2**-20 of a step is one
+TIE_BITS = 20
+"""What is nearer to a tie than ``2**-20`` of a step is one."""
 _WORST_NARROW_DIGITS = 3  # i32 digits that are still cheaper than one of i64
 _EQ, _SLE, _SGE = 0, 3, 5  # arith.cmpi predicates
 
@@ -288,8 +289,8 @@ class _Digits:
         values = [resize(b, term.value, word) for term in terms]
         mask = (1 << self.bits) - 1
         # The tolerance is counted in digit `noise`: below it everything is noise.
-        noise, tolerance = 0, 1 << (self.fraction * self.bits - _TIE_BITS)
-        while 2 * tolerance > mask and noise < self.fraction - 1:
+        noise, tolerance = 0, 1 << (self.fraction * self.bits - TIE_BITS)
+        while 2 * tolerance - 1 > mask and noise < self.fraction - 1:
             noise, tolerance = noise + 1, -(-tolerance >> self.bits)
         carry: Any = None
         digits: list[Any] = []  # None where every value is 0
@@ -360,12 +361,12 @@ class _Digits:
 
         top = digit(last)
         at_least_half = b.compare(_SGE, top, b.constant(half, word))
-        limit = half + (2 * tolerance if noise == last else 0)
+        limit = half + (2 * tolerance - 1 if noise == last else 0)
         tie = b.compare(_SLE, top, b.constant(limit, word))
         for index in range(noise, last):
             if digits[index] is None:
                 continue
-            allowed = b.constant(2 * tolerance if index == noise else 0, word)
+            allowed = b.constant(2 * tolerance - 1 if index == noise else 0, word)
             below = b.compare(_SLE, digit(index), allowed)
             tie = b.op("arith.andi", [tie, below], b.i1)
         parity = b.op("arith.andi", [number, b.constant(1, word)], word)
