@@ -126,9 +126,10 @@ def _compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True, help="Of --requantization fixed-point.",
         ),
         click.option(
-            "--zero-points", type=click.Choice(["after", "inside"]), default="after",
-            show_default=True,
-            help="Correct a contraction after its sums, or subtract zero points inside.",
+            "--zero-points", type=click.Choice(["auto", "after", "inside", "mixed"]),
+            default="auto", show_default=True,
+            help="Correct a contraction after its sums, subtract zero points inside, or inside "
+            "where only the left operand has one (auto: mixed for llvm-cpu, after for vulkan).",
         ),
         click.option(
             "--integer-only", is_flag=True,

@@ -181,7 +181,7 @@ def compile_pipeline(
     label: str = "",
     requantization: str = "exact",
     fixed_point_rounding: FixedPointRounding = "half-up",
-    zero_points: str = "after",
+    zero_points: str = "auto",
     integer_only: bool = False,
 ) -> list[ModulePass]:
     """Return the passes of a compilation.
@@ -191,10 +191,15 @@ def compile_pipeline(
         rounding: as in `subquant.quantization.quantize_blocks`.
         containers: the narrowest integer width that the target loads and stores: 8 or 32.
         label: what the runtime is told that the module was compiled for.
-        requantization, fixed_point_rounding, zero_points: options of ``legalize-quant-to-math``.
+        requantization, fixed_point_rounding, zero_points: options of ``legalize-quant-to-math``;
+            zero points may be ``auto``.
         integer_only: fail if quantized values are computed with floats on the way.
     """
     division = "exact" if target == "vulkan" else "native"
+    if zero_points == "auto":
+        # IREE 3.13 multiplies 32-bit integers on x86 whatever the storage is, and up to 1.7 times
+        # faster where the left one is computed (scripts/benchmark_zero_points.py).
+        zero_points = "after" if target == "vulkan" else "mixed"
     text = (
         "verify-quantization,convert-tosa-to-storage,lower-tosa-variables,lower-tosa-rescale,"
         "lower-tosa,"

@@ -2,7 +2,8 @@
 
 The second step of a quantized matmul or convolution, after the integer accumulation. Style
 ``after`` contracts the storage and corrects the sum by the sums of rows and columns; those of a
-constant operand are computed here. Style ``inside`` subtracts before. The formulas are those of
+constant operand are computed here. Style ``inside`` subtracts before; ``mixed`` does so where the
+right operand has no zero point, and is ``after`` elsewhere. The formulas are those of
 `quantized_contraction`.
 
 Before::
@@ -24,7 +25,7 @@ Source: the lowering's "Zero-Point Correction", in both of its ways.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from .._mlir import ir
 from ..errors import UsageError
@@ -43,7 +44,7 @@ class CorrectZeroPoints(ModulePass):
     """Lower ``subquant.subtract_zero_point``.
 
     Options:
-        style: ``after`` or ``inside`` the sum.
+        style: ``after`` the sum, ``inside`` it, or ``mixed``.
     """
 
     name: ClassVar[str] = "correct-zero-points"
@@ -51,9 +52,11 @@ class CorrectZeroPoints(ModulePass):
     style: ZeroPoints = "after"
 
     def __post_init__(self) -> None:
-        if self.style not in ("after", "inside"):
+        styles = get_args(ZeroPoints)
+        if self.style not in styles:
             raise UsageError(
-                f"option 'style' of {self.name} must be one of after, inside, got '{self.style}'"
+                f"option 'style' of {self.name} must be one of {', '.join(styles)}, got "
+                f"'{self.style}'"
             )
 
     def run(self, module: ir.Operation) -> None:

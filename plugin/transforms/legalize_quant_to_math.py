@@ -35,7 +35,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
@@ -88,7 +88,8 @@ class LegalizeQuantToMath(ModulePass):
             most one step from exact.
         fixed_point_rounding: one of `subquant.fixed_point.ROUNDINGS`.
         zero_points: ``after`` corrects a contraction by the sums of rows and columns, ``inside``
-            contracts storage values minus zero points.
+            contracts storage values minus zero points, ``mixed`` does so where the right operand
+            has no zero point.
         steps: leave ``subquant.subtract_zero_point`` at the operands of contractions, and
             ``subquant.requantize`` at results, for ``correct-zero-points``,
             ``lower-requantization`` and ``lower-saturation``. What is wider than f64 can express
@@ -110,7 +111,7 @@ class LegalizeQuantToMath(ModulePass):
             "blocks": ("loops", "stablehlo"),
             "requantization": ("exact", "fixed-point"),
             "fixed_point_rounding": ROUNDINGS,
-            "zero_points": ("after", "inside"),
+            "zero_points": get_args(ZeroPoints),
         }
         for name, allowed in choices.items():
             value = getattr(self, name)
@@ -172,7 +173,7 @@ class _Legalizer:
         self._contractions = Contractions(
             options.division,
             self._requantization,
-            "left" if options.steps else options.zero_points,
+            None if options.steps else options.zero_points,
         )
 
     def patterns(self) -> dict[str, Pattern]:

@@ -12,7 +12,8 @@ of the storage values (8 bits wide where they have at most 8)::
     acc = dot(q1, q2) - z2 * sum_k q1 - z1 * sum_k q2 + K * z1 * z2
 
 The sums of a constant are computed here and now. With ``zero-points=inside`` the differences
-themselves are contracted instead.
+themselves are contracted instead; with ``mixed`` where that leaves the right operand, which is the
+larger one where it matters, in its storage type.
 
 Two's complement wraps and unwraps, so only ``acc`` itself has to fit. A convolution pads its left
 operand with ``z1``, which stands for 0; each window is then whole, and ``sum_k q2`` is a constant
@@ -45,7 +46,7 @@ from ..dialects.quant import (
     parameters_of,
 )
 from ..errors import UnsupportedError
-from ..quantization import Array, ExpressedType
+from ..quantization import Array, ExpressedType, StorageType
 from .arithmetic import Division
 from .base import Builder
 from .quantized_values import (
@@ -66,8 +67,8 @@ _MOST_AT_ONCE = 1 << 17  # greater differences are split
 _WINDOWS = ("stablehlo.convolution", "stablehlo.dynamic_conv")
 _CONSTANTS = ("arith.constant", "stablehlo.constant")
 
-ZeroPoints = Literal["after", "inside", "left"]
-"""Where zero points are subtracted: after the sum, inside it, or by operations left for later."""
+ZeroPoints = Literal["after", "inside", "mixed"]
+"""After the sum, inside it, or inside it where only the left operand has a zero point."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class Contractions:
         self,
         division: Division,
         requantization: Requantization,
-        zero_points: ZeroPoints,
+        zero_points: ZeroPoints | None,
     ) -> None:
         self._division = division
         self._requantization = requantization
@@ -251,7 +252,7 @@ class Contractions:
         if max(left.bound, right.bound) >= _MOST_AT_ONCE:
             return self._split(contraction, left, right, count)
         accumulator = b.i32 if products is not None and bound < 1 << 31 else b.i64
-        if self._zero_points == "left":
+        if self._zero_points is None:
             differences = [
                 b.op(
                     "subquant.subtract_zero_point",
@@ -262,8 +263,7 @@ class Contractions:
             ]
             value = contraction.create(differences[0], differences[1], accumulator)
         else:
-            inside = self._zero_points == "inside"
-            value = _corrected(contraction, left, right, accumulator, inside=inside)
+            value = _corrected(contraction, left, right, accumulator, self._zero_points)
         return [(value, bound, 1)]
 
     def _split(
@@ -302,7 +302,7 @@ def correct_zero_points(op: Any, style: ZeroPoints) -> Any:
 
     Args:
         op: a StableHLO contraction of integers.
-        style: ``after`` or ``inside``.
+        style: where to subtract.
 
     Returns:
         The accumulator, or None for another operation.
@@ -316,7 +316,7 @@ def correct_zero_points(op: Any, style: ZeroPoints) -> Any:
     if max(left.bound, right.bound) >= _MOST_AT_ONCE:
         return None
     accumulator = element_type(op.results[0].type)
-    return _corrected(contraction, left, right, accumulator, inside=style == "inside")
+    return _corrected(contraction, left, right, accumulator, style)
 
 
 def _corrected(
@@ -324,19 +324,30 @@ def _corrected(
     left: Operand,
     right: Operand,
     accumulator: ir.Type,
-    *,
-    inside: bool,
+    style: ZeroPoints,
 ) -> Any:
     """The integer ``acc``."""
+    inside = style == "inside" or (style == "mixed" and not _zero_left(right).any())
     if contraction.is_window:
         return _window(contraction, left, right, accumulator, inside)
     return _plain(contraction, left, right, accumulator, inside)
 
 
+def _zero_left(operand: Operand) -> Array:
+    """The zero points that `_narrow` leaves."""
+    storage = operand.parameters.storage
+    return operand.parameters.zero_points - _shift(storage)
+
+
 def _of_differences(
     contraction: _Contraction, left: Operand, right: Operand, accumulator: ir.Type
 ) -> Any:
-    differences = [operand.difference(TensorBuilder(operand.value)) for operand in (left, right)]
+    differences = [
+        operand.difference(TensorBuilder(operand.value))
+        if _zero_left(operand).any()
+        else _narrow(operand)[0]
+        for operand in (left, right)
+    ]
     return contraction.create(*_common_width(*differences), accumulator)
 
 
@@ -344,7 +355,7 @@ def _plain(
     contraction: _Contraction, left: Operand, right: Operand, accumulator: ir.Type, inside: bool
 ) -> Any:
     """A dot of the storage, corrected by the sums of rows and columns."""
-    if inside and not (left.parameters.is_symmetric and right.parameters.is_symmetric):
+    if inside:
         return _of_differences(contraction, left, right, accumulator)
     (x, x_shift), (y, y_shift) = _narrow(left), _narrow(right)
     x, y = _common_width(x, y)
@@ -472,11 +483,17 @@ def _narrow(operand: Operand) -> tuple[Any, int]:
     if storage.width < storage.container_width:
         name = "arith.extsi" if storage.signed else "arith.extui"
         return b.op(name, [operand.value], container), 0
-    if storage.signed:
+    shift = _shift(storage)
+    if not shift:
         return operand.value, 0
-    half = 1 << (storage.width - 1)
-    flipped = b.op("arith.xori", [operand.value, b.constant(-half, container)], container)
-    return flipped, half
+    return b.op("arith.xori", [operand.value, b.constant(-shift, container)], container), shift
+
+
+def _shift(storage: StorageType) -> int:
+    """What `_narrow` subtracts from storage values, so that unsigned ones fit signed integers."""
+    if storage.signed or storage.width < storage.container_width:
+        return 0
+    return 1 << (storage.width - 1)
 
 
 def _common_width(x: Any, y: Any) -> tuple[Any, Any]:

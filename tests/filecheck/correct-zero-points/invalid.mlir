@@ -1,7 +1,7 @@
 // RUN: subquant opt %s --passes correct-zero-points --split-input-file --verify-diagnostics
 // RUN: not subquant opt %s --passes "correct-zero-points{style=outside}" 2>&1 | filecheck %s
 
-// CHECK: option 'style' of correct-zero-points must be one of after, inside, got 'outside'
+// CHECK: option 'style' of correct-zero-points must be one of after, inside, mixed, got 'outside'
 func.func @real(%x: tensor<4xf32>) -> tensor<4xi32> {
   // expected-error @+1 {{'subquant.subtract_zero_point' op operand must be a quantized ranked tensor, got 'tensor<4xf32>'}}
   %a = "subquant.subtract_zero_point"(%x) : (tensor<4xf32>) -> tensor<4xi32>

@@ -1,5 +1,6 @@
 // RUN: subquant opt %s --passes correct-zero-points --split-input-file | filecheck %s
 // RUN: subquant opt %s --passes "correct-zero-points{style=inside}" --split-input-file | filecheck %s --check-prefix INSIDE
+// RUN: subquant opt %s --passes "correct-zero-points{style=mixed}" --split-input-file | filecheck %s --check-prefix MIXED
 
 !x = !quant.uniform<i8:f32, 0.5:3>
 !w = !quant.uniform<i8:f32, 0.25:-2>
@@ -78,4 +79,23 @@ func.func @convolution(%x: tensor<1x4x4x2x!x>, %w: tensor<3x3x2x2x!w>) -> tensor
 func.func @alone(%x: tensor<4x!x>) -> tensor<4xi64> {
   %a = "subquant.subtract_zero_point"(%x) : (tensor<4x!x>) -> tensor<4xi64>
   return %a : tensor<4xi64>
+}
+
+// -----
+
+!x = !quant.uniform<i8:f32, 0.5:3>
+!w = !quant.uniform<u8:f32, 0.25:128>
+
+// Mixed: unsigned weights with the zero point in the middle have none when shifted.
+// MIXED-LABEL: func.func @mixed(
+// MIXED: stablehlo.subtract
+// MIXED: stablehlo.xor
+// MIXED: stablehlo.convert {{.+}} : (tensor<8x4xi8>) -> tensor<8x4xi32>
+// MIXED-NEXT: stablehlo.dot_general
+// MIXED-NEXT: return
+func.func @mixed(%x: tensor<2x8x!x>, %w: tensor<8x4x!w>) -> tensor<2x4xi32> {
+  %a = "subquant.subtract_zero_point"(%x) : (tensor<2x8x!x>) -> tensor<2x8xi32>
+  %b = "subquant.subtract_zero_point"(%w) : (tensor<8x4x!w>) -> tensor<8x4xi32>
+  %acc = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<2x8xi32>, tensor<8x4xi32>) -> tensor<2x4xi32>
+  return %acc : tensor<2x4xi32>
 }
