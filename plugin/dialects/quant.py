@@ -29,6 +29,7 @@ __all__ = [
     "storage_mlir_type",
     "storage_of_any",
     "type_of",
+    "with_axis",
 ]
 
 CASTS = ("quant.qcast", "quant.dcast", "quant.scast")
@@ -258,6 +259,20 @@ def expressed_mlir_type(expressed: ExpressedType) -> ir.Type:
     """Return the MLIR type of an expressed type."""
     classes = {"f16": ir.F16Type, "bf16": ir.BF16Type, "f32": ir.F32Type, "f64": ir.F64Type}
     return classes[expressed.value].get()
+
+
+def with_axis(element: ir.Type, axis: int) -> ir.Type:
+    """Return a per-axis type with another quantized dimension, its scales as they are written."""
+    return quant.UniformQuantizedPerAxisType.get(
+        _SIGNED_FLAG if element.is_signed else 0,
+        element.storage_type,
+        element.expressed_type,
+        list(element.scales),
+        list(element.zero_points),
+        axis,
+        element.storage_type_min,
+        element.storage_type_max,
+    )
 
 
 def type_of(parameters: QuantizationParameters) -> ir.Type:

@@ -26,6 +26,8 @@ After::
   them; subquant reduces in integers that are wide enough, and saturates once.
 * A dequantize followed by a quantize, with nothing between, becomes a requantization; if both are
   of one type, nothing.
+* A bias after a contraction, and a choice from constants (``max(x, 0)``), come between it and its
+  quantize: they get casts of their own first (`qdq_sequences`), unless ``sequences=false``.
 * ``hybrid=true``: in a contraction whose right-hand side alone can be quantized it is, and the
   rest stays float.
 * No StableHLO operation accepts a sub-channel type, as operand or as result. Such casts stay, next
@@ -57,6 +59,7 @@ from ..dialects.stablehlo import (
 )
 from ..errors import Remark
 from .base import ModulePass, walk
+from .qdq_sequences import split_sequences
 from .retyping import Retyping, is_real, touches, why_invalid, with_element
 
 __all__ = ["LegalizeQdqToQuantizedOp"]
@@ -70,12 +73,15 @@ class LegalizeQdqToQuantizedOp(ModulePass):
     """Fuse casts and float operations where the specification has the quantized operation.
 
     Args:
+        sequences: also fuse a contraction with its bias, and with ``max``, ``min`` or ``clamp`` by
+            constants, before one quantize (`qdq_sequences`).
         hybrid: give contractions a quantized right-hand side where the left one stays float.
         explain: return a remark on each candidate that is left alone.
     """
 
     name: ClassVar[str] = "legalize-qdq-to-quantized-op"
 
+    sequences: bool = True
     hybrid: bool = False
     explain: bool = False
 
@@ -89,6 +95,9 @@ class LegalizeQdqToQuantizedOp(ModulePass):
 
         operations = walk(module)
         casts = _Casts(operations)
+        if self.sequences and split_sequences(operations, casts.dequantizes, casts.quantizes):
+            operations = walk(module)
+            casts = _Casts(operations)
         for op in [op for op in operations if casts.is_candidate(op)]:
             with op.location:
                 explain(op, self._fuse(op, casts))

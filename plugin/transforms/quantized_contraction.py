@@ -60,7 +60,7 @@ from .quantized_values import (
 from .requantization import Requantization, Term, resize
 from .tensor_builder import TensorBuilder
 
-__all__ = ["Contractions", "ZeroPoints", "correct_zero_points"]
+__all__ = ["Contraction", "Contractions", "ZeroPoints", "correct_zero_points"]
 
 _HALF = 16  # bits of the parts that wide storage is split into
 _MOST_AT_ONCE = 1 << 17  # greater differences are split
@@ -72,7 +72,7 @@ ZeroPoints = Literal["after", "inside", "mixed"]
 
 
 @dataclass(frozen=True)
-class _Side:
+class Side:
     """One operand: where its axes are in the result, and which of them are contracted."""
 
     value: Any
@@ -81,16 +81,16 @@ class _Side:
 
 
 @dataclass(frozen=True)
-class _Contraction:
+class Contraction:
     """A dot or convolution, whatever its operation."""
 
     op: Any
-    left: _Side
-    right: _Side
+    left: Side
+    right: Side
     products: int | None  # for each element of the result; None if not known
 
     @staticmethod
-    def of(op: Any) -> _Contraction:
+    def of(op: Any) -> Contraction:
         """The contraction that a StableHLO operation on ranked tensors is."""
         if op.name in _WINDOWS:
             return _convolution(op)
@@ -127,7 +127,7 @@ class _Contraction:
         ).results[0]
 
 
-def _dot(op: Any) -> _Contraction:
+def _dot(op: Any) -> Contraction:
     left, right = op.operands
     left_rank, right_rank = len(left.type.shape), len(right.type.shape)
     if op.name == "stablehlo.dot":
@@ -146,19 +146,19 @@ def _dot(op: Any) -> _Contraction:
             if axis not in own_contracted and axis not in to_result:
                 to_result[axis] = next_axis
                 next_axis += 1
-        sides.append(_Side(value, to_result, tuple(own_contracted)))
+        sides.append(Side(value, to_result, tuple(own_contracted)))
     products = _known_product(left, contracted[0]) or _known_product(right, contracted[1])
-    return _Contraction(op, sides[0], sides[1], products)
+    return Contraction(op, sides[0], sides[1], products)
 
 
-def _convolution(op: Any) -> _Contraction:
+def _convolution(op: Any) -> Contraction:
     left, right = list(op.operands)[:2]
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     output = numbers.output_feature_dimension
     kernel = (*numbers.kernel_spatial_dimensions, numbers.kernel_input_feature_dimension)
-    left_side = _Side(left, {}, tuple(range(len(left.type.shape))))
-    right_side = _Side(right, {numbers.kernel_output_feature_dimension: output}, tuple(kernel))
-    return _Contraction(op, left_side, right_side, _known_product(right, kernel))
+    left_side = Side(left, {}, tuple(range(len(left.type.shape))))
+    right_side = Side(right, {numbers.kernel_output_feature_dimension: output}, tuple(kernel))
+    return Contraction(op, left_side, right_side, _known_product(right, kernel))
 
 
 class Contractions:
@@ -177,7 +177,7 @@ class Contractions:
     def legalize(self, op: Any) -> Any:
         """Legalize a ``dot``, ``dot_general``, ``convolution`` or ``dynamic_conv``."""
         _check_ranked(op)
-        contraction = _Contraction.of(op)
+        contraction = Contraction.of(op)
         kinds = [is_quantized(v.type) for v in (*list(op.operands)[:2], op.results[0])]
         if kinds == [True, True, True]:
             return self._integer(contraction)
@@ -192,7 +192,7 @@ class Contractions:
 
     # -- kinds ------------------------------------------------------------------------------------
 
-    def _hybrid(self, contraction: _Contraction) -> Any:
+    def _hybrid(self, contraction: Contraction) -> Any:
         op = contraction.op
         left, right = list(op.operands)[:2]
         parameters = parameters_of(right.type, op)
@@ -211,7 +211,7 @@ class Contractions:
         total = contraction.create(left, real, b.f32)
         return b.op("stablehlo.convert", [total], type_)
 
-    def _integer(self, contraction: _Contraction) -> Any:
+    def _integer(self, contraction: Contraction) -> Any:
         op = contraction.op
         left, right = Operand.of(op.operands[0], op), Operand.of(op.operands[1], op)
         target = parameters_of(op.results[0].type, op)
@@ -243,7 +243,7 @@ class Contractions:
     # -- accumulators -----------------------------------------------------------------------------
 
     def _accumulators(
-        self, contraction: _Contraction, left: Operand, right: Operand, products: int | None
+        self, contraction: Contraction, left: Operand, right: Operand, products: int | None
     ) -> list[tuple[Any, int, int]]:
         """Integers whose sum, each times its factor, is ``acc``; with bounds and factors."""
         count = (1 << 24) if products is None else products
@@ -267,7 +267,7 @@ class Contractions:
         return [(value, bound, 1)]
 
     def _split(
-        self, contraction: _Contraction, left: Operand, right: Operand, count: int
+        self, contraction: Contraction, left: Operand, right: Operand, count: int
     ) -> list[tuple[Any, int, int]]:
         """Wide storage: contract 16-bit parts of the differences, four times at most."""
         parts = []
@@ -311,7 +311,7 @@ def correct_zero_points(op: Any, style: ZeroPoints) -> Any:
     for source in sources:
         if isinstance(source, ir.Block) or source.operation.name != "subquant.subtract_zero_point":
             return None
-    contraction = _Contraction.of(op)
+    contraction = Contraction.of(op)
     left, right = (Operand.of(source.operation.operands[0], op) for source in sources)
     if max(left.bound, right.bound) >= _MOST_AT_ONCE:
         return None
@@ -320,7 +320,7 @@ def correct_zero_points(op: Any, style: ZeroPoints) -> Any:
 
 
 def _corrected(
-    contraction: _Contraction,
+    contraction: Contraction,
     left: Operand,
     right: Operand,
     accumulator: ir.Type,
@@ -340,7 +340,7 @@ def _zero_left(operand: Operand) -> Array:
 
 
 def _of_differences(
-    contraction: _Contraction, left: Operand, right: Operand, accumulator: ir.Type
+    contraction: Contraction, left: Operand, right: Operand, accumulator: ir.Type
 ) -> Any:
     differences = [
         operand.difference(TensorBuilder(operand.value))
@@ -352,7 +352,7 @@ def _of_differences(
 
 
 def _plain(
-    contraction: _Contraction, left: Operand, right: Operand, accumulator: ir.Type, inside: bool
+    contraction: Contraction, left: Operand, right: Operand, accumulator: ir.Type, inside: bool
 ) -> Any:
     """A dot of the storage, corrected by the sums of rows and columns."""
     if inside:
@@ -384,7 +384,7 @@ def _plain(
 
 
 def _window(
-    contraction: _Contraction, left: Operand, right: Operand, accumulator: ir.Type, inside: bool
+    contraction: Contraction, left: Operand, right: Operand, accumulator: ir.Type, inside: bool
 ) -> Any:
     """A convolution: the left operand padded with its zero point, or both centred."""
     op = contraction.op
@@ -407,7 +407,7 @@ def _window(
 
 def _scaled_sums(
     b: TensorBuilder,
-    side: _Side,
+    side: Side,
     operand: Operand,
     narrow: Any,
     shift: int,
@@ -446,13 +446,13 @@ def _constant_storage(operand: Operand) -> Array | None:
     return values if storage.signed else values & ((1 << storage.width) - 1)
 
 
-def _free_axes(side: _Side) -> list[int]:
+def _free_axes(side: Side) -> list[int]:
     """Where the axes of sums over the contracted axes are in the result."""
     rank = len(side.value.type.shape)
     return [side.to_result[axis] for axis in range(rank) if axis not in side.contracted]
 
 
-def _spread_known(sums: Array, side: _Side, rank: int) -> Array:
+def _spread_known(sums: Array, side: Side, rank: int) -> Array:
     targets = _free_axes(side)
     order = sorted(range(len(targets)), key=targets.__getitem__)
     shape = [1] * rank
@@ -526,7 +526,7 @@ def _sum_over(b: TensorBuilder, value: Any, axes: Sequence[int], element: ir.Typ
     return reduce.results[0]
 
 
-def _spread(b: TensorBuilder, sums: Any, side: _Side) -> Any:
+def _spread(b: TensorBuilder, sums: Any, side: Side) -> Any:
     """Broadcast sums over an operand's contracted axes to the result."""
     targets = _free_axes(side)
     order = sorted(range(len(targets)), key=targets.__getitem__)
@@ -542,7 +542,7 @@ def _spread(b: TensorBuilder, sums: Any, side: _Side) -> Any:
     return b.broadcast(sums, [targets[axis] for axis in order])
 
 
-def _extent_product(b: TensorBuilder, side: _Side, element: ir.Type) -> Any:
+def _extent_product(b: TensorBuilder, side: Side, element: ir.Type) -> Any:
     """The number of contracted elements as a tensor of rank 0, known at run time only."""
     scalar, total = ir.RankedTensorType.get([], element), None
     for axis in side.contracted:
