@@ -22,6 +22,7 @@ Sources: sub-channel RFC, appendix "Lowering qcast and dcast"; StableHLO specifi
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -150,6 +151,16 @@ class StorageType:
     def dtype(self) -> np.dtype[Any]:
         """The narrowest NumPy integer dtype that holds a storage value."""
         return np.dtype(f"{'i' if self.signed else 'u'}{self.container_width // 8}")
+
+    @classmethod
+    def parse(cls, text: str) -> StorageType:
+        """Read what `str` writes: ``i4``, ``u8``, ``i8<-127:127>``; UsageError for other text."""
+        match = re.fullmatch(r"([iu])(\d{1,2})(?:<(-?\d{1,10}):(-?\d{1,10})>)?", str(text))
+        if match is None:
+            raise UsageError(f"expected a storage type like i4, u8 or i8<-127:127>, got {text!r}")
+        sign, width, low, high = match.groups()
+        bounds = () if low is None else (int(low), int(high))
+        return cls(int(width), sign == "i", *bounds)
 
     def __str__(self) -> str:
         name = f"{'i' if self.signed else 'u'}{self.width}"

@@ -1,0 +1,137 @@
+"""Layouts: how named arrays ("planes") hold the values of one quantized tensor.
+
+A layout says what the numbers mean, apart from how bits are packed in a file and apart from who
+computes with them. It has a shape, planes, and static metadata, and is written to an archive as
+these three under the name of its class.
+
+Arithmetic is the same for arrays and for traced values (`subquant.tracing`): `dequant` computes
+with the operators that both have, so the program that is compiled does what runs in NumPy. It is
+done in float32 (float64 where a plane is float64), whatever the type of the scales is, and rounded
+to the wanted type at the end.
+
+Source: "Direct quantization with sharktank", ``QuantizedLayout``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError, UsageError
+
+__all__ = ["LAYOUTS", "Planes", "QuantizedLayout", "layout_class"]
+
+Planes = Mapping[str, Any]
+"""Arrays, or traced values, by the name of the plane."""
+
+LAYOUTS: dict[str, type[QuantizedLayout]] = {}
+"""The layout classes by serialized name."""
+
+
+class QuantizedLayout(ABC):
+    """Planes that together hold a tensor.
+
+    Args:
+        shape: of the tensor that is stored.
+        planes: the arrays (or traced values), by name.
+        metadata: what else has to be known, of types that JSON has.
+
+    Attributes:
+        PLANES: names of the planes; a name that ends in ``?`` may be left out.
+
+    Raises:
+        InputError: planes are missing, unknown, or of the wrong shape or type.
+    """
+
+    PLANES: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self, shape: tuple[int, ...], planes: Planes, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        self.shape = tuple(int(extent) for extent in shape)
+        self.planes: dict[str, Any] = {n: p for n, p in planes.items() if p is not None}
+        self.metadata: dict[str, Any] = dict(metadata or {})
+        known = {name.rstrip("?") for name in self.PLANES}
+        needed = {name for name in self.PLANES if not name.endswith("?")}
+        if not needed <= self.planes.keys() <= known:
+            raise InputError(
+                f"{self.name} has the planes {sorted(self.planes)}, expected {list(self.PLANES)}"
+            )
+        self.check()
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if cls.PLANES:
+            LAYOUTS[cls.__name__] = cls
+
+    @property
+    def name(self) -> str:
+        """The serialized name."""
+        return type(self).__name__
+
+    def with_planes(self, planes: Planes) -> QuantizedLayout:
+        """The same layout of other planes, for example traced ones."""
+        return type(self)(self.shape, planes, self.metadata)
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise an InputError if planes or metadata do not fit the shape."""
+
+    @abstractmethod
+    def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """The values with the block structure of the planes as axes of their own.
+
+        Args:
+            dtype: what to round to at the end.
+        """
+
+    def dequant(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """The values, of the layout's shape.
+
+        Args:
+            dtype: what to round to at the end.
+        """
+        return self.dequant_blocked(dtype).reshape(self.shape)
+
+    def expect(self, plane: str, shape: tuple[int, ...], *dtypes: str) -> None:
+        """Raise an InputError if a plane has another shape, or none of some dtypes (by name)."""
+        array = self.planes.get(plane)
+        if array is None:
+            return
+        if tuple(array.shape) != tuple(shape):
+            raise InputError(
+                f"plane '{plane}' of {self.name} has the shape {tuple(array.shape)}, expected "
+                f"{tuple(shape)} for a tensor of shape {self.shape}"
+            )
+        if dtypes and np.dtype(array.dtype).name not in dtypes:
+            raise InputError(
+                f"plane '{plane}' of {self.name} has elements of {np.dtype(array.dtype).name}, "
+                f"expected {' or '.join(dtypes)}"
+            )
+
+    def compute_dtype(self) -> np.dtype[Any]:
+        """float64 if a plane is, else float32."""
+        wide = any(np.dtype(plane.dtype) == np.float64 for plane in self.planes.values())
+        return np.dtype(np.float64 if wide else np.float32)
+
+    def __repr__(self) -> str:
+        planes = ", ".join(
+            f"{name}: {np.dtype(plane.dtype).name}{list(plane.shape)}"
+            for name, plane in self.planes.items()
+        )
+        return f"{self.name}({'x'.join(map(str, self.shape))}; {planes})"
+
+
+def layout_class(name: str) -> type[QuantizedLayout]:
+    """The class with a serialized name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in LAYOUTS:
+        raise UsageError(f"no layout is named '{name}'; expected one of: {', '.join(LAYOUTS)}")
+    return LAYOUTS[name]

@@ -1,0 +1,245 @@
+"""Layouts with one level of scales: for a tensor, along an axis, or for blocks of the last axis.
+
+Source: "Direct quantization with sharktank", ``TensorScaledLayout`` and ``BlockScaledI4Layout``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError, UsageError
+from ..quantization import ExpressedType, QuantizationParameters, StorageType
+from ..tracing import unpack_nibbles
+from .base import QuantizedLayout
+
+__all__ = ["BlockAffineLayout", "BlockScaledI4Layout", "BlockScaledLayout", "TensorScaledLayout"]
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+class TensorScaledLayout(QuantizedLayout):
+    """``(qs - m) * d``.
+
+    Planes:
+        d: scales, of a shape that broadcasts to the tensor's.
+        qs: storage values, of the tensor's shape.
+        m: offsets in units of the storage, of the shape of ``d``; 0 if left out.
+    """
+
+    PLANES: ClassVar = ("d", "qs", "m?")
+
+    def check(self) -> None:
+        """Check that the planes broadcast to the shape."""
+        self.expect("qs", self.shape)
+        scales = tuple(self.planes["d"].shape)
+        try:
+            fits = np.broadcast_shapes(scales, self.shape) == self.shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise InputError(
+                f"plane 'd' of {self.name} has the shape {scales}, which does not broadcast to "
+                f"{self.shape}"
+            )
+        self.expect("d", scales, *_FLOATS)
+        self.expect("m", scales)
+
+    def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """As `dequant`: there are no blocks."""
+        compute = self.compute_dtype()
+        values = self.planes["qs"].astype(compute)
+        if "m" in self.planes:
+            values = values - self.planes["m"].astype(compute)
+        return (values * self.planes["d"].astype(compute)).astype(dtype)
+
+    def parameters(self) -> QuantizationParameters:
+        """The same as a quantized type.
+
+        Raises:
+            UsageError: the offsets are no integers, or scales differ along several axes.
+        """
+        scales, offsets = self.planes["d"], self.planes.get("m")
+        zero_points = np.zeros(scales.shape) if offsets is None else np.asarray(offsets, np.float64)
+        if (zero_points != np.rint(zero_points)).any():
+            raise UsageError("a layout with offsets that are no integers is no quantized type")
+        axes = [axis for axis, extent in enumerate(scales.shape) if extent != 1]
+        rank = len(self.shape) - len(scales.shape)
+        if len(axes) > 1:
+            raise UsageError("a layout with scales along several axes is no per-axis type")
+        shape = (scales.shape[axes[0]],) if axes else ()
+        return QuantizationParameters(
+            _storage_of(self.planes["qs"].dtype),
+            ExpressedType.of_dtype(scales.dtype),
+            tuple(axis + rank for axis in axes),
+            (1,) * len(axes),
+            np.asarray(scales).reshape(shape),
+            zero_points.reshape(shape).astype(np.int64),
+        )
+
+
+class BlockAffineLayout(QuantizedLayout):
+    """``(qs - z) * d`` for blocks along any axes: the sub-channel type as planes.
+
+    Planes:
+        d: scales, of shape ``ceil(shape / block_shape)``.
+        qs: storage values, of the tensor's shape.
+        z: integer zero points, of the shape of ``d``; 0 if left out.
+
+    Metadata:
+        block_shape: the extents of a block, one an axis.
+        storage: ``i4``, ``u8`` and so on, with the range if it is narrower: ``i8<-127:127>``.
+    """
+
+    PLANES: ClassVar = ("d", "qs", "z?")
+
+    def check(self) -> None:
+        """Check the grid of blocks."""
+        block = self.metadata.get("block_shape")
+        is_list = isinstance(block, list) and len(block) == len(self.shape)
+        if not is_list or not all(isinstance(n, int) and n >= 1 for n in block or ()):
+            raise InputError(
+                f"'block_shape' of {self.name} must be a list of {len(self.shape)} positive "
+                f"integers, got {block!r}"
+            )
+        grid = tuple(-(-n // b) for n, b in zip(self.shape, block or (), strict=True))
+        self.expect("qs", self.shape)
+        self.expect("d", grid, *_FLOATS)
+        self.expect("z", grid)
+        try:
+            StorageType.parse(self.metadata.get("storage", ""))
+        except UsageError as error:
+            raise InputError(f"'storage' of {self.name}: {error.message}") from None
+
+    def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """As `dequant`: blocks may be ragged."""
+        compute = self.compute_dtype()
+        block = self.metadata["block_shape"]
+
+        def spread(plane: Any) -> Any:
+            for axis, size in enumerate(block):
+                plane = np.repeat(plane, size, axis=axis)
+            return plane[tuple(slice(0, extent) for extent in self.shape)]
+
+        values = self.planes["qs"].astype(compute)
+        if "z" in self.planes:
+            values = values - spread(self.planes["z"]).astype(compute)
+        return (values * spread(self.planes["d"]).astype(compute)).astype(dtype)
+
+    def parameters(self) -> QuantizationParameters:
+        """The same as a quantized type."""
+        scales, block = np.asarray(self.planes["d"]), self.metadata["block_shape"]
+        axes = tuple(a for a, (n, b) in enumerate(zip(self.shape, block, strict=True)) if b != n)
+        zero_points = np.asarray(self.planes.get("z", np.zeros(scales.shape, np.int64)))
+        shape = scales.shape if axes else ()
+        return QuantizationParameters(
+            StorageType.parse(self.metadata["storage"]),
+            ExpressedType.of_dtype(scales.dtype),
+            axes,
+            tuple(block[axis] for axis in axes),
+            scales.reshape(shape),
+            zero_points.reshape(shape),
+            "sub-channel" if axes else "per-tensor",
+        )
+
+    @classmethod
+    def of_quantized(cls, stored: Any, parameters: QuantizationParameters) -> BlockAffineLayout:
+        """The layout of storage values with parameters of any granularity."""
+        stored = np.asarray(stored)
+        scales, zero_points = parameters.grids(stored.ndim)
+        planes = {"d": scales, "qs": stored}
+        if not parameters.is_symmetric:
+            planes["z"] = zero_points.astype(np.int32)
+        metadata = {
+            "block_shape": [
+                int(b or n)
+                for b, n in zip(parameters.block_shape(stored.shape), stored.shape, strict=True)
+            ],
+            "storage": str(parameters.storage),
+        }
+        return cls(stored.shape, planes, metadata)
+
+
+class BlockScaledLayout(QuantizedLayout):
+    """``d * qs + m`` for blocks of the last axis.
+
+    Planes, for a tensor of shape ``[..., K]`` and blocks of ``B``:
+        d: scales ``[..., K / B, 1]``.
+        qs: storage values ``[..., K / B, B]``.
+        m: offsets in units of the reals, of the shape of ``d``; 0 if left out.
+    """
+
+    PLANES: ClassVar = ("d", "qs", "m?")
+
+    @property
+    def block_size(self) -> int:
+        """The number of elements that share a scale."""
+        return int(self.planes["qs"].shape[-1])
+
+    def _grid(self) -> tuple[int, ...]:
+        if not self.shape or self.shape[-1] % self.block_size:
+            raise InputError(
+                f"{self.name} of shape {self.shape} has a last axis that is no multiple of its "
+                f"block size {self.block_size}"
+            )
+        return (*self.shape[:-1], self.shape[-1] // self.block_size)
+
+    def check(self) -> None:
+        """Check the blocks of the last axis."""
+        if not self.planes["qs"].ndim or not self.block_size:
+            raise InputError(f"plane 'qs' of {self.name} has no blocks")
+        grid = self._grid()
+        self.expect("qs", (*grid, self.planes["qs"].shape[-1]))
+        self.expect("d", (*grid, 1), *_FLOATS)
+        self.expect("m", (*grid, 1), *_FLOATS)
+
+    def values(self) -> Any:
+        """The storage values ``[..., K / B, B]``."""
+        return self.planes["qs"]
+
+    def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """The values ``[..., K / B, B]``."""
+        compute = self.compute_dtype()
+        values = self.planes["d"].astype(compute) * self.values().astype(compute)
+        if "m" in self.planes:
+            values = values + self.planes["m"].astype(compute)
+        return values.astype(dtype)
+
+
+class BlockScaledI4Layout(BlockScaledLayout):
+    """`BlockScaledLayout` with two 4-bit values in a byte, the even one in the low bits.
+
+    Planes: as there, with ``qs`` of shape ``[..., K / B, B / 2]`` and uint8.
+
+    Metadata:
+        signed: whether values are -8 to 7, or 0 to 15.
+    """
+
+    PLANES: ClassVar = ("d", "qs", "m?")
+
+    @property
+    def block_size(self) -> int:
+        """The number of elements that share a scale."""
+        return 2 * int(self.planes["qs"].shape[-1])
+
+    def check(self) -> None:
+        """Check the blocks of the last axis, and the metadata."""
+        super().check()
+        self.expect("qs", tuple(self.planes["qs"].shape), "uint8")
+        if not isinstance(self.metadata.get("signed"), bool):
+            found = self.metadata.get("signed")
+            raise InputError(f"'signed' of {self.name} must be true or false, got {found!r}")
+
+    def values(self) -> Any:
+        """The storage values ``[..., K / B, B]`` as int8 or uint8."""
+        nibbles = unpack_nibbles(self.planes["qs"])
+        if not self.metadata["signed"]:
+            return nibbles
+        return ((nibbles ^ 8) - 8).astype(np.int8)
+
+
+def _storage_of(dtype: Any) -> StorageType:
+    info = np.iinfo(dtype)
+    return StorageType(info.bits, info.min < 0)

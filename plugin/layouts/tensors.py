@@ -1,0 +1,217 @@
+"""Tensors of a model: one logical tensor, made of named arrays.
+
+    InferenceTensor                  a name, a shape, arrays by global name
+    +-- PrimitiveTensor              one array
+    +-- QuantizedTensor              `unpack` gives its layout, `to_planar` the canonical form
+    |   +-- PlanarQuantizedTensor    any layout, with its planes as arrays
+    +-- QuantizerTensor              `quantize` makes a QuantizedTensor (`quantizers`)
+
+A tensor is written to an archive as its arrays and a record: ``type_name``, ``raw_tensors`` (local
+name to global name), and further properties of types that JSON has.
+
+Source: "Direct quantization with sharktank", ``InferenceTensor``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from ..quantization import Array
+from .base import QuantizedLayout, layout_class
+
+__all__ = [
+    "TENSORS",
+    "InferenceTensor",
+    "PlanarQuantizedTensor",
+    "PrimitiveTensor",
+    "QuantizedTensor",
+    "QuantizerTensor",
+    "tensor_from_record",
+]
+
+TENSORS: dict[str, type[InferenceTensor]] = {}
+"""The tensor classes that archives hold, by type name."""
+
+
+class InferenceTensor(ABC):
+    """A logical tensor.
+
+    Attributes:
+        name: unique in its data set, with dots between the levels of the tree.
+        shape: the logical shape.
+    """
+
+    TYPE_NAME: ClassVar[str] = ""
+
+    def __init__(self, name: str, shape: tuple[int, ...]) -> None:
+        self.name = name
+        self.shape = tuple(int(extent) for extent in shape)
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if cls.TYPE_NAME:
+            TENSORS[cls.TYPE_NAME] = cls
+
+    @property
+    @abstractmethod
+    def arrays(self) -> dict[str, Array]:
+        """The arrays by global name."""
+
+    @property
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """What an archive says of the tensor, besides its arrays."""
+
+    @classmethod
+    @abstractmethod
+    def from_record(
+        cls, name: str, record: Mapping[str, Any], arrays: Mapping[str, Array]
+    ) -> InferenceTensor:
+        """Make a tensor of its record, with arrays by local name; InputError if they do not fit."""
+
+    @abstractmethod
+    def with_name(self, name: str) -> InferenceTensor:
+        """The same tensor under another name."""
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Of all its arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {'x'.join(map(str, self.shape))})"
+
+
+class PrimitiveTensor(InferenceTensor):
+    """A tensor of one array."""
+
+    TYPE_NAME: ClassVar = "PrimitiveTensor"
+
+    def __init__(self, array: npt.ArrayLike, name: str = "") -> None:
+        self.array: Array = np.asanyarray(array)
+        super().__init__(name, self.array.shape)
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The array, under the tensor's own name."""
+        return {self.name: self.array}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Type and name."""
+        return {"type_name": self.TYPE_NAME, "raw_tensors": {"": self.name}}
+
+    @classmethod
+    def from_record(
+        cls, name: str, record: Mapping[str, Any], arrays: Mapping[str, Array]
+    ) -> PrimitiveTensor:
+        """Take the only array."""
+        if set(arrays) != {""}:
+            raise InputError(f"tensor '{name}' has the arrays {sorted(arrays)}, expected one")
+        return cls(arrays[""], name)
+
+    def with_name(self, name: str) -> PrimitiveTensor:
+        """The same array under another name."""
+        return PrimitiveTensor(self.array, name)
+
+
+class QuantizedTensor(InferenceTensor):
+    """A tensor whose arrays stand for reals."""
+
+    @abstractmethod
+    def unpack(self) -> QuantizedLayout:
+        """The layout, with the planes as arrays."""
+
+    def to_planar(self) -> PlanarQuantizedTensor:
+        """The tensor with the planes of its layout as its arrays."""
+        return PlanarQuantizedTensor(self.unpack(), self.name)
+
+
+class PlanarQuantizedTensor(QuantizedTensor):
+    """A quantized tensor whose arrays are the planes of its layout."""
+
+    TYPE_NAME: ClassVar = "PlanarQuantizedTensor"
+
+    def __init__(self, layout: QuantizedLayout, name: str = "") -> None:
+        super().__init__(name, layout.shape)
+        self.layout = layout
+
+    def unpack(self) -> QuantizedLayout:
+        """The layout."""
+        return self.layout
+
+    def to_planar(self) -> PlanarQuantizedTensor:
+        """The tensor itself."""
+        return self
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The planes, as ``name:plane``."""
+        return {f"{self.name}:{plane}": array for plane, array in self.layout.planes.items()}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Shape, layout and metadata."""
+        return {
+            "type_name": self.TYPE_NAME,
+            "raw_tensors": {plane: f"{self.name}:{plane}" for plane in self.layout.planes},
+            "shape": list(self.shape),
+            "layout_type": self.layout.name,
+            "layout_metadata": self.layout.metadata or None,
+        }
+
+    @classmethod
+    def from_record(
+        cls, name: str, record: Mapping[str, Any], arrays: Mapping[str, Array]
+    ) -> PlanarQuantizedTensor:
+        """Make the layout that the record names."""
+        shape, layout = record.get("shape"), record.get("layout_type")
+        if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
+            raise InputError(f"tensor '{name}' has no valid shape, got {shape!r}")
+        metadata = record.get("layout_metadata") or {}
+        if not isinstance(layout, str) or not isinstance(metadata, dict):
+            raise InputError(f"tensor '{name}' has no valid layout, got {layout!r}, {metadata!r}")
+        return cls(layout_class(layout)(tuple(shape), arrays, metadata), name)
+
+    def with_name(self, name: str) -> PlanarQuantizedTensor:
+        """The same layout under another name."""
+        return PlanarQuantizedTensor(self.layout, name)
+
+
+class QuantizerTensor(InferenceTensor):
+    """A tensor that says how others are quantized."""
+
+    @abstractmethod
+    def quantize(self, tensor: Any, name: str = "") -> QuantizedTensor:
+        """Quantize an array or a `PrimitiveTensor`."""
+
+
+def tensor_from_record(
+    name: str, record: Mapping[str, Any], arrays: Mapping[str, Array]
+) -> InferenceTensor:
+    """Make the tensor that a record of an archive describes.
+
+    Args:
+        name: of the tensor.
+        record: as `InferenceTensor.record`.
+        arrays: by global name.
+
+    Raises:
+        InputError: the record is of an unknown type, names arrays that are not there, or does not
+            fit them.
+    """
+    type_name, raw = record.get("type_name"), record.get("raw_tensors")
+    if type_name not in TENSORS:
+        raise InputError(
+            f"tensor '{name}' is of the type {type_name!r}; expected one of: {', '.join(TENSORS)}"
+        )
+    if not isinstance(raw, dict) or not all(key in arrays for key in raw.values()):
+        raise InputError(f"tensor '{name}' names arrays that are not there: {raw!r}")
+    local = {str(key): arrays[value] for key, value in raw.items()}
+    return TENSORS[type_name].from_record(name, record, local)
