@@ -9,6 +9,7 @@ Source: "Direct quantization with sharktank".
 from __future__ import annotations
 
 from .base import LAYOUTS, QuantizedLayout, layout_class
+from .quantizers import DynamicScaledQuantizer, StaticScaledQuantizer
 from .scaled import BlockAffineLayout, BlockScaledI4Layout, BlockScaledLayout, TensorScaledLayout
 from .tensors import (
     InferenceTensor,
@@ -24,12 +25,14 @@ __all__ = [
     "BlockAffineLayout",
     "BlockScaledI4Layout",
     "BlockScaledLayout",
+    "DynamicScaledQuantizer",
     "InferenceTensor",
     "PlanarQuantizedTensor",
     "PrimitiveTensor",
     "QuantizedLayout",
     "QuantizedTensor",
     "QuantizerTensor",
+    "StaticScaledQuantizer",
     "TensorScaledLayout",
     "layout_class",
     "tensor_from_record",

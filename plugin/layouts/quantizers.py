@@ -1,0 +1,389 @@
+"""Quantizers: tensors that say how others are quantized.
+
+One formula for every granularity, that of `subquant.quantize`: ``round_half_even(x / d + m)``,
+saturated, with ``d`` the scale of MLIR's types. Archives hold its reciprocal as well, under the
+names of sharktank: ``scale`` is ``1 / d``, ``rscale`` is ``d``. Only ``rscale`` is computed with,
+so that a value on an edge between two steps goes the same way per tensor, axis and block.
+
+Source: "Direct quantization with sharktank", ``StaticScaledQuantizer``, ``DynamicScaledQuantizer``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError, UsageError
+from ..quantization import (
+    Array,
+    ExpressedType,
+    QuantizationParameters,
+    StorageType,
+    quantize,
+)
+from .base import QuantizedLayout
+from .scaled import BlockAffineLayout, BlockScaledLayout, TensorScaledLayout
+from .tensors import PlanarQuantizedTensor, PrimitiveTensor, QuantizerTensor
+
+__all__ = ["DynamicScaledQuantizer", "StaticScaledQuantizer"]
+
+_STORAGE = ("int8", "uint8", "int16", "uint16", "int32")
+_LEAST = 1e-6
+"""The least greatest magnitude that a dynamic scale is computed from."""
+
+
+class StaticScaledQuantizer(QuantizerTensor):
+    """Quantize with scales that are known.
+
+    Args:
+        scale: ``1 / d``: a scalar; with `axis` one for each index of that axis; with `block_size`
+            an array ``[..., K / block_size]``. May be None if `reciprocal_scale` is given.
+        reciprocal_scale: ``d``; by default ``1 / scale`` in float32.
+        offset: integers ``m`` of the shape of the scale; none if left out.
+        axis: the axis along which scales differ.
+        block_size: the number of elements of the last axis that share a scale.
+        dtype: of the storage: int8, uint8, int16, uint16 or int32.
+        disable_saturate: raise for values beyond the storage type instead of clamping them.
+        name: of the tensor.
+
+    Raises:
+        UsageError: arguments that do not fit together.
+    """
+
+    TYPE_NAME: ClassVar = "StaticScaledQuantizer"
+
+    def __init__(
+        self,
+        scale: npt.ArrayLike | None = None,
+        reciprocal_scale: npt.ArrayLike | None = None,
+        offset: npt.ArrayLike | None = None,
+        axis: int | None = None,
+        block_size: int | None = None,
+        dtype: npt.DTypeLike = np.int8,
+        disable_saturate: bool = False,
+        name: str = "",
+    ) -> None:
+        if scale is None and reciprocal_scale is None:
+            raise UsageError("a quantizer needs a scale or a reciprocal scale")
+        if axis is not None and block_size is not None:
+            raise UsageError("a quantizer has scales along an axis or for blocks, not both")
+        with np.errstate(divide="ignore", over="ignore"):
+            given = None if scale is None else np.asarray(scale)
+            if reciprocal_scale is None:
+                assert given is not None  # one of the two is
+                reciprocal_scale = (1 / given.astype(np.float32)).astype(np.float32)
+            self.reciprocal_scale: Array = np.asarray(reciprocal_scale)
+            if given is None:
+                given = (1 / self.reciprocal_scale.astype(np.float32)).astype(np.float32)
+        self.scale: Array = given
+        self.offset: Array | None = None if offset is None else np.asarray(offset)
+        self.axis, self.block_size = axis, block_size
+        self.dtype = np.dtype(dtype)
+        self.disable_saturate = bool(disable_saturate)
+        self._check()
+        super().__init__(name, self.scale.shape)
+
+    def _check(self) -> None:
+        if self.dtype.name not in _STORAGE:
+            raise UsageError(
+                f"a quantizer's storage is of {self.dtype.name}, expected {' or '.join(_STORAGE)}"
+            )
+        d = self.reciprocal_scale
+        shapes = {array.shape for array in (self.scale, d, self.offset) if array is not None}
+        if len(shapes) > 1:
+            raise UsageError("scale, reciprocal scale and offset of a quantizer differ in shape")
+        rank = 0 if self.axis is None and self.block_size is None else 1
+        if d.ndim < rank or (self.block_size is None and d.ndim != rank):
+            expected = "one dimension" if rank else "none: it is for a whole tensor"
+            raise UsageError(f"a quantizer's scale has {d.ndim} dimensions, expected {expected}")
+        if not (np.isfinite(d.astype(np.float64)) & (d > 0)).all():
+            raise UsageError("the reciprocal scales of a quantizer must be positive and finite")
+        if self.offset is not None and (self.offset != np.rint(self.offset)).any():
+            raise UsageError("the offsets of a quantizer must be integers")
+
+    def quantize(self, tensor: Any, name: str = "") -> PlanarQuantizedTensor:
+        """Quantize an array or a `PrimitiveTensor`.
+
+        Raises:
+            UsageError: the scales do not fit the shape, or with `disable_saturate` a value is
+                beyond the storage type.
+        """
+        values, name = _values(tensor, name)
+        parameters = self._parameters(values)
+        stored = quantize(values, parameters)
+        if self.disable_saturate:
+            _check_range(values, parameters)
+        d, m = self.reciprocal_scale, self.offset
+        return PlanarQuantizedTensor(
+            _layout(values.shape, stored.astype(self.dtype), d, m, self.axis, self.block_size), name
+        )
+
+    def _parameters(self, values: Array) -> QuantizationParameters:
+        axes, sizes = _blocks(values.shape, self.axis, self.block_size)
+        grid = tuple(values.shape[a] // s for a, s in zip(axes, sizes, strict=True))
+        if self.block_size is not None:
+            grid = (*values.shape[:-1], *grid[-1:])
+        if self.reciprocal_scale.shape != grid:
+            raise UsageError(
+                f"a quantizer has scales of the shape {self.reciprocal_scale.shape}, expected "
+                f"{grid} for a tensor of shape {values.shape}"
+            )
+        return _parameters(self.dtype, axes, sizes, self.reciprocal_scale, self.offset, values)
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """``name:scale``, ``name:rscale`` and ``name:offset``."""
+        arrays = {f"{self.name}:scale": self.scale, f"{self.name}:rscale": self.reciprocal_scale}
+        if self.offset is not None:
+            arrays[f"{self.name}:offset"] = self.offset
+        return arrays
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Type of the storage, axis, and whether it saturates."""
+        record: dict[str, Any] = {
+            "type_name": self.TYPE_NAME,
+            "raw_tensors": {key.rpartition(":")[2]: key for key in self.arrays},
+            "dtype": self.dtype.name,
+        }
+        if self.axis is not None:
+            record["axis"] = self.axis
+        if self.block_size is not None:
+            record["block_size"] = self.block_size
+        if self.disable_saturate:
+            record["disable_saturate"] = True
+        return record
+
+    @classmethod
+    def from_record(
+        cls, name: str, record: Mapping[str, Any], arrays: Mapping[str, Array]
+    ) -> StaticScaledQuantizer:
+        """Read `record`."""
+        if not {"scale", "rscale"} <= arrays.keys() <= {"scale", "rscale", "offset"}:
+            raise InputError(
+                f"quantizer '{name}' has the arrays {sorted(arrays)}, expected scale, rscale and "
+                "maybe offset"
+            )
+        try:
+            return cls(
+                arrays["scale"],
+                arrays["rscale"],
+                arrays.get("offset"),
+                _integer(record, "axis"),
+                _integer(record, "block_size"),
+                _dtype(record.get("dtype")),
+                bool(record.get("disable_saturate", False)),
+                name,
+            )
+        except UsageError as error:
+            raise InputError(f"quantizer '{name}': {error.message}") from None
+
+    def with_name(self, name: str) -> StaticScaledQuantizer:
+        """The same scales under another name."""
+        return StaticScaledQuantizer(
+            self.scale, self.reciprocal_scale, self.offset, self.axis, self.block_size, self.dtype,
+            self.disable_saturate, name,
+        )  # fmt: skip
+
+
+class DynamicScaledQuantizer(QuantizerTensor):
+    """Quantize with scales computed from the tensor, without offsets.
+
+    The greatest magnitude becomes the greatest storage value.
+
+    Args:
+        axis: give each index of this axis a scale of its own.
+        block_size: give each block of the last axis one.
+        dtype: of the storage: int8 or int16 or int32.
+        name: of the tensor.
+
+    Raises:
+        UsageError: arguments that do not fit together.
+    """
+
+    TYPE_NAME: ClassVar = "DynamicScaledQuantizer"
+
+    def __init__(
+        self,
+        axis: int | None = None,
+        block_size: int | None = None,
+        dtype: npt.DTypeLike = np.int8,
+        name: str = "",
+    ) -> None:
+        self.axis, self.block_size, self.dtype = axis, block_size, np.dtype(dtype)
+        if axis is not None and block_size is not None:
+            raise UsageError("a quantizer has scales along an axis or for blocks, not both")
+        if self.dtype.name not in _STORAGE or self.dtype.kind != "i":
+            raise UsageError(
+                f"a dynamic quantizer's storage is of {self.dtype.name}, expected int8, int16 or "
+                "int32"
+            )
+        super().__init__(name, ())
+
+    def quantize(self, tensor: Any, name: str = "") -> PlanarQuantizedTensor:
+        """Quantize an array or a `PrimitiveTensor`.
+
+        Raises:
+            UsageError: blocks that do not divide the last axis, or a value that is not finite.
+        """
+        values, name = _values(tensor, name)
+        axes, sizes = _blocks(values.shape, self.axis, self.block_size)
+        if not np.isfinite(values).all():
+            raise UsageError("a dynamic quantizer needs finite values, got an infinity or a NaN")
+        magnitudes = np.abs(values).astype(np.float32)
+        if self.block_size is not None:
+            magnitudes = magnitudes.reshape((*values.shape[:-1], -1, self.block_size)).max(axis=-1)
+        elif self.axis is not None:
+            other = tuple(a for a in range(values.ndim) if a != axes[0])
+            magnitudes = magnitudes.max(axis=other, initial=0)
+        else:
+            magnitudes = magnitudes.max(initial=0)
+        greatest = np.float32(np.iinfo(self.dtype).max)
+        d = (np.maximum(magnitudes, np.float32(_LEAST)) / greatest).astype(np.float32)
+        stored = quantize(values, _parameters(self.dtype, axes, sizes, d, None, values))
+        axis = axes[0] if self.axis is not None else None
+        layout = _layout(values.shape, stored.astype(self.dtype), d, None, axis, self.block_size)
+        return PlanarQuantizedTensor(layout, name)
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """None."""
+        return {}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Type of the storage, and granularity."""
+        record: dict[str, Any] = {
+            "type_name": self.TYPE_NAME,
+            "raw_tensors": {},
+            "dtype": self.dtype.name,
+        }
+        if self.axis is not None:
+            record["axis"] = self.axis
+        if self.block_size is not None:
+            record["block_size"] = self.block_size
+        return record
+
+    @classmethod
+    def from_record(
+        cls, name: str, record: Mapping[str, Any], arrays: Mapping[str, Array]
+    ) -> DynamicScaledQuantizer:
+        """Read `record`."""
+        if arrays:
+            raise InputError(f"quantizer '{name}' has the arrays {sorted(arrays)}, expected none")
+        try:
+            return cls(
+                _integer(record, "axis"),
+                _integer(record, "block_size"),
+                _dtype(record.get("dtype")),
+                name,
+            )
+        except UsageError as error:
+            raise InputError(f"quantizer '{name}': {error.message}") from None
+
+    def with_name(self, name: str) -> DynamicScaledQuantizer:
+        """The same under another name."""
+        return DynamicScaledQuantizer(self.axis, self.block_size, self.dtype, name)
+
+
+def _values(tensor: Any, name: str) -> tuple[Array, str]:
+    if isinstance(tensor, PrimitiveTensor):
+        tensor, name = tensor.array, name or tensor.name
+    values = np.asarray(tensor)
+    return (values if values.dtype == np.float64 else values.astype(np.float32)), name
+
+
+def _blocks(
+    shape: tuple[int, ...], axis: int | None, block_size: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The quantized axes and block sizes of a tensor."""
+    rank = len(shape)
+    if axis is not None:
+        if not -rank <= axis < rank:
+            raise UsageError(f"a quantizer has scales along axis {axis} of a tensor of rank {rank}")
+        return (axis % rank,), (1,)
+    if block_size is None:
+        return (), ()
+    if block_size < 1 or not rank or shape[-1] % block_size:
+        raise UsageError(
+            f"a tensor of shape {shape} has a last axis that blocks of {block_size} do not divide"
+        )
+    return tuple(range(rank)), (*(1,) * (rank - 1), block_size)
+
+
+def _parameters(
+    dtype: np.dtype[Any],
+    axes: tuple[int, ...],
+    sizes: tuple[int, ...],
+    scales: Array,
+    offset: Array | None,
+    values: Array,
+) -> QuantizationParameters:
+    info = np.iinfo(dtype)
+    zero_points = np.zeros(scales.shape) if offset is None else offset
+    return QuantizationParameters(
+        StorageType(info.bits, info.min < 0),
+        ExpressedType.of_dtype(values.dtype),
+        axes,
+        sizes,
+        scales,
+        zero_points.astype(np.int64),
+    )
+
+
+def _check_range(values: Array, parameters: QuantizationParameters) -> None:
+    scales, zero_points = parameters.scales, parameters.zero_points
+    if parameters.axes and parameters.granularity == "per-axis":
+        shape = [1] * values.ndim
+        shape[parameters.axes[0]] = -1
+        scales, zero_points = scales.reshape(shape), zero_points.reshape(shape)
+    elif parameters.axes:
+        size = parameters.block_sizes[-1]
+        scales, zero_points = (np.repeat(a, size, axis=-1) for a in (scales, zero_points))
+    steps = np.rint(values.astype(np.float64) / scales + zero_points)
+    low, high = parameters.storage.type_range
+    if not ((steps >= low) & (steps <= high)).all():
+        raise UsageError(
+            f"a value is beyond the range of {parameters.storage}, and the quantizer does not "
+            "saturate"
+        )
+
+
+def _layout(
+    shape: tuple[int, ...],
+    stored: Array,
+    d: Array,
+    m: Array | None,
+    axis: int | None,
+    block_size: int | None,
+) -> QuantizedLayout:
+    if block_size is not None:
+        if m is not None and m.any():
+            metadata = {
+                "block_shape": [1] * (len(shape) - 1) + [block_size],
+                "storage": f"{stored.dtype.kind}{8 * stored.dtype.itemsize}",
+            }
+            return BlockAffineLayout(shape, {"d": d, "qs": stored, "z": m}, metadata)
+        blocks = stored.reshape((*shape[:-1], -1, block_size))
+        return BlockScaledLayout(shape, {"d": d[..., None], "qs": blocks})
+    if axis is not None:
+        spread = [1] * len(shape)
+        spread[axis] = -1
+        d, m = d.reshape(spread), None if m is None else m.reshape(spread)
+    return TensorScaledLayout(shape, {"d": d, "qs": stored, "m": m})
+
+
+def _integer(record: Mapping[str, Any], key: str) -> int | None:
+    value = record.get(key)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise InputError(f"'{key}' must be an integer, got {value!r}")
+    return value
+
+
+def _dtype(name: Any) -> np.dtype[Any]:
+    if name not in _STORAGE:
+        raise UsageError(f"the storage is of {name!r}, expected {' or '.join(_STORAGE)}")
+    return np.dtype(str(name))
