@@ -5,7 +5,9 @@ uses it. For a contraction of some shapes, and for every operation with a slidin
 cast goes through workgroup memory, which is written and read without a barrier between: the result
 is wrong, on every Vulkan target. An optimization barrier between the two keeps the cast in a
 dispatch of its own. The same goes for a tensor that a loop reads at positions of its own choice, as
-a gather does its operand and its indices.
+a gather does its operand. (What it reads at its own position, as a gather of single elements does
+its indices, becomes an input of the loop: that is fused safely, and IREE cannot resolve the extents
+of a dynamic tensor that is read behind a barrier.)
 
 Before::
 
@@ -77,12 +79,94 @@ class IsolateContractionOperands(ModulePass):
 
     def run(self, module: ir.Operation) -> None:
         """Rewrite `module`."""
+        loops = [op for op in walk(module) if op.name == "linalg.generic"]
+        for op in loops:
+            _read_in_place(op)
         for op in walk(module):
             _reduce_last(op)
             if _contracts(op):
                 _isolate(op, _inputs(op), op)
             elif op.name == "tensor.extract" and op.parent.operation.name == "linalg.generic":
                 _isolate(op, list(op.operands)[:1], op.parent.operation)
+
+
+def _read_in_place(op: Any) -> None:
+    """Give a loop as inputs the tensors that it reads at its own position."""
+    while True:
+        body = op.regions[0].blocks[0]
+        rank = len(op.attributes["iterator_types"])
+        reads = (inner for inner in walk(op) if inner.name == "tensor.extract")
+        read = next(
+            (r for r in reads if _is_at_own_position(r, rank) and _has_extents(r, op)), None
+        )
+        outputs = int(op.attributes["operandSegmentSizes"][1])
+        if read is None or outputs != 1 or next(iter(body.arguments[-1].uses), None) is not None:
+            return
+        op = _with_input(op, read)
+
+
+def _is_at_own_position(read: Any, rank: int) -> bool:
+    tensor, *indices = read.operands
+    if len(indices) != rank or not _is_computed(tensor):
+        return False
+    for axis, index in enumerate(indices):
+        owner = index.owner
+        if isinstance(owner, ir.Block) or owner.operation.name != "linalg.index":
+            return False
+        if int(owner.operation.attributes["dim"].value) != axis:
+            return False
+    return True
+
+
+def _has_extents(read: Any, loop: Any) -> bool:
+    """True if the tensor that is read is known to have the extents of the loop's result."""
+    tensor, result = read.operands[0], loop.results[0]
+    if list(tensor.type.shape) != list(result.type.shape):
+        return False
+    if result.type.has_static_shape:
+        return True
+    extents = _extents(loop)
+    return extents is not None and extents == _extents(tensor.owner.operation)
+
+
+def _extents(loop: Any) -> list[Any] | None:
+    """The dynamic extents of the tensor that a loop writes, where they are written out."""
+    if loop.name != "linalg.generic":
+        return None
+    init = loop.operands[len(loop.operands) - 1].owner
+    if isinstance(init, ir.Block) or init.operation.name != "tensor.empty":
+        return None
+    return list(init.operation.operands)
+
+
+def _with_input(op: Any, read: Any) -> Any:
+    """The loop with the tensor of a read as its last input; the loop's result was not read."""
+    *inputs, output = op.operands
+    tensor, rank = read.operands[0], len(op.attributes["iterator_types"])
+    identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(rank))
+    *maps, last = op.attributes["indexing_maps"]
+    attributes = {name: op.attributes[name] for name in op.attributes}
+    attributes["indexing_maps"] = ir.ArrayAttr.get([*maps, identity, last])
+    attributes["operandSegmentSizes"] = ir.DenseI32ArrayAttr.get([len(inputs) + 1, 1])
+    with ir.InsertionPoint(op), op.location:
+        created = ir.Operation.create(
+            op.name,
+            results=[result.type for result in op.results],
+            operands=[*inputs, tensor, output],
+            attributes=attributes,
+            regions=1,
+        )
+        body = op.regions[0].blocks[0]
+        body.append_to(created.regions[0])
+        body = created.regions[0].blocks[0]
+        argument = body.arguments[-1]
+        body.add_argument(argument.type, op.location)
+        argument.set_type(tensor.type.element_type)
+        read.results[0].replace_all_uses_with(argument)
+        read.erase()
+    op.results[0].replace_all_uses_with(created.results[0])
+    op.erase()
+    return created
 
 
 def _reduce_last(op: Any) -> None:
