@@ -163,7 +163,7 @@ class PlanarQuantizedTensor(QuantizedTensor):
             "raw_tensors": {plane: f"{self.name}:{plane}" for plane in self.layout.planes},
             "shape": list(self.shape),
             "layout_type": self.layout.name,
-            "layout_metadata": self.layout.metadata or None,
+            "layout_metadata": self.layout.metadata,
         }
 
     @classmethod

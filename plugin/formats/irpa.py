@@ -1,0 +1,457 @@
+"""IREE parameter archives (``.irpa``), version 0: read without copying, written in one pass.
+
+An archive is a list of named byte ranges. Integers are little-endian, nothing is padded inside:
+
+    header   magic "IRPA", u16 major, u16 minor, u64 size of the header (88), u64 offset of a
+             further header or 0, u64 flags, u64 number of entries, then offset and length (u64) of
+             three segments, from the start of the header: entries, metadata, storage
+    entry    u64 size, u32 type, u64 flags, offset and length of the name in the metadata, the same
+             of the entry's own metadata, u64 alignment; every entry starts at a multiple of 16
+      splat  (1)  u64 length, 16 bytes of pattern, u8 length of the pattern (1, 2, 4, 8 or 16)
+      data   (2)  offset and length in the storage
+      others (0)  skipped; (3) is data in another file, which IREE's own reader refuses too
+
+The format says nothing of types. The metadata of an entry that holds a tensor is ``PYTORCH:`` and
+JSON, as iree.turbine writes it: ``{"type": "Tensor", "dtype": "float16", "shape": [2, 3],
+"dtype_desc": {"class_name": "dtype", "is_complex": false, "is_floating_point": true, "is_signed":
+true, "itemsize": 2}}``, with the names of PyTorch's types. Bytes without it are plain.
+
+The writer puts the storage first and the tables after it, which the format allows, so that tensors
+can be written while they are made. It pads storage to 64 bytes an entry and the file to 4096.
+
+Source: IREE's ``schemas/parameter_archive.h``; ``iree.turbine.aot.params`` 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import ml_dtypes
+import numpy as np
+
+from ..errors import InputError, UnsupportedError
+from ..files import open_whole
+from ..quantization import Array
+
+__all__ = ["DTYPES", "Archive", "ArchiveWriter", "Entry", "Splat", "create_archive", "parse_json"]
+
+MAGIC = b"IRPA"
+DATA_ALIGNMENT = 64
+FILE_ALIGNMENT = 4096
+
+_HEADER = struct.Struct("<4sHHQQQQ6Q")
+_ENTRY = struct.Struct("<QIQ5Q")
+_DATA = struct.Struct("<QQ")
+_SPLAT = struct.Struct("<Q16sB")
+_SKIPPED, _SPLAT_TYPE, _DATA_TYPE, _EXTERNAL = range(4)
+_PREFIX = b"PYTORCH:"
+_LONGEST_NAME = 1 << 16
+
+_NAMES = (
+    *("float32", "float64", "float16", "bfloat16"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("bool", "complex64", "complex128"),
+)
+DTYPES: dict[str, np.dtype[Any]] = {n: np.dtype(getattr(ml_dtypes, n, n)) for n in _NAMES}
+"""The element types of tensors in archives, by PyTorch's names."""
+
+
+class Splat(np.ndarray[Any, Any]):
+    """One element, repeated: all strides are 0, and it is written as it was read."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A named byte range of an archive.
+
+    Args:
+        name: unique in the archive.
+        length: in bytes.
+        metadata: what the archive says of it, undecoded.
+        data: its bytes, as a view of the file; None for a splat.
+        pattern: what a splat repeats.
+        file: the archive, for errors.
+    """
+
+    name: str
+    length: int
+    metadata: bytes = b""
+    data: Array | None = None
+    pattern: bytes = b""
+    file: str = "-"
+
+    def content(self) -> bytes:
+        """A copy of the bytes of an entry that holds no tensor.
+
+        Raises:
+            UnsupportedError: the entry is a splat.
+        """
+        if self.data is None:
+            raise UnsupportedError(f"entry '{self.name}' of '{self.file}' is a splat, not data")
+        return self.data.tobytes()
+
+    def array(self) -> Array:
+        """The tensor, as a view of the file; elements of u8 if the archive does not say.
+
+        Raises:
+            InputError: the metadata is not a tensor's, or does not fit the length.
+        """
+        dtype, shape = self._type()
+        wrong = f"entry '{self.name}' of '{self.file}' has {self.length} bytes, expected those of "
+        wrong += f"{'x'.join(map(str, shape)) or 'one'} {dtype.name}"
+        count = 1
+        for extent in shape:
+            count *= extent
+        if count * dtype.itemsize != self.length:
+            raise InputError(wrong)
+        try:
+            if self.data is not None:
+                return self.data.view(dtype).reshape(shape)
+            element = self.pattern * max(dtype.itemsize // len(self.pattern), 1)
+            if element != element[: dtype.itemsize] * (len(element) // dtype.itemsize):
+                raise InputError(
+                    f"entry '{self.name}' of '{self.file}' repeats {len(self.pattern)} bytes, "
+                    f"which is no element of {dtype.name}"
+                )
+            value = np.frombuffer(element[: dtype.itemsize], dtype).reshape(())
+            return np.broadcast_to(value, shape).view(Splat)
+        except (ValueError, OverflowError):  # more than NumPy's arrays can be
+            raise InputError(wrong) from None
+
+    def _type(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        if not self.metadata.startswith(_PREFIX):
+            size = len(self.pattern) or 1
+            dtype = np.dtype("complex128" if size == 16 else f"u{size}")
+            return dtype, (self.length // dtype.itemsize,)
+        where = f"the metadata of entry '{self.name}' of '{self.file}'"
+        said = parse_json(self.metadata[len(_PREFIX) :], where)
+        said = said if isinstance(said, dict) else {}
+        kind, dtype_name, shape = said.get("type"), said.get("dtype"), said.get("shape")
+        if kind != "Tensor" or not isinstance(dtype_name, str) or not isinstance(shape, list):
+            raise InputError(f"{where} is not a tensor's: {_short(said)}")
+        if not all(type(extent) is int and 0 <= extent < 1 << 63 for extent in shape):
+            raise InputError(f"{where} is not a tensor's: {_short(said)}")
+        if dtype_name not in DTYPES:
+            raise InputError(
+                f"{where} has the unknown dtype '{_short(dtype_name)}'; expected one of: "
+                f"{', '.join(DTYPES)}"
+            )
+        return DTYPES[dtype_name], tuple(shape)
+
+
+class Archive(Mapping[str, Entry]):
+    """The entries of an archive by name, in the order of the file, which stays mapped.
+
+    Args:
+        path: the file.
+
+    Raises:
+        InputError: it cannot be read, or is not a valid archive.
+        UnsupportedError: it is of another version, or has data in another file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"cannot read '{self.path}': {reason}") from None
+        self.size = size
+        """Bytes of the file."""
+        self._entries = _Parser(self.path, memoryview(mapped)).entries()
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+@dataclass
+class _Parser:
+    """Checks every range before it is read, and that work and memory are bounded by the file."""
+
+    path: str
+    data: memoryview
+    spans: list[tuple[int, int]] = field(default_factory=list)
+
+    def entries(self) -> dict[str, Entry]:
+        found: dict[str, Entry] = {}
+        base, budget, names = 0, len(self.data) // _ENTRY.size, len(self.data)
+        while True:
+            following, count, segments = self.header(base)
+            budget -= count
+            if budget < 0:
+                raise self.wrong(f"has {count} entries, more than its {len(self.data)} bytes hold")
+            for entry in self.table(base, count, segments):
+                names -= len(entry.name)
+                if entry.name in found:
+                    raise self.wrong(f"has two entries named '{_short(entry.name)}'")
+                if names < 0:
+                    raise self.wrong("has names that overlap")
+                found[entry.name] = entry
+            if not following:
+                break
+            base += following
+        self.check_overlap()
+        return found
+
+    def header(self, base: int) -> tuple[int, int, list[tuple[int, int]]]:
+        if base + _HEADER.size > len(self.data):
+            what = "ends inside of its header" if base else "is not an IREE parameter archive"
+            raise self.wrong(f"{what}, got {len(self.data)} bytes; it may be truncated")
+        magic, major, minor, size, following, _, count, *ranges = _HEADER.unpack_from(
+            self.data, base
+        )
+        if magic != MAGIC:
+            raise self.wrong(f"is not an IREE parameter archive, it starts with {magic!r}")
+        if (major, minor) != (0, 0):
+            raise UnsupportedError(
+                f"'{self.path}' is an IREE parameter archive of version {major}.{minor}; only 0.0 "
+                "can be read"
+            )
+        if size != _HEADER.size:
+            raise self.wrong(f"has a header of {size} bytes, expected {_HEADER.size}")
+        segments = [(ranges[i], ranges[i + 1]) for i in (0, 2, 4)]
+        titles = ("entries", "metadata", "storage")
+        for title, (offset, length) in zip(titles, segments, strict=True):
+            if length and base + offset + length > len(self.data):
+                raise self.wrong(
+                    f"has its {title} at {base + offset} to {base + offset + length}, and only "
+                    f"{len(self.data)} bytes; it may be truncated"
+                )
+        self.spans.append((base, base + size))
+        if segments[0][1]:
+            self.spans.append((base + segments[0][0], base + sum(segments[0])))
+        return following, count, [(base + offset, length) for offset, length in segments]
+
+    def table(self, base: int, count: int, segments: list[tuple[int, int]]) -> Iterator[Entry]:
+        (at, length), metadata, storage = segments
+        end = at + length
+        for number in range(count):
+            if at + _ENTRY.size > end:
+                raise self.wrong(f"says that it has {count} entries, and has room for {number}")
+            size, kind, _, *fields = _ENTRY.unpack_from(self.data, at)
+            rest = size - _ENTRY.size
+            if rest < 0 or at + size > end:
+                raise self.wrong(f"has an entry {number} of {size} bytes at {at}")
+            name_range, metadata_range = (fields[0], fields[1]), (fields[2], fields[3])
+            if kind != _SKIPPED:
+                name = self.name(self.range(metadata, name_range, f"the name of entry {number}"))
+                about = self.range(metadata, metadata_range, f"the metadata of '{_short(name)}'")
+                yield self.entry(kind, name, about, at + _ENTRY.size, rest, storage)
+            at += -(-size // 16) * 16
+
+    def entry(
+        self, kind: int, name: str, about: memoryview, at: int, rest: int, storage: tuple[int, int]
+    ) -> Entry:
+        if kind == _EXTERNAL:
+            raise UnsupportedError(f"entry '{_short(name)}' of '{self.path}' is in another file")
+        if kind not in (_SPLAT_TYPE, _DATA_TYPE):
+            raise self.wrong(f"has an entry '{_short(name)}' of the unknown type {kind}")
+        fields = _SPLAT if kind == _SPLAT_TYPE else _DATA
+        if rest < fields.size:
+            raise self.wrong(f"has an entry '{_short(name)}' that is too small for its type")
+        if kind == _SPLAT_TYPE:
+            length, pattern, size = _SPLAT.unpack_from(self.data, at)
+            if size not in (1, 2, 4, 8, 16) or length % size:
+                raise self.wrong(
+                    f"has a splat '{_short(name)}' of {size} bytes, {length} bytes in all; "
+                    "expected a pattern of 1, 2, 4, 8 or 16 bytes that divides them"
+                )
+            return Entry(name, length, about.tobytes(), None, pattern[:size], self.path)
+        offset, length = _DATA.unpack_from(self.data, at)
+        data = self.range(storage, (offset, length), f"the data of '{_short(name)}'")
+        if length:
+            self.spans.append((storage[0] + offset, storage[0] + offset + length))
+        return Entry(name, length, about.tobytes(), np.frombuffer(data, np.uint8), b"", self.path)
+
+    def range(self, segment: tuple[int, int], part: tuple[int, int], what: str) -> memoryview:
+        (start, length), (offset, size) = segment, part
+        if not size:
+            return self.data[:0]
+        if offset + size > length:
+            raise self.wrong(
+                f"has {what} at {offset} to {offset + size} of a segment of {length} bytes"
+            )
+        return self.data[start + offset : start + offset + size]
+
+    def name(self, data: memoryview) -> str:
+        if len(data) > _LONGEST_NAME:
+            raise self.wrong(f"has a name of {len(data)} bytes, expected at most {_LONGEST_NAME}")
+        try:
+            return data.tobytes().decode()
+        except UnicodeDecodeError:
+            raise self.wrong(f"has a name that is not UTF-8: {_short(data.tobytes())}") from None
+
+    def check_overlap(self) -> None:
+        """Entries may share data, or be a part of others'; anything else is a wrong offset."""
+        around: list[tuple[int, int]] = []
+        for start, end in sorted(self.spans, key=lambda span: (span[0], -span[1])):
+            while around and around[-1][1] <= start:
+                around.pop()
+            if around and end > around[-1][1]:
+                raise self.wrong(
+                    f"has the range {start} to {end}, which overlaps {around[-1][0]} to "
+                    f"{around[-1][1]}"
+                )
+            around.append((start, end))
+
+    def wrong(self, message: str) -> InputError:
+        return InputError(f"'{self.path}' {message}")
+
+
+class ArchiveWriter:
+    """Writes entries one after the other; made by `create_archive`.
+
+    Args:
+        file: a file that can seek, at its start.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._table = bytearray()
+        self._metadata = bytearray()
+        self._names: set[str] = set()
+        self._storage = _aligned(_HEADER.size, DATA_ALIGNMENT)
+        self._at = self._storage
+        file.write(bytes(self._at))
+
+    def add_tensor(self, name: str, array: Array) -> None:
+        """Write an array; one that was read from a splat as such.
+
+        Raises:
+            InputError: the name is taken, or the element type is none that archives have.
+        """
+        array = np.asanyarray(array)
+        metadata = _metadata_of(name, array)
+        if isinstance(array, Splat) and not any(array.strides) and array.size:
+            pattern = np.asarray(array).reshape(-1)[:1].tobytes()
+            self._add(_SPLAT_TYPE, name, metadata, _SPLAT.pack(array.nbytes, pattern, len(pattern)))
+            return
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self._add_data(name, metadata, flat.data, array.nbytes)
+
+    def add_blob(self, name: str, data: bytes) -> None:
+        """Write plain bytes.
+
+        Raises:
+            InputError: the name is taken.
+        """
+        self._add_data(name, b"", data, len(data))
+
+    def finish(self) -> None:
+        """Write the tables and the header."""
+        storage_length, metadata = self._at - self._storage, bytes(self._metadata)
+        self._file.write(metadata)
+        table = _aligned(self._at + len(metadata), 16)
+        end = table + len(self._table)
+        self._file.write(bytes(table - self._at - len(metadata)))
+        self._file.write(self._table)
+        self._file.write(bytes(_aligned(end, FILE_ALIGNMENT) - end))
+        self._file.seek(0)
+        segments = (table, len(self._table), self._at, len(metadata), self._storage, storage_length)
+        count = len(self._names)
+        self._file.write(_HEADER.pack(MAGIC, 0, 0, _HEADER.size, 0, 0, count, *segments))
+
+    def _add_data(self, name: str, metadata: bytes, data: bytes | memoryview, length: int) -> None:
+        self._add(_DATA_TYPE, name, metadata, _DATA.pack(self._at - self._storage, length))
+        self._file.write(data)
+        end = _aligned(self._at + length, DATA_ALIGNMENT)
+        self._file.write(bytes(end - self._at - length))
+        self._at = end
+
+    def _add(self, kind: int, name: str, metadata: bytes, rest: bytes) -> None:
+        if name in self._names:
+            raise InputError(f"two entries of the archive would be named '{name}'")
+        encoded = name.encode(errors="surrogatepass")
+        if len(encoded) > _LONGEST_NAME:
+            raise InputError(f"the name '{_short(name)}' has more than {_LONGEST_NAME} bytes")
+        self._names.add(name)
+        ranges = []
+        for data in (encoded, metadata):
+            ranges += [len(self._metadata), len(data)]
+            self._metadata += data
+        alignment = DATA_ALIGNMENT if kind == _DATA_TYPE else 0
+        size = _ENTRY.size + len(rest)
+        self._table += _ENTRY.pack(size, kind, 0, *ranges, alignment) + rest
+        self._table += bytes(-len(self._table) % 16)
+
+
+@contextlib.contextmanager
+def create_archive(path: str | os.PathLike[str]) -> Iterator[ArchiveWriter]:
+    """Write an archive, which is there at the end of the block, or not at all if that raises.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with open_whole(path) as file:
+        writer = ArchiveWriter(file)
+        yield writer
+        writer.finish()
+
+
+def parse_json(data: bytes, what: str) -> Any:
+    """Decode JSON of a file.
+
+    Args:
+        data: the text, in UTF-8.
+        what: it is, for errors.
+
+    Raises:
+        InputError: it is not UTF-8, not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(data)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise InputError(f"{what} is nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{what} is not JSON: {error}") from None
+
+
+def _metadata_of(name: str, array: Array) -> bytes:
+    dtype = array.dtype
+    if DTYPES.get(dtype.name) != dtype:
+        raise InputError(
+            f"tensor '{name}' has elements of {dtype}, which archives do not have; expected one "
+            f"of: {', '.join(DTYPES)}"
+        )
+    is_float = dtype.kind == "f" or dtype.name.startswith(("float", "bfloat"))
+    described = {
+        "type": "Tensor",
+        "dtype": dtype.name,
+        "shape": list(array.shape),
+        "dtype_desc": {
+            "class_name": "dtype",
+            "is_complex": dtype.kind == "c",
+            "is_floating_point": is_float,
+            "is_signed": dtype.kind in "ic" or is_float,
+            "itemsize": dtype.itemsize,
+        },
+    }
+    return _PREFIX + json.dumps(described).encode()
+
+
+def _aligned(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,283 @@
+"""Trees of named tensors, and their archives.
+
+A `Theta` is a tree whose leaves are tensors: ``theta("blk", 0)`` is a part of it, and
+``theta.tensor("blk.0.attn_q.weight")`` a leaf. Modules take their tensors from one, so parameters
+are made, changed and saved apart from the model that uses them. A `Dataset` is a theta with the
+model's properties.
+
+An archive (`subquant.formats.irpa`) holds the arrays of all tensors under their global names, and
+two blobs of JSON, as sharktank writes them, so that either side opens the other's files:
+
+    __SHARK_DATASET__             the properties, and "SHARK_DATASET_VERSION": 1
+    __SHARK_INFERENCE_TENSORS__   for each tensor its record (`InferenceTensor.record`)
+
+A tensor without a layout of its own is written with the planes of its layout, one tensor after the
+other, so that no more than one is unpacked at a time. An archive without the blobs, such as
+``iree-convert-parameters`` writes, is a data set of primitive tensors without properties.
+
+Source: "Direct quantization with sharktank", ``Theta`` and ``Dataset``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from ..errors import InputError, SubquantError, UnsupportedError, UsageError
+from ..formats.irpa import Archive, create_archive, parse_json
+from .tensors import TENSORS, InferenceTensor, PrimitiveTensor, QuantizedTensor, tensor_from_record
+
+__all__ = ["Dataset", "Theta"]
+
+_PROPERTIES = "__SHARK_DATASET__"
+_TENSORS = "__SHARK_INFERENCE_TENSORS__"
+_RANKS = "__SHARK_SHARD_RANKS__"
+_VERSION = "SHARK_DATASET_VERSION"
+
+Transform = Callable[[InferenceTensor], InferenceTensor | Iterable[InferenceTensor] | None]
+"""What to put in the place of a tensor: another, several, or none."""
+
+
+class Theta:
+    """A tree of tensors; names have dots between the levels.
+
+    Args:
+        tensors: with their names, or under the names they get in this tree. A tensor keeps its own
+            name, which is the one it has in archives.
+
+    Raises:
+        InputError: two tensors have the same name, or one has the name of a level.
+    """
+
+    def __init__(self, tensors: Iterable[InferenceTensor] | Mapping[str, InferenceTensor]) -> None:
+        if isinstance(tensors, Mapping):
+            named = list(tensors.items())
+        else:
+            named = [(tensor.name, tensor) for tensor in tensors]
+        self._tree: dict[str, Any] = {}
+        for name, tensor in named:
+            *levels, last = name.split(".")
+            node = self._tree
+            for level in levels:
+                node = node.setdefault(level, {})
+                if not isinstance(node, dict):
+                    raise InputError(f"'{name}' is below the name of another tensor")
+            if last in node:
+                other = "a level of the tree" if isinstance(node[last], dict) else "two tensors"
+                raise InputError(f"'{name}' is the name of {other}")
+            node[last] = tensor
+
+    def __call__(self, *path: str | int) -> Any:
+        """The tensor, or the part of the tree, at a path: ``theta("blk", 0)``, ``theta("blk.0")``.
+
+        Raises:
+            InputError: nothing is there.
+        """
+        found = self._find(path)
+        if found is None:
+            raise InputError(self._missing(path))
+        return found
+
+    def tensor(self, *path: str | int) -> InferenceTensor:
+        """The tensor at a path.
+
+        Raises:
+            InputError: no tensor is there.
+        """
+        found = self._find(path)
+        if not isinstance(found, InferenceTensor):
+            raise InputError(self._missing(path))
+        return found
+
+    def optional_tensor(self, *path: str | int) -> InferenceTensor | None:
+        """The tensor at a path, None if there is none."""
+        found = self._find(path)
+        return found if isinstance(found, InferenceTensor) else None
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the first level."""
+        return list(self._tree)
+
+    def flatten(self) -> dict[str, InferenceTensor]:
+        """All tensors by their path in this tree, in order."""
+        return dict(_leaves(self._tree, ""))
+
+    def transform(self, *functions: Transform) -> Theta:
+        """A tree of what functions make of each tensor, under the tensors' own names.
+
+        Args:
+            functions: applied one after the other, each to all that the one before made.
+        """
+        tensors: list[InferenceTensor] = list(self.flatten().values())
+        for function in functions:
+            made: list[InferenceTensor] = []
+            for tensor in tensors:
+                result = function(tensor)
+                if isinstance(result, InferenceTensor):
+                    made.append(result)
+                elif result is not None:
+                    made.extend(result)
+            tensors = made
+        return Theta(tensors)
+
+    def renamed(self) -> Theta:
+        """The same tree, with each tensor named by its path."""
+        return Theta(tensor.with_name(path) for path, tensor in self.flatten().items())
+
+    def __contains__(self, path: str) -> bool:
+        return self._find((path,)) is not None
+
+    def __len__(self) -> int:
+        return len(self.flatten())
+
+    def __repr__(self) -> str:
+        return f"Theta({len(self)} tensors: {', '.join(self.keys[:8])})"
+
+    def _find(self, path: tuple[str | int, ...]) -> InferenceTensor | Theta | None:
+        node: Any = self._tree
+        for level in ".".join(map(str, path)).split(".") if path else []:
+            if not isinstance(node, dict) or level not in node:
+                return None
+            node = node[level]
+        if not isinstance(node, dict):
+            return node  # type: ignore[no-any-return]
+        part = Theta([])
+        part._tree = node
+        return part
+
+    def _missing(self, path: tuple[str | int, ...]) -> str:
+        name = ".".join(map(str, path))
+        parent = self._find(tuple(name.split(".")[:-1]))
+        names = parent.keys if isinstance(parent, Theta) else self.keys
+        shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+        return f"no tensor is named '{name}'; there are: {shown or 'none'}"
+
+
+def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, InferenceTensor]]:
+    for name, child in tree.items():
+        if isinstance(child, dict):
+            yield from _leaves(child, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", child
+
+
+class Dataset:
+    """Properties and tensors of a model.
+
+    Args:
+        properties: hyper-parameters, of types that JSON has.
+        theta: the tensors.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], theta: Theta) -> None:
+        self.properties = dict(properties)
+        self.theta = theta
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        planar: bool = True,
+        on_tensor: Callable[[int, int, InferenceTensor], None] | None = None,
+    ) -> None:
+        """Write an archive, whole or not at all.
+
+        Args:
+            path: the ``.irpa`` file.
+            planar: write packed tensors as the planes of their layouts; sharktank opens only
+                those. Tensors of types that archives do not have are written so in any case.
+            on_tensor: called before a tensor is written with its number, from 0, the number of
+                tensors, and the tensor as it is written.
+
+        Raises:
+            InputError: names are not unique, properties are not JSON, or the file cannot be
+                written.
+        """
+        properties = _to_json({**self.properties, _VERSION: 1}, "the properties")
+        tensors = list(self.theta.flatten().values())
+        records: dict[str, Any] = {}
+        try:
+            with create_archive(path) as archive:
+                for number, tensor in enumerate(tensors):
+                    if tensor.name in records:
+                        raise InputError(f"two tensors are named '{tensor.name}'")
+                    if isinstance(tensor, QuantizedTensor) and (
+                        planar or tensor.TYPE_NAME not in TENSORS
+                    ):
+                        tensor = tensor.to_planar()
+                    if on_tensor is not None:
+                        on_tensor(number, len(tensors), tensor)
+                    for name, array in tensor.arrays.items():
+                        archive.add_tensor(name, array)
+                    records[tensor.name] = tensor.record
+                archive.add_blob(_PROPERTIES, properties)
+                archive.add_blob(_TENSORS, _to_json(records, "the records of the tensors"))
+        except OSError as error:
+            raise InputError(f"cannot write '{os.fspath(path)}': {error.strerror}") from None
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Dataset:
+        """Open an archive. Its arrays are views of the file, which stays mapped.
+
+        Raises:
+            InputError: it cannot be read, or is not valid.
+            UnsupportedError: it needs a newer version, or is spread over several files.
+        """
+        archive = Archive(path)
+        if _PROPERTIES not in archive and _TENSORS not in archive:
+            return Dataset({}, Theta(PrimitiveTensor(e.array(), n) for n, e in archive.items()))
+        for blob in (_PROPERTIES, _TENSORS):
+            if blob not in archive:
+                raise InputError(f"'{archive.path}' has no entry '{blob}'; it may be truncated")
+        properties = _blob(archive, _PROPERTIES)
+        version = properties.pop(_VERSION, 1)
+        if version != 1:
+            raise UnsupportedError(
+                f"'{archive.path}' is a data set of version {version!r}; only 1 can be read"
+            )
+        if _RANKS in archive:
+            raise UnsupportedError(
+                f"'{archive.path}' is one of several files of a sharded data set; save it whole"
+            )
+        tensors = [
+            _tensor(archive, name, record) for name, record in _blob(archive, _TENSORS).items()
+        ]
+        return Dataset(properties, Theta(tensors))
+
+    def __repr__(self) -> str:
+        return f"Dataset({len(self.properties)} properties, {self.theta!r})"
+
+
+def _blob(archive: Archive, name: str) -> dict[str, Any]:
+    where = f"entry '{name}' of '{archive.path}'"
+    value = parse_json(archive[name].content(), where)
+    if not isinstance(value, dict):
+        raise InputError(f"{where} is not a JSON object")
+    return value
+
+
+def _tensor(archive: Archive, name: str, record: Any) -> InferenceTensor:
+    raw = record.get("raw_tensors") if isinstance(record, dict) else None
+    if not isinstance(raw, dict) or not isinstance(record.get("type_name"), str):
+        raise InputError(f"the record of tensor '{name}' in '{archive.path}' has no type or arrays")
+    for key in raw.values():
+        if not isinstance(key, str) or key not in archive:
+            raise InputError(
+                f"tensor '{name}' in '{archive.path}' has the array {key!r}, which is not there"
+            )
+    arrays = {key: archive[key].array() for key in raw.values()}
+    try:
+        return tensor_from_record(name, record, arrays)
+    except SubquantError as error:  # also the usage error of a layout that nobody has
+        message = f"tensor '{name}' in '{archive.path}' is not valid: {error.message}"
+        raise (InputError if isinstance(error, UsageError) else type(error))(message) from None
+
+
+def _to_json(value: Any, what: str) -> bytes:
+    try:
+        return json.dumps(value, indent=2).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{what} cannot be written as JSON: {error}") from None
