@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["concatenate", "stack", "unpack_nibbles"]
+__all__ = ["concatenate", "lookup", "stack", "unpack_bits", "unpack_nibbles"]
 
 
 def concatenate(arrays: Sequence[Any], axis: int = -1) -> Any:
@@ -24,7 +24,18 @@ def stack(arrays: Sequence[Any], axis: int = -1) -> Any:
     return np.stack(list(arrays), axis=axis)
 
 
+def lookup(table: Any, indices: Any) -> Any:
+    """The entry of a table (an array of one axis, of constants) for each index."""
+    return np.take(table, indices)
+
+
+def unpack_bits(packed: Any, bits: int) -> Any:
+    """The values of 1, 2 or 4 bits in each byte of the last axis, the lowest first, as uint8."""
+    count = 8 // bits
+    values = stack([(packed >> (bits * place)) & (2**bits - 1) for place in range(count)])
+    return values.reshape((*packed.shape[:-1], count * packed.shape[-1]))
+
+
 def unpack_nibbles(packed: Any) -> Any:
     """Two 4-bit values for each byte of the last axis, the low one first, as uint8."""
-    pairs = stack([packed & 15, packed >> 4])
-    return pairs.reshape((*packed.shape[:-1], 2 * packed.shape[-1]))
+    return unpack_bits(packed, 4)

@@ -9,8 +9,18 @@ Source: "Direct quantization with sharktank".
 from __future__ import annotations
 
 from .base import LAYOUTS, QuantizedLayout, layout_class
+from .ggml import GgmlTensor
+from .lookup import LookupBlockScaledLayout
 from .quantizers import DynamicScaledQuantizer, StaticScaledQuantizer
 from .scaled import BlockAffineLayout, BlockScaledI4Layout, BlockScaledLayout, TensorScaledLayout
+from .super_blocks import (
+    SuperBlockLayout,
+    SuperBlockOffsetScaled_2_4_Layout,
+    SuperBlockOffsetScaled_4_6_Layout,
+    SuperBlockOffsetScaled_5_6_Layout,
+    SuperBlockScaled_3_6_Layout,
+    SuperBlockScaled_6_8_Layout,
+)
 from .tensors import (
     InferenceTensor,
     PlanarQuantizedTensor,
@@ -26,13 +36,21 @@ __all__ = [
     "BlockScaledI4Layout",
     "BlockScaledLayout",
     "DynamicScaledQuantizer",
+    "GgmlTensor",
     "InferenceTensor",
+    "LookupBlockScaledLayout",
     "PlanarQuantizedTensor",
     "PrimitiveTensor",
     "QuantizedLayout",
     "QuantizedTensor",
     "QuantizerTensor",
     "StaticScaledQuantizer",
+    "SuperBlockLayout",
+    "SuperBlockOffsetScaled_2_4_Layout",
+    "SuperBlockOffsetScaled_4_6_Layout",
+    "SuperBlockOffsetScaled_5_6_Layout",
+    "SuperBlockScaled_3_6_Layout",
+    "SuperBlockScaled_6_8_Layout",
     "TensorScaledLayout",
     "layout_class",
     "tensor_from_record",

@@ -1,0 +1,344 @@
+"""Read GGUF files: properties, and tensors whose bytes stay in the memory-mapped file.
+
+PyPI's ``gguf`` reads good files. This reader is for any file: each count and length is compared
+with what is left of the file before it is used, so a bad one costs nothing and ends in an error
+that says where. Beyond the format, a file has to keep to some bounds (`_LARGEST_HEADER` and below)
+that no model comes near; they keep memory and time in bounds whatever the file says.
+
+A file is, all little endian: ``GGUF``, version (u32), number of tensors and of properties (u64);
+the properties; name, extents, type and offset of each tensor; padding to ``general.alignment``;
+the data, where offsets start. A string is its length (u64) and UTF-8. Extents start with the axis
+that is contiguous, so the logical shape is them in reverse.
+
+Source: the GGUF specification of ggml.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import struct
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InputError, Place, UnsupportedError
+from ..layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES, GgmlTensor
+from ..layouts.tensors import InferenceTensor, PrimitiveTensor
+from ..quantization import Array
+
+__all__ = ["MAGIC", "read_gguf"]
+
+MAGIC = b"GGUF"
+"""What a GGUF file starts with."""
+
+_VERSIONS = (2, 3)
+_LARGEST_HEADER = 2**28  # bytes before the data
+_MOST_PROPERTIES = _MOST_TENSORS = 2**16
+_MOST_ELEMENTS = 2**22  # of all arrays among the properties
+_MOST_AXES = 4
+_LONGEST_NAME = 2**16 - 1
+_DEFAULT_ALIGNMENT = 32
+
+_SCALARS: dict[int, np.dtype[Any]] = {
+    0: np.dtype("u1"),
+    1: np.dtype("i1"),
+    2: np.dtype("<u2"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<u4"),
+    5: np.dtype("<i4"),
+    6: np.dtype("<f4"),
+    7: np.dtype("u1"),
+    10: np.dtype("<u8"),
+    11: np.dtype("<i8"),
+    12: np.dtype("<f8"),
+}
+_BOOL, _STRING, _ARRAY, _U32 = 7, 8, 9, 4
+
+_GGML_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
+    10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS",
+    17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S",
+    23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16",
+    34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
+}  # fmt: skip
+"""GGML's names of types by number."""
+
+
+def read_gguf(
+    path: str | os.PathLike[str],
+) -> tuple[dict[str, Any], dict[str, InferenceTensor]]:
+    """Read a GGUF file of version 2 or 3, little endian.
+
+    Args:
+        path: of the file. It must not change while the tensors are in use: they are views of it.
+
+    Returns:
+        The properties (numbers, truth values, strings, and lists of them), and the tensors by name:
+        `PrimitiveTensor`, or `GgmlTensor` for types with blocks.
+
+    Raises:
+        InputError: the file cannot be read, or is no valid GGUF file.
+        UnsupportedError: it is of another version or byte order, or has a tensor of a type that
+            there is no layout for.
+    """
+    file = os.fspath(path)
+    try:
+        status = os.stat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"cannot read '{file}': not a regular file")
+        if not status.st_size:
+            raise InputError("is empty, expected a GGUF file", Place(file))
+        with open(file, "rb") as stream:
+            data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:  # ValueError: no path at all, or empty by now
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read '{file}': {reason}") from None
+    return _Reader(data, file).read()
+
+
+class _Info(NamedTuple):
+    """What the header says of a tensor; offset and end in bytes from where the data starts."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    offset: int
+    end: int
+
+
+class _Reader:
+    """A place in the header of a file."""
+
+    def __init__(self, data: mmap.mmap, file: str) -> None:
+        self.data = data
+        self.file = file
+        self.offset = 0
+        self.elements = 0
+
+    def error(self, message: str) -> InputError:
+        """An error with the name of the file."""
+        return InputError(message, Place(self.file))
+
+    def read(self) -> tuple[dict[str, Any], dict[str, InferenceTensor]]:
+        """The whole file."""
+        tensors, properties = self.counts()
+        values = self.properties(properties)
+        infos: dict[str, _Info] = {}
+        for number in range(tensors):
+            info = self.tensor_info(number)
+            if info.name in infos:
+                raise self.error(f"two tensors are named {_shown(info.name)}")
+            infos[info.name] = info
+        alignment = values.get("general.alignment", _DEFAULT_ALIGNMENT)
+        start = -(-self.offset // alignment) * alignment
+        self.check_ranges(list(infos.values()), start, alignment)
+        return values, {name: self.tensor(info, start) for name, info in infos.items()}
+
+    # -- the header --------------------------------------------------------------------------------
+
+    def take(self, size: int, what: str) -> int:
+        """Advance over some bytes, and return where they start."""
+        start, end = self.offset, self.offset + size
+        if end > len(self.data):
+            raise self.error(
+                f"ends within {what}: {size} bytes from byte {start}, and the file has "
+                f"{len(self.data)}"
+            )
+        if end > _LARGEST_HEADER:
+            raise self.error(
+                f"has more than {_LARGEST_HEADER} bytes before the data: {what} ends at byte {end}"
+            )
+        self.offset = end
+        return start
+
+    def integer(self, code: str, what: str) -> int:
+        """One integer, of a type as in `struct`."""
+        start = self.take(struct.calcsize(code), what)
+        return int(struct.unpack_from(f"<{code}", self.data, start)[0])
+
+    def string(self, what: str) -> str:
+        """One string."""
+        size = self.integer("Q", f"the length of {what}")
+        start = self.take(size, what)
+        try:
+            return self.data[start : start + size].decode()
+        except UnicodeDecodeError as error:
+            raise self.error(
+                f"{what} is not UTF-8: byte {start + error.start} is "
+                f"0x{self.data[start + error.start]:02x}"
+            ) from None
+
+    def name(self, what: str) -> str:
+        """A string that names something."""
+        start, name = self.offset, self.string(what)
+        if not 1 <= self.offset - start - 8 <= _LONGEST_NAME:
+            raise self.error(
+                f"{what} at byte {start} has {self.offset - start - 8} bytes, expected 1 to "
+                f"{_LONGEST_NAME}"
+            )
+        return name
+
+    def count(self, what: str, least: int, most: int) -> int:
+        """A number of things of a least size each, which have to fit into the rest of the file."""
+        number = self.integer("Q", f"the number of {what}")
+        room = (len(self.data) - self.offset) // least
+        if number > room:
+            raise self.error(
+                f"is said to have {number} {what}, and there is room for at most {room} after "
+                f"byte {self.offset}"
+            )
+        if number > most:
+            raise self.error(f"has {number} {what}, expected at most {most}")
+        return number
+
+    def counts(self) -> tuple[int, int]:
+        """Magic, version, and the numbers of tensors and properties."""
+        magic = self.data[: len(MAGIC)]
+        if magic != MAGIC:
+            raise self.error(f"is no GGUF file: starts with {magic!r}, expected {MAGIC!r}")
+        self.offset = len(MAGIC)
+        version = self.integer("I", "the version")
+        if version not in _VERSIONS:
+            swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+            order = " in big-endian order" if swapped in _VERSIONS else ""
+            raise UnsupportedError(
+                f"is of GGUF's version {swapped if order else version}{order}, expected 2 or 3 in "
+                f"little-endian order; convert it again with a newer converter",
+                Place(self.file),
+            )
+        tensors = self.count("tensors", 8 + 1 + 4 + 4 + 8, _MOST_TENSORS)
+        properties = self.count("properties", 8 + 1 + 4 + 1, _MOST_PROPERTIES)
+        return tensors, properties
+
+    def properties(self, count: int) -> dict[str, Any]:
+        """The properties by key."""
+        values: dict[str, Any] = {}
+        for number in range(count):
+            key = self.name(f"the key of property {number}")
+            if key in values:
+                raise self.error(f"two properties are named {_shown(key)}")
+            what = f"property {_shown(key)}"
+            kind = self.integer("I", f"the type of {what}")
+            if key == "general.alignment" and kind != _U32:
+                raise self.error(f"{what} is of the type {kind}, expected {_U32} (u32)")
+            values[key] = self.value(kind, what)
+        alignment = values.get("general.alignment", _DEFAULT_ALIGNMENT)
+        if alignment == 0 or alignment & (alignment - 1):
+            raise self.error(
+                f"property 'general.alignment' is {alignment}, expected a power of two"
+            )
+        return values
+
+    def value(self, kind: int, what: str) -> Any:
+        """A value of a type."""
+        if kind == _STRING:
+            return self.string(what)
+        if kind == _ARRAY:
+            return self.array(what)
+        if kind not in _SCALARS:
+            raise self.error(f"{what} is of the type {kind}, expected 0 to 12")
+        return self.scalars(kind, 1, what)[0]
+
+    def array(self, what: str) -> list[Any]:
+        """An array, as a list."""
+        kind = self.integer("I", f"the type of the elements of {what}")
+        if kind == _ARRAY:
+            raise UnsupportedError(
+                f"{what} is an array of arrays; expected numbers, truth values or strings",
+                Place(self.file),
+            )
+        if kind not in _SCALARS and kind != _STRING:
+            raise self.error(f"{what} has elements of the type {kind}, expected 0 to 12")
+        least = 8 if kind == _STRING else _SCALARS[kind].itemsize
+        count = self.count(f"elements in {what}", least, _MOST_ELEMENTS - self.elements)
+        self.elements += count
+        if kind == _STRING:
+            return [self.string(what) for _ in range(count)]
+        return self.scalars(kind, count, what)
+
+    def scalars(self, kind: int, count: int, what: str) -> list[Any]:
+        """Some numbers or truth values."""
+        dtype = _SCALARS[kind]
+        start = self.take(count * dtype.itemsize, what)
+        values = np.frombuffer(self.data, dtype, count, start)
+        if kind != _BOOL:
+            return list(values.tolist())
+        if (values > 1).any():
+            raise self.error(f"{what} has a truth value of {values.max()}, expected 0 or 1")
+        return list(values.astype(np.bool_).tolist())
+
+    def tensor_info(self, number: int) -> _Info:
+        """What is said of a tensor."""
+        name = self.name(f"the name of tensor {number}")
+        what = f"tensor {_shown(name)}"
+        axes = self.integer("I", f"the number of axes of {what}")
+        if axes > _MOST_AXES:
+            raise self.error(f"{what} has {axes} axes, expected at most {_MOST_AXES}")
+        shape = tuple(self.integer("Q", f"the extents of {what}") for _ in range(axes))[::-1]
+        code = self.integer("I", f"the type of {what}")
+        offset = self.integer("Q", f"the offset of {what}")
+        kind = _GGML_TYPES.get(code, str(code))
+        if kind not in PRIMITIVE_TYPES and kind not in BLOCK_TYPES:
+            raise UnsupportedError(
+                f"{what} is of the GGML type {kind}, which has no layout; expected one of: "
+                f"{', '.join((*PRIMITIVE_TYPES, *BLOCK_TYPES))}",
+                Place(self.file),
+            )
+        if 0 in shape:
+            raise self.error(f"{what} has the shape {list(shape)}, expected no extent of 0")
+        elements = 1
+        for extent in shape:
+            elements *= extent
+        if kind in PRIMITIVE_TYPES:
+            size = elements * PRIMITIVE_TYPES[kind].itemsize
+            return _Info(name, shape, kind, offset, offset + size)
+        block = BLOCK_TYPES[kind]
+        if not shape or shape[-1] % block.size:
+            raise self.error(
+                f"{what} of the GGML type {kind} has the shape {list(shape)}, expected a last axis "
+                f"that is a multiple of {block.size}"
+            )
+        size = elements // block.size * block.block.itemsize
+        return _Info(name, shape, kind, offset, offset + size)
+
+    # -- the data ----------------------------------------------------------------------------------
+
+    def check_ranges(self, infos: list[_Info], start: int, alignment: int) -> None:
+        """Check that tensors lie in the file, aligned, and apart from each other."""
+        room = max(0, len(self.data) - start)
+        for info in infos:
+            if info.offset % alignment:
+                raise self.error(
+                    f"tensor {_shown(info.name)} is at the offset {info.offset}, expected a "
+                    f"multiple of the alignment {alignment}"
+                )
+            if info.end > room:
+                raise self.error(
+                    f"tensor {_shown(info.name)} of {list(info.shape)} {info.kind} ends "
+                    f"{info.end} bytes into the data, which has {room}; the file is incomplete or "
+                    f"damaged"
+                )
+        ordered = sorted(infos, key=lambda info: info.offset)
+        for first, second in pairwise(ordered):
+            if first.end > second.offset:
+                raise self.error(
+                    f"tensors {_shown(first.name)} and {_shown(second.name)} overlap: bytes "
+                    f"{first.offset} to {first.end} and {second.offset} to {second.end} of the data"
+                )
+
+    def tensor(self, info: _Info, start: int) -> InferenceTensor:
+        """The tensor of a checked range."""
+        size = info.end - info.offset
+        raw: Array = np.frombuffer(self.data, np.uint8, size, start + info.offset)
+        if info.kind in PRIMITIVE_TYPES:
+            array = raw.view(PRIMITIVE_TYPES[info.kind]).reshape(info.shape)
+            return PrimitiveTensor(array, info.name)
+        return GgmlTensor(raw, info.kind, info.shape, info.name)
+
+
+def _shown(name: str) -> str:
+    """A name in quotes, of a length that fits into a message."""
+    return repr(name) if len(name) <= 80 else f"{name[:80]!r}..."

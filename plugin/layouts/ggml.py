@@ -1,0 +1,354 @@
+"""GGML's types: blocks as they lie in GGUF files, and their layouts.
+
+A block is a C structure, written here as a NumPy structure in the order of its fields. A tensor
+keeps the bytes of its blocks (of a memory-mapped file, usually); `GgmlTensor.unpack` sorts them
+into the planes of a layout, some blocks at a time.
+
+In GGML a run of bytes holds the low bits of as many elements, then the next bits of the elements
+after them, and so on; planes have the elements in order. `_elements` does that.
+
+Source: ggml's block formats, as PyPI's ``gguf`` reads them; dequantization equals ``gguf``'s in
+every bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ..errors import InputError
+from ..quantization import Array
+from .base import QuantizedLayout
+from .lookup import LookupBlockScaledLayout
+from .scaled import BlockScaledI4Layout, BlockScaledLayout
+from .super_blocks import (
+    SuperBlockOffsetScaled_2_4_Layout,
+    SuperBlockOffsetScaled_4_6_Layout,
+    SuperBlockOffsetScaled_5_6_Layout,
+    SuperBlockScaled_3_6_Layout,
+    SuperBlockScaled_6_8_Layout,
+    pack_bits,
+)
+from .tensors import InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
+
+__all__ = ["BLOCK_TYPES", "PRIMITIVE_TYPES", "GgmlBlockType", "GgmlTensor"]
+
+_ELEMENTS_AT_A_TIME = 2**20
+"""How many elements are unpacked at once: a few megabytes of temporary arrays."""
+
+_IQ4_NL = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+
+PRIMITIVE_TYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F64": np.dtype("<f8"),
+    "I8": np.dtype("i1"),
+    "I16": np.dtype("<i2"),
+    "I32": np.dtype("<i4"),
+    "I64": np.dtype("<i8"),
+}
+"""The types without blocks, by GGML's name."""
+
+
+@dataclass(frozen=True)
+class GgmlBlockType:
+    """A type with blocks.
+
+    Attributes:
+        size: elements of a block.
+        block: its fields, as they lie in memory.
+        layout: the class of the layout.
+        planes: the planes (without the axes before the blocks) of some blocks.
+        metadata: of the layout.
+        in_place: whether the planes are views of the blocks.
+    """
+
+    size: int
+    block: np.dtype[Any]
+    layout: type[QuantizedLayout]
+    planes: Callable[[Array], dict[str, Array]]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    in_place: bool = False
+
+    def unpack(self, blocks: Array) -> dict[str, Array]:
+        """The planes of blocks ``[n]``, with the blocks as first axis."""
+        if self.in_place:
+            return self.planes(blocks)
+        step = max(1, _ELEMENTS_AT_A_TIME // self.size)
+        planes = {
+            name: np.empty((len(blocks), *part.shape[1:]), part.dtype)
+            for name, part in self.planes(blocks[:0]).items()
+        }
+        for start in range(0, len(blocks), step):
+            for name, part in self.planes(blocks[start : start + step]).items():
+                planes[name][start : start + step] = part
+        return planes
+
+
+class GgmlTensor(QuantizedTensor):
+    """A tensor in GGML's blocks.
+
+    Archives hold its planar form.
+
+    Args:
+        raw: the bytes of its blocks, in order.
+        ggml_type: a name of `BLOCK_TYPES`.
+        shape: logical, the last axis a multiple of the block's size.
+        name: of the tensor.
+
+    Raises:
+        InputError: the type is unknown, or bytes, shape and type do not fit.
+    """
+
+    def __init__(self, raw: Array, ggml_type: str, shape: tuple[int, ...], name: str = "") -> None:
+        super().__init__(name, shape)
+        if ggml_type not in BLOCK_TYPES:
+            raise InputError(
+                f"tensor '{name}' is of the GGML type {ggml_type}; expected one of: "
+                f"{', '.join(BLOCK_TYPES)}"
+            )
+        self.raw = raw
+        self.ggml_type = ggml_type
+        kind = BLOCK_TYPES[ggml_type]
+        if not self.shape or self.shape[-1] % kind.size:
+            raise InputError(
+                f"tensor '{name}' of the GGML type {ggml_type} has the shape {self.shape}, "
+                f"expected a last axis that is a multiple of {kind.size}"
+            )
+        expected = self._blocks(self.shape) * kind.block.itemsize
+        if raw.dtype != np.uint8 or raw.shape != (expected,):
+            raise InputError(
+                f"tensor '{name}' of the GGML type {ggml_type} and the shape {self.shape} has "
+                f"{raw.dtype.name}{list(raw.shape)} as its blocks, expected {expected} bytes"
+            )
+
+    def _blocks(self, shape: tuple[int, ...]) -> int:
+        return int(np.prod(shape, dtype=object)) // BLOCK_TYPES[self.ggml_type].size
+
+    @property
+    def kind(self) -> GgmlBlockType:
+        """What is known of the type."""
+        return BLOCK_TYPES[self.ggml_type]
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Of its blocks."""
+        return int(self.raw.nbytes)
+
+    def unpack(self) -> QuantizedLayout:
+        """The layout, of planes that are made at each call."""
+        kind = self.kind
+        grid = (*self.shape[:-1], self.shape[-1] // kind.size)
+        planes = kind.unpack(self.raw.view(kind.block))
+        planes = {name: plane.reshape((*grid, *plane.shape[1:])) for name, plane in planes.items()}
+        return kind.layout(self.shape, planes, kind.metadata)
+
+    def rows(self, start: int, stop: int) -> GgmlTensor:
+        """Some of the first axis, of a tensor with two axes or more; nothing is copied."""
+        if len(self.shape) < 2:
+            raise InputError(f"tensor '{self.name}' of shape {self.shape} has no rows")
+        start, stop, _ = slice(start, stop).indices(self.shape[0])
+        shape = (max(0, stop - start), *self.shape[1:])
+        row = self._blocks((1, *self.shape[1:])) * self.kind.block.itemsize
+        return GgmlTensor(self.raw[start * row : max(start, stop) * row], self.ggml_type, shape,
+                          self.name)  # fmt: skip
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The planes, as of `to_planar`."""
+        return self.to_planar().arrays
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The record of the planar form."""
+        return self.to_planar().record
+
+    @classmethod
+    def from_record(
+        cls, name: str, record: Mapping[str, Any], arrays: Mapping[str, Array]
+    ) -> InferenceTensor:
+        """Make the planar form."""
+        return PlanarQuantizedTensor.from_record(name, record, arrays)
+
+    def with_name(self, name: str) -> GgmlTensor:
+        """The same blocks under another name."""
+        return GgmlTensor(self.raw, self.ggml_type, self.shape, name)
+
+
+def _elements(packed: Array, bits: int, run: int) -> Array:
+    """The values of 1, 2 or 4 bits in ``[n, bytes]``, in the order of the elements."""
+    count, size = packed.shape
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    values = (packed.reshape((count, size // run, 1, run)) >> shifts) & np.uint8(2**bits - 1)
+    return values.reshape((count, size * 8 // bits))
+
+
+def _column(values: Array) -> Array:
+    return values.reshape((len(values), 1))
+
+
+def _sub_blocks(values: Array, count: int) -> Array:
+    return values.reshape((len(values), count, values.shape[1] // count))
+
+
+def _q4_0(blocks: Array) -> dict[str, Array]:
+    # d * (q - 8): q - 8 in two's complement is q with its highest bit turned.
+    qs = pack_bits(_elements(blocks["qs"], 4, 16) ^ 8, 4)
+    return {"d": _column(blocks["d"]), "qs": qs}
+
+
+def _q4_1(blocks: Array) -> dict[str, Array]:
+    qs = pack_bits(_elements(blocks["qs"], 4, 16), 4)
+    return {"d": _column(blocks["d"]), "m": _column(blocks["m"]), "qs": qs}
+
+
+def _five_bits(blocks: Array) -> Array:
+    qs: Array = _elements(blocks["qs"], 4, 16) | (_elements(blocks["qh"], 1, 1) << np.uint8(4))
+    return qs
+
+
+def _q5_0(blocks: Array) -> dict[str, Array]:
+    return {"d": _column(blocks["d"]), "qs": _five_bits(blocks).astype(np.int8) - np.int8(16)}
+
+
+def _q5_1(blocks: Array) -> dict[str, Array]:
+    return {"d": _column(blocks["d"]), "m": _column(blocks["m"]), "qs": _five_bits(blocks)}
+
+
+def _q8_0(blocks: Array) -> dict[str, Array]:
+    return {"d": blocks["d"][:, None], "qs": blocks["qs"]}
+
+
+def _iq4_nl(blocks: Array) -> dict[str, Array]:
+    return {"d": _column(blocks["d"]), "qs": pack_bits(_elements(blocks["qs"], 4, 16), 4)}
+
+
+def _q2_k(blocks: Array) -> dict[str, Array]:
+    return SuperBlockOffsetScaled_2_4_Layout.pack(
+        _column(blocks["d"]),
+        blocks["scales"] & 15,
+        _sub_blocks(_elements(blocks["qs"], 2, 32), 16),
+        _column(blocks["dmin"]),
+        blocks["scales"] >> 4,
+    )
+
+
+def _q3_k(blocks: Array) -> dict[str, Array]:
+    # 16 scales of 6 bits: 8 bytes with the low 4 bits of two each, 4 with the high 2 of four.
+    low, high = blocks["scales"][:, :8], blocks["scales"][:, 8:]
+    scales = _elements(low, 4, 8) | (_elements(high, 2, 4) << np.uint8(4))
+    qs = _elements(blocks["qs"], 2, 32) | (_elements(blocks["hmask"], 1, 32) << np.uint8(2))
+    return SuperBlockScaled_3_6_Layout.pack(
+        _column(blocks["d"]),
+        scales.astype(np.int8) - np.int8(32),
+        _sub_blocks(qs.astype(np.int8) - np.int8(4), 16),
+    )
+
+
+def _scales_and_minimums(packed: Array) -> tuple[Array, Array]:
+    """The 8 scales and 8 minimums of 6 bits in the 12 bytes of Q4_K and Q5_K.
+
+    Bytes 0 to 3 and 4 to 7 hold scales and minimums of the sub-blocks 0 to 3 in their low 6 bits.
+    Of the sub-blocks 4 to 7, bytes 8 to 11 hold the low 4 bits, a scale below a minimum, and the
+    high 2 bits are above those of the scale and the minimum four before.
+    """
+    scales, minimums, low = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    return (
+        np.concatenate([scales & 63, (low & 15) | ((scales >> 6) << np.uint8(4))], axis=1),
+        np.concatenate([minimums & 63, (low >> 4) | ((minimums >> 6) << np.uint8(4))], axis=1),
+    )
+
+
+def _q4_k(blocks: Array) -> dict[str, Array]:
+    scales, minimums = _scales_and_minimums(blocks["scales"])
+    return SuperBlockOffsetScaled_4_6_Layout.pack(
+        _column(blocks["d"]),
+        scales,
+        _sub_blocks(_elements(blocks["qs"], 4, 32), 8),
+        _column(blocks["dmin"]),
+        minimums,
+    )
+
+
+def _q5_k(blocks: Array) -> dict[str, Array]:
+    scales, minimums = _scales_and_minimums(blocks["scales"])
+    qs = _elements(blocks["qs"], 4, 32) | (_elements(blocks["qh"], 1, 32) << np.uint8(4))
+    return SuperBlockOffsetScaled_5_6_Layout.pack(
+        _column(blocks["d"]),
+        scales,
+        _sub_blocks(qs, 8),
+        _column(blocks["dmin"]),
+        minimums,
+    )
+
+
+def _q6_k(blocks: Array) -> dict[str, Array]:
+    qs = _elements(blocks["ql"], 4, 64) | (_elements(blocks["qh"], 2, 32) << np.uint8(4))
+    return SuperBlockScaled_6_8_Layout.pack(
+        _column(blocks["d"]), blocks["scales"], _sub_blocks(qs.astype(np.int8) - np.int8(32), 16)
+    )
+
+
+def _fields(*fields: tuple[str, str, int]) -> np.dtype[Any]:
+    """A structure of fields: name, type, and count (0 for one alone)."""
+    return np.dtype([(name, kind, (n,)) if n else (name, kind) for name, kind, n in fields])
+
+
+_D, _M, _DMIN = ("d", "<f2", 0), ("m", "<f2", 0), ("dmin", "<f2", 0)
+
+BLOCK_TYPES: dict[str, GgmlBlockType] = {
+    "Q4_0": GgmlBlockType(
+        32, _fields(_D, ("qs", "u1", 16)), BlockScaledI4Layout, _q4_0, {"signed": True}
+    ),
+    "Q4_1": GgmlBlockType(
+        32, _fields(_D, _M, ("qs", "u1", 16)), BlockScaledI4Layout, _q4_1, {"signed": False}
+    ),
+    "Q5_0": GgmlBlockType(
+        32, _fields(_D, ("qh", "u1", 4), ("qs", "u1", 16)), BlockScaledLayout, _q5_0
+    ),
+    "Q5_1": GgmlBlockType(
+        32, _fields(_D, _M, ("qh", "u1", 4), ("qs", "u1", 16)), BlockScaledLayout, _q5_1
+    ),
+    "Q8_0": GgmlBlockType(
+        32, _fields(_D, ("qs", "i1", 32)), BlockScaledLayout, _q8_0, in_place=True
+    ),
+    "Q2_K": GgmlBlockType(
+        256,
+        _fields(("scales", "u1", 16), ("qs", "u1", 64), _D, _DMIN),
+        SuperBlockOffsetScaled_2_4_Layout,
+        _q2_k,
+    ),
+    "Q3_K": GgmlBlockType(
+        256,
+        _fields(("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), _D),
+        SuperBlockScaled_3_6_Layout,
+        _q3_k,
+    ),
+    "Q4_K": GgmlBlockType(
+        256,
+        _fields(_D, _DMIN, ("scales", "u1", 12), ("qs", "u1", 128)),
+        SuperBlockOffsetScaled_4_6_Layout,
+        _q4_k,
+    ),
+    "Q5_K": GgmlBlockType(
+        256,
+        _fields(_D, _DMIN, ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)),
+        SuperBlockOffsetScaled_5_6_Layout,
+        _q5_k,
+    ),
+    "Q6_K": GgmlBlockType(
+        256,
+        _fields(("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), _D),
+        SuperBlockScaled_6_8_Layout,
+        _q6_k,
+    ),
+    "IQ4_NL": GgmlBlockType(
+        32, _fields(_D, ("qs", "u1", 16)), LookupBlockScaledLayout, _iq4_nl, {"table": _IQ4_NL}
+    ),
+}
+"""The types with blocks, by GGML's name."""

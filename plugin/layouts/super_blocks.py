@@ -1,0 +1,260 @@
+"""Layouts with two levels of scales: GGML's K-quants as planes.
+
+A super-block holds sub-blocks. It has one scale ``d`` (and one ``dmin``) in floating point; each
+sub-block has a small integer that multiplies it, and the elements are small integers in turn:
+
+    (d * scale) * q                         without minimums
+    (d * scale) * q - (dmin * minimum)      with minimums
+
+Each product and difference is rounded to float32, in this order. Both parentheses are per
+sub-block, so a contraction can take them out of its inner sum.
+
+Names are ``SuperBlock[Offset]Scaled_<bits of q>_<bits of scales>_Layout``. The planes of
+`SuperBlockOffsetScaled_4_6_Layout` are those that sharktank writes; the others continue them.
+Integers of 1, 2 or 4 bits lie in the bytes of one plane, the first in the lowest bits; integers of
+3, 5 or 6 bits are split over a plane ``..._low`` and a plane ``..._high``.
+
+Source: "Direct quantization with sharktank", ``SuperBlockOffsetScaled_4_6_Layout``; ggml's block
+formats, as PyPI's ``gguf`` reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from ..quantization import Array
+from ..tracing import unpack_bits
+from .base import Planes, QuantizedLayout
+
+__all__ = [
+    "PackedIntegers",
+    "SuperBlockLayout",
+    "SuperBlockOffsetScaled_2_4_Layout",
+    "SuperBlockOffsetScaled_4_6_Layout",
+    "SuperBlockOffsetScaled_5_6_Layout",
+    "SuperBlockScaled_3_6_Layout",
+    "SuperBlockScaled_6_8_Layout",
+    "pack_bits",
+]
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def pack_bits(values: Array, bits: int) -> Array:
+    """Pack values of 1, 2 or 4 bits into the bytes of the last axis: undo `unpack_bits`."""
+    count = 8 // bits
+    groups = values.astype(np.uint8).reshape((*values.shape[:-1], values.shape[-1] // count, count))
+    packed = np.zeros(groups.shape[:-1], np.uint8)
+    for place in range(count):
+        packed |= groups[..., place] << np.uint8(bits * place)
+    return packed
+
+
+@dataclass(frozen=True)
+class PackedIntegers:
+    """How integers of few bits lie in planes.
+
+    Attributes:
+        name: of the plane, or what ``_low`` and ``_high`` are appended to if there are two.
+        low: bits in the first plane; 8 for a plane of int8 that is not packed.
+        high: bits in the second plane; 0 if there is none.
+        zero: subtracted from the packed value, which makes it signed.
+    """
+
+    name: str
+    low: int
+    high: int = 0
+    zero: int = 0
+
+    @property
+    def bits(self) -> dict[str, int]:
+        """Bits of an integer by name of the plane."""
+        if not self.high:
+            return {self.name: self.low}
+        return {f"{self.name}_low": self.low, f"{self.name}_high": self.high}
+
+    def unpack(self, planes: Planes) -> Any:
+        """The integers, int8 if they are signed, else uint8."""
+        low, *high = (planes[name] for name in self.bits)
+        if self.low == 8:
+            return low
+        values = unpack_bits(low, self.low)
+        if high:
+            values = values | (unpack_bits(high[0], self.high) << self.low)
+        return values.astype(np.int8) - self.zero if self.zero else values
+
+    def pack(self, values: Array) -> dict[str, Array]:
+        """The planes of integers; undo `unpack`."""
+        if self.low == 8:
+            return {self.name: values.astype(np.int8)}
+        raw = (values.astype(np.int8) + np.int8(self.zero)).astype(np.uint8)
+        parts = (raw & (2**self.low - 1), raw >> self.low)
+        return {
+            name: pack_bits(part, bits)
+            for (name, bits), part in zip(self.bits.items(), parts, strict=False)
+        }
+
+
+class SuperBlockLayout(QuantizedLayout):
+    """What the layouts with super-blocks share; each says how its integers lie in planes."""
+
+    QS: ClassVar[PackedIntegers]
+    SCALES: ClassVar[PackedIntegers]
+    MINIMUMS: ClassVar[PackedIntegers | None] = None
+
+    @classmethod
+    def pack(
+        cls, d: Array, scales: Array, qs: Array, dmin: Array | None = None,
+        minimums: Array | None = None,
+    ) -> dict[str, Array]:  # fmt: skip
+        """The planes of scales and integers.
+
+        Args:
+            d: scales of super-blocks ``[..., SUP, 1]``.
+            scales: integer scales of sub-blocks ``[..., SUP, SUB]``.
+            qs: integers ``[..., SUP, SUB, B]``.
+            dmin: as ``d``, for the minimums.
+            minimums: as ``scales``.
+        """
+        planes = {"d": d, **cls.SCALES.pack(scales), **cls.QS.pack(qs)}
+        if cls.MINIMUMS is not None and dmin is not None and minimums is not None:
+            planes |= {"dmin": dmin, **cls.MINIMUMS.pack(minimums)}
+        return planes
+
+    @property
+    def sub_blocks(self) -> int:
+        """The number of sub-blocks in a super-block."""
+        return int(self._first().shape[-2])
+
+    @property
+    def block_size(self) -> int:
+        """The number of elements in a sub-block."""
+        return int(self._first().shape[-1]) * 8 // self.QS.low
+
+    def _first(self) -> Any:
+        return self.planes[next(iter(self.QS.bits))]
+
+    def check(self) -> None:
+        """Check the super-blocks of the last axis."""
+        if self._first().ndim < 3 or not self.shape:
+            raise InputError(f"the elements of {self.name} have no super-blocks and sub-blocks")
+        sub, size = self.sub_blocks, self.block_size
+        if not sub * size or self.shape[-1] % (sub * size):
+            raise InputError(
+                f"{self.name} of shape {self.shape} has a last axis that is no multiple of "
+                f"{sub} sub-blocks of {size}"
+            )
+        grid = (*self.shape[:-1], self.shape[-1] // (sub * size))
+        for name in ("d", "dmin"):
+            self.expect(name, (*grid, 1), *_FLOATS)
+        for field in (self.SCALES, self.MINIMUMS):
+            for name, bits in field.bits.items() if field else ():
+                self.expect(name, (*grid, sub * bits // 8), "int8" if bits == 8 else "uint8")
+        for name, bits in self.QS.bits.items():
+            self.expect(name, (*grid, sub, size * bits // 8), "uint8")
+
+    def values(self) -> Any:
+        """The integers ``[..., SUP, SUB, B]``, int8 or uint8."""
+        return self.QS.unpack(self.planes)
+
+    def sub_block_scales(self) -> Any:
+        """What multiplies the integers, ``[..., SUP, SUB, 1]``, in the type of the arithmetic."""
+        return self._spread("d", self.SCALES)
+
+    def sub_block_minimums(self) -> Any:
+        """What is subtracted from the products, as `sub_block_scales`; None for nothing."""
+        return None if self.MINIMUMS is None else self._spread("dmin", self.MINIMUMS)
+
+    def _spread(self, plane: str, field: PackedIntegers) -> Any:
+        compute = self.compute_dtype()
+        product = self.planes[plane].astype(compute) * field.unpack(self.planes).astype(compute)
+        return product.reshape((*product.shape, 1))
+
+    def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """The values ``[..., SUP, SUB, B]``."""
+        values = self.sub_block_scales() * self.values().astype(self.compute_dtype())
+        minimums = self.sub_block_minimums()
+        if minimums is not None:
+            values = values - minimums
+        return values.astype(dtype)
+
+
+class SuperBlockOffsetScaled_4_6_Layout(SuperBlockLayout):  # noqa: N801 (the name in archives)
+    """``d * scale * q - dmin * minimum``: GGML's Q4_K with 8 sub-blocks of 32.
+
+    Planes, for a tensor of shape ``[..., K]`` and ``SUP * SUB * B = K``:
+        d, dmin: ``[..., SUP, 1]``.
+        sb_scales_low, sb_mins_low: low 4 bits, ``[..., SUP, SUB / 2]`` (uint8).
+        sb_scales_high, sb_mins_high: high 2 bits, ``[..., SUP, SUB / 4]`` (uint8).
+        qs: 4 bits, ``[..., SUP, SUB, B / 2]`` (uint8).
+    """
+
+    SCALES: ClassVar = PackedIntegers("sb_scales", 4, 2)
+    MINIMUMS: ClassVar = PackedIntegers("sb_mins", 4, 2)
+    QS: ClassVar = PackedIntegers("qs", 4)
+    PLANES: ClassVar = ("d", "dmin", *SCALES.bits, *MINIMUMS.bits, *QS.bits)
+
+
+class SuperBlockOffsetScaled_5_6_Layout(SuperBlockLayout):  # noqa: N801 (the name in archives)
+    """``d * scale * q - dmin * minimum``: GGML's Q5_K with 8 sub-blocks of 32.
+
+    Planes: as `SuperBlockOffsetScaled_4_6_Layout`, but in place of ``qs``
+        qs_low: low 4 bits, ``[..., SUP, SUB, B / 2]`` (uint8).
+        qs_high: the high bit, ``[..., SUP, SUB, B / 8]`` (uint8).
+    """
+
+    SCALES: ClassVar = PackedIntegers("sb_scales", 4, 2)
+    MINIMUMS: ClassVar = PackedIntegers("sb_mins", 4, 2)
+    QS: ClassVar = PackedIntegers("qs", 4, 1)
+    PLANES: ClassVar = ("d", "dmin", *SCALES.bits, *MINIMUMS.bits, *QS.bits)
+
+
+class SuperBlockOffsetScaled_2_4_Layout(SuperBlockLayout):  # noqa: N801 (the name in archives)
+    """``d * scale * q - dmin * minimum``: GGML's Q2_K with 16 sub-blocks of 16.
+
+    Planes, for a tensor of shape ``[..., K]`` and ``SUP * SUB * B = K``:
+        d, dmin: ``[..., SUP, 1]``.
+        sb_scales, sb_mins: 4 bits, ``[..., SUP, SUB / 2]`` (uint8).
+        qs: 2 bits, ``[..., SUP, SUB, B / 4]`` (uint8).
+    """
+
+    SCALES: ClassVar = PackedIntegers("sb_scales", 4)
+    MINIMUMS: ClassVar = PackedIntegers("sb_mins", 4)
+    QS: ClassVar = PackedIntegers("qs", 2)
+    PLANES: ClassVar = ("d", "dmin", *SCALES.bits, *MINIMUMS.bits, *QS.bits)
+
+
+class SuperBlockScaled_3_6_Layout(SuperBlockLayout):  # noqa: N801 (the name in archives)
+    """``d * (scale - 32) * (q - 4)``: GGML's Q3_K with 16 sub-blocks of 16.
+
+    Planes, for a tensor of shape ``[..., K]`` and ``SUP * SUB * B = K``:
+        d: ``[..., SUP, 1]``.
+        sb_scales_low, sb_scales_high: low 4 and high 2 bits, ``[..., SUP, SUB / 2]`` and
+            ``[..., SUP, SUB / 4]`` (uint8).
+        qs_low, qs_high: low 2 bits and the high bit, ``[..., SUP, SUB, B / 4]`` and
+            ``[..., SUP, SUB, B / 8]`` (uint8).
+    """
+
+    SCALES: ClassVar = PackedIntegers("sb_scales", 4, 2, zero=32)
+    QS: ClassVar = PackedIntegers("qs", 2, 1, zero=4)
+    PLANES: ClassVar = ("d", *SCALES.bits, *QS.bits)
+
+
+class SuperBlockScaled_6_8_Layout(SuperBlockLayout):  # noqa: N801 (the name in archives)
+    """``d * scale * (q - 32)``: GGML's Q6_K with 16 sub-blocks of 16.
+
+    Planes, for a tensor of shape ``[..., K]`` and ``SUP * SUB * B = K``:
+        d: ``[..., SUP, 1]``.
+        sb_scales: ``[..., SUP, SUB]`` (int8).
+        qs_low, qs_high: low 4 and high 2 bits, ``[..., SUP, SUB, B / 2]`` and
+            ``[..., SUP, SUB, B / 4]`` (uint8).
+    """
+
+    SCALES: ClassVar = PackedIntegers("sb_scales", 8)
+    QS: ClassVar = PackedIntegers("qs", 4, 2, zero=32)
+    PLANES: ClassVar = ("d", *SCALES.bits, *QS.bits)
