@@ -1,0 +1,114 @@
+"""JSON files that come with models, read strictly and within bounds.
+
+Python's reader takes the last of two equal keys, NaN and Infinity, and integers of any length;
+which of two equal keys counts differs from reader to reader, so two tools would see two models in
+one file. Here all of these are errors. The size of the file, and before anything is parsed the
+number of values in it, are bounded, because an empty list takes 2 bytes of text and 64 of memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, Place
+
+__all__ = ["MAX_BYTES", "MAX_VALUES", "load_json", "regular_file_size", "shown"]
+
+MAX_BYTES = 100_000_000
+MAX_VALUES = 8_000_000
+_MAX_DIGITS = 20
+
+
+def regular_file_size(path: str | os.PathLike[str]) -> int:
+    """Check that a path is a file with contents (no folder, pipe or device), and return its size.
+
+    Raises:
+        InputError: it is not, or cannot be read.
+    """
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read '{path}': {_reason(error)}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"cannot read '{path}': not a regular file")
+    return status.st_size
+
+
+def load_json(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Args:
+        path: of the file.
+        what: the file is, for errors: "the model's configuration".
+
+    Raises:
+        InputError: it cannot be read, is too large, is not UTF-8, is not JSON, has a key twice, or
+            holds no object.
+    """
+    place = Place(str(path))
+    size = regular_file_size(path)
+    if size > MAX_BYTES:
+        raise InputError(f"{what} has {size} bytes, expected at most {MAX_BYTES}", place)
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"cannot read '{path}': {_reason(error)}") from None
+    values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
+    if values > MAX_VALUES:
+        raise InputError(f"{what} has {values} values, expected at most {MAX_VALUES}", place)
+    try:
+        loaded = json.loads(
+            data.decode("utf-8-sig"),
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_int=_integer,
+        )
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{what} is not UTF-8: byte {data[error.start]:#04x} at {error.start}", place
+        ) from None
+    except json.JSONDecodeError as error:
+        position = Place(str(path), error.lineno, error.colno)
+        message = error.msg[:1].lower() + error.msg[1:]
+        raise InputError(f"{what} is not JSON: {message}", position) from None
+    except RecursionError:
+        raise InputError(f"{what} is nested too deeply", place) from None
+    except ValueError as error:
+        raise InputError(f"{what} is not valid: {error}", place) from None
+    if not isinstance(loaded, dict):
+        raise InputError(f"{what} holds a {type(loaded).__name__}, expected an object", place)
+    return loaded
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    loaded: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in loaded:
+            raise ValueError(f"the key {shown(key)} is there twice")
+        loaded[key] = value
+    return loaded
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"an integer has {len(text)} digits, expected at most {_MAX_DIGITS}")
+    return int(text)
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """A value from a file for an error message: printable, on one line, and not endless."""
+    text = ascii(value)
+    return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"

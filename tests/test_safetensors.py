@@ -1,0 +1,366 @@
+"""The safetensors reader, beside PyPI's ``safetensors`` and on files that are wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from subquant.errors import InputError, SubquantError, UnsupportedError
+from subquant.formats.safetensors import DTYPES, read_safetensors
+from subquant.quantization import Array
+
+
+def _file(header: object, data: bytes = b"", length: int | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+def _entry(dtype: str, shape: list[Any], begin: Any, end: Any) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def _bits(array: Array) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
+
+
+def _theirs(data: bytes) -> dict[str, tuple[str, list[int], bytes]]:
+    """Dtype, shape and bytes of each tensor, as PyPI's library reads them."""
+    return {
+        name: (entry["dtype"], list(entry["shape"]), bytes(entry["data"]))
+        for name, entry in safetensors.deserialize(data)
+    }
+
+
+def _ours(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    return {
+        name: (names[array.dtype], list(array.shape), _bits(array))
+        for name, array in read_safetensors(path).tensors.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("safetensors")
+
+
+def _write(folder: Path, data: bytes) -> Path:
+    path = folder / "model.safetensors"
+    path.unlink(missing_ok=True)  # a new file: the old one may still be mapped
+    path.write_bytes(data)
+    return path
+
+
+# -- valid files ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (4, 5), (1, 2, 3, 1)])
+def test_every_dtype_has_the_same_bits(folder: Path, name: str, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(len(shape))
+    raw = rng.integers(0, 256, int(np.prod(shape)) * DTYPES[name].itemsize, np.uint8)
+    if name == "BOOL":
+        raw &= 1
+    array = raw.view(DTYPES[name]).reshape(shape)
+    path = _write(folder, safetensors.numpy.save({"w": array}, {"made": "here"}))
+    read = read_safetensors(path)
+    assert read.metadata == {"made": "here"}
+    assert read.tensors["w"].dtype == array.dtype
+    assert read.tensors["w"].shape == shape
+    assert _bits(read.tensors["w"]) == raw.tobytes()
+    assert not read.tensors["w"].flags.writeable
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=8).filter(lambda name: name != "__metadata__"),
+        st.tuples(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 4), max_size=4)),
+        max_size=6,
+    ),
+    st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=3),
+    st.integers(0, 2**32 - 1),
+)
+def test_files_of_the_library_read_alike(
+    folder: Path,
+    tensors: dict[str, tuple[str, list[int]]],
+    metadata: dict[str, str],
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    arrays = {
+        name: rng.integers(0, 2, int(np.prod(shape)) * DTYPES[dtype].itemsize, np.uint8)
+        .view(DTYPES[dtype])
+        .reshape(shape)
+        for name, (dtype, shape) in tensors.items()
+    }
+    # The library writes metadata of a file without tensors so that it cannot read it itself.
+    data = safetensors.numpy.save(arrays, metadata if arrays else None)
+    path = _write(folder, data)
+    assert _ours(path) == _theirs(data)
+    assert read_safetensors(path).metadata == (metadata if arrays else {})
+
+
+def test_offsets_without_alignment_are_read(folder: Path) -> None:
+    """Where the header ends in any of 8 places, and a byte comes before the other tensors."""
+    values = {
+        "b": np.array([1.5, -2], np.float32),
+        "c": np.array([3, 4.5], ml_dtypes.bfloat16),
+        "d": np.array([-5, 6], np.int64),
+        "e": np.array([7, 8.25], np.float16),
+    }
+    header, data = {"a": _entry("U8", [1], 0, 1)}, b"\1"
+    for (name, array), dtype in zip(values.items(), ("F32", "BF16", "I64", "F16"), strict=True):
+        header[name] = _entry(dtype, [2], len(data), len(data) + array.nbytes)
+        data += array.tobytes()
+    for padding in range(8):
+        path = _write(folder, _file(json.dumps(header).encode() + b" " * padding, data))
+        read = read_safetensors(path).tensors
+        for name, array in values.items():
+            np.testing.assert_array_equal(read[name], array)
+            np.testing.assert_array_equal(read[name].astype(np.float64) + 1, array + 1.0)
+            assert not read[name].flags.writeable
+
+
+def test_tensors_are_mapped_and_not_read(folder: Path) -> None:
+    """A file of 1 GB, all hole, takes its size neither on disk nor in memory, aligned or not."""
+    count = 1 << 28
+    head = _file({"w": _entry("F32", [count], 0, 4 * count)})
+    path = folder / "sparse.safetensors"
+    with path.open("wb") as file:
+        file.write(head)
+        file.truncate(len(head) + 4 * count)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    array = read_safetensors(path).tensors["w"]
+    assert array[-1] == 0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # in kB
+    path.unlink()
+
+
+# -- wrong files ----------------------------------------------------------------------------------
+
+_GOOD = _entry("U8", [2], 0, 2)
+_WRONG: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "at least 8 bytes, got 0"),
+    "seven bytes": (b"1234567", "at least 8 bytes, got 7"),
+    "another format": (b"GGUF\x03\0\0\0" + bytes(100), "the header has 14064895815 bytes"),
+    "header longer than the file": (_file({"a": _GOOD}, b"12", 70), "the header has 70 bytes"),
+    "largest length": (_file({}, b"", (1 << 64) - 1), "has 18446744073709551615 bytes"),
+    "no text": (_file(b'{"\xff": 1}'), "not UTF-8 at byte 2"),
+    "no header": (_file(b""), "expected '{' at the start of the header, got the end"),
+    "space before the header": (_file(b" {}"), "expected '{' at the start"),
+    "a list": (_file([]), "expected '{' at the start of the header, got '..' at character 0"),
+    "end of the header": (_file(b'{"a":'), r"expected '{', got the end at character 5"),
+    "comma at the end": (_file(b'{"__metadata__":{},}'), "expected a string as a name, got '}'"),
+    "text after the header": (_file(b"{} {}"), "nothing but spaces after the header's object"),
+    "no tensor": (_file({"a": 1}), "expected '{', got '1}'"),
+    "name twice": (
+        _file(b'{"a":' + json.dumps(_GOOD).encode() + b',"a":' + json.dumps(_GOOD).encode() + b"}"),
+        "'a' is there twice",
+    ),
+    "key twice": (_file(b'{"a":{"dtype":"U8","dtype":"U8"}}'), "'dtype' is there twice"),
+    "metadata twice": (
+        _file(b'{"__metadata__":{},"__metadata__":{}}'),
+        "'__metadata__' is there twice",
+    ),
+    "metadata of numbers": (_file({"__metadata__": {"a": 1}}), "a string as metadata 'a'"),
+    "metadata of nothing": (_file({"__metadata__": None}), "expected '{', got 'null}'"),
+    "unknown key": (_file({"a": {**_GOOD, "x": 1}}, b"12"), "has the key 'x'"),
+    "no dtype": (_file({"a": {"shape": [], "data_offsets": [0, 1]}}, b"1"), "has no dtype"),
+    "nothing": (_file({"a": {}}), "has no dtype and no shape and no data_offsets"),
+    "unknown dtype": (_file({"a": _entry("F31", [1], 0, 4)}, b"1234"), "has elements of 'F31'"),
+    "fraction": (_file({"a": _entry("U8", [1.0], 0, 1)}, b"1"), r"integers from 0 .* '1.0\]"),
+    "exponent": (_file(b'{"a":{"shape":[1e9]}}'), "expected integers from 0"),
+    "negative extent": (_file({"a": _entry("U8", [-1], 0, 1)}, b"1"), r"integers from 0 .* '-1\]"),
+    "leading zero": (_file(b'{"a":{"shape":[01]}}'), "expected integers from 0"),
+    "extent of 2**63": (_file({"a": _entry("U8", [1 << 63], 0, 1)}), "integers from 0 to 2.*63"),
+    "extent of 5000 digits": (_file({"a": _entry("U8", [10**4000], 0, 1)}), "integers from 0"),
+    "true as an extent": (_file({"a": _entry("U8", [True], 0, 1)}), "integers from 0"),
+    "33 dimensions": (_file({"a": _entry("U8", [1] * 33, 0, 1)}, b"1"), "at most 32 integers"),
+    "one offset": (_file({"a": {**_GOOD, "data_offsets": [0]}}), "has 1 offsets, expected 2"),
+    "three offsets": (_file({"a": {**_GOOD, "data_offsets": [0, 1, 2]}}), "at most 2 integers"),
+    "wrong size": (
+        _file({"a": _entry("F32", [2], 0, 2)}, b"12"),
+        r"of shape \[2\] and F32 takes 8 bytes, got the range 0 to 2",
+    ),
+    "end before begin": (_file({"a": _entry("U8", [0], 2, 0)}, b"12"), "got the range 2 to 0"),
+    "product that overflows": (
+        _file({"a": _entry("U8", [1 << 32, 1 << 32], 0, 0)}),
+        "takes 18446744073709551616 bytes",
+    ),
+    "shape that no array has": (
+        _file({"a": _entry("U8", [0, (1 << 63) - 1, (1 << 63) - 1], 0, 0)}),
+        "which no array has",
+    ),
+    "overlap": (
+        _file({"a": _entry("U8", [2], 0, 2), "b": _entry("U8", [2], 1, 3)}, b"123"),
+        "'b' at bytes 1 to 3 of the data overlaps the one before it",
+    ),
+    "the same range": (
+        _file({"a": _GOOD, "b": _GOOD}, b"12"),
+        "'b' at bytes 0 to 2 of the data overlaps",
+    ),
+    "empty tensor inside another": (
+        _file({"a": _GOOD, "b": _entry("U8", [0], 1, 1)}, b"12"),
+        "'b' at bytes 1 to 1 of the data overlaps",
+    ),
+    "hole": (
+        _file({"a": _GOOD, "b": _entry("U8", [1], 3, 4)}, b"1234"),
+        "leaves a hole before it, expected it to begin at 2",
+    ),
+    "hole at the start": (_file({"a": _entry("U8", [1], 1, 2)}, b"12"), "leaves a hole before it"),
+    "truncated data": (_file({"a": _GOOD}, b"1"), "2 bytes of data, got 1; the file is truncated"),
+    "data at the end": (_file({"a": _GOOD}, b"123"), "got 3; nothing may follow"),
+    "out of range": (
+        _file({"a": _entry("U8", [1 << 40], 0, 1 << 40)}, b"12"),
+        "describes 1099511627776 bytes of data, got 2",
+    ),
+    "boolean of 7": (_file({"a": _entry("BOOL", [2], 0, 2)}, b"\0\7"), "has the byte 7"),
+    "half a surrogate pair": (_file(b'{"\\ud800":{}}'), "expected valid escapes"),
+    "short escape": (_file(b'{"\\u12":{}}'), "expected valid escapes"),
+    "unknown escape": (_file(b'{"\\x":{}}'), "expected a string as a name"),
+    "line break in a name": (_file(b'{"a\nb":{}}'), "expected a string as a name"),
+    "deep": (_file(b'{"a":{"shape":' + b"[" * 10**6), "expected integers from 0"),
+}
+
+
+@pytest.mark.parametrize("case", _WRONG)
+def test_wrong_files_are_located_errors(folder: Path, case: str) -> None:
+    data, expected = _WRONG[case]
+    path = _write(folder, data)
+    with pytest.raises(InputError, match=expected) as caught:
+        read_safetensors(path)
+    assert str(caught.value).startswith(f"{path}: error: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_elements_narrower_than_a_byte_are_unsupported(folder: Path) -> None:
+    path = _write(folder, _file({"a": _entry("F4", [2], 0, 1)}, b"1"))
+    with pytest.raises(UnsupportedError, match=r"'a' has elements of F4, .* store them as U8"):
+        read_safetensors(path)
+
+
+def test_what_is_no_file_is_an_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, expected in (
+        ("missing", "No such file"),
+        ("", "not a regular file"),
+        ("pipe", "not a regular file"),
+        ("a\0b", "null"),
+    ):
+        with pytest.raises(InputError, match=f"cannot read .*: .*{expected}"):
+            read_safetensors(f"{tmp_path}/{name}")
+
+
+def test_a_long_wrong_header_takes_bounded_memory(folder: Path) -> None:
+    """32 MB of empty lists would take 1 GB as Python's lists."""
+    path = _write(folder, _file(b'{"a":{"shape":[' + b"[]," * (32 << 20 >> 2)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match="expected integers from 0"):
+        read_safetensors(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10  # in kB
+
+
+# -- fuzzing --------------------------------------------------------------------------------------
+
+
+def _seed_file() -> bytes:
+    return safetensors.numpy.save(
+        {
+            "a.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+            "b": np.array([True, False]),
+            "empty": np.zeros((0, 2), np.int16),
+            "\N{SNOWMAN}": np.array([1, 2], ml_dtypes.bfloat16),
+        },
+        {"format": "np"},
+    )
+
+
+def _same_or_error(folder: Path, data: bytes) -> bool:
+    """Read; what is accepted must be accepted by PyPI's library, with the same bytes."""
+    path = _write(folder, data)
+    message = ""
+    try:
+        ours = _ours(path)
+    except SubquantError as error:
+        message = str(error)
+    if message:
+        assert message.startswith(f"{path}: error: ")
+        return False
+    assert ours == _theirs(data)
+    return True
+
+
+def test_every_truncation_is_an_error(folder: Path) -> None:
+    data = _seed_file()
+    assert _same_or_error(folder, data)
+    for size in range(len(data)):
+        assert not _same_or_error(folder, data[:size]), size
+
+
+def test_every_flipped_bit_is_an_error_or_read_alike(folder: Path) -> None:
+    data = _seed_file()
+    accepted = 0
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        accepted += _same_or_error(folder, bytes(flipped))
+    assert accepted  # bits of the data
+
+
+@given(st.integers(0, 10**6), st.integers(0, 40), st.binary(max_size=12))
+def test_every_splice_is_an_error_or_read_alike(
+    folder: Path, at: int, removed: int, inserted: bytes
+) -> None:
+    data = _seed_file()
+    at %= len(data)
+    _same_or_error(folder, data[:at] + inserted + data[at + removed :])
+
+
+_NUMBERS = st.one_of(
+    st.integers(-2, 9), st.sampled_from([2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**30, 1.0, None])
+)
+_ENTRIES = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "dtype": st.sampled_from(["U8", "F16", "BF16", "F32", "BOOL", "F4", "f32", 1]),
+            "shape": st.lists(_NUMBERS, max_size=3),
+            "data_offsets": st.lists(_NUMBERS, min_size=1, max_size=3),
+        }
+    ),
+    st.tuples(
+        st.sampled_from(["U8", "F16", "F32"]), st.lists(st.integers(0, 3), max_size=2), _NUMBERS
+    ),
+    st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3)),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+        max_leaves=6,
+    ),
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), _ENTRIES, max_size=3), st.binary(max_size=24))
+def test_any_header_is_an_error_or_read_alike(
+    folder: Path, entries: dict[str, Any], data: bytes
+) -> None:
+    end = 0
+    for name, entry in entries.items():
+        if isinstance(entry, tuple):  # mostly right: only where it begins may be wrong
+            dtype, shape, begin = entry
+            size = int(np.prod(shape)) * DTYPES[dtype].itemsize
+            start = begin if isinstance(begin, int) and begin > 6 else end
+            entries[name] = _entry(dtype, shape, start, start + size)
+            end = start + size
+    _same_or_error(folder, _file(entries, data))
+    if end < 100:  # with as much data as the header says
+        _same_or_error(folder, _file(entries, (data + bytes(end))[:end]))
