@@ -1,4 +1,4 @@
-"""The command line: ``subquant compile | run | exec | opt | inspect | conformance``.
+"""The command line: ``subquant compile | run | exec | opt | inspect | import | conformance``.
 
 Exit status: 0; 1 for an error in the input (located, no traceback); 2 for a wrong call. Anything
 else that is raised is a bug and keeps its traceback. Results go to standard output, all else to
@@ -562,15 +562,26 @@ def _read(path: str) -> bytes:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")  # fmt: skip
 def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -> None:
-    """Show what is quantized in FILE (.mlir or .vmfb), how, and how big it is.
+    """Show what is quantized in FILE, how, and how big it is.
+
+    FILE is a module (.mlir), an executable (.vmfb), or weights: .gguf, .irpa, .safetensors, or a
+    folder of safetensors with a config.json.
 
     \b
     subquant inspect examples/two_layer.mlir
     subquant inspect model.mlir --scales %w
     subquant inspect model.vmfb
+    subquant inspect model.gguf
     """
     if picture is not None and tensor is None:
         raise UsageError("--picture needs --scales NAME")
+    from .importing import weights_format
+
+    if file != "-" and weights_format(file) is not None:
+        if tensor is not None:
+            raise UsageError("--scales shows tensors of .mlir files only")
+        _inspect_weights(file, as_json)
+        return
     if file.endswith(".vmfb"):
         _inspect_executable(file, as_json)
         return
@@ -689,6 +700,70 @@ def _choose(tensors: list[Any], name: str) -> Any:
         names = ", ".join(tensor.name for tensor in tensors[:20]) or "none"
         raise UsageError(f"no quantized tensor is named '{name}'; expected one of: {names}")
     return found[0]
+
+
+def _inspect_weights(path: str, as_json: bool) -> None:
+    """Show the properties and tensors of weights; no tensor is unpacked."""
+    from rich.console import Console
+
+    from . import weight_inspection
+    from .importing import open_weights
+
+    with _progress(f"open {path}"):
+        dataset = open_weights(path)
+    if as_json:
+        click.echo(json.dumps(weight_inspection.to_json(dataset), indent=2))
+        return
+    lines = weight_inspection.property_lines(dataset.properties)
+    for line in lines:
+        click.echo(line)
+    if lines:
+        click.echo()
+    Console().print(weight_inspection.render_weights(dataset))
+
+
+@main.command("import")
+@click.argument("source")
+@click.option(
+    "-o",
+    "output",
+    default=None,
+    metavar="FILE.irpa",
+    help="The output.  [default: the name of SOURCE with .irpa]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")  # fmt: skip
+def import_(source: str, output: str | None, as_json: bool) -> None:
+    """Import weights from SOURCE as IREE parameters, with quantized tensors as planes.
+
+    SOURCE is a .gguf, .safetensors or .irpa file, or a folder of safetensors with a config.json.
+
+    \b
+    subquant import model.gguf -o model.irpa
+    subquant import checkpoint/ -o model.irpa
+    subquant run model.vmfb --parameters model=model.irpa --input @x.npy
+    """
+    from .importing import import_weights
+
+    output = f"{Path(os.path.realpath(source)).stem}.irpa" if output is None else output
+    with _progress(f"import {source}") as progress:
+        kinds = import_weights(
+            source,
+            output,
+            on_tensor=lambda number, count, name: progress(f"{number + 1} of {count}: {name}"),
+        )
+    size = Path(output).stat().st_size
+    tensors = sum(kind.tensors for kind in kinds.values())
+    if as_json:
+        listed = {name: vars(kind) for name, kind in kinds.items()}
+        click.echo(json.dumps({"output": output, "bytes": size, "kinds": listed}))
+        return
+    for name, kind in kinds.items():
+        bits = 8 * kind.bytes / max(kind.elements, 1)
+        click.echo(
+            f"{kind.tensors:6} {name:36} {kind.bytes:15,} bytes {bits:7.2f} bits an element",
+            err=True,
+        )
+    click.echo(f"wrote {output} ({tensors} tensors, {size:,} bytes)", err=True)
 
 
 def _inspect_executable(path: str, as_json: bool) -> None:

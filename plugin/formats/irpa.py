@@ -39,6 +39,7 @@ import numpy as np
 from ..errors import InputError, UnsupportedError
 from ..files import open_whole
 from ..quantization import Array
+from .strict_json import regular_file_size, shown
 
 __all__ = ["DTYPES", "Archive", "ArchiveWriter", "Entry", "Splat", "create_archive", "parse_json"]
 
@@ -53,6 +54,7 @@ _SPLAT = struct.Struct("<Q16sB")
 _SKIPPED, _SPLAT_TYPE, _DATA_TYPE, _EXTERNAL = range(4)
 _PREFIX = b"PYTORCH:"
 _LONGEST_NAME = 1 << 16
+_MOST_VALUES = 8_000_000
 
 _NAMES = (
     *("float32", "float64", "float16", "bfloat16"),
@@ -95,7 +97,9 @@ class Entry:
             UnsupportedError: the entry is a splat.
         """
         if self.data is None:
-            raise UnsupportedError(f"entry '{self.name}' of '{self.file}' is a splat, not data")
+            raise UnsupportedError(
+                f"entry {shown(self.name)} of '{self.file}' is a splat, not data"
+            )
         return self.data.tobytes()
 
     def array(self) -> Array:
@@ -105,7 +109,9 @@ class Entry:
             InputError: the metadata is not a tensor's, or does not fit the length.
         """
         dtype, shape = self._type()
-        wrong = f"entry '{self.name}' of '{self.file}' has {self.length} bytes, expected those of "
+        wrong = (
+            f"entry {shown(self.name)} of '{self.file}' has {self.length} bytes, expected those of "
+        )
         wrong += f"{'x'.join(map(str, shape)) or 'one'} {dtype.name}"
         count = 1
         for extent in shape:
@@ -118,30 +124,32 @@ class Entry:
             element = self.pattern * max(dtype.itemsize // len(self.pattern), 1)
             if element != element[: dtype.itemsize] * (len(element) // dtype.itemsize):
                 raise InputError(
-                    f"entry '{self.name}' of '{self.file}' repeats {len(self.pattern)} bytes, "
-                    f"which is no element of {dtype.name}"
+                    f"{self} repeats {len(self.pattern)} bytes, which is no element of {dtype.name}"
                 )
             value = np.frombuffer(element[: dtype.itemsize], dtype).reshape(())
             return np.broadcast_to(value, shape).view(Splat)
         except (ValueError, OverflowError):  # more than NumPy's arrays can be
             raise InputError(wrong) from None
 
+    def __str__(self) -> str:
+        return f"entry {shown(self.name)} of '{self.file}'"
+
     def _type(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
         if not self.metadata.startswith(_PREFIX):
             size = len(self.pattern) or 1
             dtype = np.dtype("complex128" if size == 16 else f"u{size}")
             return dtype, (self.length // dtype.itemsize,)
-        where = f"the metadata of entry '{self.name}' of '{self.file}'"
+        where = f"the metadata of {self}"
         said = parse_json(self.metadata[len(_PREFIX) :], where)
         said = said if isinstance(said, dict) else {}
         kind, dtype_name, shape = said.get("type"), said.get("dtype"), said.get("shape")
         if kind != "Tensor" or not isinstance(dtype_name, str) or not isinstance(shape, list):
-            raise InputError(f"{where} is not a tensor's: {_short(said)}")
+            raise InputError(f"{where} is not a tensor's: {shown(said)}")
         if not all(type(extent) is int and 0 <= extent < 1 << 63 for extent in shape):
-            raise InputError(f"{where} is not a tensor's: {_short(said)}")
+            raise InputError(f"{where} is not a tensor's: {shown(said)}")
         if dtype_name not in DTYPES:
             raise InputError(
-                f"{where} has the unknown dtype '{_short(dtype_name)}'; expected one of: "
+                f"{where} has the unknown dtype {shown(dtype_name)}; expected one of: "
                 f"{', '.join(DTYPES)}"
             )
         return DTYPES[dtype_name], tuple(shape)
@@ -160,15 +168,16 @@ class Archive(Mapping[str, Entry]):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
+        self.size = regular_file_size(path)
+        """Bytes of the file."""
+        mapped: bytes | mmap.mmap = b""
         try:
             with open(path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+                if self.size:
+                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"cannot read '{self.path}': {reason}") from None
-        self.size = size
-        """Bytes of the file."""
         self._entries = _Parser(self.path, memoryview(mapped)).entries()
 
     def __getitem__(self, name: str) -> Entry:
@@ -200,7 +209,7 @@ class _Parser:
             for entry in self.table(base, count, segments):
                 names -= len(entry.name)
                 if entry.name in found:
-                    raise self.wrong(f"has two entries named '{_short(entry.name)}'")
+                    raise self.wrong(f"has two entries named {shown(entry.name)}")
                 if names < 0:
                     raise self.wrong("has names that overlap")
                 found[entry.name] = entry
@@ -252,7 +261,7 @@ class _Parser:
             name_range, metadata_range = (fields[0], fields[1]), (fields[2], fields[3])
             if kind != _SKIPPED:
                 name = self.name(self.range(metadata, name_range, f"the name of entry {number}"))
-                about = self.range(metadata, metadata_range, f"the metadata of '{_short(name)}'")
+                about = self.range(metadata, metadata_range, f"the metadata of {shown(name)}")
                 yield self.entry(kind, name, about, at + _ENTRY.size, rest, storage)
             at += -(-size // 16) * 16
 
@@ -260,22 +269,22 @@ class _Parser:
         self, kind: int, name: str, about: memoryview, at: int, rest: int, storage: tuple[int, int]
     ) -> Entry:
         if kind == _EXTERNAL:
-            raise UnsupportedError(f"entry '{_short(name)}' of '{self.path}' is in another file")
+            raise UnsupportedError(f"entry {shown(name)} of '{self.path}' is in another file")
         if kind not in (_SPLAT_TYPE, _DATA_TYPE):
-            raise self.wrong(f"has an entry '{_short(name)}' of the unknown type {kind}")
+            raise self.wrong(f"has an entry {shown(name)} of the unknown type {kind}")
         fields = _SPLAT if kind == _SPLAT_TYPE else _DATA
         if rest < fields.size:
-            raise self.wrong(f"has an entry '{_short(name)}' that is too small for its type")
+            raise self.wrong(f"has an entry {shown(name)} that is too small for its type")
         if kind == _SPLAT_TYPE:
             length, pattern, size = _SPLAT.unpack_from(self.data, at)
             if size not in (1, 2, 4, 8, 16) or length % size:
                 raise self.wrong(
-                    f"has a splat '{_short(name)}' of {size} bytes, {length} bytes in all; "
+                    f"has a splat {shown(name)} of {size} bytes, {length} bytes in all; "
                     "expected a pattern of 1, 2, 4, 8 or 16 bytes that divides them"
                 )
             return Entry(name, length, about.tobytes(), None, pattern[:size], self.path)
         offset, length = _DATA.unpack_from(self.data, at)
-        data = self.range(storage, (offset, length), f"the data of '{_short(name)}'")
+        data = self.range(storage, (offset, length), f"the data of {shown(name)}")
         if length:
             self.spans.append((storage[0] + offset, storage[0] + offset + length))
         return Entry(name, length, about.tobytes(), np.frombuffer(data, np.uint8), b"", self.path)
@@ -296,7 +305,7 @@ class _Parser:
         try:
             return data.tobytes().decode()
         except UnicodeDecodeError:
-            raise self.wrong(f"has a name that is not UTF-8: {_short(data.tobytes())}") from None
+            raise self.wrong(f"has a name that is not UTF-8: {shown(data.tobytes())}") from None
 
     def check_overlap(self) -> None:
         """Entries may share data, or be a part of others'; anything else is a wrong offset."""
@@ -377,10 +386,12 @@ class ArchiveWriter:
 
     def _add(self, kind: int, name: str, metadata: bytes, rest: bytes) -> None:
         if name in self._names:
-            raise InputError(f"two entries of the archive would be named '{name}'")
-        encoded = name.encode(errors="surrogatepass")
+            raise InputError(f"two entries of the archive would be named {shown(name)}")
+        encoded = name.encode(errors="replace")
+        if encoded.decode() != name:
+            raise InputError(f"the name {shown(name)} cannot be written as UTF-8")
         if len(encoded) > _LONGEST_NAME:
-            raise InputError(f"the name '{_short(name)}' has more than {_LONGEST_NAME} bytes")
+            raise InputError(f"the name {shown(name)} has more than {_LONGEST_NAME} bytes")
         self._names.add(name)
         ranges = []
         for data in (encoded, metadata):
@@ -413,10 +424,13 @@ def parse_json(data: bytes, what: str) -> Any:
         what: it is, for errors.
 
     Raises:
-        InputError: it is not UTF-8, not JSON, or nested too deeply.
+        InputError: it is not UTF-8, not JSON, too large, nested too deeply, or has a key twice.
     """
+    values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
+    if values > _MOST_VALUES:
+        raise InputError(f"{what} has {values} values, expected at most {_MOST_VALUES}")
     try:
-        return json.loads(data)
+        return json.loads(data, object_pairs_hook=_unique)
     except UnicodeDecodeError as error:
         raise InputError(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:
@@ -425,12 +439,21 @@ def parse_json(data: bytes, what: str) -> Any:
         raise InputError(f"{what} is not JSON: {error}") from None
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {shown(twice)} is there twice")
+    return values
+
+
 def _metadata_of(name: str, array: Array) -> bytes:
     dtype = array.dtype
     if DTYPES.get(dtype.name) != dtype:
         raise InputError(
-            f"tensor '{name}' has elements of {dtype}, which archives do not have; expected one "
-            f"of: {', '.join(DTYPES)}"
+            f"tensor {shown(name)} has elements of {dtype}, which archives do not have; expected "
+            f"one of: {', '.join(DTYPES)}"
         )
     is_float = dtype.kind == "f" or dtype.name.startswith(("float", "bfloat"))
     described = {
@@ -450,8 +473,3 @@ def _metadata_of(name: str, array: Array) -> bytes:
 
 def _aligned(offset: int, alignment: int) -> int:
     return -(-offset // alignment) * alignment
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

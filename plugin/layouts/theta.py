@@ -11,8 +11,8 @@ two blobs of JSON, as sharktank writes them, so that either side opens the other
     __SHARK_DATASET__             the properties, and "SHARK_DATASET_VERSION": 1
     __SHARK_INFERENCE_TENSORS__   for each tensor its record (`InferenceTensor.record`)
 
-A tensor without a layout of its own is written with the planes of its layout, one tensor after the
-other, so that no more than one is unpacked at a time. An archive without the blobs, such as
+Packed tensors are written as the planes of their layouts, one tensor after the other, so that no
+more than one is unpacked at a time. An archive without the blobs, such as
 ``iree-convert-parameters`` writes, is a data set of primitive tensors without properties.
 
 Source: "Direct quantization with sharktank", ``Theta`` and ``Dataset``.
@@ -27,7 +27,8 @@ from typing import Any
 
 from ..errors import InputError, SubquantError, UnsupportedError, UsageError
 from ..formats.irpa import Archive, create_archive, parse_json
-from .tensors import TENSORS, InferenceTensor, PrimitiveTensor, QuantizedTensor, tensor_from_record
+from ..formats.strict_json import shown
+from .tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor, tensor_from_record
 
 __all__ = ["Dataset", "Theta"]
 
@@ -63,10 +64,10 @@ class Theta:
             for level in levels:
                 node = node.setdefault(level, {})
                 if not isinstance(node, dict):
-                    raise InputError(f"'{name}' is below the name of another tensor")
+                    raise InputError(f"{shown(name)} is below the name of another tensor")
             if last in node:
                 other = "a level of the tree" if isinstance(node[last], dict) else "two tensors"
-                raise InputError(f"'{name}' is the name of {other}")
+                raise InputError(f"{shown(name)} is the name of {other}")
             node[last] = tensor
 
     def __call__(self, *path: str | int) -> Any:
@@ -152,8 +153,8 @@ class Theta:
         name = ".".join(map(str, path))
         parent = self._find(tuple(name.split(".")[:-1]))
         names = parent.keys if isinstance(parent, Theta) else self.keys
-        shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-        return f"no tensor is named '{name}'; there are: {shown or 'none'}"
+        listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+        return f"no tensor is named '{name}'; there are: {listed or 'none'}"
 
 
 def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, InferenceTensor]]:
@@ -180,15 +181,12 @@ class Dataset:
         self,
         path: str | os.PathLike[str],
         *,
-        planar: bool = True,
         on_tensor: Callable[[int, int, InferenceTensor], None] | None = None,
     ) -> None:
         """Write an archive, whole or not at all.
 
         Args:
             path: the ``.irpa`` file.
-            planar: write packed tensors as the planes of their layouts; sharktank opens only
-                those. Tensors of types that archives do not have are written so in any case.
             on_tensor: called before a tensor is written with its number, from 0, the number of
                 tensors, and the tensor as it is written.
 
@@ -203,10 +201,8 @@ class Dataset:
             with create_archive(path) as archive:
                 for number, tensor in enumerate(tensors):
                     if tensor.name in records:
-                        raise InputError(f"two tensors are named '{tensor.name}'")
-                    if isinstance(tensor, QuantizedTensor) and (
-                        planar or tensor.TYPE_NAME not in TENSORS
-                    ):
+                        raise InputError(f"two tensors are named {shown(tensor.name)}")
+                    if isinstance(tensor, QuantizedTensor):
                         tensor = tensor.to_planar()
                     if on_tensor is not None:
                         on_tensor(number, len(tensors), tensor)
@@ -236,7 +232,7 @@ class Dataset:
         version = properties.pop(_VERSION, 1)
         if version != 1:
             raise UnsupportedError(
-                f"'{archive.path}' is a data set of version {version!r}; only 1 can be read"
+                f"'{archive.path}' is a data set of version {shown(version)}; only 1 can be read"
             )
         if _RANKS in archive:
             raise UnsupportedError(
@@ -261,19 +257,18 @@ def _blob(archive: Archive, name: str) -> dict[str, Any]:
 
 def _tensor(archive: Archive, name: str, record: Any) -> InferenceTensor:
     raw = record.get("raw_tensors") if isinstance(record, dict) else None
+    where = f"tensor {shown(name)} in '{archive.path}'"
     if not isinstance(raw, dict) or not isinstance(record.get("type_name"), str):
-        raise InputError(f"the record of tensor '{name}' in '{archive.path}' has no type or arrays")
+        raise InputError(f"the record of {where} has no type or no arrays")
     for key in raw.values():
         if not isinstance(key, str) or key not in archive:
-            raise InputError(
-                f"tensor '{name}' in '{archive.path}' has the array {key!r}, which is not there"
-            )
+            raise InputError(f"{where} has the array {shown(key)}, which is not there")
     arrays = {key: archive[key].array() for key in raw.values()}
     try:
         return tensor_from_record(name, record, arrays)
     except SubquantError as error:  # also the usage error of a layout that nobody has
-        message = f"tensor '{name}' in '{archive.path}' is not valid: {error.message}"
-        raise (InputError if isinstance(error, UsageError) else type(error))(message) from None
+        kind = InputError if isinstance(error, UsageError) else type(error)
+        raise kind(f"{where} is not valid: {error.message}") from None
 
 
 def _to_json(value: Any, what: str) -> bytes:

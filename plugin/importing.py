@@ -1,0 +1,127 @@
+"""Weights of other tools' files, as a `Dataset`: the engine of ``subquant import``.
+
+The kind of a source is found by what it holds, and by its name where that says nothing. Readers
+are imported when they are needed, map their files, and leave packed tensors packed, so opening is
+quick; `Dataset.save` unpacks one tensor after the other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError, UsageError
+from .layouts.tensors import InferenceTensor
+from .layouts.theta import Dataset, Theta
+
+__all__ = ["ImportedKind", "import_weights", "open_weights", "weights_format"]
+
+_MAGIC = {b"IRPA": "irpa", b"GGUF": "gguf"}
+_SUFFIXES = {
+    ".irpa": "irpa",
+    ".gguf": "gguf",
+    ".safetensors": "huggingface",
+    ".safetensors.index.json": "huggingface",
+}
+
+
+def weights_format(path: str | os.PathLike[str]) -> str | None:
+    """Return "irpa", "gguf" or "huggingface" for a file or folder of weights, else None."""
+    if Path(path).is_dir():
+        return "huggingface"
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4)
+    except OSError:
+        start = b""  # the reader says what is wrong
+    name = os.fspath(path).lower()
+    by_name = (kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix))
+    return _MAGIC.get(start) or next(by_name, None)
+
+
+def open_weights(path: str | os.PathLike[str]) -> Dataset:
+    """Open weights of any format, with its files mapped.
+
+    Args:
+        path: a ``.gguf``, ``.irpa`` or ``.safetensors`` file, or a folder of safetensors with
+            their ``config.json``.
+
+    Raises:
+        InputError: the source is of no known format, cannot be read, or is not valid.
+        UnsupportedError: it holds what is not supported.
+    """
+    kind = weights_format(path)
+    if kind == "irpa":
+        return Dataset.load(path)
+    if kind == "gguf":
+        from .formats.gguf import read_gguf
+
+        return _dataset(*read_gguf(path))
+    if kind == "huggingface":
+        from .formats.huggingface import read_huggingface
+
+        return _dataset(*read_huggingface(path))
+    if not os.path.exists(path):
+        raise InputError(f"cannot read '{os.fspath(path)}': No such file or directory")
+    raise InputError(
+        f"'{os.fspath(path)}' holds no weights; expected .gguf, .safetensors, .irpa, or a folder "
+        "of safetensors with a config.json"
+    )
+
+
+def _dataset(properties: Mapping[str, Any], tensors: Mapping[str, InferenceTensor]) -> Dataset:
+    return Dataset(properties, Theta(tensors))
+
+
+@dataclass
+class ImportedKind:
+    """What was written of one kind of tensors."""
+
+    tensors: int = 0
+    elements: int = 0
+    bytes: int = 0
+
+
+def import_weights(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    on_tensor: Callable[[int, int, str], None] | None = None,
+) -> dict[str, ImportedKind]:
+    """Read weights of any format and write them as an archive, whole or not at all.
+
+    Args:
+        source: as of `open_weights`.
+        output: the ``.irpa`` file.
+        on_tensor: called before a tensor is written with its number, from 0, the number of
+            tensors, and its name.
+
+    Returns:
+        What was written, by kind (`subquant.weight_inspection.kind_of`).
+
+    Raises:
+        UsageError: the output is the source, or has another suffix, by which IREE knows the format.
+        InputError, UnsupportedError: as of `open_weights` and `Dataset.save`.
+    """
+    from .weight_inspection import describe
+
+    if Path(output).suffix != ".irpa":
+        raise UsageError(f"the output '{os.fspath(output)}' must end in .irpa")
+    if os.path.realpath(source) == os.path.realpath(output):
+        raise UsageError(f"the output '{os.fspath(output)}' is the input; give another with -o")
+    kinds: dict[str, ImportedKind] = {}
+
+    def count(number: int, total: int, tensor: InferenceTensor) -> None:
+        if on_tensor is not None:
+            on_tensor(number, total, tensor.name)
+        described = describe(tensor)
+        kind = kinds.setdefault(described.kind, ImportedKind())
+        kind.tensors += 1
+        kind.elements += described.elements
+        kind.bytes += described.bytes
+
+    open_weights(source).save(output, on_tensor=count)
+    return kinds
