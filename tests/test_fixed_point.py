@@ -183,7 +183,63 @@ def test_devices_are_the_reference(
         np.testing.assert_array_equal(executable.main(values), expected)
 
 
-@pytest.mark.parametrize("style", ["after", "inside"])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+def test_a_multiplier_for_each_block(
+    rounding: Any, device: str, request: pytest.FixtureRequest
+) -> None:
+    """Blocks of 2 x 4 to blocks of 4 x 2, beside the reference; exactly, beside rationals."""
+    on: Device = request.getfixturevalue(device)
+    generator = np.random.default_rng(8)
+    source = generator.uniform(0.001, 2.0, (4, 2)).astype(np.float32)
+    result = generator.uniform(0.5, 200.0, (2, 4)).astype(np.float32)
+    zero_points = generator.integers(-9, 9, (2, 4))
+    pairs = ", ".join(
+        "{" + ", ".join(f"{float(s)!r}:{z}" for s, z in zip(*row, strict=True)) + "}"
+        for row in zip(result, zero_points, strict=True)
+    )
+    target = f"!quant.uniform<i8:f32:{{0:4, 1:2}}, {{{pairs}}}>"
+    dense = f"dense<{[[float(s) for s in row] for row in source]}> : tensor<4x2xf64>"
+    text = f"""
+func.func @main(%x: tensor<8x8xi32>) -> tensor<8x8xi8> {{
+  %y = "subquant.requantize"(%x) {{scales = [{dense}], bounds = array<i64: 100000>,
+      quantized_type = {target}}} : (tensor<8x8xi32>) -> tensor<8x8xi8>
+  return %y : tensor<8x8xi8>
+}}
+"""
+    values = generator.integers(-20_000, 20_000, (8, 8)).astype(np.int32)
+    factors = np.array(
+        [
+            [
+                Fraction(float(source[r // 2, c // 4])) / Fraction(float(result[r // 4, c // 2]))
+                for c in range(8)
+            ]
+            for r in range(8)
+        ],
+        object,
+    )
+    zeros = zero_points.repeat(4, axis=0).repeat(2, axis=1)
+    scaled = apply_scale(values, *multiplier_and_shift(factors), rounding)
+    fixed = np.clip(scaled + zeros, -128, 127)
+    exact = np.array(
+        [
+            min(max(round(int(v) * f + int(z)), -128), 127)
+            for v, f, z in zip(values.flat, factors.flat, zeros.flat, strict=True)
+        ]
+    ).reshape(8, 8)
+    assert len(np.unique(exact)) > 20
+    for options, expected in (
+        ({"requantization": "fixed-point", "fixed_point_rounding": rounding}, fixed),
+        ({}, exact if rounding == ROUNDINGS[0] else None),
+    ):
+        if expected is None:
+            continue
+        target_name = "vulkan" if on.is_vulkan else "llvm-cpu"
+        main = subquant.compile(text, target=target_name, device=on, **options).main
+        np.testing.assert_array_equal(main(values), expected)
+
+
+@pytest.mark.parametrize("style", ["after", "inside", "mixed"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
 def test_both_styles_of_zero_points(
     style: str, device: str, request: pytest.FixtureRequest

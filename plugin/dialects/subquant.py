@@ -36,7 +36,8 @@ Operations (generic form; each is pure):
 ``subquant.requantize``, ``subquant.requantize_2`` to ``subquant.requantize_4``
     The storage values of ``quantized_type`` that are nearest to the real ``sum_i scales[i] *
     operand_i``, saturated. Operands are integers of one type (i32 or i64) whose magnitudes are at
-    most ``bounds[i]``; ``scales[i]`` has rank 0, or for each axis the axis's extent or 1::
+    most ``bounds[i]``; ``scales[i]`` has rank 0, or for each axis 1, the extent, or a number of
+    blocks that divides it::
 
         %s = "subquant.requantize"(%acc) {scales = [dense<0.125> : tensor<f64>],
                bounds = array<i64: 65024>, quantized_type = !quant.uniform<i8:f32, 0.5:3>}

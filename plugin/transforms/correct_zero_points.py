@@ -78,6 +78,6 @@ def _subtract(op: Any, rewriter: Any) -> NoMatch | None:
     if next(iter(op.results[0].uses), None) is None:
         rewriter.erase_op(op)
         return None
-    operand = Operand.of(op.operands[0], op)
+    operand = Operand.of(op.operands[0], op, blocks=True)
     rewriter.replace_op(op, [operand.difference(TensorBuilder(operand.value))])
     return None

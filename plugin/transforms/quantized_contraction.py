@@ -311,12 +311,20 @@ def correct_zero_points(op: Any, style: ZeroPoints) -> Any:
     for source in sources:
         if isinstance(source, ir.Block) or source.operation.name != "subquant.subtract_zero_point":
             return None
+    quantized = [source.operation.operands[0] for source in sources]
+    if any(_has_blocks(value) for value in quantized):
+        return None
     contraction = Contraction.of(op)
-    left, right = (Operand.of(source.operation.operands[0], op) for source in sources)
+    left, right = (Operand.of(value, op) for value in quantized)
     if max(left.bound, right.bound) >= _MOST_AT_ONCE:
         return None
     accumulator = element_type(op.results[0].type)
     return _corrected(contraction, left, right, accumulator, style)
+
+
+def _has_blocks(value: Any) -> bool:
+    parameters = parameters_of(value.type)
+    return parameters is not None and parameters.granularity == "sub-channel"
 
 
 def _corrected(

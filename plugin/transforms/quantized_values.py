@@ -25,7 +25,7 @@ from ..errors import UnsupportedError
 from ..quantization import Array, ExpressedType, QuantizationParameters
 from .arithmetic import CastArithmetic, Division
 from .base import Builder
-from .requantization import Requantization, Term, requantize, resize
+from .requantization import Requantization, Term, requantize, resize, spread_blocks
 from .requantize_operation import emit_requantize, is_expressible
 from .tensor_builder import TensorBuilder
 
@@ -115,6 +115,14 @@ def _grid(
     return values.reshape(shape)
 
 
+def _grids_of(parameters: QuantizationParameters, b: TensorBuilder) -> tuple[Array, Array]:
+    """Scales and zero points as grids of a builder's shape, of any granularity."""
+    if parameters.granularity != "sub-channel":
+        return scale_grid(parameters, b.rank), zero_point_grid(parameters, b.rank)
+    scales, zero_points = parameters.grids(b.rank)
+    return _exact(spread_blocks(scales, b.shape)), spread_blocks(zero_points, b.shape)
+
+
 def same_values(left: QuantizationParameters, right: QuantizationParameters) -> bool:
     """True if the same storage values stand for the same reals, whatever axis is quantized."""
     return (
@@ -137,17 +145,18 @@ class Operand:
     known_bound: int | None = None
 
     @staticmethod
-    def of(value: Any, op: Any, known_bound: int | None = None) -> Operand:
+    def of(value: Any, op: Any, known_bound: int | None = None, *, blocks: bool = False) -> Operand:
         """The operand for a quantized value; UnsupportedError for sub-channel types.
 
         Args:
             value: the quantized value.
             op: the operation that errors name.
             known_bound: a bound on the differences that is less than the storage's.
+            blocks: accept sub-channel types (of blocks that divide a static shape).
         """
         parameters = parameters_of(value.type, op)
         assert parameters is not None  # callers have looked
-        if parameters.granularity == "sub-channel":
+        if parameters.granularity == "sub-channel" and not blocks:
             raise UnsupportedError(
                 f"has an operand or result of the sub-channel type '{element_type(value.type)}', "
                 "which StableHLO does not have; dequantize it first (quant.dcast)",
@@ -188,7 +197,7 @@ class Operand:
     def difference(self, b: TensorBuilder) -> Any:
         """Storage value minus zero point, as i32, or i64 where i32 would overflow."""
         value = self.widened(b, self.difference_type.width)
-        zero_points = zero_point_grid(self.parameters, self.rank)
+        _, zero_points = _grids_of(self.parameters, b)
         if not zero_points.any():
             return value
         zero = b.grid(zero_points, element_type(value.type))
@@ -218,9 +227,8 @@ def finish(
     terms = [Term(resize(b, t.value, type_), t.bound, t.multiplier) for t in terms]
     if requantization.leaves == "requantize" and is_expressible(terms):
         return emit_requantize(b, terms, target)
-    scales = scale_grid(target, b.rank)
+    scales, zero_points = _grids_of(target, b)
     scaled = [Term(term.value, term.bound, term.multiplier / scales) for term in terms]
-    zero_points = zero_point_grid(target, b.rank)
     return requantize(b, scaled, zero_points, target.storage, requantization)
 
 

@@ -46,7 +46,16 @@ from ..fixed_point import FixedPointRounding, multiplier_and_shift
 from ..quantization import Array, StorageType
 from .base import Builder
 
-__all__ = ["EXACT", "TIE_BITS", "Requantization", "Term", "requantize", "resize", "saturate"]
+__all__ = [
+    "EXACT",
+    "TIE_BITS",
+    "Requantization",
+    "Term",
+    "requantize",
+    "resize",
+    "saturate",
+    "spread_blocks",
+]
 
 _FRACTION_BITS = 30  # of a step, beyond the bits of the integers
 TIE_BITS = 20
@@ -92,6 +101,22 @@ class Term:
     def __post_init__(self) -> None:
         # Arithmetic on an object array of shape () gives a bare number.
         object.__setattr__(self, "multiplier", np.asarray(self.multiplier, object))
+
+
+def spread_blocks(grid: Array, shape: Sequence[int]) -> Array:
+    """Give every index of an axis the number of its block.
+
+    Args:
+        grid: one number a block; on each axis the number of blocks divides the extent, or it is 1.
+        shape: the extents, all known.
+
+    Returns:
+        The grid with the whole extent on each axis of several blocks.
+    """
+    for axis, (count, extent) in enumerate(zip(grid.shape, shape, strict=True)):
+        if count > 1:
+            grid = np.repeat(grid, extent // count, axis=axis)
+    return grid
 
 
 def saturate(b: Builder, value: Any, storage: StorageType, bound: int | None = None) -> Any:

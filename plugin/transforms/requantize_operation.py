@@ -1,7 +1,8 @@
 """``subquant.requantize``: requantization as one operation, written and read.
 
 Its attribute ``scales`` has a dense f64 attribute for each term, of rank 0 or with one dimension
-for each axis. A product of two scales of f32, f16 or bf16 is exact in f64.
+for each axis: 1, or a number of blocks that divides the extent. A product of two scales of f32, f16
+or bf16 is exact in f64.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..dialects.quant import (
 from ..dialects.subquant import MAX_TERMS, REQUANTIZE
 from ..errors import VerificationError
 from ..quantization import Array, QuantizationParameters
-from .requantization import Term
+from .requantization import Term, spread_blocks
 
 __all__ = [
     "check_requantize",
@@ -89,7 +90,10 @@ def read_requantize(op: Any) -> tuple[list[Term], QuantizationParameters]:
     ):
         array = array_of_dense(scale)
         exact = np.array([Fraction(float(x)) for x in array.reshape(-1)], object)
-        terms.append(Term(value, int(bound), exact.reshape(array.shape)))
+        exact = exact.reshape(array.shape)
+        if array.ndim:
+            exact = spread_blocks(exact, [int(n) for n in value.type.shape])
+        terms.append(Term(value, int(bound), exact))
     parameters = parameters_of(op.attributes["quantized_type"].value, op)
     assert parameters is not None  # verified before
     return terms, parameters
@@ -116,11 +120,9 @@ def check_requantize(op: Any) -> ir.Type:
     target = ir.RankedTensorType.get(list(type_.shape), quantized, type_.encoding)
     parameters = parameters_of(target, op)
     assert parameters is not None  # it is quantized
-    if parameters.granularity == "sub-channel":
+    if parameters.granularity == "sub-channel" and not type_.has_static_shape:
         raise VerificationError(
-            "attribute 'quantized_type' must be quantized per tensor or per axis, got "
-            f"'{quantized}'",
-            op,
+            f"attribute 'quantized_type' has blocks, and operands of '{type_}' no static shape", op
         )
     result = op.results[0].type
     expected = ir.RankedTensorType.get(list(type_.shape), quantized.storage_type, type_.encoding)
@@ -153,12 +155,12 @@ def _check_scales(op: Any, scale: Any, type_: Any) -> None:
     shape = [0 if type_.is_dynamic_dim(a) else int(n) for a, n in enumerate(type_.shape)]
     if array.ndim and not (
         array.ndim == len(shape)
-        and all(n in (1, m) for n, m in zip(array.shape, shape, strict=True))
+        and all(n == 1 or (n and m and not m % n) for n, m in zip(array.shape, shape, strict=True))
     ):
         found = "x".join(map(str, array.shape))
         raise VerificationError(
             f"scales of the shape {found} must have rank 0, or for each axis of '{type_}' its "
-            "extent or 1",
+            "extent, 1, or a number of blocks that divides it",
             op,
         )
     flat = array.reshape(-1)
@@ -211,10 +213,8 @@ def check_subtract_zero_point(op: Any) -> None:
         raise VerificationError(f"operand must be a quantized ranked tensor, got '{source}'", op)
     storage = parameters.storage
     wide = parameters.greatest_difference >= 1 << 31 or (storage.width == 32 and not storage.signed)
-    if parameters.granularity == "sub-channel":
-        raise VerificationError(
-            f"operand must be quantized per tensor or per axis, got '{source}'", op
-        )
+    if parameters.granularity == "sub-channel" and not source.has_static_shape:
+        raise VerificationError(f"operand has blocks and no static shape, got '{source}'", op)
     expected = ir.RankedTensorType.get(
         list(source.shape),
         ir.IntegerType.get_signless(64 if wide else 32),

@@ -57,3 +57,15 @@ func.func @channels(%acc: tensor<4x2xi32>) -> tensor<4x2xi8> {
   %s = "subquant.requantize"(%acc) {scales = [dense<[[0.25, 0.75]]> : tensor<1x2xf64>], bounds = array<i64: 65024>, quantized_type = !quant.uniform<i8:f32, 0.5:3>} : (tensor<4x2xi32>) -> tensor<4x2xi8>
   return %s : tensor<4x2xi8>
 }
+
+// -----
+
+// A multiplier for each block: 0.5 / 0.25 and 0.5 / 1.0, twice each.
+// FIXED-LABEL: func.func @blocks(
+// FIXED: stablehlo.constant dense<1073741824> : tensor<4xi64>
+// FIXED: stablehlo.constant dense<[29, 29, 31, 31]> : tensor<4xi64>
+// FIXED: stablehlo.constant dense<[1, 1, 2, 2]> : tensor<4xi64>
+func.func @blocks(%acc: tensor<4xi32>) -> tensor<4xi8> {
+  %s = "subquant.requantize"(%acc) {scales = [dense<0.5> : tensor<f64>], bounds = array<i64: 65024>, quantized_type = !quant.uniform<i8:f32:{0:2}, {0.25:1, 1.0:2}>} : (tensor<4xi32>) -> tensor<4xi8>
+  return %s : tensor<4xi8>
+}

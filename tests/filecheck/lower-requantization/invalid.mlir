@@ -59,7 +59,7 @@ func.func @case_6(%acc: tensor<4xi32>) -> tensor<4xi8> {
 // -----
 
 func.func @case_7(%acc: tensor<4xi32>) -> tensor<4xi8> {
-  // expected-error @+1 {{scales of the shape 3 must have rank 0, or for each axis of 'tensor<4xi32>' its extent or 1}}
+  // expected-error @+1 {{scales of the shape 3 must have rank 0, or for each axis of 'tensor<4xi32>' its extent, 1, or a number of blocks that divides it}}
   %s = "subquant.requantize"(%acc) {scales = [dense<0.5> : tensor<3xf64>], bounds = array<i64: 9>, quantized_type = !quant.uniform<i8:f32, 0.5>} : (tensor<4xi32>) -> tensor<4xi8>
   return %s : tensor<4xi8>
 }
@@ -82,10 +82,10 @@ func.func @case_9(%acc: tensor<4xi32>) -> tensor<4xi8> {
 
 // -----
 
-func.func @case_10(%acc: tensor<4xi32>) -> tensor<4xi8> {
-  // expected-error @+1 {{attribute 'quantized_type' must be quantized per tensor or per axis}}
-  %s = "subquant.requantize"(%acc) {scales = [dense<0.5> : tensor<f64>], bounds = array<i64: 9>, quantized_type = !quant.uniform<i8:f32:{0:2}, {0.5, 1.0}>} : (tensor<4xi32>) -> tensor<4xi8>
-  return %s : tensor<4xi8>
+func.func @case_10(%acc: tensor<?xi32>) -> tensor<?xi8> {
+  // expected-error @+1 {{attribute 'quantized_type' has blocks, and operands of 'tensor<?xi32>' no static shape}}
+  %s = "subquant.requantize"(%acc) {scales = [dense<0.5> : tensor<f64>], bounds = array<i64: 9>, quantized_type = !quant.uniform<i8:f32:{0:2}, {0.5, 1.0}>} : (tensor<?xi32>) -> tensor<?xi8>
+  return %s : tensor<?xi8>
 }
 
 // -----
