@@ -1,0 +1,506 @@
+"""Checkpoints of Hugging Face: configurations, shards, and weights packed by GPTQ and AWQ."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from subquant.errors import InputError, SubquantError, UnsupportedError
+from subquant.formats.huggingface import read_huggingface
+from subquant.formats.packed_int4 import PackedInt4Tensor
+from subquant.layouts import (
+    BlockAffineLayout,
+    InferenceTensor,
+    PlanarQuantizedTensor,
+    PrimitiveTensor,
+    tensor_from_record,
+)
+from subquant.quantization import Array, dequantize
+
+_CONFIG = {"_name_or_path": "x", "_commit": 1, "hidden_size": 64, "rope": {"theta": 1e6}}
+_GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
+_AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+
+
+def _checkpoint(
+    folder: Path, arrays: dict[str, Array], config: Any = None, name: str = "model.safetensors"
+) -> Path:
+    save_file(arrays, folder / name)
+    (folder / "config.json").write_text(json.dumps(_CONFIG if config is None else config))
+    return folder
+
+
+def _read(path: Path) -> dict[str, InferenceTensor]:
+    return read_huggingface(path)[1]
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def test_a_folder_gives_properties_and_arrays(tmp_path: Path) -> None:
+    arrays = {
+        "model.embed.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "model.norm.weight": np.array([1.5, -2], ml_dtypes.bfloat16),
+    }
+    properties, tensors = read_huggingface(_checkpoint(tmp_path, arrays))
+    assert properties == {
+        "meta": {"_name_or_path": "x", "_commit": 1},
+        "hparams": {"hidden_size": 64, "rope": {"theta": 1e6}},
+    }
+    assert tensors.keys() == arrays.keys()
+    for name, tensor in tensors.items():
+        assert isinstance(tensor, PrimitiveTensor)
+        assert tensor.name == name
+        assert tensor.array.dtype == arrays[name].dtype
+        np.testing.assert_array_equal(tensor.array, arrays[name])
+
+
+def test_a_file_has_the_configuration_beside_it(tmp_path: Path) -> None:
+    arrays = {"w": np.zeros(3, np.int8)}
+    _checkpoint(tmp_path, arrays, name="diffusion.safetensors")
+    properties, tensors = read_huggingface(tmp_path / "diffusion.safetensors")
+    assert properties["hparams"]["hidden_size"] == 64
+    assert list(tensors) == ["w"]
+    assert list(_read(tmp_path)) == ["w"]  # the only file of the folder
+    (tmp_path / "config.json").unlink()
+    properties, _ = read_huggingface(tmp_path / "diffusion.safetensors")
+    assert properties == {"meta": {}, "hparams": {}}
+    with pytest.raises(InputError, match=r"cannot read '.*config.json': No such file"):
+        read_huggingface(tmp_path)
+
+
+def _shards(folder: Path) -> dict[str, Any]:
+    """Three tensors in two files; returns the index, which is written."""
+    first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    save_file({"b": np.ones(2, np.float16), "a": np.zeros(1, np.float32)}, folder / first)
+    save_file({"c": np.full(3, 7, np.int32)}, folder / second)
+    (folder / "config.json").write_text(json.dumps(_CONFIG))
+    index: dict[str, Any] = {
+        "metadata": {"total_size": 20},
+        "weight_map": {"a": first, "b": first, "c": second},
+    }
+    _write_index(folder, index)
+    return index
+
+
+def _write_index(folder: Path, index: Any) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_shards_are_read_in_the_order_of_the_index(tmp_path: Path) -> None:
+    _shards(tmp_path)
+    for path in (tmp_path, tmp_path / "model.safetensors.index.json"):
+        tensors = _read(path)
+        assert list(tensors) == ["a", "b", "c"]
+        assert isinstance(tensors["c"], PrimitiveTensor)
+        np.testing.assert_array_equal(tensors["c"].array, [7, 7, 7])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"d": "model-00002-of-00002.safetensors"}, "tensor 'd' is not in 'model-00002-of"),
+        ({"c": "model-00001-of-00002.safetensors"}, "tensor 'c' is not in 'model-00001-of"),
+        ({"b": None}, "'model-00001-of-00002.safetensors' holds the tensor 'b', and .* nothing of"),
+        ({"c": "model-3.safetensors"}, r"cannot read '.*model-3.safetensors': No such file"),
+        ({"c": "../model.safetensors"}, "tensor 'c' is said to be in '../model.safetensors', exp"),
+        ({"c": "/model.safetensors"}, "expected the name of a .safetensors file in the folder"),
+        ({"c": "model.bin"}, "expected the name of a .safetensors file"),
+        ({"c": "\0.safetensors"}, "expected the name of a .safetensors file"),
+        ({"c": 3}, "tensor 'c' is said to be in 3"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_an_error(
+    tmp_path: Path, change: dict[str, Any], expected: str
+) -> None:
+    index = _shards(tmp_path)
+    index["weight_map"] |= change
+    index["weight_map"] = {k: v for k, v in index["weight_map"].items() if v is not None}
+    _write_index(tmp_path, index)
+    with pytest.raises(InputError, match=expected):
+        read_huggingface(tmp_path)
+
+
+def test_a_tensor_in_two_files_is_an_error(tmp_path: Path) -> None:
+    index = _shards(tmp_path)
+    save_file(
+        {"c": np.full(3, 7, np.int32), "a": np.zeros(1, np.float32)},
+        tmp_path / index["weight_map"]["c"],
+    )
+    with pytest.raises(
+        InputError,
+        match=r"'model-00002-of-00002.safetensors' holds the tensor 'a', and the index says to be "
+        r"in 'model-00001-of-00002.safetensors'",
+    ):
+        read_huggingface(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("config.json", "", "the model's configuration is not JSON: expecting value"),
+        ("config.json", '{"a": 1,\n "a": 2}', "the key 'a' is there twice"),
+        ("config.json", '{"a": NaN}', "NaN is no number of JSON"),
+        ("config.json", '{"a": ' + "1" * 5000 + "}", "an integer has 5000 digits"),
+        ("config.json", "[" * 10**6, "is nested too deeply"),
+        ("config.json", "[]", "holds a list, expected an object"),
+        ("config.json", '{\n"a" 1}', r"config.json:2:5: error: .* not JSON: expecting ':'"),
+        ("config.json", "[" + "[]," * 4_000_001, "values, expected at most 8000000"),
+        ("config.json", b'{"a": "\xff"}', "is not UTF-8: byte 0xff at 7"),
+        ("model.safetensors.index.json", "{}", "the index has no 'weight_map'"),
+        ("model.safetensors.index.json", '{"weight_map": []}', "the index has no 'weight_map'"),
+        ("model.safetensors.index.json", '{"weight_map": {}}', "the index has no 'weight_map'"),
+    ],
+)
+def test_wrong_json_is_a_located_error(
+    tmp_path: Path, file: str, text: str | bytes, expected: str
+) -> None:
+    _shards(tmp_path)
+    (tmp_path / file).write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(InputError, match=expected) as caught:
+        read_huggingface(tmp_path)
+    assert str(caught.value).startswith(str(tmp_path / file))
+
+
+def test_folders_without_one_model_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"holds no weights, expected model.safetensors or model"):
+        read_huggingface(tmp_path)
+    for name in ("a.safetensors", "b.safetensors"):
+        save_file({"w": np.zeros(1)}, tmp_path / name)
+    with pytest.raises(InputError, match=r"holds 2 files \*.safetensors, the first 'a.safeten"):
+        read_huggingface(tmp_path)
+    with pytest.raises(InputError, match=r"cannot read '.*missing': No such file"):
+        read_huggingface(tmp_path / "missing")
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(InputError, match=r"cannot read '.*config.json': not a regular file"):
+        read_huggingface(tmp_path / "a.safetensors")
+
+
+@given(at=st.integers(0, 10**6), inserted=st.binary(max_size=4), removed=st.integers(0, 9))
+def test_a_damaged_index_or_configuration_is_an_error_or_read(
+    tmp_path_factory: pytest.TempPathFactory, at: int, inserted: bytes, removed: int
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    _shards(folder)
+    for name in ("config.json", "model.safetensors.index.json"):
+        data = (folder / name).read_bytes()
+        place = at % len(data)
+        (folder / name).write_bytes(data[:place] + inserted + data[place + removed :])
+        try:
+            tensors = _read(folder)
+        except SubquantError:
+            tensors = {}
+        assert tensors.keys() <= {"a", "b", "c"}
+        (folder / name).write_bytes(data)
+
+
+# -- packed weights -------------------------------------------------------------------------------
+# The packers here take one value at a time, in Python's integers.
+
+
+def _int32(word: int) -> int:
+    return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
+
+
+def _word(values: list[int], minus: int = 0) -> int:
+    """8 values, the first in the low bits, less a word."""
+    return _int32(sum(value << 4 * i for i, value in enumerate(values)) - minus)
+
+
+_INTERLEAVED = [0, 2, 4, 6, 1, 3, 5, 7]
+
+
+def _packed(method: str, q: Array, z: Array, minus: int) -> tuple[Array, Array]:
+    """Qweight and qzeros of values [K, N] and zero points [G, N]."""
+    outputs = q.shape[1]
+    order = _INTERLEAVED if method == "awq" else list(range(8))
+
+    def columns(values: Array, minus: int = 0) -> Array:
+        return np.array(
+            [
+                [
+                    _word([int(row[c + order[i]]) for i in range(8)], minus)
+                    for c in range(0, outputs, 8)
+                ]
+                for row in values
+            ],
+            np.int32,
+        )
+
+    if method == "awq":
+        return columns(q), columns(z)
+    rows = [
+        [_word([int(q[r + i, n]) for i in range(8)]) for n in range(outputs)]
+        for r in range(0, q.shape[0], 8)
+    ]
+    return np.array(rows, np.int32), columns(z, minus)
+
+
+def _layer(
+    method: str,
+    rng: np.random.Generator,
+    inputs: int,
+    outputs: int,
+    size: int,
+    minus: int = 0,
+    groups: Array | None = None,
+    dtype: Any = np.float16,
+) -> tuple[dict[str, Array], Array, Array, Array]:
+    """Arrays of a layer, its values [K, N], zero points [G, N] and reals [N, K] in float64."""
+    count = -(-inputs // size)
+    q = rng.integers(0, 16, (inputs, outputs))
+    q[: min(16, inputs), 0] = np.arange(16)[: min(16, inputs)]
+    z = rng.integers(0, 16, (count, outputs))
+    z[0, :8] = rng.permutation(8) * 2 + rng.integers(0, 2)
+    scales = rng.uniform(-2, 2, (count, outputs)).astype(dtype)
+    qweight, qzeros = _packed(method, q, z, minus)
+    arrays = {"l.qweight": qweight, "l.qzeros": qzeros, "l.scales": scales}
+    group_of = np.arange(inputs) // size if groups is None else groups
+    reals = np.empty((outputs, inputs))
+    for k in range(inputs):
+        for n in range(outputs):
+            g = group_of[k]
+            reals[n, k] = (int(q[k, n]) - int(z[g, n])) * float(scales[g, n])
+    return arrays, q, z, reals
+
+
+def _check(tensor: InferenceTensor, q: Array, z: Array, reals: Array, block: list[int]) -> None:
+    assert isinstance(tensor, PackedInt4Tensor)
+    planar = tensor.to_planar()
+    assert isinstance(planar, PlanarQuantizedTensor)
+    assert isinstance(planar.layout, BlockAffineLayout)
+    assert planar.layout.metadata == {"block_shape": block, "storage": "u4"}
+    assert planar.shape == tensor.shape == reals.shape
+    planes = planar.layout.planes
+    np.testing.assert_array_equal(planes["qs"], q.T)
+    np.testing.assert_array_equal(planes["z"], z.T)
+    # 4 bits and a scale of at most 24 make an exact product in float32.
+    np.testing.assert_array_equal(planar.layout.dequant().astype(np.float64), reals)
+    np.testing.assert_array_equal(planar.layout.dequant(np.float64), reals)
+    # As MLIR's type: computed in the type of the scales.
+    parameters = planar.layout.parameters()
+    expressed = parameters.expressed.dtype
+    np.testing.assert_array_equal(
+        dequantize(planes["qs"], parameters), reals.astype(np.float32).astype(expressed)
+    )
+    again = tensor_from_record(tensor.name, tensor.record, tensor.arrays)
+    np.testing.assert_array_equal(again.to_planar().layout.dequant(), planar.layout.dequant())  # type: ignore[attr-defined]
+
+
+_FORMS = {
+    "gptq": ("gptq", {**_GPTQ}, 0x11111111),
+    "gptq_v1": ("gptq", {**_GPTQ, "checkpoint_format": "gptq"}, 0x11111111),
+    "gptq_v2": ("gptq", {**_GPTQ, "checkpoint_format": "gptq_v2"}, 0),
+    "awq": ("awq", {**_AWQ}, 0),
+}
+
+
+@pytest.mark.parametrize("form", _FORMS)
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "group_size"),
+    [(64, 8, 32), (64, 24, 16), (128, 16, -1), (8, 8, 8), (96, 8, 64), (16, 8, 128), (40, 16, 8)],
+)
+def test_packed_weights_are_the_reals(
+    tmp_path: Path, form: str, inputs: int, outputs: int, group_size: int
+) -> None:
+    method, config, minus = _FORMS[form]
+    rng = np.random.default_rng([inputs, outputs])
+    size = inputs if group_size == -1 else min(group_size, inputs)
+    arrays, q, z, reals = _layer(method, rng, inputs, outputs, size, minus)
+    bias = np.ones(outputs, np.float16)
+    config = {**_CONFIG, "quantization_config": {**config, "group_size": group_size}}
+    properties, tensors = read_huggingface(
+        _checkpoint(tmp_path, {**arrays, "l.bias": bias, "x.scales": bias}, config)
+    )
+    assert set(tensors) == {"l.weight", "l.bias", "x.scales"}
+    assert properties["hparams"]["quantization_config"] == config["quantization_config"]
+    assert tensors["l.weight"].name == "l.weight"
+    _check(tensors["l.weight"], q, z, reals, [1, size])
+    assert tensors["l.weight"].size_in_bytes == sum(array.nbytes for array in arrays.values())
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize("form", _FORMS)
+def test_scales_of_any_type(tmp_path: Path, form: str, dtype: Any) -> None:
+    method, config, minus = _FORMS[form]
+    arrays, q, z, _ = _layer(method, np.random.default_rng(5), 32, 8, 32, minus, dtype=dtype)
+    tensors = _read(_checkpoint(tmp_path, arrays, {"quantization_config": config}))
+    tensor = tensors["l.weight"]
+    assert isinstance(tensor, PackedInt4Tensor)
+    layout = tensor.unpack()
+    assert layout.planes["d"].dtype == dtype
+    scale = arrays["l.scales"].astype(np.float32)
+    expected = (q - z).astype(np.float32) * scale  # one rounding, to float32
+    np.testing.assert_array_equal(layout.dequant(), expected.T)
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_every_pattern_of_bits(tmp_path: Path, method: str) -> None:
+    """Each value at each place of a word, beside words of any bits."""
+    words = [v << 4 * i for v in range(16) for i in range(8)]
+    words += [0, 0xFFFFFFFF, 0x80000000, 0x7FFFFFFF, 0x01234567, 0xFEDCBA98]
+    words += np.random.default_rng(1).integers(0, 1 << 32, 1024 - len(words)).tolist()
+    signed = np.array([_int32(word) for word in words], np.int32)
+    for zeros_vary in (False, True):
+        # 1024 words in qweight, or as qzeros of 128 groups of 8 inputs.
+        shape = {"gptq": (128, 8), "awq": (1024, 1)}[method]
+        qweight = signed.reshape(shape) if not zeros_vary else np.zeros(shape, np.int32)
+        qzeros = np.zeros((128, 1), np.int32)
+        if zeros_vary:
+            qzeros = signed[:128].reshape(128, 1)
+        arrays = {"l.qweight": qweight, "l.qzeros": qzeros, "l.scales": np.ones((128, 8), "f4")}
+        config = {"gptq": {**_GPTQ, "checkpoint_format": "gptq_v2"}, "awq": _AWQ}[method]
+        config = {"quantization_config": {**config, "group_size": 8}}
+        tensor = _read(_checkpoint(tmp_path, arrays, config))["l.weight"]
+        assert isinstance(tensor, PackedInt4Tensor)
+        planes = tensor.unpack().planes
+        order = _INTERLEAVED if method == "awq" else list(range(8))
+        for number, word in enumerate(words[:128] if zeros_vary else words):
+            for i in range(8):
+                value = word >> 4 * i & 15
+                if zeros_vary:
+                    assert planes["z"][order[i], number] == value
+                elif method == "gptq":
+                    assert planes["qs"][number % 8, number // 8 * 8 + i] == value
+                else:
+                    assert planes["qs"][order[i], number] == value
+
+
+def test_zero_points_less_one_are_read_with_their_carries(tmp_path: Path) -> None:
+    """Every zero point, 0 too, comes back from the subtraction of 0x11111111 of whole words."""
+    rng = np.random.default_rng(2)
+    z = rng.integers(0, 16, (512, 8))
+    z[:16] = np.arange(16)[:, None]
+    _, qzeros = _packed("gptq", np.zeros((8, 8), int), z, 0x11111111)
+    arrays = {
+        "l.qweight": np.zeros((512, 8), np.int32),
+        "l.qzeros": qzeros,
+        "l.scales": np.ones((512, 8), np.float16),
+    }
+    config = {"quantization_config": {**_GPTQ, "group_size": 8}}
+    tensor = _read(_checkpoint(tmp_path, arrays, config))["l.weight"]
+    assert isinstance(tensor, PackedInt4Tensor)
+    np.testing.assert_array_equal(tensor.unpack().planes["z"], z.T)
+    # Symmetric files, of 8 everywhere, have the word 0x77777777.
+    arrays["l.qzeros"] = np.full((512, 1), 0x77777777, np.int32)
+    tensor = _read(_checkpoint(tmp_path, arrays, config))["l.weight"]
+    assert isinstance(tensor, PackedInt4Tensor)
+    assert (tensor.unpack().planes["z"] == 8).all()
+
+
+@pytest.mark.parametrize(
+    "order",
+    [[0, 1, 2], [0, 0, 0], [2, 0, 1], [1, 1, 0], [1, 1, 1]],
+    ids=["ascending", "none", "permuted", "shared", "one"],
+)
+def test_groups_of_consecutive_inputs_in_any_order(tmp_path: Path, order: list[int]) -> None:
+    indices = np.repeat(order, 8).astype(np.int32)
+    said = np.repeat([0, 1, 2], 8) if not any(order) else indices
+    arrays, q, z, reals = _layer("gptq", np.random.default_rng(7), 24, 8, 8, 0x11111111, said)
+    config = {"quantization_config": {**_GPTQ, "group_size": 8}}
+    tensors = _read(_checkpoint(tmp_path, {**arrays, "l.g_idx": indices}, config))
+    assert set(tensors) == {"l.weight"}
+    _check(tensors["l.weight"], q, z[said[::8]], reals, [1, 8])
+
+
+def test_groups_that_are_not_consecutive_are_unsupported(tmp_path: Path) -> None:
+    arrays, *_ = _layer("gptq", np.random.default_rng(7), 16, 8, 8)
+    indices = np.random.default_rng(3).permutation(np.repeat([0, 1], 8)).astype(np.int32)
+    config = {"quantization_config": {**_GPTQ, "group_size": 8, "desc_act": True}}
+    _checkpoint(tmp_path, {**arrays, "l.g_idx": indices}, config)
+    with pytest.raises(
+        UnsupportedError, match=r"model.safetensors: error: layer 'l' has groups of inputs that are"
+    ):
+        read_huggingface(tmp_path)
+
+
+def test_configurations_in_files_of_their_own(tmp_path: Path) -> None:
+    arrays, q, z, reals = _layer("gptq", np.random.default_rng(8), 64, 8, 32, 0x11111111)
+    _checkpoint(tmp_path, arrays)
+    (tmp_path / "quantize_config.json").write_text('{"bits": 4, "group_size": 32, "sym": false}')
+    _check(_read(tmp_path)["l.weight"], q, z, reals, [1, 32])
+    (tmp_path / "quantize_config.json").unlink()
+    arrays, q, z, reals = _layer("awq", np.random.default_rng(8), 64, 8, 32)
+    _checkpoint(tmp_path, arrays)
+    (tmp_path / "quant_config.json").write_text(
+        '{"zero_point": true, "q_group_size": 32, "w_bit": 4, "version": "GEMM"}'
+    )
+    _check(_read(tmp_path)["l.weight"], q, z, reals, [1, 32])
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "expected"),
+    [
+        (3, InputError, "'quantization_config' must be an object, got 3"),
+        ({"quant_method": "fp8"}, UnsupportedError, "method is 'fp8', expected 'gptq' or 'awq'"),
+        ({"quant_method": 4}, InputError, "'quant_method' must be a string, got 4"),
+        ({**_GPTQ, "bits": 8}, UnsupportedError, "the weights have 8 bits, expected 4"),
+        ({**_GPTQ, "bits": "4"}, InputError, "'bits' of the quantization must be an integer, got"),
+        ({**_GPTQ, "bits": True}, InputError, "'bits' of the quantization must be an integer"),
+        ({**_GPTQ, "group_size": None}, InputError, "'group_size' of the quantization must be an"),
+        ({**_GPTQ, "group_size": 0}, InputError, "'group_size' must be positive or -1, got 0"),
+        ({**_GPTQ, "checkpoint_format": "marlin"}, UnsupportedError, "are packed as 'marlin', exp"),
+        ({**_GPTQ, "is_marlin_format": True}, UnsupportedError, "are packed as 'marlin', expected"),
+        ({**_AWQ, "version": "gemv"}, UnsupportedError, "are packed as 'gemv', expected 'gemm'"),
+    ],
+)
+def test_other_quantizations_are_errors(
+    tmp_path: Path, config: Any, error: type[SubquantError], expected: str
+) -> None:
+    _checkpoint(tmp_path, {"w": np.zeros(1)}, {"quantization_config": config})
+    with pytest.raises(error, match=expected) as caught:
+        read_huggingface(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'config.json'}: error: ")
+
+
+_I4 = np.zeros((4, 8), np.int32)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "expected"),
+    [
+        ({"l.scales": None}, InputError, "layer 'l' has a qweight and no scales"),
+        ({"l.qzeros": None}, InputError, "layer 'l' has a qweight and no qzeros"),
+        ({"l.qweight": None}, InputError, "'l' has no qweight"),
+        ({"l.weight": np.zeros(1)}, InputError, "'l' has both a weight and a qweight"),
+        ({"l.qweight": _I4.astype(np.int64)}, UnsupportedError, r"qweight int64\[4, 8\], expected"),
+        (
+            {"l.qweight": _I4[0]},
+            UnsupportedError,
+            r"qweight int32\[8\], expected a matrix of int32",
+        ),
+        ({"l.qweight": _I4[:, :7]}, InputError, r"qweight int32\[4, 7\], expected \[4, 8\] for"),
+        ({"l.qweight": _I4[:0]}, InputError, "has 0 inputs and 8 outputs, expected a multiple"),
+        (
+            {"l.qweight": np.zeros((5, 8), "i4")},
+            InputError,
+            "scales of 1 groups, expected 2 for 40",
+        ),
+        ({"l.qzeros": _I4[:1, :2]}, InputError, r"qzeros int32\[1, 2\], expected \[1, 1\] for"),
+        ({"l.scales": np.ones((1, 8), "i4")}, InputError, r"scales int32\[1, 8\], expected a mat"),
+        ({"l.scales": np.ones(8, "f4")}, InputError, r"scales float32\[8\], expected a matrix"),
+        ({"l.scales": np.ones((1, 12), "f4")}, InputError, "32 inputs and 12 outputs, expected a"),
+        ({"l.g_idx": np.zeros(31, "i4")}, InputError, r"g_idx int32\[31\], expected 32 integers"),
+        ({"l.g_idx": np.zeros(32, "f4")}, InputError, r"g_idx float32\[32\], expected 32 integers"),
+        ({"l.g_idx": np.full(32, 1, "i4")}, InputError, "the group 1 in its g_idx, of 1 groups"),
+        ({"l.g_idx": np.full(32, -1, "i4")}, InputError, "the group -1 in its g_idx, of 1 groups"),
+    ],
+)
+def test_packed_weights_that_do_not_fit_are_errors(
+    tmp_path: Path, change: dict[str, Any], error: type[SubquantError], expected: str
+) -> None:
+    arrays, *_ = _layer("gptq", np.random.default_rng(9), 32, 8, 32)
+    arrays = {k: np.ascontiguousarray(v) for k, v in (arrays | change).items() if v is not None}
+    _checkpoint(tmp_path, arrays, {"quantization_config": _GPTQ})
+    with pytest.raises(error, match=expected) as caught:
+        read_huggingface(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'model.safetensors'}: error: ")
