@@ -1,7 +1,7 @@
 """Array functions for code that runs in NumPy and is traced to MLIR alike.
 
-Layouts and ops use the operators and methods that NumPy arrays have (``+``, ``astype``,
-``reshape``, ...), and for what has no method the functions of this module.
+Layouts and ops use the operators, methods and functions of NumPy that `traced_array` translates,
+and for what NumPy does in another way than a compiler the functions of this module.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["concatenate", "lookup", "stack", "unpack_bits", "unpack_nibbles"]
+__all__ = ["concatenate", "contract", "lookup", "stack", "unpack_bits", "unpack_nibbles"]
 
 
 def concatenate(arrays: Sequence[Any], axis: int = -1) -> Any:
@@ -24,8 +25,49 @@ def stack(arrays: Sequence[Any], axis: int = -1) -> Any:
     return np.stack(list(arrays), axis=axis)
 
 
+def contract(
+    left: Any,
+    right: Any,
+    axes: tuple[Sequence[int], Sequence[int]],
+    batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
+    dtype: npt.DTypeLike = np.float32,
+) -> Any:
+    """Sum products over axes of both operands.
+
+    Args:
+        left, right: arrays; integers if `dtype` is.
+        axes: the axes that are summed over, of each operand.
+        batch: the axes that both have, of each operand; first in the result.
+        dtype: what products are summed in. Integers must not overflow it; float sums are in any
+            order.
+
+    Returns:
+        The batch axes, the other axes of `left`, and those of `right`.
+    """
+    if not (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)):
+        from .traced_array import contract_traced
+
+        return contract_traced(left, right, axes, batch, dtype)
+    letters = iter("abcdefghijklmnopqrstuvwxyz")
+    names = [[""] * left.ndim, [""] * right.ndim]
+    for group in (batch, axes):
+        for x, y in zip(*group, strict=True):
+            names[0][x] = names[1][y] = next(letters)
+    shared = [names[0][x] for x in batch[0]]
+    for side in names:
+        side[:] = [name or next(letters) for name in side]
+    summed = {names[0][x] for x in axes[0]}
+    free = [n for side in names for n in side if n not in summed and n not in shared]
+    subscripts = f"{''.join(names[0])},{''.join(names[1])}->{''.join([*shared, *free])}"
+    return np.einsum(subscripts, left.astype(dtype), right.astype(dtype), optimize=True)
+
+
 def lookup(table: Any, indices: Any) -> Any:
     """The entry of a table (an array of one axis, of constants) for each index."""
+    if not isinstance(indices, np.ndarray):  # np.take asks the table alone how to take
+        from .traced_array import take_traced
+
+        return take_traced(table, indices)
     return np.take(table, indices)
 
 

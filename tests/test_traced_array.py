@@ -1,0 +1,255 @@
+"""What runs on arrays and what is compiled of the same functions give the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant.errors import UnsupportedError, UsageError
+from subquant.interpreter import InterpretedModule
+from subquant.layouts import (
+    BlockAffineLayout,
+    BlockScaledI4Layout,
+    BlockScaledLayout,
+    GgmlTensor,
+    QuantizedLayout,
+    TensorScaledLayout,
+)
+from subquant.layouts.ggml import BLOCK_TYPES
+from subquant.runtime import Device
+from subquant.traced_array import trace
+from subquant.tracing import contract, lookup
+
+DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
+Function = Callable[..., Any]
+
+
+def stored(array: np.ndarray) -> np.ndarray:
+    """Unsigned integers as the module has them."""
+    return array.view(f"i{array.dtype.itemsize}") if array.dtype.kind == "u" else array
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """The bits, every NaN as one."""
+    array = np.ascontiguousarray(array)
+    if array.dtype.kind in "iub":
+        return stored(array)
+    array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
+    return array.view(f"i{array.dtype.itemsize}")
+
+
+def trace_of(function: Function, arrays: list[np.ndarray]) -> str:
+    return trace(function, [(array.shape, array.dtype) for array in arrays])
+
+
+def on_device(function: Function, arrays: list[np.ndarray], device: Device) -> Any:
+    target = "vulkan" if device.is_vulkan else "llvm-cpu"
+    main = subquant.compile(trace_of(function, arrays), target=target, device=device).main
+    return main(*[stored(array) for array in arrays])
+
+
+# -- layouts --------------------------------------------------------------------------------------
+
+
+def check_layout(layout: QuantizedLayout, device: Device) -> None:
+    """Dequantize on a device, with the planes as arguments, to the bits that NumPy gives."""
+    names = list(layout.planes)
+
+    def dequantized(*planes: Any) -> Any:
+        return layout.with_planes(dict(zip(names, planes, strict=True))).dequant()
+
+    with np.errstate(all="ignore"):
+        expected = layout.dequant()
+    found = on_device(dequantized, [layout.planes[name] for name in names], device)
+    np.testing.assert_array_equal(bits(found), bits(expected))
+
+
+# Zero, the least and greatest subnormal, the least normal, one, the greatest, infinity.
+SCALES = np.array([0x0000, 0x8001, 0x03FF, 0x0400, 0x3C00, 0x7BFF, 0xFC00], np.uint16)
+
+
+@pytest.mark.parametrize("name", BLOCK_TYPES)
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_ggml_type(name: str, device: str, request: pytest.FixtureRequest) -> None:
+    """Random bytes, then blocks whose scales are the special ones, in every combination."""
+    kind = BLOCK_TYPES[name]
+    generator = np.random.default_rng(len(name))
+    count = 40 + len(SCALES) ** 2
+    raw = np.frombuffer(generator.bytes(count * kind.block.itemsize), np.uint8).copy()
+    blocks = raw.view(kind.block)
+    for field in ("d", "dmin", "m"):
+        if field in (kind.block.names or ()):
+            values = blocks[field].view(np.uint16)
+            values[:40] &= 0xBFFF  # no NaN and no infinity among the random ones
+            index = np.arange(len(SCALES) ** 2)
+            values[40:] = SCALES[index // 7 if field == "d" else index % 7]
+    tensor = GgmlTensor(raw, name, (1, count * kind.size))
+    check_layout(tensor.unpack(), request.getfixturevalue(device))
+
+
+LAYOUTS = {
+    "per tensor": TensorScaledLayout(
+        (3, 8),
+        {
+            "d": np.float32(0.3).reshape(()),
+            "qs": np.arange(-12, 12).astype(np.int8).reshape(3, 8),
+        },
+    ),
+    "per axis, offsets": TensorScaledLayout(
+        (3, 8),
+        {
+            "d": np.array([[0.3], [0.01], [7.0]], np.float32),
+            "qs": np.arange(24).astype(np.uint8).reshape(3, 8) * 10,
+            "m": np.array([[128], [0], [3]], np.int32),
+        },
+    ),
+    "sub-channel, ragged": BlockAffineLayout(
+        (3, 8),
+        {
+            "d": np.array([[0.3, 0.2, 0.1], [1, 2, 3]], np.float16),
+            "qs": np.arange(24).astype(np.uint8).reshape(3, 8) % 16,
+            "z": np.array([[8, 7, 0], [15, 3, 1]], np.int32),
+        },
+        {"block_shape": [2, 3], "storage": "u4"},
+    ),
+    "blocks of f64": BlockScaledLayout(
+        (2, 8),
+        {
+            "d": np.array([[[0.3], [0.1]], [[2.0], [3.0]]]),
+            "qs": np.arange(16).astype(np.int16).reshape(2, 2, 4) * 1000,
+            "m": np.array([[[0.5], [1.0]], [[0.0], [-3.0]]]),
+        },
+    ),
+    "unsigned nibbles": BlockScaledI4Layout(
+        (2, 8),
+        {
+            "d": np.array([[[0.3], [0.1]], [[2.0], [3.0]]], np.float16),
+            "qs": np.array([[[0x01, 0xF8], [0x7F, 0x90]], [[0xAA, 0x55], [0, 0xFF]]], np.uint8),
+            "m": np.array([[[0.5], [1.0]], [[0.0], [-3.0]]], np.float16),
+        },
+        {"signed": False},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts(name: str, cpu: Device) -> None:
+    check_layout(LAYOUTS[name], cpu)
+
+
+# -- functions ------------------------------------------------------------------------------------
+
+X = np.random.default_rng(0).normal(0, 3, (2, 3, 4)).astype(np.float32)
+Q = np.random.default_rng(1).integers(-128, 128, (2, 3, 4)).astype(np.int8)
+U = np.random.default_rng(2).integers(0, 256, (2, 3, 4)).astype(np.uint8)
+W = np.random.default_rng(3).integers(0, 65536, (2, 3, 4)).astype(np.uint16)
+
+FUNCTIONS: dict[str, tuple[Function, list[np.ndarray]]] = {
+    "arithmetic": (lambda x: ((x * 2 + 1) / (np.abs(x) + 3), 1 - x, -x * x), [X]),
+    "bare numbers keep the dtype": (lambda q: (q + 1) * 3 - 2, [Q]),
+    "unsigned widens with zeros": (lambda u: u.astype(np.int32) - 128, [U]),
+    "unsigned to a wider unsigned": (lambda u: u.astype(np.uint16) * 257, [U]),
+    "unsigned to float": (lambda u: u.astype(np.float32) / 255, [U]),
+    "unsigned 16 bits": (lambda w: w.astype(np.float32) * (w >> 9).astype(np.float32), [W]),
+    "float to unsigned": (lambda x: np.abs(x * 10).astype(np.uint8), [X]),
+    "integers wrap": (lambda w, q: (w.astype(np.int8), q.astype(np.uint8), q.astype(np.uint16)),
+                      [W, Q]),
+    "shifts": (lambda u, q: (u >> 3, q >> 3, u << 2, (u & 15) | 32, u ^ 255), [U, Q]),
+    "mixed dtypes": (lambda u, q: (u + q, u.astype(np.int32) * q), [U, Q]),
+    "unsigned order": (lambda u: (np.maximum(u, 200), u > 127, np.minimum(u, U[::-1].copy())), [U]),
+    "comparisons": (lambda x, q: (x >= 0.5, q == 3, np.where(q > 0, x, -x)), [X, Q]),
+    "booleans": (lambda q: (q.astype(np.bool_), (q > 0).astype(np.int32)), [Q]),
+    "rounding": (lambda x: (np.rint(x), np.floor(x)), [X]),
+    "indices": (lambda x: (x[0], x[..., 1], x[:, None, 1:3, ::2], x[-1, :, -2], x[:, 2:2]), [X]),
+    "shapes": (lambda x: (x.T, x.transpose(1, 0, 2), x.reshape(-1, 4), x.reshape((6, 4)).T), [X]),
+    "joins": (lambda x: (np.concatenate([x, X], 1), np.stack([x, -x], -1), np.repeat(x, 3, axis=1)),
+              [X]),
+    "take": (lambda u: (lookup(np.arange(256, dtype=np.float32) ** 2, u), np.take(u, U[0] % 3, 1)),
+             [U]),
+    "sums of integers": (lambda q, u: (q.sum(-1, np.int32), u.sum((0, 2), np.int32, keepdims=True)),
+                         [Q, U]),
+    "greatest": (lambda x, q: (x.max(), x.max(1), q.max((0, 1), keepdims=True)), [X, Q]),
+    "broadcasting": (lambda x: (x * x[:, :1], x + x[0, 0]), [X]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str, cpu: Device) -> None:
+    """The same bits on arrays, compiled, and on StableHLO's interpreter."""
+    function, arrays = FUNCTIONS[name]
+    expected = function(*arrays)
+    expected = list(expected) if isinstance(expected, tuple) else [expected]
+    found = on_device(function, arrays, cpu)
+    found = list(found) if isinstance(found, (tuple, list)) else [found]
+    module = InterpretedModule(trace_of(function, arrays))["main"]
+    interpreted = module.invoke([stored(array) for array in arrays])
+    assert len(found) == len(expected) == len(interpreted)
+    for want, got, other in zip(expected, found, interpreted, strict=True):
+        assert got.shape == want.shape
+        assert got.dtype == stored(np.asarray(want)).dtype
+        np.testing.assert_array_equal(bits(got), bits(want))
+        np.testing.assert_array_equal(bits(other), bits(want))
+
+
+def test_a_product_and_a_sum_may_be_rounded_once(cpu: Device) -> None:
+    """At most half a unit in the last place of the product from NumPy's two roundings."""
+
+    def function(x: Any) -> Any:
+        return x * x[:, :1] + x[0, 0]
+
+    expected, found = function(X), on_device(function, [X], cpu)
+    product = np.abs(X * X[:, :1]).astype(np.float64)
+    rounding = np.maximum(product, np.abs(expected)) * 2.0**-24
+    assert (np.abs(found.astype(np.float64) - expected) <= 2 * rounding).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_contractions(device: str, request: pytest.FixtureRequest) -> None:
+    """Integers exactly; floats in any order, so to a bound of the sum of magnitudes."""
+    on: Device = request.getfixturevalue(device)
+    generator = np.random.default_rng(4)
+    x, y = generator.normal(size=(2, 3, 4, 5)), generator.normal(size=(4, 6, 2))
+    x, y = x.astype(np.float32), y.astype(np.float32)
+
+    def floats(a: Any, b: Any) -> Any:
+        return contract(a, b, ((2,), (0,)), ((0,), (2,)))
+
+    expected = np.einsum("bikj,knb->bijn", x.astype(np.float64), y)
+    magnitude = np.einsum("bikj,knb->bijn", np.abs(x).astype(np.float64), np.abs(y))
+    for found in (floats(x, y), on_device(floats, [x, y], on)):
+        assert (np.abs(found - expected) <= magnitude * 4 * 2.0**-24).all()
+    q = generator.integers(-128, 128, (7, 9)).astype(np.int8)
+    u = generator.integers(0, 256, (5, 9)).astype(np.uint8)
+
+    def integers(a: Any, b: Any) -> Any:
+        return contract(a, b, ((1,), (1,)), dtype=np.int32)
+
+    wanted = q.astype(np.int64) @ u.T.astype(np.int64)
+    np.testing.assert_array_equal(integers(q, u), wanted)
+    np.testing.assert_array_equal(on_device(integers, [q, u], on), wanted)
+
+
+REFUSED: dict[str, tuple[Function, str]] = {
+    "function": (lambda x: np.cumsum(x, axis=0), "np.cumsum cannot be traced"),
+    "ufunc": (lambda x: np.arctan2(x, x), "np.arctan2 cannot be traced"),
+    "reduction of a ufunc": (np.add.reduce, "with these options cannot be traced"),
+    "negative step": (lambda x: x[::-1], "negative steps"),
+    "an array as index": (lambda x: x[np.array([0])], "index of type ndarray"),
+    "strings": (lambda x: x + np.array("a"), "str"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_traced_is_said(case: str) -> None:
+    function, message = REFUSED[case]
+    with pytest.raises((UnsupportedError, TypeError), match=message):
+        trace_of(function, [X])
+
+
+def test_too_many_indices() -> None:
+    with pytest.raises(UsageError, match="an index of 4 entries into an array of 3 axes"):
+        trace_of(lambda x: x[0, 0, 0, 0], [X])
