@@ -26,6 +26,7 @@ from .errors import (
     SignatureError,
     UsageError,
 )
+from .formats.irpa import check_mountable
 from .quantization import Array, dequantize, quantize
 from .signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
 
@@ -604,9 +605,11 @@ def _parameters_module(instance: Any, parameters: Mapping[str, str | os.PathLike
     providers = []
     for scope, path in parameters.items():
         index = runtime.ParameterIndex()
+        if os.fspath(path).endswith(".irpa"):
+            check_mountable(path)
         try:
             index.load(str(path))
-        except (RuntimeError, ValueError, OSError) as error:
+        except (RuntimeError, ValueError, IndexError, OSError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"cannot read the parameters '{path}': {reason}") from None
         providers.append(index.create_provider(scope=scope))

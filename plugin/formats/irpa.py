@@ -36,12 +36,21 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
-from ..errors import InputError, UnsupportedError
+from ..errors import InputError, Place, UnsupportedError
 from ..files import open_whole
 from ..quantization import Array
 from .strict_json import regular_file_size, shown
 
-__all__ = ["DTYPES", "Archive", "ArchiveWriter", "Entry", "Splat", "create_archive", "parse_json"]
+__all__ = [
+    "DTYPES",
+    "Archive",
+    "ArchiveWriter",
+    "Entry",
+    "Splat",
+    "check_mountable",
+    "create_archive",
+    "parse_json",
+]
 
 MAGIC = b"IRPA"
 DATA_ALIGNMENT = 64
@@ -97,9 +106,7 @@ class Entry:
             UnsupportedError: the entry is a splat.
         """
         if self.data is None:
-            raise UnsupportedError(
-                f"entry {shown(self.name)} of '{self.file}' is a splat, not data"
-            )
+            raise UnsupportedError(f"{self} is a splat, not data", Place(self.file))
         return self.data.tobytes()
 
     def array(self) -> Array:
@@ -109,30 +116,30 @@ class Entry:
             InputError: the metadata is not a tensor's, or does not fit the length.
         """
         dtype, shape = self._type()
-        wrong = (
-            f"entry {shown(self.name)} of '{self.file}' has {self.length} bytes, expected those of "
-        )
-        wrong += f"{'x'.join(map(str, shape)) or 'one'} {dtype.name}"
+        wanted = f"{'x'.join(map(str, shape)) or 'one'} {dtype.name}"
+        wrong = f"{self} has {self.length} bytes, expected those of {wanted}"
         count = 1
         for extent in shape:
             count *= extent
         if count * dtype.itemsize != self.length:
-            raise InputError(wrong)
+            raise InputError(wrong, Place(self.file))
         try:
             if self.data is not None:
                 return self.data.view(dtype).reshape(shape)
             element = self.pattern * max(dtype.itemsize // len(self.pattern), 1)
             if element != element[: dtype.itemsize] * (len(element) // dtype.itemsize):
+                size = len(self.pattern)
                 raise InputError(
-                    f"{self} repeats {len(self.pattern)} bytes, which is no element of {dtype.name}"
+                    f"{self} repeats {size} bytes, which is no element of {dtype.name}",
+                    Place(self.file),
                 )
             value = np.frombuffer(element[: dtype.itemsize], dtype).reshape(())
             return np.broadcast_to(value, shape).view(Splat)
         except (ValueError, OverflowError):  # more than NumPy's arrays can be
-            raise InputError(wrong) from None
+            raise InputError(wrong, Place(self.file)) from None
 
     def __str__(self) -> str:
-        return f"entry {shown(self.name)} of '{self.file}'"
+        return f"entry {shown(self.name)}"
 
     def _type(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
         if not self.metadata.startswith(_PREFIX):
@@ -140,17 +147,18 @@ class Entry:
             dtype = np.dtype("complex128" if size == 16 else f"u{size}")
             return dtype, (self.length // dtype.itemsize,)
         where = f"the metadata of {self}"
-        said = parse_json(self.metadata[len(_PREFIX) :], where)
+        said = parse_json(self.metadata[len(_PREFIX) :], where, self.file)
         said = said if isinstance(said, dict) else {}
         kind, dtype_name, shape = said.get("type"), said.get("dtype"), said.get("shape")
         if kind != "Tensor" or not isinstance(dtype_name, str) or not isinstance(shape, list):
-            raise InputError(f"{where} is not a tensor's: {shown(said)}")
+            raise InputError(f"{where} is not a tensor's: {shown(said)}", Place(self.file))
         if not all(type(extent) is int and 0 <= extent < 1 << 63 for extent in shape):
-            raise InputError(f"{where} is not a tensor's: {shown(said)}")
+            raise InputError(f"{where} is not a tensor's: {shown(said)}", Place(self.file))
         if dtype_name not in DTYPES:
             raise InputError(
                 f"{where} has the unknown dtype {shown(dtype_name)}; expected one of: "
-                f"{', '.join(DTYPES)}"
+                f"{', '.join(DTYPES)}",
+                Place(self.file),
             )
         return DTYPES[dtype_name], tuple(shape)
 
@@ -178,7 +186,10 @@ class Archive(Mapping[str, Entry]):
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"cannot read '{self.path}': {reason}") from None
-        self._entries = _Parser(self.path, memoryview(mapped)).entries()
+        parser = _Parser(self.path, memoryview(mapped))
+        self._entries = parser.entries()
+        self.headers = parser.headers
+        """The number of headers; all but the first are linked by the one before."""
 
     def __getitem__(self, name: str) -> Entry:
         return self._entries[name]
@@ -197,21 +208,23 @@ class _Parser:
     path: str
     data: memoryview
     spans: list[tuple[int, int]] = field(default_factory=list)
+    headers: int = 0
 
     def entries(self) -> dict[str, Entry]:
         found: dict[str, Entry] = {}
-        base, budget, names = 0, len(self.data) // _ENTRY.size, len(self.data)
+        base, budget, texts = 0, len(self.data) // _ENTRY.size, len(self.data)
         while True:
             following, count, segments = self.header(base)
+            self.headers += 1
             budget -= count
             if budget < 0:
                 raise self.wrong(f"has {count} entries, more than its {len(self.data)} bytes hold")
             for entry in self.table(base, count, segments):
-                names -= len(entry.name)
+                texts -= len(entry.name) + len(entry.metadata)
                 if entry.name in found:
                     raise self.wrong(f"has two entries named {shown(entry.name)}")
-                if names < 0:
-                    raise self.wrong("has names that overlap")
+                if texts < 0:
+                    raise self.wrong("has names and metadata that overlap")
                 found[entry.name] = entry
             if not following:
                 break
@@ -221,17 +234,17 @@ class _Parser:
 
     def header(self, base: int) -> tuple[int, int, list[tuple[int, int]]]:
         if base + _HEADER.size > len(self.data):
-            what = "ends inside of its header" if base else "is not an IREE parameter archive"
-            raise self.wrong(f"{what}, got {len(self.data)} bytes; it may be truncated")
+            raise self.wrong(
+                f"has a header at {base}, and only {len(self.data)} bytes; it may be truncated"
+            )
         magic, major, minor, size, following, _, count, *ranges = _HEADER.unpack_from(
             self.data, base
         )
         if magic != MAGIC:
-            raise self.wrong(f"is not an IREE parameter archive, it starts with {magic!r}")
+            raise self.wrong(f"has a header that starts with {magic!r}, expected {MAGIC!r}")
         if (major, minor) != (0, 0):
             raise UnsupportedError(
-                f"'{self.path}' is an IREE parameter archive of version {major}.{minor}; only 0.0 "
-                "can be read"
+                f"the archive is of version {major}.{minor}; only 0.0 can be read", Place(self.path)
             )
         if size != _HEADER.size:
             raise self.wrong(f"has a header of {size} bytes, expected {_HEADER.size}")
@@ -269,7 +282,7 @@ class _Parser:
         self, kind: int, name: str, about: memoryview, at: int, rest: int, storage: tuple[int, int]
     ) -> Entry:
         if kind == _EXTERNAL:
-            raise UnsupportedError(f"entry {shown(name)} of '{self.path}' is in another file")
+            raise UnsupportedError(f"entry {shown(name)} is in another file", Place(self.path))
         if kind not in (_SPLAT_TYPE, _DATA_TYPE):
             raise self.wrong(f"has an entry {shown(name)} of the unknown type {kind}")
         fields = _SPLAT if kind == _SPLAT_TYPE else _DATA
@@ -321,7 +334,7 @@ class _Parser:
             around.append((start, end))
 
     def wrong(self, message: str) -> InputError:
-        return InputError(f"'{self.path}' {message}")
+        return InputError(f"the archive {message}", Place(self.path))
 
 
 class ArchiveWriter:
@@ -416,27 +429,51 @@ def create_archive(path: str | os.PathLike[str]) -> Iterator[ArchiveWriter]:
         writer.finish()
 
 
-def parse_json(data: bytes, what: str) -> Any:
+def check_mountable(path: str | os.PathLike[str]) -> None:
+    """Check an archive before IREE's runtime opens it.
+
+    IREE 3.13 adds offsets without a look at overflow, and then reads memory beyond the file; and
+    it reads the tables of the first header again for each that is linked.
+
+    Raises:
+        InputError: the file is not a valid archive.
+        UnsupportedError: IREE's runtime does not open it.
+    """
+    archive = Archive(path)
+    if archive.headers > 1:
+        raise UnsupportedError(
+            f"the archive is {archive.headers} archives linked together, which IREE's runtime does "
+            "not open; write one with: subquant import",
+            Place(archive.path),
+        )
+
+
+def parse_json(data: bytes, what: str, file: str) -> Any:
     """Decode JSON of a file.
 
     Args:
         data: the text, in UTF-8.
         what: it is, for errors.
+        file: that holds it.
 
     Raises:
         InputError: it is not UTF-8, not JSON, too large, nested too deeply, or has a key twice.
     """
+    place = Place(file)
     values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
     if values > _MOST_VALUES:
-        raise InputError(f"{what} has {values} values, expected at most {_MOST_VALUES}")
+        raise InputError(f"{what} has {values} values, expected at most {_MOST_VALUES}", place)
     try:
         return json.loads(data, object_pairs_hook=_unique)
     except UnicodeDecodeError as error:
-        raise InputError(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from None
+        reason = f"{what} is not UTF-8: {error.reason} at byte {error.start}"
+        raise InputError(reason, place) from None
     except RecursionError:
-        raise InputError(f"{what} is nested too deeply") from None
+        raise InputError(f"{what} is nested too deeply", place) from None
     except ValueError as error:
-        raise InputError(f"{what} is not JSON: {error}") from None
+        reason = str(error)
+        reason = f"{what} is not JSON: {reason[:1].lower()}{reason[1:]}"
+        raise InputError(reason, place) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from ..errors import InputError, SubquantError, UnsupportedError, UsageError
+from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
 from ..formats.irpa import Archive, create_archive, parse_json
 from ..formats.strict_json import shown
 from .tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor, tensor_from_record
@@ -224,51 +224,61 @@ class Dataset:
         """
         archive = Archive(path)
         if _PROPERTIES not in archive and _TENSORS not in archive:
-            return Dataset({}, Theta(PrimitiveTensor(e.array(), n) for n, e in archive.items()))
+            arrays = [PrimitiveTensor(entry.array(), name) for name, entry in archive.items()]
+            return Dataset({}, _tree(arrays, archive.path))
         for blob in (_PROPERTIES, _TENSORS):
             if blob not in archive:
-                raise InputError(f"'{archive.path}' has no entry '{blob}'; it may be truncated")
+                what = f"the archive has no entry '{blob}'; it may be truncated"
+                raise InputError(what, Place(archive.path))
         properties = _blob(archive, _PROPERTIES)
         version = properties.pop(_VERSION, 1)
         if version != 1:
             raise UnsupportedError(
-                f"'{archive.path}' is a data set of version {shown(version)}; only 1 can be read"
+                f"the data set is of version {shown(version)}; only 1 can be read",
+                Place(archive.path),
             )
         if _RANKS in archive:
             raise UnsupportedError(
-                f"'{archive.path}' is one of several files of a sharded data set; save it whole"
+                "the archive is one of several files of a sharded data set; save it whole",
+                Place(archive.path),
             )
         tensors = [
             _tensor(archive, name, record) for name, record in _blob(archive, _TENSORS).items()
         ]
-        return Dataset(properties, Theta(tensors))
+        return Dataset(properties, _tree(tensors, archive.path))
 
     def __repr__(self) -> str:
         return f"Dataset({len(self.properties)} properties, {self.theta!r})"
 
 
+def _tree(tensors: Iterable[InferenceTensor], file: str) -> Theta:
+    try:
+        return Theta(tensors)
+    except InputError as error:
+        raise InputError(error.message, Place(file)) from None
+
+
 def _blob(archive: Archive, name: str) -> dict[str, Any]:
-    where = f"entry '{name}' of '{archive.path}'"
-    value = parse_json(archive[name].content(), where)
+    value = parse_json(archive[name].content(), f"entry '{name}'", archive.path)
     if not isinstance(value, dict):
-        raise InputError(f"{where} is not a JSON object")
+        raise InputError(f"entry '{name}' is not a JSON object", Place(archive.path))
     return value
 
 
 def _tensor(archive: Archive, name: str, record: Any) -> InferenceTensor:
     raw = record.get("raw_tensors") if isinstance(record, dict) else None
-    where = f"tensor {shown(name)} in '{archive.path}'"
+    what, place = f"tensor {shown(name)}", Place(archive.path)
     if not isinstance(raw, dict) or not isinstance(record.get("type_name"), str):
-        raise InputError(f"the record of {where} has no type or no arrays")
+        raise InputError(f"the record of {what} has no type or no arrays", place)
     for key in raw.values():
         if not isinstance(key, str) or key not in archive:
-            raise InputError(f"{where} has the array {shown(key)}, which is not there")
+            raise InputError(f"{what} has the array {shown(key)}, which is not there", place)
     arrays = {key: archive[key].array() for key in raw.values()}
     try:
         return tensor_from_record(name, record, arrays)
     except SubquantError as error:  # also the usage error of a layout that nobody has
         kind = InputError if isinstance(error, UsageError) else type(error)
-        raise kind(f"{where} is not valid: {error.message}") from None
+        raise kind(f"{what} is not valid: {error.message}", place) from None
 
 
 def _to_json(value: Any, what: str) -> bytes:

@@ -1,0 +1,381 @@
+"""Trees of tensors, and archives that sharktank wrote (`tests/sharktank`) and opens."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from subquant.errors import InputError, UnsupportedError
+from subquant.formats.irpa import DTYPES, Archive, create_archive
+from subquant.layouts import (
+    BlockScaledI4Layout,
+    BlockScaledLayout,
+    InferenceTensor,
+    PlanarQuantizedTensor,
+    PrimitiveTensor,
+    QuantizedLayout,
+    QuantizedTensor,
+    TensorScaledLayout,
+)
+from subquant.layouts.quantizers import DynamicScaledQuantizer, StaticScaledQuantizer
+from subquant.layouts.theta import Dataset, Theta
+
+SHARKTANK = Path(__file__).parent / "sharktank"
+PROPERTIES = {
+    "hparams": {"block_count": 2, "rope.freq_base": 10000.5, "name": "größe", "flag": True},
+    "meta": {"_class_name": "Model", "list": [1, 2.5, "three", None]},
+}
+
+
+def tensor(name: str, value: float = 0.0) -> PrimitiveTensor:
+    return PrimitiveTensor(np.full((2, 3), value, np.float32), name)
+
+
+def theta() -> Theta:
+    return Theta([tensor("blk.0.w", 1), tensor("blk.1.w", 2), tensor("blk.1.b", 3), tensor("out")])
+
+
+def unpacked_file(name: str, folder: Path) -> Path:
+    """One of sharktank's files, unpacked into a folder."""
+    path = folder / name
+    path.write_bytes(gzip.decompress((SHARKTANK / f"{name}.gz").read_bytes()))
+    return path
+
+
+def our_tensors() -> list[InferenceTensor]:
+    rng = np.random.default_rng(7)
+    scales = rng.uniform(0.5, 2, (4, 2, 1)).astype(np.float16)
+    bytes_ = rng.integers(-128, 128, (4, 2, 32)).astype(np.int8)
+    made: list[InferenceTensor] = [
+        PrimitiveTensor(rng.integers(0, 5, (2, 3)).astype(dtype), f"primitive.{name}")
+        for name, dtype in DTYPES.items()
+    ]
+    layouts: dict[str, QuantizedLayout] = {
+        "block": BlockScaledLayout((4, 64), {"d": scales, "qs": bytes_}),
+        "nibbles": BlockScaledI4Layout(
+            (4, 64), {"d": scales, "m": -scales, "qs": bytes_[..., :16].view(np.uint8)},
+            {"signed": False},
+        ),
+        "tensor": TensorScaledLayout((4, 2, 32), {"d": np.float32(0.25), "qs": bytes_}),
+    }  # fmt: skip
+    made += [PlanarQuantizedTensor(layout, f"layer.{name}") for name, layout in layouts.items()]
+    made += [
+        PrimitiveTensor(np.float32(3.5), "scalar"),
+        PrimitiveTensor(np.zeros((0, 4), np.int8), "empty"),
+        StaticScaledQuantizer(np.float32(2), offset=np.int8(3), name="quantizer.tensor"),
+        StaticScaledQuantizer(np.array([2, 4], np.float32), axis=1, name="quantizer.axis"),
+        DynamicScaledQuantizer(name="quantizer.dynamic"),
+    ]
+    return made
+
+
+def assert_same(got: InferenceTensor, expected: InferenceTensor) -> None:
+    assert type(got) is type(expected)
+    assert (got.name, got.shape, got.record) == (expected.name, expected.shape, expected.record)
+    assert list(got.arrays) == list(expected.arrays)
+    for name, array in expected.arrays.items():
+        other = got.arrays[name]
+        assert (other.dtype, other.shape) == (array.dtype, array.shape)
+        assert other.tobytes() == array.tobytes()
+
+
+# -- trees ----------------------------------------------------------------------------------------
+
+
+def test_a_tree_is_made_of_dotted_names() -> None:
+    tree = theta()
+    assert tree.keys == ["blk", "out"]
+    assert tree("blk").keys == ["0", "1"]
+    assert list(tree("blk", 1).flatten()) == ["w", "b"]
+    assert list(tree.flatten()) == ["blk.0.w", "blk.1.w", "blk.1.b", "out"]
+    assert len(tree) == 4
+    assert "blk.1" in tree
+    assert "blk.2" not in tree
+
+
+def test_paths_are_names_numbers_or_both() -> None:
+    tree = theta()
+    for path in (("blk", 1, "b"), ("blk.1.b",), ("blk.1", "b")):
+        assert tree.tensor(*path).arrays["blk.1.b"][0, 0] == 3
+        assert tree(*path) is tree.tensor(*path)
+    assert tree("blk.1").tensor("b").name == "blk.1.b"
+    assert tree.optional_tensor("blk.1.x") is None
+    assert tree.optional_tensor("blk.1") is None
+
+
+def test_what_is_missing_is_named_with_what_is_there() -> None:
+    with pytest.raises(InputError, match=r"no tensor is named 'blk\.1\.x'; there are: w, b"):
+        theta().tensor("blk", 1, "x")
+    with pytest.raises(InputError, match=r"no tensor is named 'blk\.1'"):
+        theta().tensor("blk.1")
+    with pytest.raises(InputError, match=r"no tensor is named 'out\.w\.x'; there are: blk, out"):
+        theta()("out.w.x")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "a"], "'a' is the name of two tensors"),
+        (["a", "a.b"], "'a.b' is below the name of another tensor"),
+        (["a.b", "a"], "'a' is the name of a level of the tree"),
+    ],
+)
+def test_names_that_collide_are_refused(names: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Theta([tensor(name) for name in names])
+
+
+def test_transform_replaces_drops_and_splits() -> None:
+    def halves(t: InferenceTensor) -> Any:
+        if t.name == "out":
+            return None
+        if t.name == "blk.0.w":
+            assert isinstance(t, PrimitiveTensor)
+            return [PrimitiveTensor(t.array[:1], "a.top"), PrimitiveTensor(t.array[1:], "a.rest")]
+        return t
+
+    changed = theta().transform(halves, lambda t: t.with_name(f"m.{t.name}"))
+    assert list(changed.flatten()) == ["m.a.top", "m.a.rest", "m.blk.1.w", "m.blk.1.b"]
+
+
+def test_renamed_names_tensors_by_their_paths() -> None:
+    tree = Theta({"x.y": tensor("elsewhere")})
+    assert tree.tensor("x.y").name == "elsewhere"
+    assert tree.renamed().tensor("x.y").name == "x.y"
+
+
+# -- data sets ------------------------------------------------------------------------------------
+
+
+def test_save_and_load_lose_nothing(tmp_path: Path) -> None:
+    tensors = our_tensors()
+    properties = json.loads(json.dumps(PROPERTIES))
+    Dataset(properties, Theta(tensors)).save(tmp_path / "x.irpa")
+    assert properties == PROPERTIES
+    loaded = Dataset.load(tmp_path / "x.irpa")
+    assert loaded.properties == PROPERTIES
+    assert list(loaded.theta.flatten()) == [t.name for t in tensors]
+    for expected in tensors:
+        assert_same(loaded.theta.tensor(expected.name), expected)
+    loaded.save(tmp_path / "y.irpa")
+    assert (tmp_path / "x.irpa").read_bytes() == (tmp_path / "y.irpa").read_bytes()
+
+
+def test_loaded_arrays_are_views_of_the_file(tmp_path: Path) -> None:
+    Dataset({}, Theta(our_tensors())).save(tmp_path / "x.irpa")
+    for loaded in Dataset.load(tmp_path / "x.irpa").theta.flatten().values():
+        for array in loaded.arrays.values():
+            assert not array.flags.owndata
+            assert not array.flags.writeable
+
+
+def test_blobs_are_as_sharktank_writes_them(tmp_path: Path) -> None:
+    """Name for name and byte for byte, apart from the metadata of a layout that has none."""
+    theirs = Archive(unpacked_file("written.irpa", tmp_path))
+    Dataset.load(theirs.path).save(tmp_path / "ours.irpa")
+    ours = Archive(tmp_path / "ours.irpa")
+    assert set(ours) == set(theirs)
+    for name, entry in theirs.items():
+        if name == "__SHARK_INFERENCE_TENSORS__":
+            continue
+        assert (ours[name].metadata, ours[name].content()) == (entry.metadata, entry.content())
+    name = "__SHARK_INFERENCE_TENSORS__"
+    records, expected = (json.loads(archive[name].content()) for archive in (ours, theirs))
+    for record in (*records.values(), *expected.values()):
+        record["layout_metadata"] = record.get("layout_metadata") or None
+    assert records == expected
+    text = ours[name].content().decode()
+    assert text == json.dumps(json.loads(text), indent=2)
+
+
+def test_a_file_of_sharktank_opens(tmp_path: Path) -> None:
+    dataset = Dataset.load(unpacked_file("written.irpa", tmp_path))
+    assert dataset.properties == PROPERTIES
+    primitives = dataset.theta("primitive").flatten()
+    assert len(primitives) == 18
+    for name, primitive in primitives.items():
+        if name in DTYPES:
+            expected = np.arange(6).reshape(2, 3).astype(DTYPES[name])
+            assert_same(primitive, PrimitiveTensor(expected, f"primitive.{name}"))
+    assert dataset.theta.tensor("primitive.scalar").arrays["primitive.scalar"] == 3.5
+    assert dataset.theta.tensor("primitive.empty").shape == (0, 4)
+    quantizer = dataset.theta("quantizer").tensor("axis")
+    assert isinstance(quantizer, StaticScaledQuantizer)
+    assert quantizer.axis == 1
+    assert quantizer.scale.tolist() == [2.0, 4.0, 0.5]
+    assert isinstance(dataset.theta.tensor("quantizer.dynamic"), DynamicScaledQuantizer)
+
+
+def test_layouts_of_sharktank_mean_what_they_mean_there(tmp_path: Path) -> None:
+    """Every dequantized element, in layouts of values that its float16 arithmetic holds exactly."""
+    dataset = Dataset.load(unpacked_file("written.irpa", tmp_path))
+    expected = Dataset.load(unpacked_file("dequantized.irpa", tmp_path)).theta("layer", 0)
+    layer = dataset.theta("layer", 0)
+    assert set(layer.flatten()) == set(expected.flatten())
+    assert len(layer) == 7
+    for name, quantized in layer.flatten().items():
+        assert isinstance(quantized, QuantizedTensor)
+        (values,) = expected.tensor(name).arrays.values()
+        np.testing.assert_array_equal(quantized.unpack().dequant(), values, strict=True)
+
+
+def test_sharktank_opens_our_files(tmp_path: Path) -> None:
+    python = os.environ.get("SUBQUANT_SHARKTANK_PYTHON")
+    if not python:
+        pytest.skip("set SUBQUANT_SHARKTANK_PYTHON to a Python with sharktank 3.8")
+    values = np.arange(4).reshape(2, 2, 1)
+    scales = (2.0**values).astype(np.float16)  # its float16 arithmetic is exact
+    bytes_ = (np.arange(128) * 37 % 251 - 125).astype(np.int8).reshape(2, 2, 32)
+    quantized = [
+        PlanarQuantizedTensor(BlockScaledLayout((2, 64), {"d": scales, "qs": bytes_}), "q.block"),
+        PlanarQuantizedTensor(
+            BlockScaledI4Layout(
+                (2, 64), {"d": scales, "qs": bytes_.view(np.uint8)[..., ::2]}, {"signed": True}
+            ),
+            "q.nibbles",
+        ),
+        PlanarQuantizedTensor(
+            TensorScaledLayout((2, 2, 32), {"d": np.float32(0.5), "qs": bytes_}), "q.tensor"
+        ),
+    ]
+    others = [t for t in our_tensors() if not isinstance(t, PlanarQuantizedTensor)]
+    Dataset(PROPERTIES, Theta([*quantized, *others])).save(tmp_path / "ours.irpa")
+    command = [python, str(SHARKTANK / "peer.py"), "dequantize"]
+    subprocess.run([*command, "ours.irpa", "theirs.irpa"], cwd=tmp_path, check=True)
+    theirs = Dataset.load(tmp_path / "theirs.irpa")
+    assert theirs.properties == PROPERTIES
+    for tensor_ in quantized:
+        (got,) = theirs.theta.tensor(tensor_.name).arrays.values()
+        np.testing.assert_array_equal(got, tensor_.unpack().dequant(), strict=True)
+    arrays = {n: a for t in theirs.theta.flatten().values() for n, a in t.arrays.items()}
+    for tensor_ in others:
+        for name, array in tensor_.arrays.items():
+            assert (arrays[name].dtype, arrays[name].shape) == (array.dtype, array.shape)
+            assert arrays[name].tobytes() == array.tobytes()
+
+
+def test_an_archive_without_records_is_primitive_tensors(tmp_path: Path) -> None:
+    with create_archive(tmp_path / "x.irpa") as archive:
+        archive.add_tensor("a.b", np.arange(3, dtype=np.float32))
+        archive.add_blob("c", b"\x01\x02")
+    dataset = Dataset.load(tmp_path / "x.irpa")
+    assert dataset.properties == {}
+    assert dataset.theta.tensor("a.b").arrays["a.b"].tolist() == [0.0, 1.0, 2.0]
+    assert dataset.theta.tensor("c").arrays["c"].tolist() == [1, 2]
+
+
+def test_a_failed_save_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "x.irpa"
+    Dataset({}, theta()).save(path)
+    before = path.read_bytes()
+    bad = PrimitiveTensor(np.zeros(2, ml_dtypes.int4), "int4")
+    with pytest.raises(InputError, match="'int4' has elements of int4, which archives do not have"):
+        Dataset({}, Theta([tensor("a"), bad])).save(path)
+    with pytest.raises(InputError, match=r"properties cannot be written as JSON: .*ndarray"):
+        Dataset({"a": np.zeros(2)}, theta()).save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["x.irpa"]
+
+
+def test_two_tensors_of_one_name_are_refused(tmp_path: Path) -> None:
+    one, other = tensor("same"), tensor("same", 1)
+    with pytest.raises(InputError, match="two tensors are named 'same'"):
+        Dataset({}, Theta({"a": one, "b": other})).save(tmp_path / "x.irpa")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_on_tensor_counts_what_is_written(tmp_path: Path) -> None:
+    seen: list[tuple[int, int, str]] = []
+    Dataset({}, theta()).save(
+        tmp_path / "x.irpa", on_tensor=lambda n, count, t: seen.append((n, count, t.name))
+    )
+    assert seen[0] == (0, 4, "blk.0.w")
+    assert [n for n, *_ in seen] == [0, 1, 2, 3]
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot write .*No such file or directory"):
+        Dataset({}, theta()).save(tmp_path / "none" / "x.irpa")
+
+
+PRIMITIVE = {"type_name": "PrimitiveTensor", "raw_tensors": {"": "a"}}
+PLANAR = {
+    "type_name": "PlanarQuantizedTensor",
+    "raw_tensors": {"d": "a", "qs": "b"},
+    "shape": [2, 32],
+    "layout_type": "BlockScaledLayout",
+}
+WRONG_RECORDS = [
+    ([], r"entry '__SHARK_INFERENCE_TENSORS__' is not a JSON object"),
+    ({"t": 1}, "record of tensor 't' has no type or no arrays"),
+    ({"t": {"type_name": [], "raw_tensors": {}}}, "has no type or no arrays"),
+    ({"t": PRIMITIVE | {"raw_tensors": []}}, "has no type or no arrays"),
+    ({"t": PRIMITIVE | {"raw_tensors": {"": "x"}}}, "has the array 'x', which is not there"),
+    ({"t": PRIMITIVE | {"raw_tensors": {"": {}}}}, "has the array {}, which is not there"),
+    ({"t": PRIMITIVE | {"raw_tensors": {"d": "a"}}}, r"has the arrays \['d'\], expected one"),
+    ({"t": PRIMITIVE | {"type_name": "SplitPrimitiveTensor"}}, "is of the type 'SplitPrim.*one of"),
+    ({"t": PRIMITIVE, "t.u": PRIMITIVE}, "'t.u' is below the name of another tensor"),
+    ({"t": PLANAR | {"layout_type": "Round"}}, "is not valid: no layout is named 'Round'"),
+    ({"t": PLANAR | {"shape": [2, -32]}}, "no valid shape"),
+    ({"t": PLANAR | {"shape": "2x32"}}, "no valid shape"),
+    ({"t": PLANAR | {"layout_metadata": [1]}}, "no valid layout"),
+    ({"t": PLANAR | {"raw_tensors": {"d": "a"}}}, "has the planes"),
+    ({"t": PLANAR | {"shape": [2, 64]}}, "tensor 't' is not valid: .* of shape"),
+]
+
+
+@pytest.mark.parametrize(("records", "message"), WRONG_RECORDS)
+def test_wrong_records_are_refused(records: Any, message: str, tmp_path: Path) -> None:
+    write_blobs(tmp_path / "x.irpa", b"{}", json.dumps(records).encode())
+    with pytest.raises(InputError, match=message):
+        Dataset.load(tmp_path / "x.irpa")
+
+
+@pytest.mark.parametrize(
+    ("blob", "error", "message"),
+    [
+        (b"{", InputError, "'__SHARK_DATASET__' is not JSON: expecting"),
+        (b"\xff{}", InputError, "is not UTF-8: invalid start byte at byte 0"),
+        (b'{"a": 1, "a": 2}', InputError, "the key 'a' is there twice"),
+        (b"[" * 100_000 + b"]" * 100_000, InputError, "is nested too deeply"),
+        (b"[" + b"[]," * 8_000_000 + b"[]]", InputError, "has 16000002 values, expected at most"),
+        (b'{"a": ' + b"1" * 5000 + b"}", InputError, "is not JSON: exceeds the limit"),
+        (b"[]", InputError, "is not a JSON object"),
+        (b'{"SHARK_DATASET_VERSION": 2}', UnsupportedError, "of version 2; only 1 can be read"),
+    ],
+)
+def test_wrong_properties_are_refused(
+    blob: bytes, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    write_blobs(tmp_path / "x.irpa", blob, b"{}")
+    with pytest.raises(error, match=message):
+        Dataset.load(tmp_path / "x.irpa")
+
+
+def test_a_missing_blob_and_ranks_are_refused(tmp_path: Path) -> None:
+    with create_archive(tmp_path / "x.irpa") as archive:
+        archive.add_blob("__SHARK_DATASET__", b"{}")
+    with pytest.raises(InputError, match="has no entry '__SHARK_INFERENCE_TENSORS__'"):
+        Dataset.load(tmp_path / "x.irpa")
+    with create_archive(tmp_path / "x.irpa") as archive:
+        archive.add_blob("__SHARK_DATASET__", b"{}")
+        archive.add_blob("__SHARK_INFERENCE_TENSORS__", b"{}")
+        archive.add_blob("__SHARK_SHARD_RANKS__", b"[0, 1]")
+    with pytest.raises(UnsupportedError, match="one of several files of a sharded data set"):
+        Dataset.load(tmp_path / "x.irpa")
+
+
+def write_blobs(path: Path, properties: bytes, records: bytes) -> None:
+    with create_archive(path) as archive:
+        archive.add_tensor("a", np.ones((2, 1, 1), np.float16))
+        archive.add_tensor("b", np.ones((2, 1, 32), np.int8))
+        archive.add_blob("__SHARK_DATASET__", properties)
+        archive.add_blob("__SHARK_INFERENCE_TENSORS__", records)
