@@ -5,22 +5,19 @@ header maps names to ``{"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]
 from the start of the data; ``__metadata__`` maps strings to strings.
 
 The reader is our own, and not PyPI's ``safetensors``, because that one returns bf16 and 8-bit
-floats only through PyTorch, copies what it returns as NumPy arrays, and reads a header with the
-same name twice as the last of the two. Here a header is read from left to right, each thing
-checked before the next one is looked at, so that what a wrong header costs is bounded by what it
-says until it is wrong. Whatever is accepted here is accepted there, with the same bytes.
+floats only through PyTorch, copies what it returns as NumPy arrays, and reads a header that has a
+name twice as the last of the two. Whatever is accepted here is accepted there, with the same bytes.
+The memory that a header takes is bounded before it is parsed (`subquant.formats.strict_json`).
 
 Source: the format's description in the repository huggingface/safetensors.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import os
-import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +27,7 @@ import numpy as np
 
 from ..errors import InputError, Place, UnsupportedError
 from ..quantization import Array
-from .strict_json import regular_file_size, shown
+from .strict_json import parse_object, regular_file_size, shown
 
 __all__ = ["DTYPES", "SafetensorsFile", "read_safetensors"]
 
@@ -67,9 +64,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 """NumPy's dtypes by the names of the format."""
 
 _PACKED = ("F4", "F6_E2M3", "F6_E3M2")  # of the format, but narrower than a byte
-_STRING = re.compile(r'"[^"\\\x00-\x1f]*(?:\\["\\/bfnrtu][^"\\\x00-\x1f]*)*"')
-_SPACE = re.compile(r"[ \t\n\r]*")
-_INTEGER = re.compile(r"(?:0|[1-9][0-9]{0,18})(?![0-9.eE])")
+_KEYS = {"dtype", "shape", "data_offsets"}
 
 
 @dataclass(frozen=True)
@@ -88,13 +83,13 @@ class SafetensorsFile:
     tensors: dict[str, Array]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Entry:
     name: str
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-    begin: int = 0
-    end: int = 0
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    begin: int
+    end: int
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
@@ -121,11 +116,11 @@ def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
             f"{length} bytes, expected at most {min(MAX_HEADER, len(mapped) - 8)}",
             place,
         )
-    try:
-        text = mapped[8 : 8 + length].decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"the header is not UTF-8 at byte {error.start}", place) from None
-    metadata, entries = _Header(text, place).read()
+    header = mapped[8 : 8 + length]
+    if not header.startswith(b"{"):
+        raise InputError(f"the header begins with {shown(header[:1])}, expected '{{'", place)
+    loaded = parse_object(header, "the header", str(path), integer=_integer, is_part=True)
+    metadata, entries = _entries(loaded, place)
     _check_ranges(entries, len(mapped) - 8 - length, place)
     data = np.frombuffer(mapped, np.uint8)[8 + length :]
     return SafetensorsFile(
@@ -155,13 +150,12 @@ def _check_ranges(entries: list[_Entry], size: int, place: Place) -> None:
 
 def _array(entry: _Entry, data: Array, place: Place) -> Array:
     part = data[entry.begin : entry.end]
-    dtype = DTYPES[entry.dtype]
-    if dtype == np.bool_ and part.size and part.max() > 1:
+    if entry.dtype == np.bool_ and part.size and part.max() > 1:
         raise InputError(
             f"tensor {shown(entry.name)} of BOOL has the byte {part.max()}, expected 0 or 1", place
         )
     try:
-        array = part.view(dtype).reshape(entry.shape)
+        array = part.view(entry.dtype).reshape(entry.shape)
     except ValueError:  # no elements, and extents whose product does not fit NumPy
         raise InputError(
             f"tensor {shown(entry.name)} has the shape {list(entry.shape)}, which no array has",
@@ -170,152 +164,69 @@ def _array(entry: _Entry, data: Array, place: Place) -> Array:
     return array
 
 
-class _Header:
-    """A reader of the header's text, which knows what has to come next."""
+def _entries(header: Mapping[str, Any], place: Place) -> tuple[dict[str, str], list[_Entry]]:
+    """The metadata and the tensors, each consistent in itself."""
+    metadata: dict[str, str] = {}
+    entries: list[_Entry] = []
+    for name, value in header.items():
+        _check_text(name, "a name", place)
+        if not isinstance(value, dict):
+            raise InputError(f"{shown(name)} must be an object, got {shown(value)}", place)
+        if name != "__metadata__":
+            entries.append(_entry(name, value, place))
+            continue
+        for key, text in value.items():
+            _check_text(key, "a name of the metadata", place)
+            _check_text(text, f"metadata {shown(key)}", place)
+            metadata[key] = text
+    return metadata, entries
 
-    def __init__(self, text: str, place: Place) -> None:
-        self.text = text
-        self.place = place
-        self.at = 0
 
-    def read(self) -> tuple[dict[str, str], list[_Entry]]:
-        """The metadata and the tensors, each tensor consistent in itself."""
-        metadata: dict[str, str] = {}
-        entries: list[_Entry] = []
+def _entry(name: str, value: Mapping[str, Any], place: Place) -> _Entry:
+    def error(message: str) -> InputError:
+        return InputError(f"tensor {shown(name)} {message}", place)
 
-        def member(name: str) -> None:
-            if name != "__metadata__":
-                entries.append(self.entry(name))
-                return
-            self.members(lambda key: metadata.update({key: self.string(f"metadata {shown(key)}")}))
-
-        if not self.text.startswith("{"):
-            raise self.error("expected '{' at the start of the header")
-        self.members(member)
-        self.skip()
-        if self.at != len(self.text):
-            raise self.error("expected nothing but spaces after the header's object")
-        return metadata, entries
-
-    def entry(self, name: str) -> _Entry:
-        """A tensor's dtype, shape and range."""
-        entry = _Entry(name)
-        label = f"tensor {shown(name)}"
-        seen: set[str] = set()
-
-        def member(key: str) -> None:
-            seen.add(key)
-            if key == "dtype":
-                entry.dtype = self.string(f"the dtype of {label}")
-            elif key == "shape":
-                entry.shape = self.integers(f"the shape of {label}", MAX_RANK)
-            elif key == "data_offsets":
-                offsets = self.integers(f"the offsets of {label}", 2)
-                if len(offsets) != 2:
-                    raise self.error(f"{label} has {len(offsets)} offsets, expected 2")
-                entry.begin, entry.end = offsets
-            else:
-                raise self.error(
-                    f"{label} has the key {shown(key)}, expected dtype, shape and data_offsets"
-                )
-
-        self.members(member)
-        missing = [key for key in ("dtype", "shape", "data_offsets") if key not in seen]
-        if missing:
-            raise self.error(f"{label} has no {' and no '.join(missing)}")
-        if entry.dtype in _PACKED:
-            raise UnsupportedError(
-                f"{label} has elements of {entry.dtype}, which are narrower than a byte; "
-                "store them as U8",
-                self.place,
-            )
-        if entry.dtype not in DTYPES:
-            raise self.error(
-                f"{label} has elements of {shown(entry.dtype)}, expected one of: "
-                f"{', '.join(DTYPES)}"
-            )
-        size = math.prod(entry.shape) * DTYPES[entry.dtype].itemsize
-        if entry.end - entry.begin != size:
-            raise self.error(
-                f"{label} of shape {list(entry.shape)} and {entry.dtype} takes {size} bytes, got "
-                f"the range {entry.begin} to {entry.end}"
-            )
-        return entry
-
-    # -- JSON -------------------------------------------------------------------------------------
-
-    def members(self, member: Callable[[str], None]) -> None:
-        """An object; `member` is called with each key, to read its value."""
-        self.token("{")
-        seen: set[str] = set()
-        if self.found("}"):
-            return
-        while True:
-            key = self.string("a name")
-            if key in seen:
-                raise self.error(f"{shown(key)} is there twice")
-            seen.add(key)
-            self.token(":")
-            member(key)
-            if self.found("}"):
-                return
-            self.token(",")
-
-    def integers(self, what: str, most: int) -> tuple[int, ...]:
-        """A list of integers, which are not negative and less than 2**63."""
-        self.token("[")
-        values: list[int] = []
-        if self.found("]"):
-            return ()
-        while True:
-            self.skip()
-            match = _INTEGER.match(self.text, self.at)
-            if match is None or int(match.group()) >= 1 << 63:
-                raise self.error(f"expected integers from 0 to 2**63 - 1 as {what}")
-            if len(values) == most:
-                raise self.error(f"expected at most {most} integers as {what}")
-            values.append(int(match.group()))
-            self.at = match.end()
-            if self.found("]"):
-                return tuple(values)
-            self.token(",")
-
-    def string(self, what: str) -> str:
-        """A string."""
-        self.skip()
-        match = _STRING.match(self.text, self.at)
-        if match is None:
-            raise self.error(f"expected a string as {what}")
-        try:
-            value = str(json.loads(match.group()))
-            value.encode("utf-8")
-        except ValueError:  # an escape that is incomplete, or half of a surrogate pair
-            raise self.error(f"expected valid escapes in the string as {what}") from None
-        self.at = match.end()
-        return value
-
-    def skip(self) -> None:
-        """Go on to what is not a space."""
-        match = _SPACE.match(self.text, self.at)
-        self.at = match.end() if match else self.at
-
-    def found(self, mark: str) -> bool:
-        """Whether a mark is next, which is then taken."""
-        self.skip()
-        if not self.text.startswith(mark, self.at):
-            return False
-        self.at += len(mark)
-        return True
-
-    def token(self, mark: str) -> None:
-        """Take a mark that must be next."""
-        if not self.found(mark):
-            raise self.error(f"expected '{mark}'")
-
-    def error(self, message: str) -> InputError:
-        """An error at the place that is being read."""
-        rest = self.text[self.at : self.at + 20]
-        found = shown(rest) if rest else "the end"
-        return InputError(
-            f"wrong header: {message}, got {found} at character {self.at} of the header", self.place
+    if value.keys() != _KEYS:
+        found = ", ".join(map(shown, value)) or "none"
+        raise error(f"has the keys {found}; expected dtype, shape and data_offsets")
+    kind, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    if kind in _PACKED:
+        raise UnsupportedError(
+            f"tensor {shown(name)} has elements of {kind}, which are narrower than a byte; store "
+            "them as U8",
+            place,
         )
+    dtype = DTYPES.get(kind) if isinstance(kind, str) else None
+    if dtype is None:
+        raise error(f"has elements of {shown(kind)}, expected one of: {', '.join(DTYPES)}")
+    for key, integers in (("shape", shape), ("data_offsets", offsets)):
+        if not isinstance(integers, list) or not all(type(n) is int for n in integers):
+            raise error(f"has as its {key} {shown(integers)}, expected a list of integers")
+    if len(shape) > MAX_RANK:
+        raise error(f"has {len(shape)} dimensions, expected at most {MAX_RANK}")
+    if len(offsets) != 2:
+        raise error(f"has {len(offsets)} offsets, expected 2")
+    begin, end = offsets
+    size = math.prod(shape) * dtype.itemsize
+    if end - begin != size:
+        raise error(
+            f"of shape {shape} and {kind} takes {size} bytes, got the range {begin} to {end}"
+        )
+    return _Entry(name, dtype, tuple(shape), begin, end)
+
+
+def _integer(text: str) -> int:
+    """An offset or an extent; the format has no other numbers."""
+    if text.startswith("-") or len(text) > 19 or int(text) >= 1 << 63:
+        raise ValueError(f"expected integers from 0 to 2**63 - 1, got {shown(text)}")
+    return int(text)
+
+
+def _check_text(text: object, what: str, place: Place) -> None:
+    """Raise an InputError for what is no string, or has half of a surrogate pair."""
+    if not isinstance(text, str):
+        raise InputError(f"expected a string as {what}, got {shown(text)}", place)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(f"expected Unicode as {what}, got {shown(text)}", place) from None

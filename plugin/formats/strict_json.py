@@ -8,15 +8,17 @@ number of values in it, are bounded, because an empty list takes 2 bytes of text
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, Place
 
-__all__ = ["MAX_BYTES", "MAX_VALUES", "load_json", "regular_file_size", "shown"]
+__all__ = ["MAX_BYTES", "MAX_VALUES", "load_json", "parse_object", "regular_file_size", "shown"]
 
 MAX_BYTES = 100_000_000
 MAX_VALUES = 8_000_000
@@ -49,33 +51,57 @@ def load_json(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
         InputError: it cannot be read, is too large, is not UTF-8, is not JSON, has a key twice, or
             holds no object.
     """
-    place = Place(str(path))
     size = regular_file_size(path)
     if size > MAX_BYTES:
-        raise InputError(f"{what} has {size} bytes, expected at most {MAX_BYTES}", place)
+        raise InputError(f"{what} has {size} bytes, expected at most {MAX_BYTES}", Place(str(path)))
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot read '{path}': {_reason(error)}") from None
+    return parse_object(data.removeprefix(codecs.BOM_UTF8), what, str(path))
+
+
+def parse_object(
+    data: bytes,
+    what: str,
+    file: str,
+    *,
+    integer: Callable[[str], int] | None = None,
+    is_part: bool = False,
+) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Args:
+        data: the text, as UTF-8.
+        what: the text is, for errors.
+        file: where it is from.
+        integer: makes an integer of its digits, or raises a ValueError.
+        is_part: whether the text is a part of the file, so that lines and columns say nothing.
+
+    Raises:
+        InputError: as of `load_json`.
+    """
+    place = Place(file)
     values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
     if values > MAX_VALUES:
         raise InputError(f"{what} has {values} values, expected at most {MAX_VALUES}", place)
     try:
         loaded = json.loads(
-            data.decode("utf-8-sig"),
+            data.decode("utf-8"),
             object_pairs_hook=_unique,
             parse_constant=_refuse_constant,
-            parse_int=_integer,
+            parse_int=integer or _integer,
         )
     except UnicodeDecodeError as error:
         raise InputError(
             f"{what} is not UTF-8: byte {data[error.start]:#04x} at {error.start}", place
         ) from None
     except json.JSONDecodeError as error:
-        position = Place(str(path), error.lineno, error.colno)
-        message = error.msg[:1].lower() + error.msg[1:]
-        raise InputError(f"{what} is not JSON: {message}", position) from None
+        message = f"{what} is not JSON: {error.msg[:1].lower()}{error.msg[1:]}"
+        if is_part:
+            raise InputError(f"{message} at character {error.pos} of it", place) from None
+        raise InputError(message, Place(file, error.lineno, error.colno)) from None
     except RecursionError:
         raise InputError(f"{what} is nested too deeply", place) from None
     except ValueError as error:
