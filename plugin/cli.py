@@ -742,9 +742,9 @@ def import_(source: str, output: str | None, as_json: bool) -> None:
     subquant import checkpoint/ -o model.irpa
     subquant run model.vmfb --parameters model=model.irpa --input @x.npy
     """
-    from .importing import import_weights
+    from .importing import default_output, import_weights
 
-    output = f"{Path(os.path.realpath(source)).stem}.irpa" if output is None else output
+    output = default_output(source) if output is None else output
     with _progress(f"import {source}") as progress:
         kinds = import_weights(
             source,

@@ -17,7 +17,7 @@ from .errors import InputError, UsageError
 from .layouts.tensors import InferenceTensor
 from .layouts.theta import Dataset, Theta
 
-__all__ = ["ImportedKind", "import_weights", "open_weights", "weights_format"]
+__all__ = ["ImportedKind", "default_output", "import_weights", "open_weights", "weights_format"]
 
 _MAGIC = {b"IRPA": "irpa", b"GGUF": "gguf"}
 _SUFFIXES = {
@@ -42,12 +42,22 @@ def weights_format(path: str | os.PathLike[str]) -> str | None:
     return _MAGIC.get(start) or next(by_name, None)
 
 
+def default_output(source: str | os.PathLike[str]) -> str:
+    """Return the name of an archive for a source: its own, with another suffix."""
+    name = Path(os.path.abspath(source)).name
+    if not os.path.isdir(source):
+        suffix = next((s for s in reversed(_SUFFIXES) if name.lower().endswith(s)), "")
+        name = name[: len(name) - len(suffix)]
+    return f"{name}.irpa"
+
+
 def open_weights(path: str | os.PathLike[str]) -> Dataset:
     """Open weights of any format, with its files mapped.
 
     Args:
         path: a ``.gguf``, ``.irpa`` or ``.safetensors`` file, or a folder of safetensors with
-            their ``config.json``.
+            their ``config.json``; of Brevitas, with ``params.safetensors`` and
+            ``quant_params.json``.
 
     Raises:
         InputError: the source is of no known format, cannot be read, or is not valid.
@@ -60,6 +70,11 @@ def open_weights(path: str | os.PathLike[str]) -> Dataset:
         from .formats.gguf import read_gguf
 
         return _dataset(*read_gguf(path))
+    if kind == "huggingface" and os.path.exists(os.path.join(path, "quant_params.json")):
+        from .formats.brevitas import read_brevitas
+
+        files = ("config.json", "params.safetensors", "quant_params.json")
+        return _dataset(*read_brevitas(*(os.path.join(path, file) for file in files)))
     if kind == "huggingface":
         from .formats.huggingface import read_huggingface
 

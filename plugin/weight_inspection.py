@@ -11,19 +11,35 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import RenderableType
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from .formats.packed_int4 import PackedInt4Tensor
 from .formats.strict_json import shown
 from .layouts.ggml import GgmlTensor
-from .layouts.tensors import InferenceTensor, PlanarQuantizedTensor, PrimitiveTensor
+from .layouts.tensors import (
+    InferenceTensor,
+    PlanarQuantizedTensor,
+    PrimitiveTensor,
+    QuantizedTensor,
+)
 from .layouts.theta import Dataset
 
-__all__ = ["WeightTensor", "describe", "property_lines", "render_weights", "to_json"]
+__all__ = ["PlaneArray", "WeightTensor", "describe", "property_lines", "render_weights", "to_json"]
+
+
+@dataclass(frozen=True)
+class PlaneArray:
+    """One array of a tensor: its shape and its element type, by NumPy's name."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return "x".join([*map(str, self.shape), self.dtype])
 
 
 @dataclass(frozen=True)
@@ -33,16 +49,16 @@ class WeightTensor:
     Args:
         name: in the file.
         shape: the logical one.
-        kind: the layout of a quantized tensor, the type of its blocks where these have one, the
-            type of a quantizer, the element type of another tensor.
-        arrays: type and shape of each array by its local name, where there are several.
+        kind: the layout of a planar tensor, the type of a packed one's blocks, the type of a
+            quantizer, the element type of another tensor.
+        arrays: those of a planar tensor or a quantizer, by local name.
         bytes: of all its arrays.
     """
 
     name: str
     shape: tuple[int, ...]
     kind: str
-    arrays: dict[str, str]
+    arrays: dict[str, PlaneArray]
     bytes: int
 
     @property
@@ -58,19 +74,27 @@ class WeightTensor:
 
 def describe(tensor: InferenceTensor) -> WeightTensor:
     """Describe a tensor, without unpacking it."""
-    arrays: dict[str, str] = {}
-    if isinstance(tensor, GgmlTensor):
-        kind = tensor.ggml_type
-    elif isinstance(tensor, PrimitiveTensor):
+    arrays: dict[str, PlaneArray] = {}
+    if isinstance(tensor, PrimitiveTensor):
         kind = tensor.array.dtype.name
+    elif isinstance(tensor, GgmlTensor):
+        kind = tensor.ggml_type
+    elif isinstance(tensor, PackedInt4Tensor):
+        kind = tensor.form.method.upper()
+    elif isinstance(tensor, PlanarQuantizedTensor):
+        kind, arrays = tensor.layout.name, _plane_arrays(tensor)
     else:
-        planar = isinstance(tensor, PlanarQuantizedTensor)
-        kind = tensor.layout.name if isinstance(tensor, PlanarQuantizedTensor) else ""
-        kind = kind if planar else tensor.TYPE_NAME or type(tensor).__name__
-        for name, array in tensor.arrays.items():
-            local = name.removeprefix(tensor.name).removeprefix(":")
-            arrays[local] = f"{_shape_text(array.shape)} {np.dtype(array.dtype).name}"
+        kind = type(tensor).__name__
+        if not isinstance(tensor, QuantizedTensor):  # the arrays of others are made by unpacking
+            arrays = _plane_arrays(tensor)
     return WeightTensor(tensor.name, tensor.shape, kind, arrays, tensor.size_in_bytes)
+
+
+def _plane_arrays(tensor: InferenceTensor) -> dict[str, PlaneArray]:
+    return {
+        name.removeprefix(f"{tensor.name}:"): PlaneArray(tuple(array.shape), array.dtype.name)
+        for name, array in tensor.arrays.items()
+    }
 
 
 def to_json(dataset: Dataset) -> dict[str, Any]:
@@ -150,7 +174,7 @@ def _total(tensors: list[WeightTensor]) -> dict[str, int]:
 
 def _row(tensor: WeightTensor) -> list[Text]:
     bits = tensor.bits_per_element
-    arrays = ", ".join(f"{name} {text}" for name, text in tensor.arrays.items())
+    arrays = ", ".join(f"{name} {array}" for name, array in tensor.arrays.items())
     return [
         _cell(shown(tensor.name, 200)[1:-1], arrays),
         _cell(_shape_text(tensor.shape), f"{tensor.elements:,}" if arrays else ""),
