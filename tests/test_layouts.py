@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from subquant.errors import InputError
+from subquant.errors import InputError, UsageError
 from subquant.layouts import (
     LAYOUTS,
     BlockAffineLayout,
@@ -357,6 +357,51 @@ def test_super_blocks_in_float64() -> None:
     layout = SuperBlockScaled_6_8_Layout((1, 16), planes)
     assert layout.sub_block_minimums() is None
     assert (layout.dequant(np.float64) == 0.1 * 3 * -32).all()
+
+
+@pytest.mark.parametrize("name", ["Q3_K", "Q6_K"])
+def test_super_blocks_without_minimums_are_a_quantized_type(name: str) -> None:
+    blocks = random_blocks(name, 12)
+    tensor = GgmlTensor(blocks.view(np.uint8), name, (2, 3, 512))
+    layout = tensor.unpack()
+    assert isinstance(layout, SuperBlockLayout)
+    with np.errstate(all="ignore"):
+        parameters = layout.parameters()
+        expected = layout.dequant()
+    assert parameters.axes == (0, 1, 2)
+    assert parameters.block_sizes == (1, 1, 16)
+    assert str(parameters.storage) == {"Q3_K": "i3", "Q6_K": "i6"}[name]
+    assert_same_bits(dequantize(layout.values().reshape(layout.shape), parameters), expected)
+
+
+def test_super_blocks_with_minimums_are_none() -> None:
+    layout = SuperBlockOffsetScaled_4_6_Layout((1, 512), q4_k_planes())
+    with pytest.raises(UsageError, match="subtracts minimums, which no quantized type does"):
+        layout.parameters()
+
+
+def test_one_axis_of_super_blocks_is_a_quantized_type() -> None:
+    layout = GgmlTensor(random_blocks("Q6_K", 1).view(np.uint8), "Q6_K", (256,)).unpack()
+    assert isinstance(layout, SuperBlockLayout)
+    with np.errstate(all="ignore"):
+        got = dequantize(layout.values().reshape(256), layout.parameters())
+        assert_same_bits(got, layout.dequant())
+
+
+@pytest.mark.parametrize("name", SUPER)
+def test_only_the_difference_is_rounded(name: str) -> None:
+    """Products are exact in float32, so a fused multiply-add would give the same bits."""
+    blocks = random_blocks(name, 2048, seed=11)
+    for field in {"d", "dmin"} & set(blocks.dtype.names):
+        blocks[field] = np.arange(0, 0x7C00, 15, np.uint16)[:2048].view(np.float16)
+    layout = tensor_of(name, blocks).unpack()
+    exact = layout.with_planes(
+        {key: p.astype(np.float64) if key[0] == "d" else p for key, p in layout.planes.items()}
+    )
+    wide = exact.dequant(np.float64)
+    if "dmin" not in layout.planes:
+        np.testing.assert_array_equal(layout.dequant().astype(np.float64), wide)
+    assert_same_bits(layout.dequant(), wide.astype(np.float32))
 
 
 def q4_k_planes() -> dict[str, np.ndarray]:

@@ -6,8 +6,10 @@ sub-block has a small integer that multiplies it, and the elements are small int
     (d * scale) * q                         without minimums
     (d * scale) * q - (dmin * minimum)      with minimums
 
-Each product and difference is rounded to float32, in this order. Both parentheses are per
-sub-block, so a contraction can take them out of its inner sum.
+computed in float32, in this order. With ``d`` in f16 all products are exact: they have 23 bits at
+most (Q6_K: 11 of ``d``, 7 of the scale, 5 of ``q``) and stay in float32's normal range. Only the
+difference is rounded, so it is all the same whether a compiler makes a fused multiply-add of it.
+Both parentheses are per sub-block: a contraction can take them out of its inner sum.
 
 Names are ``SuperBlock[Offset]Scaled_<bits of q>_<bits of scales>_Layout``. The planes of
 `SuperBlockOffsetScaled_4_6_Layout` are those that sharktank writes; the others continue them.
@@ -26,8 +28,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError
-from ..quantization import Array
+from ..errors import InputError, UsageError
+from ..quantization import Array, ExpressedType, QuantizationParameters, StorageType
 from ..tracing import unpack_bits
 from .base import Planes, QuantizedLayout
 
@@ -174,6 +176,22 @@ class SuperBlockLayout(QuantizedLayout):
         compute = self.compute_dtype()
         product = self.planes[plane].astype(compute) * field.unpack(self.planes).astype(compute)
         return product.reshape((*product.shape, 1))
+
+    def parameters(self) -> QuantizationParameters:
+        """The same as a quantized type, of scales that are the products of both levels.
+
+        Raises:
+            UsageError: there are minimums, which no quantized type has.
+        """
+        if self.MINIMUMS is not None:
+            raise UsageError(f"{self.name} subtracts minimums, which no quantized type does")
+        scales = np.asarray(self.sub_block_scales())
+        axes = tuple(range(len(self.shape)))
+        sizes = (*(1 for _ in axes[1:]), self.block_size)
+        grid = (*self.shape[:-1], self.shape[-1] // self.block_size)
+        storage = StorageType(self.QS.low + self.QS.high)
+        expressed = ExpressedType.of_dtype(scales.dtype)
+        return QuantizationParameters(storage, expressed, axes, sizes, scales.reshape(grid))
 
     def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
         """The values ``[..., SUP, SUB, B]``."""

@@ -1,0 +1,66 @@
+"""GGML's types dequantized by compiled programs: the same bits as in NumPy.
+
+NumPy's are ``gguf``'s (`test_layouts`). Planes are arguments, so that nothing is folded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant.layouts import GgmlTensor, QuantizedLayout
+from subquant.layouts.ggml import BLOCK_TYPES
+from subquant.runtime import Device
+from subquant.traced_array import trace
+
+REALS = np.array(
+    [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x3C00, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00],
+    np.uint16,
+).view(np.float16)
+"""Zeros, subnormal, normal and largest numbers, infinities, NaN."""
+
+
+def layout_of(name: str) -> QuantizedLayout:
+    """Random blocks, with pairs of the reals above in the first ones."""
+    kind = BLOCK_TYPES[name]
+    raw = np.random.default_rng(10).integers(0, 256, 256 * kind.block.itemsize, np.uint8)
+    blocks = raw.view(kind.block)
+    pairs = np.stack(np.meshgrid(REALS, REALS), -1).reshape((-1, 2))
+    blocks["d"][: len(pairs)] = pairs[:, 0]
+    for field in ("m", "dmin"):
+        if field in blocks.dtype.names:
+            blocks[field][: len(pairs)] = pairs[:, 1]
+    return GgmlTensor(raw, name, (2, 128 * kind.size)).unpack()
+
+
+def check(name: str, target: str, device: Device) -> None:
+    layout = layout_of(name)
+    planes = {key: np.ascontiguousarray(plane) for key, plane in layout.planes.items()}
+
+    def dequantize(*arrays: Any) -> Any:
+        return layout.with_planes(dict(zip(planes, arrays, strict=True))).dequant()
+
+    text = trace(dequantize, [(plane.shape, plane.dtype) for plane in planes.values()])
+    executable = subquant.compile(text, target=target, device=device)
+    got = executable.main(*planes.values())
+    with np.errstate(all="ignore"):
+        expected = layout.dequant()
+    same = got.view(np.uint32) == expected.view(np.uint32)
+    assert got.shape == expected.shape
+    assert (same | (np.isnan(got) & np.isnan(expected))).all()
+    assert np.isfinite(expected).any()
+    assert np.isnan(expected).any()
+
+
+@pytest.mark.parametrize("name", BLOCK_TYPES)
+def test_on_llvm_cpu(name: str, cpu: Device) -> None:
+    check(name, "llvm-cpu", cpu)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("name", BLOCK_TYPES)
+def test_on_vulkan(name: str, vulkan: Device) -> None:
+    check(name, "vulkan", vulkan)
