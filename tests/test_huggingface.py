@@ -144,17 +144,31 @@ def test_a_tensor_in_two_files_is_an_error(tmp_path: Path) -> None:
         read_huggingface(tmp_path)
 
 
+def test_a_configuration_may_have_a_mark_and_any_characters(tmp_path: Path) -> None:
+    _checkpoint(tmp_path, {"w": np.zeros(1)})
+    text = '{"\\ud83d\\ude00": "\N{SNOWMAN}", "big": 18446744073709551615, "x": -1.5e-3}'
+    (tmp_path / "config.json").write_bytes(text.encode("utf-8-sig"))
+    properties, _ = read_huggingface(tmp_path)
+    assert properties["hparams"] == {
+        "\N{GRINNING FACE}": "\N{SNOWMAN}",
+        "big": 2**64 - 1,
+        "x": -0.0015,
+    }
+
+
 @pytest.mark.parametrize(
     ("file", "text", "expected"),
     [
         ("config.json", "", "the model's configuration is not JSON: expecting value"),
         ("config.json", '{"a": 1,\n "a": 2}', "the key 'a' is there twice"),
+        ("config.json", '{"a": [1e308, -1e309]}', "'-1e309' is beyond the greatest number of 64 b"),
         ("config.json", '{"a": NaN}', "NaN is no number of JSON"),
         ("config.json", '{"a": ' + "1" * 5000 + "}", "an integer has 5000 digits"),
         ("config.json", "[" * 10**6, "is nested too deeply"),
         ("config.json", "[]", "holds a list, expected an object"),
         ("config.json", '{\n"a" 1}', r"config.json:2:5: error: .* not JSON: expecting ':'"),
         ("config.json", "[" + "[]," * 4_000_001, "values, expected at most 8000000"),
+        ("config.json", '{"a": ["\\udc00"]}', r"'.udc00' is half of a surrogate pair"),
         ("config.json", b'{"a": "\xff"}', "is not UTF-8: byte 0xff at 7"),
         ("model.safetensors.index.json", "{}", "the index has no 'weight_map'"),
         ("model.safetensors.index.json", '{"weight_map": []}', "the index has no 'weight_map'"),
@@ -504,3 +518,40 @@ def test_packed_weights_that_do_not_fit_are_errors(
     with pytest.raises(error, match=expected) as caught:
         read_huggingface(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path / 'model.safetensors'}: error: ")
+
+
+_SHAPES = st.lists(st.sampled_from([0, 1, 2, 4, 7, 8, 16, 32]), max_size=3)
+_TYPES = st.sampled_from([np.int32, np.int32, np.float16, np.float32, np.int64, np.bool_])
+
+
+@given(
+    method=st.sampled_from(["gptq", "awq"]),
+    group_size=st.sampled_from([-1, 1, 8, 32, 10**9]),
+    change=st.dictionaries(
+        st.sampled_from(["l.qweight", "l.qzeros", "l.scales", "l.g_idx", "l.weight", "l"]),
+        st.none() | st.tuples(_SHAPES, _TYPES, st.integers(-2, 3)),
+        max_size=3,
+    ),
+)
+def test_any_packed_arrays_are_an_error_or_unpacked(
+    tmp_path_factory: pytest.TempPathFactory, method: str, group_size: int, change: dict[str, Any]
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    arrays: dict[str, Array] = {
+        "l.qweight": np.ones((4, 8) if method == "gptq" else (32, 1), np.int32),
+        "l.qzeros": np.ones((1, 1), np.int32),
+        "l.scales": np.ones((1, 8), np.float16),
+    }
+    for name, value in change.items():
+        arrays.pop(name, None)
+        if value is not None:
+            shape, dtype, fill = value
+            arrays[name] = np.full(shape, fill, dtype)
+    config = {"quant_method": method, "bits": 4, "group_size": group_size}
+    try:
+        tensors = _read(_checkpoint(folder, arrays, {"quantization_config": config}))
+    except SubquantError:
+        tensors = {}
+    for tensor in tensors.values():
+        if isinstance(tensor, PackedInt4Tensor):
+            assert tensor.unpack().dequant().shape == tensor.shape

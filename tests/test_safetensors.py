@@ -176,7 +176,7 @@ _WRONG: dict[str, tuple[bytes, str]] = {
         _file(b'{"__metadata__":{},"__metadata__":{}}'),
         "'__metadata__' is there twice",
     ),
-    "metadata of numbers": (_file({"__metadata__": {"a": 1}}), "a string as metadata 'a'"),
+    "metadata of numbers": (_file({"__metadata__": {"a": 1}}), "metadata 'a' is 1, expected text"),
     "metadata of nothing": (
         _file({"__metadata__": None}),
         "'__metadata__' must be an object, got None",
@@ -253,7 +253,7 @@ _WRONG: dict[str, tuple[bytes, str]] = {
         "describes 1099511627776 bytes of data, got 2",
     ),
     "boolean of 7": (_file({"a": _entry("BOOL", [2], 0, 2)}, b"\0\7"), "has the byte 7"),
-    "half a surrogate pair": (_file(b'{"\\ud800":{}}'), "expected Unicode as a name"),
+    "half a surrogate pair": (_file(b'{"\\ud800":{}}'), "is half of a surrogate pair"),
     "short escape": (_file(b'{"\\u12":{}}'), "the header is not JSON: invalid"),
     "unknown escape": (_file(b'{"\\x":{}}'), "the header is not JSON: invalid"),
     "line break in a name": (_file(b'{"a\nb":{}}'), "the header is not JSON: invalid"),

@@ -1,8 +1,8 @@
 """JSON files that come with models, read strictly and within bounds.
 
-Python's reader takes the last of two equal keys, NaN and Infinity, and integers of any length;
-which of two equal keys counts differs from reader to reader, so two tools would see two models in
-one file. Here all of these are errors. The size of the file, and before anything is parsed the
+Python's reader takes the last of two equal keys, NaN and Infinity, numbers beyond a float, halves of
+characters, and integers of any length; which of two equal keys counts differs from reader to
+reader, so two tools would see two models in one file. Here all of these are errors. The size of the file, and before anything is parsed the
 number of values in it, are bounded, because an empty list takes 2 bytes of text and 64 of memory.
 """
 
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import os
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,7 @@ __all__ = ["MAX_BYTES", "MAX_VALUES", "load_json", "parse_object", "regular_file
 MAX_BYTES = 100_000_000
 MAX_VALUES = 8_000_000
 _MAX_DIGITS = 20
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def regular_file_size(path: str | os.PathLike[str]) -> int:
@@ -48,8 +51,8 @@ def load_json(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
         what: the file is, for errors: "the model's configuration".
 
     Raises:
-        InputError: it cannot be read, is too large, is not UTF-8, is not JSON, has a key twice, or
-            holds no object.
+        InputError: it cannot be read, is too large, is not UTF-8, is not JSON, has a key twice or
+            what is no number or character, or holds no object.
     """
     size = regular_file_size(path)
     if size > MAX_BYTES:
@@ -92,7 +95,10 @@ def parse_object(
             object_pairs_hook=_unique,
             parse_constant=_refuse_constant,
             parse_int=integer or _integer,
+            parse_float=_float,
         )
+        if _SURROGATE.search(data):
+            _check_unicode(loaded)
     except UnicodeDecodeError as error:
         raise InputError(
             f"{what} is not UTF-8: byte {data[error.start]:#04x} at {error.start}", place
@@ -128,6 +134,22 @@ def _integer(text: str) -> int:
     if len(text) > _MAX_DIGITS:
         raise ValueError(f"an integer has {len(text)} digits, expected at most {_MAX_DIGITS}")
     return int(text)
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{shown(text)} is beyond the greatest number of 64 bits")
+    return value
+
+
+def _check_unicode(loaded: object) -> None:
+    """Raise a ValueError for half of a surrogate pair, which no file can hold as UTF-8."""
+    try:
+        json.dumps(loaded, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        wrong = error.object[error.start]
+        raise ValueError(f"{shown(wrong)} is half of a surrogate pair") from None
 
 
 def _reason(error: Exception) -> str:
