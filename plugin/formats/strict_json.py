@@ -1,9 +1,10 @@
 """JSON files that come with models, read strictly and within bounds.
 
-Python's reader takes the last of two equal keys, NaN and Infinity, numbers beyond a float, halves of
-characters, and integers of any length; which of two equal keys counts differs from reader to
-reader, so two tools would see two models in one file. Here all of these are errors. The size of the file, and before anything is parsed the
-number of values in it, are bounded, because an empty list takes 2 bytes of text and 64 of memory.
+Python's reader takes the last of two equal keys, NaN and Infinity, numbers beyond a float, halves
+of characters, and integers of any length. Which of two equal keys counts differs from reader to
+reader, so two tools would see two models in one file. Here all of these are errors. The size of the
+file, and before anything is parsed the number of values in it, are bounded, because an empty list
+takes 2 bytes of text and 64 of memory.
 """
 
 from __future__ import annotations
