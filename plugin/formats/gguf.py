@@ -206,7 +206,7 @@ class _Reader:
             order = " in big-endian order" if swapped in _VERSIONS else ""
             raise UnsupportedError(
                 f"is of GGUF's version {swapped if order else version}{order}, expected 2 or 3 in "
-                f"little-endian order; convert it again with a newer converter",
+                f"little-endian order; convert the model again",
                 Place(self.file),
             )
         tensors = self.count("tensors", 8 + 1 + 4 + 4 + 8, _MOST_TENSORS)
