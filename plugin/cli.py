@@ -88,6 +88,7 @@ def main() -> None:
     subquant compile model.mlir -o model.vmfb      compile
     subquant run model.vmfb --input 4xf32=1,2,3,4  run
     subquant inspect model.mlir                    what is quantized, and how
+    subquant import model.gguf                     weights as IREE parameters
     """
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import random
 import struct
 import subprocess
 import sys
+import tempfile
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +18,8 @@ import iree.runtime
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from subquant.compiler import CompileOptions, compile_to_bytes
 from subquant.errors import InputError, SubquantError, UnsupportedError
@@ -25,7 +30,8 @@ from subquant.formats.irpa import (
     check_mountable,
     create_archive,
 )
-from subquant.layouts.theta import Dataset
+from subquant.layouts import PrimitiveTensor
+from subquant.layouts.theta import Dataset, Theta
 from subquant.runtime import Device, Executable
 from subquant.weight_inspection import property_lines, render_weights, to_json
 
@@ -312,6 +318,69 @@ def test_a_source_can_be_written_over_while_it_is_mapped(tmp_path: Path) -> None
     assert again["float64"].array().tobytes() == made["float64"].tobytes()
 
 
+def test_shared_data_stays_shared(tmp_path: Path) -> None:
+    """Tied weights; and a file cannot say that a million tensors have the same megabyte."""
+    read(archive(data_entry(0, 12), data_entry(0, 12, 1), data_entry(12, 12, 2)), tmp_path)
+    source = Archive(tmp_path / "x.irpa")
+    with create_archive(tmp_path / "y.irpa") as writer:
+        for entry in source.values():
+            writer.add_tensor(entry.name, entry.array())
+        for number in range(3):  # of the same address, maybe, but not the same
+            writer.add_tensor(f"n{number}", np.full(6, number, np.int16))
+    index = iree.runtime.ParameterIndex()
+    index.load(str(tmp_path / "y.irpa"))
+    places = {
+        name: np.asarray(entry.file_view).ctypes.data for name, entry in dict(index.items()).items()
+    }
+    assert places["a"] == places["b"]
+    assert len(set(places.values())) == 5
+    written = Archive(tmp_path / "y.irpa")
+    for name, entry in source.items():
+        np.testing.assert_array_equal(written[name].array(), entry.array(), strict=True)
+    assert [written[f"n{n}"].array()[0] for n in range(3)] == [0, 1, 2]
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs Linux's /dev/full")
+    (tmp_path / "full.irpa").symlink_to("/dev/full")
+    with pytest.raises(InputError, match=r"cannot write '.*full\.irpa': No space left on device"):
+        Dataset({}, Theta([PrimitiveTensor(np.zeros(10**6), "a")])).save(tmp_path / "full.irpa")
+
+
+@st.composite
+def any_arrays(draw: st.DrawFn) -> np.ndarray:
+    dtype = DTYPES[draw(st.sampled_from(sorted(DTYPES)))]
+    shape = draw(st.lists(st.integers(0, 4), max_size=4))
+    size = math.prod(shape) * dtype.itemsize
+    data = draw(st.binary(min_size=size, max_size=size))
+    return np.frombuffer(data, np.uint8).view(dtype).reshape(shape)
+
+
+NAME = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(made=st.dictionaries(NAME, any_arrays(), max_size=6))
+def test_any_arrays_under_any_names(made: dict[str, np.ndarray]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.irpa"
+        with create_archive(path) as writer:
+            for name, array in made.items():
+                writer.add_tensor(name, array)
+        check_mountable(path)
+        found = Archive(path)
+        assert list(found) == list(made)
+        for name, array in made.items():
+            got = found[name].array()
+            assert (got.dtype, got.shape) == (array.dtype, array.shape)
+            assert got.tobytes() == array.tobytes()
+        index = iree.runtime.ParameterIndex()
+        index.load(str(path))
+        assert {name: entry.length for name, entry in index.items()} == {
+            name: array.nbytes for name, array in made.items()
+        }
+
+
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
@@ -506,8 +575,6 @@ def mutations(data: bytes, seed: int) -> Callable[[], bytes]:
 def small_dataset(path: Path) -> None:
     from test_theta import PROPERTIES, our_tensors
 
-    from subquant.layouts.theta import Theta
-
     Dataset(PROPERTIES, Theta(our_tensors())).save(path)
 
 
@@ -529,6 +596,10 @@ def test_mutated_archives_open_or_are_refused(tmp_path: Path) -> None:
             messages.append(str(error))
             continue
         opened += 1
+        with contextlib.suppress(SubquantError):
+            dataset.save(tmp_path / "out.irpa")
+            assert len(Dataset.load(tmp_path / "out.irpa").theta) == len(dataset.theta)
+        assert {p.name for p in tmp_path.iterdir()} <= {"x.irpa", "out.irpa"}
         to_json(dataset)
         render_weights(dataset)
         property_lines(dataset.properties)

@@ -349,12 +349,16 @@ class ArchiveWriter:
         self._table = bytearray()
         self._metadata = bytearray()
         self._names: set[str] = set()
+        # Offsets by address and size; the arrays are kept so that their addresses stay theirs.
+        self._mapped: dict[tuple[int, int], tuple[int, Array]] = {}
         self._storage = _aligned(_HEADER.size, DATA_ALIGNMENT)
         self._at = self._storage
         file.write(bytes(self._at))
 
     def add_tensor(self, name: str, array: Array) -> None:
         """Write an array; one that was read from a splat as such.
+
+        Arrays that are the same bytes of a mapped file share them in the archive, too.
 
         Raises:
             InputError: the name is taken, or the element type is none that archives have.
@@ -366,6 +370,13 @@ class ArchiveWriter:
             self._add(_SPLAT_TYPE, name, metadata, _SPLAT.pack(array.nbytes, pattern, len(pattern)))
             return
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        place = (flat.ctypes.data, array.nbytes)
+        if place in self._mapped:
+            offset, _ = self._mapped[place]
+            self._add(_DATA_TYPE, name, metadata, _DATA.pack(offset, array.nbytes))
+            return
+        if array.nbytes and _is_mapped(flat):
+            self._mapped[place] = (self._at - self._storage, flat)
         self._add_data(name, metadata, flat.data, array.nbytes)
 
     def add_blob(self, name: str, data: bytes) -> None:
@@ -506,6 +517,13 @@ def _metadata_of(name: str, array: Array) -> bytes:
         },
     }
     return _PREFIX + json.dumps(described).encode()
+
+
+def _is_mapped(array: Array) -> bool:
+    base: Any = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return isinstance(base, mmap.mmap)
 
 
 def _aligned(offset: int, alignment: int) -> int:

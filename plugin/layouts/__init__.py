@@ -29,12 +29,14 @@ from .tensors import (
     QuantizerTensor,
     tensor_from_record,
 )
+from .theta import Dataset, Theta
 
 __all__ = [
     "LAYOUTS",
     "BlockAffineLayout",
     "BlockScaledI4Layout",
     "BlockScaledLayout",
+    "Dataset",
     "DynamicScaledQuantizer",
     "GgmlTensor",
     "InferenceTensor",
@@ -52,6 +54,7 @@ __all__ = [
     "SuperBlockScaled_3_6_Layout",
     "SuperBlockScaled_6_8_Layout",
     "TensorScaledLayout",
+    "Theta",
     "layout_class",
     "tensor_from_record",
 ]

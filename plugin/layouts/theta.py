@@ -212,7 +212,8 @@ class Dataset:
                 archive.add_blob(_PROPERTIES, properties)
                 archive.add_blob(_TENSORS, _to_json(records, "the records of the tensors"))
         except OSError as error:
-            raise InputError(f"cannot write '{os.fspath(path)}': {error.strerror}") from None
+            reason = error.strerror or error
+            raise InputError(f"cannot write '{os.fspath(path)}': {reason}") from None
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Dataset:
