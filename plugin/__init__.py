@@ -10,6 +10,7 @@ The errors are listed in `subquant.errors`; all are subclasses of `SubquantError
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .errors import SubquantError
@@ -59,6 +60,7 @@ def compile(
     target: str = "llvm-cpu",
     device: Device | str | None = None,
     cache: str | os.PathLike[str] | None = None,
+    parameters: Mapping[str, str | os.PathLike[str]] | None = None,
     **options: Any,
 ) -> Executable:
     """Compile a module and load it.
@@ -69,6 +71,7 @@ def compile(
         device: what to run on; by default the first device of the target. For Vulkan the device
             description is chosen by what the device can do, unless ``vulkan_target`` is given.
         cache: a folder that keeps executables by content.
+        parameters: parameter archives (``.irpa``) by scope.
         **options: further fields of `CompileOptions`.
 
     Returns:
@@ -85,15 +88,25 @@ def compile(
     if target == "vulkan":
         options.setdefault("vulkan_target", where.vulkan_target)
     choices = CompileOptions(target=target, **options)
-    return Executable(compile_to_bytes(source, choices, cache=cache), where)
+    return Executable(compile_to_bytes(source, choices, cache=cache), where, parameters)
 
 
-def load(path: str | os.PathLike[str], device: Device | str = "llvm-cpu") -> Executable:
+def load(
+    path: str | os.PathLike[str],
+    device: Device | str = "llvm-cpu",
+    *,
+    parameters: Mapping[str, str | os.PathLike[str]] | None = None,
+) -> Executable:
     """Load an executable that ``subquant compile`` wrote.
+
+    Args:
+        path: the ``.vmfb`` file.
+        device: a `Device` or its name.
+        parameters: parameter archives (``.irpa``) by scope.
 
     Raises:
         SubquantError: as `subquant.runtime.Executable`.
     """
     from .runtime import Executable
 
-    return Executable(path, device)
+    return Executable(path, device, parameters)

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subquant.compiler import CompileOptions, compile_to_bytes
+import subquant
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.formats.irpa import (
     DTYPES,
@@ -32,7 +32,7 @@ from subquant.formats.irpa import (
 )
 from subquant.layouts import PrimitiveTensor
 from subquant.layouts.theta import Dataset, Theta
-from subquant.runtime import Device, Executable
+from subquant.runtime import Device
 from subquant.weight_inspection import property_lines, render_weights, to_json
 
 # -- archives made by hand ------------------------------------------------------------------------
@@ -268,12 +268,17 @@ def assert_mounts(device: Device, target: str, folder: Path) -> None:
         writer.add_tensor("other", np.ones(5, np.int8))
         writer.add_tensor("layer.w", weights)
     (folder / "x.mlir").write_text(PROGRAM)
-    vulkan_target = device.vulkan_target if target == "vulkan" else "generic"
-    options = CompileOptions(target=target, vulkan_target=vulkan_target)
-    data = compile_to_bytes(folder / "x.mlir", options)
-    executable = Executable(data, device, {"model": folder / "w.irpa"})
+    parameters = {"model": folder / "w.irpa"}
+    executable = subquant.compile(
+        folder / "x.mlir", target=target, device=device, parameters=parameters
+    )
     x = np.full((4, 3), 0.5, np.float32)
     np.testing.assert_array_equal(executable.main(x), x + weights)
+    data = (folder / "w.irpa").read_bytes()
+    (folder / "w.irpa").unlink()  # which stays mapped
+    (folder / "w.irpa").write_bytes(data[:200])
+    with pytest.raises(InputError, match=r"w\.irpa: error: the archive .* may be truncated"):
+        subquant.compile(folder / "x.mlir", target=target, device=device, parameters=parameters)
 
 
 def test_iree_mounts_what_we_write(cpu: Device, tmp_path: Path) -> None:
@@ -585,7 +590,7 @@ def test_mutated_archives_open_or_are_refused(tmp_path: Path) -> None:
     mutate = mutations(path.read_bytes(), 1)
     messages, opened, peak = [], 0, 0
     tracemalloc.start()
-    for number in range(1500):
+    for number in range(1000):
         if number == 150:  # it takes much time
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
@@ -604,7 +609,7 @@ def test_mutated_archives_open_or_are_refused(tmp_path: Path) -> None:
         render_weights(dataset)
         property_lines(dataset.properties)
     assert opened > 50
-    assert len(messages) > 1000
+    assert len(messages) > 700
     assert all(message.isprintable() for message in messages)
     assert peak < 20_000_000
 

@@ -339,22 +339,26 @@ def test_wrong_records_are_refused(records: Any, message: str, tmp_path: Path) -
         Dataset.load(tmp_path / "x.irpa")
 
 
-@pytest.mark.parametrize(
-    ("blob", "error", "message"),
-    [
-        (b"{", InputError, "'__SHARK_DATASET__' is not JSON: expecting"),
-        (b"\xff{}", InputError, "is not UTF-8: invalid start byte at byte 0"),
-        (b'{"a": 1, "a": 2}', InputError, "the key 'a' is there twice"),
-        (b"[" * 100_000 + b"]" * 100_000, InputError, "is nested too deeply"),
-        (b"[" + b"[]," * 8_000_000 + b"[]]", InputError, "has 16000002 values, expected at most"),
-        (b'{"a": ' + b"1" * 5000 + b"}", InputError, "is not JSON: exceeds the limit"),
-        (b"[]", InputError, "is not a JSON object"),
-        (b'{"SHARK_DATASET_VERSION": 2}', UnsupportedError, "of version 2; only 1 can be read"),
-    ],
-)
-def test_wrong_properties_are_refused(
-    blob: bytes, error: type[Exception], message: str, tmp_path: Path
-) -> None:
+WRONG_PROPERTIES: dict[str, tuple[bytes, type[Exception], str]] = {
+    "no JSON": (b"{", InputError, "'__SHARK_DATASET__' is not JSON: expecting"),
+    "no UTF-8": (b"\xff{}", InputError, "is not UTF-8: invalid start byte at byte 0"),
+    "twice": (b'{"a": 1, "a": 2}', InputError, "the key 'a' is there twice"),
+    "deep": (b"[" * 100_000 + b"]" * 100_000, InputError, "is nested too deeply"),
+    "wide": (b"[" + b"[]," * 8_000_000 + b"[]]", InputError, "has 16000002 values, expected at"),
+    "long": (b'{"a": ' + b"1" * 5000 + b"}", InputError, "is not JSON: exceeds the limit"),
+    "no object": (b"[]", InputError, "is not a JSON object"),
+    "version": (b'{"SHARK_DATASET_VERSION": 2}', UnsupportedError, "of version 2; only 1 can be"),
+    "many keys": (
+        b"{" + b"".join(b'"%d": 1,' % n for n in range(10**5)) + b'"7": 1}',
+        InputError,
+        "the key '7' is there twice",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_PROPERTIES)
+def test_wrong_properties_are_refused(case: str, tmp_path: Path) -> None:
+    blob, error, message = WRONG_PROPERTIES[case]
     write_blobs(tmp_path / "x.irpa", blob, b"{}")
     with pytest.raises(error, match=message):
         Dataset.load(tmp_path / "x.irpa")
