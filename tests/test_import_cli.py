@@ -240,6 +240,17 @@ def test_outputs_that_are_none(tmp_path: Path) -> None:
     assert run("import").exit_code == 2
 
 
+@pytest.mark.parametrize("levels", [101, 500, 100_000])
+def test_deep_configurations(levels: int, tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "model")
+    (folder / "config.json").write_text('{"a": ' + "[" * levels + "]" * levels + "}")
+    for command in (("import", folder, "-o", tmp_path / "out.irpa"), ("inspect", folder, "--json")):
+        result = run(*command)
+        assert result.exit_code == 1
+        assert "nested too deeply" in result.stderr
+    assert not (tmp_path / "out.irpa").exists()
+
+
 def test_a_failure_on_the_way_leaves_no_file(tmp_path: Path) -> None:
     """A quantizer that the archive has and a name that it cannot have twice."""
     with create_archive(tmp_path / "x.irpa") as archive:

@@ -126,6 +126,7 @@ def test_what_is_missing_is_named_with_what_is_there() -> None:
         (["a", "a"], "'a' is the name of two tensors"),
         (["a", "a.b"], "'a.b' is below the name of another tensor"),
         (["a.b", "a"], "'a' is the name of a level of the tree"),
+        (["a." * 10_000], "has 10000 levels, expected at most 100"),
     ],
 )
 def test_names_that_collide_are_refused(names: list[str], message: str) -> None:
@@ -344,6 +345,7 @@ WRONG_PROPERTIES: dict[str, tuple[bytes, type[Exception], str]] = {
     "no UTF-8": (b"\xff{}", InputError, "is not UTF-8: invalid start byte at byte 0"),
     "twice": (b'{"a": 1, "a": 2}', InputError, "the key 'a' is there twice"),
     "deep": (b"[" * 100_000 + b"]" * 100_000, InputError, "is nested too deeply"),
+    "rather deep": (b'{"a":' * 101 + b"1" + b"}" * 101, InputError, "is nested too deeply"),
     "wide": (b"[" + b"[]," * 8_000_000 + b"[]]", InputError, "has 16000002 values, expected at"),
     "long": (b'{"a": ' + b"1" * 5000 + b"}", InputError, "is not JSON: exceeds the limit"),
     "no object": (b"[]", InputError, "is not a JSON object"),
@@ -362,6 +364,16 @@ def test_wrong_properties_are_refused(case: str, tmp_path: Path) -> None:
     write_blobs(tmp_path / "x.irpa", blob, b"{}")
     with pytest.raises(error, match=message):
         Dataset.load(tmp_path / "x.irpa")
+
+
+def test_properties_may_nest_a_hundred_levels(tmp_path: Path) -> None:
+    properties: dict[str, Any] = {}
+    for _ in range(99):
+        properties = {"a": properties}
+    Dataset(properties, theta()).save(tmp_path / "x.irpa")
+    assert Dataset.load(tmp_path / "x.irpa").properties == properties
+    with pytest.raises(InputError, match="the properties are nested too deeply"):
+        Dataset({"a": properties}, theta())
 
 
 def test_a_missing_blob_and_ranks_are_refused(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ __all__ = [
     "Splat",
     "check_mountable",
     "create_archive",
+    "is_deep",
     "parse_json",
 ]
 
@@ -64,6 +65,7 @@ _SKIPPED, _SPLAT_TYPE, _DATA_TYPE, _EXTERNAL = range(4)
 _PREFIX = b"PYTORCH:"
 _LONGEST_NAME = 1 << 16
 _MOST_VALUES = 8_000_000
+_MOST_LEVELS = 100
 
 _NAMES = (
     *("float32", "float64", "float16", "bfloat16"),
@@ -475,7 +477,7 @@ def parse_json(data: bytes, what: str, file: str) -> Any:
     if values > _MOST_VALUES:
         raise InputError(f"{what} has {values} values, expected at most {_MOST_VALUES}", place)
     try:
-        return json.loads(data, object_pairs_hook=_unique)
+        value = json.loads(data, object_pairs_hook=_unique)
     except UnicodeDecodeError as error:
         reason = f"{what} is not UTF-8: {error.reason} at byte {error.start}"
         raise InputError(reason, place) from None
@@ -485,6 +487,20 @@ def parse_json(data: bytes, what: str, file: str) -> Any:
         reason = str(error)
         reason = f"{what} is not JSON: {reason[:1].lower()}{reason[1:]}"
         raise InputError(reason, place) from None
+    if is_deep(value):
+        raise InputError(f"{what} is nested too deeply", place)
+    return value
+
+
+def is_deep(value: Any) -> bool:
+    """True for JSON that nests more than 100 levels, which recursive functions would fail on."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_MOST_LEVELS):
+        inner = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [v for values in inner for v in values if isinstance(v, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
-from ..formats.irpa import Archive, create_archive, parse_json
+from ..formats.irpa import Archive, create_archive, is_deep, parse_json
 from ..formats.strict_json import shown
 from .tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor, tensor_from_record
 
@@ -36,6 +36,7 @@ _PROPERTIES = "__SHARK_DATASET__"
 _TENSORS = "__SHARK_INFERENCE_TENSORS__"
 _RANKS = "__SHARK_SHARD_RANKS__"
 _VERSION = "SHARK_DATASET_VERSION"
+_MOST_LEVELS = 100
 
 Transform = Callable[[InferenceTensor], InferenceTensor | Iterable[InferenceTensor] | None]
 """What to put in the place of a tensor: another, several, or none."""
@@ -49,7 +50,8 @@ class Theta:
             name, which is the one it has in archives.
 
     Raises:
-        InputError: two tensors have the same name, or one has the name of a level.
+        InputError: two tensors have the same name, or one has the name of a level or more than
+            100 levels.
     """
 
     def __init__(self, tensors: Iterable[InferenceTensor] | Mapping[str, InferenceTensor]) -> None:
@@ -60,6 +62,10 @@ class Theta:
         self._tree: dict[str, Any] = {}
         for name, tensor in named:
             *levels, last = name.split(".")
+            if len(levels) > _MOST_LEVELS:
+                raise InputError(
+                    f"{shown(name)} has {len(levels)} levels, expected at most {_MOST_LEVELS}"
+                )
             node = self._tree
             for level in levels:
                 node = node.setdefault(level, {})
@@ -171,10 +177,15 @@ class Dataset:
     Args:
         properties: hyper-parameters, of types that JSON has.
         theta: the tensors.
+
+    Raises:
+        InputError: the properties nest more than 100 levels.
     """
 
     def __init__(self, properties: Mapping[str, Any], theta: Theta) -> None:
         self.properties = dict(properties)
+        if is_deep(self.properties):
+            raise InputError("the properties are nested too deeply")
         self.theta = theta
 
     def save(
