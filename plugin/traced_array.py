@@ -29,7 +29,7 @@ from ._mlir import create_context, ir
 from .dialects.quant import dense_of_array
 from .errors import UnsupportedError, UsageError
 
-__all__ = ["TracedArray", "contract_traced", "take_traced", "trace"]
+__all__ = ["TracedArray", "contract_traced", "convolve_traced", "take_traced", "trace"]
 
 _FLOATS = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
 _COMPARISONS = {
@@ -452,6 +452,24 @@ def _where(condition: Any, left: Any, right: Any) -> TracedArray:
     return TracedArray(_op("select", values, values[1].type), dtype)
 
 
+def _pad(
+    array: TracedArray, widths: Sequence[Sequence[int]], mode: str = "constant", **options: Any
+) -> TracedArray:
+    value = options.pop("constant_values", 0)
+    if mode != "constant" or options:
+        raise UnsupportedError("np.pad with these options cannot be traced")
+    low, high = ([int(pair[end]) for pair in widths] for end in (0, 1))
+    shape = [a + n + b for a, n, b in zip(low, array.shape, high, strict=True)]
+    fill = _traced(value, array.dtype).reshape(())
+    attributes = {
+        "edge_padding_low": _integers(low),
+        "edge_padding_high": _integers(high),
+        "interior_padding": _integers([0] * len(shape)),
+    }
+    padded = _op("pad", [array.value, fill.value], _tensor(shape, array.dtype), attributes)
+    return TracedArray(padded, array.dtype)
+
+
 def _transpose(array: TracedArray, axes: Sequence[int] = ()) -> TracedArray:
     return array.transpose(*axes)
 
@@ -459,6 +477,7 @@ def _transpose(array: TracedArray, axes: Sequence[int] = ()) -> TracedArray:
 _FUNCTIONS: dict[str, Callable[..., TracedArray]] = {
     "broadcast_to": lambda array, shape: array.broadcast_to(shape),
     "concatenate": _concatenate,
+    "pad": _pad,
     "repeat": _repeat,
     "reshape": lambda array, shape: array.reshape(shape),
     "stack": _stack,
@@ -472,12 +491,8 @@ def contract_traced(
     left: Any, right: Any, axes: Sequence[Sequence[int]], batch: Sequence[Sequence[int]], dtype: Any
 ) -> TracedArray:
     """A ``dot_general``; see `subquant.tracing.contract`."""
-    x, y = _traced(left, None), _traced(right, None)
     target = np.dtype(dtype)
-    if target.kind in "iu":
-        x, y = (_signed(side, target) for side in (x, y))
-    else:
-        x, y = x.astype(target), y.astype(target)
+    x, y = _factors(left, right, target)
     numbers_ = (
         f"#stablehlo.dot<lhs_batching_dimensions = {list(batch[0])}, "
         f"rhs_batching_dimensions = {list(batch[1])}, "
@@ -492,6 +507,42 @@ def contract_traced(
     return TracedArray(value, target)
 
 
-def _signed(side: TracedArray, target: np.dtype[Any]) -> TracedArray:
-    """Integers as they may stand in a contraction: signed ones as they are, others widened."""
-    return side if side.dtype.kind == "i" else side.astype(target)
+def convolve_traced(
+    images: Any,
+    kernels: Any,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    dtype: Any,
+) -> TracedArray:
+    """A ``convolution``; see `subquant.tracing.convolve`."""
+    target = np.dtype(dtype)
+    x, y = _factors(images, kernels, target)
+    extents = [
+        (n - (k - 1) * d - 1) // s + 1
+        for n, k, d, s in zip(x.shape[2:], y.shape[2:], dilations, strides, strict=True)
+    ]
+    i64 = ir.IntegerType.get_signless(64)
+    attributes = {
+        "window_strides": _integers(strides),
+        "rhs_dilation": _integers(dilations),
+        "dimension_numbers": ir.Attribute.parse(
+            "#stablehlo.conv<[b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]>"
+        ),
+        "feature_group_count": ir.IntegerAttr.get(i64, groups),
+        "batch_group_count": ir.IntegerAttr.get(i64, 1),
+    }
+    type_ = _tensor([x.shape[0], y.shape[0], *extents], target)
+    return TracedArray(_op("convolution", [x.value, y.value], type_, attributes), target)
+
+
+def _factors(left: Any, right: Any, target: np.dtype[Any]) -> list[TracedArray]:
+    """Operands of a contraction: floats as they are summed, integers in one signed type."""
+    sides = [_traced(side, None) for side in (left, right)]
+    if target.kind not in "iu":
+        return [side.astype(target) for side in sides]
+    if all(side.dtype.kind == "i" for side in sides):
+        return [
+            side.astype(max((s.dtype for s in sides), key=lambda d: d.itemsize)) for side in sides
+        ]
+    return [side.astype(target) for side in sides]

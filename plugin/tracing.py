@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["concatenate", "contract", "lookup", "stack", "unpack_bits", "unpack_nibbles"]
+__all__ = [
+    "concatenate",
+    "contract",
+    "convolve",
+    "lookup",
+    "stack",
+    "take",
+    "unpack_bits",
+    "unpack_nibbles",
+]
 
 
 def concatenate(arrays: Sequence[Any], axis: int = -1) -> Any:
@@ -60,6 +69,51 @@ def contract(
     free = [n for side in names for n in side if n not in summed and n not in shared]
     subscripts = f"{''.join(names[0])},{''.join(names[1])}->{''.join([*shared, *free])}"
     return np.einsum(subscripts, left.astype(dtype), right.astype(dtype), optimize=True)
+
+
+def convolve(
+    images: Any,
+    kernels: Any,
+    strides: tuple[int, int] = (1, 1),
+    dilations: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    dtype: npt.DTypeLike = np.float32,
+) -> Any:
+    """Sum products over windows, without padding.
+
+    Args:
+        images: ``[N, C, H, W]``; integers if `dtype` is.
+        kernels: ``[F, C / groups, KH, KW]``.
+        strides, dilations: of the windows, along height and width.
+        groups: how many parts features are in; each sees a part of the channels.
+        dtype: as of `contract`.
+
+    Returns:
+        ``[N, F, OH, OW]``.
+    """
+    if not (isinstance(images, np.ndarray) and isinstance(kernels, np.ndarray)):
+        from .traced_array import convolve_traced
+
+        return convolve_traced(images, kernels, strides, dilations, groups, dtype)
+    count, channels, *_ = images.shape
+    features, per_group, *sizes = kernels.shape
+    spans = [(size - 1) * step + 1 for size, step in zip(sizes, dilations, strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(images, spans, (2, 3))
+    windows = windows[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
+    windows = windows.reshape((count, groups, channels // groups, *windows.shape[2:]))
+    parts = kernels.reshape((groups, features // groups, per_group, *sizes))
+    result = np.einsum("ngchwij,gfcij->ngfhw", windows.astype(dtype), parts.astype(dtype),
+                       optimize=True)  # fmt: skip
+    return result.reshape((count, features, *result.shape[3:]))
+
+
+def take(array: Any, indices: Any, axis: int = 0) -> Any:
+    """As ``np.take``, for indices in range; the array, the indices or both may be traced."""
+    if isinstance(array, np.ndarray) and isinstance(indices, np.ndarray):
+        return np.take(array, indices, axis=axis)
+    from .traced_array import take_traced
+
+    return take_traced(array, indices, axis)
 
 
 def lookup(table: Any, indices: Any) -> Any:

@@ -7,6 +7,7 @@ the entry in the README's known limits.
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import numpy as np
@@ -161,6 +162,54 @@ def test_a_cast_before_a_convolution_is_still_wrong_without_the_pass(vulkan: Dev
     # A race: now and then it is right.
     wrong = (np.abs(executable.main(q, k) - expected).max() > 1 for _ in range(50))
     assert any(wrong), FIXED + "the pass isolate-contraction-operands"
+
+
+SUM_OF_PRODUCTS = """
+func.func @main(%x: tensor<6x3x32xf32>, %q: tensor<7x3x32xi8>, %s: tensor<3x7xf32>)
+    -> tensor<6x7xf32> {
+  %y = stablehlo.convert %q : (tensor<7x3x32xi8>) -> tensor<7x3x32xf32>
+  %0 = stablehlo.dot_general %x, %y, batching_dims = [1] x [1], contracting_dims = [2] x [2]
+      : (tensor<6x3x32xf32>, tensor<7x3x32xf32>) -> tensor<3x6x7xf32>
+  %1 = stablehlo.broadcast_in_dim %s, dims = [0, 2] : (tensor<3x7xf32>) -> tensor<3x6x7xf32>
+  %2 = stablehlo.multiply %0, %1 : tensor<3x6x7xf32>
+  %c = stablehlo.constant dense<0.0> : tensor<f32>
+  %3 = stablehlo.reduce(%2 init: %c) applies stablehlo.add across dimensions = [0]
+      : (tensor<3x6x7xf32>, tensor<f32>) -> tensor<6x7xf32>
+  return %3 : tensor<6x7xf32>
+}
+"""
+
+
+def scaled_products() -> tuple[list[np.ndarray], np.ndarray]:
+    """Small integers, so that every order of a sum gives the same."""
+    generator = np.random.default_rng(3)
+    shapes = ((6, 3, 32), (7, 3, 32), (3, 7))
+    x, q, s = (generator.integers(-4, 5, shape).astype(np.float32) for shape in shapes)
+    return [x, q.astype(np.int8), s], np.einsum("ibk,jbk,bj->ij", x, q, s)
+
+
+@pytest.mark.vulkan
+def test_a_sum_of_scaled_contractions(vulkan: Device) -> None:
+    arguments, expected = scaled_products()
+    main = subquant.compile(SUM_OF_PRODUCTS, target="vulkan", device=vulkan).main
+    np.testing.assert_array_equal(main(*arguments), expected)
+
+
+@pytest.mark.vulkan
+def test_a_sum_of_scaled_contractions_is_still_wrong_without_barriers(vulkan: Device) -> None:
+    arguments, expected = scaled_products()
+    options = CompileOptions(target="vulkan")
+    text = compile_to_bytes(SUM_OF_PRODUCTS, options, emit="mlir").decode()
+    barrier = r'(%\w+) = "util.optimization_barrier"\((%\w+)\) : \(tensor<3x6x7xf32>'
+    barriers = re.findall(barrier, text)
+    assert barriers
+    for after, before in barriers:
+        text = re.sub(rf'{after} = "util.optimization_barrier".*', "", text)
+        text = re.sub(rf"{after}\b", before, text)
+    executable = Executable(_iree(text, *options.flags), vulkan)
+    assert any((executable.main(*arguments) != expected).any() for _ in range(50)), (
+        FIXED + "the sums of isolate-contraction-operands"
+    )
 
 
 @pytest.mark.vulkan

@@ -5,9 +5,12 @@ uses it. For a contraction of some shapes, and for every operation with a slidin
 cast goes through workgroup memory, which is written and read without a barrier between: the result
 is wrong, on every Vulkan target. An optimization barrier between the two keeps the cast in a
 dispatch of its own. The same goes for a tensor that a loop reads at positions of its own choice, as
-a gather does its operand. (What it reads at its own position, as a gather of single elements does
-its indices, becomes an input of the loop: that is fused safely, and IREE cannot resolve the extents
-of a dynamic tensor that is read behind a barrier.)
+a gather does its operand; and for a sum over what loops made of a contraction's result, where the
+threads of the contraction do not wait for each other before others add up.
+
+What a loop reads at its own position, as a gather of single elements does its indices, becomes an
+input of the loop: that is fused safely, and IREE cannot resolve the extents of a dynamic tensor
+that is read behind a barrier.
 
 Before::
 
@@ -84,7 +87,7 @@ class IsolateContractionOperands(ModulePass):
             _read_in_place(op)
         for op in walk(module):
             _reduce_last(op)
-            if _contracts(op):
+            if _contracts(op) or (_reduces(op) and _follows_contraction(_inputs(op))):
                 _isolate(op, _inputs(op), op)
             elif op.name == "tensor.extract" and op.parent.operation.name == "linalg.generic":
                 _isolate(op, list(op.operands)[:1], op.parent.operation)
@@ -222,6 +225,32 @@ def _contracts(op: Any) -> bool:
     reduces = any("reduction" in str(kind) for kind in op.attributes["iterator_types"])
     slides = not all(map_.is_projected_permutation for map_ in maps)
     return reduces and (slides or len(_inputs(op)) > 1)
+
+
+def _reduces(op: Any) -> bool:
+    if op.name in ("linalg.reduce", "stablehlo.reduce"):
+        return True
+    return op.name == "linalg.generic" and any(
+        "reduction" in str(kind) for kind in op.attributes["iterator_types"]
+    )
+
+
+def _follows_contraction(values: list[Any]) -> bool:
+    """True if loops without a sum of their own lead from a contraction to one of some values."""
+    seen: set[Any] = set()
+    pending = [value for value in values if isinstance(value.type, ir.RankedTensorType)]
+    while pending:
+        value = pending.pop()
+        if value in seen or isinstance(value.owner, ir.Block):
+            continue
+        seen.add(value)
+        producer = value.owner.operation
+        if _contracts(producer):
+            return True
+        if producer.name == _BARRIER or _reduces(producer):
+            continue
+        pending += [v for v in producer.operands if isinstance(v.type, ir.RankedTensorType)]
+    return False
 
 
 def _inputs(op: Any) -> list[Any]:

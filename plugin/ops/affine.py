@@ -1,0 +1,62 @@
+"""What the affine implementations share: integers, scales and offsets of tensor-scaled layouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..layouts import QuantizedLayout, TensorScaledLayout
+
+__all__ = ["accumulator", "is_affine", "offsets", "scales_along"]
+
+
+def is_affine(layout: Any, axis: int | None) -> bool:
+    """True for a tensor-scaled layout of integers with one scale, or scales along one axis.
+
+    Args:
+        layout: anything.
+        axis: along which scales may differ; None for one scale only.
+    """
+    if not isinstance(layout, TensorScaledLayout):
+        return False
+    storage = np.dtype(layout.planes["qs"].dtype)
+    if storage.kind not in "iu" or storage.itemsize > 2:
+        return False
+    if "m" in layout.planes and np.dtype(layout.planes["m"].dtype).kind not in "iu":
+        return False
+    shape = _padded(layout)
+    return all(n == 1 or a == axis for a, n in enumerate(shape))
+
+
+def _padded(layout: QuantizedLayout) -> tuple[int, ...]:
+    shape = tuple(layout.planes["d"].shape)
+    return (*(1,) * (len(layout.shape) - len(shape)), *shape)
+
+
+def scales_along(layout: QuantizedLayout, axis: int | None) -> Any:
+    """The scales in float32: of shape (), or one for each index of `axis`."""
+    scales = layout.planes["d"].astype(np.float32)
+    extent = 1 if axis is None else layout.shape[axis]
+    if _padded(layout).count(1) == len(layout.shape):
+        return scales.reshape(())
+    return scales.reshape((extent,))
+
+
+def offsets(layout: QuantizedLayout, axis: int | None, dtype: Any) -> Any | None:
+    """The offsets as integers, of the form of `scales_along`; None if there are none."""
+    if "m" not in layout.planes:
+        return None
+    plane = layout.planes["m"].astype(dtype)
+    if _padded(layout).count(1) == len(layout.shape):
+        return plane.reshape(())
+    return plane.reshape((1 if axis is None else layout.shape[axis],))
+
+
+def accumulator(left: QuantizedLayout, right: QuantizedLayout, products: int) -> np.dtype[Any]:
+    """int32, or int64 where sums of so many products of storage values may overflow it."""
+    reach = 1
+    for layout in (left, right):
+        info = np.iinfo(np.dtype(layout.planes["qs"].dtype))
+        reach *= 2 * max(-int(info.min), int(info.max))  # less an offset of the same type
+    return np.dtype(np.int32 if reach * products < 1 << 31 else np.int64)

@@ -1,0 +1,129 @@
+"""``linear`` and ``matmul``.
+
+``linear(x, w, bias)`` is ``x @ w.T + bias`` for ``x [..., K]`` and ``w [N, K]``, in float32.
+
+* *affine*: integers on both sides. With offsets ``mx``, ``mw``::
+
+      acc = sum_k qx qw - mx sum_k qw - mw sum_k qx + K mx mw,    y = acc * (dx * dw)
+
+  The sums of ``qw`` and ``qx`` are over ``k``: an offset belongs to every term of the sum. ``acc``
+  is exact; ``y`` is rounded twice.
+* *blocks*: a float left operand and weights in blocks of ``K``. The storage values are contracted
+  block by block, so a block's scale is multiplied once::
+
+      y = sum_b (d[n, b] * sum_k x[b, k] q[n, b, k] + m[n, b] * sum_k x[b, k])
+
+* *dequantized*: any layout, by its float values.
+
+Bound of the last two, beside exact sums: ``(K + 4) * 2**-24 * sum_k |x| |w|`` where ``|w|`` is
+``|d q| + |m|``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..layouts import BlockScaledLayout, QuantizedLayout
+from ..tracing import contract
+from .affine import accumulator, is_affine, offsets, scales_along
+from .registry import Op, operand
+
+__all__ = ["linear", "matmul"]
+
+linear = Op("linear")
+"""``linear(x, w, bias=None)``: ``x [..., K]``, ``w [N, K]``, ``bias [N]`` to ``[..., N]``."""
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(value.shape)
+
+
+def _is_real(value: Any) -> bool:
+    return value is not None and not isinstance(value, QuantizedLayout)
+
+
+def _fits(x: Any, w: Any, bias: Any = None) -> bool:
+    shapes = _shape(x), _shape(w)
+    if len(shapes[1]) != 2 or not shapes[0] or shapes[0][-1] != shapes[1][1]:
+        raise UsageError(f"linear takes x [..., K] and w [N, K], got {shapes[0]} and {shapes[1]}")
+    if bias is not None and _shape(bias) != shapes[1][:1]:
+        raise UsageError(f"linear takes a bias of shape {shapes[1][:1]}, got {_shape(bias)}")
+    return True
+
+
+def _float(value: Any) -> Any:
+    values = value.dequant() if isinstance(value, QuantizedLayout) else value
+    return values.astype(np.float32)
+
+
+def _with_bias(result: Any, bias: Any) -> Any:
+    return result if bias is None else result + _float(bias)
+
+
+def _takes_affine(x: Any, w: Any, bias: Any = None) -> bool:
+    return _fits(x, w, bias) and is_affine(x, None) and is_affine(w, 0)
+
+
+@linear.implementation("affine", _takes_affine)
+def _affine(x: Any, w: Any, bias: Any = None) -> Any:
+    depth = w.shape[1]
+    dtype = accumulator(x, w, depth)
+    qx, qw = x.planes["qs"], w.planes["qs"]
+    axis = len(x.shape) - 1
+    acc = contract(qx, qw, ((axis,), (1,)), dtype=dtype)
+    mx, mw = offsets(x, None, dtype), offsets(w, 0, dtype)
+    if mx is not None:
+        acc = acc - mx * qw.astype(dtype).sum(axis=1, dtype=dtype)
+    if mw is not None:
+        sums = qx.astype(dtype).sum(axis=axis, dtype=dtype, keepdims=True)
+        acc = acc - sums * mw
+    if mx is not None and mw is not None:
+        acc = acc + mx * mw * dtype.type(depth)
+    scales = scales_along(x, None) * scales_along(w, 0)
+    return _with_bias(acc.astype(np.float32) * scales, bias)
+
+
+def _takes_blocks(x: Any, w: Any, bias: Any = None) -> bool:
+    return _fits(x, w, bias) and _is_real(x) and isinstance(w, BlockScaledLayout)
+
+
+@linear.implementation("blocks", _takes_blocks)
+def _blocks(x: Any, w: Any, bias: Any = None) -> Any:
+    count, depth = w.shape
+    blocks = depth // w.block_size
+    rows = _float(x).reshape((-1, blocks, w.block_size))
+    # [blocks, rows, N]
+    sums = contract(rows, w.values().astype(np.float32), ((2,), (2,)), ((1,), (1,)))
+    scales = w.planes["d"].astype(np.float32).reshape((count, blocks)).T
+    result = (sums * scales[:, None, :]).sum(axis=0, dtype=np.float32)
+    if "m" in w.planes:
+        offset = w.planes["m"].astype(np.float32).reshape((count, blocks))
+        result = result + contract(rows.sum(axis=2, dtype=np.float32), offset, ((1,), (1,)))
+    return _with_bias(result.reshape((*_shape(x)[:-1], count)), bias)
+
+
+@linear.implementation("dequantized", _fits)
+def _dequantized(x: Any, w: Any, bias: Any = None) -> Any:
+    axis = len(_shape(x)) - 1
+    return _with_bias(contract(_float(x), _float(w), ((axis,), (1,))), bias)
+
+
+def matmul(x: Any, w: Any, *, transpose_rhs: bool = False) -> Any:
+    """``x @ w``, or ``x @ w.T``: by `linear` for ``w`` in blocks of its last axis.
+
+    Args:
+        x: ``[..., K]``.
+        w: ``[K, N]``, or with `transpose_rhs` ``[N, K]``.
+        transpose_rhs: whether ``w`` is transposed.
+    """
+    if transpose_rhs:
+        return linear(x, w)
+    left, right = _float(operand(x)), _float(operand(w))
+    if len(_shape(right)) != 2 or _shape(left)[-1] != _shape(right)[0]:
+        raise UsageError(
+            f"matmul takes x [..., K] and w [K, N], got {_shape(left)} and {_shape(right)}"
+        )
+    return contract(left, right, ((len(_shape(left)) - 1,), (0,)))

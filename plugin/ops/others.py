@@ -1,0 +1,103 @@
+"""Look-ups, normalizations and elementwise operations.
+
+``embedding_lookup`` of a layout whose planes have the rows as first axis takes rows of the planes,
+and dequantizes only those (*rows*). The others compute with the float values (*dequantized*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..layouts import QuantizedLayout
+from ..tracing import take
+from .registry import Op
+
+__all__ = ["add", "embedding_lookup", "multiply", "rms_norm", "silu", "subtract"]
+
+embedding_lookup = Op("embedding_lookup")
+"""``embedding_lookup(ids, table)``: rows of ``table [N, K]`` for integers ``ids``, in float32."""
+
+rms_norm = Op("rms_norm")
+"""``rms_norm(x, weight, epsilon=1e-6)``: ``x / sqrt(mean(x**2) + epsilon) * weight``, last axis."""
+
+add, subtract, multiply, silu = Op("add"), Op("subtract"), Op("multiply"), Op("silu")
+
+
+def _float(value: Any) -> Any:
+    values = value.dequant() if isinstance(value, QuantizedLayout) else value
+    return values.astype(np.float32)
+
+
+def _is_table(ids: Any, table: Any) -> bool:
+    if np.dtype(ids.dtype).kind not in "iu" or len(table.shape) != 2:
+        raise UsageError(
+            f"embedding_lookup takes integers and a table [N, K], got {np.dtype(ids.dtype).name} "
+            f"and {tuple(table.shape)}"
+        )
+    return True
+
+
+def _has_rows(ids: Any, table: Any) -> bool:
+    if not _is_table(ids, table) or not isinstance(table, QuantizedLayout):
+        return False
+    return all(plane.shape[:1] == table.shape[:1] for plane in table.planes.values())
+
+
+@embedding_lookup.implementation("rows", _has_rows)
+def _rows(ids: Any, table: QuantizedLayout) -> Any:
+    flat = ids.reshape(-1)
+    planes = {name: take(plane, flat) for name, plane in table.planes.items()}
+    rows = type(table)((flat.shape[0], table.shape[1]), planes, table.metadata)
+    return rows.dequant().reshape((*ids.shape, table.shape[1]))
+
+
+@embedding_lookup.implementation("dequantized", _is_table)
+def _lookup(ids: Any, table: Any) -> Any:
+    rows = take(_float(table), ids.reshape(-1))
+    return rows.reshape((*ids.shape, table.shape[1]))
+
+
+def _normalizes(x: Any, weight: Any, epsilon: float = 1e-6) -> bool:
+    if tuple(weight.shape) != tuple(x.shape)[-1:]:
+        raise UsageError(
+            f"rms_norm takes a weight of the last axis of x, got {tuple(weight.shape)} for "
+            f"{tuple(x.shape)}"
+        )
+    return True
+
+
+@rms_norm.implementation("dequantized", _normalizes)
+def _rms_norm(x: Any, weight: Any, epsilon: float = 1e-6) -> Any:
+    values = _float(x)
+    squares = (values * values).sum(axis=-1, dtype=np.float32, keepdims=True)
+    mean = squares / np.float32(values.shape[-1])
+    return values / np.sqrt(mean + np.float32(epsilon)) * _float(weight)
+
+
+def _broadcasts(x: Any, y: Any) -> bool:
+    try:
+        np.broadcast_shapes(tuple(x.shape), tuple(y.shape))
+    except ValueError:
+        raise UsageError(
+            f"operands of the shapes {tuple(x.shape)} and {tuple(y.shape)} do not broadcast"
+        ) from None
+    return True
+
+
+def _elementwise(op: Op, function: Callable[[Any, Any], Any]) -> None:
+    op.implementation("dequantized", _broadcasts)(lambda x, y: function(_float(x), _float(y)))
+
+
+_elementwise(add, lambda x, y: x + y)
+_elementwise(subtract, lambda x, y: x - y)
+_elementwise(multiply, lambda x, y: x * y)
+
+
+@silu.implementation("dequantized", lambda x: True)
+def _silu(x: Any) -> Any:
+    values = _float(x)
+    return values / (1 + np.exp(-values))

@@ -1,0 +1,144 @@
+"""Operations with several implementations, of which the types of the arguments choose one.
+
+An `Op` is called with arrays, `InferenceTensor`s and options. Quantized tensors are unpacked to
+their layouts, others to arrays, and the first registered implementation that accepts them computes
+the result. What ran can be asked: `Op.choose` says what would, and `recorded` what did.
+
+Source: "Direct quantization with sharktank", "Op specializations".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..layouts import PrimitiveTensor, QuantizedLayout, QuantizedTensor
+
+__all__ = ["Op", "Ran", "operand", "recorded"]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """An implementation that ran.
+
+    Attributes:
+        op: the operation's name.
+        implementation: the implementation's.
+    """
+
+    op: str
+    implementation: str
+
+
+_RECORD: ContextVar[list[Ran] | None] = ContextVar("record", default=None)
+
+
+@contextmanager
+def recorded() -> Iterator[list[Ran]]:
+    """Collect what runs in the block, in order."""
+    record: list[Ran] = []
+    token = _RECORD.set(record)
+    try:
+        yield record
+    finally:
+        _RECORD.reset(token)
+
+
+def operand(value: Any) -> Any:
+    """A layout for a quantized tensor, an array (or traced array) for another, None for None."""
+    if isinstance(value, QuantizedTensor):
+        return value.unpack()
+    if isinstance(value, PrimitiveTensor):
+        return value.array
+    if isinstance(value, (list, float, int)) and not isinstance(value, bool):
+        return np.asarray(value)
+    return value
+
+
+Accepts = Callable[..., bool]
+
+
+@dataclass(frozen=True)
+class _Implementation:
+    name: str
+    accepts: Accepts
+    function: Callable[..., Any]
+
+
+class Op:
+    """An operation; call it as a function.
+
+    Args:
+        name: for messages and records.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._implementations: list[_Implementation] = []
+
+    def implementation(
+        self, name: str, accepts: Accepts, *, first: bool = False
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register a function as an implementation.
+
+        Args:
+            name: unique in the operation.
+            accepts: called with the same arguments; True if the function can take them.
+            first: try it before those that are registered (a kernel for a special case).
+
+        Raises:
+            UsageError: the name is taken.
+        """
+        if name in self.implementations:
+            raise UsageError(f"{self.name} has an implementation named '{name}'")
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            place = 0 if first else len(self._implementations)
+            self._implementations.insert(place, _Implementation(name, accepts, function))
+            return function
+
+        return register
+
+    @property
+    def implementations(self) -> tuple[str, ...]:
+        """The names, in the order in which they are tried."""
+        return tuple(known.name for known in self._implementations)
+
+    def _find(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> _Implementation:
+        for known in self._implementations:
+            if known.accepts(*arguments, **options):
+                return known
+        kinds = ", ".join(
+            a.name if isinstance(a, QuantizedLayout) else type(a).__name__ for a in arguments
+        )
+        raise UsageError(f"{self.name} has no implementation for ({kinds})")
+
+    def choose(self, *arguments: Any, **options: Any) -> str:
+        """The name of the implementation that would run.
+
+        Raises:
+            UsageError: none would.
+        """
+        return self._find(tuple(operand(a) for a in arguments), options).name
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Run the first implementation that accepts the arguments.
+
+        Raises:
+            UsageError: none does.
+        """
+        unpacked = tuple(operand(a) for a in arguments)
+        chosen = self._find(unpacked, options)
+        record = _RECORD.get()
+        if record is not None:
+            record.append(Ran(self.name, chosen.name))
+        return chosen.function(*unpacked, **options)
+
+    def __repr__(self) -> str:
+        return f"Op({self.name}: {', '.join(self.implementations)})"

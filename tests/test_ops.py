@@ -1,0 +1,372 @@
+"""Operations: eager beside float64, compiled beside eager, by the implementation that was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from subquant.errors import UsageError
+from subquant.layouts import (
+    DynamicScaledQuantizer,
+    GgmlTensor,
+    PlanarQuantizedTensor,
+    PrimitiveTensor,
+    QuantizedTensor,
+    StaticScaledQuantizer,
+    TensorScaledLayout,
+)
+from subquant.layouts.ggml import BLOCK_TYPES
+from subquant.ops import (
+    Op,
+    Ran,
+    add,
+    compile_function,
+    conv2d,
+    embedding_lookup,
+    linear,
+    matmul,
+    multiply,
+    recorded,
+    rms_norm,
+    silu,
+    subtract,
+)
+from subquant.runtime import Device
+
+DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
+UNIT = 2.0**-24
+
+
+def rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def normal(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return rng(seed).normal(size=shape).astype(np.float32)
+
+
+def reals(value: Any) -> np.ndarray:
+    """What a tensor stands for, in float64."""
+    array = value.unpack().dequant() if isinstance(value, QuantizedTensor) else np.asarray(value)
+    return np.asarray(array, np.float64)
+
+
+def compiled(function: Callable[..., Any], arguments: list[Any], device: Device) -> np.ndarray:
+    target = "vulkan" if device.is_vulkan else "llvm-cpu"
+    call = compile_function(function, *arguments, target=target, device=device)
+    return np.asarray(call(*arguments))
+
+
+def per_tensor(values: np.ndarray, offset: int | None = None, dtype: Any = np.int8) -> Any:
+    scale = np.float32(np.abs(values).max() / 100)
+    return StaticScaledQuantizer(None, scale, offset, dtype=dtype).quantize(values, "x")
+
+
+def per_row(values: np.ndarray, offsets: Any = None, dtype: Any = np.int8) -> Any:
+    axes = tuple(range(1, values.ndim))
+    scales = (np.abs(values).max(axis=axes) / 100).astype(np.float32)
+    return StaticScaledQuantizer(None, scales, offsets, axis=0, dtype=dtype).quantize(values, "w")
+
+
+def blocks(values: np.ndarray) -> QuantizedTensor:
+    return DynamicScaledQuantizer(block_size=32).quantize(values, "w")
+
+
+def ggml(name: str, shape: tuple[int, int], seed: int = 0) -> GgmlTensor:
+    """Random blocks with scales of a moderate size."""
+    kind = BLOCK_TYPES[name]
+    count = shape[0] * shape[1] // kind.size
+    raw = np.frombuffer(rng(seed).bytes(count * kind.block.itemsize), np.uint8).copy()
+    for field in ("d", "dmin", "m"):
+        if field in (kind.block.names or ()):
+            raw.view(kind.block)[field] = rng(seed + 1).uniform(0.001, 0.02, count)
+    return GgmlTensor(raw, name, shape, "w")
+
+
+# -- linear ---------------------------------------------------------------------------------------
+
+AFFINE: dict[str, tuple[Any, Any]] = {
+    "no offsets": (per_tensor(normal((3, 40))), per_tensor(normal((5, 40), 1))),
+    "offset of x": (per_tensor(normal((3, 40)), 17), per_row(normal((5, 40), 1))),
+    "offset of w": (per_tensor(normal((3, 40))), per_row(normal((5, 40), 1), [1, -2, 3, -4, 5])),
+    "both": (per_tensor(normal((2, 3, 40)), -9), per_row(normal((5, 40), 1), [9, 0, 3, -4, 5])),
+    "unsigned": (
+        per_tensor(normal((3, 40)), 128, np.uint8),
+        per_row(normal((5, 40), 1), [100, 128, 3, 255, 0], np.uint8),
+    ),
+    "square": (per_tensor(normal((6, 6)), 17), per_row(normal((6, 6), 1), [1, -2, 3, -4, 5, 6])),
+    "16 bits": (per_tensor(normal((3, 40)), 5, np.int16), per_tensor(normal((5, 40), 1), 3)),
+}
+
+
+@pytest.mark.parametrize("case", AFFINE)
+@pytest.mark.parametrize("device", DEVICES)
+def test_affine_linear(case: str, device: str, request: pytest.FixtureRequest) -> None:
+    """Integers exactly: two roundings of the exact value; compiled, the same bits.
+
+    Code that corrects an offset by a sum over the wrong axis fails here, for square operands too.
+    """
+    x, w = AFFINE[case]
+    with recorded() as ran:
+        result = linear(x, w)
+    assert ran == [Ran("linear", "affine")]
+    layouts = [tensor.unpack() for tensor in (x, w)]
+    qx, qw = (
+        layout.planes["qs"].astype(np.int64) - layout.planes.get("m", np.int64(0)).astype(np.int64)
+        for layout in layouts
+    )
+    acc = qx @ qw.T
+    scales = layouts[0].planes["d"].reshape(()) * layouts[1].planes["d"].reshape(-1)
+    np.testing.assert_array_equal(result, acc.astype(np.float32) * scales)
+    np.testing.assert_allclose(result, reals(x) @ reals(w).T, rtol=1e-6, atol=1e-6)
+    found = compiled(linear, [x, w], request.getfixturevalue(device))
+    np.testing.assert_array_equal(found, result)
+
+
+def test_a_long_affine_linear_does_not_overflow() -> None:
+    """2**16 products of up to 2**16 need more than 32 bits."""
+    length = 1 << 17
+    x = TensorScaledLayout((1, length), {
+        "d": np.float32(1).reshape(()), "qs": np.full((1, length), -128, np.int8),
+        "m": np.array(127, np.int32),
+    })  # fmt: skip
+    tensor = PlanarQuantizedTensor(x)
+    assert linear(tensor, tensor) == [[np.float32(length * 255.0 * 255.0)]]
+
+
+def check_close(function: Any, arguments: list[Any], found: np.ndarray, magnitude: Any) -> None:
+    """Beside exact sums: `magnitude` is the sum of the magnitudes of what is added."""
+    depth = reals(arguments[1]).shape[-1]
+    exact = reals(arguments[0]) @ reals(arguments[1]).T
+    assert (np.abs(found - exact) <= (depth + 4) * UNIT * magnitude).all()
+
+
+def magnitude_of(x: Any, w: Any) -> np.ndarray:
+    """``sum |x| (|d q| + |m|)``."""
+    layout = w.unpack()
+    planes = {name: plane for name, plane in layout.planes.items() if name != "m"}
+    parts = np.abs(layout.with_planes(planes).dequant().astype(np.float64))
+    if "m" in layout.planes:
+        spread = np.repeat(np.abs(layout.planes["m"].astype(np.float64)), layout.block_size, -1)
+        parts = parts + spread.reshape(parts.shape)
+    return np.asarray(np.abs(reals(x)) @ parts.T)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "dynamic"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_linear_with_blocks(name: str, device: str, request: pytest.FixtureRequest) -> None:
+    """Block by block, eager and compiled, to the bound that `linear` states."""
+    x = normal((2, 3, 96), 4)
+    w = blocks(normal((7, 96))) if name == "dynamic" else ggml(name, (7, 96))
+    with recorded() as ran:
+        result = linear(x, w)
+    assert ran == [Ran("linear", "blocks")]
+    assert linear.choose(x, w) == "blocks"
+    check_close(linear, [x, w], result, magnitude_of(x, w))
+    found = compiled(linear, [x, w], request.getfixturevalue(device))
+    check_close(linear, [x, w], found, magnitude_of(x, w))
+    text = compile_function(linear, x, w).text
+    assert "7x96xf32" not in text, "the weights were dequantized"
+
+
+@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "float"])
+def test_linear_by_float_values(name: str, cpu: Device) -> None:
+    x = normal((3, 256), 4)
+    w: Any = normal((5, 256)) if name == "float" else ggml(name, (5, 256))
+    with recorded() as ran:
+        result = linear(x, w)
+    assert ran == [Ran("linear", "dequantized")]
+    magnitude = np.abs(reals(x)) @ np.abs(reals(w)).T
+    check_close(linear, [x, w], result, magnitude)
+    check_close(linear, [x, w], compiled(linear, [x, w], cpu), magnitude)
+
+
+def test_bias_and_matmul(cpu: Device) -> None:
+    x, w, bias = normal((3, 64), 4), blocks(normal((5, 64))), normal((5,), 7)
+    np.testing.assert_array_equal(linear(x, w, bias), linear(x, w) + bias)
+    np.testing.assert_array_equal(matmul(x, w, transpose_rhs=True), linear(x, w))
+    right = PrimitiveTensor(normal((64, 5), 9))
+    np.testing.assert_allclose(matmul(x, right), x @ right.array, rtol=1e-5, atol=1e-5)
+    found = compiled(linear, [x, w, bias], cpu)
+    np.testing.assert_allclose(found, linear(x, w, bias), rtol=1e-5, atol=1e-5)
+
+
+# -- convolution ----------------------------------------------------------------------------------
+
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "plain": ((2, 3, 7, 8), (4, 3, 3, 2), {}),
+    "padded": ((1, 3, 5, 5), (4, 3, 3, 3), {"padding": (1, (0, 2))}),
+    "strided": ((1, 3, 9, 8), (4, 3, 3, 3), {"strides": (2, 3), "padding": (1, 1)}),
+    "dilated": ((1, 2, 9, 8), (3, 2, 3, 2), {"dilations": (2, 3), "padding": ((2, 1), 0)}),
+    "groups": ((1, 4, 6, 6), (6, 2, 3, 3), {"groups": 2, "padding": (1, 1)}),
+    "depthwise": ((1, 3, 6, 6), (6, 1, 3, 3), {"groups": 3, "padding": (1, 1), "strides": (2, 1)}),
+}
+
+
+def convolved(x: np.ndarray, w: np.ndarray, **options: Any) -> np.ndarray:
+    """Loops, in the arrays' type; padded with 0."""
+    (sh, sw), (dh, dw) = options.get("strides", (1, 1)), options.get("dilations", (1, 1))
+    pads = [(p, p) if isinstance(p, int) else p for p in options.get("padding", (0, 0))]
+    groups = options.get("groups", 1)
+    x = np.pad(x, [(0, 0), (0, 0), *pads])
+    height = (x.shape[2] - (w.shape[2] - 1) * dh - 1) // sh + 1
+    width = (x.shape[3] - (w.shape[3] - 1) * dw - 1) // sw + 1
+    result = np.zeros((x.shape[0], w.shape[0], height, width), x.dtype)
+    for feature in range(w.shape[0]):
+        first = feature // (w.shape[0] // groups) * w.shape[1]
+        for c, i, j in np.ndindex(*w.shape[1:]):
+            part = x[:, first + c, i * dh :, j * dw :]
+            part = part[:, : (height - 1) * sh + 1 : sh, : (width - 1) * sw + 1 : sw]
+            result[:, feature] += part * w[feature, c, i, j]
+    return result
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+@pytest.mark.parametrize("offsets", ["none", "x", "both"])
+def test_affine_convolution(case: str, offsets: str, cpu: Device) -> None:
+    """Integers exactly, beside loops; code that pads with 0 in the place of the offset fails."""
+    image, kernel, options = CONVOLUTIONS[case]
+    x = per_tensor(normal(image), None if offsets == "none" else -31)
+    several = rng(2).integers(-20, 20, kernel[0]) if offsets == "both" else None
+    w = per_row(normal(kernel, 1), several)
+    with recorded() as ran:
+        result = conv2d(x, w, **options)
+    assert ran == [Ran("conv2d", "affine")]
+    layouts = [tensor.unpack() for tensor in (x, w)]
+    qx, qw = (
+        layout.planes["qs"].astype(np.int64) - layout.planes.get("m", np.int64(0)).astype(np.int64)
+        for layout in layouts
+    )
+    scales = layouts[0].planes["d"].reshape(()) * layouts[1].planes["d"].reshape((-1, 1, 1))
+    np.testing.assert_array_equal(result, convolved(qx, qw, **options).astype(np.float32) * scales)
+    found = compiled(lambda a, b: conv2d(a, b, **options), [x, w], cpu)
+    np.testing.assert_array_equal(found, result)
+
+
+def test_affine_convolution_on_vulkan(vulkan: Device) -> None:
+    image, kernel, options = CONVOLUTIONS["padded"]
+    x, w = per_tensor(normal(image), 40), per_row(normal(kernel, 1), [3, -3, 1, 0])
+    found = compiled(lambda a, b: conv2d(a, b, **options), [x, w], vulkan)
+    np.testing.assert_array_equal(found, conv2d(x, w, **options))
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolution_by_float_values(case: str, cpu: Device) -> None:
+    image, kernel, options = CONVOLUTIONS[case]
+    x, w, bias = normal(image), per_row(normal(kernel, 1)), normal(kernel[:1], 2)
+    with recorded() as ran:
+        result = conv2d(x, w, bias, **options)
+    assert ran == [Ran("conv2d", "dequantized")]
+    exact = convolved(reals(x), reals(w), **options) + bias.astype(np.float64).reshape((-1, 1, 1))
+    magnitude = convolved(np.abs(reals(x)), np.abs(reals(w)), **options) + np.abs(bias).max()
+    bound = (np.prod(kernel[1:]) + 4) * UNIT * magnitude
+    found = compiled(lambda a, b, c: conv2d(a, b, c, **options), [x, w, bias], cpu)
+    assert (np.abs(result - exact) <= bound).all()
+    assert (np.abs(found - exact) <= bound).all()
+
+
+# -- others ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BLOCK_TYPES)
+def test_embedding_lookup(name: str, cpu: Device) -> None:
+    """Rows of the planes are taken, and nothing else is dequantized; the same bits."""
+    table = ggml(name, (11, 256))
+    ids = np.array([[3, 0, 10], [3, 3, 7]], np.int32)
+    with recorded() as ran:
+        result = embedding_lookup(ids, table)
+    assert ran == [Ran("embedding_lookup", "rows")]
+    np.testing.assert_array_equal(result, table.unpack().dequant()[ids])
+    call = compile_function(embedding_lookup, ids, table, device=cpu)
+    np.testing.assert_array_equal(call(ids, table), result)
+    assert "11x256xf32" not in call.text, "the whole table was dequantized"
+
+
+def test_embedding_lookup_of_floats(cpu: Device) -> None:
+    table, ids = normal((9, 4)), np.array([8, 0, 2], np.int32)
+    assert embedding_lookup.choose(ids, table) == "dequantized"
+    np.testing.assert_array_equal(embedding_lookup(ids, table), table[ids])
+    np.testing.assert_array_equal(compiled(embedding_lookup, [ids, table], cpu), table[ids])
+
+
+def test_normalization_and_elementwise(cpu: Device) -> None:
+    """Beside float64; compiled beside eager to a few units in the last place."""
+    x, weight = normal((3, 64)), normal((64,), 1)
+    exact = x / np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-6) * weight
+    np.testing.assert_allclose(rms_norm(x, weight), exact, rtol=70 * UNIT)
+    np.testing.assert_allclose(compiled(rms_norm, [x, weight], cpu), exact, rtol=70 * UNIT)
+    q = per_tensor(normal((3, 64), 5), 3)
+    for op, function in ((add, np.add), (subtract, np.subtract), (multiply, np.multiply)):
+        result = op(x, q)
+        np.testing.assert_array_equal(result, function(x, q.unpack().dequant()))
+        np.testing.assert_allclose(compiled(op, [x, q], cpu), result, rtol=0, atol=4 * UNIT * 9)
+    exact = x / (1 + np.exp(-x.astype(np.float64)))
+    np.testing.assert_allclose(silu(x), exact, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(compiled(silu, [x], cpu), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_functions_of_several_operations_compile(cpu: Device) -> None:
+    """A block of a network: look-up, normalization, two layers, a residual sum."""
+    table, up, down = (
+        ggml("Q4_K", (13, 256)),
+        ggml("Q8_0", (64, 256), 1),
+        ggml("Q4_0", (256, 64), 2),
+    )
+    weight, ids = normal((256,), 3), np.array([1, 5, 12], np.int32)
+
+    def block(i: Any, t: Any, g: Any, u: Any, d: Any) -> Any:
+        hidden = embedding_lookup(i, t)
+        return add(hidden, linear(silu(linear(rms_norm(hidden, g), u)), d))
+
+    arguments = [ids, table, weight, up, down]
+    with recorded() as ran:
+        eager = block(*arguments)
+    assert [r.implementation for r in ran] == [
+        "rows", "dequantized", "blocks", "dequantized", "blocks", "dequantized",
+    ]  # fmt: skip
+    found = compiled(block, arguments, cpu)
+    np.testing.assert_allclose(found, eager, rtol=1e-4, atol=1e-4 * np.abs(eager).max())
+
+
+# -- choice ---------------------------------------------------------------------------------------
+
+
+def test_implementations_can_be_added() -> None:
+    """A kernel for a special case comes first, and others stay."""
+    op = Op("double")
+    op.implementation("general", lambda x: True)(lambda x: x * 2)
+    op.implementation("integers", lambda x: x.dtype.kind == "i", first=True)(lambda x: x << 1)
+    assert op.implementations == ("integers", "general")
+    assert op.choose(np.zeros(1)) == "general"
+    with recorded() as ran:
+        assert op(np.array([3])).tolist() == [6]
+    assert ran == [Ran("double", "integers")]
+    assert op(np.array([3])).tolist() == [6]
+    assert len(ran) == 1
+    with pytest.raises(UsageError, match="has an implementation named 'general'"):
+        op.implementation("general", lambda x: True)
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "linear": (lambda: linear(normal((3, 4)), normal((5, 6))), r"got \(3, 4\) and \(5, 6\)"),
+    "bias": (lambda: linear(normal((3, 4)), normal((5, 4)), normal((3,))), r"bias of shape \(5,\)"),
+    "matmul": (lambda: matmul(normal((3, 4)), normal((5, 6))), "matmul takes"),
+    "channels": (lambda: conv2d(normal((1, 3, 4, 4)), normal((2, 2, 1, 1))), "with 1 groups"),
+    "groups": (lambda: conv2d(normal((1, 4, 4, 4)), normal((3, 2, 1, 1)), groups=2), "divisor"),
+    "window": (lambda: conv2d(normal((1, 1, 2, 2)), normal((1, 1, 3, 3))), "a window of 3 over 2"),
+    "strides": (lambda: conv2d(normal((1, 1, 2, 2)), normal((1, 1, 1, 1)), strides=(0, 1)), "from"),
+    "ids": (lambda: embedding_lookup(normal((2,)), normal((2, 2))), "takes integers"),
+    "norm": (lambda: rms_norm(normal((2, 3)), normal((2,))), "of the last axis"),
+    "shapes": (lambda: add(normal((2,)), normal((3,))), "do not broadcast"),
+    "nothing": (lambda: Op("none")(1.0), "none has no implementation for"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_does_not_fit_is_said(case: str) -> None:
+    call, message = WRONG[case]
+    with pytest.raises(UsageError, match=message):
+        call()
