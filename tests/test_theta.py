@@ -325,6 +325,7 @@ WRONG_RECORDS = [
     ({"t": PRIMITIVE | {"type_name": "SplitPrimitiveTensor"}}, "is of the type 'SplitPrim.*one of"),
     ({"t": PRIMITIVE, "t.u": PRIMITIVE}, "'t.u' is below the name of another tensor"),
     ({"t": PLANAR | {"layout_type": "Round"}}, "is not valid: no layout is named 'Round'"),
+    ({"t": PLANAR | {"layout_type": "\x1b"}}, r"is not valid: \"no layout is named '\\x1b'"),
     ({"t": PLANAR | {"shape": [2, -32]}}, "no valid shape"),
     ({"t": PLANAR | {"shape": "2x32"}}, "no valid shape"),
     ({"t": PLANAR | {"layout_metadata": [1]}}, "no valid layout"),
@@ -343,6 +344,7 @@ def test_wrong_records_are_refused(records: Any, message: str, tmp_path: Path) -
 WRONG_PROPERTIES: dict[str, tuple[bytes, type[Exception], str]] = {
     "no JSON": (b"{", InputError, "'__SHARK_DATASET__' is not JSON: expecting"),
     "no UTF-8": (b"\xff{}", InputError, "is not UTF-8: invalid start byte at byte 0"),
+    "half a character": (b'{"a": "\\ud800"}', InputError, "has half a character"),
     "twice": (b'{"a": 1, "a": 2}', InputError, "the key 'a' is there twice"),
     "deep": (b"[" * 100_000 + b"]" * 100_000, InputError, "is nested too deeply"),
     "rather deep": (b'{"a":' * 101 + b"1" + b"}" * 101, InputError, "is nested too deeply"),

@@ -478,6 +478,10 @@ def parse_json(data: bytes, what: str, file: str) -> Any:
         raise InputError(f"{what} has {values} values, expected at most {_MOST_VALUES}", place)
     try:
         value = json.loads(data, object_pairs_hook=_unique)
+        if b"\\u" in data:  # an escape can be half a character, which nothing can show
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{what} has half a character", place) from None
     except UnicodeDecodeError as error:
         reason = f"{what} is not UTF-8: {error.reason} at byte {error.start}"
         raise InputError(reason, place) from None

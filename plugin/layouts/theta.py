@@ -290,7 +290,8 @@ def _tensor(archive: Archive, name: str, record: Any) -> InferenceTensor:
         return tensor_from_record(name, record, arrays)
     except SubquantError as error:  # also the usage error of a layout that nobody has
         kind = InputError if isinstance(error, UsageError) else type(error)
-        raise kind(f"{what} is not valid: {error.message}", place) from None
+        reason = error.message if error.message.isprintable() else shown(error.message, 1000)
+        raise kind(f"{what} is not valid: {reason}", place) from None
 
 
 def _to_json(value: Any, what: str) -> bytes:
