@@ -200,7 +200,7 @@ def _concatenate_tensors(operations: list[Any]) -> list[Any]:
 
 
 def _fill_single_elements(root: Any) -> None:
-    """Write the fill of a tensor without axes as ``tensor.from_elements``.
+    """Write the fill of a tensor of one element as ``tensor.from_elements``.
 
     IREE refuses what becomes of it as a loop nest without loops over a scalar.
     """
@@ -210,7 +210,7 @@ def _fill_single_elements(root: Any) -> None:
         scalar, result = op.operands[0], op.results[0]
         body = op.regions[0].blocks[0]
         returned = list(body.operations)[-1].operation.operands[0]
-        if isinstance(scalar.type, ir.ShapedType) or len(result.type.shape):
+        if isinstance(scalar.type, ir.ShapedType) or any(n != 1 for n in result.type.shape):
             continue
         if returned == body.arguments[0]:
             with ir.InsertionPoint(op), op.location:

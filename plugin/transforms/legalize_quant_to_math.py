@@ -72,7 +72,8 @@ from .tensor_builder import TensorBuilder
 __all__ = ["LegalizeQuantToMath"]
 
 _LT, _GT = 2, 4  # arith.cmpi predicates
-_OEQ, _OLT = 1, 4  # arith.cmpf predicates
+_OEQ, _OGE, _OLT = 1, 3, 4  # arith.cmpf predicates
+_F16_OVERFLOW = 65520  # what rounds to infinity in f16
 
 
 @dataclass(frozen=True)
@@ -447,8 +448,8 @@ class _Legalizer:
         if _short(op) in _PERIODIC:
             operands = [self._angle(op.operands[0], operands[0], op)]
         types = [_single_type(r.type) for r in op.results]
-        if op.name == "stablehlo.power":
-            values = [_power(*operands)]
+        if op.name in _WITH_GAPS:
+            values = [_WITH_GAPS[op.name](*operands)]
         else:
             attributes = {name: op.attributes[name] for name in op.attributes}
             created = ir.Operation.create(
@@ -468,7 +469,8 @@ class _Legalizer:
     def _single(self, value: Any, op: Any) -> Any:
         operand = Operand.of(value, op)
         b = TensorBuilder(operand.value)
-        return dequantize_as(b, operand, _with_single(operand.parameters), op, self._division)
+        real = dequantize_as(b, operand, _with_single(operand.parameters), op, self._division)
+        return _overflowing(b, operand, real)
 
     def _angle(self, value: Any, real: Any, op: Any) -> Any:
         """The angle of a large real, less whole turns.
@@ -761,6 +763,36 @@ def _power(base: Any, exponent: Any) -> Any:
     result = b.op("arith.select", [is_negative, of_negative, magnitude], element)
     is_zero = b.compare_float(_OEQ, exponent, zero)
     return b.op("arith.select", [is_zero, one, result], element)
+
+
+def _overflowing(b: TensorBuilder, operand: Operand, real: Any) -> Any:
+    """The f32 value of an f16 operand, infinite where f16 is: at the half beyond its greatest."""
+    parameters = operand.parameters
+    largest = max((Fraction(s) for s in operand.scales().reshape(-1)), default=Fraction(0))
+    if parameters.expressed is not ExpressedType.F16 or operand.bound * largest < _F16_OVERFLOW:
+        return real
+    element = element_type(real.type)
+    limit = b.constant(float(_F16_OVERFLOW), element)
+    magnitude = b.op("stablehlo.abs", [real], element)
+    beyond = b.compare_float(_OGE, magnitude, limit)
+    infinite = b.op("arith.mulf", [real, b.constant(float("inf"), element)], element)
+    return b.op("arith.select", [beyond, infinite, real], element)
+
+
+def _remainder(dividend: Any, divisor: Any) -> Any:
+    """``dividend - trunc(dividend / divisor) * divisor``; by 0 NaN, where IREE gives a number."""
+    b = TensorBuilder(dividend)
+    element = element_type(dividend.type)
+    value = b.op("stablehlo.remainder", [dividend, divisor], element)
+    is_zero = b.compare_float(_OEQ, divisor, b.constant(0.0, element))
+    return b.op("arith.select", [is_zero, b.constant(float("nan"), element), value], element)
+
+
+_WITH_GAPS: dict[str, Callable[..., Any]] = {
+    "stablehlo.power": _power,
+    "stablehlo.remainder": _remainder,
+}
+"""Functions that IREE does not compute for all operands."""
 
 
 def _cast(value: Any, type_: ir.Type) -> Any:
