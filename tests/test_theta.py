@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from subquant.errors import InputError, UnsupportedError
+from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.formats.irpa import DTYPES, Archive, create_archive
 from subquant.layouts import (
+    LAYOUTS,
     BlockScaledI4Layout,
     BlockScaledLayout,
     InferenceTensor,
@@ -26,6 +28,7 @@ from subquant.layouts import (
     TensorScaledLayout,
 )
 from subquant.layouts.quantizers import DynamicScaledQuantizer, StaticScaledQuantizer
+from subquant.layouts.tensors import TENSORS
 from subquant.layouts.theta import Dataset, Theta
 
 SHARKTANK = Path(__file__).parent / "sharktank"
@@ -321,7 +324,10 @@ WRONG_RECORDS = [
     ({"t": PRIMITIVE | {"raw_tensors": []}}, "has no type or no arrays"),
     ({"t": PRIMITIVE | {"raw_tensors": {"": "x"}}}, "has the array 'x', which is not there"),
     ({"t": PRIMITIVE | {"raw_tensors": {"": {}}}}, "has the array {}, which is not there"),
-    ({"t": PRIMITIVE | {"raw_tensors": {"d": "a"}}}, r"has the arrays \['d'\], expected one"),
+    (
+        {"t": PRIMITIVE | {"raw_tensors": {"d": "a"}}},
+        r"error: tensor 't' has the arrays \['d'\], expected one",
+    ),
     ({"t": PRIMITIVE | {"type_name": "SplitPrimitiveTensor"}}, "is of the type 'SplitPrim.*one of"),
     ({"t": PRIMITIVE, "t.u": PRIMITIVE}, "'t.u' is below the name of another tensor"),
     ({"t": PLANAR | {"layout_type": "Round"}}, "is not valid: no layout is named 'Round'"),
@@ -397,3 +403,69 @@ def write_blobs(path: Path, properties: bytes, records: bytes) -> None:
         archive.add_tensor("b", np.ones((2, 1, 32), np.int8))
         archive.add_blob("__SHARK_DATASET__", properties)
         archive.add_blob("__SHARK_INFERENCE_TENSORS__", records)
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where the values inside of a JSON value are."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    found = []
+    for key, child in inner:
+        found.append((*path, key))
+        if isinstance(child, dict | list):
+            found += paths(child, (*path, key))
+    return found
+
+
+def at(value: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+def test_mutated_records_open_or_are_refused(tmp_path: Path) -> None:
+    """What opens is written again, and its quantized tensors have values."""
+    source = Archive(unpacked_file("written.irpa", tmp_path))
+    written = json.loads(source["__SHARK_INFERENCE_TENSORS__"].content())
+    values = [
+        None, True, -1, 0, 2, 32, 2**63, 2**70, 1.5, float("nan"), "", "\ud800", "\x1b", "d", "qs",
+        "int8", "float8_e5m2", "bool", *TENSORS, *LAYOUTS, *source, [], [2, 2, 32], [[1]], {},
+        {"d": "layer.0.block:d"},
+    ]  # fmt: skip
+    texts = [value for value in values if isinstance(value, str)]
+    texts += ["axis", "block_size", "block_shape", "storage", "dtype", "m", "z", "offset", "table"]
+    chance = random.Random(5)
+    messages, opened = [], 0
+    for _ in range(700):
+        name = chance.choice([name for name in written if not name.startswith("primitive")])
+        records = {name: json.loads(json.dumps(written[name]))}
+        for _ in range(chance.choice([1, 1, 2, 4])):
+            path = chance.choice(paths(records) or [("t",)])
+            parent = at(records, path[:-1])
+            kind = chance.randrange(3)
+            if kind == 0 and path[-1] in parent:
+                del parent[path[-1]]
+            elif kind == 1 and isinstance(parent, dict):
+                parent[chance.choice(texts)] = chance.choice(values)
+            elif isinstance(parent, dict) or path[-1] < len(parent):
+                parent[path[-1]] = chance.choice(values)
+        with create_archive(tmp_path / "x.irpa") as archive:
+            for entry in source.values():
+                if not entry.name.startswith("__SHARK"):
+                    archive.add_tensor(entry.name, entry.array())
+            archive.add_blob("__SHARK_DATASET__", b"{}")
+            archive.add_blob("__SHARK_INFERENCE_TENSORS__", json.dumps(records).encode())
+        try:
+            dataset = Dataset.load(tmp_path / "x.irpa")
+            dataset.save(tmp_path / "y.irpa")
+        except SubquantError as error:
+            messages.append(str(error))
+            continue
+        opened += 1
+        assert len(Dataset.load(tmp_path / "y.irpa").theta) == len(dataset.theta)
+        for tensor_ in dataset.theta.flatten().values():
+            if isinstance(tensor_, QuantizedTensor):
+                with np.errstate(all="ignore"):
+                    assert tensor_.unpack().dequant().shape == tensor_.shape
+    assert opened > 50
+    assert len(messages) > 100
+    assert all(message.isprintable() for message in messages)

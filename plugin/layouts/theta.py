@@ -291,7 +291,8 @@ def _tensor(archive: Archive, name: str, record: Any) -> InferenceTensor:
     except SubquantError as error:  # also the usage error of a layout that nobody has
         kind = InputError if isinstance(error, UsageError) else type(error)
         reason = error.message if error.message.isprintable() else shown(error.message, 1000)
-        raise kind(f"{what} is not valid: {reason}", place) from None
+        reason = reason if reason.startswith(what) else f"{what} is not valid: {reason}"
+        raise kind(reason, place) from None
 
 
 def _to_json(value: Any, what: str) -> bytes:
