@@ -17,11 +17,16 @@ from subquant.layouts import (
     QuantizedTensor,
     StaticScaledQuantizer,
     TensorScaledLayout,
+    Theta,
 )
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.ops import (
+    Conv2d,
+    Embedding,
+    Linear,
     Op,
     Ran,
+    RmsNorm,
     add,
     compile_function,
     conv2d,
@@ -370,3 +375,82 @@ def test_what_does_not_fit_is_said(case: str) -> None:
     call, message = WRONG[case]
     with pytest.raises(UsageError, match=message):
         call()
+
+
+# -- layers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "quantizer",
+    [
+        StaticScaledQuantizer(None, np.float32(0.03), 5, name="a.q_input"),
+        StaticScaledQuantizer(None, np.float32(0.03), dtype=np.uint8, name="a.q_input"),
+        StaticScaledQuantizer(None, np.float32(1e-9), 5, dtype=np.int32, name="a.q_input"),
+        StaticScaledQuantizer(None, normal((16,), 2) ** 2 + 0.01, axis=-1, name="a.q_input"),
+        StaticScaledQuantizer(None, normal((3, 4), 2) ** 2 + 0.01, block_size=4, name="a.q_input"),
+    ],
+)
+@pytest.mark.parametrize("device", DEVICES)
+def test_quantizers_are_traced(
+    quantizer: StaticScaledQuantizer, device: str, request: pytest.FixtureRequest
+) -> None:
+    """The same storage values, ties and special values included."""
+    values = normal((3, 16)) * 3
+    halves = (rng(1).integers(-40, 40, 16) + 0.5).astype(np.float32)
+    values[0] = halves * np.ravel(quantizer.reciprocal_scale)[0]
+    values[1, :4] = [np.nan, np.inf, -np.inf, 3e38]
+
+    def stored(x: Any) -> Any:
+        return quantizer.quantize(x).unpack().planes["qs"]
+
+    found = compiled(stored, [values], request.getfixturevalue(device))
+    expected = stored(values)
+    np.testing.assert_array_equal(found.view(expected.dtype), expected)
+
+
+def test_layers_take_their_tensors_from_a_tree(cpu: Device) -> None:
+    """A quantized layer from end to end: integers inside, the same compiled."""
+    weight, bias = normal((6, 16)), normal((6,), 3)
+    theta = Theta(
+        [
+            per_row(weight, [1, 2, 3, 4, 5, 6]).with_name("a.weight"),
+            PrimitiveTensor(bias, "a.bias"),
+            PrimitiveTensor(np.full(16, 0.5, np.float32), "a.premul_input"),
+            StaticScaledQuantizer(None, np.float32(0.03), 4, name="a.q_input"),
+            StaticScaledQuantizer(None, np.float32(0.1), name="a.q_output"),
+            PrimitiveTensor(normal((16,), 5), "norm.weight"),
+            ggml("Q8_0", (9, 32)).with_name("table.weight"),
+        ]
+    )
+    layer, x = Linear(theta("a")), normal((3, 16), 9)
+    with recorded() as ran:
+        result = layer(x)
+    assert Ran("linear", "affine") in ran
+    layout = result.unpack()
+    assert layout.planes["qs"].dtype == np.int8
+    exact = (x * 0.5).astype(np.float64) @ weight.T + bias
+    assert np.abs(layout.dequant() - exact).max() < 0.05 + 16 * (0.015 + 0.02) * 0.5
+    found = compiled(lambda v: layer(v).unpack().planes["qs"], [x], cpu)
+    np.testing.assert_array_equal(found, layout.planes["qs"])
+    np.testing.assert_array_equal(
+        RmsNorm(theta("norm"), 1e-5)(x), rms_norm(x, theta.tensor("norm.weight"), epsilon=1e-5)
+    )
+    ids = np.array([8, 1], np.int32)
+    rows = theta.tensor("table.weight")
+    np.testing.assert_array_equal(Embedding(theta("table"))(ids), embedding_lookup(ids, rows))
+
+
+def test_convolution_layer(cpu: Device) -> None:
+    weight, bias = normal((4, 3, 3, 3)), normal((4,), 1)
+    theta = Theta([PrimitiveTensor(weight, "c.weight"), per_tensor(bias).with_name("c.bias")])
+    layer, x = Conv2d(theta("c"), padding=(1, 1), strides=(2, 1)), normal((1, 3, 5, 6), 2)
+    expected = conv2d(x, weight, padding=(1, 1), strides=(2, 1))
+    expected = expected + per_tensor(bias).unpack().dequant().reshape((-1, 1, 1))
+    np.testing.assert_array_equal(layer(x), expected)
+    np.testing.assert_allclose(compiled(layer, [x], cpu), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_tensor_in_the_place_of_a_quantizer() -> None:
+    theta = Theta([PrimitiveTensor(np.ones((2, 2)), "a.weight"), PrimitiveTensor(1.0, "a.q_input")])
+    with pytest.raises(UsageError, match=r"tensor 'a.q_input' is .+, expected a quantizer"):
+        Linear(theta("a"))(np.ones((1, 2), np.float32))

@@ -113,13 +113,38 @@ class StaticScaledQuantizer(QuantizerTensor):
         """
         values, name = _values(tensor, name)
         parameters = self._parameters(values)
-        stored = quantize(values, parameters)
-        if self.disable_saturate:
-            _check_range(values, parameters)
+        if not isinstance(values, np.ndarray):
+            stored = self._traced(values)
+        else:
+            stored = quantize(values, parameters)
+            if self.disable_saturate:
+                _check_range(values, parameters)
         d, m = self.reciprocal_scale, self.offset
         return PlanarQuantizedTensor(
             _layout(values.shape, stored.astype(self.dtype), d, m, self.axis, self.block_size), name
         )
+
+    def _traced(self, values: Any) -> Any:
+        """The formula of `subquant.quantize` on a traced array: the same bits, NaN gives 0."""
+        d, m = self.reciprocal_scale.astype(np.float32), self.offset
+        shape = [1] * len(values.shape)
+        if self.axis is not None:
+            shape[self.axis] = -1
+        elif self.block_size is not None:
+            shape = [*values.shape[:-1], -1, 1]
+            values = values.reshape((*values.shape[:-1], -1, self.block_size))
+        steps = values / d.reshape(shape)
+        if m is not None:
+            steps = steps + m.astype(np.float32).reshape(shape)
+        info = np.iinfo(self.dtype)
+        rounded = np.rint(steps)
+        rounded = np.where(rounded == rounded, rounded, np.float32(0))  # NaN is not itself
+        low, high = _float_bounds(info)
+        bounded = np.minimum(np.maximum(rounded, low), high)
+        integers = bounded.astype(np.int32)
+        if info.bits == 32:
+            integers = np.where(rounded > high, np.int32(info.max), integers)
+        return integers.astype(self.dtype)
 
     def _parameters(self, values: Array) -> QuantizationParameters:
         axes, sizes = _blocks(values.shape, self.axis, self.block_size)
@@ -289,9 +314,19 @@ class DynamicScaledQuantizer(QuantizerTensor):
         return DynamicScaledQuantizer(self.axis, self.block_size, self.dtype, name)
 
 
-def _values(tensor: Any, name: str) -> tuple[Array, str]:
+def _float_bounds(info: np.iinfo[Any]) -> tuple[np.float32, np.float32]:
+    """The ends of an integer type as float32; for 32 bits the greatest float below the end."""
+    high = (
+        np.float32(info.max) if info.bits < 32 else np.nextafter(np.float32(2**31), np.float32(0))
+    )
+    return np.float32(info.min), high
+
+
+def _values(tensor: Any, name: str) -> tuple[Any, str]:
     if isinstance(tensor, PrimitiveTensor):
         tensor, name = tensor.array, name or tensor.name
+    if hasattr(tensor, "__array_function__") and not isinstance(tensor, np.ndarray):
+        return tensor.astype(np.float32), name  # traced
     values = np.asarray(tensor)
     return (values if values.dtype == np.float64 else values.astype(np.float32)), name
 

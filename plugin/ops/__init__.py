@@ -11,14 +11,20 @@ from __future__ import annotations
 
 from .compiling import Compiled, compile_function
 from .convolution import conv2d
+from .layers import Conv2d, Embedding, Linear, RmsNorm, ThetaLayer
 from .linear import linear, matmul
 from .others import add, embedding_lookup, multiply, rms_norm, silu, subtract
 from .registry import Op, Ran, recorded
 
 __all__ = [
     "Compiled",
+    "Conv2d",
+    "Embedding",
+    "Linear",
     "Op",
     "Ran",
+    "RmsNorm",
+    "ThetaLayer",
     "add",
     "compile_function",
     "conv2d",

@@ -1,0 +1,129 @@
+"""Layers: operations with the tensors that they need, taken from a `Theta`.
+
+A layer is made of a node of the tree, whose names are those of PyTorch's modules and of sharktank's
+quantizers, and computes with whatever tensors it finds there.
+
+Source: "Direct quantization with sharktank", ``ThetaLayer``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import UsageError
+from ..layouts import InferenceTensor, QuantizerTensor, Theta
+from .convolution import conv2d
+from .linear import linear
+from .others import add, embedding_lookup, multiply, rms_norm
+
+__all__ = ["Conv2d", "Embedding", "Linear", "RmsNorm", "ThetaLayer"]
+
+
+class ThetaLayer:
+    """A layer that takes its tensors from a node of a tree.
+
+    Args:
+        theta: the node.
+    """
+
+    def __init__(self, theta: Theta) -> None:
+        self.theta = theta
+
+    def tensor(self, name: str) -> InferenceTensor:
+        """A tensor that has to be there."""
+        return self.theta.tensor(name)
+
+    def optional(self, name: str) -> InferenceTensor | None:
+        """A tensor that may be there."""
+        return self.theta.optional_tensor(name)
+
+    def quantizer(self, name: str) -> QuantizerTensor | None:
+        """A quantizer that may be there; UsageError for another tensor of its name."""
+        found = self.theta.optional_tensor(name)
+        if found is not None and not isinstance(found, QuantizerTensor):
+            raise UsageError(f"tensor '{found.name}' is {found!r}, expected a quantizer")
+        return found
+
+    def _quantized_input(self, x: Any) -> Any:
+        premultiplier, quantizer = self.optional("premul_input"), self.quantizer("q_input")
+        if premultiplier is not None:
+            x = multiply(x, premultiplier)
+        return x if quantizer is None else quantizer.quantize(x)
+
+    def _quantized_output(self, y: Any) -> Any:
+        quantizer = self.quantizer("q_output")
+        return y if quantizer is None else quantizer.quantize(y)
+
+    def _with_bias(self, y: Any, shape: tuple[int, ...]) -> Any:
+        bias = self.optional("bias")
+        if bias is None:
+            return y
+        spread = bias if len(shape) == 1 else _reshaped(bias, shape)
+        return add(y, spread)
+
+
+def _reshaped(bias: InferenceTensor, shape: tuple[int, ...]) -> Any:
+    from ..layouts import QuantizedTensor
+    from .registry import operand
+
+    values = operand(bias)
+    if isinstance(bias, QuantizedTensor):
+        values = values.dequant()
+    return values.reshape(shape)
+
+
+class Linear(ThetaLayer):
+    """``linear`` with ``weight``, and if they are there ``bias``, ``premul_input``, ``q_input`` and
+    ``q_output``.
+
+    The input is multiplied by ``premul_input`` and quantized by ``q_input`` before, the result
+    quantized by ``q_output`` after.
+    """  # noqa: D205  (a list of names)
+
+    def __call__(self, x: Any) -> Any:
+        """Apply the layer to ``[..., K]``."""
+        y = linear(self._quantized_input(x), self.tensor("weight"))
+        return self._quantized_output(self._with_bias(y, (-1,)))
+
+
+class Conv2d(ThetaLayer):
+    """``conv2d`` with the tensors of `Linear`.
+
+    Args:
+        theta: the node.
+        **options: of ``conv2d``: strides, padding, dilations, groups.
+    """
+
+    def __init__(self, theta: Theta, **options: Any) -> None:
+        super().__init__(theta)
+        self.options = options
+
+    def __call__(self, x: Any) -> Any:
+        """Apply the layer to ``[N, C, H, W]``."""
+        y = conv2d(self._quantized_input(x), self.tensor("weight"), **self.options)
+        return self._quantized_output(self._with_bias(y, (-1, 1, 1)))
+
+
+class Embedding(ThetaLayer):
+    """``embedding_lookup`` in ``weight``."""
+
+    def __call__(self, ids: Any) -> Any:
+        """Look up integers."""
+        return embedding_lookup(ids, self.tensor("weight"))
+
+
+class RmsNorm(ThetaLayer):
+    """``rms_norm`` with ``weight``.
+
+    Args:
+        theta: the node.
+        epsilon: what is added to the mean square.
+    """
+
+    def __init__(self, theta: Theta, epsilon: float = 1e-6) -> None:
+        super().__init__(theta)
+        self.epsilon = epsilon
+
+    def __call__(self, x: Any) -> Any:
+        """Normalize the last axis."""
+        return rms_norm(x, self.tensor("weight"), epsilon=self.epsilon)
