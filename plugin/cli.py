@@ -767,6 +767,90 @@ def import_(source: str, output: str | None, as_json: bool) -> None:
     click.echo(f"wrote {output} ({tensors} tensors, {size:,} bytes)", err=True)
 
 
+@main.command("quantize")
+@click.argument("source")
+@click.option(
+    "-o",
+    "output",
+    default=None,
+    metavar="FILE.irpa",
+    help="The output.  [default: the name of SOURCE with -qBITS.irpa]",
+)
+@click.option("--bits", type=click.IntRange(2, 8), default=8, show_default=True, help="Of storage.")
+@click.option(
+    "--granularity",
+    type=click.Choice(["tensor", "axis", "block"]),
+    default="block",
+    show_default=True,
+    help="What shares a scale.",
+)
+@click.option("--axis", type=int, default=0, show_default=True, help="Of --granularity axis.")
+@click.option(
+    "--block-size",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Elements of the last axis, of --granularity block.",
+)
+@click.option(
+    "--scales",
+    type=click.Choice(["min-max", "mse"]),
+    default="min-max",
+    show_default=True,
+    help="From the range of values, or by the least square error.",
+)
+@click.option("--asymmetric", is_flag=True, help="With zero points.")
+@click.option("--select", default="", metavar="REGEX", help="Only tensors whose name has a match.")
+@click.option("--picture", default=None, metavar="FILE.svg", help="Write the errors as a picture.")
+@click.option("--json", "as_json", is_flag=True, help="Print the errors as JSON.")
+def quantize(
+    source: str, output: str | None, bits: int, granularity: Any, axis: int, block_size: int,
+    scales: Any, asymmetric: bool, select: str, picture: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Quantize the float weights of SOURCE and write them as IREE parameters.
+
+    SOURCE is as of subquant import. Tensors of two axes or more are rounded to nearest; the others
+    are taken over. A table shows how far each layer is from its float values.
+
+    \b
+    subquant quantize checkpoint/ --bits 4 --scales mse -o model.irpa
+    subquant quantize model.irpa --granularity axis --select attn --picture errors.svg
+    """
+    from rich.console import Console
+
+    from .error_pictures import render_errors, write_errors_svg
+    from .importing import open_weights
+    from .quantizing import WeightQuantization, default_output, quantize_weights
+
+    how = WeightQuantization(bits, granularity, axis, block_size, scales, not asymmetric)
+    output = default_output(source, how) if output is None else output
+    if Path(output).suffix != ".irpa":
+        raise UsageError(f"the output '{output}' must end in .irpa")
+    if os.path.realpath(source) == os.path.realpath(output):
+        raise UsageError(f"the output '{output}' is the input; give another with -o")
+    with _progress(f"quantize {source}") as progress:
+        dataset, errors = quantize_weights(
+            open_weights(source),
+            how,
+            select,
+            on_tensor=lambda number, count, name: progress(f"{number + 1} of {count}: {name}"),
+        )
+        dataset.save(output)
+    if picture is not None:
+        try:
+            write_errors_svg(errors, picture)
+        except OSError as error:
+            raise InputError(f"cannot write '{picture}': {error.strerror}") from None
+    size = Path(output).stat().st_size
+    if as_json:
+        listed = [{**vars(e), "signal_to_noise": min(e.signal_to_noise, 1e9)} for e in errors]
+        click.echo(json.dumps({"output": output, "bytes": size, "tensors": listed}))
+        return
+    console = Console()
+    console.print(render_errors(errors, console.width))
+    click.echo(f"wrote {output} ({len(errors)} quantized tensors, {size:,} bytes)", err=True)
+
+
 def _inspect_executable(path: str, as_json: bool) -> None:
     """Show the functions of an executable; it is not loaded on a device."""
     from .runtime import read_signatures

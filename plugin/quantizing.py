@@ -1,0 +1,302 @@
+"""Quantize the float weights of a model to integers, and say how exact the result is.
+
+Values are rounded to nearest (half to even). Scales come from the least and greatest value of each
+block (*min-max*), or from the clipping of these that has the least mean square error (*mse*): of
+`CLIPPINGS` the best, block by block. Symmetric quantization has no zero points and a range without
+the least integer; asymmetric quantization uses the whole range, and 0 is exact.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .errors import UsageError
+from .layouts import (
+    BlockAffineLayout,
+    BlockScaledI4Layout,
+    BlockScaledLayout,
+    Dataset,
+    InferenceTensor,
+    PlanarQuantizedTensor,
+    PrimitiveTensor,
+    QuantizedLayout,
+    QuantizedTensor,
+    TensorScaledLayout,
+    Theta,
+)
+from .quantization import Array, ExpressedType, QuantizationParameters, StorageType, quantize
+
+__all__ = ["CLIPPINGS", "LayerError", "WeightQuantization", "quantize_array", "quantize_weights"]
+
+CLIPPINGS = tuple(1 - step / 40 for step in range(25))
+"""The fractions of a block's range that *mse* tries, from all of it down to 0.4."""
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class WeightQuantization:
+    """How weights are quantized.
+
+    Args:
+        bits: 2 to 8.
+        granularity: ``tensor``, ``axis`` or ``block``.
+        axis: of granularity ``axis``.
+        block_size: elements of the last axis that share a scale, of granularity ``block``.
+        scales: ``min-max`` or ``mse``.
+        symmetric: without zero points.
+
+    Raises:
+        UsageError: a number out of its range.
+    """
+
+    bits: int = 8
+    granularity: Literal["tensor", "axis", "block"] = "block"
+    axis: int = 0
+    block_size: int = 32
+    scales: Literal["min-max", "mse"] = "min-max"
+    symmetric: bool = True
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 8:
+            raise UsageError(f"weights are quantized to 2 to 8 bits, got {self.bits}")
+        if self.block_size < 1:
+            raise UsageError(f"a block has at least one element, got {self.block_size}")
+
+    @property
+    def storage(self) -> StorageType:
+        """Signed and without the least integer, or unsigned."""
+        high = (1 << (self.bits - 1)) - 1
+        return StorageType(self.bits, True, -high, high) if self.symmetric else StorageType(
+            self.bits, False
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """How far one quantized tensor is from its float values.
+
+    Attributes:
+        name, shape: of the tensor.
+        bits_per_element: with scales and zero points.
+        relative_error: root mean square error, divided by the root mean square of the values.
+        greatest_error: the greatest magnitude of an error.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    bits_per_element: float
+    relative_error: float
+    greatest_error: float
+
+    @property
+    def signal_to_noise(self) -> float:
+        """In decibels; infinite for no error."""
+        if not self.relative_error:
+            return math.inf
+        return -20 * math.log10(self.relative_error)
+
+
+def quantize_weights(
+    dataset: Dataset,
+    how: WeightQuantization,
+    select: str = "",
+    on_tensor: Callable[[int, int, str], None] | None = None,
+) -> tuple[Dataset, list[LayerError]]:
+    """Quantize the float tensors of two axes or more.
+
+    Args:
+        dataset: the model; what is not quantized is taken over, quantized tensors included.
+        how: storage, granularity and search.
+        select: a regular expression; only tensors whose name has a match are quantized.
+        on_tensor: called before each tensor with its number, from 0, their count, and its name.
+
+    Returns:
+        The quantized model, and the error of each tensor that was quantized.
+
+    Raises:
+        UsageError: `select` is no regular expression or matches no tensor that can be quantized, or
+            a tensor has no such axis or blocks.
+    """
+    try:
+        pattern = re.compile(select)
+    except re.error as error:
+        raise UsageError(f"'{select}' is no regular expression: {error}") from None
+    tensors = dataset.theta.flatten()
+    chosen = [
+        name for name, tensor in tensors.items() if _is_weight(tensor) and pattern.search(name)
+    ]
+    if not chosen:
+        raise UsageError(
+            f"no float tensor of two axes or more has a name that matches '{select}'; "
+            "see subquant inspect"
+        )
+    result: dict[str, InferenceTensor] = dict(tensors)
+    errors = []
+    for number, name in enumerate(chosen):
+        if on_tensor is not None:
+            on_tensor(number, len(chosen), name)
+        tensor = tensors[name]
+        assert isinstance(tensor, PrimitiveTensor)  # _is_weight
+        try:
+            layout = quantize_array(tensor.array, how)
+        except UsageError as error:
+            raise UsageError(f"tensor '{name}': {error.message}") from None
+        quantized = PlanarQuantizedTensor(layout, name)
+        errors.append(_error(quantized, tensor.array))
+        result[name] = quantized
+    return Dataset(dataset.properties, Theta(result)), errors
+
+
+def _is_weight(tensor: InferenceTensor) -> bool:
+    if isinstance(tensor, QuantizedTensor) or not isinstance(tensor, PrimitiveTensor):
+        return False
+    return tensor.array.dtype.name in _FLOATS and tensor.array.ndim >= 2 and tensor.array.size > 0
+
+
+def quantize_array(array: Array, how: WeightQuantization) -> QuantizedLayout:
+    """Quantize one array.
+
+    Args:
+        array: floats, of one axis or more.
+        how: storage, granularity and search.
+
+    Returns:
+        Blocks of 4 symmetric bits as `BlockScaledI4Layout`, other symmetric blocks as
+        `BlockScaledLayout`, asymmetric ones as `BlockAffineLayout`; else `TensorScaledLayout`.
+
+    Raises:
+        UsageError: the array has no such axis, blocks do not divide its last axis, or a value is
+            not finite.
+    """
+    values = np.asarray(array).astype(np.float32)
+    if not np.isfinite(values).all():
+        raise UsageError("has an infinity or a NaN among its values")
+    groups, restore = _groups(values, how)
+    scales, zero_points = _search(groups, how)
+    parameters = QuantizationParameters(
+        how.storage, ExpressedType.F32, (0,), (1,), scales, zero_points
+    )
+    return restore(quantize(groups, parameters), scales, zero_points)
+
+
+def _groups(values: Array, how: WeightQuantization) -> tuple[Array, Callable[..., QuantizedLayout]]:
+    """The values as ``[groups, elements]``, and what makes a layout of their storage."""
+    shape, rank = values.shape, values.ndim
+    if how.granularity == "tensor":
+        return values.reshape((1, -1)), lambda q, d, z: _plain(q.reshape(shape), d, z, ())
+    if how.granularity == "axis":
+        if not -rank <= how.axis < rank:
+            raise UsageError(f"has {rank} axes, and none with the number {how.axis}")
+        axis = how.axis % rank
+        moved = np.moveaxis(values, axis, 0)
+        spread = [1] * rank
+        spread[axis] = -1
+
+        def restore(q: Array, d: Array, z: Array) -> QuantizedLayout:
+            return _plain(np.moveaxis(q.reshape(moved.shape), 0, axis), d, z, spread)
+
+        return moved.reshape((moved.shape[0], -1)), restore
+    if shape[-1] % how.block_size:
+        raise UsageError(
+            f"has a last axis of {shape[-1]} elements, which blocks of {how.block_size} do not "
+            "divide"
+        )
+
+    def restore_blocks(q: Array, d: Array, z: Array) -> QuantizedLayout:
+        return _blocks(q, d, z, shape, how)
+
+    return values.reshape((-1, how.block_size)), restore_blocks
+
+
+def _plain(q: Array, d: Array, z: Array, spread: Any) -> QuantizedLayout:
+    planes = {"d": d.reshape(spread), "qs": np.ascontiguousarray(q)}
+    if z.any():
+        planes["m"] = z.reshape(spread).astype(np.int32)
+    return TensorScaledLayout(q.shape, planes)
+
+
+def _blocks(
+    q: Array, d: Array, z: Array, shape: tuple[int, ...], how: WeightQuantization
+) -> QuantizedLayout:
+    grid = (*shape[:-1], shape[-1] // how.block_size)
+    if not how.symmetric:
+        metadata = {
+            "block_shape": [1] * (len(shape) - 1) + [how.block_size],
+            "storage": str(how.storage),
+        }
+        planes = {
+            "d": d.reshape(grid),
+            "qs": q.reshape(shape),
+            "z": z.reshape(grid).astype(np.int32),
+        }
+        return BlockAffineLayout(shape, planes, metadata)
+    blocks, scales = q.reshape((*grid, how.block_size)), d.reshape((*grid, 1))
+    if how.bits == 4 and how.block_size % 2 == 0:
+        nibbles = blocks.view(np.uint8) & 15
+        packed = nibbles[..., ::2] | (nibbles[..., 1::2] << np.uint8(4))
+        return BlockScaledI4Layout(shape, {"d": scales, "qs": packed}, {"signed": True})
+    return BlockScaledLayout(shape, {"d": scales, "qs": blocks})
+
+
+def _search(groups: Array, how: WeightQuantization) -> tuple[Array, Array]:
+    """A scale and a zero point for each row."""
+    low = np.minimum(groups.min(axis=1, initial=0), 0)
+    high = np.maximum(groups.max(axis=1, initial=0), 0)
+    if how.scales == "min-max":
+        return _parameters(low, high, how.storage)
+    best = _parameters(low, high, how.storage)
+    least = _square_error(groups, best, how.storage)
+    for clipping in CLIPPINGS[1:]:
+        tried = _parameters(low * np.float32(clipping), high * np.float32(clipping), how.storage)
+        error = _square_error(groups, tried, how.storage)
+        better = error < least
+        best = (np.where(better, tried[0], best[0]), np.where(better, tried[1], best[1]))
+        least = np.minimum(error, least)
+    return best
+
+
+def _parameters(low: Array, high: Array, storage: StorageType) -> tuple[Array, Array]:
+    if storage.signed:
+        d = np.maximum(-low, high) / np.float32(storage.maximum)
+        d = np.where(d > np.finfo(np.float32).tiny * 4, d, np.float32(1)).astype(np.float32)
+        return d, np.zeros(d.shape, np.int64)
+    d = ((high - low) / np.float32(storage.maximum)).astype(np.float32)
+    d = np.where(d > np.finfo(np.float32).tiny * 4, d, np.float32(1)).astype(np.float32)
+    zero_points = np.clip(np.rint(-low / d), 0, storage.maximum).astype(np.int64)
+    return d, zero_points
+
+
+def _square_error(groups: Array, parameters: tuple[Array, Array], storage: StorageType) -> Array:
+    d, z = (part[:, None] for part in parameters)
+    steps = np.clip(np.rint(groups / d + z.astype(np.float32)), storage.minimum, storage.maximum)
+    difference = (steps - z) * d - groups
+    return np.asarray((difference * difference).sum(axis=1, dtype=np.float64))
+
+
+def _error(tensor: PlanarQuantizedTensor, array: Array) -> LayerError:
+    values = np.asarray(array).astype(np.float32)
+    difference = (tensor.layout.dequant() - values).astype(np.float64)
+    power = float(np.mean(np.square(values, dtype=np.float64)))
+    noise = float(np.mean(difference * difference))
+    return LayerError(
+        tensor.name,
+        tensor.shape,
+        8 * tensor.size_in_bytes / values.size,
+        math.sqrt(noise / power) if power else math.sqrt(noise),
+        float(np.abs(difference).max()),
+    )
+
+
+def default_output(source: str | os.PathLike[str], how: WeightQuantization) -> str:
+    """The name of an archive for a source and a number of bits."""
+    from .importing import default_output as imported
+
+    return imported(source).removesuffix(".irpa") + f"-q{how.bits}.irpa"

@@ -1,0 +1,202 @@
+"""Quantizing float weights: every granularity beside float64, the search, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from subquant.cli import main
+from subquant.errors import UsageError
+from subquant.layouts import (
+    BlockAffineLayout,
+    BlockScaledI4Layout,
+    BlockScaledLayout,
+    Dataset,
+    PlanarQuantizedTensor,
+    PrimitiveTensor,
+    QuantizedTensor,
+    TensorScaledLayout,
+    Theta,
+)
+from subquant.quantizing import WeightQuantization, quantize_array, quantize_weights
+
+
+def weights(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0.01, 0.2, shape).astype(np.float32)
+
+
+def spread(plane: Any, layout: Any) -> np.ndarray:
+    """A plane of scales or zero points, one for each element."""
+    array = np.asarray(plane, np.float64)
+    if isinstance(layout, TensorScaledLayout):
+        return np.broadcast_to(array, layout.shape)
+    array = array.reshape((*layout.shape[:-1], -1))
+    return np.repeat(array, layout.shape[-1] // array.shape[-1], axis=-1)
+
+
+GRANULARITIES: list[dict[str, Any]] = [
+    {"granularity": "tensor"},
+    {"granularity": "axis"},
+    {"granularity": "axis", "axis": -1},
+    {"granularity": "block", "block_size": 16},
+    {"granularity": "block", "block_size": 3},
+]
+
+
+@pytest.mark.parametrize("options", GRANULARITIES)
+@pytest.mark.parametrize("bits", [2, 4, 5, 8])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_every_granularity(options: dict[str, Any], bits: int, symmetric: bool) -> None:
+    """Errors of half a step at most, and no scale wider than its values need."""
+    array = weights((3, 5, 48))
+    how = WeightQuantization(bits, symmetric=symmetric, **options)
+    layout = quantize_array(array, how)
+    expected = TensorScaledLayout
+    if how.granularity == "block":
+        expected = BlockScaledLayout if symmetric else BlockAffineLayout
+        if symmetric and bits == 4 and how.block_size == 16:
+            expected = BlockScaledI4Layout
+    assert type(layout) is expected
+    d = spread(layout.planes["d"], layout)
+    error = np.abs(layout.dequant() - array.astype(np.float64))
+    assert (error <= d * 0.50001).all()
+    # The greatest magnitude (or the range) of some group is at the end of the storage range.
+    steps = np.rint(layout.dequant() / d)
+    assert np.abs(steps).max() >= 2 ** (bits - 1) - 1
+    assert layout.dequant().shape == array.shape
+
+
+def test_asymmetric_zero_is_exact() -> None:
+    """Also where all values are of one sign, as after an activation."""
+    array = np.abs(weights((4, 32)))
+    array[:, ::3] = 0
+    for granularity in ("tensor", "axis", "block"):
+        how = WeightQuantization(4, granularity, block_size=8, symmetric=False)  # type: ignore[arg-type]
+        layout = quantize_array(array, how)
+        assert not layout.dequant()[array == 0].any()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("options", GRANULARITIES)
+def test_the_search_is_never_worse(options: dict[str, Any], symmetric: bool) -> None:
+    """Less square error, and much less where few values are large."""
+    array = np.random.default_rng(4).standard_t(3, (2, 3, 48)).astype(np.float32)
+
+    def error(scales: Any) -> float:
+        how = WeightQuantization(4, scales=scales, symmetric=symmetric, **options)
+        difference = quantize_array(array, how).dequant() - array.astype(np.float64)
+        return float((difference**2).sum())
+
+    assert error("mse") <= error("min-max")
+    if options.get("block_size") != 3:
+        assert error("mse") < 0.99 * error("min-max")
+
+
+def test_zeros_and_tiny_values() -> None:
+    for array in (np.zeros((2, 32)), np.full((2, 32), 1e-38), np.full((2, 32), 1e38)):
+        layout = quantize_array(array.astype(np.float32), WeightQuantization(8))
+        assert np.isfinite(layout.dequant()).all()
+        assert (np.asarray(layout.planes["d"]) > 0).all()
+
+
+def dataset() -> Dataset:
+    done = quantize_array(weights((4, 32)), WeightQuantization())
+    tensors = [
+        PrimitiveTensor(weights((8, 64), 1), "blk.0.attn.weight"),
+        PrimitiveTensor(weights((8, 64), 2).astype(np.float16), "blk.0.ffn.weight"),
+        PrimitiveTensor(weights((64,), 3), "norm.weight"),
+        PrimitiveTensor(np.arange(6).reshape(2, 3), "ids"),
+        PlanarQuantizedTensor(done, "done.weight"),
+    ]
+    return Dataset({"name": "small"}, Theta(tensors))
+
+
+def test_a_data_set() -> None:
+    """Float tensors of two axes, and only those that are selected; the rest is taken over."""
+    source = dataset()
+    seen: list[tuple[int, int, str]] = []
+    how = WeightQuantization(4)
+    result, errors = quantize_weights(source, how, "blk", lambda *step: seen.append(step))
+    assert seen == [(0, 2, "blk.0.attn.weight"), (1, 2, "blk.0.ffn.weight")]
+    tensors = result.theta.flatten()
+    quantized = {name for name, tensor in tensors.items() if isinstance(tensor, QuantizedTensor)}
+    assert quantized == {"blk.0.attn.weight", "blk.0.ffn.weight", "done.weight"}
+    for error in errors:
+        source_tensor, tensor = source.theta.flatten()[error.name], tensors[error.name]
+        assert isinstance(source_tensor, PrimitiveTensor)
+        assert isinstance(tensor, QuantizedTensor)
+        values = source_tensor.array.astype(np.float64)
+        difference = tensor.unpack().dequant() - values
+        relative = np.sqrt((difference**2).mean() / (values**2).mean())
+        np.testing.assert_allclose(error.relative_error, relative, rtol=1e-6)
+        np.testing.assert_allclose(error.greatest_error, np.abs(difference).max(), rtol=1e-6)
+        assert error.bits_per_element == 5.0  # 4, and a float32 for 32 elements
+        assert 15 < error.signal_to_noise < 25
+
+
+WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
+    "blocks": ({"block_size": 48}, "", "tensor 'blk.0.attn.weight': has a last axis of 64"),
+    "axis": ({"granularity": "axis", "axis": 2}, "", "has 2 axes, and none with the number 2"),
+    "nothing": ({}, "head", "has a name that matches 'head'"),
+    "no pattern": ({}, "(", "'\\(' is no regular expression"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_does_not_fit_is_said(case: str) -> None:
+    options, select, message = WRONG[case]
+    with pytest.raises(UsageError, match=message):
+        quantize_weights(dataset(), WeightQuantization(**options), select)
+
+
+def test_values_that_are_not_finite() -> None:
+    with pytest.raises(UsageError, match="an infinity or a NaN"):
+        quantize_array(np.array([[np.nan] * 32]), WeightQuantization())
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(main, ["quantize", *arguments])
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """The archive, the table, the picture and JSON."""
+    source, output, picture = (str(tmp_path / n) for n in ("m.irpa", "o.irpa", "errors.svg"))
+    dataset().save(source)
+    result = run(source, "-o", output, "--bits", "4", "--scales", "mse", "--picture", picture)
+    assert result.exit_code == 0, result.output
+    assert "blk.0.attn.weight" in result.output
+    assert "dB" in result.output
+    assert Dataset.load(output).properties == {"name": "small"}
+    svg = Path(picture).read_text()
+    assert svg.count('fill="#3b528b"') == 2
+    assert "blk.0.ffn.weight" in svg
+    result = run(source, "-o", output, "--granularity", "axis", "--asymmetric", "--json")
+    described = json.loads(result.output)
+    assert [t["name"] for t in described["tensors"]] == ["blk.0.attn.weight", "blk.0.ffn.weight"]
+    assert described["bytes"] == Path(output).stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["missing.irpa"], 1, "cannot read 'missing.irpa'"),
+        (["m.irpa", "-o", "m.irpa"], 2, "is the input"),
+        (["m.irpa", "-o", "m.bin"], 2, "must end in .irpa"),
+        (["m.irpa", "--bits", "9"], 2, "9 is not in the range"),
+        (["m.irpa", "--block-size", "48"], 2, "blocks of 48 do not divide"),
+        (["m.irpa", "--picture", "no/such/folder.svg", "-o", "x.irpa"], 1, "cannot write"),
+    ],
+)
+def test_wrong_calls(
+    arguments: list[str], status: int, message: str, in_temporary_folder: Path
+) -> None:
+    dataset().save("m.irpa")
+    result = run(*arguments)
+    assert result.exit_code == status, result.output
+    assert message in result.output + result.stderr
+    assert not Path("m-q8.irpa").exists()
