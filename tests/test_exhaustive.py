@@ -113,8 +113,13 @@ def expected_of(name: str, reals: list[np.ndarray], types: tuple[Type, Type, Typ
         return steps_of(function(reals[0]), result)
 
 
-@pytest.mark.parametrize("set_", SETS)
-@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@pytest.mark.parametrize(
+    ("set_", "device"),
+    [
+        *((name, "cpu") for name in SETS),
+        *(pytest.param(n, "vulkan", marks=pytest.mark.vulkan) for n in ("ratio", "unsigned")),
+    ],
+)
 def test_all_pairs(set_: str, device: str, request: pytest.FixtureRequest) -> None:
     """65,536 pairs of 11 operations: exactly, and at most one step from that in fixed point."""
     found_on: Device = request.getfixturevalue(device)

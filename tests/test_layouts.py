@@ -6,6 +6,8 @@ scales and minimums of Q4_K, is compared with loops over the bytes as well.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gguf
 import ml_dtypes
 import numpy as np
@@ -32,7 +34,7 @@ from subquant.layouts import (
 )
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.layouts.super_blocks import PackedIntegers, pack_bits
-from subquant.quantization import dequantize
+from subquant.quantization import ExpressedType, dequantize
 from subquant.tracing import lookup, unpack_bits
 
 TYPES = list(BLOCK_TYPES)
@@ -496,3 +498,30 @@ def test_layouts_by_name() -> None:
     assert {BLOCK_TYPES[name].layout.__name__ for name in TYPES} <= LAYOUTS.keys()
     assert "SuperBlockLayout" not in LAYOUTS
     assert LAYOUTS["BlockScaledLayout"] is BlockScaledLayout
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q5_0", "Q8_0"])
+def test_blocks_are_a_sub_channel_type(name: str) -> None:
+    """Storage values and parameters mean what the layout means, there and back."""
+    blocks = random_blocks(name, 6)
+    blocks["d"] = np.random.default_rng(1).uniform(0.001, 2, 6)
+    layout = tensor_of(name, blocks).unpack()
+    assert isinstance(layout, BlockScaledLayout)
+    parameters = layout.parameters()
+    assert parameters.granularity == "sub-channel"
+    assert parameters.block_sizes == (1, 32)
+    assert str(parameters.storage) == ("i4" if name == "Q4_0" else "i8")
+    wide = dequantize(
+        layout.stored(), replace(parameters, expressed=ExpressedType.F32, scales=parameters.scales)
+    )
+    np.testing.assert_array_equal(wide, layout.dequant())
+    again = BlockAffineLayout.of_quantized(layout.stored(), parameters)
+    np.testing.assert_array_equal(again.dequant(), layout.dequant())
+    np.testing.assert_array_equal(
+        dequantize(layout.stored(), again.parameters()), dequantize(layout.stored(), parameters)
+    )
+
+
+def test_offsets_in_units_of_the_reals_are_no_type() -> None:
+    with pytest.raises(UsageError, match="is no quantized type"):
+        tensor_of("Q4_1", random_blocks("Q4_1", 2)).unpack().parameters()  # type: ignore[attr-defined]

@@ -107,8 +107,13 @@ AFFINE: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", AFFINE)
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("case", "device"),
+    [
+        *((name, "cpu") for name in AFFINE),
+        *(pytest.param(n, "vulkan", marks=pytest.mark.vulkan) for n in ("both", "unsigned")),
+    ],
+)
 def test_affine_linear(case: str, device: str, request: pytest.FixtureRequest) -> None:
     """Integers exactly: two roundings of the exact value; compiled, the same bits.
 
@@ -160,8 +165,13 @@ def magnitude_of(x: Any, w: Any) -> np.ndarray:
     return np.asarray(np.abs(reals(x)) @ parts.T)
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "dynamic"])
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        *((n, "cpu") for n in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "dynamic")),
+        *(pytest.param(n, "vulkan", marks=pytest.mark.vulkan) for n in ("Q4_1", "Q8_0")),
+    ],
+)
 def test_linear_with_blocks(name: str, device: str, request: pytest.FixtureRequest) -> None:
     """Block by block, eager and compiled, to the bound that `linear` states."""
     x = normal((2, 3, 96), 4)

@@ -15,11 +15,9 @@ from subquant.layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,
     BlockScaledLayout,
-    GgmlTensor,
     QuantizedLayout,
     TensorScaledLayout,
 )
-from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.runtime import Device
 from subquant.traced_array import trace
 from subquant.tracing import contract, lookup
@@ -66,29 +64,6 @@ def check_layout(layout: QuantizedLayout, device: Device) -> None:
         expected = layout.dequant()
     found = on_device(dequantized, [layout.planes[name] for name in names], device)
     np.testing.assert_array_equal(bits(found), bits(expected))
-
-
-# Zero, the least and greatest subnormal, the least normal, one, the greatest, infinity.
-SCALES = np.array([0x0000, 0x8001, 0x03FF, 0x0400, 0x3C00, 0x7BFF, 0xFC00], np.uint16)
-
-
-@pytest.mark.parametrize("name", BLOCK_TYPES)
-@pytest.mark.parametrize("device", DEVICES)
-def test_every_ggml_type(name: str, device: str, request: pytest.FixtureRequest) -> None:
-    """Random bytes, then blocks whose scales are the special ones, in every combination."""
-    kind = BLOCK_TYPES[name]
-    generator = np.random.default_rng(len(name))
-    count = 40 + len(SCALES) ** 2
-    raw = np.frombuffer(generator.bytes(count * kind.block.itemsize), np.uint8).copy()
-    blocks = raw.view(kind.block)
-    for field in ("d", "dmin", "m"):
-        if field in (kind.block.names or ()):
-            values = blocks[field].view(np.uint16)
-            values[:40] &= 0xBFFF  # no NaN and no infinity among the random ones
-            index = np.arange(len(SCALES) ** 2)
-            values[40:] = SCALES[index // 7 if field == "d" else index % 7]
-    tensor = GgmlTensor(raw, name, (1, count * kind.size))
-    check_layout(tensor.unpack(), request.getfixturevalue(device))
 
 
 LAYOUTS = {

@@ -199,6 +199,35 @@ class BlockScaledLayout(QuantizedLayout):
         """The storage values ``[..., K / B, B]``."""
         return self.planes["qs"]
 
+    @property
+    def storage(self) -> StorageType:
+        """The storage type of the values."""
+        return _storage_of(self.values().dtype)
+
+    def parameters(self) -> QuantizationParameters:
+        """The same as a sub-channel type; `stored` are its storage values.
+
+        Raises:
+            UsageError: there are offsets: they are reals, and no zero points.
+        """
+        if "m" in self.planes:
+            raise UsageError(f"{self.name} with offsets in units of the reals is no quantized type")
+        scales = np.asarray(self.planes["d"])[..., 0]
+        axes = tuple(range(len(self.shape)))
+        sizes = (*(1,) * (len(axes) - 1), self.block_size)
+        return QuantizationParameters(
+            self.storage,
+            ExpressedType.of_dtype(scales.dtype),
+            axes,
+            sizes,
+            scales,
+            granularity="sub-channel",
+        )
+
+    def stored(self) -> Any:
+        """The storage values in the shape of the tensor."""
+        return self.values().reshape(self.shape)
+
     def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
         """The values ``[..., K / B, B]``."""
         compute = self.compute_dtype()
@@ -231,6 +260,11 @@ class BlockScaledI4Layout(BlockScaledLayout):
         if not isinstance(self.metadata.get("signed"), bool):
             found = self.metadata.get("signed")
             raise InputError(f"'signed' of {self.name} must be true or false, got {found!r}")
+
+    @property
+    def storage(self) -> StorageType:
+        """Signed or unsigned, of 4 bits."""
+        return StorageType(4, self.metadata["signed"])
 
     def values(self) -> Any:
         """The storage values ``[..., K / B, B]`` as int8 or uint8."""
