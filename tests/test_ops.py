@@ -209,6 +209,53 @@ def test_bias_and_matmul(cpu: Device) -> None:
     np.testing.assert_allclose(found, linear(x, w, bias), rtol=1e-5, atol=1e-5)
 
 
+def random_linear(seed: int) -> tuple[Any, Any, str]:
+    """Random shapes and a random pair of layouts, with the implementation that is meant."""
+    generator = rng(seed)
+    rows = tuple(int(n) for n in generator.integers(1, 6, generator.integers(1, 3)))
+    columns = int(generator.integers(1, 12))
+    kind = ["affine", "dynamic", "dynamic per row", *BLOCK_TYPES, "float"][seed % 15]
+    if kind in ("affine", "dynamic per row", "dynamic", "float"):
+        depth = int(generator.integers(1, 70))
+    else:
+        depth = BLOCK_TYPES[kind].size * int(generator.integers(1, 3))
+    if kind == "dynamic":
+        depth *= 32
+    x = normal((*rows, depth), seed)
+    values = normal((columns, depth), seed + 1)
+    if kind == "affine":
+        offsets = generator.integers(-30, 30, columns)
+        return per_tensor(x, int(generator.integers(-30, 30))), per_row(values, offsets), "affine"
+    if kind == "dynamic per row":
+        quantizer = DynamicScaledQuantizer(axis=0, dtype=np.int16)
+        return per_tensor(x), quantizer.quantize(values, "w"), "affine"
+    if kind == "dynamic":
+        return x, blocks(values), "blocks"
+    if kind == "float":
+        return x, values, "dequantized"
+    is_plain = kind in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL")
+    return x, ggml(kind, (columns, depth), seed), "blocks" if is_plain else "dequantized"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_linear_of_random_shapes_and_layouts(seed: int, cpu: Device) -> None:
+    """The implementation that was meant; eager and compiled alike, as `linear` states."""
+    x, w, implementation = random_linear(seed)
+    with recorded() as ran:
+        result = linear(x, w)
+    assert ran == [Ran("linear", implementation)]
+    found = compiled(linear, [x, w], cpu)
+    if implementation == "affine":
+        np.testing.assert_array_equal(found, result)
+        return
+    if implementation == "blocks":
+        magnitude = magnitude_of(x, w)
+    else:
+        magnitude = np.abs(reals(x)) @ np.abs(reals(w)).T
+    check_close(linear, [x, w], result, magnitude)
+    check_close(linear, [x, w], found, magnitude)
+
+
 # -- convolution ----------------------------------------------------------------------------------
 
 CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -257,6 +304,38 @@ def test_affine_convolution(case: str, offsets: str, cpu: Device) -> None:
     )
     scales = layouts[0].planes["d"].reshape(()) * layouts[1].planes["d"].reshape((-1, 1, 1))
     np.testing.assert_array_equal(result, convolved(qx, qw, **options).astype(np.float32) * scales)
+    found = compiled(lambda a, b: conv2d(a, b, **options), [x, w], cpu)
+    np.testing.assert_array_equal(found, result)
+
+
+def random_convolution(seed: int) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
+    """Shapes and options that fit together."""
+    generator = rng(seed)
+
+    def number(low: int, high: int) -> int:
+        return int(generator.integers(low, high))
+
+    groups = number(1, 4)
+    kernel = (groups * number(1, 4), number(1, 3), number(1, 4), number(1, 4))
+    options = {
+        "groups": groups,
+        "strides": (number(1, 4), number(1, 4)),
+        "dilations": (number(1, 3), number(1, 3)),
+        "padding": ((number(0, 3), number(0, 3)), number(0, 3)),
+    }
+    image = (number(1, 3), groups * kernel[1], number(7, 11), number(7, 11))
+    return image, kernel, options
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_convolutions_of_random_shapes(seed: int, cpu: Device) -> None:
+    image, kernel, options = random_convolution(seed)
+    x = per_tensor(normal(image, seed), int(rng(seed).integers(-50, 50)))
+    w = per_row(normal(kernel, seed + 1), rng(seed).integers(-50, 50, kernel[0]))
+    assert conv2d.choose(x, w, **options) == "affine"
+    result = conv2d(x, w, **options)
+    exact = convolved(reals(x), reals(w), **options)
+    np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-5)
     found = compiled(lambda a, b: conv2d(a, b, **options), [x, w], cpu)
     np.testing.assert_array_equal(found, result)
 
