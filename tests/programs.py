@@ -6,6 +6,7 @@ one module, so that one compilation tests them all; inputs are always arguments.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,11 @@ from subquant.dialects.quant import type_of
 from subquant.quantization import ExpressedType, QuantizationParameters, StorageType
 
 WIDTHS = (2, 3, 4, 5, 7, 8, 12, 16, 20, 31, 32)
+
+
+def examples(count: int) -> int:
+    """How many examples a property test draws: eight times as many with ``SUBQUANT_LONG=1``."""
+    return count * (8 if os.environ.get("SUBQUANT_LONG") == "1" else 1)
 
 
 @dataclass(frozen=True)

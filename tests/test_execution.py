@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import subquant
-from programs import Cast, casts, module_text, same_bits
+from programs import Cast, casts, examples, module_text, same_bits
 from subquant.quantization import ExpressedType, dequantize, quantize
 from subquant.runtime import Device
 
@@ -35,13 +35,13 @@ def check(generated: list[Cast], device: Device, rounding: str = "nearest-even")
         assert same_bits(real, dequantize(stored, cast.parameters)), f"dequantize {cast}"
 
 
-@settings(max_examples=24)
+@settings(max_examples=examples(10))
 @given(generated=st.lists(casts(), min_size=8, max_size=12))
 def test_llvm_cpu_equals_the_reference(generated: list[Cast], cpu: Device) -> None:
     check(generated, cpu)
 
 
-@settings(max_examples=4)
+@settings(max_examples=examples(3))
 @given(
     generated=st.lists(
         casts(expressed=[ExpressedType.F32, ExpressedType.F64]), min_size=8, max_size=12
@@ -53,14 +53,14 @@ def test_llvm_cpu_equals_the_reference_toward_zero(generated: list[Cast], cpu: D
 
 
 @pytest.mark.vulkan
-@settings(max_examples=6)
+@settings(max_examples=examples(4))
 @given(generated=st.lists(casts(), min_size=8, max_size=12))
 def test_vulkan_equals_the_reference(generated: list[Cast], vulkan: Device) -> None:
     check(generated, vulkan)
 
 
 @pytest.mark.vulkan
-@settings(max_examples=3)
+@settings(max_examples=examples(2))
 @given(generated=st.lists(casts(expressed=F32), min_size=6, max_size=8))
 def test_vulkan_without_8bit_storage_equals_the_reference(
     generated: list[Cast], vulkan_32bit: Device

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from programs import examples
 from subquant._mlir import create_context, ir
 from subquant.quantization import StorageType
 from subquant.transforms.base import Builder
@@ -130,7 +131,7 @@ STORAGES = [
 ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_one_term(data: st.DataObject) -> None:
     storage = data.draw(st.sampled_from(STORAGES))
@@ -147,7 +148,7 @@ def test_one_term(data: st.DataObject) -> None:
     check([(values, bound, multiplier)], zero_point, storage, 32 if bits < 32 else 64)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_sums(data: st.DataObject) -> None:
     storage = data.draw(st.sampled_from(STORAGES))

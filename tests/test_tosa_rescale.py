@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import subquant
+from programs import examples
 from subquant._mlir import create_context, ir
 from subquant.compiler import _compiler_path
 from subquant.conformance.runner import run_cases
@@ -535,7 +536,7 @@ def operations(draw: Any) -> tuple[str, list[Quantized], Quantized, str]:
     return name, types[:-1], types[-1], options
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(50))
 @given(operations())
 def test_generated_types(operation: tuple[str, list[Quantized], Quantized, str]) -> None:
     """Within a step, or within the bound that the pass reports."""

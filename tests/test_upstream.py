@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from programs import Cast, casts, module_text, same_bits
+from programs import Cast, casts, examples, module_text, same_bits
 from subquant._mlir import create_context, ir
 from subquant.compiler import CompileOptions, compile_to_bytes
 from subquant.parsing import parse_text
@@ -68,7 +68,7 @@ def expand_splat(op: Any) -> None:
     op.erase()
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(5))
 @given(
     generated=st.lists(casts(expressed=NOT_BF16).filter(upstream_accepts), min_size=8, max_size=12)
 )
@@ -89,7 +89,7 @@ def test_toward_zero_equals_upstream(generated: list[Cast], cpu: Device) -> None
         assert same_bits(ours[f"d{number}"](stored), theirs[f"d{number}"](stored)), str(cast)
 
 
-@settings(max_examples=4)
+@settings(max_examples=examples(3))
 @given(
     generated=st.lists(casts(expressed=NOT_BF16).filter(upstream_accepts), min_size=8, max_size=12)
 )
