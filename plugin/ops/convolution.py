@@ -12,15 +12,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..errors import UsageError
-from ..layouts import QuantizedLayout
 from ..tracing import convolve
 from .affine import accumulator, is_affine, offsets, scales_along
-from .registry import Op
+from .registry import Op, real
 
 __all__ = ["conv2d"]
 
@@ -33,16 +33,24 @@ conv2d = Op("conv2d")
 _Pair = tuple[int, int]
 
 
-def _fits(
-    x: Any,
-    w: Any,
-    bias: Any = None,
-    *,
-    strides: _Pair = (1, 1),
-    padding: Any = (0, 0),
-    dilations: _Pair = (1, 1),
-    groups: int = 1,
-) -> bool:
+@dataclass(frozen=True)
+class _Window:
+    """The options of ``conv2d``."""
+
+    strides: _Pair = (1, 1)
+    padding: Any = (0, 0)
+    dilations: _Pair = (1, 1)
+    groups: int = 1
+
+    @property
+    def pads(self) -> list[_Pair]:
+        """What is added before and after, along height and width."""
+        return [(p, p) if isinstance(p, int) else (int(p[0]), int(p[1])) for p in self.padding]
+
+
+def _fits(x: Any, w: Any, bias: Any = None, **options: Any) -> bool:
+    window = _Window(**options)
+    groups, strides, dilations = window.groups, window.strides, window.dilations
     images, kernels = tuple(x.shape), tuple(w.shape)
     if len(images) != 4 or len(kernels) != 4 or images[1] != kernels[1] * groups:
         raise UsageError(
@@ -54,7 +62,7 @@ def _fits(
     if bias is not None and tuple(bias.shape) != kernels[:1]:
         raise UsageError(f"conv2d takes a bias of shape {kernels[:1]}, got {tuple(bias.shape)}")
     for extent, size, step, (low, high) in zip(
-        images[2:], kernels[2:], dilations, _pads(padding), strict=True
+        images[2:], kernels[2:], dilations, window.pads, strict=True
     ):
         if extent + low + high < (size - 1) * step + 1:
             raise UsageError(
@@ -66,22 +74,20 @@ def _fits(
     return True
 
 
-def _pads(padding: Any) -> list[_Pair]:
-    return [(p, p) if isinstance(p, int) else (int(p[0]), int(p[1])) for p in padding]
-
-
-def _padded(images: Any, padding: Any, value: Any) -> Any:
-    pads = _pads(padding)
-    if not any(map(any, pads)):
+def _padded(images: Any, window: _Window, value: Any) -> Any:
+    if not any(map(any, window.pads)):
         return images
-    return np.pad(images, [(0, 0), (0, 0), *pads], constant_values=value)
+    return np.pad(images, [(0, 0), (0, 0), *window.pads], constant_values=value)
+
+
+def _convolve(images: Any, kernels: Any, window: _Window, dtype: Any = np.float32) -> Any:
+    return convolve(images, kernels, window.strides, window.dilations, window.groups, dtype)
 
 
 def _with_bias(result: Any, bias: Any) -> Any:
     if bias is None:
         return result
-    values = bias.dequant() if isinstance(bias, QuantizedLayout) else bias
-    return result + values.astype(np.float32).reshape((-1, 1, 1))
+    return result + real(bias).reshape((-1, 1, 1))
 
 
 def _takes_affine(x: Any, w: Any, bias: Any = None, **options: Any) -> bool:
@@ -89,50 +95,31 @@ def _takes_affine(x: Any, w: Any, bias: Any = None, **options: Any) -> bool:
 
 
 @conv2d.implementation("affine", _takes_affine)
-def _affine(
-    x: Any,
-    w: Any,
-    bias: Any = None,
-    *,
-    strides: _Pair = (1, 1),
-    padding: Any = (0, 0),
-    dilations: _Pair = (1, 1),
-    groups: int = 1,
-) -> Any:
+def _affine(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
+    window = _Window(**options)
     features, per_group, *sizes = w.shape
-    window = per_group * math.prod(sizes)
-    dtype = accumulator(x, w, window)
+    products = per_group * math.prod(sizes)
+    dtype = accumulator(x, w, products)
     qx, qw = x.planes["qs"].astype(dtype), w.planes["qs"]
     mx, mw = offsets(x, None, dtype), offsets(w, 0, dtype)
-    images = _padded(qx, padding, 0 if mx is None else mx)
-    acc = convolve(images, qw.astype(dtype), strides, dilations, groups, dtype)
+    images = _padded(qx, window, 0 if mx is None else mx)
+    acc = _convolve(images, qw.astype(dtype), window, dtype)
     if mx is not None:
         sums = qw.astype(dtype).sum(axis=(1, 2, 3), dtype=dtype)
         acc = acc - (mx * sums).reshape((-1, 1, 1))
     if mw is not None:
-        ones = np.ones((groups, per_group, *sizes), dtype)
-        sums = convolve(images, ones, strides, dilations, groups, dtype)
-        spread = np.repeat(sums, features // groups, axis=1)
+        ones = np.ones((window.groups, per_group, *sizes), dtype)
+        sums = _convolve(images, ones, window, dtype)
+        spread = np.repeat(sums, features // window.groups, axis=1)
         acc = acc - spread * mw.reshape((-1, 1, 1))
     if mx is not None and mw is not None:
-        acc = acc + (mx * mw * dtype.type(window)).reshape((-1, 1, 1))
+        acc = acc + (mx * mw * dtype.type(products)).reshape((-1, 1, 1))
     scales = (scales_along(x, None) * scales_along(w, 0)).reshape((-1, 1, 1))
     return _with_bias(acc.astype(np.float32) * scales, bias)
 
 
 @conv2d.implementation("dequantized", _fits)
-def _dequantized(
-    x: Any,
-    w: Any,
-    bias: Any = None,
-    *,
-    strides: _Pair = (1, 1),
-    padding: Any = (0, 0),
-    dilations: _Pair = (1, 1),
-    groups: int = 1,
-) -> Any:
-    values, kernels = (
-        (v.dequant() if isinstance(v, QuantizedLayout) else v).astype(np.float32) for v in (x, w)
-    )
-    images = _padded(values, padding, np.float32(0))
-    return _with_bias(convolve(images, kernels, strides, dilations, groups), bias)
+def _dequantized(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
+    window = _Window(**options)
+    images = _padded(real(x), window, np.float32(0))
+    return _with_bias(_convolve(images, real(w), window), bias)

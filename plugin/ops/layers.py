@@ -14,7 +14,7 @@ from ..errors import UsageError
 from ..layouts import InferenceTensor, QuantizerTensor, Theta
 from .convolution import conv2d
 from .linear import linear
-from .others import add, embedding_lookup, multiply, rms_norm
+from .others import embedding_lookup, multiply, rms_norm
 
 __all__ = ["Conv2d", "Embedding", "Linear", "RmsNorm", "ThetaLayer"]
 
@@ -54,23 +54,6 @@ class ThetaLayer:
         quantizer = self.quantizer("q_output")
         return y if quantizer is None else quantizer.quantize(y)
 
-    def _with_bias(self, y: Any, shape: tuple[int, ...]) -> Any:
-        bias = self.optional("bias")
-        if bias is None:
-            return y
-        spread = bias if len(shape) == 1 else _reshaped(bias, shape)
-        return add(y, spread)
-
-
-def _reshaped(bias: InferenceTensor, shape: tuple[int, ...]) -> Any:
-    from ..layouts import QuantizedTensor
-    from .registry import operand
-
-    values = operand(bias)
-    if isinstance(bias, QuantizedTensor):
-        values = values.dequant()
-    return values.reshape(shape)
-
 
 class Linear(ThetaLayer):
     """``linear`` with ``weight``, and if they are there ``bias``, ``premul_input``, ``q_input`` and
@@ -82,8 +65,8 @@ class Linear(ThetaLayer):
 
     def __call__(self, x: Any) -> Any:
         """Apply the layer to ``[..., K]``."""
-        y = linear(self._quantized_input(x), self.tensor("weight"))
-        return self._quantized_output(self._with_bias(y, (-1,)))
+        x = self._quantized_input(x)
+        return self._quantized_output(linear(x, self.tensor("weight"), self.optional("bias")))
 
 
 class Conv2d(ThetaLayer):
@@ -100,8 +83,8 @@ class Conv2d(ThetaLayer):
 
     def __call__(self, x: Any) -> Any:
         """Apply the layer to ``[N, C, H, W]``."""
-        y = conv2d(self._quantized_input(x), self.tensor("weight"), **self.options)
-        return self._quantized_output(self._with_bias(y, (-1, 1, 1)))
+        x, bias = self._quantized_input(x), self.optional("bias")
+        return self._quantized_output(conv2d(x, self.tensor("weight"), bias, **self.options))
 
 
 class Embedding(ThetaLayer):

@@ -29,7 +29,7 @@ from ..errors import UsageError
 from ..layouts import BlockScaledLayout, QuantizedLayout
 from ..tracing import contract
 from .affine import accumulator, is_affine, offsets, scales_along
-from .registry import Op, operand
+from .registry import Op, operand, real
 
 __all__ = ["linear", "matmul"]
 
@@ -54,13 +54,8 @@ def _fits(x: Any, w: Any, bias: Any = None) -> bool:
     return True
 
 
-def _float(value: Any) -> Any:
-    values = value.dequant() if isinstance(value, QuantizedLayout) else value
-    return values.astype(np.float32)
-
-
 def _with_bias(result: Any, bias: Any) -> Any:
-    return result if bias is None else result + _float(bias)
+    return result if bias is None else result + real(bias)
 
 
 def _takes_affine(x: Any, w: Any, bias: Any = None) -> bool:
@@ -94,7 +89,7 @@ def _takes_blocks(x: Any, w: Any, bias: Any = None) -> bool:
 def _blocks(x: Any, w: Any, bias: Any = None) -> Any:
     count, depth = w.shape
     blocks = depth // w.block_size
-    rows = _float(x).reshape((-1, blocks, w.block_size))
+    rows = real(x).reshape((-1, blocks, w.block_size))
     # [blocks, rows, N]
     sums = contract(rows, w.values().astype(np.float32), ((2,), (2,)), ((1,), (1,)))
     scales = w.planes["d"].astype(np.float32).reshape((count, blocks)).T
@@ -108,7 +103,7 @@ def _blocks(x: Any, w: Any, bias: Any = None) -> Any:
 @linear.implementation("dequantized", _fits)
 def _dequantized(x: Any, w: Any, bias: Any = None) -> Any:
     axis = len(_shape(x)) - 1
-    return _with_bias(contract(_float(x), _float(w), ((axis,), (1,))), bias)
+    return _with_bias(contract(real(x), real(w), ((axis,), (1,))), bias)
 
 
 def matmul(x: Any, w: Any, *, transpose_rhs: bool = False) -> Any:
@@ -121,7 +116,7 @@ def matmul(x: Any, w: Any, *, transpose_rhs: bool = False) -> Any:
     """
     if transpose_rhs:
         return linear(x, w)
-    left, right = _float(operand(x)), _float(operand(w))
+    left, right = real(operand(x)), real(operand(w))
     if len(_shape(right)) != 2 or _shape(left)[-1] != _shape(right)[0]:
         raise UsageError(
             f"matmul takes x [..., K] and w [K, N], got {_shape(left)} and {_shape(right)}"

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import UsageError
 from ..layouts import QuantizedLayout
 from ..tracing import take
-from .registry import Op
+from .registry import Op, real
 
 __all__ = ["add", "embedding_lookup", "multiply", "rms_norm", "silu", "subtract"]
 
@@ -25,11 +25,6 @@ rms_norm = Op("rms_norm")
 """``rms_norm(x, weight, epsilon=1e-6)``: ``x / sqrt(mean(x**2) + epsilon) * weight``, last axis."""
 
 add, subtract, multiply, silu = Op("add"), Op("subtract"), Op("multiply"), Op("silu")
-
-
-def _float(value: Any) -> Any:
-    values = value.dequant() if isinstance(value, QuantizedLayout) else value
-    return values.astype(np.float32)
 
 
 def _is_table(ids: Any, table: Any) -> bool:
@@ -57,7 +52,7 @@ def _rows(ids: Any, table: QuantizedLayout) -> Any:
 
 @embedding_lookup.implementation("dequantized", _is_table)
 def _lookup(ids: Any, table: Any) -> Any:
-    rows = take(_float(table), ids.reshape(-1))
+    rows = take(real(table), ids.reshape(-1))
     return rows.reshape((*ids.shape, table.shape[1]))
 
 
@@ -72,10 +67,10 @@ def _normalizes(x: Any, weight: Any, epsilon: float = 1e-6) -> bool:
 
 @rms_norm.implementation("dequantized", _normalizes)
 def _rms_norm(x: Any, weight: Any, epsilon: float = 1e-6) -> Any:
-    values = _float(x)
+    values = real(x)
     squares = (values * values).sum(axis=-1, dtype=np.float32, keepdims=True)
     mean = squares / np.float32(values.shape[-1])
-    return values / np.sqrt(mean + np.float32(epsilon)) * _float(weight)
+    return values / np.sqrt(mean + np.float32(epsilon)) * real(weight)
 
 
 def _broadcasts(x: Any, y: Any) -> bool:
@@ -89,7 +84,7 @@ def _broadcasts(x: Any, y: Any) -> bool:
 
 
 def _elementwise(op: Op, function: Callable[[Any, Any], Any]) -> None:
-    op.implementation("dequantized", _broadcasts)(lambda x, y: function(_float(x), _float(y)))
+    op.implementation("dequantized", _broadcasts)(lambda x, y: function(real(x), real(y)))
 
 
 _elementwise(add, lambda x, y: x + y)
@@ -99,5 +94,5 @@ _elementwise(multiply, lambda x, y: x * y)
 
 @silu.implementation("dequantized", lambda x: True)
 def _silu(x: Any) -> Any:
-    values = _float(x)
+    values = real(x)
     return values / (1 + np.exp(-values))

@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import UsageError
 from ..layouts import PrimitiveTensor, QuantizedLayout, QuantizedTensor
 
-__all__ = ["Op", "Ran", "operand", "recorded"]
+__all__ = ["Op", "Ran", "operand", "real", "recorded"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,12 @@ def operand(value: Any) -> Any:
     if isinstance(value, (list, float, int)) and not isinstance(value, bool):
         return np.asarray(value)
     return value
+
+
+def real(value: Any) -> Any:
+    """The float32 values of a layout or an array."""
+    values = value.dequant() if isinstance(value, QuantizedLayout) else value
+    return values.astype(np.float32)
 
 
 Accepts = Callable[..., bool]
