@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Record the IR that every conformance program becomes, and show where it changed.
+
+    python scripts/record_ir.py record before           before a change that should not change IR
+    python scripts/record_ir.py compare before          after it
+    python scripts/record_ir.py compare before --show 3 with the differences of three programs
+
+The programs are those of ``subquant conformance`` (and ``--random N`` generated ones), and the
+models in ``examples/`` and the inputs of the FileCheck tests; each goes through the pipelines in
+`_PIPELINES`. The folder holds one JSON
+file: for each program and pipeline the text, and the text after upstream's ``canonicalize,cse``
+(two texts that are the same then differ only in what IREE folds first), or the error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import gzip
+import json
+import multiprocessing
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from subquant._mlir import create_context
+from subquant.conformance.suite import programs
+from subquant.conformance.suite_random import random_programs
+from subquant.errors import SubquantError
+
+_ROOT = Path(__file__).resolve().parent.parent
+_INTERPRETER = "interpreter"
+_PIPELINES: dict[str, dict[str, Any]] = {
+    "cpu": {"target": "llvm-cpu"},
+    "vulkan": {"target": "vulkan"},
+    "vulkan32": {"target": "vulkan", "containers": 32},
+    "fixed": {
+        "target": "llvm-cpu",
+        "requantization": "fixed-point",
+        "fixed_point_rounding": "double-round",
+        "zero_points": "inside",
+    },
+    "after": {
+        "target": "llvm-cpu",
+        "requantization": "fixed-point",
+        "zero_points": "after",
+        "rounding": "toward-zero",
+    },
+    _INTERPRETER: {},
+}
+
+
+def _sources(random: int) -> Iterator[tuple[str, str]]:
+    for program in [*programs(), *random_programs(random)]:
+        yield program.name, program.text()
+    for file in sorted((_ROOT / "examples").glob("*.mlir")):
+        yield f"examples/{file.name}", file.read_text()
+    for file in sorted((_ROOT / "tests" / "filecheck").rglob("*.mlir")):
+        for number, part in enumerate(file.read_text().split("// -----")):
+            yield f"filecheck/{file.parent.name}/{file.name}:{number}", part
+
+
+def _passes(pipeline: str) -> list[Any]:
+    from subquant import pipeline as pipelines
+
+    if pipeline == _INTERPRETER:
+        return pipelines.parse_pipeline(_INTERPRETER)
+    return pipelines.compile_pipeline(**_PIPELINES[pipeline])
+
+
+def _lowered(source: str, pipeline: str) -> dict[str, str]:
+    from subquant.parsing import parse_text
+    from subquant.pipeline import parse_pipeline, run_pipeline
+
+    try:
+        module = parse_text(source, create_context())
+        run_pipeline(module, _passes(pipeline))
+        text = str(module)
+        run_pipeline(module, parse_pipeline("canonicalize,cse"))
+    except SubquantError as error:
+        return {"error": str(error)}
+    return {"text": text, "canonical": str(module)}
+
+
+def _record(job: tuple[str, str]) -> tuple[str, dict[str, dict[str, str]]]:
+    name, source = job
+    return name, {pipeline: _lowered(source, pipeline) for pipeline in _PIPELINES}
+
+
+
+def _run(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, dict[str, str]]]]:
+    jobs = [j for j in _sources(arguments.random) if re.search(arguments.filter, j[0])]
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(arguments.jobs, maxtasksperchild=400) as pool:
+        for number, found in enumerate(pool.imap(_record, jobs, chunksize=8)):
+            if sys.stderr.isatty():
+                print(f"\r{number + 1} of {len(jobs)}", end="", file=sys.stderr)
+            yield found
+
+
+def record(arguments: argparse.Namespace) -> int:
+    """Write the recording."""
+    folder = Path(arguments.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {}
+    for name, outcomes in _run(arguments):
+        kept[name] = outcomes
+    with gzip.open(folder / "ir.json.gz", "wt", compresslevel=3) as file:
+        json.dump(kept, file)
+    print(f"{len(kept)} programs, {len(_PIPELINES)} pipelines each, in {folder}")
+    return 0
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Compare with a recording; 1 if something changed."""
+    with gzip.open(Path(arguments.folder) / "ir.json.gz", "rt") as file:
+        before = json.load(file)
+    counts = {"same": 0, "canonical": 0, "changed": 0, "error": 0, "new": 0}
+    shown = 0
+    for name, outcomes in _run(arguments):
+        for pipeline, now in outcomes.items():
+            old = before.get(name, {}).get(pipeline)
+            kind = _kind(old, now)
+            counts[kind] += 1
+            if kind in ("same", "new"):
+                continue
+            print(f"{kind}: {name} in {pipeline}")
+            if shown < arguments.show and (kind != "canonical" or arguments.exact):
+                shown += 1
+                key = "canonical" if kind == "changed" and not arguments.exact else "text"
+                texts = [t.get(key, t.get("error", "")).splitlines() for t in (old, now)]
+                print("\n".join(difflib.unified_diff(*texts, "before", "now", lineterm="", n=2)))
+    print(
+        f"{counts['same']} the same, {counts['canonical']} the same after canonicalize and cse, "
+        f"{counts['changed']} changed, {counts['error']} in their errors, {counts['new']} new"
+    )
+    return int(bool(counts["changed"] or counts["error"]))
+
+
+def _kind(old: dict[str, str] | None, now: dict[str, str]) -> str:
+    if old is None:
+        return "new"
+    if old == now or ("error" not in now and old.get("text") == now["text"]):
+        return "same"
+    if "error" in old or "error" in now:
+        return "error"
+    return "canonical" if old["canonical"] == now["canonical"] else "changed"
+
+
+def main() -> int:
+    """Parse the command line and run it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", choices=("record", "compare"))
+    parser.add_argument("folder", help="where the recording is")
+    parser.add_argument("--filter", default="", help="a regular expression of program names")
+    parser.add_argument("--random", type=int, default=300, help="how many generated programs")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--show", type=int, default=0, help="show the differences of so many")
+    parser.add_argument("--exact", action="store_true", help="also of those that cse removes")
+    arguments = parser.parse_args()
+    return (record if arguments.command == "record" else compare)(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
