@@ -23,7 +23,7 @@ from .quantization import (
 )
 
 if TYPE_CHECKING:
-    from .compiler import CompileOptions
+    from .compiler.options import CompileOptions
     from .runtime import Device, Executable
 
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LAZY = {"CompileOptions": "compiler", "Device": "runtime", "Executable": "runtime"}
+_LAZY = {"CompileOptions": "compiler.options", "Device": "runtime", "Executable": "runtime"}
 
 
 def __getattr__(name: str) -> Any:
@@ -81,7 +81,8 @@ def compile(
         SubquantError: the input is wrong or not supported (with its place), IREE failed, or there
             is no device.
     """
-    from .compiler import CompileOptions, compile_to_bytes
+    from .compiler.compilation import compile_to_bytes
+    from .compiler.options import CompileOptions
     from .runtime import Device, Executable
 
     where = device if isinstance(device, Device) else Device(device or target)

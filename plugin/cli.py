@@ -21,9 +21,9 @@ import click
 from .errors import InputError, SubquantError, UsageError
 
 if TYPE_CHECKING:
-    from .compiler import CompileOptions
-    from .interpreter import InterpretedModule
+    from .compiler.options import CompileOptions
     from .runtime import Device, Executable
+    from .runtime.interpreter import InterpretedModule
 
 __all__ = ["main"]
 
@@ -189,7 +189,7 @@ _COMPILE_OPTIONS = (
 
 
 def _options(**options: Any) -> CompileOptions:
-    from .compiler import CompileOptions
+    from .compiler.options import CompileOptions
 
     if options["vulkan_target"] == "auto":
         options["vulkan_target"] = "generic"
@@ -275,7 +275,7 @@ def _source(model: str) -> Any:
 def _compile(
     model: str, options: CompileOptions, emit: Any, output: str | None, source: Any = None
 ) -> bytes:
-    from .compiler import compile_to_bytes
+    from .compiler.compilation import compile_to_bytes
 
     source = _source(model) if source is None else source
     named = "stdin" if model == "-" else model
@@ -348,7 +348,7 @@ def exec(
 
     interpreted, source = None, _source(model)
     if interpret or interpret_only:
-        from .interpreter import InterpretedModule
+        from .runtime.interpreter import InterpretedModule
 
         try:
             interpreted = InterpretedModule(source)
@@ -383,7 +383,7 @@ def _run(
     quantized_io: bool, as_stream: bool, as_json: bool,
     interpreted: InterpretedModule | None = None,
 ) -> None:  # fmt: skip
-    from .arrays import difference, format_array, parse_input, to_npy
+    from .commands.arrays import difference, format_array, parse_input, to_npy
 
     name = function or ("main" if "main" in executable.functions else None)
     if name is None and len(executable.functions) == 1:
@@ -407,7 +407,7 @@ def _run(
         if not as_stream:
             called: list[Any] = function.invoke(arguments, quantized_io=quantized_io)
             return called
-        from .streaming import stream
+        from .runtime.streaming import stream
 
         def on_step(step: int, count: int) -> None:
             progress(f"step {step + 1} of {count}")
@@ -444,7 +444,7 @@ def _compare_with_interpreter(
     results: list[Any], others: list[Any], atol: float, rtol: float
 ) -> None:
     """Say of each result whether the interpreter has the same; fail if one has not."""
-    from .arrays import difference, format_array
+    from .commands.arrays import difference, format_array
 
     differ = []
     for number, (result, other) in enumerate(zip(results, others, strict=True)):
@@ -511,7 +511,7 @@ def opt(
     subquant opt model.mlir --passes verify-quantization,lower-quant-casts
     subquant opt model.mlir --passes "lower-quant-casts{rounding=toward-zero},canonicalize"
     """
-    from .pipeline import NAMED_PIPELINES
+    from .compiler.pipeline import NAMED_PIPELINES
     from .transforms import PASSES
 
     if list_passes:
@@ -522,7 +522,7 @@ def opt(
         return
     if model is None:
         raise UsageError("expected a MODEL; see 'subquant opt --help'")
-    from .opt import run_opt
+    from .compiler.opt import run_opt
 
     file = "<stdin>" if model == "-" else model
     data = sys.stdin.buffer.read() if model == "-" else _read(model)
@@ -576,7 +576,7 @@ def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -
     """
     if picture is not None and tensor is None:
         raise UsageError("--picture needs --scales NAME")
-    from .importing import weights_format
+    from .weights.sources import weights_format
 
     if file != "-" and weights_format(file) is not None:
         if tensor is not None:
@@ -589,8 +589,8 @@ def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -
     from rich.console import Console
 
     from . import inspection, scale_pictures
-    from .compiler import read_module
-    from .pipeline import run_pipeline
+    from .compiler.pipeline import run_pipeline
+    from .compiler.reading import read_module
     from .transforms.verify_quantization import VerifyQuantization
 
     try:
@@ -708,7 +708,7 @@ def _inspect_weights(path: str, as_json: bool) -> None:
     from rich.console import Console
 
     from . import weight_inspection
-    from .importing import open_weights
+    from .weights.sources import open_weights
 
     with _progress(f"open {path}"):
         dataset = open_weights(path)
@@ -743,7 +743,7 @@ def import_(source: str, output: str | None, as_json: bool) -> None:
     subquant import checkpoint/ -o model.irpa
     subquant run model.vmfb --parameters model=model.irpa --input @x.npy
     """
-    from .importing import default_output, import_weights
+    from .weights.sources import default_output, import_weights
 
     output = default_output(source) if output is None else output
     with _progress(f"import {source}") as progress:
@@ -819,8 +819,8 @@ def quantize(
     from rich.console import Console
 
     from .error_pictures import render_errors, write_errors_svg
-    from .importing import open_weights
-    from .quantizing import WeightQuantization, default_output, quantize_weights
+    from .weights.quantizing import WeightQuantization, default_output, quantize_weights
+    from .weights.sources import open_weights
 
     how = WeightQuantization(bits, granularity, axis, block_size, scales, not asymmetric)
     output = default_output(source, how) if output is None else output

@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from .files import write_whole
-from .quantizing import LayerError
+from .weights.quantizing import LayerError
 
 __all__ = ["render_errors", "write_errors_svg"]
 

@@ -15,9 +15,9 @@ import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
+from .compiler.inspection import QuantizedTensor, extents_text
 from .errors import InputError, UsageError
 from .files import write_whole
-from .inspection import QuantizedTensor, extents_text
 from .quantization import Array
 
 __all__ = ["render_scales", "write_scales_svg"]

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from subquant._mlir import create_context
-from subquant.compiler import CompileOptions, _bytecode, _compiler_path
-from subquant.parsing import parse_text
-from subquant.pipeline import compile_pipeline, run_pipeline
+from subquant.compiler.compilation import bytecode_of
+from subquant.compiler.iree import compiler_path
+from subquant.compiler.options import CompileOptions
+from subquant.compiler.pipeline import compile_pipeline, run_pipeline
+from subquant.compiler.reading import parse_text
 
 _TYPES = (
     "!quant.uniform<i8:f32, 0.5:3>",
@@ -62,12 +64,12 @@ def measure(casts: int, repeat: int) -> dict[str, Any]:
             run_pipeline(module, [step])
             keep(step.name, start)
         start = time.perf_counter()
-        bytecode = _bytecode(module)
+        bytecode = bytecode_of(module)
         keep("write bytecode", start)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "module.mlirbc")
         source.write_bytes(bytecode)
-        command = [_compiler_path(), str(source), "-o", str(Path(folder, "o.vmfb")), *options.flags]
+        command = [compiler_path(), str(source), "-o", str(Path(folder, "o.vmfb")), *options.flags]
         start = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         iree = time.perf_counter() - start

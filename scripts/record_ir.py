@@ -72,8 +72,8 @@ def _passes(pipeline: str) -> list[Any]:
 
 
 def _lowered(source: str, pipeline: str) -> dict[str, str]:
-    from subquant.parsing import parse_text
-    from subquant.pipeline import parse_pipeline, run_pipeline
+    from subquant.compiler.pipeline import parse_pipeline, run_pipeline
+    from subquant.compiler.reading import parse_text
 
     try:
         module = parse_text(source, create_context())

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from subquant.arrays import difference, format_array, parse_input, read_npy, to_npy
+from subquant.commands.arrays import difference, format_array, parse_input, read_npy, to_npy
 from subquant.errors import InputError, UsageError
 
 # -- literals -------------------------------------------------------------------------------------

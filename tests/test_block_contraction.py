@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant.compiler import CompileOptions, compile_to_bytes
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
 from subquant.quantization import (
     ExpressedType,
     QuantizationParameters,

@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 from subquant import __version__
 from subquant._mlir import PINNED_VERSIONS
 from subquant.cli import main
-from subquant.pipeline import NAMED_PIPELINES
+from subquant.compiler.pipeline import NAMED_PIPELINES
 from subquant.transforms import PASSES
 
 MODEL = """
@@ -336,7 +336,7 @@ def test_a_compiler_that_crashes(
     compiler = folder / "iree-compile"
     compiler.write_text(f"#!/bin/sh\n{script}\n")
     compiler.chmod(0o755)
-    monkeypatch.setattr("subquant.compiler._compiler_path", lambda: str(compiler))
+    monkeypatch.setattr("subquant.compiler.iree.compiler_path", lambda: str(compiler))
     monkeypatch.delenv("SUBQUANT_CACHE")
     assert fail(1, "compile", "model.mlir").startswith(message)
     assert files() == ["iree-compile", "model.mlir", "model.reproducer.mlir"]

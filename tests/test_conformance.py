@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from subquant._mlir import create_context
 from subquant.cli import main
+from subquant.compiler.reading import parse_text
 from subquant.conformance import oracle, report, suite
 from subquant.conformance.cases import (
     SYMBOL,
@@ -34,7 +35,6 @@ from subquant.conformance.runner import run_cases, save_case
 from subquant.conformance.suite_random import random_programs
 from subquant.conformance.testdata import llvm_cases, stablehlo_cases
 from subquant.errors import InputError
-from subquant.parsing import parse_text
 from subquant.runtime import Device
 
 PROGRAMS = {program.name: program for program in suite.programs()}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import subquant
-import subquant.compiler
+from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import ExecutionError, InputError, SignatureError, UsageError
 from subquant.quantization import ExpressedType, dequantize, dequantize_blocks, quantize
 from subquant.runtime import Device, Executable, read_signatures
@@ -169,7 +169,7 @@ def test_names(executable: Executable) -> None:
 
 def test_signatures_without_a_device(executable: Executable, tmp_path: Path) -> None:
     path = tmp_path / "x.vmfb"
-    path.write_bytes(subquant.compiler.compile_to_bytes(PROGRAM))
+    path.write_bytes(compile_to_bytes(PROGRAM))
     signatures = read_signatures(path)
     assert signatures["main"] == executable.main.signature
     assert subquant.load(path).nothing() is None
@@ -177,7 +177,7 @@ def test_signatures_without_a_device(executable: Executable, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 5000])
 def test_truncated_executables(size: int, cpu: Device) -> None:
-    data = subquant.compiler.compile_to_bytes(PROGRAM)
+    data = compile_to_bytes(PROGRAM)
     with pytest.raises(InputError, match="is no IREE executable"):
         Executable(data[:size], cpu)
 

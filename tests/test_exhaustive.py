@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant.interpreter import InterpretedModule
 from subquant.runtime import Device
+from subquant.runtime.interpreter import InterpretedModule
 
 BINARY = {
     "add": np.add,

@@ -25,7 +25,7 @@ from filecheck.options import parse_argv_options
 from filecheck.parser import Parser
 
 from subquant.cli import main
-from subquant.opt import run_opt
+from subquant.compiler.opt import run_opt
 from subquant.transforms import PASSES
 
 FOLDER = Path(__file__).parent / "filecheck"

@@ -18,7 +18,6 @@ from subquant.cli import main
 from subquant.errors import InputError, UsageError
 from subquant.formats.gguf import read_gguf
 from subquant.formats.irpa import create_archive
-from subquant.importing import import_weights, open_weights, weights_format
 from subquant.layouts import (
     BlockScaledLayout,
     PlanarQuantizedTensor,
@@ -26,8 +25,9 @@ from subquant.layouts import (
     QuantizedTensor,
     StaticScaledQuantizer,
 )
-from subquant.layouts.theta import Dataset, Theta
-from subquant.weight_inspection import describe, property_lines
+from subquant.weights.inspection import describe, property_lines
+from subquant.weights.sources import import_weights, open_weights, weights_format
+from subquant.weights.theta import Dataset, Theta
 
 _rng = np.random.default_rng(5)
 FLOATS = _rng.standard_normal((4, 64)).astype(np.float32)

@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 from subquant._mlir import create_context
+from subquant.compiler.inspection import QuantizedTensor, inspect_module, render_table, to_json
+from subquant.compiler.reading import parse_text
 from subquant.errors import InputError, Place, UnsupportedError, UsageError, VerificationError
-from subquant.inspection import QuantizedTensor, inspect_module, render_table, to_json
-from subquant.parsing import parse_text
 from subquant.scale_pictures import render_scales, write_scales_svg
 
 PER_TENSOR = "tensor<4x6x!quant.uniform<u8:f32, 0.5:128>>"

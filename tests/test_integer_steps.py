@@ -13,15 +13,15 @@ import pytest
 
 import subquant
 from subquant._mlir import create_context, ir
+from subquant.compiler.pipeline import compile_pipeline, parse_pipeline, run_pipeline
+from subquant.compiler.reading import parse_text
 from subquant.conformance.program import Program
 from subquant.conformance.suite import programs
 from subquant.dialects.quant import element_type
 from subquant.errors import UnsupportedError
 from subquant.fixed_point import apply_scale, multiplier_and_shift
-from subquant.interpreter import InterpretedModule
-from subquant.parsing import parse_text
-from subquant.pipeline import compile_pipeline, parse_pipeline, run_pipeline
 from subquant.runtime import Device
+from subquant.runtime.interpreter import InterpretedModule
 from subquant.transforms.base import walk
 
 CONTRACTIONS = ("convolution", "dot_general", "dynamic_conv")

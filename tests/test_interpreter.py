@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from subquant.cli import main
+from subquant.compiler.pipeline import parse_pipeline
 from subquant.errors import SignatureError, UnsupportedError, UsageError
-from subquant.interpreter import INTERPRETER_PIPELINE, InterpretedModule
-from subquant.pipeline import parse_pipeline
 from subquant.quantization import (
     ExpressedType,
     QuantizationParameters,
@@ -20,6 +19,7 @@ from subquant.quantization import (
     dequantize,
     quantize,
 )
+from subquant.runtime.interpreter import INTERPRETER_PIPELINE, InterpretedModule
 
 ADD = """
 !q = !quant.uniform<i8:f32, 0.5:3>

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from subquant._mlir import create_context, ir, quant
+from subquant.compiler.crash_guards import MAX_ALIAS_NESTING, MAX_NESTING
+from subquant.compiler.reading import parse_bytecode, parse_file, parse_text
 from subquant.errors import InputError, ParseError, SubquantError, VerificationError
-from subquant.parsing import MAX_ALIAS_NESTING, MAX_NESTING, parse_bytecode, parse_file, parse_text
 from subquant.transforms.verify_quantization import VerifyQuantization
 
 FOLDER = Path(__file__).parent / "invalid"

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant.compiler import CompileOptions, _compiler_path, compile_to_bytes
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.iree import compiler_path
+from subquant.compiler.options import CompileOptions
+from subquant.compiler.pipeline import compile_pipeline, run_pipeline
+from subquant.compiler.reading import parse_text
 from subquant.errors import CompilerError, ExecutionError, UnsupportedError
-from subquant.parsing import parse_text
-from subquant.pipeline import compile_pipeline, run_pipeline
 from subquant.runtime import Device, Executable
 
 FIXED = "IREE is fixed: remove "
@@ -71,7 +73,7 @@ def without(text: str, name: str) -> bytes:
 
 def _iree(text: str, *flags: str) -> bytes:
     """Compile with iree-compile itself."""
-    command = [_compiler_path(), "-", "-o", "-", *flags]
+    command = [compiler_path(), "-", "-o", "-", *flags]
     return subprocess.run(command, input=text.encode(), capture_output=True, check=True).stdout
 
 

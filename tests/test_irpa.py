@@ -31,9 +31,9 @@ from subquant.formats.irpa import (
     create_archive,
 )
 from subquant.layouts import PrimitiveTensor
-from subquant.layouts.theta import Dataset, Theta
 from subquant.runtime import Device
-from subquant.weight_inspection import property_lines, render_weights, to_json
+from subquant.weights.inspection import property_lines, render_weights, to_json
+from subquant.weights.theta import Dataset, Theta
 
 # -- archives made by hand ------------------------------------------------------------------------
 

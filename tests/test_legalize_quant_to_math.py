@@ -11,13 +11,13 @@ import pytest
 
 import subquant
 from subquant._mlir import create_context, in_context_of, ir, stablehlo
+from subquant.compiler.pipeline import parse_pipeline, run_pipeline
+from subquant.compiler.reading import parse_text
 from subquant.conformance.suite import QUANTIZED_OPERATIONS, programs
 from subquant.dialects.quant import array_of_dense, dense_of_array, element_type
 from subquant.errors import UnsupportedError
-from subquant.interpreter import InterpretedModule
-from subquant.parsing import parse_text
-from subquant.pipeline import parse_pipeline, run_pipeline
 from subquant.runtime import Device
+from subquant.runtime.interpreter import InterpretedModule
 from subquant.transforms.base import walk
 
 LOWERED = (

@@ -7,10 +7,10 @@ import io
 import pytest
 
 from subquant._mlir import create_context, ir
+from subquant.compiler.opt import OptResult, run_opt
+from subquant.compiler.pipeline import UpstreamPass, compile_pipeline, parse_pipeline, run_pipeline
+from subquant.compiler.reading import BYTECODE_MAGIC, parse_text
 from subquant.errors import ParseError, SubquantError, UnsupportedError, UsageError
-from subquant.opt import OptResult, run_opt
-from subquant.parsing import BYTECODE_MAGIC, parse_text
-from subquant.pipeline import UpstreamPass, compile_pipeline, parse_pipeline, run_pipeline
 from subquant.transforms import PASSES, load_pass
 from subquant.transforms.base import ModulePass
 from subquant.transforms.check_hand_off import CheckHandOff

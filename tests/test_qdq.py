@@ -23,12 +23,12 @@ from quantized_ops import (
     quantized_places,
 )
 from subquant._mlir import create_context, ir
+from subquant.compiler.opt import run_opt
+from subquant.compiler.pipeline import parse_pipeline, run_pipeline
+from subquant.compiler.reading import parse_text
 from subquant.dialects.quant import is_quantized
 from subquant.dialects.stablehlo import OPERATIONS, why_illegal
 from subquant.errors import Remark, SubquantError, UnsupportedError, UsageError
-from subquant.opt import run_opt
-from subquant.parsing import parse_text
-from subquant.pipeline import parse_pipeline, run_pipeline
 from subquant.transforms.base import walk
 
 TO_QDQ = "legalize-quantized-op-to-qdq"

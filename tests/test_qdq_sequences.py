@@ -10,11 +10,11 @@ import pytest
 
 import subquant
 from subquant._mlir import create_context
+from subquant.compiler.pipeline import parse_pipeline, run_pipeline
+from subquant.compiler.reading import parse_text
 from subquant.dialects.quant import is_quantized
-from subquant.interpreter import InterpretedModule
-from subquant.parsing import parse_text
-from subquant.pipeline import parse_pipeline, run_pipeline
 from subquant.runtime import Device
+from subquant.runtime.interpreter import InterpretedModule
 from subquant.transforms.base import walk
 
 X, W = "!quant.uniform<i8:f32, 0.05:3>", "!quant.uniform<i8:f32:1, {0.02, 0.01, 0.04}>"

@@ -23,7 +23,7 @@ from subquant.layouts import (
     TensorScaledLayout,
     Theta,
 )
-from subquant.quantizing import WeightQuantization, quantize_array, quantize_weights
+from subquant.weights.quantizing import WeightQuantization, quantize_array, quantize_weights
 
 
 def weights(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:

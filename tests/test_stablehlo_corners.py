@@ -13,8 +13,8 @@ import pytest
 
 import subquant
 from subquant.errors import UnsupportedError
-from subquant.interpreter import InterpretedModule
 from subquant.runtime import Device
+from subquant.runtime.interpreter import InterpretedModule
 
 ON_DEVICES = pytest.mark.parametrize(
     "device_name", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]

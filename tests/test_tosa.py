@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant.compiler import CompileOptions, compile_to_bytes
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
 from subquant.errors import SignatureError, UsageError
 from subquant.runtime import Device, Executable
-from subquant.streaming import stream
+from subquant.runtime.streaming import stream
 
 # Multipliers and shifts: ties, factors above 1, below 2**-31, and both sides of a shift of 31.
 SCALES_32 = [

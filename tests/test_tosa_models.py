@@ -29,7 +29,9 @@ from click.testing import CliRunner
 
 from subquant._mlir import in_context_of, ir
 from subquant.cli import main
-from subquant.compiler import CompileOptions, compile_to_bytes, read_module
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.compiler.reading import read_module
 from subquant.errors import EnvironmentProblem, ParseError
 from subquant.fixed_point import apply_scale, multiplier_and_shift
 from subquant.formats.tflite import tosa_of_tflite

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 import subquant
 from programs import examples
 from subquant._mlir import create_context, ir
-from subquant.compiler import _compiler_path
+from subquant.compiler.iree import compiler_path
+from subquant.compiler.pipeline import parse_pipeline, run_pipeline
+from subquant.compiler.reading import parse_text
 from subquant.conformance.runner import run_cases
 from subquant.conformance.tosa_testdata import tosa_cases
 from subquant.errors import InputError, SubquantError
-from subquant.interpreter import InterpretedModule
-from subquant.parsing import parse_text
-from subquant.pipeline import parse_pipeline, run_pipeline
 from subquant.quantization import StorageType
 from subquant.runtime import Device, Executable
+from subquant.runtime.interpreter import InterpretedModule
 
 FORTH = "quant-legalize-to-tosa-rescale"
 BACK = "tosa-rescale-legalize-to-stablehlo"
@@ -630,7 +630,7 @@ def test_a_quotient_of_zeros() -> None:
 def iree_compile(data: bytes, folder: Path) -> subprocess.CompletedProcess[bytes]:
     (folder / "in.mlir").write_bytes(data)
     flags = ["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"]
-    command = [str(_compiler_path()), str(folder / "in.mlir"), "-o", str(folder / "out.vmfb")]
+    command = [str(compiler_path()), str(folder / "in.mlir"), "-o", str(folder / "out.vmfb")]
     return subprocess.run([*command, *flags], capture_output=True, check=False)
 
 

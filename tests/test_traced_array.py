@@ -10,7 +10,6 @@ import pytest
 
 import subquant
 from subquant.errors import UnsupportedError, UsageError
-from subquant.interpreter import InterpretedModule
 from subquant.layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,
@@ -19,6 +18,7 @@ from subquant.layouts import (
     TensorScaledLayout,
 )
 from subquant.runtime import Device
+from subquant.runtime.interpreter import InterpretedModule
 from subquant.traced_array import trace
 from subquant.tracing import contract, lookup
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from programs import Cast, casts, examples, module_text, same_bits
 from subquant._mlir import create_context, ir
-from subquant.compiler import CompileOptions, compile_to_bytes
-from subquant.parsing import parse_text
-from subquant.pipeline import parse_pipeline, run_pipeline
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.compiler.pipeline import parse_pipeline, run_pipeline
+from subquant.compiler.reading import parse_text
 from subquant.quantization import (
     ExpressedType,
     QuantizationParameters,

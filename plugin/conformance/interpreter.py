@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from .._mlir import create_context, ir, stablehlo, translate_errors
+from ..compiler.reading import parse_text
 from ..dialects.quant import array_of_dense
 from ..errors import UnsupportedError
-from ..parsing import parse_text
 from .program import DTYPES, Array
 
 __all__ = ["array_of", "interpret"]

@@ -236,7 +236,8 @@ class _Runner:
         return [replace(outcome, seconds=share) for outcome in outcomes]
 
     def _compile(self, batch: list[tuple[Case, Prepared]]) -> bytes:
-        from ..compiler import CompileOptions, compile_to_bytes
+        from ..compiler.compilation import compile_to_bytes
+        from ..compiler.options import CompileOptions
         from ..runtime import Device
 
         if self._options is None:
@@ -313,7 +314,7 @@ def _failure(case: Case, device: str, error: SubquantError) -> Outcome:
 
 def _lower(case: Case, device: str) -> Outcome:
     """Lower a case up to the hand-off; nothing quantized may be left."""
-    from ..compiler import compile_to_bytes
+    from ..compiler.compilation import compile_to_bytes
 
     text = prepare(case).text.replace(SYMBOL, "main")
     try:
@@ -329,7 +330,7 @@ def _lower(case: Case, device: str) -> Outcome:
 
 def _verdict(case: Case, device: str) -> Outcome:
     """Accept or refuse a text as its ``expected-error`` comments say."""
-    from ..compiler import compile_to_bytes
+    from ..compiler.compilation import compile_to_bytes
 
     def outcome(status: Status, message: str = "") -> Outcome:
         return Outcome(case.name, case.op, device, status, message=message)
@@ -360,7 +361,7 @@ def save_case(case: Case, folder: str | os.PathLike[str], device: str = "llvm-cp
     Raises:
         OSError: the folder cannot be written.
     """
-    from ..arrays import to_npy
+    from ..commands.arrays import to_npy
 
     prepared = prepare(case)
     stem = re.sub(r"[^\w.-]+", "_", case.name)

@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 
 from .._mlir import create_context, ir
+from ..compiler.reading import parse_text
 from ..errors import InputError
-from ..parsing import parse_text
 from .cases import SYMBOL, Case, Prepared
 from .interpreter import array_of
 from .oracle import Golden

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from .._mlir import create_context, ir
+from ..compiler.pipeline import NAMED_PIPELINES, parse_pipeline, run_pipeline
+from ..compiler.reading import parse_text
 from ..dialects.quant import element_type, parameters_of
 from ..dialects.tosa import RescaleView
 from ..errors import InputError, SubquantError
 from ..fixed_point import apply_scale
-from ..parsing import parse_text
-from ..pipeline import NAMED_PIPELINES, parse_pipeline, run_pipeline
 from ..quantization import StorageType
 from ..transforms.base import SIGNATURE_ATTRIBUTE, walk
 from .cases import SYMBOL, Case, Prepared

@@ -8,6 +8,7 @@ Source: "Direct quantization with sharktank".
 
 from __future__ import annotations
 
+from ..weights.theta import Dataset, Theta
 from .base import LAYOUTS, QuantizedLayout, layout_class
 from .ggml import GgmlTensor
 from .lookup import LookupBlockScaledLayout
@@ -29,7 +30,6 @@ from .tensors import (
     QuantizerTensor,
     tensor_from_record,
 )
-from .theta import Dataset, Theta
 
 __all__ = [
     "LAYOUTS",

@@ -28,7 +28,7 @@ from typing import Any
 from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
 from ..formats.irpa import Archive, create_archive, is_deep, parse_json
 from ..formats.strict_json import shown
-from .tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor, tensor_from_record
+from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor, tensor_from_record
 
 __all__ = ["Dataset", "Theta"]
 

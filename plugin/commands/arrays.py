@@ -11,8 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .errors import InputError, UsageError
-from .quantization import Array
+from ..errors import InputError, UsageError
+from ..quantization import Array
 
 __all__ = ["difference", "format_array", "parse_input", "read_npy", "to_npy"]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError, UsageError
-from .layouts.tensors import InferenceTensor
-from .layouts.theta import Dataset, Theta
+from ..errors import InputError, UsageError
+from ..layouts.tensors import InferenceTensor
+from .theta import Dataset, Theta
 
 __all__ = ["ImportedKind", "default_output", "import_weights", "open_weights", "weights_format"]
 
@@ -67,16 +67,16 @@ def open_weights(path: str | os.PathLike[str]) -> Dataset:
     if kind == "irpa":
         return Dataset.load(path)
     if kind == "gguf":
-        from .formats.gguf import read_gguf
+        from ..formats.gguf import read_gguf
 
         return _dataset(*read_gguf(path))
     if kind == "huggingface" and os.path.exists(os.path.join(path, "quant_params.json")):
-        from .formats.brevitas import read_brevitas
+        from ..formats.brevitas import read_brevitas
 
         files = ("config.json", "params.safetensors", "quant_params.json")
         return _dataset(*read_brevitas(*(os.path.join(path, file) for file in files)))
     if kind == "huggingface":
-        from .formats.huggingface import read_huggingface
+        from ..formats.huggingface import read_huggingface
 
         return _dataset(*read_huggingface(path))
     if not os.path.exists(path):
@@ -121,7 +121,7 @@ def import_weights(
         UsageError: the output is the source, or has another suffix, by which IREE knows the format.
         InputError, UnsupportedError: as of `open_weights` and `Dataset.save`.
     """
-    from .weight_inspection import describe
+    from .inspection import describe
 
     if Path(output).suffix != ".irpa":
         raise UsageError(f"the output '{os.fspath(output)}' must end in .irpa")

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ._mlir import (
+from .._mlir import (
     create_context,
     ir,
     passmanager,
@@ -32,10 +32,10 @@ from ._mlir import (
     stablehlo,
     translate_errors,
 )
-from .dialects.quant import array_of_dense, dense_of_array
-from .errors import UnsupportedError
-from .quantization import Array
-from .transforms.base import walk
+from ..dialects.quant import array_of_dense, dense_of_array
+from ..errors import UnsupportedError
+from ..quantization import Array
+from ..transforms.base import walk
 
 __all__ = ["Request", "evaluate", "evaluate_apart", "serve"]
 

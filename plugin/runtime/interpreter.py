@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ._mlir import in_context_of, ir
-from .compiler import read_module
-from .errors import SignatureError, UnsupportedError, UsageError
+from .._mlir import in_context_of, ir
+from ..compiler.pipeline import NAMED_PIPELINES, parse_pipeline, run_pipeline
+from ..compiler.reading import read_module
+from ..errors import SignatureError, UnsupportedError, UsageError
+from ..quantization import Array
+from ..signature import Signature, ValueType
+from ..transforms.base import is_public, walk
+from ..transforms.check_hand_off import signature_of
+from .arguments import array_of_argument, array_of_result
 from .evaluation import Request, evaluate_apart
-from .pipeline import NAMED_PIPELINES, parse_pipeline, run_pipeline
-from .quantization import Array
-from .runtime import array_of_argument, array_of_result
-from .signature import Signature, ValueType
-from .transforms.base import is_public, walk
-from .transforms.check_hand_off import signature_of
 
 __all__ = ["INTERPRETER_PIPELINE", "InterpretedFunction", "InterpretedModule"]
 
@@ -36,7 +36,7 @@ class InterpretedModule:
     """A module whose public functions can be evaluated.
 
     Args:
-        source: as for `subquant.compiler.read_module`.
+        source: as for `subquant.compiler.reading.read_module`.
 
     Raises:
         SubquantError: the module is wrong, or has an operation that no pass writes with

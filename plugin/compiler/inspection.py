@@ -25,13 +25,13 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from ._mlir import ir, place_of
-from .dialects import quant
-from .dialects.quant import array_of_dense, element_type, is_quantized
-from .dialects.subquant import OPERAND_OPS
-from .errors import Place, VerificationError
-from .quantization import Array, Granularity, QuantizationParameters
-from .transforms.base import walk
+from .._mlir import ir, place_of
+from ..dialects import quant
+from ..dialects.quant import array_of_dense, element_type, is_quantized
+from ..dialects.subquant import OPERAND_OPS
+from ..errors import Place, VerificationError
+from ..quantization import Array, Granularity, QuantizationParameters
+from ..transforms.base import walk
 
 __all__ = [
     "QuantizedTensor",

@@ -1,28 +1,23 @@
-"""Read modules, with the checks that upstream's parser does not make.
+"""What would crash upstream's parser, found before it sees the text.
 
 Upstream's parser crashes on a sub-channel type with a storage type that is not an integer, and
 cuts a sub-channel zero point that does not fit its storage without a word. Both are found in the
 text, before the parser sees it, by `scan_quantized_types`, and end in a located error. Bytecode
-has no text to look at: it is first parsed in a process of its own, so that a crash is an error.
+has no text to look at: it is first parsed in a process of its own (`crashes`), so that a crash is
+an error.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from ._mlir import ir, translate_errors
-from .errors import InputError, ParseError, Place, VerificationError
-from .formats.tflite import is_tflite, tosa_of_tflite
+from ..errors import ParseError, Place, VerificationError
 
-__all__ = ["parse_bytecode", "parse_file", "parse_text", "scan_quantized_types"]
+__all__ = ["check_broadcasts", "check_text", "crashes", "scan_quantized_types"]
 
-BYTECODE_MAGIC = b"ML\xefR"
 MAX_NESTING = 256
 TRIAL_SECONDS = 120
 MAX_ALIAS_NESTING = 4096
@@ -149,91 +144,6 @@ def _integer(written: str) -> int | None:
     return -magnitude if written.startswith("-") else magnitude
 
 
-_HINTS = (
-    (
-        "tensor containing the sub-channel quantized type must be ranked",
-        "subquant.qcast, subquant.dcast and subquant.scast accept unranked tensors",
-    ),
-    (
-        "must be divisible by the corresponding block size",
-        "subquant.qcast, subquant.dcast and subquant.scast accept a ragged last block",
-    ),
-    (
-        "must match the rank of the tensor",
-        "subquant.qcast, subquant.dcast and subquant.scast accept scales without the dimensions "
-        "of size 1",
-    ),
-)
-"""What upstream's verifier refuses and a `subquant` operation accepts: message part and hint."""
-
-
-def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
-    """Parse MLIR text.
-
-    Args:
-        text: the module.
-        context: a context of `create_context`.
-        file: the name that errors show.
-
-    Raises:
-        ParseError, VerificationError: with the place of the first error.
-    """
-    _check_text(text, file)
-    _check_broadcasts(text, file)
-    with _parsing(context, file):
-        return ir.Module.parse(text, context)
-
-
-def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
-    """Parse a file of MLIR text or bytecode, or a TensorFlow Lite model.
-
-    Raises:
-        InputError: the file cannot be read.
-        EnvironmentProblem: the converter for TensorFlow Lite is not installed.
-        ParseError, VerificationError: as `parse_text`.
-    """
-    path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read '{path}': {error.strerror}") from None
-    if data.startswith(BYTECODE_MAGIC):
-        return parse_bytecode(data, context, str(path))
-    if is_tflite(data):
-        return parse_text(tosa_of_tflite(data, str(path)), context, str(path))
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise ParseError(
-            f"'{path}' is neither MLIR bytecode nor UTF-8 text (byte {error.start})"
-        ) from None
-    if not path.is_file():  # a pipe cannot be read twice
-        return parse_text(text, context, str(path))
-    _check_text(text, str(path))
-    _check_broadcasts(text, str(path))
-    with _parsing(context, str(path)):
-        return ir.Module.parseFile(str(path), context)
-
-
-def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
-    """Parse MLIR bytecode, after a trial in a process of its own.
-
-    Bytecode has no text to scan, and a broken file may crash the reader, or whoever reads an
-    operation's name that is not UTF-8: the trial turns that into a `ParseError`.
-    """
-    if _crashes(data, file):
-        raise ParseError(
-            "MLIR's bytecode reader crashed on this file; write the module again with the tool "
-            "that made it",
-            Place(file),
-        )
-    try:
-        with _parsing(context, file):
-            return ir.Module.parse(data, context)
-    except (RuntimeError, UnicodeDecodeError):  # the bindings' own, for names that are not UTF-8
-        raise ParseError("bytecode has a name that is not UTF-8 text", Place(file)) from None
-
-
 _TRIAL = (
     "import sys; sys.path.remove('')\n"  # not what lies in the current folder
     "from subquant._mlir import create_context, ir\n"
@@ -243,7 +153,7 @@ _TRIAL = (
 )
 
 
-def _crashes(data: bytes, file: str) -> bool:
+def crashes(data: bytes, file: str) -> bool:
     """Parse in a process of its own, and say whether that crashed."""
     try:
         trial = subprocess.run(
@@ -267,7 +177,7 @@ _BROADCAST = re.compile(r"\bdynamic_broadcast_in_dim\b")
 _PER_AXIS = re.compile(r"!quant(?:\.uniform|<\s*uniform)\s*<[^{}]*:\s*\d+\s*,\s*\{")
 
 
-def _check_broadcasts(text: str, file: str) -> None:
+def check_broadcasts(text: str, file: str) -> None:
     """Refuse a dynamic broadcast whose verifier crashes.
 
     StableHLO's verifier takes the operand of a ``dynamic_broadcast_in_dim`` with a per-axis result
@@ -277,7 +187,7 @@ def _check_broadcasts(text: str, file: str) -> None:
     if _PER_AXIS.search(plain) is None:
         return
     found = _BROADCAST.search(plain)  # also in the quotes of the generic form
-    if found is not None and _crashes(text.encode(), file):
+    if found is not None and crashes(text.encode(), file):
         raise ParseError(
             "StableHLO's verifier crashes on this module: a dynamic_broadcast_in_dim with a "
             "per-axis result must have a per-axis operand; requantize before it",
@@ -285,7 +195,12 @@ def _check_broadcasts(text: str, file: str) -> None:
         )
 
 
-def _check_text(text: str, file: str) -> None:
+def check_text(text: str, file: str) -> None:
+    """Refuse text that upstream's parser crashes on, or reads wrongly without a word.
+
+    Raises:
+        ParseError, VerificationError: with the place.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -344,9 +259,3 @@ def _alias_depth(text: str) -> int:
         used = (depths.get(name, 0) for name in _ALIAS_USE.findall(body))
         depths[definition.group(1)] = _nesting_depth(body) + max(used, default=0)
     return max(depths.values(), default=0)
-
-
-@contextlib.contextmanager
-def _parsing(context: ir.Context, file: str) -> Iterator[None]:
-    with context, translate_errors(ParseError, "cannot parse the module", file, _HINTS):
-        yield

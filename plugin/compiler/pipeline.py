@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ._mlir import in_context_of, ir, passmanager, register_upstream_passes, translate_errors
-from .errors import Remark, UnsupportedError, UsageError
-from .fixed_point import FixedPointRounding
-from .quantization import Rounding
-from .transforms import PASSES, load_pass
-from .transforms.base import ModulePass
+from .._mlir import in_context_of, ir, passmanager, register_upstream_passes, translate_errors
+from ..errors import Remark, UnsupportedError, UsageError
+from ..fixed_point import FixedPointRounding
+from ..quantization import Rounding
+from ..transforms import PASSES, load_pass
+from ..transforms.base import ModulePass
 
 __all__ = ["NAMED_PIPELINES", "UpstreamPass", "compile_pipeline", "parse_pipeline", "run_pipeline"]
 

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .errors import UsageError
-from .layouts import (
+from ..errors import UsageError
+from ..layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,
     BlockScaledLayout,
@@ -31,7 +31,7 @@ from .layouts import (
     TensorScaledLayout,
     Theta,
 )
-from .quantization import Array, ExpressedType, QuantizationParameters, StorageType, quantize
+from ..quantization import Array, ExpressedType, QuantizationParameters, StorageType, quantize
 
 __all__ = ["CLIPPINGS", "LayerError", "WeightQuantization", "quantize_array", "quantize_weights"]
 
@@ -297,6 +297,6 @@ def _error(tensor: PlanarQuantizedTensor, array: Array) -> LayerError:
 
 def default_output(source: str | os.PathLike[str], how: WeightQuantization) -> str:
     """The name of an archive for a source and a number of bits."""
-    from .importing import default_output as imported
+    from .sources import default_output as imported
 
     return imported(source).removesuffix(".irpa") + f"-q{how.bits}.irpa"

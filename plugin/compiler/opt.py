@@ -14,12 +14,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from ._mlir import create_context
-from .errors import InputError, ParseError, Place, Remark, SubquantError, UsageError
-from .parsing import BYTECODE_MAGIC, parse_bytecode, parse_text
+from .._mlir import create_context
+from ..errors import InputError, ParseError, Place, Remark, SubquantError, UsageError
+from ..transforms.base import ModulePass
+from ..transforms.verify_quantization import VerifyQuantization
 from .pipeline import parse_pipeline, run_pipeline
-from .transforms.base import ModulePass
-from .transforms.verify_quantization import VerifyQuantization
+from .reading import BYTECODE_MAGIC, parse_bytecode, parse_text
 
 __all__ = ["OptResult", "run_opt"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import SubquantError, UsageError
+from ..errors import SubquantError, UsageError
 
 __all__ = ["stream"]
 

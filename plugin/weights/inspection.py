@@ -17,16 +17,16 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from .formats.packed_int4 import PackedInt4Tensor
-from .formats.strict_json import shown
-from .layouts.ggml import GgmlTensor
-from .layouts.tensors import (
+from ..formats.packed_int4 import PackedInt4Tensor
+from ..formats.strict_json import shown
+from ..layouts.ggml import GgmlTensor
+from ..layouts.tensors import (
     InferenceTensor,
     PlanarQuantizedTensor,
     PrimitiveTensor,
     QuantizedTensor,
 )
-from .layouts.theta import Dataset
+from .theta import Dataset
 
 __all__ = ["PlaneArray", "WeightTensor", "describe", "property_lines", "render_weights", "to_json"]
 

@@ -1,0 +1,1 @@
+"""The commands of ``subquant``, one file each, and what they share."""

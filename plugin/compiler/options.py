@@ -1,0 +1,107 @@
+"""The options of a compilation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from ..fixed_point import ROUNDINGS, FixedPointRounding
+from ..quantization import Rounding
+from .targets import TARGETS, VULKAN_TARGETS
+
+__all__ = ["CompileOptions"]
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """What to compile for.
+
+    Args:
+        target: ``llvm-cpu`` or ``vulkan``.
+        target_cpu: for llvm-cpu: ``host``, or a CPU that LLVM knows (``znver4``, ``generic``).
+        vulkan_target: for vulkan: a key of `VULKAN_TARGETS`, or a name that IREE's
+            ``--iree-vulkan-target`` takes (``ampere``, ``rdna3``) for the device that will run it.
+        rounding: as in `subquant.quantization.quantize_blocks`.
+        requantization: ``exact``, or ``fixed-point``: one 31-bit multiplier and shift a factor, at
+            most one step from exact.
+        fixed_point_rounding: one of `subquant.fixed_point.ROUNDINGS`.
+        zero_points: ``after`` corrects a contraction by sums of rows and columns, ``inside``
+            contracts storage values minus zero points, ``mixed`` does so where the right operand
+            has no zero point; ``auto`` is what was measured to be fastest: ``mixed`` for llvm-cpu,
+            ``after`` for vulkan.
+        integer_only: fail if quantized values are computed with floats on the way.
+        iree_flags: further flags for ``iree-compile``, after those that subquant gives.
+
+    Raises:
+        UsageError: an unknown target, rounding or other choice.
+    """
+
+    target: str = "llvm-cpu"
+    target_cpu: str = "host"
+    vulkan_target: str = "generic"
+    rounding: Rounding = "nearest-even"
+    requantization: str = "exact"
+    fixed_point_rounding: FixedPointRounding = "half-up"
+    zero_points: str = "auto"
+    integer_only: bool = False
+    iree_flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise UsageError(f"expected a target among {', '.join(TARGETS)}, got '{self.target}'")
+        if self.rounding not in ("nearest-even", "toward-zero"):
+            raise UsageError(
+                f"expected a rounding of nearest-even or toward-zero, got '{self.rounding}'"
+            )
+        choices = {
+            "requantization": ("exact", "fixed-point"),
+            "fixed_point_rounding": ROUNDINGS,
+            "zero_points": ("auto", "after", "inside", "mixed"),
+        }
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise UsageError(f"expected {name} among {', '.join(allowed)}, got '{value}'")
+
+    @property
+    def containers(self) -> int:
+        """The narrowest integer width that the target loads and stores."""
+        return 32 if (self.target, self.vulkan_target) == ("vulkan", "generic-32bit") else 8
+
+    @property
+    def label(self) -> str:
+        """What the runtime is told: ``llvm-cpu``, ``vulkan:generic`` and so on."""
+        return f"vulkan:{self.vulkan_target}" if self.target == "vulkan" else self.target
+
+    @property
+    def device_attribute(self) -> str | None:
+        """The text of the device description to put on the module, or None where a flag does."""
+        return VULKAN_TARGETS.get(self.vulkan_target) if self.target == "vulkan" else None
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags for ``iree-compile``."""
+        flags = [
+            # The default level leaves loops unvectorized.
+            "--iree-opt-level=O2",
+            # O1 and above drop cf.assert, and with it the checks of dynamic dimensions.
+            "--iree-opt-strip-assertions=false",
+            # By default f64 is silently computed in f32.
+            "--iree-input-demote-f64-to-f32=false",
+        ]
+        if self.target == "llvm-cpu":
+            flags += [
+                "--iree-hal-target-device=local",
+                "--iree-hal-local-target-device-backends=llvm-cpu",
+                f"--iree-llvmcpu-target-cpu={self.target_cpu}",
+            ]
+        else:
+            # A command buffer that is recorded once reads and writes the first call's buffers in
+            # later calls too, where a global is loaded and stored.
+            flags.append("--iree-hal-memoization=false")
+            if self.device_attribute is None:
+                flags += [
+                    "--iree-hal-target-device=vulkan",
+                    f"--iree-vulkan-target={self.vulkan_target}",
+                ]
+        return [*flags, *self.iree_flags]

@@ -1,0 +1,137 @@
+"""Read modules: MLIR text and bytecode, and TensorFlow Lite models.
+
+Text and bytecode that would crash upstream's parser are refused first, by `crash_guards`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from .._mlir import create_context, ir, translate_errors
+from ..errors import InputError, ParseError, Place
+from ..formats.tflite import is_tflite, tosa_of_tflite
+from .crash_guards import check_broadcasts, check_text, crashes
+
+__all__ = ["BYTECODE_MAGIC", "parse_bytecode", "parse_file", "parse_text", "read_module"]
+
+BYTECODE_MAGIC = b"ML\xefR"
+
+_HINTS = (
+    (
+        "tensor containing the sub-channel quantized type must be ranked",
+        "subquant.qcast, subquant.dcast and subquant.scast accept unranked tensors",
+    ),
+    (
+        "must be divisible by the corresponding block size",
+        "subquant.qcast, subquant.dcast and subquant.scast accept a ragged last block",
+    ),
+    (
+        "must match the rank of the tensor",
+        "subquant.qcast, subquant.dcast and subquant.scast accept scales without the dimensions "
+        "of size 1",
+    ),
+)
+"""What upstream's verifier refuses and a `subquant` operation accepts: message part and hint."""
+
+
+def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
+    """Parse MLIR text.
+
+    Args:
+        text: the module.
+        context: a context of `create_context`.
+        file: the name that errors show.
+
+    Raises:
+        ParseError, VerificationError: with the place of the first error.
+    """
+    check_text(text, file)
+    check_broadcasts(text, file)
+    with _parsing(context, file):
+        return ir.Module.parse(text, context)
+
+
+def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
+    """Parse a file of MLIR text or bytecode, or a TensorFlow Lite model.
+
+    Raises:
+        InputError: the file cannot be read.
+        EnvironmentProblem: the converter for TensorFlow Lite is not installed.
+        ParseError, VerificationError: as `parse_text`.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read '{path}': {error.strerror}") from None
+    if data.startswith(BYTECODE_MAGIC):
+        return parse_bytecode(data, context, str(path))
+    if is_tflite(data):
+        return parse_text(tosa_of_tflite(data, str(path)), context, str(path))
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ParseError(
+            f"'{path}' is neither MLIR bytecode nor UTF-8 text (byte {error.start})"
+        ) from None
+    if not path.is_file():  # a pipe cannot be read twice
+        return parse_text(text, context, str(path))
+    check_text(text, str(path))
+    check_broadcasts(text, str(path))
+    with _parsing(context, str(path)):
+        return ir.Module.parseFile(str(path), context)
+
+
+def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
+    """Parse MLIR bytecode, after a trial in a process of its own.
+
+    Bytecode has no text to scan, and a broken file may crash the reader, or whoever reads an
+    operation's name that is not UTF-8: the trial turns that into a `ParseError`.
+    """
+    if crashes(data, file):
+        raise ParseError(
+            "MLIR's bytecode reader crashed on this file; write the module again with the tool "
+            "that made it",
+            Place(file),
+        )
+    try:
+        with _parsing(context, file):
+            return ir.Module.parse(data, context)
+    except (RuntimeError, UnicodeDecodeError):  # the bindings' own, for names that are not UTF-8
+        raise ParseError("bytecode has a name that is not UTF-8 text", Place(file)) from None
+
+
+@contextlib.contextmanager
+def _parsing(context: ir.Context, file: str) -> Iterator[None]:
+    with context, translate_errors(ParseError, "cannot parse the module", file, _HINTS):
+        yield
+
+
+def read_module(source: str | bytes | os.PathLike[str] | ir.Module) -> ir.Module:
+    """Read a module from a path, MLIR text, bytecode, or a module (which is taken as it is).
+
+    A string is text if it has a line break, ``{`` or ``"``; else it is a path. A file or bytes may
+    be a TensorFlow Lite model as well.
+
+    Raises:
+        EnvironmentProblem: the converter for TensorFlow Lite is not installed.
+        InputError, ParseError, VerificationError: with their place.
+    """
+    if isinstance(source, ir.Module):
+        return source
+    context = create_context()
+    if isinstance(source, bytes):
+        if source.startswith(BYTECODE_MAGIC):
+            return parse_bytecode(source, context)
+        if is_tflite(source):
+            return parse_text(tosa_of_tflite(source), context)
+        try:
+            return parse_text(source.decode(), context)
+        except UnicodeDecodeError:
+            raise InputError("the module is neither MLIR bytecode nor UTF-8 text") from None
+    if isinstance(source, str) and any(mark in source for mark in '\n{"'):
+        return parse_text(source, context)
+    return parse_file(Path(source), context)

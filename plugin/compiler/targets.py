@@ -1,0 +1,33 @@
+"""What is compiled for: llvm-cpu, and Vulkan devices by what they can do."""
+
+from __future__ import annotations
+
+__all__ = ["TARGETS", "VULKAN_TARGETS"]
+
+TARGETS = ("llvm-cpu", "vulkan")
+
+_GENERIC_GPU = """#hal.device.target<"vulkan", [#hal.executable.target<"vulkan-spirv", \
+"vulkan-spirv-fb", {{iree_codegen.target_info = #iree_gpu.target<arch = "{arch}", \
+features = "spirv:v1.3,cap:Shader", wgp = <compute = {compute}, storage = {storage}, \
+subgroup = none, subgroup_size_choices = [{subgroup}], max_workgroup_sizes = [128, 128, 64], \
+max_thread_count_per_workgroup = 128, max_workgroup_memory_bytes = 16384, \
+max_workgroup_counts = [65535, 65535, 65535]>>}}>]>"""
+
+VULKAN_TARGETS = {
+    "generic": _GENERIC_GPU.format(
+        arch="subquant-generic",
+        compute="fp64|fp32|fp16|int64|int32|int16|int8",
+        storage="b64|b32|b16|b8",
+        subgroup=8,
+    ),
+    "generic-32bit": _GENERIC_GPU.format(
+        arch="subquant-generic-32bit", compute="fp32|int32", storage="b32", subgroup=64
+    ),
+}
+"""Vulkan device descriptions that assume no more than their name says.
+
+``generic`` needs 8- and 16-bit storage (nearly every device since 2018, and llvmpipe), and f64 or
+i64 only where the program uses them. ``generic-32bit`` loads and stores 32-bit words only
+(SwiftShader). Neither uses subgroup operations: IREE's named targets assume a subgroup size, and
+reductions are wrong on a device with another one.
+"""

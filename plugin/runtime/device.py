@@ -1,0 +1,179 @@
+"""Devices that run executables, and copies of arrays to and from their memory.
+
+IREE 3.13's Python runtime fails to import host memory on software Vulkan devices, and can return
+views of device memory that is freed with the result. So arguments are written into mapped device
+buffers, and results are copied out, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from ..errors import EnvironmentProblem, InputError
+from ..quantization import Array
+
+__all__ = ["DEVICES", "Device", "iree_runtime", "list_devices"]
+
+DEVICES = {"llvm-cpu": "local-task", "vulkan": "vulkan"}
+"""Target names to IREE device names; any IREE device URI is accepted as well."""
+
+
+def iree_runtime() -> Any:
+    """Return the module ``iree.runtime``; EnvironmentProblem if it is not installed."""
+    try:
+        import iree.runtime
+    except ImportError:
+        raise EnvironmentProblem(
+            "IREE's runtime is not installed; run: pip install iree-base-runtime"
+        ) from None
+    return iree.runtime
+
+
+def _element_type(element: str) -> int:
+    """IREE's number for an MLIR element type."""
+    types = iree_runtime().HalElementType
+    names = {"f16": "FLOAT_16", "bf16": "BFLOAT_16", "f32": "FLOAT_32", "f64": "FLOAT_64"}
+    names |= {"i1": "BOOL_8", "i8": "INT_8", "i16": "INT_16", "i32": "INT_32", "i64": "INT_64"}
+    names |= {f"ui{width}": f"UINT_{width}" for width in (8, 16, 32, 64)}
+    names |= {"index": "INT_64"}
+    if element not in names:
+        raise InputError(f"values of type '{element}' cannot be exchanged with NumPy")
+    return int(getattr(types, names[element]))
+
+
+class Device:
+    """A device that runs executables.
+
+    Args:
+        name: ``llvm-cpu``, ``vulkan`` (the first one), or an IREE device URI such as
+            ``vulkan://GPU-6d65...`` or ``local-sync``.
+
+    Raises:
+        EnvironmentProblem: there is no such device.
+    """
+
+    def __init__(self, name: str = "llvm-cpu") -> None:
+        self.name = name
+        runtime = iree_runtime()
+        uri = DEVICES.get(name, name)
+        self.features: dict[str, bool] = {}
+        try:
+            if uri.startswith("vulkan"):
+                uri, self.features = _pick_vulkan_device(uri)
+            # A device in the cache, which is never emptied, keeps two threads of IREE spinning.
+            self.handle = runtime.get_device(uri, cache=False)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise EnvironmentProblem(_no_device(uri, error)) from None
+
+    @property
+    def is_vulkan(self) -> bool:
+        """True for a Vulkan device."""
+        return DEVICES.get(self.name, self.name).startswith("vulkan")
+
+    @property
+    def has_8bit_storage(self) -> bool:
+        """True for a device that loads and stores 8- and 16-bit values."""
+        needed = ("storageBuffer8BitAccess", "storageBuffer16BitAccess", "shaderInt8")
+        return not self.is_vulkan or all(self.features.get(name, False) for name in needed)
+
+    @property
+    def vulkan_target(self) -> str:
+        """The key of `subquant.compiler.targets.VULKAN_TARGETS` that this device can run."""
+        return "generic" if self.has_8bit_storage else "generic-32bit"
+
+    def upload(self, array: Array, element: str) -> Any:
+        """Copy an array into a new device buffer and return a buffer view.
+
+        Args:
+            array: any shape, of the dtype that holds `element`.
+            element: the MLIR element type.
+        """
+        runtime = iree_runtime()
+        data = np.ascontiguousarray(array)
+        # Whole words, because a device may load the last bytes with the word around them.
+        size = max(-(-data.nbytes // 4) * 4, 4)
+        buffer = self.handle.allocator.allocate_buffer(
+            memory_type=int(runtime.MemoryType.DEVICE_LOCAL | runtime.MemoryType.HOST_VISIBLE),
+            allowed_usage=int(runtime.BufferUsage.DEFAULT | runtime.BufferUsage.MAPPING),
+            allocation_size=size,
+        )
+        mapped = buffer.map()
+        target = mapped.asarray((size,), np.dtype(np.uint8))
+        target[: data.nbytes] = data.reshape(-1).view(np.uint8)
+        target[data.nbytes :] = 0
+        del target, mapped
+        return runtime.HalBufferView(buffer, array.shape, _element_type(element))
+
+    def download(self, view: Any, dtype: np.dtype[Any]) -> Array:
+        """Copy a buffer view's contents into a new array."""
+        runtime = iree_runtime()
+        shape = tuple(view.shape)
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if not size:
+            return np.zeros(shape, dtype)
+        source = view.get_buffer()
+        staging = self.handle.allocator.allocate_buffer(
+            memory_type=int(runtime.MemoryType.HOST_LOCAL | runtime.MemoryType.DEVICE_VISIBLE),
+            allowed_usage=int(runtime.BufferUsage.TRANSFER | runtime.BufferUsage.MAPPING),
+            allocation_size=source.byte_length(),
+        )
+        done = self.handle.create_semaphore(0)
+        fence = runtime.HalFence.create_at
+        self.handle.queue_copy(source, staging, fence(done, 0), fence(done, 1))
+        fence(done, 1).wait()
+        mapped = staging.map()
+        raw = mapped.asarray((source.byte_length(),), np.dtype(np.uint8))
+        array: Array = raw[:size].copy().view(dtype).reshape(shape)
+        del raw, mapped
+        return array
+
+
+def _pick_vulkan_device(uri: str) -> tuple[str, dict[str, bool]]:
+    """Return the URI and the features of a device: the one named, or the most capable one."""
+    driver = iree_runtime().get_driver("vulkan")
+    best: tuple[str, dict[str, bool]] | None = None
+    for device in driver.query_available_devices():
+        info = driver.dump_device_info(device["device_id"])
+        features = {name: value == "yes" for name, value in re.findall(r"(\w+)=(yes|no)", info)}
+        candidate = f"vulkan://{device['path']}"
+        if uri == candidate:
+            return candidate, features
+        better = best is None or (
+            features.get("storageBuffer8BitAccess", False)
+            and not best[1].get("storageBuffer8BitAccess", False)
+        )
+        if better:
+            best = candidate, features
+    if best is None or uri != "vulkan":
+        raise ValueError("not found among the devices of the Vulkan driver")
+    return best
+
+
+def list_devices() -> list[tuple[str, str]]:
+    """Return the name and the description of each device that IREE finds here."""
+    runtime = iree_runtime()
+    found = []
+    for driver_name in ("local-task", "vulkan"):
+        try:
+            driver = runtime.get_driver(driver_name)
+            devices = driver.query_available_devices()
+        except (RuntimeError, ValueError, IndexError):
+            continue
+        for device in devices:
+            path = str(device.get("path") or "")
+            uri = f"{driver_name}://{path}" if path else driver_name
+            found.append((uri, str(device.get("name") or driver_name)))
+    return found
+
+
+def _no_device(uri: str, error: Exception) -> str:
+    reason = str(error).splitlines()[0]
+    if uri.startswith("vulkan"):
+        return (
+            f"no Vulkan device '{uri}' ({reason}); on Debian install libvulkan1 and "
+            "mesa-vulkan-drivers for a software device, or set VK_DRIVER_FILES"
+        )
+    return f"no device '{uri}' ({reason}); expected llvm-cpu, vulkan or an IREE device URI"

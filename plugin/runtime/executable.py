@@ -1,0 +1,357 @@
+"""Run executables: NumPy arrays in, NumPy arrays out, on a CPU or a Vulkan device."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ExecutionError, InputError, SignatureError, UsageError
+from ..formats.irpa import check_mountable
+from ..quantization import Array
+from ..signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
+from .arguments import abi_element, array_of_argument, array_of_result, dtype_of, held
+from .device import Device, iree_runtime
+
+__all__ = ["Executable", "Function", "read_signatures"]
+
+
+class Executable:
+    """A loaded executable.
+
+    Args:
+        source: a path, or the bytes of a ``.vmfb``.
+        device: a `Device` or its name.
+        parameters: parameter files (``.irpa``) by scope.
+
+    Raises:
+        InputError: the file cannot be read or is no executable.
+        EnvironmentProblem: there is no such device.
+        ExecutionError: the executable was compiled for another device.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes,
+        device: Device | str = "llvm-cpu",
+        parameters: Mapping[str, str | os.PathLike[str]] | None = None,
+    ) -> None:
+        runtime = iree_runtime()
+        name, self._module = _load_module(source)
+        self.device = device if isinstance(device, Device) else Device(device)
+        instance = _instance()
+        _check_target(self._module, name, self.device)
+        modules = [runtime.create_hal_module(instance, self.device.handle)]
+        if parameters:
+            modules.append(_parameters_module(instance, parameters))
+        try:
+            self._context = runtime.VmContext(instance, [*modules, self._module])
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ExecutionError(_load_message(name, self.device, error)) from None
+        self.functions: dict[str, Function] = {}
+        for function_name in _public_functions(self._module):
+            handle = self._module.lookup_function(function_name)
+            self.functions[function_name] = Function(function_name, handle, self)
+
+    def __getitem__(self, name: str) -> Function:
+        """Return a function by name; UsageError if there is none."""
+        if name not in self.functions:
+            raise UsageError(
+                f"no function is named '{name}'; expected one of: {', '.join(self.functions)}"
+            )
+        return self.functions[name]
+
+    def __getattr__(self, name: str) -> Function:
+        functions = self.__dict__.get("functions", {})
+        if name in functions:
+            function: Function = functions[name]
+            return function
+        raise AttributeError(name)
+
+
+class Function:
+    """A function of an executable; call it with one array for each argument."""
+
+    def __init__(self, name: str, handle: Any, executable: Executable) -> None:
+        self.name = name
+        self._handle = handle
+        self._executable = executable
+        self.signature = _signature_of(handle)
+
+    def __repr__(self) -> str:
+        if self.signature is None:
+            return f"<function {self.name}>"
+        inputs = ", ".join(str(value) for value in self.signature.inputs)
+        outputs = ", ".join(str(value) for value in self.signature.outputs)
+        return f"<function {self.name}({inputs}) -> ({outputs})>"
+
+    def __call__(self, *arguments: Any, quantized_io: bool = False) -> Any:
+        """Run the function.
+
+        Args:
+            *arguments: arrays or numbers, one for each argument of the signature. A quantized one
+                is given as storage values (integers in the storage range).
+            quantized_io: take reals for quantized arguments and return reals for quantized
+                results: they are quantized and dequantized here by the reference arithmetic.
+
+        Returns:
+            An array for each result: the array itself if there is one, a tuple if there are more,
+            None if there is none.
+
+        Raises:
+            SignatureError: an argument does not fit.
+            ExecutionError: the runtime failed, or a check of a dynamic dimension did.
+        """
+        results = self.invoke(arguments, quantized_io=quantized_io)
+        if not results:
+            return None
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def invoke(self, arguments: Sequence[Any], *, quantized_io: bool = False) -> list[Any]:
+        """Run the function and return the list of its results; otherwise as a call."""
+        if self.signature is None:
+            raise SignatureError(
+                f"function '{self.name}' has no signature to convert its arguments with; compile "
+                "it with 'subquant compile'"
+            )
+        runtime = iree_runtime()
+        inputs = self.signature.inputs
+        if len(arguments) != len(inputs):
+            raise SignatureError(
+                f"function '{self.name}' takes {len(inputs)} arguments, got {len(arguments)}"
+            )
+        device = self._executable.device
+        pushed = runtime.VmVariantList(len(inputs))
+        keep = []
+        for number, (argument, type_) in enumerate(zip(arguments, inputs, strict=True)):
+            where = f"argument {number} of '{self.name}'"
+            array = array_of_argument(argument, type_, where, quantized_io)
+            keep.append(_push(pushed, array, type_, device))
+        popped = runtime.VmVariantList(len(self.signature.outputs))
+        try:
+            self._executable._context.invoke(self._handle, pushed, popped)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ExecutionError(_run_message(self.name, error, inputs)) from None
+        return _results(popped, self.signature.outputs, device, quantized_io)
+
+
+def _push(pushed: Any, array: Array, type_: ValueType, device: Device) -> Any:
+    """Push an array of storage values as what the compiled function takes for it."""
+    abi = type_.abi
+    element = abi_element(abi[0])
+    values = held(array, type_)
+    if not abi[0].startswith("tensor"):
+        if dtype_of(element).kind in "biu":
+            pushed.push_int(int(values))
+        else:
+            pushed.push_float(float(values))
+        return None
+    if type_.shape is None:
+        view = device.upload(values.reshape(-1), element)
+        extents = device.upload(np.array(array.shape, np.int64), "i64")
+        pushed.push_ref(view)
+        pushed.push_ref(extents)
+        return view, extents
+    view = device.upload(values, element)
+    pushed.push_ref(view)
+    return view
+
+
+# -- results --------------------------------------------------------------------------------------
+
+
+def _results(
+    popped: Any, outputs: Sequence[ValueType], device: Device, quantized_io: bool
+) -> list[Any]:
+    runtime = iree_runtime()
+    results: list[Any] = []
+    position = 0
+    for type_ in outputs:
+        element = abi_element(type_.abi[0])
+        if type_.abi[0].startswith("tensor"):
+            view = popped.get_as_object(position, runtime.HalBufferView)
+            array = device.download(view, dtype_of(element))
+            position += 1
+            if type_.shape is None:
+                extents = popped.get_as_object(position, runtime.HalBufferView)
+                shape = device.download(extents, np.dtype(np.int64))
+                if int(np.prod(shape)) != array.size:
+                    raise ExecutionError(
+                        f"a result has {array.size} elements, and its shape is {shape.tolist()}"
+                    )
+                array = array.reshape(shape)
+                position += 1
+        else:
+            array = _scalar(popped.get_variant(position), dtype_of(element))
+            position += 1
+        results.append(array_of_result(array, type_, quantized_io))
+    return results
+
+
+def _scalar(value: Any, dtype: np.dtype[Any]) -> Array:
+    """A number from IREE's virtual machine, which gives narrow integers as unsigned ones."""
+    if dtype.kind != "i":
+        return np.asarray(value, dtype)
+    bits = int(value) & ((1 << 8 * dtype.itemsize) - 1)
+    return np.asarray(bits, f"u{dtype.itemsize}").view(dtype)
+
+
+_vm_instance: Any = None
+
+
+def read_signatures(path: str | os.PathLike[str]) -> dict[str, Signature]:
+    """Return the signatures of an executable's functions, without a device.
+
+    Raises:
+        InputError: the file cannot be read or is no executable.
+    """
+    _, module = _load_module(path)
+    signatures = {}
+    for name in _public_functions(module):
+        signature = _signature_of(module.lookup_function(name))
+        if signature is not None:
+            signatures[name] = signature
+    return signatures
+
+
+def _load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any]:
+    if isinstance(source, bytes):
+        name, data = "<bytes>", source
+    else:
+        name = str(source)
+        try:
+            data = Path(source).read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot read '{name}': {error.strerror}") from None
+    try:
+        return name, iree_runtime().VmModule.copy_buffer(_instance(), data)
+    except (RuntimeError, ValueError, IndexError):
+        raise InputError(
+            f"'{name}' is no IREE executable; expected the output of 'subquant compile'"
+        ) from None
+
+
+def _public_functions(module: Any) -> list[str]:
+    """The functions that subquant recorded; of other executables those that look like a user's."""
+    names = list(module.function_names)
+    ours = [n for n in names if REFLECTION_KEY in dict(module.lookup_function(n).reflection)]
+    return ours or [n for n in names if not n.startswith("__") and "$" not in n]
+
+
+def _signature_of(handle: Any) -> Signature | None:
+    reflection = dict(handle.reflection)
+    text = reflection.get(REFLECTION_KEY)
+    if text is not None:
+        return Signature.from_json(text)
+    declaration = reflection.get("iree.abi.declaration")
+    return None if declaration is None else _signature_of_declaration(declaration)
+
+
+def _instance() -> Any:
+    global _vm_instance
+    if _vm_instance is None:
+        _vm_instance = iree_runtime().VmInstance()
+    return _vm_instance
+
+
+def _parameters_module(instance: Any, parameters: Mapping[str, str | os.PathLike[str]]) -> Any:
+    runtime = iree_runtime()
+    providers = []
+    for scope, path in parameters.items():
+        index = runtime.ParameterIndex()
+        if os.fspath(path).endswith(".irpa"):
+            check_mountable(path)
+        try:
+            index.load(str(path))
+        except (RuntimeError, ValueError, IndexError, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"cannot read the parameters '{path}': {reason}") from None
+        providers.append(index.create_provider(scope=scope))
+    return runtime.create_io_parameters_module(instance, *providers)
+
+
+def _check_target(module: Any, name: str, device: Device) -> None:
+    """Refuse an executable that needs a device of another kind, before the driver crashes on it."""
+    for function_name in module.function_names:
+        target = dict(module.lookup_function(function_name).reflection).get(TARGET_KEY)
+        if target is None:
+            continue
+        kind, _, variant = target.partition(":")
+        if (kind == "vulkan") != device.is_vulkan:
+            right = "vulkan" if device.is_vulkan else "llvm-cpu"
+            raise ExecutionError(
+                f"'{name}' was compiled for {kind}, and the device is '{device.name}'; compile it "
+                f"with --target {right}"
+            )
+        if kind == "vulkan" and variant != "generic-32bit" and not device.has_8bit_storage:
+            raise ExecutionError(
+                f"'{name}' loads and stores 8-bit values, which the device '{device.name}' does "
+                "not; compile it with --vulkan-target generic-32bit"
+            )
+
+
+def _load_message(name: str, device: Device, error: Exception) -> str:
+    reason = str(error).splitlines()[0]
+    if "io_parameters" in reason:
+        return f"'{name}' needs parameters; give them as scope=file.irpa (--parameters)"
+    return (
+        f"'{name}' cannot be loaded on the device '{device.name}': {reason}; compile it for this "
+        f"device (--target {'vulkan' if device.is_vulkan else 'llvm-cpu'})"
+    )
+
+
+_MISMATCH = re.compile(r"input(\d+) shape dimension (\d+) mismatch; expected (\d+) but have (\d+)")
+
+
+def _run_message(name: str, error: Exception, inputs: Sequence[ValueType]) -> str:
+    """The reason in IREE's message, without the status and the trace around it."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else repr(error)
+    mismatch = _MISMATCH.search(text)
+    if mismatch:  # IREE moves a check of an argument's extent to the argument
+        position, axis, expected, got = (int(group) for group in mismatch.groups())
+        owners = [number for number, value in enumerate(inputs) for _ in value.abi]
+        return (
+            f"function '{name}' stopped: dimension {axis} of argument {owners[position]} must be "
+            f"{expected} at run time, for the scales it meets, got {got}"
+        )
+    if "empty buffer range" in text:
+        return (
+            f"function '{name}' failed: a dynamic tensor has no elements, which IREE's Vulkan "
+            "driver does not run; leave out the call, or run it on llvm-cpu"
+        )
+    parts = [part.strip() for part in text.split(";") if part.strip()]
+    for index, part in enumerate(parts):
+        if "FAILED_PRECONDITION" in part and index + 1 < len(parts):
+            return f"function '{name}' stopped: {parts[index + 1]}"
+    return f"function '{name}' failed: {text}"
+
+
+_DECLARED = re.compile(r"%\w+: ([^,()]+(?:\([^)]*\))?)")
+
+
+def _signature_of_declaration(declaration: str) -> Signature | None:
+    """Read the signature that IREE records itself, for executables of other tools."""
+    head, arrow, tail = declaration.partition(" -> ")
+    inputs = _DECLARED.findall(head.partition("(")[2])
+    outputs = _DECLARED.findall(tail) if arrow else []
+    values = [[_declared_value(text.strip()) for text in part] for part in (inputs, outputs)]
+    if any(value is None for part in values for value in part):
+        return None
+    complete = [tuple(value for value in part if value is not None) for part in values]
+    return Signature(complete[0], complete[1])
+
+
+def _declared_value(text: str) -> ValueType | None:
+    tensor = re.fullmatch(r"tensor<((?:[0-9?]+x)*)([a-z0-9]+)>", text)
+    if tensor:
+        extents = [n for n in tensor.group(1).split("x") if n]
+        shape = tuple(None if n == "?" else int(n) for n in extents)
+        return ValueType(tensor.group(2), shape, abi=(text,))
+    if re.fullmatch(r"[a-z]+[0-9]*", text):
+        return ValueType(text, is_scalar=True, abi=(text,))
+    return None
