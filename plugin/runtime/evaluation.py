@@ -43,7 +43,7 @@ _ENTRY = "main"  # what the interpreter evaluates
 _FAILED = "StableHLO's interpreter does not know an operation or type of the program"
 _CHILD = (
     "import sys; sys.path.remove('')\n"  # not what lies in the current folder
-    "from subquant.evaluation import serve\n"
+    "from subquant.runtime.evaluation import serve\n"
     "serve(sys.stdin.buffer, sys.stdout.buffer)\n"
 )
 
