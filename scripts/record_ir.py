@@ -64,11 +64,11 @@ def _sources(random: int) -> Iterator[tuple[str, str]]:
 
 
 def _passes(pipeline: str) -> list[Any]:
-    from subquant import pipeline as pipelines
+    from subquant.compiler.pipeline import compile_pipeline, parse_pipeline
 
     if pipeline == _INTERPRETER:
-        return pipelines.parse_pipeline(_INTERPRETER)
-    return pipelines.compile_pipeline(**_PIPELINES[pipeline])
+        return parse_pipeline(_INTERPRETER)
+    return compile_pipeline(**_PIPELINES[pipeline])
 
 
 def _lowered(source: str, pipeline: str) -> dict[str, str]:
