@@ -469,11 +469,10 @@ def quantize(
     """
     array = np.asarray(values)
     scales, zero_points = _checked_grids(parameters, array.shape)
-    symmetric = rounding == "toward-zero" and parameters.is_symmetric
     return quantize_blocks(
         array,
         scales,
-        None if symmetric else zero_points,
+        zero_points,
         parameters.block_shape(array.shape),
         parameters.storage,
         parameters.expressed,

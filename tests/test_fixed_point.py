@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import subquant
+from subquant._mlir import create_context
 from subquant.errors import UnsupportedError, UsageError
 from subquant.fixed_point import (
     MAX_SHIFT,
@@ -18,6 +19,9 @@ from subquant.fixed_point import (
     multiplier_and_shift,
     requantize_fixed_point,
 )
+from subquant.interpreter import InterpretedModule
+from subquant.parsing import parse_text
+from subquant.pipeline import compile_pipeline, run_pipeline
 from subquant.quantization import StorageType
 from subquant.runtime import Device
 
@@ -134,6 +138,74 @@ def test_at_most_one_step_from_exact() -> None:
             steps = np.abs(apply_scale(values, multiplier, shift, rounding) - np.rint(exact))
             most[rounding] = max(most[rounding], int(steps.max()))
     assert max(most.values()) == 1, most
+
+
+# -- what is emitted, evaluated by StableHLO's interpreter ----------------------------------------
+
+WIDE = [0, 1, -1, 2, -2, 3, -3, 5, 1 << 30, -(1 << 30), (1 << 31) - 1, 1 - (1 << 31), -(1 << 31)]
+"""Values of 32 bits whose scaled ones are small, ties, or beyond 32 bits."""
+
+
+def requantized(text: str, rounding: Any, *arguments: np.ndarray) -> np.ndarray:
+    """Evaluate the integer operations of a fixed-point requantization."""
+    module = parse_text(text, create_context())
+    passes = compile_pipeline(
+        "llvm-cpu", requantization="fixed-point", fixed_point_rounding=rounding
+    )
+    run_pipeline(module, passes)
+    (found,) = InterpretedModule(str(module))["main"].invoke(arguments)
+    return found
+
+
+EXTREMES = [
+    # The greatest multiplier with each of the least shifts, and two that differ in ties.
+    *[Fraction((1 << 31) - 1, 1 << shift) for shift in (0, 1, 2, 30, 31, 32, 33, 61, 62)],
+    *[Fraction((1 << 30) + 1, 1 << shift) for shift in (1, 2, 29, 31, 60, 62)],
+    *[Fraction(n, 8) for n in (1, 2, 3, 4, 6, 12, 16, 24)],
+]
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_every_shift_is_emitted(rounding: Any, per_channel: bool) -> None:
+    """Shifts from 0 to the greatest, beside their sources one value at a time."""
+    groups = [EXTREMES] if per_channel else [[factor] for factor in EXTREMES]
+    for factors in groups:
+        scales = ", ".join(repr(float(factor)) for factor in factors)
+        source = f"!quant.uniform<i32:f64:1, {{{scales}}}>"
+        source = source if per_channel else f"!quant.uniform<i32:f64, {scales}>"
+        types = [
+            f"tensor<{len(WIDE)}x{len(factors)}x{element}>"
+            for element in (source, "!quant.uniform<i32:f64, 1.0>")
+        ]
+        text = f"""
+func.func @main(%x: {types[0]}) -> {types[1]} {{
+  %r = stablehlo.uniform_quantize %x : ({types[0]}) -> {types[1]}
+  return %r : {types[1]}
+}}
+"""
+        values = np.tile(np.array(WIDE, np.int32)[:, None], len(factors))
+        found = requantized(text, rounding, values)
+        pairs = [multiplier_and_shift(factor) for factor in factors]
+        expected = [[PLAIN[rounding](v, int(m), int(s)) for m, s in pairs] for v in WIDE]
+        limits = np.iinfo(np.int32)
+        np.testing.assert_array_equal(found, np.clip(expected, limits.min, limits.max))
+
+
+def test_products_of_a_sum_stay_inside_64_bits() -> None:
+    """Factors beyond 31 bits become the greatest multiplier, or a sum of two would wrap."""
+    text = """
+!q = !quant.uniform<i32<-2147483647:2147483647>:f64, 1.0995e+12>
+!r = !quant.uniform<i32<-2147483647:2147483647>:f64, 1.0>
+func.func @main(%x: tensor<4x!q>, %y: tensor<4x!q>) -> tensor<4x!r> {
+  %r = stablehlo.add %x, %y : (tensor<4x!q>, tensor<4x!q>) -> tensor<4x!r>
+  return %r : tensor<4x!r>
+}
+"""
+    x = np.array([2**31 - 1, 1 - 2**31, 2**31 - 1, 5], np.int32)
+    y = np.array([2**31 - 1, 1 - 2**31, 1 - 2**31, -5], np.int32)
+    found = requantized(text, "half-up", x, y)
+    assert found.tolist() == [2**31 - 1, 1 - 2**31, 0, 0]
 
 
 # -- devices --------------------------------------------------------------------------------------

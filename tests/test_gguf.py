@@ -220,6 +220,7 @@ def aligned(alignment: bytes, kind: int = 4) -> bytes:
 ARRAY = 9
 VALID: dict[str, tuple[bytes, int, int]] = {
     "nothing": (header(), 0, 0),
+    "the least properties": (header(0, 2) + pair("a", 0, b"1") + pair("b", 0, b"2"), 2, 0),
     "version 2": (header(version=2), 0, 0),
     "one number": (one_tensor((), 0, 4), 0, 1),
     "tensors in another order": (two_tensors(32, 0, 96), 0, 2),
@@ -253,6 +254,24 @@ def test_an_alignment_of_one(tmp_path: Path) -> None:
     assert len(data) % 4
     array = read_gguf(path)[1]["w"].array
     assert (array + array).tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("kind", gguf.GGMLQuantizationType, ids=lambda kind: kind.name)
+def test_types_have_the_names_that_ggml_gives_them(
+    kind: gguf.GGMLQuantizationType, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(one_tensor((256,), kind.value, 8 * 256))
+    if kind.name not in PRIMITIVE_TYPES and kind.name not in BLOCK_TYPES:
+        with pytest.raises(UnsupportedError, match=f"of the GGML type {kind.name}, which has no"):
+            read_gguf(path)
+        return
+    tensor = read_gguf(path)[1]["w"]
+    if isinstance(tensor, GgmlTensor):
+        assert tensor.ggml_type == kind.name
+    else:
+        assert isinstance(tensor, PrimitiveTensor)
+        assert tensor.array.dtype == PRIMITIVE_TYPES[kind.name]
 
 
 HUGE = 2**64 - 1
@@ -306,6 +325,11 @@ INVALID: dict[str, tuple[bytes, type[SubquantError], str]] = {
         InputError,
         "is said to have 18446744073709551615 properties, and there is room for at most 0"
         " after byte 24",
+    ),
+    "more properties": (
+        header(0, 3) + bytes(41),  # the least property has 14 bytes
+        InputError,
+        "is said to have 3 properties, and there is room for at most 2 after byte 24",
     ),
     "more tensors": (
         padded(header(2)) + bytes(24),

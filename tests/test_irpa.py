@@ -29,6 +29,7 @@ from subquant.formats.irpa import (
     Splat,
     check_mountable,
     create_archive,
+    parse_json,
 )
 from subquant.layouts import PrimitiveTensor
 from subquant.runtime import Device
@@ -521,6 +522,14 @@ def test_wrong_metadata(metadata: str, tmp_path: Path) -> None:
     data = archive(data_entry(metadata=(8, len(blob))), metadata=NAMES + blob)
     with pytest.raises(InputError, match=WRONG_METADATA[metadata]):
         read(data, tmp_path)["a"].array()
+
+
+def test_the_most_values_of_json() -> None:
+    """They are counted before any is decoded."""
+    with pytest.raises(InputError, match="the properties is not JSON: expecting value"):
+        parse_json(b"," * 8_000_000, "the properties", "here")
+    with pytest.raises(InputError, match="has 8000001 values, expected at most 8000000"):
+        parse_json(b"," * 8_000_001, "the properties", "here")
 
 
 @pytest.mark.parametrize("shape", [[0, 2**62, 2**62], [2**62, 0, 2**62]])

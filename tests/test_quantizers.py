@@ -101,6 +101,31 @@ def test_saturation_can_be_disabled() -> None:
     assert wide.quantize(np.array([1e9])).unpack().planes["qs"] == [10**9]
 
 
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [((1, 1), {}), ((2, 1), {"axis": 0}), ((1, 4), {"axis": 1}), ((2, 2), {"block_size": 2})],
+)
+def test_the_range_that_may_not_be_left_is_that_of_each_scale(
+    shape: tuple[int, int], options: dict[str, int]
+) -> None:
+    """Of scales 1, 2, 4, 8 and offsets 0 to 3, spread over 2 x 4 elements."""
+    d, m = 2.0 ** np.arange(np.prod(shape)).reshape(shape), np.arange(np.prod(shape)).reshape(shape)
+    scales, offsets = (np.repeat(a, 4 // shape[1], 1) * np.ones((2, 1)) for a in (d, m))
+    if "block_size" not in options:
+        d, m = (a.reshape(-1) if options else a.reshape(()) for a in (d, m))
+    quantizer = StaticScaledQuantizer(
+        reciprocal_scale=d, offset=m, disable_saturate=True, **options
+    )
+    for step, beyond in ((127, 128), (-128, -129)):
+        inside = ((step - offsets) * scales).astype(np.float32)
+        np.testing.assert_array_equal(quantizer.quantize(inside).unpack().dequant(), inside)
+        for index in np.ndindex(inside.shape):
+            outside = inside.copy()
+            outside[index] = (beyond - offsets[index]) * scales[index]
+            with pytest.raises(UsageError, match="beyond the range of i8"):
+                quantizer.quantize(outside)
+
+
 @pytest.mark.parametrize("options", [{}, {"axis": 0}, {"axis": -1}, {"block_size": 4}])
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 def test_dynamic_scales(options: dict[str, int], dtype: str) -> None:

@@ -174,6 +174,15 @@ def test_extreme_multipliers(storage: StorageType, exponent: int) -> None:
         check(both, 3, storage, 32)
 
 
+@pytest.mark.parametrize("zero_point", [0, 1])
+@pytest.mark.parametrize("bound", [1, 127, 128, 255, 1 << 20])
+def test_a_multiplier_almost_one_changes_ties_only(bound: int, zero_point: int) -> None:
+    """``bound * M`` is half a step from `bound`: the parity of its neighbours decides."""
+    for multiplier in (1 + Fraction(1, 2 * bound), 1 - Fraction(1, 2 * bound)):
+        values = [bound, -bound, bound - 1, 1 - bound, 0]
+        check([(values, bound, multiplier)], zero_point, StorageType(32), 32)
+
+
 @pytest.mark.parametrize(("scale", "target"), [("0.1", "0.6"), ("0.3", "0.2"), ("0.1", "0.2")])
 def test_a_tie_of_decimal_scales_is_one_of_their_floats(scale: str, target: str) -> None:
     """As in f32: 9 * 0.1 / 0.6 is 1.5, although the quotient of the two floats is a little less."""
