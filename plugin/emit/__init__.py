@@ -1,0 +1,25 @@
+"""Writing operations: the only package that creates any.
+
+`Emitted` are values for formulas, with Python's operators and NumPy's functions; `tensor` and
+`scalar` make one of a value of a program. `stablehlo` and `linalg` have the operations that take
+more than values of one shape, each once; `operation.create` is under all of them.
+"""
+
+from .casts import as_quantized, stored
+from .operation import create, like, value, with_element
+from .value import Emitted, Form, Scalars, Tensors, scalar, tensor
+
+__all__ = [
+    "Emitted",
+    "Form",
+    "Scalars",
+    "Tensors",
+    "as_quantized",
+    "create",
+    "like",
+    "scalar",
+    "stored",
+    "tensor",
+    "value",
+    "with_element",
+]

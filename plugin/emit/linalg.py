@@ -1,0 +1,206 @@
+"""Loops and the shapes around them: ``linalg.generic``, ``tensor`` operations, checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from .._mlir import ir
+from . import operation
+from .operation import create, index_type, integer, integers, is_dynamic, tensor_type, value
+
+__all__ = [
+    "Iterator",
+    "cast",
+    "check",
+    "collapse",
+    "compare_index",
+    "constant",
+    "constant_index",
+    "dim",
+    "empty",
+    "expand",
+    "extract",
+    "filled",
+    "generic",
+    "identity_map",
+    "loop_index",
+]
+
+Iterator = Literal["parallel", "reduction"]
+
+
+# -- indices and constants ------------------------------------------------------------------------
+
+
+def constant_index(number: int) -> Any:
+    """A constant of type ``index``."""
+    attribute = ir.IntegerAttr.get(index_type(), int(number))
+    return value("arith.constant", [], index_type(), {"value": attribute})
+
+
+def constant(attribute: Any) -> Any:
+    """A constant of a dense attribute."""
+    return value("arith.constant", [], attribute.type, {"value": attribute})
+
+
+def dim(tensor: Any, axis: int) -> Any:
+    """The extent of an axis, as an ``index``."""
+    return value("tensor.dim", [tensor, constant_index(axis)], index_type())
+
+
+_PREDICATES = {"equal": 0, "greater_equal": 5}
+
+
+def compare_index(predicate: Literal["equal", "greater_equal"], left: Any, right: Any) -> Any:
+    """Compare two values of type ``index``, as signed."""
+    i1 = ir.IntegerType.get_signless(1)
+    attributes = {"predicate": integer(_PREDICATES[predicate])}
+    return value("arith.cmpi", [left, right], i1, attributes)
+
+
+def check(condition: Any, message: str) -> None:
+    """Fail at run time with `message` unless `condition` holds."""
+    create("cf.assert", [condition], [], {"msg": ir.StringAttr.get(message)})
+
+
+# -- tensors --------------------------------------------------------------------------------------
+
+
+def cast(tensor: Any, type_: ir.Type) -> Any:
+    """A tensor as a compatible type, that has more or less static extents."""
+    return tensor if tensor.type == type_ else value("tensor.cast", [tensor], type_)
+
+
+def empty(extents: Sequence[Any], element: ir.Type) -> Any:
+    """A tensor to write to.
+
+    Args:
+        extents: ints, or values of type ``index``.
+        element: the element type.
+    """
+    sizes = [extent for extent in extents if not isinstance(extent, int)]
+    return value("tensor.empty", sizes, tensor_type(_static(extents), element))
+
+
+def filled(extents: Sequence[Any], scalar: Any) -> Any:
+    """A tensor of equal elements; extents as for `empty`."""
+    output = empty(extents, scalar.type)
+    fill = create(
+        "linalg.fill",
+        [scalar, output],
+        [output.type],
+        {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1])},
+        regions=1,
+    )
+    _fill_body(fill, [scalar.type] * 2, lambda number, _: number)
+    return fill.results[0]
+
+
+def extract(tensor: Any, indices: Sequence[Any]) -> Any:
+    """One element."""
+    return value("tensor.extract", [tensor, *indices], tensor.type.element_type)
+
+
+def expand(tensor: Any, groups: Sequence[Sequence[int]], extents: Sequence[Any]) -> Any:
+    """Split axes.
+
+    Args:
+        tensor: the tensor.
+        groups: for each of its axes the axes of the result that it becomes, in order.
+        extents: of the result: ints, or values of type ``index``.
+    """
+    if all(len(group) == 1 for group in groups):
+        return tensor
+    shape = _static(extents)
+    sizes = [extent for extent in extents if not isinstance(extent, int)]
+    attributes = {
+        "reassociation": _reassociation(groups),
+        "static_output_shape": integers(
+            [ir.ShapedType.get_dynamic_size() if n is None else n for n in shape]
+        ),
+    }
+    type_ = tensor_type(shape, tensor.type.element_type)
+    return value("tensor.expand_shape", [tensor, *sizes], type_, attributes)
+
+
+def collapse(
+    tensor: Any, groups: Sequence[Sequence[int]], shape: Sequence[int | None] | None = None
+) -> Any:
+    """Join axes.
+
+    Args:
+        tensor: the tensor.
+        groups: for each axis of the result the axes of `tensor` that it is made of.
+        shape: of the result, None where it is dynamic; by default what follows.
+    """
+    found = [None if is_dynamic(int(n)) else int(n) for n in tensor.type.shape]
+    if len(groups) == len(found):
+        return tensor
+    if shape is None:
+        shape = []
+        for group in groups:
+            extents = [found[axis] for axis in group]
+            known = [extent for extent in extents if extent is not None]
+            shape.append(math.prod(known) if len(known) == len(extents) else None)
+    type_ = tensor_type(shape, tensor.type.element_type)
+    attributes = {"reassociation": _reassociation(groups)}
+    return value("tensor.collapse_shape", [tensor], type_, attributes)
+
+
+def _static(extents: Sequence[Any]) -> list[int | None]:
+    return [extent if isinstance(extent, int) else None for extent in extents]
+
+
+def _reassociation(groups: Sequence[Sequence[int]]) -> ir.ArrayAttr:
+    return ir.ArrayAttr.get([ir.ArrayAttr.get([integer(n) for n in group]) for group in groups])
+
+
+# -- loops ----------------------------------------------------------------------------------------
+
+
+def identity_map(rank: int) -> ir.AffineMap:
+    """Each loop indexes the axis of its number."""
+    return ir.AffineMap.get_identity(rank)
+
+
+def loop_index(number: int) -> Any:
+    """In the body of a loop nest: the index of a loop."""
+    return value("linalg.index", [], index_type(), {"dim": integer(number)})
+
+
+def generic(
+    inputs: Sequence[Any],
+    output: Any,
+    maps: Sequence[ir.AffineMap],
+    body: Callable[..., Any],
+    iterators: Sequence[Iterator] | None = None,
+) -> Any:
+    """Create a ``linalg.generic`` with one output, and return its result.
+
+    Args:
+        inputs: what it reads: tensors and scalars.
+        output: what it writes to, or adds to.
+        maps: for each of the inputs and the output, which loops index its axes.
+        body: gives the output's element for one of each input and the output's.
+        iterators: of each loop; all are parallel by default.
+    """
+    loops = ["parallel"] * maps[-1].n_dims if iterators is None else list(iterators)
+    kinds = {kind: ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in set(loops)}
+    attributes = {
+        "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps]),
+        "iterator_types": ir.ArrayAttr.get([kinds[kind] for kind in loops]),
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(inputs), 1]),
+    }
+    nest = create("linalg.generic", [*inputs, output], [output.type], attributes, regions=1)
+    elements = [getattr(v.type, "element_type", v.type) for v in (*inputs, output)]
+    _fill_body(nest, elements, body)
+    return nest.results[0]
+
+
+def _fill_body(nest: Any, elements: Sequence[ir.Type], body: Callable[..., Any]) -> None:
+    locations = [ir.Location.current] * len(elements)
+    block = nest.regions[0].blocks.append(*elements, arg_locs=locations)
+    with ir.InsertionPoint(block), operation.recorded():  # the body belongs to the nest
+        create("linalg.yield", [body(*block.arguments)])

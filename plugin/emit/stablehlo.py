@@ -1,0 +1,331 @@
+"""StableHLO's operations that take more than values of one shape: each written in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._mlir import ir
+from ..numerics.element_types import Array
+from .operation import (
+    create,
+    dense,
+    integer,
+    integers,
+    is_dynamic,
+    parse_attribute,
+    tensor_type,
+    value,
+    with_element,
+    with_shape,
+)
+
+__all__ = [
+    "broadcast",
+    "compare",
+    "concatenate",
+    "constant",
+    "constant_of",
+    "convert",
+    "convolution",
+    "dimension_size",
+    "dot_general",
+    "extents",
+    "gather",
+    "iota",
+    "pad",
+    "reduce",
+    "reshape",
+    "slice_",
+    "take",
+    "transpose",
+    "zero_of",
+]
+
+
+# -- constants ------------------------------------------------------------------------------------
+
+
+def constant_of(attribute: Any) -> Any:
+    """A constant of a dense attribute."""
+    return value("stablehlo.constant", [], attribute.type, {"value": attribute})
+
+
+def constant(values: Array | float | int, element: ir.Type) -> Any:
+    """A constant of the shape of `values`."""
+    return constant_of(dense(values, element))
+
+
+def zero_of(element: ir.Type) -> Any:
+    """A zero without axes, of any integer or float type."""
+    is_integer = isinstance(element, ir.IntegerType)
+    attribute = ir.IntegerAttr.get(element, 0) if is_integer else ir.FloatAttr.get(element, 0.0)
+    return constant_of(ir.DenseElementsAttr.get_splat(tensor_type([], element), attribute))
+
+
+def iota(type_: ir.Type, axis: int) -> Any:
+    """The position along an axis."""
+    return value("stablehlo.iota", [], type_, {"iota_dimension": integer(axis)})
+
+
+# -- elements -------------------------------------------------------------------------------------
+
+
+def convert(operand: Any, element: ir.Type) -> Any:
+    """Convert the elements of a tensor, unless they are of that type."""
+    type_ = with_element(operand.type, element)
+    return operand if operand.type == type_ else value("stablehlo.convert", [operand], type_)
+
+
+def compare(direction: str, kind: str, left: Any, right: Any, result: ir.Type) -> Any:
+    """Compare elements.
+
+    Args:
+        direction: ``EQ``, ``NE``, ``LT``, ``LE``, ``GT`` or ``GE``.
+        kind: ``SIGNED``, ``UNSIGNED`` or ``FLOAT``.
+        left, right: the operands.
+        result: the type of the result.
+    """
+    attributes = {
+        "comparison_direction": parse_attribute(f"#stablehlo<comparison_direction {direction}>"),
+        "compare_type": parse_attribute(f"#stablehlo<comparison_type {kind}>"),
+    }
+    return value("stablehlo.compare", [left, right], result, attributes)
+
+
+# -- shapes ---------------------------------------------------------------------------------------
+
+
+def dimension_size(operand: Any, axis: int) -> Any:
+    """The extent of an axis, an i32 without axes."""
+    scalar = tensor_type([], ir.IntegerType.get_signless(32))
+    dimension = {"dimension": integer(axis)}
+    return value("stablehlo.get_dimension_size", [operand], scalar, dimension)
+
+
+def extents(operand: Any) -> Any:
+    """The shape of a ranked tensor as a tensor of i32, one entry for each axis."""
+    i32 = ir.IntegerType.get_signless(32)
+    rank = len(operand.type.shape)
+    if operand.type.has_static_shape or not rank:
+        return constant(np.array([int(n) for n in operand.type.shape], np.int32), i32)
+    return concatenate([reshape(dimension_size(operand, axis), [1]) for axis in range(rank)], 0)
+
+
+def broadcast(operand: Any, type_: Any, axes: Sequence[int] = (), shape: Any | None = None) -> Any:
+    """Broadcast a tensor.
+
+    Args:
+        operand: the tensor.
+        type_: the type of the result.
+        axes: where each of its dimensions is in the result.
+        shape: the shape of the result as a tensor, where `type_` is dynamic.
+    """
+    if operand.type == type_ and list(axes) == list(range(type_.rank)):
+        return operand
+    attributes = {"broadcast_dimensions": integers(axes)}
+    if shape is None:
+        return value("stablehlo.broadcast_in_dim", [operand], type_, attributes)
+    return value("stablehlo.dynamic_broadcast_in_dim", [operand, shape], type_, attributes)
+
+
+def reshape(operand: Any, shape: Sequence[int]) -> Any:
+    """Give a tensor another static shape."""
+    return value("stablehlo.reshape", [operand], tensor_type(shape, operand.type.element_type))
+
+
+def transpose(operand: Any, order: Sequence[int]) -> Any:
+    """Put axis ``order[i]`` of a tensor at place ``i``; nothing is written where they stay."""
+    if list(order) == list(range(len(order))):
+        return operand
+    type_ = with_shape(operand.type, [int(operand.type.shape[axis]) for axis in order])
+    return value("stablehlo.transpose", [operand], type_, {"permutation": integers(order)})
+
+
+def slice_(
+    operand: Any,
+    starts: Sequence[int],
+    limits: Sequence[int],
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """The elements from `starts` to before `limits`."""
+    steps = [1] * len(starts) if strides is None else strides
+    shape = [
+        -(-(high - low) // step) for low, high, step in zip(starts, limits, steps, strict=True)
+    ]
+    attributes = {
+        "start_indices": integers(starts),
+        "limit_indices": integers(limits),
+        "strides": integers(steps),
+    }
+    return value("stablehlo.slice", [operand], with_shape(operand.type, shape), attributes)
+
+
+def pad(
+    operand: Any,
+    low: Sequence[int],
+    high: Sequence[int],
+    interior: Sequence[int] | None = None,
+    fill: Any | None = None,
+) -> Any:
+    """Add elements before, after and between those of a tensor.
+
+    Args:
+        operand: the tensor; extents that are dynamic must stay as they are.
+        low, high: how many before and after, along each axis; a negative number takes some away.
+        interior: how many between each two.
+        fill: what they are, a tensor without axes; zero by default.
+    """
+    type_ = operand.type
+    between = [0] * len(low) if interior is None else interior
+    shape = [
+        extent if is_dynamic(extent) else max((extent - 1) * (step + 1) + 1, 0) + before + after
+        for extent, before, after, step in zip(
+            map(int, type_.shape), low, high, between, strict=True
+        )
+    ]
+    attributes = {
+        "edge_padding_low": integers(low),
+        "edge_padding_high": integers(high),
+        "interior_padding": integers(between),
+    }
+    filling = zero_of(type_.element_type) if fill is None else fill
+    return value("stablehlo.pad", [operand, filling], with_shape(type_, shape), attributes)
+
+
+def concatenate(operands: Sequence[Any], axis: int) -> Any:
+    """Join tensors of static shapes along an axis."""
+    first = operands[0].type
+    shape = [int(n) for n in first.shape]
+    shape[axis] = sum(int(operand.type.shape[axis]) for operand in operands)
+    dimension = {"dimension": integer(axis)}
+    return value("stablehlo.concatenate", operands, with_shape(first, shape), dimension)
+
+
+def gather(
+    operand: Any,
+    indices: Any,
+    result: ir.Type,
+    sizes: Sequence[int],
+    *,
+    offsets: Sequence[int],
+    axis: int,
+    index_axis: int,
+) -> Any:
+    """Take slices at positions along one axis.
+
+    Args:
+        operand, indices: the tensors.
+        result: the type of the result.
+        sizes: the extents of a slice, 1 along `axis`.
+        offsets: where the other axes of a slice are in the result.
+        axis: the axis that indices are of.
+        index_axis: the axis of `indices` that holds components; its rank where it has none.
+    """
+    of_slices = f"offset_dims = [{', '.join(map(str, offsets))}], " if offsets else ""
+    numbers = (
+        f"#stablehlo.gather<{of_slices}collapsed_slice_dims = [{axis}], "
+        f"start_index_map = [{axis}], index_vector_dim = {index_axis}>"
+    )
+    attributes = {
+        "dimension_numbers": parse_attribute(numbers),
+        "slice_sizes": integers(sizes),
+        "indices_are_sorted": ir.BoolAttr.get(False),
+    }
+    return value("stablehlo.gather", [operand, indices], result, attributes)
+
+
+def take(operand: Any, indices: Any, axis: int = 0) -> Any:
+    """As ``np.take`` along an axis, for indices that are in range."""
+    found, positions = operand.type, indices.type
+    extents_ = [int(n) for n in found.shape]
+    shape = [*extents_[:axis], *positions.shape, *extents_[axis + 1 :]]
+    rank = len(positions.shape)
+    result = tensor_type(shape, found.element_type, positions.encoding if not axis else None)
+    sizes = [1 if other == axis else extent for other, extent in enumerate(extents_)]
+    offsets = [*range(axis), *range(axis + rank, len(shape))]
+    return gather(operand, indices, result, sizes, offsets=offsets, axis=axis, index_axis=rank)
+
+
+# -- sums -----------------------------------------------------------------------------------------
+
+
+def reduce(
+    operand: Any,
+    axes: Sequence[int],
+    function: str = "add",
+    start: Any | None = None,
+    result: ir.Type | None = None,
+) -> Any:
+    """Reduce a tensor over axes with one operation.
+
+    Args:
+        operand: the tensor.
+        axes: what to reduce over, in order.
+        function: the operation of StableHLO that combines two elements.
+        start: where to start, without axes; zero by default.
+        result: the type of the result, where it has an encoding.
+    """
+    type_ = operand.type
+    element = type_.element_type
+    scalar = tensor_type([], element)
+    kept = [int(n) for axis, n in enumerate(type_.shape) if axis not in axes]
+    reduced = create(
+        "stablehlo.reduce",
+        [operand, zero_of(element) if start is None else start],
+        [tensor_type(kept, element) if result is None else result],
+        {"dimensions": integers(axes)},
+        regions=1,
+    )
+    fill_body(reduced.regions[0], [scalar, scalar], lambda *pair: [
+        value(f"stablehlo.{function}", pair, scalar)
+    ])  # fmt: skip
+    return reduced.results[0]
+
+
+def fill_body(region: Any, types: Sequence[ir.Type], body: Callable[..., Sequence[Any]]) -> Any:
+    """Give a region a block that returns what `body` makes of its arguments; return the block."""
+    block = region.blocks.append(*types, arg_locs=[ir.Location.current] * len(types))
+    with ir.InsertionPoint(block):
+        create("stablehlo.return", body(*block.arguments))
+    return block
+
+
+# -- contractions ---------------------------------------------------------------------------------
+
+
+def dot_general(
+    left: Any,
+    right: Any,
+    result: ir.Type,
+    contracting: Sequence[Sequence[int]],
+    batching: Sequence[Sequence[int]] = ((), ()),
+) -> Any:
+    """Contract two tensors over axes of both, which `batching` ones have in common."""
+    numbers = (
+        f"#stablehlo.dot<lhs_batching_dimensions = {list(batching[0])}, "
+        f"rhs_batching_dimensions = {list(batching[1])}, "
+        f"lhs_contracting_dimensions = {list(contracting[0])}, "
+        f"rhs_contracting_dimensions = {list(contracting[1])}>"
+    )
+    attributes = {"dot_dimension_numbers": parse_attribute(numbers)}
+    return value("stablehlo.dot_general", [left, right], result, attributes)
+
+
+def convolution(
+    left: Any,
+    right: Any,
+    result: ir.Type,
+    layout: str,
+    attributes: Mapping[str, ir.Attribute],
+    groups: int = 1,
+) -> Any:
+    """A convolution of a layout as MLIR writes it, ``[b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]``."""
+    numbers = {
+        "dimension_numbers": parse_attribute(f"#stablehlo.conv<{layout}>"),
+        "feature_group_count": integer(groups),
+        "batch_group_count": integer(1),
+    }
+    return value("stablehlo.convolution", [left, right], result, {**attributes, **numbers})

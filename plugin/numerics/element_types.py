@@ -1,0 +1,115 @@
+"""Element types: the one table of their names, kinds, widths and NumPy dtypes.
+
+Integers narrower than 8 bits, and those of odd widths, are held in the next wider dtype that NumPy
+has. Names are MLIR's, with ``u`` in front of the width of an integer that is read as unsigned.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import UsageError
+
+__all__ = [
+    "BF16",
+    "BOOL",
+    "F16",
+    "F32",
+    "F64",
+    "I32",
+    "I64",
+    "Array",
+    "ElementType",
+    "Kind",
+]
+
+Array = npt.NDArray[Any]
+Kind = Literal["bool", "int", "uint", "float"]
+
+_FLOATS: dict[str, Any] = {
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "f32": np.float32,
+    "f64": np.float64,
+}
+_FLOAT_NAMES = {np.dtype(dtype): name for name, dtype in _FLOATS.items()}
+_MOST_BITS = 64
+
+
+@dataclass(frozen=True)
+class ElementType:
+    """What one element of a tensor is.
+
+    Args:
+        name: ``i1``, ``i4``, ``u8``, ``f32``, ``bf16`` and so on.
+        kind: truth value, signed or unsigned integer, or float.
+        bits: the width.
+        dtype: the NumPy dtype that holds it.
+    """
+
+    name: str
+    kind: Kind = field(compare=False)
+    bits: int = field(compare=False)
+    dtype: np.dtype[Any] = field(compare=False)
+
+    @staticmethod
+    @functools.cache
+    def parse(name: str) -> ElementType:
+        """Return the type of a name.
+
+        Raises:
+            UsageError: no element type has this name.
+        """
+        if name in _FLOATS:
+            dtype = np.dtype(_FLOATS[name])
+            return ElementType(name, "float", dtype.itemsize * 8, dtype)
+        match = re.fullmatch(r"([iu])([1-9]\d?)", name)
+        if match is None or int(match.group(2)) > _MOST_BITS:
+            raise UsageError(
+                f"expected an element type among {', '.join(_FLOATS)}, i1 to i{_MOST_BITS} and u1 "
+                f"to u{_MOST_BITS}, got '{name}'"
+            )
+        bits = int(match.group(2))
+        if bits == 1:
+            return ElementType(name, "bool", 1, np.dtype(np.bool_))
+        container = next(width for width in (8, 16, 32, 64) if width >= bits)
+        kind: Kind = "int" if match.group(1) == "i" else "uint"
+        return ElementType(name, kind, bits, np.dtype(f"{kind}{container}"))
+
+    @staticmethod
+    @functools.cache
+    def of_dtype(found: np.dtype[Any]) -> ElementType:
+        """Return the type that a NumPy dtype holds all of; UsageError for one without a name."""
+        if found in _FLOAT_NAMES:
+            return ElementType.parse(_FLOAT_NAMES[found])
+        letters = {"b": "i", "i": "i", "u": "u"}
+        if found.kind not in letters:
+            raise UsageError(f"expected integers or floats, got the dtype {found}")
+        bits = 1 if found.kind == "b" else found.itemsize * 8
+        return ElementType.parse(f"{letters[found.kind]}{bits}")
+
+    @property
+    def is_integer(self) -> bool:
+        """True for signed and unsigned integers, not for truth values."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_float(self) -> bool:
+        """True for floats."""
+        return self.kind == "float"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+BOOL = ElementType.parse("i1")
+I32, I64 = ElementType.parse("i32"), ElementType.parse("i64")
+F16, BF16 = ElementType.parse("f16"), ElementType.parse("bf16")
+F32, F64 = ElementType.parse("f32"), ElementType.parse("f64")
