@@ -26,7 +26,7 @@ import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ._mlir import create_context, ir
-from .dialects.quant import dense_of_array
+from .dialects.dense import dense_of_array
 from .errors import UnsupportedError, UsageError
 
 __all__ = ["TracedArray", "contract_traced", "convolve_traced", "take_traced", "trace"]

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from subquant._mlir import create_context, ir
+from subquant.dialects.dense import array_of_dense, dense_of_array
 from subquant.dialects.quant import (
-    array_of_dense,
-    dense_of_array,
     element_type,
     is_quantized,
     parameters_of,

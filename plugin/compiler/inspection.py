@@ -27,7 +27,8 @@ from rich.text import Text
 
 from .._mlir import ir, place_of
 from ..dialects import quant
-from ..dialects.quant import array_of_dense, element_type, is_quantized
+from ..dialects.dense import array_of_dense
+from ..dialects.quant import element_type, is_quantized
 from ..dialects.subquant import OPERAND_OPS
 from ..errors import Place, VerificationError
 from ..quantization import Array, Granularity, QuantizationParameters

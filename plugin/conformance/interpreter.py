@@ -8,7 +8,7 @@ import numpy as np
 
 from .._mlir import create_context, ir, stablehlo, translate_errors
 from ..compiler.reading import parse_text
-from ..dialects.quant import array_of_dense
+from ..dialects.dense import array_of_dense
 from ..errors import UnsupportedError
 from .program import DTYPES, Array
 

@@ -6,21 +6,18 @@ The bindings have no operation classes for this dialect, so operations are known
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from .._mlir import ir, quant
 from ..errors import UnsupportedError
 from ..quantization import Array, ExpressedType, QuantizationParameters, StorageType
+from .dense import array_of_dense, dense_of_array
 
 __all__ = [
     "CASTS",
-    "array_of_dense",
-    "dense_of_array",
     "element_type",
     "expressed_mlir_type",
     "is_quantized",
@@ -56,71 +53,6 @@ def element_type(type_: ir.Type) -> ir.Type:
 def is_quantized(type_: ir.Type) -> bool:
     """True for a quantized type and for a shaped type with quantized elements."""
     return isinstance(element_type(type_), quant.QuantizedType)
-
-
-# -- dense attributes -----------------------------------------------------------------------------
-
-
-def array_of_dense(attribute: Any) -> Array:
-    """Return the elements of a dense attribute: integers as int64 (signed), floats in their type.
-
-    The bindings give a buffer for 8-, 16-, 32- and 64-bit elements only; the others (i4, i12,
-    bf16, ...) are read from the attribute's text, which is exact.
-    """
-    type_ = attribute.type
-    shape = tuple(type_.shape)
-    element = str(type_.element_type)
-    if re.fullmatch(r"[su]?i(8|16|32|64)|f16|f32|f64", element):
-        array = np.array(attribute)
-        return array.astype(np.int64) if array.dtype.kind in "iu" else array
-    text = str(attribute)
-    width = 16 if element == "bf16" else int(element.lstrip("siu"))
-    hexadecimal = re.match(r'dense<"0x([0-9A-Fa-f]*)">', text)
-    if hexadecimal:
-        count, size = math.prod(shape), (width + 7) // 8
-        raw = np.zeros((count, 8), np.uint8)
-        raw[:, :size] = np.frombuffer(bytes.fromhex(hexadecimal.group(1)), np.uint8).reshape(
-            -1, size
-        )
-        flat = raw.view("<i8").reshape(count)
-    else:
-        numbers = re.findall(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+", text[len("dense<") : text.index(">")])
-        read = _bf16_bits if element == "bf16" else int
-        flat = np.array([read(number) for number in numbers], np.int64)
-    values = np.full(shape, flat[0]) if flat.size == 1 else flat.reshape(shape)
-    if element == "bf16":
-        return values.astype(np.uint16).view(ml_dtypes.bfloat16)
-    low_bits = values & ((1 << width) - 1)
-    return np.where(low_bits >> (width - 1), low_bits - (1 << width), low_bits)
-
-
-def _bf16_bits(text: str) -> int:
-    if text.startswith("0x"):
-        return int(text, 16)
-    return int(np.array(float(text), np.float32).astype(ml_dtypes.bfloat16).view(np.uint16))
-
-
-def dense_of_array(array: Array, element: ir.Type) -> ir.DenseElementsAttr:
-    """Return a dense attribute for `array` with elements of MLIR type `element`.
-
-    Integers are wrapped to the width of `element`, so unsigned values keep their bits. MLIR holds
-    an integer in the least number of bytes (an i24 in three).
-    """
-    type_ = ir.RankedTensorType.get(list(array.shape), element)
-    if isinstance(element, ir.IntegerType):
-        width = element.width
-        values = array.astype("<i8")
-        if width < 64:
-            bits = values & ((1 << width) - 1)
-            values = np.where(bits >> (width - 1), bits - (1 << width), bits).astype("<i8")
-        size = (width + 7) // 8
-    else:
-        values = array.astype(_EXPRESSED[str(element)].dtype)
-        size = values.dtype.itemsize
-    raw = np.ascontiguousarray(values).reshape(-1, 1).view(np.uint8)[:, :size]
-    if (raw == raw[:1]).all():
-        raw = raw[:1]  # a buffer of one element is a splat
-    return ir.DenseElementsAttr.get(np.ascontiguousarray(raw), type=type_)
 
 
 # -- types ----------------------------------------------------------------------------------------

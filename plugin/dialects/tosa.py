@@ -23,7 +23,8 @@ from ..errors import UnsupportedError, VerificationError
 from ..fixed_point import MAX_SHIFT, FixedPointRounding
 from ..quantization import Array, StorageType
 from ..transforms.base import Builder
-from .quant import array_of_dense, dense_of_array, element_type, parameters_of
+from .dense import array_of_dense, dense_of_array
+from .quant import element_type, parameters_of
 
 __all__ = ["MIN_SHIFT", "ROUNDING_MODES", "RescaleTensor", "RescaleView", "create_rescale"]
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from .._mlir import ir
-from ..dialects.quant import dense_of_array, element_type
+from ..dialects.dense import dense_of_array
+from ..dialects.quant import element_type
 from ..numerics.element_types import Array, ElementType
 
 __all__ = [

@@ -32,7 +32,7 @@ from .._mlir import (
     stablehlo,
     translate_errors,
 )
-from ..dialects.quant import array_of_dense, dense_of_array
+from ..dialects.dense import array_of_dense, dense_of_array
 from ..errors import UnsupportedError
 from ..quantization import Array
 from ..transforms.base import walk

@@ -35,8 +35,8 @@ from typing import Any
 import numpy as np
 
 from .._mlir import ir, stablehlo
+from ..dialects.dense import dense_of_array
 from ..dialects.quant import (
-    dense_of_array,
     element_type,
     expressed_mlir_type,
     parameters_of,

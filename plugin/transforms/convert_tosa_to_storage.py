@@ -38,14 +38,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._mlir import ir
-from ..dialects.quant import (
-    array_of_dense,
-    dense_of_array,
-    element_type,
-    is_quantized,
-    parameters_of,
-    storage_mlir_type,
-)
+from ..dialects.dense import array_of_dense, dense_of_array
+from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
 from ..errors import UnsupportedError
 from ..quantization import StorageType
 from .base import Builder, ModulePass, TypePredicate, record_signature, walk

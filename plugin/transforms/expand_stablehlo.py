@@ -45,7 +45,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._mlir import ir, stablehlo
-from ..dialects.quant import array_of_dense, dense_of_array, element_type
+from ..dialects.dense import array_of_dense, dense_of_array
+from ..dialects.quant import element_type
 from .base import Builder, ModulePass, NoMatch, Pattern, apply_patterns, walk
 from .index_bounds import clamp_gather, contain_scatter, widen_starts
 from .stable_sort import stabilize_sort

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from .._mlir import ir, stablehlo
-from ..dialects.quant import array_of_dense, dense_of_array, element_type
+from ..dialects.dense import array_of_dense, dense_of_array
+from ..dialects.quant import element_type
 from .base import Builder, NoMatch
 from .tensor_builder import TensorBuilder
 

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .._mlir import ir
-from ..dialects.quant import array_of_dense, dense_of_array, element_type
+from ..dialects.dense import array_of_dense, dense_of_array
+from ..dialects.quant import element_type
 from ..errors import UnsupportedError, UsageError
 from .base import (
     Builder,

@@ -36,8 +36,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from .._mlir import ir, place_of
+from ..dialects.dense import dense_of_array
 from ..dialects.quant import (
-    dense_of_array,
     element_type,
     expressed_mlir_type,
     parameters_of,

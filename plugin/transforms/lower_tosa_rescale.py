@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .._mlir import ir
-from ..dialects.quant import array_of_dense, dense_of_array
+from ..dialects.dense import array_of_dense, dense_of_array
 from ..errors import UnsupportedError, VerificationError
 from ..fixed_point import MAX_SHIFT
 from ..quantization import Array, StorageType

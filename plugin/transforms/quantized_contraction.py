@@ -38,13 +38,8 @@ from typing import Any, Literal
 import numpy as np
 
 from .._mlir import ir, stablehlo
-from ..dialects.quant import (
-    array_of_dense,
-    dense_of_array,
-    element_type,
-    is_quantized,
-    parameters_of,
-)
+from ..dialects.dense import array_of_dense, dense_of_array
+from ..dialects.quant import element_type, is_quantized, parameters_of
 from ..errors import UnsupportedError
 from ..quantization import Array, ExpressedType, StorageType
 from .arithmetic import Division

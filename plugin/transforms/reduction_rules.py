@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._mlir import ir
-from ..dialects.quant import array_of_dense, element_type, is_quantized, parameters_of
+from ..dialects.dense import array_of_dense
+from ..dialects.quant import element_type, is_quantized, parameters_of
 from ..dialects.subquant import REDUCTIONS
 from ..errors import VerificationError
 

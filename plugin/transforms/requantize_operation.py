@@ -15,15 +15,8 @@ from typing import Any
 import numpy as np
 
 from .._mlir import ir
-from ..dialects.quant import (
-    array_of_dense,
-    dense_of_array,
-    element_type,
-    is_quantized,
-    parameters_of,
-    storage_mlir_type,
-    type_of,
-)
+from ..dialects.dense import array_of_dense, dense_of_array
+from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type, type_of
 from ..dialects.subquant import MAX_TERMS, REQUANTIZE
 from ..errors import VerificationError
 from ..quantization import Array, QuantizationParameters

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from .._mlir import ir
-from ..dialects.quant import dense_of_array, parameters_of, storage_mlir_type
+from ..dialects.dense import dense_of_array
+from ..dialects.quant import parameters_of, storage_mlir_type
 from ..errors import UnsupportedError
 from .base import Builder
 
