@@ -558,8 +558,8 @@ def _read(path: str) -> bytes:
 @click.option(
     "--picture",
     default=None,
-    metavar="FILE.svg",
-    help="With --scales: write the picture as SVG instead.",
+    metavar="FILE",
+    help="With --scales: write the picture as SVG or PNG instead.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")  # fmt: skip
 def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -> None:
@@ -588,7 +588,8 @@ def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -
         return
     from rich.console import Console
 
-    from . import inspection, scale_pictures
+    from .commands import pictures
+    from .compiler import inspection
     from .compiler.pipeline import run_pipeline
     from .compiler.reading import read_module
     from .transforms.verify_quantization import VerifyQuantization
@@ -605,10 +606,10 @@ def inspect(file: str, tensor: str | None, picture: str | None, as_json: bool) -
     if tensor is not None:
         chosen = _choose(tensors, tensor)
         if picture is not None:
-            scale_pictures.write_scales_svg(chosen, picture)
+            pictures.write_picture(picture, lambda: pictures.scales_figure(chosen))
             click.echo(f"wrote {picture}", err=True)
         else:
-            Console().print(scale_pictures.render_scales(chosen))
+            Console().print(pictures.render_scales(chosen))
     elif as_json:
         click.echo(json.dumps(inspection.to_json(tensors), indent=2))
     elif not tensors:
@@ -707,7 +708,7 @@ def _inspect_weights(path: str, as_json: bool) -> None:
     """Show the properties and tensors of weights; no tensor is unpacked."""
     from rich.console import Console
 
-    from . import weight_inspection
+    from .weights import inspection as weight_inspection
     from .weights.sources import open_weights
 
     with _progress(f"open {path}"):
@@ -801,7 +802,9 @@ def import_(source: str, output: str | None, as_json: bool) -> None:
 )
 @click.option("--asymmetric", is_flag=True, help="With zero points.")
 @click.option("--select", default="", metavar="REGEX", help="Only tensors whose name has a match.")
-@click.option("--picture", default=None, metavar="FILE.svg", help="Write the errors as a picture.")
+@click.option(
+    "--picture", default=None, metavar="FILE", help="Write the errors as a picture, SVG or PNG."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the errors as JSON.")
 def quantize(
     source: str, output: str | None, bits: int, granularity: Any, axis: int, block_size: int,
@@ -818,7 +821,7 @@ def quantize(
     """
     from rich.console import Console
 
-    from .error_pictures import render_errors, write_errors_svg
+    from .commands import pictures
     from .weights.quantizing import WeightQuantization, default_output, quantize_weights
     from .weights.sources import open_weights
 
@@ -828,6 +831,8 @@ def quantize(
         raise UsageError(f"the output '{output}' must end in .irpa")
     if os.path.realpath(source) == os.path.realpath(output):
         raise UsageError(f"the output '{output}' is the input; give another with -o")
+    if picture is not None:
+        pictures.check_picture(picture)
     with _progress(f"quantize {source}") as progress:
         dataset, errors = quantize_weights(
             open_weights(source),
@@ -837,17 +842,14 @@ def quantize(
         )
         dataset.save(output)
     if picture is not None:
-        try:
-            write_errors_svg(errors, picture)
-        except OSError as error:
-            raise InputError(f"cannot write '{picture}': {error.strerror}") from None
+        pictures.write_picture(picture, lambda: pictures.errors_figure(errors))
     size = Path(output).stat().st_size
     if as_json:
         listed = [{**vars(e), "signal_to_noise": min(e.signal_to_noise, 1e9)} for e in errors]
         click.echo(json.dumps({"output": output, "bytes": size, "tensors": listed}))
         return
     console = Console()
-    console.print(render_errors(errors, console.width))
+    console.print(pictures.render_errors(errors, console.width))
     click.echo(f"wrote {output} ({len(errors)} quantized tensors, {size:,} bytes)", err=True)
 
 

@@ -1,59 +1,17 @@
-"""Records, JSON, table and pictures of `subquant.inspection`, with values worked out by hand."""
+"""Records, JSON and table of `subquant.compiler.inspection`, with values worked out by hand."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from subquant._mlir import create_context
-from subquant.compiler.inspection import QuantizedTensor, inspect_module, render_table, to_json
-from subquant.compiler.reading import parse_text
-from subquant.errors import InputError, Place, UnsupportedError, UsageError, VerificationError
-from subquant.scale_pictures import render_scales, write_scales_svg
-
-PER_TENSOR = "tensor<4x6x!quant.uniform<u8:f32, 0.5:128>>"
-PER_AXIS = "tensor<3x8x!quant.uniform<i8:f16:0, {1.0, 2.0, 4.0}>>"
-SUB_CHANNEL = (
-    "tensor<4x6x!quant.uniform<i4<-7:7>:f32:{0:2, 1:3}, {{0.5:1, 1.0:-2}, {2.0:3, 4.0:-7}}>>"
-)
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def inspect(text: str) -> list[QuantizedTensor]:
-    return inspect_module(parse_text(text, create_context(), "x.mlir"))
-
-
-def argument(type_: str) -> QuantizedTensor:
-    (tensor,) = inspect(f"func.func @f(%arg0: {type_}) {{\n  return\n}}\n")
-    return tensor
-
-
-def grid_argument(rows: int, columns: int, block: int = 32) -> QuantizedTensor:
-    """Return a tensor whose scale in row r, column c is 2 ** ((r + c) % 8)."""
-    text = ", ".join(
-        "{" + ", ".join(f"{2.0 ** ((r + c) % 8)}" for c in range(columns)) + "}"
-        for r in range(rows)
-    )
-    blocks = f"{{0:1, 1:{block}}}"
-    return argument(f"tensor<{rows}x{columns * block}x!quant.uniform<i4:f32:{blocks}, {{{text}}}>>")
-
-
-def show(renderable: Any, width: int = 100, height: int = 40, terminal: bool = False) -> str:
-    output = io.StringIO()
-    colours: Any = "truecolor" if terminal else None
-    Console(
-        file=output, width=width, height=height, force_terminal=terminal, color_system=colours
-    ).print(renderable)
-    return output.getvalue()
-
+from inspected import PER_AXIS, PER_TENSOR, SUB_CHANNEL, argument, inspect, show
+from subquant.commands.pictures import render_scales
+from subquant.compiler.inspection import render_table, to_json
+from subquant.errors import Place, UnsupportedError, UsageError, VerificationError
 
 # -- records --------------------------------------------------------------------------------------
 
@@ -272,25 +230,6 @@ def test_operation_without_attributes() -> None:
         )
 
 
-def test_scales_that_are_not_positive_and_finite(tmp_path: Path) -> None:
-    (tensor,) = inspect(
-        """func.func @f(%q: tensor<4xi8>) {
-          %s = arith.constant dense<[0.0, 1.0, 2.0, 4.0]> : tensor<4xf32>
-          %y = "subquant.dequantize"(%q, %s)
-            {block_sizes = array<i64: 1>, quantized_type = !quant.any<i8:f32>}
-            : (tensor<4xi8>, tensor<4xf32>) -> tensor<4xf32>
-          return
-        }"""
-    )
-    lines = show(render_scales(tensor)).splitlines()
-    assert lines[1].endswith("4 blocks of 1, 1 not positive and finite")
-    assert lines[4].split("│")[1] == "????····▒▒▒▒████"
-    write_scales_svg(tensor, tmp_path / "scales.svg")
-    assert '<rect x="0" y="0" width="1" height="1" fill="#bbbbbb"/>' in (
-        tmp_path / "scales.svg"
-    ).read_text(encoding="utf-8")
-
-
 # -- JSON and table -------------------------------------------------------------------------------
 
 
@@ -338,89 +277,3 @@ def test_table_groups_and_totals(width: int) -> None:
 
 def test_table_of_nothing() -> None:
     assert show(render_table([])) == "no quantized tensors\n"
-
-
-# -- pictures -------------------------------------------------------------------------------------
-
-
-def test_picture_shows_each_block() -> None:
-    lines = show(render_scales(grid_argument(2, 8))).splitlines()
-    assert lines[0] == "Scales of %arg0 in @f"
-    assert lines[1] == "2x256, i4:f32, sub-channel, 16 blocks of 1x32"
-    assert lines[2] == "rows: axis 0, 2 elements, blocks of 1"
-    assert lines[3] == "columns: axis 1, 256 elements, blocks of 32"
-    assert lines[4].split() == ["0", "64", "128", "192"]
-    # log2 of the scales is 0 to 7, in five shades of 7 / 5 each.
-    levels = "··░▒▒▓██"
-    assert lines[5].split("│")[1] == "".join(level * 4 for level in levels)
-    assert lines[6].split("│")[1] == "".join(level * 4 for level in levels[1:] + levels[:1])
-    assert lines[7].strip() == "1 ····░░░░▒▒▒▒▓▓▓▓████ 128 (log scale)"
-    assert lines[8].strip() == "min 1, median 12, max 128"
-
-
-def test_picture_is_reduced_to_the_terminal() -> None:
-    text = show(render_scales(grid_argument(64, 32), width=30), width=80, height=20)
-    assert "a cell is the geometric mean of 6x2 scales" in text
-    cells = [line.split("│")[1] for line in text.splitlines() if "│" in line]
-    assert [len(line) for line in cells] == [16] * 11
-    assert "min 1, median 12, max 128" in text
-    assert set("".join(cells)) == set("·░▒▓█")  # the shades span the means, not the scales
-
-
-def test_picture_flattens_leading_axes_and_drops_single_blocks() -> None:
-    scales = "{{{{1.0, 2.0}}, {{2.0, 4.0}}}, {{{4.0, 8.0}}, {{8.0, 16.0}}}}"
-    tensor = argument(f"tensor<2x2x5x8x!quant.uniform<i4:f32:{{0:1, 1:1, 3:4}}, {scales}>>")
-    lines = show(render_scales(tensor)).splitlines()
-    assert lines[2] == "rows: axes 0, 1 flattened, 2x2 blocks"
-    assert lines[3] == "columns: axis 3, 8 elements, blocks of 4"
-    cells = [line.split("│")[1] for line in lines if "│" in line]
-    assert cells == ["····░░░░", "░░░░▒▒▒▒", "▒▒▒▒▓▓▓▓", "▓▓▓▓████"]
-
-
-def test_colour_only_on_a_terminal() -> None:
-    tensor = grid_argument(2, 8)
-    for renderable in (render_table([tensor]), render_scales(tensor)):
-        assert "\x1b" not in show(renderable)
-        assert "\x1b[" in show(renderable, terminal=True)
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", show(render_scales(tensor), terminal=True))
-    assert plain == show(render_scales(tensor))
-
-
-def test_svg_has_one_cell_a_block(tmp_path: Path) -> None:
-    path = tmp_path / "scales.svg"
-    write_scales_svg(grid_argument(64, 32), path)
-    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
-    cells = root.findall(f"{SVG}g[@class='cells']/{SVG}rect")
-    assert len(cells) == 64 * 32
-    assert (cells[0].get("fill"), cells[7].get("fill")) == ("#440154", "#fde725")
-    texts = [element.text for element in root.iter(f"{SVG}text")]
-    assert "Scales of %arg0 in @f" in texts
-    assert "axis 1, 1,024 elements, blocks of 32" in texts
-    assert [path] == list(tmp_path.iterdir())
-    first = path.read_bytes()
-    write_scales_svg(grid_argument(64, 32), path)
-    assert path.read_bytes() == first
-
-
-def test_svg_of_a_large_grid_is_reduced(tmp_path: Path) -> None:
-    path = tmp_path / "scales.svg"
-    write_scales_svg(grid_argument(130, 300, block=1), path)
-    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
-    assert len(root.findall(f"{SVG}g[@class='cells']/{SVG}rect")) == 65 * 150
-    assert "geometric mean of 2x2 scales" in path.read_text(encoding="utf-8")
-
-
-def test_svg_of_one_scale(tmp_path: Path) -> None:
-    path = tmp_path / "scales.svg"
-    write_scales_svg(argument(PER_TENSOR), path)
-    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
-    assert len(root.findall(f"{SVG}g[@class='cells']/{SVG}rect")) == 1
-
-
-def test_svg_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot write"):
-        write_scales_svg(argument(PER_TENSOR), tmp_path / "missing" / "scales.svg")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match="cannot write"):
-        write_scales_svg(argument(PER_TENSOR), tmp_path / "folder")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]

@@ -173,8 +173,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert "dB" in result.output
     assert Dataset.load(output).properties == {"name": "small"}
     svg = Path(picture).read_text()
-    assert svg.count('fill="#3b528b"') == 2
-    assert "blk.0.ffn.weight" in svg
+    assert ">blk.0.attn.weight</text>" in svg
+    assert ">blk.0.ffn.weight</text>" in svg
     result = run(source, "-o", output, "--granularity", "axis", "--asymmetric", "--json")
     described = json.loads(result.output)
     assert [t["name"] for t in described["tensors"]] == ["blk.0.attn.weight", "blk.0.ffn.weight"]
@@ -189,6 +189,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["m.irpa", "-o", "m.bin"], 2, "must end in .irpa"),
         (["m.irpa", "--bits", "9"], 2, "9 is not in the range"),
         (["m.irpa", "--block-size", "48"], 2, "blocks of 48 do not divide"),
+        (["m.irpa", "--picture", "errors.jpg"], 2, "'errors.jpg' must end in .svg or .png"),
         (["m.irpa", "--picture", "no/such/folder.svg", "-o", "x.irpa"], 1, "cannot write"),
     ],
 )
