@@ -14,13 +14,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .errors import SubquantError
-from .quantization import (
-    ExpressedType,
-    QuantizationParameters,
-    StorageType,
-    dequantize,
-    quantize,
-)
+from .numerics.casts import dequantize, quantize
+from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 if TYPE_CHECKING:
     from .compiler.options import CompileOptions

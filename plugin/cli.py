@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def _compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    from .fixed_point import ROUNDINGS
+    from .numerics.fixed_point import ROUNDINGS
 
     options = [
         click.option(

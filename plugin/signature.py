@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from .errors import InputError
-from .quantization import Array, ExpressedType, QuantizationParameters, StorageType
+from .numerics.element_types import Array
+from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 __all__ = ["REFLECTION_KEY", "TARGET_KEY", "Signature", "ValueType"]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from subquant._mlir import create_context, ir
 from subquant.dialects.quant import type_of
-from subquant.quantization import ExpressedType, QuantizationParameters, StorageType
+from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 WIDTHS = (2, 3, 4, 5, 7, 8, 12, 16, 20, 31, 32)
 

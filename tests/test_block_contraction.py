@@ -11,12 +11,8 @@ import pytest
 import subquant
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
-from subquant.quantization import (
-    ExpressedType,
-    QuantizationParameters,
-    StorageType,
-    dequantize,
-)
+from subquant.numerics.casts import dequantize
+from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from subquant.runtime import Device, Executable
 
 

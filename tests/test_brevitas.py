@@ -22,7 +22,7 @@ from subquant.layouts import (
     TensorScaledLayout,
 )
 from subquant.layouts.quantizers import StaticScaledQuantizer
-from subquant.quantization import Array
+from subquant.numerics.element_types import Array
 
 
 def _value(key: str, array: Any, dtype: str | None = None) -> dict[str, Any]:

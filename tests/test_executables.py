@@ -12,7 +12,8 @@ import pytest
 import subquant
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import ExecutionError, InputError, SignatureError, UsageError
-from subquant.quantization import ExpressedType, dequantize, dequantize_blocks, quantize
+from subquant.numerics.casts import dequantize, dequantize_blocks, quantize
+from subquant.numerics.parameters import ExpressedType
 from subquant.runtime import Device, Executable, read_signatures
 
 PROGRAM = """

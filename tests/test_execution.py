@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import subquant
 from programs import Cast, casts, examples, module_text, same_bits
-from subquant.quantization import ExpressedType, dequantize, quantize
+from subquant.numerics.casts import dequantize, quantize
+from subquant.numerics.parameters import ExpressedType
 from subquant.runtime import Device
 
 F32 = [ExpressedType.F32]

@@ -12,15 +12,8 @@ import pytest
 import subquant
 from programs import same_bits
 from subquant.errors import ExecutionError, UnsupportedError
-from subquant.quantization import (
-    ExpressedType,
-    QuantizationParameters,
-    StorageType,
-    dequantize,
-    dequantize_blocks,
-    quantize,
-    quantize_blocks,
-)
+from subquant.numerics.casts import dequantize, dequantize_blocks, quantize, quantize_blocks
+from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from subquant.runtime import Device, Executable
 
 F32 = ExpressedType.F32

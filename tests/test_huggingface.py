@@ -24,7 +24,8 @@ from subquant.layouts import (
     PrimitiveTensor,
     tensor_from_record,
 )
-from subquant.quantization import Array, dequantize
+from subquant.numerics.casts import dequantize
+from subquant.numerics.element_types import Array
 
 _CONFIG = {"_name_or_path": "x", "_commit": 1, "hidden_size": 64, "rope": {"theta": 1e6}}
 _GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}

@@ -19,7 +19,7 @@ from subquant.conformance.program import Program
 from subquant.conformance.suite import programs
 from subquant.dialects.quant import element_type
 from subquant.errors import UnsupportedError
-from subquant.fixed_point import apply_scale, multiplier_and_shift
+from subquant.numerics.fixed_point import apply_scale, multiplier_and_shift
 from subquant.runtime import Device
 from subquant.runtime.interpreter import InterpretedModule
 from subquant.transforms.base import walk

@@ -12,13 +12,8 @@ from click.testing import CliRunner
 from subquant.cli import main
 from subquant.compiler.pipeline import parse_pipeline
 from subquant.errors import SignatureError, UnsupportedError, UsageError
-from subquant.quantization import (
-    ExpressedType,
-    QuantizationParameters,
-    StorageType,
-    dequantize,
-    quantize,
-)
+from subquant.numerics.casts import dequantize, quantize
+from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from subquant.runtime.interpreter import INTERPRETER_PIPELINE, InterpretedModule
 
 ADD = """

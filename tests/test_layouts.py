@@ -34,7 +34,8 @@ from subquant.layouts import (
 )
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.layouts.super_blocks import PackedIntegers, pack_bits
-from subquant.quantization import ExpressedType, dequantize
+from subquant.numerics.casts import dequantize
+from subquant.numerics.parameters import ExpressedType
 from subquant.tracing import lookup, unpack_bits
 
 TYPES = list(BLOCK_TYPES)

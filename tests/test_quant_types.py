@@ -20,7 +20,7 @@ from subquant.dialects.quant import (
     type_of,
 )
 from subquant.errors import UnsupportedError
-from subquant.quantization import ExpressedType, QuantizationParameters, StorageType
+from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 STORAGES = [
     *(StorageType(width) for width in (2, 3, 4, 5, 8, 12, 16, 24, 31, 32)),

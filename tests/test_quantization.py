@@ -13,15 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subquant.quantization import (
-    ExpressedType,
-    QuantizationParameters,
-    StorageType,
-    dequantize,
-    dequantize_blocks,
-    quantize,
-    quantize_blocks,
-)
+from subquant.numerics.casts import dequantize, dequantize_blocks, quantize, quantize_blocks
+from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 F16, BF16, F32, F64 = ExpressedType
 I8, U8, I32, U32 = StorageType(8), StorageType(8, False), StorageType(32), StorageType(32, False)

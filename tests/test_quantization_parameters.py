@@ -11,13 +11,8 @@ import numpy as np
 import pytest
 
 from subquant.errors import UsageError
-from subquant.quantization import (
-    ExpressedType,
-    QuantizationParameters,
-    StorageType,
-    dequantize,
-    quantize,
-)
+from subquant.numerics.casts import dequantize, quantize
+from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 I8, F32 = StorageType(8), ExpressedType.F32
 

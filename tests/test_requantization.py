@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from programs import examples
 from subquant._mlir import create_context, ir
-from subquant.quantization import StorageType
+from subquant.numerics.parameters import StorageType
 from subquant.transforms.base import Builder
 from subquant.transforms.requantization import Term, requantize
 

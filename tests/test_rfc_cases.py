@@ -16,7 +16,8 @@ import subquant
 from subquant._mlir import create_context, ir
 from subquant.dialects.quant import parameters_of
 from subquant.errors import ExecutionError, ParseError, VerificationError
-from subquant.quantization import QuantizationParameters, dequantize, quantize
+from subquant.numerics.casts import dequantize, quantize
+from subquant.numerics.parameters import QuantizationParameters
 from subquant.runtime import Device, Executable
 
 RANKED = "!quant.uniform<i8<-128:127>:f32:{1:2, 3:2}, {{{1.0:1, 2.0:2}}, {{3.0:3, 4.0:4}}}>"

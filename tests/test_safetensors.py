@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.formats.safetensors import DTYPES, read_safetensors
-from subquant.quantization import Array
+from subquant.numerics.element_types import Array
 
 
 def _file(header: object, data: bytes = b"", length: int | None = None) -> bytes:

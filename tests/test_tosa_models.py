@@ -33,8 +33,8 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.reading import read_module
 from subquant.errors import EnvironmentProblem, ParseError
-from subquant.fixed_point import apply_scale, multiplier_and_shift
 from subquant.formats.tflite import tosa_of_tflite
+from subquant.numerics.fixed_point import apply_scale, multiplier_and_shift
 from subquant.runtime import Device, Executable
 from subquant.transforms.base import walk
 

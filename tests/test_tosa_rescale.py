@@ -26,7 +26,7 @@ from subquant.compiler.reading import parse_text
 from subquant.conformance.runner import run_cases
 from subquant.conformance.tosa_testdata import tosa_cases
 from subquant.errors import InputError, SubquantError
-from subquant.quantization import StorageType
+from subquant.numerics.parameters import StorageType
 from subquant.runtime import Device, Executable
 from subquant.runtime.interpreter import InterpretedModule
 

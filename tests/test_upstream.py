@@ -20,13 +20,8 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
-from subquant.quantization import (
-    ExpressedType,
-    QuantizationParameters,
-    StorageType,
-    dequantize,
-    quantize,
-)
+from subquant.numerics.casts import dequantize, quantize
+from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from subquant.runtime import Device, Executable
 from subquant.transforms.base import Builder, walk
 from subquant.transforms.lower_quant_casts import _generic

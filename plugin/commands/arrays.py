@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from ..errors import InputError, UsageError
-from ..quantization import Array
+from ..numerics.element_types import Array
 
 __all__ = ["difference", "format_array", "parse_input", "read_npy", "to_npy"]
 

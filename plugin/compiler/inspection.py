@@ -31,7 +31,8 @@ from ..dialects.dense import array_of_dense
 from ..dialects.quant import element_type, is_quantized
 from ..dialects.subquant import OPERAND_OPS
 from ..errors import Place, VerificationError
-from ..quantization import Array, Granularity, QuantizationParameters
+from ..numerics.element_types import Array
+from ..numerics.parameters import Granularity, QuantizationParameters
 from ..transforms.base import walk
 
 __all__ = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import UsageError
-from ..fixed_point import ROUNDINGS, FixedPointRounding
-from ..quantization import Rounding
+from ..numerics.casts import Rounding
+from ..numerics.fixed_point import ROUNDINGS, FixedPointRounding
 from .targets import TARGETS, VULKAN_TARGETS
 
 __all__ = ["CompileOptions"]
@@ -21,10 +21,10 @@ class CompileOptions:
         target_cpu: for llvm-cpu: ``host``, or a CPU that LLVM knows (``znver4``, ``generic``).
         vulkan_target: for vulkan: a key of `VULKAN_TARGETS`, or a name that IREE's
             ``--iree-vulkan-target`` takes (``ampere``, ``rdna3``) for the device that will run it.
-        rounding: as in `subquant.quantization.quantize_blocks`.
+        rounding: as in `subquant.numerics.casts.quantize_blocks`.
         requantization: ``exact``, or ``fixed-point``: one 31-bit multiplier and shift a factor, at
             most one step from exact.
-        fixed_point_rounding: one of `subquant.fixed_point.ROUNDINGS`.
+        fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
         zero_points: ``after`` corrects a contraction by sums of rows and columns, ``inside``
             contracts storage values minus zero points, ``mixed`` does so where the right operand
             has no zero point; ``auto`` is what was measured to be fastest: ``mixed`` for llvm-cpu,

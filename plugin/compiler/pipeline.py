@@ -13,8 +13,8 @@ from typing import Any
 
 from .._mlir import in_context_of, ir, passmanager, register_upstream_passes, translate_errors
 from ..errors import Remark, UnsupportedError, UsageError
-from ..fixed_point import FixedPointRounding
-from ..quantization import Rounding
+from ..numerics.casts import Rounding
+from ..numerics.fixed_point import FixedPointRounding
 from ..transforms import PASSES, load_pass
 from ..transforms.base import ModulePass
 
@@ -188,7 +188,7 @@ def compile_pipeline(
 
     Args:
         target: ``llvm-cpu`` or ``vulkan``.
-        rounding: as in `subquant.quantization.quantize_blocks`.
+        rounding: as in `subquant.numerics.casts.quantize_blocks`.
         containers: the narrowest integer width that the target loads and stores: 8 or 32.
         label: what the runtime is told that the module was compiled for.
         requantization, fixed_point_rounding, zero_points: options of ``legalize-quant-to-math``;

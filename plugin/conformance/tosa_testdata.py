@@ -27,8 +27,8 @@ from ..compiler.reading import parse_text
 from ..dialects.quant import element_type, parameters_of
 from ..dialects.tosa import RescaleView
 from ..errors import InputError, SubquantError
-from ..fixed_point import apply_scale
-from ..quantization import StorageType
+from ..numerics.fixed_point import apply_scale
+from ..numerics.parameters import StorageType
 from ..transforms.base import SIGNATURE_ATTRIBUTE, walk
 from .cases import SYMBOL, Case, Prepared
 from .oracle import Golden

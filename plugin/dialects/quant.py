@@ -13,7 +13,8 @@ import numpy as np
 
 from .._mlir import ir, quant
 from ..errors import UnsupportedError
-from ..quantization import Array, ExpressedType, QuantizationParameters, StorageType
+from ..numerics.element_types import Array
+from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from .dense import array_of_dense, dense_of_array
 
 __all__ = [

@@ -33,7 +33,7 @@ import numpy as np
 
 from .._mlir import ir, stablehlo
 from ..errors import UnsupportedError
-from ..quantization import QuantizationParameters
+from ..numerics.parameters import QuantizationParameters
 from .quant import element_type, is_quantized, parameters_of
 
 __all__ = [

@@ -20,8 +20,9 @@ import numpy as np
 
 from .._mlir import ir
 from ..errors import UnsupportedError, VerificationError
-from ..fixed_point import MAX_SHIFT, FixedPointRounding
-from ..quantization import Array, StorageType
+from ..numerics.element_types import Array
+from ..numerics.fixed_point import MAX_SHIFT, FixedPointRounding
+from ..numerics.parameters import StorageType
 from ..transforms.base import Builder
 from .dense import array_of_dense, dense_of_array
 from .quant import element_type, parameters_of
@@ -36,7 +37,7 @@ ROUNDING_MODES: dict[str, FixedPointRounding] = {
     "INEXACT_ROUND": "tosa-inexact-round",
     "DOUBLE_ROUND": "tosa-double-round",
 }
-"""The roundings of `subquant.fixed_point`, by the name that TOSA gives them."""
+"""The roundings of `subquant.numerics.fixed_point`, by the name that TOSA gives them."""
 
 _CONSTANTS = {"tosa.const": "values", "stablehlo.constant": "value", "arith.constant": "value"}
 
@@ -104,7 +105,7 @@ class RescaleView:
         multiplier, shift: integer arrays of shape () or with one dimension for each axis (1 but
             for the last), or the operands where they are not constants.
         input_zero_point, output_zero_point: numbers, or operands.
-        rounding: of `subquant.fixed_point`.
+        rounding: of `subquant.numerics.fixed_point`.
         scale32: whether multipliers have 31 bits and not 15.
     """
 

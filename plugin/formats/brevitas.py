@@ -34,7 +34,7 @@ import numpy as np
 from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
 from ..layouts.quantizers import StaticScaledQuantizer
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
-from ..quantization import Array
+from ..numerics.element_types import Array
 from .huggingface import split_properties
 from .safetensors import read_safetensors
 from .strict_json import load_json, shown

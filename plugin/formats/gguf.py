@@ -27,7 +27,7 @@ import numpy as np
 from ..errors import InputError, Place, UnsupportedError
 from ..layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES, GgmlTensor
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
-from ..quantization import Array
+from ..numerics.element_types import Array
 
 __all__ = ["MAGIC", "read_gguf"]
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from ..errors import InputError, Place
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
-from ..quantization import Array
+from ..numerics.element_types import Array
 from .packed_int4 import packed_int4_form, read_packed_int4
 from .safetensors import read_safetensors
 from .strict_json import load_json, shown

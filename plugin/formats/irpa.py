@@ -38,7 +38,7 @@ import numpy as np
 
 from ..errors import InputError, Place, UnsupportedError
 from ..files import open_whole
-from ..quantization import Array
+from ..numerics.element_types import Array
 from .strict_json import regular_file_size, shown
 
 __all__ = [

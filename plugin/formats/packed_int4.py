@@ -37,7 +37,7 @@ import numpy as np
 from ..errors import InputError, Place, UnsupportedError
 from ..layouts.scaled import BlockAffineLayout
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor
-from ..quantization import Array
+from ..numerics.element_types import Array
 from ..tracing import unpack_nibbles
 from .strict_json import shown
 

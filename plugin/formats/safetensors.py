@@ -26,7 +26,7 @@ import ml_dtypes
 import numpy as np
 
 from ..errors import InputError, Place, UnsupportedError
-from ..quantization import Array
+from ..numerics.element_types import Array
 from .strict_json import parse_object, regular_file_size, shown
 
 __all__ = ["DTYPES", "SafetensorsFile", "read_safetensors"]

@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from ..errors import InputError
-from ..quantization import Array
+from ..numerics.element_types import Array
 from .base import QuantizedLayout
 from .lookup import LookupBlockScaledLayout
 from .scaled import BlockScaledI4Layout, BlockScaledLayout

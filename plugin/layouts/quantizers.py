@@ -17,13 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
-from ..quantization import (
-    Array,
-    ExpressedType,
-    QuantizationParameters,
-    StorageType,
-    quantize,
-)
+from ..numerics.casts import quantize
+from ..numerics.element_types import Array
+from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from .base import QuantizedLayout
 from .scaled import BlockAffineLayout, BlockScaledLayout, TensorScaledLayout
 from .tensors import PlanarQuantizedTensor, PrimitiveTensor, QuantizerTensor

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
-from ..quantization import ExpressedType, QuantizationParameters, StorageType
+from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ..tracing import unpack_nibbles
 from .base import QuantizedLayout
 

@@ -29,7 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
-from ..quantization import Array, ExpressedType, QuantizationParameters, StorageType
+from ..numerics.element_types import Array
+from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ..tracing import unpack_bits
 from .base import Planes, QuantizedLayout
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..quantization import Array
+from ..numerics.element_types import Array
 from .base import QuantizedLayout, layout_class
 
 __all__ = [

@@ -25,6 +25,7 @@ __all__ = [
     "F64",
     "I32",
     "I64",
+    "U32",
     "Array",
     "ElementType",
     "Kind",
@@ -111,5 +112,6 @@ class ElementType:
 
 BOOL = ElementType.parse("i1")
 I32, I64 = ElementType.parse("i32"), ElementType.parse("i64")
+U32 = ElementType.parse("u32")
 F16, BF16 = ElementType.parse("f16"), ElementType.parse("bf16")
 F32, F64 = ElementType.parse("f32"), ElementType.parse("f64")

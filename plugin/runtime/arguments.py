@@ -13,7 +13,8 @@ import ml_dtypes
 import numpy as np
 
 from ..errors import InputError, SignatureError, UsageError
-from ..quantization import Array, dequantize, quantize
+from ..numerics.casts import dequantize, quantize
+from ..numerics.element_types import Array
 from ..signature import ValueType
 
 __all__ = ["array_of_argument", "array_of_result", "dtype_of", "held"]

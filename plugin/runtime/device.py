@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import EnvironmentProblem, InputError
-from ..quantization import Array
+from ..numerics.element_types import Array
 
 __all__ = ["DEVICES", "Device", "iree_runtime", "list_devices"]
 

@@ -34,7 +34,7 @@ from .._mlir import (
 )
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..errors import UnsupportedError
-from ..quantization import Array
+from ..numerics.element_types import Array
 from ..transforms.base import walk
 
 __all__ = ["Request", "evaluate", "evaluate_apart", "serve"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import ExecutionError, InputError, SignatureError, UsageError
 from ..formats.irpa import check_mountable
-from ..quantization import Array
+from ..numerics.element_types import Array
 from ..signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
 from .arguments import abi_element, array_of_argument, array_of_result, dtype_of, held
 from .device import Device, iree_runtime

@@ -17,7 +17,7 @@ from .._mlir import in_context_of, ir
 from ..compiler.pipeline import NAMED_PIPELINES, parse_pipeline, run_pipeline
 from ..compiler.reading import read_module
 from ..errors import SignatureError, UnsupportedError, UsageError
-from ..quantization import Array
+from ..numerics.element_types import Array
 from ..signature import Signature, ValueType
 from ..transforms.base import is_public, walk
 from ..transforms.check_hand_off import signature_of

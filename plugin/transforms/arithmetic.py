@@ -27,7 +27,8 @@ import numpy as np
 
 from .._mlir import ir
 from ..dialects.quant import element_type, expressed_mlir_type
-from ..quantization import ExpressedType, Rounding, StorageType
+from ..numerics.casts import Rounding
+from ..numerics.parameters import ExpressedType, StorageType
 from .base import Builder
 
 __all__ = ["CastArithmetic", "Division"]
@@ -45,7 +46,7 @@ class CastArithmetic:
 
     Args:
         storage, expressed: the types of the cast.
-        rounding: as in `subquant.quantization.quantize_blocks`; ``"toward-zero"`` repeats the
+        rounding: as in `subquant.numerics.casts.quantize_blocks`; ``"toward-zero"`` repeats the
             operations of upstream's ``lower-quant-ops`` instead.
         division: ``"native"`` where the target's division is correctly rounded, else ``"exact"``
             (not for f64, whose division is always the target's).

@@ -43,7 +43,7 @@ from ..dialects.quant import (
     storage_mlir_type,
     storage_of_any,
 )
-from ..quantization import ExpressedType, StorageType
+from ..numerics.parameters import ExpressedType, StorageType
 from .arithmetic import CastArithmetic, Division
 from .base import Builder, NoMatch
 from .quantized_values import check_scales, stored

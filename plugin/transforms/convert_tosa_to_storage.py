@@ -41,7 +41,7 @@ from .._mlir import ir
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
 from ..errors import UnsupportedError
-from ..quantization import StorageType
+from ..numerics.parameters import StorageType
 from .base import Builder, ModulePass, TypePredicate, record_signature, walk
 from .retyping import with_element
 

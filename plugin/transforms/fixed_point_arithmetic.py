@@ -1,4 +1,4 @@
-"""Fixed-point scaling, emitted as integer operations: `subquant.fixed_point`, step by step.
+"""Fixed-point scaling, emitted as integer operations: `subquant.numerics.fixed_point`, step by step.
 
 Each function repeats the NumPy reference in 64-bit arithmetic, for a scalar builder in the body of
 a loop or a `TensorBuilder` for whole tensors.
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..dialects.quant import element_type
-from ..fixed_point import FixedPointRounding
+from ..numerics.fixed_point import FixedPointRounding
 from .requantization import resize
 
 __all__ = ["emit_scale", "emit_shift"]
@@ -22,13 +22,13 @@ _SLT, _SGE, _SGT = 2, 5, 4  # arith.cmpi predicates
 def emit_scale(
     b: Any, value: Any, multiplier: Any, shift: Any, rounding: FixedPointRounding
 ) -> Any:
-    """Emit `subquant.fixed_point.apply_scale`.
+    """Emit `subquant.numerics.fixed_point.apply_scale`.
 
     Args:
         b: a `Builder`, or one with `grid` for arrays.
         value: integers of up to 32 bits (48 with 15-bit multipliers), as i32, i48 or i64.
         multiplier, shift: ints, integer arrays (for a builder with `grid`), or integer values.
-        rounding: one of `subquant.fixed_point.ROUNDINGS`.
+        rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
 
     Returns:
         The scaled integers as i64.

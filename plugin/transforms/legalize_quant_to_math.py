@@ -42,8 +42,9 @@ import numpy as np
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
 from ..errors import UnsupportedError, UsageError
-from ..fixed_point import ROUNDINGS, FixedPointRounding
-from ..quantization import Array, ExpressedType, QuantizationParameters
+from ..numerics.element_types import Array
+from ..numerics.fixed_point import ROUNDINGS, FixedPointRounding
+from ..numerics.parameters import ExpressedType, QuantizationParameters
 from . import lookup_tables
 from .arithmetic import Division
 from .base import ModulePass, NoMatch, Pattern, apply_patterns, walk
@@ -87,7 +88,7 @@ class LegalizeQuantToMath(ModulePass):
             StableHLO's interpreter knows; then all ``quant`` casts are written so too.
         requantization: ``exact``, or ``fixed-point``: one 31-bit multiplier and shift a factor, at
             most one step from exact.
-        fixed_point_rounding: one of `subquant.fixed_point.ROUNDINGS`.
+        fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
         zero_points: ``after`` corrects a contraction by the sums of rows and columns, ``inside``
             contracts storage values minus zero points, ``mixed`` does so where the right operand
             has no zero point.

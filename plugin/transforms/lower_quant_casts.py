@@ -45,7 +45,8 @@ from ..dialects.quant import (
     storage_of_any,
 )
 from ..errors import UnsupportedError, UsageError
-from ..quantization import ExpressedType, QuantizationParameters, Rounding
+from ..numerics.casts import Rounding
+from ..numerics.parameters import ExpressedType, QuantizationParameters
 from .arithmetic import CastArithmetic, Division
 from .base import Builder, ModulePass, NoMatch, Pattern, apply_patterns, is_in_loop_body
 from .quantized_values import check_scales

@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 from .._mlir import ir
 from ..dialects.subquant import REQUANTIZE
 from ..errors import UsageError
-from ..fixed_point import ROUNDINGS, FixedPointRounding
+from ..numerics.fixed_point import ROUNDINGS, FixedPointRounding
 from .base import ModulePass, NoMatch, apply_patterns
 from .quantized_values import finish
 from .requantization import Requantization
@@ -47,7 +47,7 @@ class LowerRequantization(ModulePass):
 
     Options:
         requantization: ``exact`` or ``fixed-point``.
-        fixed_point_rounding: one of `subquant.fixed_point.ROUNDINGS`.
+        fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
     """
 
     name: ClassVar[str] = "lower-requantization"

@@ -35,8 +35,9 @@ from typing import Any, ClassVar
 from .._mlir import ir
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..errors import UnsupportedError, VerificationError
-from ..fixed_point import MAX_SHIFT
-from ..quantization import Array, StorageType
+from ..numerics.element_types import Array
+from ..numerics.fixed_point import MAX_SHIFT
+from ..numerics.parameters import StorageType
 from .base import Builder, ModulePass, NoMatch, apply_patterns
 from .fixed_point_arithmetic import emit_scale, emit_shift
 from .requantization import saturate

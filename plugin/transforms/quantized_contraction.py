@@ -41,7 +41,8 @@ from .._mlir import ir, stablehlo
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type, is_quantized, parameters_of
 from ..errors import UnsupportedError
-from ..quantization import Array, ExpressedType, StorageType
+from ..numerics.element_types import Array
+from ..numerics.parameters import ExpressedType, StorageType
 from .arithmetic import Division
 from .base import Builder
 from .quantized_values import (

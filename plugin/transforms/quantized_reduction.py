@@ -22,7 +22,7 @@ from typing import Any
 
 from .._mlir import ir
 from ..dialects.quant import is_quantized, parameters_of, storage_mlir_type
-from ..quantization import QuantizationParameters
+from ..numerics.parameters import QuantizationParameters
 from .base import Builder
 from .quantized_values import Operand, as_quantized, zero_point_grid
 from .requantization import resize, saturate

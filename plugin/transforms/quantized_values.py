@@ -22,7 +22,8 @@ from ..dialects.quant import (
     storage_mlir_type,
 )
 from ..errors import UnsupportedError
-from ..quantization import Array, ExpressedType, QuantizationParameters
+from ..numerics.element_types import Array
+from ..numerics.parameters import ExpressedType, QuantizationParameters
 from .arithmetic import CastArithmetic, Division
 from .base import Builder
 from .requantization import Requantization, Term, requantize, resize, spread_blocks

@@ -42,8 +42,9 @@ import numpy as np
 
 from .._mlir import ir
 from ..dialects.quant import element_type, storage_mlir_type
-from ..fixed_point import FixedPointRounding, multiplier_and_shift
-from ..quantization import Array, StorageType
+from ..numerics.element_types import Array
+from ..numerics.fixed_point import FixedPointRounding, multiplier_and_shift
+from ..numerics.parameters import StorageType
 from .base import Builder
 
 __all__ = [
@@ -70,7 +71,7 @@ class Requantization:
 
     Args:
         is_exact: by the digits above; else by one fixed-point multiplication a term.
-        rounding: of the fixed-point shift, one of `subquant.fixed_point.ROUNDINGS`.
+        rounding: of the fixed-point shift, one of `subquant.numerics.fixed_point.ROUNDINGS`.
         leaves: what is left as an operation for a later pass: ``requantize`` all of it, as
             ``subquant.requantize``, ``saturate`` only the end, as ``subquant.saturate``.
     """

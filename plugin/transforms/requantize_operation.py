@@ -19,7 +19,8 @@ from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type, type_of
 from ..dialects.subquant import MAX_TERMS, REQUANTIZE
 from ..errors import VerificationError
-from ..quantization import Array, QuantizationParameters
+from ..numerics.element_types import Array
+from ..numerics.parameters import QuantizationParameters
 from .requantization import Term, spread_blocks
 
 __all__ = [

@@ -19,7 +19,7 @@ import numpy as np
 from .._mlir import ir
 from ..dialects.dense import dense_of_array
 from ..dialects.quant import element_type
-from ..quantization import Array
+from ..numerics.element_types import Array
 from .base import Builder
 
 __all__ = ["TensorBuilder"]

@@ -34,7 +34,7 @@ from ..dialects.quant import (
     storage_of_any,
 )
 from ..errors import VerificationError
-from ..quantization import QuantizationParameters
+from ..numerics.parameters import QuantizationParameters
 from .base import ModulePass, walk
 from .reduction_rules import REDUCTION_CHECKS
 from .requantize_operation import check_requantize, check_saturate, check_subtract_zero_point

@@ -31,7 +31,9 @@ from ..layouts import (
     TensorScaledLayout,
     Theta,
 )
-from ..quantization import Array, ExpressedType, QuantizationParameters, StorageType, quantize
+from ..numerics.casts import quantize
+from ..numerics.element_types import Array
+from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 __all__ = ["CLIPPINGS", "LayerError", "WeightQuantization", "quantize_array", "quantize_weights"]
 

@@ -1,22 +1,11 @@
-"""Uniform quantization: the parameters, and the arithmetic in NumPy that all else is compared with.
+"""Uniform quantization: storage and expressed types, blocks, scales and zero points.
 
 Every uniform quantized type is a block-quantized type: per-tensor is one block, per-axis has blocks
 of size 1 along one axis, sub-channel has any block sizes, and an axis that is not named has one
-block as long as the dimension. So there is one value class, one map from an element to its block
-(``index // block size``) and one pair of formulas. No MLIR is needed here.
+block as long as the dimension. So there is one value class and one map from an element to its block
+(``index // block size``). What integers and reals have to do with each other is in `casts`.
 
-Numeric contract, for an element ``x`` with scale ``s`` and zero point ``z`` of its block:
-
-* quantize: ``clamp(round_half_even(x / s + z), storage min, storage max)``. Division and addition
-  are computed in the expressed type, each rounded to nearest even (f16 and bf16: computed in f32,
-  rounded after each operation; ``z`` is converted to the expressed type first). The bounds are
-  integers, so clamping before or after rounding gives the same value. Infinities saturate, NaN
-  gives 0 clamped to the storage range.
-* dequantize: ``(q - z) * s``. The subtraction is exact in a wider integer; its result is converted
-  to the expressed type (bf16: through f32), then multiplied in the expressed type.
-
-Sources: sub-channel RFC, appendix "Lowering qcast and dcast"; StableHLO specification,
-``uniform_quantize`` and ``uniform_dequantize``.
+Source: sub-channel RFC, "Type Constraints" and "Compile-time scale representation".
 """
 
 from __future__ import annotations
@@ -32,23 +21,18 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from .errors import UsageError
+from ..errors import UsageError
+from .element_types import F32, F64, Array, ElementType
 
 __all__ = [
     "EXPRESSED_TYPES",
     "ExpressedType",
     "Granularity",
     "QuantizationParameters",
-    "Rounding",
     "StorageType",
-    "dequantize",
-    "dequantize_blocks",
-    "quantize",
-    "quantize_blocks",
+    "spread_blocks",
 ]
 
-Array = npt.NDArray[Any]
-Rounding = Literal["nearest-even", "toward-zero"]
 Granularity = Literal["per-tensor", "per-axis", "sub-channel"]
 
 
@@ -61,14 +45,19 @@ class ExpressedType(enum.Enum):
     F64 = "f64"
 
     @property
+    def element(self) -> ElementType:
+        """The element type of this name."""
+        return ElementType.parse(self.value)
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype (bf16 comes from ml_dtypes)."""
-        return _EXPRESSED_DTYPES[self]
+        return self.element.dtype
 
     @property
     def compute_dtype(self) -> np.dtype[Any]:
         """The dtype that operations are computed in before they are rounded to this type."""
-        return np.dtype(np.float64 if self is ExpressedType.F64 else np.float32)
+        return (F64 if self is ExpressedType.F64 else F32).dtype
 
     @property
     def largest(self) -> float:
@@ -83,18 +72,12 @@ class ExpressedType(enum.Enum):
     @classmethod
     def of_dtype(cls, dtype: npt.DTypeLike) -> ExpressedType:
         """Return the member for a NumPy dtype; UsageError for any other dtype."""
-        for member, candidate in _EXPRESSED_DTYPES.items():
-            if candidate == np.dtype(dtype):
+        for member in cls:
+            if member.dtype == np.dtype(dtype):
                 return member
         raise UsageError(f"expected an expressed type among {EXPRESSED_TYPES}, got {dtype}")
 
 
-_EXPRESSED_DTYPES: dict[ExpressedType, np.dtype[Any]] = {
-    ExpressedType.F16: np.dtype(np.float16),
-    ExpressedType.BF16: np.dtype(ml_dtypes.bfloat16),
-    ExpressedType.F32: np.dtype(np.float32),
-    ExpressedType.F64: np.dtype(np.float64),
-}
 EXPRESSED_TYPES = tuple(member.value for member in ExpressedType)
 
 
@@ -142,15 +125,20 @@ class StorageType:
         """True when the range is narrower than the type's."""
         return (self.minimum, self.maximum) != self.type_range
 
+    @cached_property
+    def element(self) -> ElementType:
+        """The element type of this width and signedness."""
+        return ElementType.parse(f"{'i' if self.signed else 'u'}{self.width}")
+
     @property
     def container_width(self) -> int:
         """Bits of the narrowest machine integer (8, 16 or 32) that holds a storage value."""
-        return next(width for width in (8, 16, 32) if width >= self.width)
+        return self.dtype.itemsize * 8
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The narrowest NumPy integer dtype that holds a storage value."""
-        return np.dtype(f"{'i' if self.signed else 'u'}{self.container_width // 8}")
+        return self.element.dtype
 
     @classmethod
     def parse(cls, text: str) -> StorageType:
@@ -361,153 +349,18 @@ class QuantizationParameters:
         return f"{self.granularity} {self.storage}:{self.expressed.value} {{{blocks}}}"
 
 
-# -- the reference arithmetic ---------------------------------------------------------------------
+def spread_blocks(grid: Array, shape: Sequence[int], block_shape: Sequence[int]) -> Array:
+    """Give every element of a tensor the number of its block (``index // block size``).
 
+    Args:
+        grid: one number a block, an axis for each axis of the tensor; or one number for all.
+        shape: of the tensor.
+        block_shape: elements in a block along each axis; the last block may be shorter.
 
-def _rounded(values: Array, expressed: ExpressedType) -> Array:
-    """Round values of the compute type to `expressed`, and return them in the compute type."""
-    if expressed.dtype == expressed.compute_dtype:
-        return values
-    return values.astype(expressed.dtype).astype(expressed.compute_dtype)
-
-
-def _expand(grid: Array, shape: Sequence[int], block_shape: Sequence[int]) -> Array:
-    """Give every element of a tensor of `shape` the value of its block (``index // block``)."""
+    Returns:
+        An array of `shape`; of shape () for one number.
+    """
     if grid.ndim == 0 or not len(shape):
         return grid.reshape(())
     index = [np.arange(n) // max(int(b), 1) for n, b in zip(shape, block_shape, strict=True)]
     return grid[np.ix_(*index)]
-
-
-def quantize_blocks(
-    values: npt.ArrayLike,
-    scales: npt.ArrayLike,
-    zero_points: npt.ArrayLike | None,
-    block_shape: Sequence[int],
-    storage: StorageType,
-    expressed: ExpressedType,
-    rounding: Rounding = "nearest-even",
-) -> Array:
-    """Quantize with scales and zero points given as arrays; the formula is in the module's text.
-
-    Args:
-        values: reals, any shape; converted to the expressed type.
-        scales, zero_points: shape ``ceil(values.shape / block_shape)``. Scales may be of a narrower
-            floating-point type: they are widened to the expressed type, which is exact.
-        block_shape: elements in a block along each axis.
-        storage, expressed: the types.
-        rounding: ``"nearest-even"``, or ``"toward-zero"`` for the arithmetic of upstream's
-            ``lower-quant-ops``. Values that leave the storage type are undefined there; here they
-            saturate.
-
-    Returns:
-        Storage values of `storage.dtype`, shape of `values`.
-    """
-    compute = expressed.compute_dtype
-    with np.errstate(all="ignore"):
-        real = np.asarray(values).astype(expressed.dtype).astype(compute)
-        scale = _expand(np.asarray(scales).astype(expressed.dtype), real.shape, block_shape)
-        quotient = _rounded(real / scale.astype(compute), expressed)
-        if zero_points is not None:
-            zero = _expand(np.asarray(zero_points).astype(np.int64), real.shape, block_shape)
-            if zero.any() or rounding == "nearest-even":
-                quotient = _rounded(quotient + _rounded(zero.astype(compute), expressed), expressed)
-        integral = np.rint(quotient) if rounding == "nearest-even" else np.trunc(quotient)
-        # Saturate in f64, which holds every bound of a 32-bit type; NaN becomes 0.
-        wide = np.nan_to_num(integral.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
-        clamped = np.clip(wide, storage.minimum, storage.maximum)
-    return clamped.astype(np.int64).astype(storage.dtype)
-
-
-def dequantize_blocks(
-    stored: npt.ArrayLike,
-    scales: npt.ArrayLike,
-    zero_points: npt.ArrayLike | None,
-    block_shape: Sequence[int],
-    expressed: ExpressedType,
-) -> Array:
-    """Dequantize with scales and zero points given as arrays; the formula is in the module's text.
-
-    Args:
-        stored: storage values, any integer dtype and shape.
-        scales, zero_points: shape ``ceil(stored.shape / block_shape)``.
-        block_shape: elements in a block along each axis.
-        expressed: the type of the result.
-
-    Returns:
-        Reals of the expressed type, shape of `stored`.
-    """
-    compute = expressed.compute_dtype
-    with np.errstate(all="ignore"):
-        difference = np.asarray(stored).astype(np.int64)
-        scale = _expand(np.asarray(scales).astype(expressed.dtype), difference.shape, block_shape)
-        if zero_points is not None:
-            difference = difference - _expand(
-                np.asarray(zero_points).astype(np.int64), difference.shape, block_shape
-            )
-        real = _rounded(difference.astype(compute), expressed)
-        return np.asarray((real * scale.astype(compute)).astype(expressed.dtype))
-
-
-def quantize(
-    values: npt.ArrayLike,
-    parameters: QuantizationParameters,
-    rounding: Rounding = "nearest-even",
-) -> Array:
-    """Quantize an array: the reference for ``quant.qcast`` and ``subquant.qcast``.
-
-    Args:
-        values: reals of a shape whose block grid is the scales' shape.
-        parameters: the quantization parameters.
-        rounding: as in `quantize_blocks`.
-
-    Returns:
-        Storage values of ``parameters.storage.dtype``, shape of `values`.
-
-    Raises:
-        UsageError: the shape does not fit the scales.
-    """
-    array = np.asarray(values)
-    scales, zero_points = _checked_grids(parameters, array.shape)
-    return quantize_blocks(
-        array,
-        scales,
-        zero_points,
-        parameters.block_shape(array.shape),
-        parameters.storage,
-        parameters.expressed,
-        rounding,
-    )
-
-
-def dequantize(stored: npt.ArrayLike, parameters: QuantizationParameters) -> Array:
-    """Dequantize an array: the reference for ``quant.dcast`` and ``subquant.dcast``.
-
-    Args:
-        stored: storage values of a shape whose block grid is the scales' shape.
-        parameters: the quantization parameters.
-
-    Returns:
-        Reals of the expressed type, shape of `stored`.
-
-    Raises:
-        UsageError: the shape does not fit the scales.
-    """
-    array = np.asarray(stored)
-    scales, zero_points = _checked_grids(parameters, array.shape)
-    block_shape = parameters.block_shape(array.shape)
-    return dequantize_blocks(array, scales, zero_points, block_shape, parameters.expressed)
-
-
-def _checked_grids(
-    parameters: QuantizationParameters, shape: tuple[int, ...]
-) -> tuple[Array, Array]:
-    if parameters.granularity == "per-tensor":
-        return parameters.scales, parameters.zero_points
-    scales, zero_points = parameters.grids(len(shape))
-    expected = parameters.grid_shape(shape)
-    if scales.shape != expected:
-        raise UsageError(
-            f"a tensor of shape {shape} has {expected} blocks, got scales of shape {scales.shape}"
-        )
-    return scales, zero_points

@@ -1,4 +1,4 @@
-"""Fixed-point scaling: a real factor as an integer multiplier and a right shift, in NumPy.
+"""Fixed-point scaling: a real factor as an integer multiplier and a right shift.
 
 ``value * factor`` becomes ``value * multiplier / 2**shift``, rounded to an integer. The multiplier
 has 31 bits (30 to 31 significant ones), so the product of a 32-bit value fits 64 bits; TOSA's
@@ -20,6 +20,8 @@ Roundings, by name (``p = value * multiplier``, ``s = shift``):
 
 Every rounding is at most one step away from the exact real product, and its shift is 0 to 62.
 
+Formulas are in 64-bit integers, on NumPy's arrays and on the values of a program alike.
+
 Sources: "Lowering quantized operations to integer arithmetic", step 4; TOSA specification,
 ``RESCALE`` and ``apply_scale_32``, ``apply_scale_16``; gemmlowp, ``fixedpoint.h``; LiteRT,
 ``MultiplyByQuantizedMultiplier``.
@@ -33,8 +35,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from .errors import UsageError
-from .quantization import Array, StorageType
+from ..errors import UsageError
+from .array_functions import convert, is_zero
+from .element_types import I64, Array
+from .parameters import StorageType
 
 __all__ = [
     "MAX_SHIFT",
@@ -43,6 +47,9 @@ __all__ = [
     "apply_scale",
     "multiplier_and_shift",
     "requantize_fixed_point",
+    "rescale",
+    "saturate",
+    "shift_right",
 ]
 
 FixedPointRounding = Literal[
@@ -110,7 +117,7 @@ def _pair(factor: Any, bits: int) -> tuple[int, int]:
 
 def apply_scale(
     values: Any, multiplier: Any, shift: Any, rounding: FixedPointRounding = "half-up"
-) -> Array:
+) -> Any:
     """Scale integers.
 
     Args:
@@ -119,44 +126,96 @@ def apply_scale(
         rounding: one of `ROUNDINGS`.
 
     Returns:
-        int64 integers, not saturated (``gemmlowp`` saturates to 32 bits on the way, as it does).
+        64-bit integers, not saturated (``gemmlowp`` saturates to 32 bits on the way, as it does).
 
     Raises:
         UsageError: an unknown rounding.
     """
     if rounding not in ROUNDINGS:
         raise UsageError(f"expected a rounding among {', '.join(ROUNDINGS)}, got '{rounding}'")
-    v, m, s = np.broadcast_arrays(
-        np.asarray(values, np.int64), np.asarray(multiplier, np.int64), np.asarray(shift, np.int64)
-    )
+    v, m, s = (convert(number, I64) for number in (values, multiplier, shift))
     if rounding == "gemmlowp":
         return _gemmlowp(v, m, s)
     product = v * m
-    half = np.where(s > 0, np.int64(1) << np.maximum(s - 1, 0), 0)
-    if rounding == "half-away-from-zero":
-        magnitude = (np.abs(product) + half) >> s
-        return np.asarray(np.where(product < 0, -magnitude, magnitude), np.int64)
     if rounding == "tosa-double-round":
-        extra = np.where(v >= 0, 1 << 30, -(1 << 30))
-        half = half + np.where(s > 31, extra, 0)
-    return np.asarray((product + half) >> s, np.int64)
+        product = product + _first_half(v, s)
+    return shift_right(product, s, rounding)
 
 
-def _gemmlowp(v: Array, m: Array, s: Array) -> Array:
+def shift_right(products: Any, shift: Any, rounding: FixedPointRounding) -> Any:
+    """Shift 64-bit products, or sums of products, to the right, rounded.
+
+    Args:
+        products: 64-bit integers.
+        shift: 64-bit integers, 0 to 62, which broadcast with `products`.
+        rounding: ``half-away-from-zero``, ``gemmlowp`` as that, or else half up.
+    """
+    half = np.where(shift > 0, 1 << np.maximum(shift - 1, 0), 0)
+    if rounding not in ("half-away-from-zero", "gemmlowp"):
+        return (products + half) >> shift
+    negative = products < 0
+    magnitude = (np.where(negative, -products, products) + half) >> shift
+    return np.where(negative, -magnitude, magnitude)
+
+
+def _first_half(v: Any, s: Any) -> Any:
+    """Half of the first of TOSA's two roundings, with the sign of the value, where there is one."""
+    return np.where(s > 31, np.where(v >= 0, 1 << 30, -(1 << 30)), 0)
+
+
+def _gemmlowp(v: Any, m: Any, s: Any) -> Any:
     """LiteRT's: ``shift`` counts from the product, its own from the high half: 31 less."""
-    low, high = -(1 << 31), (1 << 31) - 1
-    left = np.maximum(31 - s, 0)
-    right = np.maximum(s - 31, 0)
-    shifted = np.clip(v << np.minimum(left, 31), low, high)
+    left, right = np.maximum(31 - s, 0), np.maximum(s - 31, 0)
+    shifted = np.clip(v << np.minimum(left, 31), -(1 << 31), (1 << 31) - 1)
     product = shifted * m
-    nudge = np.where(product >= 0, 1 << 30, 1 - (1 << 30))
-    total = product + nudge
+    total = product + np.where(product >= 0, 1 << 30, 1 - (1 << 30))
     # A division that truncates, as in C++.
-    halved = np.where(total >= 0, total >> 31, -((-total) >> 31))
-    mask = (np.int64(1) << right) - 1
-    remainder = halved & mask
+    halved = np.where(total >= 0, total >> 31, -(-total >> 31))
+    mask = (1 << right) - 1
     threshold = (mask >> 1) + (halved < 0)
-    return np.asarray((halved >> right) + (remainder > threshold), np.int64)
+    return (halved >> right) + ((halved & mask) > threshold)
+
+
+def saturate(values: Any, storage: StorageType, bound: int | None = None) -> Any:
+    """Clamp integers to a storage range, and narrow them to the storage type.
+
+    Args:
+        values: signed integers, wider than the storage type.
+        storage: the storage type.
+        bound: the greatest magnitude of `values`; a clamp that cannot act is left out.
+    """
+    if bound is None or bound > storage.maximum:
+        values = np.minimum(values, storage.maximum)
+    if bound is None or -bound < storage.minimum:
+        values = np.maximum(values, storage.minimum)
+    return convert(values, storage.element)
+
+
+def rescale(
+    values: Any,
+    multiplier: Any,
+    shift: Any,
+    zero_points: tuple[Any, Any],
+    storage: StorageType,
+    rounding: FixedPointRounding,
+) -> Any:
+    """TOSA's ``RESCALE``: ``saturate(apply_scale(value - input_zp) + output_zp)``.
+
+    Args:
+        values: integers of up to 32 bits, or 48 with multipliers of 15 bits.
+        multiplier, shift: numbers, arrays, or values of a program, of up to 64 bits.
+        zero_points: of the input and of the output, in the same forms.
+        storage: of the result.
+        rounding: one of `ROUNDINGS`.
+    """
+    wide = convert(values, I64)
+    before, after = zero_points
+    if not is_zero(before):
+        wide = wide - convert(before, I64)
+    scaled = apply_scale(wide, multiplier, shift, rounding)
+    if not is_zero(after):
+        scaled = scaled + convert(after, I64)
+    return saturate(scaled, storage)
 
 
 def requantize_fixed_point(
@@ -179,7 +238,5 @@ def requantize_fixed_point(
         Storage values, at most one step from those of the exact real factor.
     """
     multiplier, shift = multiplier_and_shift(factor)
-    scaled = apply_scale(accumulators, multiplier, shift, rounding)
-    shifted = scaled + np.asarray(zero_point, np.int64)
-    clamped = np.clip(shifted, storage.minimum, storage.maximum)
-    return np.asarray(clamped, storage.dtype)
+    zero_points = (0, np.asarray(zero_point, np.int64))
+    return np.asarray(rescale(accumulators, multiplier, shift, zero_points, storage, rounding))

@@ -1,0 +1,388 @@
+"""Quantize and dequantize: between reals and storage values.
+
+Numeric contract, for an element ``x`` with scale ``s`` and zero point ``z`` of its block:
+
+* quantize: ``clamp(round_half_even(x / s + z), storage min, storage max)``. Division and addition
+  are computed in the expressed type, each rounded to nearest even (``z`` is converted to the
+  expressed type first). Infinities saturate, NaN gives 0 clamped to the storage range.
+* dequantize: ``(q - z) * s``. The subtraction is exact in a wider integer; its result is converted
+  to the expressed type (f16, bf16: through f32), then multiplied in the expressed type.
+
+How it is computed, on NumPy's arrays and on the values of a program alike (`Cast`):
+
+* The clamp comes before the conversion, so that the conversion never leaves the integer type (the
+  bounds are integers: clamping before or after rounding gives the same). It is written with
+  comparisons and choices, which treat NaN the same on every target; NaN is then replaced. The
+  clamp uses the outermost floats inside the storage range; a storage type that has more bits than
+  the float (i32 in f32) gets its exact bounds by a choice after the conversion.
+* The subtraction is i32, or i64 where 32-bit storage would overflow.
+* f16 is computed in f16. bf16 is computed in f32 and rounded after each operation by integer
+  arithmetic on the bits, because IREE removes a ``truncf`` followed by an ``extf``.
+* Vulkan allows a division to be off by 2.5 units in the last place, and SwiftShader is: a tie then
+  goes the wrong way. With ``division="exact"`` the f32 quotient is corrected to the nearest one by
+  integer arithmetic.
+
+Sources: sub-channel RFC, appendix "Lowering qcast and dcast"; StableHLO specification,
+``uniform_quantize`` and ``uniform_dequantize``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import UsageError
+from .array_functions import bits_of, convert, is_known, is_zero, truncate
+from .element_types import BF16, F16, F32, F64, I32, I64, U32, Array, ElementType
+from .parameters import ExpressedType, QuantizationParameters, StorageType, spread_blocks
+
+__all__ = [
+    "Cast",
+    "Division",
+    "Rounding",
+    "dequantize",
+    "dequantize_blocks",
+    "quantize",
+    "quantize_blocks",
+]
+
+Rounding = Literal["nearest-even", "toward-zero"]
+Division = Literal["native", "exact"]
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The formulas of one pair of types, over arrays.
+
+    Args:
+        storage, expressed: the types.
+        rounding: ``"toward-zero"`` repeats the operations of upstream's ``lower-quant-ops``
+            instead: values that leave the storage type are undefined there; in NumPy they saturate.
+        division: ``"native"`` where the target's division is correctly rounded, else ``"exact"``
+            (not for f64, whose division is always the target's).
+    """
+
+    storage: StorageType
+    expressed: ExpressedType
+    rounding: Rounding = "nearest-even"
+    division: Division = "native"
+
+    # -- quantize ---------------------------------------------------------------------------------
+
+    def quantize(self, value: Any, scale: Any, zero_point: Any = 0) -> Any:
+        """Return storage values.
+
+        Args:
+            value: reals of the expressed type.
+            scale: numbers, an array, or a value of a type that is not wider.
+            zero_point: integers, an array, or a value of an integer type that is not wider than the
+                storage type.
+        """
+        quotient = self._quotient(value, scale)
+        if not is_zero(zero_point):
+            quotient = self._rounded(quotient + self._real_of_integer(zero_point))
+        if self.expressed is ExpressedType.F16:
+            quotient = convert(quotient, F32)
+        if self.rounding == "toward-zero":
+            return self._cut(quotient)
+        return self._saturated(quotient)
+
+    def _quotient(self, value: Any, scale: Any) -> Any:
+        """``value / scale``, rounded to the expressed type."""
+        if self.division == "native" or self.expressed is ExpressedType.F64:
+            return self._rounded(convert(value, self._work) / convert(scale, self._work))
+        # A quotient rounded to f32 and then to f16 or bf16 is the one rounded once: f32 has more
+        # than twice their bits.
+        quotient = _exact_quotient(convert(value, F32), convert(convert(scale, self._work), F32))
+        if self.expressed is ExpressedType.F16:
+            return convert(quotient, F16)
+        return self._rounded(quotient)
+
+    def _saturated(self, quotient: Any) -> Any:
+        storage = self.storage
+        low, high = self._float_bounds
+        below, above = quotient < low, quotient > high
+        clamped = np.where(above, high, np.where(below, low, quotient))
+        nan = quotient != quotient
+        of_nan = min(max(0.0, low), high)
+        number = np.where(nan, of_nan, np.rint(clamped))
+        unsigned32 = not storage.signed and storage.width == 32
+        integer = truncate(number, U32 if unsigned32 else I32)
+        if low != storage.minimum:
+            integer = np.where(below, storage.minimum, integer)
+        if high != storage.maximum:
+            integer = np.where(above, storage.maximum, integer)
+        exact_of_nan = min(max(0, storage.minimum), storage.maximum)
+        if of_nan != exact_of_nan:
+            integer = np.where(nan, exact_of_nan, integer)
+        return convert(integer, storage.element)
+
+    @cached_property
+    def _float_bounds(self) -> tuple[float, float]:
+        """The outermost floats of the compute type inside the storage range."""
+        dtype = self.expressed.compute_dtype
+        bounds = []
+        for bound, inward in ((self.storage.minimum, np.inf), (self.storage.maximum, -np.inf)):
+            near = np.asarray(bound, np.float64).astype(dtype)
+            outside = float(near) < bound if inward > 0 else float(near) > bound
+            bounds.append(float(np.nextafter(near, dtype.type(inward)) if outside else near))
+        return bounds[0], bounds[1]
+
+    def _cut(self, quotient: Any) -> Any:
+        """Upstream's conversion: undefined outside the storage type, clamped to narrower bounds."""
+        storage = self.storage
+        integer = truncate(quotient, I32 if storage.signed else U32)
+        if storage.is_narrowed or is_known(quotient):
+            integer = np.minimum(np.maximum(integer, storage.minimum), storage.maximum)
+        return convert(integer, storage.element)
+
+    # -- dequantize -------------------------------------------------------------------------------
+
+    def dequantize(self, stored: Any, scale: Any, zero_point: Any = 0) -> Any:
+        """Return reals of the expressed type.
+
+        Args:
+            stored: storage values.
+            scale, zero_point: as of `quantize`.
+        """
+        if self.rounding == "toward-zero":
+            real = self._real_of_integer(stored)
+            if not is_zero(zero_point):
+                real = self._rounded(real - self._real_of_integer(zero_point))
+        else:
+            real = self._real(self.difference(stored, zero_point))
+        product = real * convert(scale, self._work)
+        if self.expressed is ExpressedType.BF16:
+            return convert(self._rounded(product), BF16)
+        return product
+
+    def difference(self, stored: Any, zero_point: Any = 0) -> Any:
+        """``stored - zero_point``, exact: i32, or i64 where 32-bit storage would overflow."""
+        storage, symmetric = self.storage, is_zero(zero_point)
+        fits = storage.width < 32 or (storage.signed and symmetric)
+        wide = I32 if fits else I64
+        integer = convert(stored, wide)
+        return integer if symmetric else integer - convert(zero_point, wide)
+
+    # -- pieces -----------------------------------------------------------------------------------
+
+    @cached_property
+    def _work(self) -> ElementType:
+        """The type that operations are computed in: f32 for bf16, else the expressed type."""
+        return F32 if self.expressed is ExpressedType.BF16 else self.expressed.element
+
+    def _real_of_integer(self, integer: Any) -> Any:
+        """A storage value or zero point as the nearest real."""
+        return self._real(convert(integer, I64 if self._is_wide(integer) else I32))
+
+    def _is_wide(self, integer: Any) -> bool:
+        if self.storage.signed:
+            return False
+        return self.storage.width == 32 and (is_known(integer) or integer.element.bits == 32)
+
+    def _real(self, integer: Any) -> Any:
+        """Convert i32 or i64 to the work type: f16 and bf16 through f32."""
+        if self.expressed is ExpressedType.F64:
+            return convert(integer, F64)
+        single = convert(integer, F32)
+        return (
+            convert(single, F16) if self.expressed is ExpressedType.F16 else self._rounded(single)
+        )
+
+    def _rounded(self, value: Any) -> Any:
+        """Round an f32 to the nearest bf16 (ties to even); other types pass."""
+        if self.expressed is not ExpressedType.BF16:
+            return value
+        bits = bits_of(value, I32)
+        last = (bits >> 16) & 1
+        rounded = bits_of((bits + (last + 0x7FFF)) & -0x10000, F32)
+        return np.where(value != value, value, rounded)
+
+
+def _exact_quotient(value: Any, scale: Any) -> Any:
+    """The f32 nearest to ``value / scale`` on a device whose division is only nearly right.
+
+    With 24-bit significands ``x`` and ``s``, ``x`` doubled if it is less than ``s``, the quotient's
+    significand is ``m = x * 2**23 / s`` in ``[2**23, 2**24)``. The device's division gives ``m``
+    within a few units; the remainder ``x * 2**23 - m * s`` then fits 32 bits, so wrapping
+    arithmetic gives it exactly, and with it the floor and the rounding. Zeros, infinities, NaN,
+    subnormals and results outside the normal range are left to the device: they quantize the same
+    whatever their last bits are.
+    """
+
+    def significand(real: Any) -> tuple[Any, Any, Any]:
+        bits = bits_of(real, I32)
+        return bits, (bits >> 23) & 0xFF, (bits & 0x7FFFFF) | (1 << 23)
+
+    bits, exponent, x = significand(value)
+    scale_bits, scale_exponent, s = significand(scale)
+    less = x < s
+    x = np.where(less, x << 1, x)
+    exponent_field = exponent - scale_exponent + 127 - less
+    ratio = convert(x, F32) / convert(s, F32)
+    m = truncate(ratio * float(1 << 23), I32)
+    remainder = (x << 23) - m * s
+    # The device's quotient of the remainder is within one of the floor.
+    step = truncate(convert(remainder, F32) / convert(s, F32), I32)
+    m, remainder = m + step, remainder - step * s
+    below = remainder < 0
+    m, remainder = np.where(below, m - 1, m), np.where(below, remainder + s, remainder)
+    beyond = remainder >= s
+    m, remainder = np.where(beyond, m + 1, m), np.where(beyond, remainder - s, remainder)
+    up = (remainder << 1) + (m & 1) >= s + 1
+    m = np.where(up, m + 1, m)
+    # Adding the significand without its leading bit lets a carry reach the exponent.
+    magnitude = (exponent_field << 23) + (m - (1 << 23))
+    exact = bits_of(magnitude | ((bits ^ scale_bits) & -(1 << 31)), F32)
+    normal = exponent >= 1
+    for condition in (
+        exponent < 255,
+        scale_exponent >= 1,
+        scale_exponent < 255,
+        exponent_field >= 1,
+        exponent_field < 254,
+    ):
+        normal = normal & condition
+    return np.where(normal, exact, value / scale)
+
+
+# -- in NumPy -------------------------------------------------------------------------------------
+
+
+def quantize_blocks(
+    values: npt.ArrayLike,
+    scales: npt.ArrayLike,
+    zero_points: npt.ArrayLike | None,
+    block_shape: Sequence[int],
+    storage: StorageType,
+    expressed: ExpressedType,
+    rounding: Rounding = "nearest-even",
+) -> Array:
+    """Quantize with scales and zero points given as arrays; see the module's text.
+
+    Args:
+        values: reals, any shape; converted to the expressed type.
+        scales, zero_points: shape ``ceil(values.shape / block_shape)``. Scales may be of a narrower
+            floating-point type: they are widened to the expressed type, which is exact.
+        block_shape: elements in a block along each axis.
+        storage, expressed: the types.
+        rounding: ``"nearest-even"``, or ``"toward-zero"`` for the arithmetic of upstream's
+            ``lower-quant-ops``. Values that leave the storage type are undefined there; here they
+            saturate.
+
+    Returns:
+        Storage values of `storage.dtype`, shape of `values`.
+    """
+    with np.errstate(all="ignore"):
+        reals = np.asarray(values).astype(expressed.dtype)
+        scale = spread_blocks(np.asarray(scales).astype(expressed.dtype), reals.shape, block_shape)
+        zero_point: Any = 0
+        if zero_points is not None:
+            zero_point = spread_blocks(_integers(zero_points), reals.shape, block_shape)
+        return np.asarray(Cast(storage, expressed, rounding).quantize(reals, scale, zero_point))
+
+
+def dequantize_blocks(
+    stored: npt.ArrayLike,
+    scales: npt.ArrayLike,
+    zero_points: npt.ArrayLike | None,
+    block_shape: Sequence[int],
+    expressed: ExpressedType,
+) -> Array:
+    """Dequantize with scales and zero points given as arrays; see the module's text.
+
+    Args:
+        stored: storage values, any integer dtype and shape.
+        scales, zero_points: shape ``ceil(stored.shape / block_shape)``.
+        block_shape: elements in a block along each axis.
+        expressed: the type of the result.
+
+    Returns:
+        Reals of the expressed type, shape of `stored`.
+    """
+    with np.errstate(all="ignore"):
+        integers = _integers(stored)
+        scale = spread_blocks(
+            np.asarray(scales).astype(expressed.dtype), integers.shape, block_shape
+        )
+        zero_point: Any = 0
+        if zero_points is not None:
+            zero_point = spread_blocks(_integers(zero_points), integers.shape, block_shape)
+        return np.asarray(Cast(_WIDEST, expressed).dequantize(integers, scale, zero_point))
+
+
+_WIDEST = StorageType(32, signed=False)
+"""For storage values of any type: differences are taken in i64."""
+
+
+def _integers(values: npt.ArrayLike) -> Array:
+    return np.asarray(values).astype(np.int64)
+
+
+def quantize(
+    values: npt.ArrayLike,
+    parameters: QuantizationParameters,
+    rounding: Rounding = "nearest-even",
+) -> Array:
+    """Quantize an array: the reference for ``quant.qcast`` and ``subquant.qcast``.
+
+    Args:
+        values: reals of a shape whose block grid is the scales' shape.
+        parameters: the quantization parameters.
+        rounding: as in `quantize_blocks`.
+
+    Returns:
+        Storage values of ``parameters.storage.dtype``, shape of `values`.
+
+    Raises:
+        UsageError: the shape does not fit the scales.
+    """
+    array = np.asarray(values)
+    scales, zero_points = _checked_grids(parameters, array.shape)
+    return quantize_blocks(
+        array,
+        scales,
+        zero_points,
+        parameters.block_shape(array.shape),
+        parameters.storage,
+        parameters.expressed,
+        rounding,
+    )
+
+
+def dequantize(stored: npt.ArrayLike, parameters: QuantizationParameters) -> Array:
+    """Dequantize an array: the reference for ``quant.dcast`` and ``subquant.dcast``.
+
+    Args:
+        stored: storage values of a shape whose block grid is the scales' shape.
+        parameters: the quantization parameters.
+
+    Returns:
+        Reals of the expressed type, shape of `stored`.
+
+    Raises:
+        UsageError: the shape does not fit the scales.
+    """
+    array = np.asarray(stored)
+    scales, zero_points = _checked_grids(parameters, array.shape)
+    block_shape = parameters.block_shape(array.shape)
+    return dequantize_blocks(array, scales, zero_points, block_shape, parameters.expressed)
+
+
+def _checked_grids(
+    parameters: QuantizationParameters, shape: tuple[int, ...]
+) -> tuple[Array, Array]:
+    if parameters.granularity == "per-tensor":
+        return parameters.scales, parameters.zero_points
+    scales, zero_points = parameters.grids(len(shape))
+    expected = parameters.grid_shape(shape)
+    if scales.shape != expected:
+        raise UsageError(
+            f"a tensor of shape {shape} has {expected} blocks, got scales of shape {scales.shape}"
+        )
+    return scales, zero_points
