@@ -1,4 +1,4 @@
-"""Fixed-point scaling, emitted as integer operations: `subquant.numerics.fixed_point`, step by step.
+"""Fixed-point scaling as integer operations: `subquant.numerics.fixed_point`, step by step.
 
 Each function repeats the NumPy reference in 64-bit arithmetic, for a scalar builder in the body of
 a loop or a `TensorBuilder` for whole tensors.
