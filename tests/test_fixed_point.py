@@ -11,8 +11,9 @@ import pytest
 
 import subquant
 from subquant._mlir import create_context
+from subquant.compiler.pipeline import compile_pipeline, run_pipeline
+from subquant.compiler.reading import parse_text
 from subquant.errors import UnsupportedError, UsageError
-from subquant.runtime.interpreter import InterpretedModule
 from subquant.numerics.fixed_point import (
     MAX_SHIFT,
     ROUNDINGS,
@@ -21,9 +22,8 @@ from subquant.numerics.fixed_point import (
     requantize_fixed_point,
 )
 from subquant.numerics.parameters import StorageType
-from subquant.compiler.reading import parse_text
-from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.runtime import Device
+from subquant.runtime.interpreter import InterpretedModule
 
 FACTORS = [0.3, 0.5, 0.7500001, 1.0, 1.7, 3.0, 1e-3, 2.0**-20 * 1.3, 2.0**-31, 2.0**-45, 1e4]
 

@@ -33,7 +33,7 @@ from rich.text import Text
 from ..compiler.inspection import QuantizedTensor, extents_text
 from ..errors import EnvironmentProblem, InputError, UsageError
 from ..files import write_whole
-from ..quantization import Array
+from ..numerics.element_types import Array
 from ..weights.quantizing import LayerError
 
 if TYPE_CHECKING:
