@@ -222,7 +222,6 @@ class _Runner:
         start = time.monotonic()
         try:
             data = self._compile(batch)
-            # IREE's Vulkan devices keep two threads busy as long as they live: not while compiling.
             executable = Executable(data, Device(self.device))
         except SubquantError as error:
             if len(batch) == 1:

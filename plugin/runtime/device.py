@@ -8,6 +8,7 @@ buffers, and results are copied out, here and nowhere else.
 from __future__ import annotations
 
 import re
+import weakref
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from ..errors import EnvironmentProblem, InputError
 from ..numerics.element_types import Array
 
-__all__ = ["DEVICES", "Device", "iree_runtime", "list_devices"]
+__all__ = ["DEVICES", "Device", "OpenDevice", "iree_runtime", "list_devices"]
 
 DEVICES = {"llvm-cpu": "local-task", "vulkan": "vulkan"}
 """Target names to IREE device names; any IREE device URI is accepted as well."""
@@ -45,7 +46,7 @@ def _element_type(element: str) -> int:
 
 
 class Device:
-    """A device that runs executables.
+    """A device that runs executables; a Vulkan device is opened when one is loaded on it.
 
     Args:
         name: ``llvm-cpu``, ``vulkan`` (the first one), or an IREE device URI such as
@@ -57,16 +58,16 @@ class Device:
 
     def __init__(self, name: str = "llvm-cpu") -> None:
         self.name = name
-        runtime = iree_runtime()
-        uri = DEVICES.get(name, name)
         self.features: dict[str, bool] = {}
-        try:
-            if uri.startswith("vulkan"):
-                uri, self.features = _pick_vulkan_device(uri)
-            # A device in the cache, which is never emptied, keeps two threads of IREE spinning.
-            self.handle = runtime.get_device(uri, cache=False)
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise EnvironmentProblem(_no_device(uri, error)) from None
+        self._uri = DEVICES.get(name, name)
+        self._opened: weakref.ref[OpenDevice] | None = None
+        if self.is_vulkan:
+            try:
+                self._uri, self.features = _pick_vulkan_device(self._uri)
+            except (RuntimeError, ValueError, IndexError) as error:
+                raise EnvironmentProblem(_no_device(self._uri, error)) from None
+        else:
+            self._kept = self.open()  # which shows that it is there
 
     @property
     def is_vulkan(self) -> bool:
@@ -83,6 +84,40 @@ class Device:
     def vulkan_target(self) -> str:
         """The key of `subquant.compiler.targets.VULKAN_TARGETS` that this device can run."""
         return "generic" if self.has_8bit_storage else "generic-32bit"
+
+    def open(self) -> OpenDevice:
+        """Return the open device: the one that an executable holds, or else a new one.
+
+        Raises:
+            EnvironmentProblem: the driver fails to open it.
+        """
+        opened = self._opened() if self._opened is not None else None
+        if opened is None:
+            opened = OpenDevice(self._uri)
+            self._opened = weakref.ref(opened)
+        return opened
+
+
+class OpenDevice:
+    """A device in use, for as long as something holds it: executables that are loaded on it.
+
+    Mesa waits for any of several semaphores by asking for them again and again, so that two threads
+    of IREE are busy as long as its software Vulkan device is open: no program should be compiled
+    meanwhile.
+
+    Args:
+        uri: IREE's URI of the device.
+
+    Raises:
+        EnvironmentProblem: there is no such device.
+    """
+
+    def __init__(self, uri: str) -> None:
+        try:
+            # IREE's cache of devices is never emptied: one in it would not be closed.
+            self.handle = iree_runtime().get_device(uri, cache=False)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise EnvironmentProblem(_no_device(uri, error)) from None
 
     def upload(self, array: Array, element: str) -> Any:
         """Copy an array into a new device buffer and return a buffer view.

@@ -15,7 +15,7 @@ from ..formats.irpa import check_mountable
 from ..numerics.element_types import Array
 from ..signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
 from .arguments import abi_element, array_of_argument, array_of_result, dtype_of, held
-from .device import Device, iree_runtime
+from .device import Device, OpenDevice, iree_runtime
 
 __all__ = ["Executable", "Function", "read_signatures"]
 
@@ -45,17 +45,18 @@ class Executable:
         self.device = device if isinstance(device, Device) else Device(device)
         instance = _instance()
         _check_target(self._module, name, self.device)
-        modules = [runtime.create_hal_module(instance, self.device.handle)]
+        opened = self.device.open()
+        modules = [runtime.create_hal_module(instance, opened.handle)]
         if parameters:
             modules.append(_parameters_module(instance, parameters))
         try:
-            self._context = runtime.VmContext(instance, [*modules, self._module])
+            context = runtime.VmContext(instance, [*modules, self._module])
         except (RuntimeError, ValueError, IndexError) as error:
             raise ExecutionError(_load_message(name, self.device, error)) from None
         self.functions: dict[str, Function] = {}
         for function_name in _public_functions(self._module):
             handle = self._module.lookup_function(function_name)
-            self.functions[function_name] = Function(function_name, handle, self)
+            self.functions[function_name] = Function(function_name, handle, context, opened)
 
     def __getitem__(self, name: str) -> Function:
         """Return a function by name; UsageError if there is none."""
@@ -76,10 +77,13 @@ class Executable:
 class Function:
     """A function of an executable; call it with one array for each argument."""
 
-    def __init__(self, name: str, handle: Any, executable: Executable) -> None:
+    # Without a reference to the executable, which is freed, and its device closed, with the last
+    # that refers to it or to a function of it.
+    def __init__(self, name: str, handle: Any, context: Any, device: OpenDevice) -> None:
         self.name = name
         self._handle = handle
-        self._executable = executable
+        self._context = context
+        self._device = device
         self.signature = _signature_of(handle)
 
     def __repr__(self) -> str:
@@ -124,7 +128,7 @@ class Function:
             raise SignatureError(
                 f"function '{self.name}' takes {len(inputs)} arguments, got {len(arguments)}"
             )
-        device = self._executable.device
+        device = self._device
         pushed = runtime.VmVariantList(len(inputs))
         keep = []
         for number, (argument, type_) in enumerate(zip(arguments, inputs, strict=True)):
@@ -133,13 +137,13 @@ class Function:
             keep.append(_push(pushed, array, type_, device))
         popped = runtime.VmVariantList(len(self.signature.outputs))
         try:
-            self._executable._context.invoke(self._handle, pushed, popped)
+            self._context.invoke(self._handle, pushed, popped)
         except (RuntimeError, ValueError, IndexError) as error:
             raise ExecutionError(_run_message(self.name, error, inputs)) from None
         return _results(popped, self.signature.outputs, device, quantized_io)
 
 
-def _push(pushed: Any, array: Array, type_: ValueType, device: Device) -> Any:
+def _push(pushed: Any, array: Array, type_: ValueType, device: OpenDevice) -> Any:
     """Push an array of storage values as what the compiled function takes for it."""
     abi = type_.abi
     element = abi_element(abi[0])
@@ -165,7 +169,7 @@ def _push(pushed: Any, array: Array, type_: ValueType, device: Device) -> Any:
 
 
 def _results(
-    popped: Any, outputs: Sequence[ValueType], device: Device, quantized_io: bool
+    popped: Any, outputs: Sequence[ValueType], device: OpenDevice, quantized_io: bool
 ) -> list[Any]:
     runtime = iree_runtime()
     results: list[Any] = []
