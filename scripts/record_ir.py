@@ -8,8 +8,9 @@
 The programs are those of ``subquant conformance`` (and ``--random N`` generated ones), and the
 models in ``examples/`` and the inputs of the FileCheck tests; each goes through the pipelines in
 `_PIPELINES`. The folder holds one JSON
-file: for each program and pipeline the text, and the text after upstream's ``canonicalize,cse``
-(two texts that are the same then differ only in what IREE folds first), or the error.
+file: for each program and pipeline the text, and the text after upstream's ``canonicalize,cse``,
+or the error. Two texts that then compute the same operations, in whatever order, count as the same
+after canonicalization: they differ in what IREE folds and orders anew first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import gzip
+import hashlib
 import json
 import multiprocessing
 import os
@@ -28,10 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from subquant._mlir import create_context
+from subquant.compiler.reading import parse_text
 from subquant.conformance.suite import programs
 from subquant.conformance.suite_random import random_programs
 
 _ROOT = Path(__file__).resolve().parent.parent
+_ORDERED = ("cf.", "func.", "util.", "stablehlo.custom_call", "stablehlo.send", "stablehlo.recv")
 _INTERPRETER = "interpreter"
 _PIPELINES: dict[str, dict[str, Any]] = {
     "cpu": {"target": "llvm-cpu"},
@@ -73,7 +77,6 @@ def _passes(pipeline: str) -> list[Any]:
 
 def _lowered(source: str, pipeline: str) -> dict[str, str]:
     from subquant.compiler.pipeline import parse_pipeline, run_pipeline
-    from subquant.compiler.reading import parse_text
 
     try:
         module = parse_text(source, create_context())
@@ -148,7 +151,40 @@ def _kind(old: dict[str, str] | None, now: dict[str, str]) -> str:
         return "same"
     if "error" in old or "error" in now:
         return "error"
-    return "canonical" if old["canonical"] == now["canonical"] else "changed"
+    same = old["canonical"] == now["canonical"] or _meaning(old["canonical"]) == _meaning(
+        now["canonical"]
+    )
+    return "canonical" if same else "changed"
+
+
+def _meaning(text: str) -> list[str]:
+    """A digest of each function, whatever the order of operations without effects is in it."""
+    module = parse_text(text, create_context())
+    digests: dict[Any, str] = {}
+
+    def of_block(block: Any, place: str) -> str:
+        for number, argument in enumerate(block.arguments):
+            digests[argument] = f"{place}.{number}"
+        anchors = []
+        for wrapper in block.operations:
+            op = wrapper.operation
+            parts = [op.name, *(str(result.type) for result in op.results)]
+            parts += [f"{name}={op.attributes[name]}" for name in sorted(op.attributes)]
+            parts += [digests[operand] for operand in op.operands]
+            # A body is that of an operation, wherever it stands: its place is only how deep.
+            regions = [
+                of_block(inner, f"{place}>{r}.{b}")
+                for r, region in enumerate(op.regions)
+                for b, inner in enumerate(region)
+            ]
+            digest = hashlib.sha256("|".join(parts + regions).encode()).hexdigest()
+            for index, result in enumerate(op.results):
+                digests[result] = f"{digest}:{index}"
+            if not len(op.results) or op.name.startswith(_ORDERED):
+                anchors.append(digest)
+        return hashlib.sha256("|".join(anchors).encode()).hexdigest()
+
+    return [of_block(block, "") for block in module.operation.regions[0]]
 
 
 def main() -> int:
