@@ -16,6 +16,7 @@ __all__ = [
     "check",
     "collapse",
     "compare_index",
+    "concatenate",
     "constant",
     "constant_index",
     "dim",
@@ -23,6 +24,7 @@ __all__ = [
     "expand",
     "extract",
     "filled",
+    "from_elements",
     "generic",
     "identity_map",
     "loop_index",
@@ -96,6 +98,18 @@ def filled(extents: Sequence[Any], scalar: Any) -> Any:
     )
     _fill_body(fill, [scalar.type] * 2, lambda number, _: number)
     return fill.results[0]
+
+
+def from_elements(elements: Sequence[Any], type_: ir.Type | None = None) -> Any:
+    """A tensor of scalars, in order: of one axis, or of the static type `type_`."""
+    if type_ is None:
+        type_ = tensor_type([len(elements)], elements[0].type)
+    return value("tensor.from_elements", elements, type_)
+
+
+def concatenate(tensors: Sequence[Any], axis: int, type_: ir.Type) -> Any:
+    """Tensors one after another along an axis, as a value of `type_`."""
+    return value("tensor.concat", tensors, type_, {"dim": integer(axis)})
 
 
 def extract(tensor: Any, indices: Sequence[Any]) -> Any:

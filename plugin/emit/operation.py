@@ -29,8 +29,10 @@ __all__ = [
     "is_dynamic",
     "like",
     "mlir_type",
+    "number_of",
     "parse_attribute",
     "recorded",
+    "splat",
     "tensor_type",
     "value",
     "with_element",
@@ -197,6 +199,22 @@ def integers(numbers: Sequence[int]) -> ir.Attribute:
 def integer(number: int) -> ir.Attribute:
     """A number of type i64."""
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), int(number))
+
+
+def number_of(element: Any, number: float | int) -> ir.Attribute:
+    """A number of a float type, of ``index``, or of an integer type, whose bits it is cut to."""
+    if isinstance(element, ir.IntegerType):
+        bits = int(number) & ((1 << element.width) - 1)
+        negative = not element.is_unsigned and element.width > 1 and bits >> (element.width - 1)
+        return ir.IntegerAttr.get(element, bits - (1 << element.width) if negative else bits)
+    if isinstance(element, ir.IndexType):
+        return ir.IntegerAttr.get(element, int(number))
+    return ir.FloatAttr.get(element, float(number))
+
+
+def splat(number: float | int, type_: Any) -> ir.DenseElementsAttr:
+    """A dense attribute of a static type whose elements are equal."""
+    return ir.DenseElementsAttr.get_splat(type_, number_of(type_.element_type, number))
 
 
 def dense(values: Array | float | int, element: ir.Type) -> ir.DenseElementsAttr:

@@ -16,6 +16,7 @@ from .operation import (
     integers,
     is_dynamic,
     parse_attribute,
+    splat,
     tensor_type,
     value,
     with_element,
@@ -60,9 +61,7 @@ def constant(values: Array | float | int, element: ir.Type) -> Any:
 
 def zero_of(element: ir.Type) -> Any:
     """A zero without axes, of any integer or float type."""
-    is_integer = isinstance(element, ir.IntegerType)
-    attribute = ir.IntegerAttr.get(element, 0) if is_integer else ir.FloatAttr.get(element, 0.0)
-    return constant_of(ir.DenseElementsAttr.get_splat(tensor_type([], element), attribute))
+    return constant_of(splat(0, tensor_type([], element)))
 
 
 def iota(type_: ir.Type, axis: int) -> Any:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._mlir import ir, passmanager, register_upstream_passes, rewrite, translate_errors
-from ..errors import Remark, UnsupportedError
+from .._mlir import ir, rewrite
+from ..errors import Remark
 
 __all__ = [
     "SIGNATURE_ATTRIBUTE",
@@ -25,7 +25,6 @@ __all__ = [
     "convert_future",
     "is_in_loop_body",
     "is_public",
-    "make_loops_explicit",
     "record_signature",
     "walk",
 ]
@@ -149,142 +148,6 @@ def record_signature(function: Any) -> None:
     """Keep a public function's signature before a pass changes it, unless one is kept already."""
     if is_public(function) and SIGNATURE_ATTRIBUTE not in function.attributes:
         function.attributes[SIGNATURE_ATTRIBUTE] = function.attributes["function_type"]
-
-
-def make_loops_explicit(operations: list[Any], applies: Callable[[ir.Type], bool]) -> bool:
-    """Write StableHLO, TOSA, named linalg, and element-wise arith on tensors as ``linalg.generic``.
-
-    Only if one of `operations`, which are all those of a module, is such an operation with an
-    operand or result whose type `applies` accepts. After this, scalar operations are all that a
-    pass over element types has to know.
-
-    Returns:
-        True if the module was changed: `operations` must then not be used again.
-    """
-    for op in operations:
-        if not _hides_a_loop(op):
-            continue
-        if any(applies(value.type) for value in (*op.operands, *op.results)):
-            register_upstream_passes()
-            root = operations[0].parent.operation
-            operations = _concatenate_tensors(operations)
-            bodies = _take_scalar_bodies(operations, applies)
-            manager = passmanager.PassManager.parse(_TO_LOOPS)
-            manager.enable_verifier(not bodies)
-            with translate_errors(UnsupportedError, "cannot write the module as loops"):
-                manager.run(root)
-            _put_scalar_bodies(root, bodies)
-            _fill_single_elements(root)
-            return True
-    return False
-
-
-def _concatenate_tensors(operations: list[Any]) -> list[Any]:
-    """Write ``stablehlo.concatenate`` as ``tensor.concat``, and return all operations.
-
-    The loop with branches that the C++ pass makes of it gives the first operand's values for all on
-    Vulkan.
-    """
-    remaining = []
-    for op in operations:
-        if op.name != "stablehlo.concatenate":
-            remaining.append(op)
-            continue
-        with ir.InsertionPoint(op), op.location:
-            dimension = {"dim": op.attributes["dimension"]}
-            value = Builder().op("tensor.concat", list(op.operands), op.results[0].type, dimension)
-        remaining.append(value.owner.operation)
-        op.results[0].replace_all_uses_with(value)
-        op.erase()
-    return remaining
-
-
-def _fill_single_elements(root: Any) -> None:
-    """Write the fill of a tensor of one element as ``tensor.from_elements``.
-
-    IREE refuses what becomes of it as a loop nest without loops over a scalar.
-    """
-    for op in walk(root):
-        if op.name != "linalg.generic" or len(op.operands) != 2 or len(op.results) != 1:
-            continue
-        scalar, result = op.operands[0], op.results[0]
-        body = op.regions[0].blocks[0]
-        returned = list(body.operations)[-1].operation.operands[0]
-        if isinstance(scalar.type, ir.ShapedType) or any(n != 1 for n in result.type.shape):
-            continue
-        if returned == body.arguments[0]:
-            with ir.InsertionPoint(op), op.location:
-                value = Builder().op("tensor.from_elements", [scalar], result.type)
-            result.replace_all_uses_with(value)
-            op.erase()
-
-
-_KEEPS_SCALAR_BODY = frozenset(
-    (
-        "stablehlo.all_reduce",
-        "stablehlo.reduce_scatter",
-        "stablehlo.scatter",
-        "stablehlo.select_and_scatter",
-        "stablehlo.sort",
-    )
-)
-"""Operations that upstream does not write as loops, and IREE only with StableHLO in their bodies.
-
-Upstream writes the operations inside them as loops over one element, which IREE refuses.
-"""
-_BODY_NUMBER = "subquant.body"
-
-
-def _take_scalar_bodies(operations: list[Any], applies: Callable[[ir.Type], bool]) -> list[Any]:
-    """Move bodies out of the module that must stay as they are; return what holds them.
-
-    A body with a value whose type `applies` accepts stays: the caller has to see it.
-    """
-    holders: list[Any] = []
-    for op in operations:
-        if op.name not in _KEEPS_SCALAR_BODY:
-            continue
-        inside = [op, *walk(op)]
-        values = [argument for r in op.regions for b in r for argument in b.arguments]
-        values += [value for inner in inside[1:] for value in (*inner.operands, *inner.results)]
-        if any(applies(value.type) for value in values):
-            continue
-        with op.context, op.location:
-            holder = ir.Operation.create("subquant_body.holder", regions=len(op.regions), ip=False)
-            number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), len(holders))
-        for old, new in zip(op.regions, holder.regions, strict=True):
-            old.blocks[0].append_to(new)
-        op.attributes[_BODY_NUMBER] = number
-        holders.append(holder)
-    return holders
-
-
-def _put_scalar_bodies(root: Any, holders: list[Any]) -> None:
-    if not holders:
-        return
-    for op in walk(root):
-        if _BODY_NUMBER in op.attributes:
-            holder = holders[op.attributes[_BODY_NUMBER].value]
-            del op.attributes[_BODY_NUMBER]
-            for old, new in zip(holder.regions, op.regions, strict=True):
-                old.blocks[0].append_to(new)
-
-
-_TO_LOOPS = (
-    "builtin.module(stablehlo-legalize-to-linalg,"
-    "func.func(tosa-to-linalg-named,tosa-to-linalg,tosa-to-arith,"
-    "convert-elementwise-to-linalg,linalg-generalize-named-ops),convert-shape-to-std,canonicalize)"
-)
-_EXPLICIT = frozenset(("arith.constant", "linalg.generic", "linalg.yield", "linalg.index"))
-
-
-def _hides_a_loop(op: Any) -> bool:
-    name = op.name
-    if name in _EXPLICIT:
-        return False
-    if name.startswith(("arith.", "math.")):
-        return len(op.results) > 0 and isinstance(op.results[0].type, ir.RankedTensorType)
-    return bool(name.startswith(("linalg.", "stablehlo.", "tosa.")))
 
 
 class Builder:

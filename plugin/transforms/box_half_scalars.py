@@ -20,11 +20,12 @@ After::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .._mlir import ir
+from ..emit import linalg
 from ..errors import UnsupportedError
-from .base import Builder, ModulePass, is_public, record_signature, walk
+from .base import ModulePass, is_public, record_signature, walk
 
 __all__ = ["BoxHalfScalars"]
 
@@ -63,7 +64,7 @@ def _boxed(type_: ir.Type) -> ir.Type:
     return type_
 
 
-def _box(function: Any) -> bool:
+def _box(function: ir.Operation) -> bool:
     type_ = function.attributes["function_type"].value
     converted = ir.FunctionType.get(
         [_boxed(t) for t in type_.inputs], [_boxed(t) for t in type_.results]
@@ -75,15 +76,13 @@ def _box(function: Any) -> bool:
     entry = function.regions[0].blocks[0]
     for argument in entry.arguments:
         if _boxed(argument.type) != argument.type:
-            element = argument.type
-            argument.set_type(_boxed(element))
+            argument.set_type(_boxed(argument.type))
             with ir.InsertionPoint.at_block_begin(entry):
-                value = Builder().op("tensor.extract", [argument], element)
+                value = linalg.extract(argument, [])
             argument.replace_all_uses_except(value, value.owner.operation)
     for op in [op for op in walk(function) if op.name == "func.return"]:
         with ir.InsertionPoint(op), op.location:
             for number, value in enumerate(op.operands):
                 if _boxed(value.type) != value.type:
-                    tensor = Builder().op("tensor.from_elements", [value], _boxed(value.type))
-                    op.operands[number] = tensor
+                    op.operands[number] = linalg.from_elements([value], _boxed(value.type))
     return True

@@ -22,11 +22,16 @@ StableHLO, TOSA, named linalg and element-wise operations on narrow integers are
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from .. import emit
 from .._mlir import ir
 from ..dialects.quant import element_type
-from .base import Builder, ModulePass, make_loops_explicit, walk
+from ..emit.operation import element_of
+from ..numerics.array_functions import convert
+from ..numerics.element_types import I32
+from .base import ModulePass, walk
+from .iree.explicit_loops import make_loops_explicit
 
 __all__ = ["ExpandSignExtension"]
 
@@ -53,17 +58,11 @@ def _is_narrow(type_: ir.Type) -> bool:
     return isinstance(element, ir.IntegerType) and 1 < element.width <= 16
 
 
-def _expand(op: Any) -> None:
-    b = Builder()
-    source, target = op.operands[0], op.results[0].type
-    sign = b.constant(1 << (source.type.width - 1), b.i32)
-    unsigned = b.op("arith.extui", [source], b.i32)
-    value = b.op("arith.subi", [b.op("arith.xori", [unsigned, sign], b.i32), sign], b.i32)
-    if op.name == "arith.sitofp":
-        value = b.op("arith.sitofp", [value], target)
-    elif target.width > 32:
-        value = b.op("arith.extsi", [value], target)
-    elif target.width < 32:
-        value = b.op("arith.trunci", [value], target)
-    op.results[0].replace_all_uses_with(value)
+def _expand(op: ir.Operation) -> None:
+    """Flip the sign bit of the bits, which moves the range to 0 and up, and move it back."""
+    source, result = op.operands[0], op.results[0]
+    sign = 1 << (source.type.width - 1)
+    bits = convert(emit.scalar(source, element_of(source.type, signed=False)), I32)
+    extended = convert((bits ^ sign) - sign, element_of(result.type))
+    result.replace_all_uses_with(extended.value)
     op.erase()

@@ -22,25 +22,20 @@ After::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from .. import emit
 from .._mlir import ir
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type
+from ..emit.operation import number_of, with_element
 from ..errors import UnsupportedError, UsageError
-from .base import (
-    Builder,
-    ModulePass,
-    TypePredicate,
-    convert_future,
-    make_loops_explicit,
-    record_signature,
-    walk,
-)
+from .base import ModulePass, TypePredicate, convert_future, record_signature, walk
+from .iree.explicit_loops import make_loops_explicit
 
 __all__ = ["LegalizeIntegerWidths"]
 
-_PLAIN = frozenset(
+_TAKES_SIGN_EXTENDED = frozenset(
     [
         "arith.select",
         "arith.extsi",
@@ -79,9 +74,10 @@ _PLAIN = frozenset(
         "util.optimization_barrier",
     ]
 )
-"""Right on sign-extended values, with a sign-extended result."""
+"""Operations that are right on sign-extended values, with a sign-extended result."""
 
-_PLAIN_DIALECTS = ("builtin.", "cf.", "func.", "linalg.", "scf.", "tensor.")
+_DIALECTS_THAT_MOVE = ("builtin.", "cf.", "func.", "linalg.", "scf.", "tensor.")
+"""Dialects whose operations do not compute."""
 _WRAPPING = frozenset(
     [
         "arith.addi",
@@ -157,7 +153,7 @@ class _Legalizer:
 
     def __init__(self, narrowest: int) -> None:
         self._narrowest = narrowest
-        self._width_of: dict[Any, int] = {}
+        self._width_of: dict[ir.Value, int] = {}
         self.is_held = TypePredicate(lambda type_: self._held_width(type_) is not None)
 
     # -- types ------------------------------------------------------------------------------------
@@ -180,14 +176,14 @@ class _Legalizer:
             return type_
         container = ir.IntegerType.get_signless(self._container(width))
         if isinstance(type_, ir.RankedTensorType):
-            return ir.RankedTensorType.get(list(type_.shape), container, type_.encoding)
+            return with_element(type_, container)
         if isinstance(type_, ir.UnrankedTensorType):
             return ir.UnrankedTensorType.get(container)
         return container
 
     # -- operations -------------------------------------------------------------------------------
 
-    def hold(self, op: Any) -> None:
+    def hold(self, op: ir.Operation) -> None:
         """Change the types of an operation's results and block arguments."""
         if op.name == "func.func":
             with op.location:
@@ -204,10 +200,10 @@ class _Legalizer:
                 for value in held:
                     self._hold(value)
 
-    def operation(self, op: Any) -> None:
+    def operation(self, op: ir.Operation) -> None:
         """Make one operation right whose operands or results changed their type."""
         # No set of operations that use held values: an operation's hash changes with its types.
-        if not self._width_of or op.name.startswith(_PLAIN_DIALECTS):
+        if not self._width_of or op.name.startswith(_DIALECTS_THAT_MOVE):
             return
         results = (self._width_of.get(value) for value in op.results)
         result = next((width for width in results if width), None)
@@ -218,7 +214,7 @@ class _Legalizer:
         with op.location:
             self._fix(op, source, result)
 
-    def _hold(self, value: Any) -> int:
+    def _hold(self, value: ir.Value) -> int:
         width = self._held_width(value.type)
         assert width is not None  # the caller asks only for held values
         if isinstance(value.type, ir.ShapedType) and not isinstance(
@@ -234,7 +230,7 @@ class _Legalizer:
         value.set_type(self._held_type(value.type))
         return width
 
-    def _signature(self, function: Any) -> None:
+    def _signature(self, function: ir.Operation) -> None:
         type_ = function.attributes["function_type"].value
         converted = ir.FunctionType.get(
             [self._held_type(t) for t in type_.inputs],
@@ -244,23 +240,23 @@ class _Legalizer:
             record_signature(function)
             function.attributes["function_type"] = ir.TypeAttr.get(converted)
 
-    def _global(self, op: Any) -> None:
+    def _global(self, op: ir.Operation) -> None:
         type_ = op.attributes["type"].value
         if not self.is_held(type_):
             return
         if "initial_value" in op.attributes:
-            value = op.attributes["initial_value"]
-            if not isinstance(value, ir.DenseElementsAttr):
+            initial = op.attributes["initial_value"]
+            if not isinstance(initial, ir.DenseElementsAttr):
                 raise UnsupportedError(
                     f"has the type '{type_}', which the target does not load and store, and a "
-                    f"value from elsewhere, '{value}'; store it in a wider type",
+                    f"value from elsewhere, '{initial}'; store it in a wider type",
                     op,
                 )
             held = element_type(self._held_type(type_))
-            op.attributes["initial_value"] = dense_of_array(array_of_dense(value), held)
+            op.attributes["initial_value"] = dense_of_array(array_of_dense(initial), held)
         op.attributes["type"] = ir.TypeAttr.get(self._held_type(type_))
 
-    def _fix(self, op: Any, source: int | None, result: int | None) -> None:
+    def _fix(self, op: ir.Operation, source: int | None, result: int | None) -> None:
         """Make an operation right whose operands or results changed their type."""
         name = op.name
         if name == "arith.constant":
@@ -277,7 +273,7 @@ class _Legalizer:
                 self._sign_extend(op, result)
         elif result and (name in _WRAPPING or name == "arith.fptoui"):
             self._sign_extend(op, result)
-        elif name not in _PLAIN and not name.startswith(_PLAIN_DIALECTS):
+        elif name not in _TAKES_SIGN_EXTENDED and not name.startswith(_DIALECTS_THAT_MOVE):
             width = source or result
             raise UnsupportedError(
                 f"uses integers of {width} bits, which the target does not load and store; "
@@ -285,86 +281,81 @@ class _Legalizer:
                 op,
             )
 
-    def _constant(self, op: Any) -> None:
-        value, type_ = op.attributes["value"], op.results[0].type
-        if isinstance(value, ir.IntegerAttr):
-            width = self._width_of[op.results[0]]
-            bits = int(value.value) & ((1 << width) - 1)
-            signed = bits - (1 << width) if bits >> (width - 1) else bits
-            op.attributes["value"] = ir.IntegerAttr.get(type_, signed)
-        elif isinstance(value, ir.DenseElementsAttr):
-            op.attributes["value"] = dense_of_array(array_of_dense(value), type_.element_type)
+    def _constant(self, op: ir.Operation) -> None:
+        attribute, type_ = op.attributes["value"], op.results[0].type
+        if isinstance(attribute, ir.IntegerAttr):
+            narrow = ir.IntegerType.get_signless(self._width_of[op.results[0]])
+            signed = number_of(narrow, int(attribute.value)).value
+            op.attributes["value"] = number_of(type_, signed)
+        elif isinstance(attribute, ir.DenseElementsAttr):
+            op.attributes["value"] = dense_of_array(array_of_dense(attribute), type_.element_type)
         else:
             raise UnsupportedError(
-                f"has a constant of kind '{type(value).__name__}'; expected dense<...>", op
+                f"has a constant of kind '{type(attribute).__name__}'; expected dense<...>", op
             )
 
-    def _truncate(self, op: Any, width: int | None) -> None:
+    def _truncate(self, op: ir.Operation, width: int | None) -> None:
         if width is None:
             return
         with ir.InsertionPoint(op):
-            value, type_ = op.operands[0], op.results[0].type
-            if value.type != type_:
-                value = Builder().op("arith.trunci", [value], type_)
-            value = self._signed(value, width)
-        self._replace(op, value, width)
+            source, type_ = op.operands[0], op.results[0].type
+            cut = source if source.type == type_ else emit.value("arith.trunci", [source], type_)
+            extended = _sign_extended(cut, width)
+        self._replace(op, extended, width)
 
-    def _extend(self, op: Any, source: int | None, result: int | None) -> None:
+    def _extend(self, op: ir.Operation, source: int | None, result: int | None) -> None:
         with ir.InsertionPoint(op):
-            value, type_ = op.operands[0], op.results[0].type
+            held, type_ = op.operands[0], op.results[0].type
             if op.name == "arith.extui" and source:
-                value = self._masked(value, source)
+                held = _masked(held, source)
             # Where the container is as wide as the target, a cast to the same type tells the wide
             # value from the held one.
-            name = op.name if value.type != type_ else "arith.bitcast"
-            value = Builder().op(name, [value], type_)
-        self._replace(op, value, result)
+            name = op.name if held.type != type_ else "arith.bitcast"
+            extended = emit.value(name, [held], type_)
+        self._replace(op, extended, result)
 
-    def _replace(self, op: Any, value: Any, width: int | None) -> None:
+    def _replace(self, op: ir.Operation, new: ir.Value, width: int | None) -> None:
         """Replace an operation's result by a value that stands for `width` bits (None: all)."""
-        op.results[0].replace_all_uses_with(value)
+        op.results[0].replace_all_uses_with(new)
         # A later operation may be given the same address, so the erased value must be forgotten.
         self._width_of.pop(op.results[0], None)
         op.erase()
         if width is not None:
-            self._width_of[value] = width
+            self._width_of[new] = width
 
-    def _mask_operands(self, op: Any) -> None:
+    def _mask_operands(self, op: ir.Operation) -> None:
         with ir.InsertionPoint(op):
-            for index, value in enumerate(op.operands):
-                width = self._width_of.get(value)
+            for index, operand in enumerate(op.operands):
+                width = self._width_of.get(operand)
                 if width:
-                    op.operands[index] = self._masked(value, width)
+                    op.operands[index] = _masked(operand, width)
 
-    def _sign_extend(self, op: Any, width: int) -> None:
+    def _sign_extend(self, op: ir.Operation, width: int) -> None:
         """Sign-extend an operation's result from `width` bits."""
         result = op.results[0]
         users = [(use.owner, use.operand_number) for use in result.uses]
         with ir.InsertionPoint.after(op):
-            value = self._signed(result, width)
+            extended = _sign_extended(result, width)
         for owner, number in users:
-            owner.operands[number] = value
-        self._width_of[value] = width
+            owner.operands[number] = extended
+        self._width_of[extended] = width
 
-    def _masked(self, value: Any, width: int) -> Any:
-        b = Builder()
-        mask = b.constant((1 << width) - 1, value.type)
-        return b.op("arith.andi", [value, mask], value.type)
 
-    def _signed(self, value: Any, width: int) -> Any:
-        amount = element_type(value.type).width - width
-        if not amount:
-            return value
-        b = Builder()
-        shift = b.constant(amount, value.type)
-        left = b.op("arith.shli", [value, shift], value.type)
-        return b.op("arith.shrsi", [left, shift], value.type)
+def _masked(held: ir.Value, width: int) -> ir.Value:
+    """The low `width` bits of a held value, as an unsigned number."""
+    return (emit.scalar(held) & ((1 << width) - 1)).value
+
+
+def _sign_extended(held: ir.Value, width: int) -> ir.Value:
+    """The low `width` bits of a held value, as a signed number."""
+    amount = element_type(held.type).width - width
+    return ((emit.scalar(held) << amount) >> amount).value if amount else held
 
 
 _NOT_32BIT = ("f16", "bf16", "f64")
 
 
-def _check_32bit(op: Any) -> None:
+def _check_32bit(op: ir.Operation) -> None:
     """Refuse what a device that loads and stores only 32-bit words cannot compute.
 
     IREE emulates i64 on such devices, so it may be used between loads and stores.

@@ -23,13 +23,15 @@ After::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from .. import emit
 from .._mlir import ir
+from ..emit.operation import splat, tensor_type
 from ..errors import UnsupportedError
-from .base import Builder, ModulePass, walk
+from .base import ModulePass, walk
 
 __all__ = ["LowerTosaVariables"]
 
@@ -53,7 +55,7 @@ class LowerTosaVariables(ModulePass):
                 _access(op)
 
 
-def _define(op: Any) -> None:
+def _define(op: ir.Operation) -> None:
     element = op.attributes["type"].value
     if not _is_stored(element):
         raise UnsupportedError(
@@ -67,15 +69,17 @@ def _define(op: Any) -> None:
             op,
         )
     with ir.InsertionPoint(op), op.location:
-        type_ = ir.RankedTensorType.get(shape, element)
-        attributes: dict[str, ir.Attribute] = {
+        type_ = tensor_type(shape, element)
+        attributes = {
             "sym_name": op.attributes["sym_name"],
             "sym_visibility": ir.StringAttr.get("private"),
             "type": ir.TypeAttr.get(type_),
             "is_mutable": ir.UnitAttr.get(),
-            "initial_value": _initial_value(op, type_),
+            "initial_value": splat(0, type_),
         }
-        Builder().op("util.global", [], None, attributes)
+        if "initial_value" in op.attributes:
+            attributes["initial_value"] = op.attributes["initial_value"]
+        emit.create("util.global", attributes=attributes)
     op.erase()
 
 
@@ -85,26 +89,13 @@ def _is_stored(element: ir.Type) -> bool:
     return isinstance(element, ir.FloatType)
 
 
-def _initial_value(op: Any, type_: Any) -> ir.Attribute:
-    if "initial_value" in op.attributes:
-        value: ir.Attribute = op.attributes["initial_value"]
-        return value
-    element = type_.element_type
-    zero = (
-        ir.IntegerAttr.get(element, 0)
-        if isinstance(element, ir.IntegerType)
-        else ir.FloatAttr.get(element, 0.0)
-    )
-    return ir.DenseElementsAttr.get_splat(type_, zero)
-
-
-def _access(op: Any) -> None:
+def _access(op: ir.Operation) -> None:
     """Replace a read or a write; upstream's verifier has looked for the variable."""
     with ir.InsertionPoint(op), op.location:
         symbol = {"global": ir.FlatSymbolRefAttr.get(op.attributes["name"].value)}
         if op.name == "tosa.variable_write":
-            Builder().op("util.global.store", [op.operands[0]], None, symbol)
+            emit.create("util.global.store", [op.operands[0]], attributes=symbol)
         else:
-            loaded = Builder().op("util.global.load", [], op.results[0].type, symbol)
+            loaded = emit.value("util.global.load", [], op.results[0].type, symbol)
             op.results[0].replace_all_uses_with(loaded)
     op.erase()

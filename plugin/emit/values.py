@@ -97,7 +97,7 @@ _BINARY = (
     "left_shift",
     "right_shift",
 )
-_UNARY = ("absolute", "floor", "rint")
+_UNARY = ("absolute", "floor", "rint", "sqrt")
 
 
 class Emitted(Symbolic, NDArrayOperatorsMixin):
@@ -233,6 +233,7 @@ _SCALAR_OPERATIONS = {
     ("absolute", "float"): "math.absf",
     ("floor", "float"): "math.floor",
     ("rint", "float"): "math.roundeven",
+    ("sqrt", "float"): "math.sqrt",
 }
 _SIGNED = {"equal": 0, "not_equal": 1, "less": 2, "less_equal": 3, "greater": 4, "greater_equal": 5}
 _UNSIGNED = {**_SIGNED, "less": 6, "less_equal": 7, "greater": 8, "greater_equal": 9}
@@ -296,20 +297,11 @@ class Scalars(Form):
 
     def _constant(self, number: float | int, element: ElementType) -> Any:
         type_ = mlir_type(element)
-        if element.is_float:
-            attribute: ir.Attribute = ir.FloatAttr.get(type_, float(number))
-        else:
-            attribute = ir.IntegerAttr.get(type_, _as_signed(int(number), element.bits))
+        attribute = operation.number_of(type_, number)
         return operation.value("arith.constant", [], type_, {"value": attribute})
 
     def _grid(self, numbers: npt.NDArray[Any], element: ElementType) -> Any:
         raise TypeError(f"one number is needed in the body of a loop, got {numbers.size}")
-
-
-def _as_signed(number: int, bits: int) -> int:
-    """The number of the same bits that a signless attribute takes."""
-    low = number & ((1 << bits) - 1)
-    return low - (1 << bits) if low >> (bits - 1) and bits > 1 else low
 
 
 # -- tensors --------------------------------------------------------------------------------------
@@ -328,6 +320,7 @@ _TENSOR_OPERATIONS = {
     "multiply": "multiply",
     "right_shift": "shift_right_arithmetic",
     "rint": "round_nearest_even",
+    "sqrt": "sqrt",
     "subtract": "subtract",
 }
 
@@ -421,12 +414,8 @@ class Tensors(Form):
 
     def _constant(self, number: float | int, element: ElementType) -> Any:
         type_ = mlir_type(element)
-        if element.is_float:
-            attribute: ir.Attribute = ir.FloatAttr.get(type_, float(number))
-        else:
-            attribute = ir.IntegerAttr.get(type_, _as_signed(int(number), element.bits))
-        whole = self.type(element) if self.is_static else ir.RankedTensorType.get([], type_)
-        constant = stablehlo.constant_of(ir.DenseElementsAttr.get_splat(whole, attribute))
+        whole = self.type(type_) if self.is_static else operation.tensor_type([], type_)
+        constant = stablehlo.constant_of(operation.splat(number, whole))
         return constant if self.is_static else self.broadcast(constant)
 
     def _grid(self, numbers: npt.NDArray[Any], element: ElementType) -> Any:

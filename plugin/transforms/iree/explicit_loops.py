@@ -1,0 +1,155 @@
+"""Loops that StableHLO, TOSA, named linalg and element-wise operations hide, written out.
+
+After this, scalar operations are all that a pass over element types has to know. Upstream's passes
+do it, but for what IREE then refuses or gets wrong:
+
+* ``stablehlo.concatenate``: the loop with branches that becomes of it gives the first operand's
+  values for all on Vulkan. It becomes ``tensor.concat`` before.
+* Operations with a body of scalars that stay StableHLO's, such as ``sort``: upstream writes the
+  operations inside them as loops over one element. The bodies are kept aside meanwhile.
+* The fill of a tensor of one element: a loop nest without loops over a scalar. It becomes
+  ``tensor.from_elements``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..._mlir import ir, passmanager, register_upstream_passes, translate_errors
+from ...emit import linalg
+from ...emit.operation import create, integer
+from ...errors import UnsupportedError
+from ..base import walk
+
+__all__ = ["make_loops_explicit"]
+
+_TO_LOOPS = (
+    "builtin.module(stablehlo-legalize-to-linalg,"
+    "func.func(tosa-to-linalg-named,tosa-to-linalg,tosa-to-arith,"
+    "convert-elementwise-to-linalg,linalg-generalize-named-ops),convert-shape-to-std,canonicalize)"
+)
+_EXPLICIT = frozenset(("arith.constant", "linalg.generic", "linalg.yield", "linalg.index"))
+
+
+def make_loops_explicit(operations: list[ir.Operation], applies: Callable[[ir.Type], bool]) -> bool:
+    """Write StableHLO, TOSA, named linalg, and element-wise arith on tensors as ``linalg.generic``.
+
+    Only if one of `operations`, which are all those of a module, is such an operation with an
+    operand or result whose type `applies` accepts.
+
+    Returns:
+        True if the module was changed: `operations` must then not be used again.
+    """
+    if not any(
+        _hides_a_loop(op) and any(applies(value.type) for value in (*op.operands, *op.results))
+        for op in operations
+    ):
+        return False
+    register_upstream_passes()
+    root = operations[0].parent.operation
+    operations = _concatenate_tensors(operations)
+    bodies = _take_scalar_bodies(operations, applies)
+    manager = passmanager.PassManager.parse(_TO_LOOPS)
+    manager.enable_verifier(not bodies)
+    with translate_errors(UnsupportedError, "cannot write the module as loops"):
+        manager.run(root)
+    _put_scalar_bodies(root, bodies)
+    _fill_single_elements(root)
+    return True
+
+
+def _hides_a_loop(op: ir.Operation) -> bool:
+    name = op.name
+    if name in _EXPLICIT:
+        return False
+    if name.startswith(("arith.", "math.")):
+        return len(op.results) > 0 and isinstance(op.results[0].type, ir.RankedTensorType)
+    return bool(name.startswith(("linalg.", "stablehlo.", "tosa.")))
+
+
+def _concatenate_tensors(operations: list[ir.Operation]) -> list[ir.Operation]:
+    """Write ``stablehlo.concatenate`` as ``tensor.concat``, and return all operations."""
+    remaining = []
+    for op in operations:
+        if op.name != "stablehlo.concatenate":
+            remaining.append(op)
+            continue
+        with ir.InsertionPoint(op), op.location:
+            axis = int(op.attributes["dimension"].value)
+            value = linalg.concatenate(list(op.operands), axis, op.results[0].type)
+        remaining.append(value.owner.operation)
+        op.results[0].replace_all_uses_with(value)
+        op.erase()
+    return remaining
+
+
+def _fill_single_elements(root: ir.Operation) -> None:
+    """Write the fill of a tensor of one element as ``tensor.from_elements``."""
+    for op in walk(root):
+        if op.name != "linalg.generic" or len(op.operands) != 2 or len(op.results) != 1:
+            continue
+        scalar, result = op.operands[0], op.results[0]
+        body = op.regions[0].blocks[0]
+        returned = list(body.operations)[-1].operation.operands[0]
+        if isinstance(scalar.type, ir.ShapedType) or any(n != 1 for n in result.type.shape):
+            continue
+        if returned == body.arguments[0]:
+            with ir.InsertionPoint(op), op.location:
+                value = linalg.from_elements([scalar], result.type)
+            result.replace_all_uses_with(value)
+            op.erase()
+
+
+# -- bodies of scalars ----------------------------------------------------------------------------
+
+_KEEPS_SCALAR_BODY = frozenset(
+    (
+        "stablehlo.all_reduce",
+        "stablehlo.reduce_scatter",
+        "stablehlo.scatter",
+        "stablehlo.select_and_scatter",
+        "stablehlo.sort",
+    )
+)
+"""Operations that upstream does not write as loops, and IREE only with StableHLO in their bodies.
+
+Upstream writes the operations inside them as loops over one element, which IREE refuses.
+"""
+_BODY_NUMBER = "subquant.body"
+
+
+def _take_scalar_bodies(
+    operations: list[ir.Operation], applies: Callable[[ir.Type], bool]
+) -> list[ir.Operation]:
+    """Move bodies out of the module that must stay as they are; return what holds them.
+
+    A body with a value whose type `applies` accepts stays: the caller has to see it.
+    """
+    holders: list[ir.Operation] = []
+    for op in operations:
+        if op.name not in _KEEPS_SCALAR_BODY:
+            continue
+        inside = [op, *walk(op)]
+        values = [argument for r in op.regions for b in r for argument in b.arguments]
+        values += [value for inner in inside[1:] for value in (*inner.operands, *inner.results)]
+        if any(applies(value.type) for value in values):
+            continue
+        with op.context, op.location:
+            holder = create("subquant_body.holder", regions=len(op.regions), detached=True)
+            number = integer(len(holders))
+        for old, new in zip(op.regions, holder.regions, strict=True):
+            old.blocks[0].append_to(new)
+        op.attributes[_BODY_NUMBER] = number
+        holders.append(holder)
+    return holders
+
+
+def _put_scalar_bodies(root: ir.Operation, holders: list[ir.Operation]) -> None:
+    if not holders:
+        return
+    for op in walk(root):
+        if _BODY_NUMBER in op.attributes:
+            holder = holders[op.attributes[_BODY_NUMBER].value]
+            del op.attributes[_BODY_NUMBER]
+            for old, new in zip(holder.regions, op.regions, strict=True):
+                old.blocks[0].append_to(new)
