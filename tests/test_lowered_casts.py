@@ -1,0 +1,121 @@
+"""The operations that casts become, evaluated in NumPy, against the reference.
+
+Beside `test_execution`, which runs them on devices: here nothing is compiled, and the division may
+be as wrong as Vulkan allows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numpy_evaluation import evaluate
+from programs import Cast, casts, examples, module_text, same_bits
+from subquant._mlir import create_context, ir
+from subquant.compiler.pipeline import parse_pipeline, run_pipeline
+from subquant.compiler.reading import parse_text
+from subquant.quantization import (
+    ExpressedType,
+    QuantizationParameters,
+    StorageType,
+    dequantize,
+    quantize,
+)
+
+
+def nudged(steps: int) -> Any:
+    """A division whose f32 results are some units in the last place off."""
+
+    def divide(value: np.ndarray, by: np.ndarray) -> np.ndarray:
+        quotient = np.asarray(value / by)
+        if quotient.dtype != np.float32:
+            return quotient
+        moved = quotient
+        for _ in range(abs(steps)):
+            moved = np.nextafter(moved, np.float32(np.copysign(np.inf, steps)))
+        normal = np.isfinite(quotient) & (np.abs(quotient) >= np.finfo(np.float32).tiny)
+        return np.where(normal, moved, quotient)
+
+    return divide
+
+
+def lowered(generated: list[Cast], rounding: str, division: str) -> ir.Module:
+    module = parse_text(module_text(generated), create_context())
+    passes = f"lower-quant-casts{{rounding={rounding} division={division}}}"
+    run_pipeline(module, parse_pipeline(passes))
+    return module
+
+
+def check(generated: list[Cast], rounding: str, division: str, divide: Any = np.divide) -> None:
+    generated = [cast for cast in generated if not cast.unranked]
+    module = lowered(generated, rounding, division)
+    rng = np.random.default_rng(len(generated))
+    for number, cast in enumerate(generated):
+        storage = cast.parameters.storage
+        reals = cast.reals(rng) if rounding == "nearest-even" else cast.tame_reals(rng)
+        (got,) = evaluate(module, f"q{number}", [reals], divide)
+        expected = quantize(reals, cast.parameters, rounding)
+        kept = got & ((1 << storage.width) - 1) if not storage.signed else got
+        np.testing.assert_array_equal(kept, expected, err_msg=f"quantize {cast}")
+        stored = cast.stored(rng)
+        if not storage.signed:  # the same bits as a signed number
+            half = 1 << (storage.width - 1)
+            stored = ((stored.astype(np.int64) + half) & (2 * half - 1)) - half
+        (real,) = evaluate(module, f"d{number}", [stored])
+        unsigned = stored & ((1 << storage.width) - 1) if not storage.signed else stored
+        assert same_bits(real, dequantize(unsigned, cast.parameters)), f"dequantize {cast}"
+
+
+@settings(max_examples=examples(12))
+@given(generated=st.lists(casts(), min_size=8, max_size=12))
+def test_casts_equal_the_reference(generated: list[Cast]) -> None:
+    check(generated, "nearest-even", "native")
+
+
+@settings(max_examples=examples(6))
+@given(
+    generated=st.lists(
+        casts(expressed=[ExpressedType.F32, ExpressedType.F64]), min_size=8, max_size=12
+    )
+)
+def test_casts_equal_the_reference_toward_zero(generated: list[Cast]) -> None:
+    narrow = [cast for cast in generated if cast.parameters.storage.width < 20]
+    check(narrow, "toward-zero", "native")
+
+
+@pytest.mark.parametrize("steps", [-2, -1, 0, 1, 2])
+@settings(max_examples=examples(4))
+@given(generated=st.lists(casts(), min_size=8, max_size=12))
+def test_an_exact_division_needs_no_exact_device(steps: int, generated: list[Cast]) -> None:
+    check(generated, "nearest-even", "exact", nudged(steps))
+
+
+def test_the_last_bit_of_a_quotient_is_right_on_an_inexact_device() -> None:
+    """Quotients of 2**23 and more are integers: i32 storage shows every bit of them."""
+    rng = np.random.default_rng(4)
+    scales = rng.uniform(0.5, 2, 40).astype(np.float32)
+    scales[:4] = [1, 0.5, 1.5, np.nextafter(np.float32(2), np.float32(0))]
+    quotients = rng.integers(1 << 23, 1 << 24, (400, 40)) * np.exp2(rng.integers(0, 8, (400, 40)))
+    with np.errstate(all="ignore"):
+        x = (quotients * rng.choice([1, -1], quotients.shape) * scales).astype(np.float32)
+    whole = (rng.integers(1 << 11, 1 << 12, (200, 40)) << 12).astype(np.float32)
+    scales_of_12_bits = (np.ceil(scales * 2048) / 2048).astype(np.float32)
+    x = np.concatenate([x, whole * scales_of_12_bits])  # quotients that are exact
+    scales = np.where(np.arange(40) % 2, scales, scales_of_12_bits)
+    parameters = QuantizationParameters(
+        StorageType(32), ExpressedType.F32, (1,), (1,), scales, np.zeros(40, int), "per-axis"
+    )
+    module = lowered([Cast(parameters, x.shape)], "nearest-even", "exact")
+    expected = np.rint(x / scales).astype(np.int64)
+    for steps in range(-2, 3):
+        np.testing.assert_array_equal(evaluate(module, "q0", [x], nudged(steps))[0], expected)
+
+    def scattered(value: np.ndarray, by: np.ndarray) -> np.ndarray:
+        quotient = value / by
+        return quotient + np.spacing(quotient) * rng.integers(-2, 3, quotient.shape, np.int8)
+
+    np.testing.assert_array_equal(evaluate(module, "q0", [x], scattered)[0], expected)
