@@ -9,11 +9,16 @@ import numpy as np
 import pytest
 
 import subquant
+from numpy_evaluation import evaluate
+from subquant._mlir import create_context, ir
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
+from subquant.compiler.pipeline import parse_pipeline, run_pipeline
+from subquant.compiler.reading import parse_text
 from subquant.numerics.casts import dequantize
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from subquant.runtime import Device, Executable
+from subquant.transforms.base import walk
 
 
 def parameters(
@@ -265,3 +270,124 @@ func.func @main(%x: tensor<1x5x8xf32>, %s: tensor<1x4x8xi8>) -> tensor<1x5x8xf32
     expected = np.concatenate([x[0, :, :4] @ w[:, :4], x[0, :, 4:] @ w[:, 4:]], 1)[None]
     got = subquant.compile(text, device=cpu).main(x, q)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-4)
+
+
+# -- the loop nest, evaluated in NumPy ------------------------------------------------------------
+
+
+def nest_of(text: str) -> ir.Module:
+    module = parse_text(text, create_context())
+    run_pipeline(module, parse_pipeline("legalize-quant-to-math,lower-quant-casts"))
+    assert "stablehlo.dot" not in str(module)
+    assert "stablehlo.convolution" not in str(module)
+    return module
+
+
+@pytest.mark.parametrize("case", DOTS)
+def test_loop_nests_of_dots(case: str) -> None:
+    shapes, batch, contracted, blocks, storage = DOTS[case]
+    params = parameters(shapes[1], blocks, storage)
+    x = np.random.default_rng(2).standard_normal(shapes[0]).astype(np.float32)
+    q = stored(shapes[1], storage)
+    signed = q.astype(np.int8) if storage.width == 8 else q
+    (got,) = evaluate(nest_of(dot_text(case, params)), "main", [x, signed])
+    check_sum(got, x, dequantize(q, params), batch, contracted)
+
+
+@pytest.mark.parametrize(
+    ("extents", "kernel", "stride", "padding", "dilation"),
+    [
+        ((9, 7), (3, 2), (2, 1), ((1, 1), (2, 0)), (1, 2)),
+        ((4, 6), (2, 2), (3, 3), ((1, 1), (0, 0)), (2, 1)),  # one position, two positions
+        ((3, 5), (2, 3), (2, 4), ((0, 0), (0, 0)), (1, 1)),  # and elements after the window
+        ((5, 8), (1, 2), (9, 5), ((-1, 3), (1, -1)), (3, 3)),
+        ((3, 5), (1, 2), (1, 1), ((-4, 0), (0, 0)), (1, 1)),  # cuts more than there is
+    ],
+)
+@pytest.mark.parametrize("blocks", [{2: 4}, {3: 3}, {2: 2, 3: 1}])
+def test_loop_nests_of_convolutions(
+    extents: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, int],
+    blocks: dict[int, int],
+) -> None:
+    """What lies after the only window of an axis is cut: IREE takes it for wrong."""
+    shape = (*kernel, 4, 6)
+    params = parameters(shape, blocks, I8, seed=4)
+    reaches = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    counts = [
+        max(n + low + high - reach + s, 0) // s
+        for n, (low, high), reach, s in zip(extents, padding, reaches, stride, strict=True)
+    ]
+    x_type, q_type = tensor((2, *extents, 4), "f32"), tensor(shape, "i8")
+    out = tensor((2, *counts, 6), "f32")
+    text = f"""
+!w = {type_text(params)}
+func.func @main(%x: {x_type}, %s: {q_type}) -> {out} {{
+  %q = quant.scast %s : {q_type} to {tensor(shape, "!w")}
+  %w = quant.dcast %q : {tensor(shape, "!w")} to {tensor(shape, "f32")}
+  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      window = {{stride = {list(stride)}, pad = {[list(p) for p in padding]},
+                rhs_dilate = {list(dilation)}}}
+      {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+      : ({x_type}, {tensor(shape, "f32")}) -> {out}
+  return %y : {out}
+}}
+"""
+    module = nest_of(text)
+    x = np.random.default_rng(5).standard_normal((2, *extents, 4)).astype(np.float32)
+    q = stored(shape, I8)
+    w = dequantize(q, params).astype(np.float64)
+    spread = [(max(low, 0), max(high, 0)) for low, high in padding]
+    padded = np.pad(x.astype(np.float64), ((0, 0), *spread, (0, 0)))
+    padded = padded[:, max(-padding[0][0], 0) :, max(-padding[1][0], 0) :]
+    expected, total = np.zeros((2, *counts, 6)), np.zeros((2, *counts, 6))
+    for i, j, row, column in np.ndindex(*kernel, *counts):
+        place = row * stride[0] + i * dilation[0], column * stride[1] + j * dilation[1]
+        expected[:, row, column] += padded[:, place[0], place[1]] @ w[i, j]
+        total[:, row, column] += abs(padded[:, place[0], place[1]]) @ abs(w[i, j])
+    (got,) = evaluate(module, "main", [x, q])
+    assert (abs(got - expected) <= 50 * 2.0**-24 * total).all()
+    (nest,) = [op for op in walk(module.operation) if op.name == "linalg.generic"]
+    for axis, (count, reach) in enumerate(zip(counts, reaches, strict=True), 1):
+        if count == 1:
+            assert nest.operands[0].type.shape[axis] == reach
+
+
+def test_a_weight_times_itself() -> None:
+    """Its cast goes once, when both operands have been replaced."""
+    params = parameters((4, 4), {0: 2}, I8)
+    text = f"""
+!w = {type_text(params)}
+func.func @main(%s: tensor<4x4xi8>) -> tensor<4x4xf32> {{
+  %q = quant.scast %s : tensor<4x4xi8> to tensor<4x4x!w>
+  %w = quant.dcast %q : tensor<4x4x!w> to tensor<4x4xf32>
+  %y = stablehlo.dot_general %w, %w, contracting_dims = [1] x [0]
+      : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  return %y : tensor<4x4xf32>
+}}
+"""
+    q = stored((4, 4), I8)
+    w = dequantize(q, params)
+    check_sum(evaluate(nest_of(text), "main", [q])[0], w, w, ([], []), ([1], [0]))
+
+
+def test_a_window_beyond_all_there_is_reads_zeros() -> None:
+    """Padding may cut more than there is."""
+    shape = (1, 4, 6)
+    params = parameters(shape, {1: 2}, I8)
+    text = f"""
+!w = {type_text(params)}
+func.func @main(%x: tensor<1x3x4xf32>, %s: tensor<1x4x6xi8>) -> tensor<1x2x6xf32> {{
+  %q = quant.scast %s : tensor<1x4x6xi8> to tensor<1x4x6x!w>
+  %w = quant.dcast %q : tensor<1x4x6x!w> to tensor<1x4x6xf32>
+  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f],
+      window = {{pad = [[-4, 3]]}} {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+      : (tensor<1x3x4xf32>, tensor<1x4x6xf32>) -> tensor<1x2x6xf32>
+  return %y : tensor<1x2x6xf32>
+}}
+"""
+    (got,) = evaluate(nest_of(text), "main", [np.ones((1, 3, 4), np.float32), stored(shape, I8)])
+    assert not got.any()

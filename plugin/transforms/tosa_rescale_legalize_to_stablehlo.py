@@ -77,7 +77,7 @@ class TosaRescaleLegalizeToStablehlo(ModulePass):
         for op in rescales:
             with op.location, ir.InsertionPoint(op):
                 op.results[0].replace_all_uses_with(_lower(op, RescaleView.of(op)))
-            operands = list(op.operands)[1:]
+            operands = dict.fromkeys(list(op.operands)[1:])  # one may be used twice
             op.erase()
             for operand in operands:
                 _erase_if_unused(operand)
