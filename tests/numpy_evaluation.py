@@ -18,7 +18,8 @@ import ml_dtypes
 import numpy as np
 
 from subquant._mlir import ir
-from subquant.dialects.quant import array_of_dense, element_type
+from subquant.dialects.dense import array_of_dense
+from subquant.dialects.quant import element_type
 
 POISON = 0x5A5A5A5A
 """What undefined operations give."""

@@ -18,13 +18,8 @@ from programs import Cast, casts, examples, module_text, same_bits
 from subquant._mlir import create_context, ir
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
-from subquant.quantization import (
-    ExpressedType,
-    QuantizationParameters,
-    StorageType,
-    dequantize,
-    quantize,
-)
+from subquant.numerics.casts import dequantize, quantize
+from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 
 def nudged(steps: int) -> Any:
