@@ -1,5 +1,7 @@
 """Errors of subquant: one tree, located like MLIR's diagnostics.
 
+::
+
     SubquantError                 everything that subquant raises on purpose
     +-- UsageError                a call or a command line that makes no sense (exit status 2)
     +-- InputError                the input is wrong (exit status 1)

@@ -2,7 +2,7 @@
 
 For each limit a program through subquant is right, and the same program past the pass or flag that
 guards it is still wrong. When the second fails, IREE is fixed: remove what the message names, and
-the entry in the README's known limits.
+the entry in docs/limits.md.
 """
 
 from __future__ import annotations

@@ -145,7 +145,9 @@ def test_where_upstream_is_wrong(case: str, device: str, request: pytest.Fixture
     np.testing.assert_array_equal(InterpretedModule(text)["main"].invoke(arguments)[0], right)
     if theirs is not None:
         found = upstream(text, *arguments)[0]
-        np.testing.assert_array_equal(found, theirs, "upstream changed: update the README too")
+        np.testing.assert_array_equal(
+            found, theirs, "upstream changed: update docs/guide/stablehlo.md too"
+        )
 
 
 # -- where it is right ----------------------------------------------------------------------------

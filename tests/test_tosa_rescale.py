@@ -706,7 +706,7 @@ def test_what_iree_refuses_compiles(
     values = np.arange(-8, 8).reshape(16, 1).astype(np.int8)
     module, _ = lowered(program([mode], values.shape), "verify-quantization")
     result = iree_compile(bytecode(module), tmp_path)
-    assert message in result.stderr, "IREE is fixed: say so in the README"
+    assert message in result.stderr, "IREE is fixed: say so in docs/guide/tosa.md"
     executable = subquant.compile(module, device=cpu)
     check_modes([mode], values, executable["main"].invoke([values]))
 
