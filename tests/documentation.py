@@ -131,7 +131,7 @@ def is_as_shown(found: str, shown: str) -> bool:
         "\n".join(line.rstrip() for line in _SIZE_OF_EXECUTABLE.sub(r"\1", text).splitlines())
         for text in (found, shown)
     )
-    pattern = ".*".join(re.escape(part) for part in shown.rstrip().split("..."))
+    pattern = ".*".join(re.escape(part) for part in re.split(r"\s*\.\.\.\s*", shown.rstrip()))
     return re.fullmatch(pattern, found.rstrip(), re.DOTALL) is not None
 
 
