@@ -19,6 +19,7 @@ from .numerics.parameters import ExpressedType, QuantizationParameters, StorageT
 
 if TYPE_CHECKING:
     from .compiler.options import CompileOptions
+    from .compiler.targets import Target
     from .runtime import Device, Executable
 
 __all__ = [
@@ -52,7 +53,7 @@ def __getattr__(name: str) -> Any:
 def compile(
     source: Any,
     *,
-    target: str = "llvm-cpu",
+    target: Target = "llvm-cpu",
     device: Device | str | None = None,
     cache: str | os.PathLike[str] | None = None,
     parameters: Mapping[str, str | os.PathLike[str]] | None = None,

@@ -63,7 +63,6 @@ from torch_mlir.dialects import ext, quant  # noqa: E402
 __all__ = [
     "PINNED_VERSIONS",
     "check_versions",
-    "create_context",
     "ext",
     "in_context_of",
     "installed_versions",
@@ -86,24 +85,6 @@ def register_upstream_passes() -> None:
     if not _passes_registered:
         stablehlo.register_stablehlo_passes()
         _passes_registered = True
-
-
-def create_context() -> ir.Context:
-    """Return a context with upstream's dialects, StableHLO and ``subquant``.
-
-    Operations of dialects that are not registered (IREE's ``util`` and ``flow``, say) are accepted
-    in generic form and handed on as they are.
-    """
-    from .dialects import subquant
-
-    context = ir.Context()
-    context.allow_unregistered_dialects = True
-    context.emit_error_diagnostics = False
-    with context:
-        stablehlo.register_dialect(context)
-        context.load_all_available_dialects()
-        subquant.load()
-    return context
 
 
 @contextlib.contextmanager

@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ._mlir import create_context, ir
+from ._mlir import ir
+from .dialects import create_context
 from .dialects.dense import dense_of_array
 from .errors import UnsupportedError, UsageError
 

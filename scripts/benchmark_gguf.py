@@ -21,7 +21,7 @@ from typing import Any
 
 from subquant.formats.gguf import read_gguf
 from subquant.layouts import QuantizedTensor
-from subquant.weights.theta import Dataset, Theta
+from subquant.weights import Dataset, Theta
 
 
 def peak_memory() -> int:

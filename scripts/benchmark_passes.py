@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from subquant._mlir import create_context
 from subquant.compiler.compilation import bytecode_of
 from subquant.compiler.iree import compiler_path
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
+from subquant.dialects import create_context
 
 _TYPES = (
     "!quant.uniform<i8:f32, 0.5:3>",
@@ -59,7 +59,7 @@ def measure(casts: int, repeat: int) -> dict[str, Any]:
         start = time.perf_counter()
         module = parse_text(text, context)
         keep("parse", start)
-        for step in compile_pipeline("llvm-cpu", label=options.label):
+        for step in compile_pipeline(options):
             start = time.perf_counter()
             run_pipeline(module, [step])
             keep(step.name, start)

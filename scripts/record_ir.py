@@ -29,31 +29,29 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from subquant._mlir import create_context
+from subquant.compiler.options import CompileOptions
+from subquant.compiler.pipeline import compile_pipeline, parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.conformance.suite import programs
 from subquant.conformance.suite_random import random_programs
+from subquant.dialects import create_context
 
 _ROOT = Path(__file__).resolve().parent.parent
 _ORDERED = ("cf.", "func.", "util.", "stablehlo.custom_call", "stablehlo.send", "stablehlo.recv")
 _INTERPRETER = "interpreter"
-_PIPELINES: dict[str, dict[str, Any]] = {
-    "cpu": {"target": "llvm-cpu"},
-    "vulkan": {"target": "vulkan"},
-    "vulkan32": {"target": "vulkan", "containers": 32},
-    "fixed": {
-        "target": "llvm-cpu",
-        "requantization": "fixed-point",
-        "fixed_point_rounding": "double-round",
-        "zero_points": "inside",
-    },
-    "after": {
-        "target": "llvm-cpu",
-        "requantization": "fixed-point",
-        "zero_points": "after",
-        "rounding": "toward-zero",
-    },
-    _INTERPRETER: {},
+_PIPELINES: dict[str, CompileOptions | None] = {
+    "cpu": CompileOptions(),
+    "vulkan": CompileOptions("vulkan"),
+    "vulkan32": CompileOptions("vulkan", vulkan_target="generic-32bit"),
+    "fixed": CompileOptions(
+        requantization="fixed-point",
+        fixed_point_rounding="tosa-double-round",
+        zero_points="inside",
+    ),
+    "after": CompileOptions(
+        requantization="fixed-point", zero_points="after", rounding="toward-zero"
+    ),
+    _INTERPRETER: None,
 }
 
 
@@ -68,16 +66,11 @@ def _sources(random: int) -> Iterator[tuple[str, str]]:
 
 
 def _passes(pipeline: str) -> list[Any]:
-    from subquant.compiler.pipeline import compile_pipeline, parse_pipeline
-
-    if pipeline == _INTERPRETER:
-        return parse_pipeline(_INTERPRETER)
-    return compile_pipeline(**_PIPELINES[pipeline])
+    options = _PIPELINES[pipeline]
+    return parse_pipeline(_INTERPRETER) if options is None else compile_pipeline(options)
 
 
 def _lowered(source: str, pipeline: str) -> dict[str, str]:
-    from subquant.compiler.pipeline import parse_pipeline, run_pipeline
-
     try:
         module = parse_text(source, create_context())
         run_pipeline(module, _passes(pipeline))

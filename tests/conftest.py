@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from subquant._mlir import create_context, ir
+from subquant._mlir import ir
+from subquant.dialects import create_context
 from subquant.errors import EnvironmentProblem
 from subquant.runtime import Device, list_devices
 

@@ -215,7 +215,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
         assert not said.getvalue(), f"printed on the way: {said.getvalue()}"
 
     def _run_mlir(self, block: Block) -> None:
-        from subquant._mlir import create_context, ir
+        from subquant._mlir import ir
+        from subquant.dialects import create_context
 
         with create_context():
             try:

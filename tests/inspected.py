@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from subquant._mlir import create_context
 from subquant.compiler.inspection import QuantizedTensor, inspect_module
 from subquant.compiler.reading import parse_text
+from subquant.dialects import create_context
 
 PER_TENSOR = "tensor<4x6x!quant.uniform<u8:f32, 0.5:128>>"
 PER_AXIS = "tensor<3x8x!quant.uniform<i8:f16:0, {1.0, 2.0, 4.0}>>"

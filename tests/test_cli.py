@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import ml_dtypes
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from click.testing import CliRunner, Result
 
 from subquant import __version__
 from subquant._mlir import PINNED_VERSIONS
-from subquant.cli import main
+from subquant.cli import COMMANDS, main
 from subquant.compiler.pipeline import NAMED_PIPELINES
 from subquant.transforms import PASSES
 
@@ -98,6 +99,12 @@ def vmfb(folder: Path, executable_bytes: bytes) -> str:
     return "model.vmfb"
 
 
+def command_of(name: str) -> click.Command:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    return command
+
+
 def files() -> list[str]:
     return sorted(path.name for path in Path().iterdir())
 
@@ -105,12 +112,12 @@ def files() -> list[str]:
 # -- help and versions ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", sorted(main.commands))
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_help_has_an_example_and_every_option(command: str, option: str) -> None:
     shown = succeed(command, option).stdout
     assert f"\n  subquant {command} " in shown
-    for parameter in main.commands[command].params:
+    for parameter in command_of(command).params:
         for name in parameter.opts if parameter.param_type_name == "option" else ():
             assert name in shown
         assert parameter.param_type_name == "argument" or parameter.help
@@ -119,8 +126,15 @@ def test_help_has_an_example_and_every_option(command: str, option: str) -> None
 def test_help_lists_the_commands() -> None:
     shown = succeed("--help").stdout
     assert "subquant exec model.mlir" in shown
-    for command in main.commands:
-        assert f"\n  {command}" in shown
+    for command in COMMANDS:
+        assert f"\n  {command} " in shown
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_the_list_says_what_a_command_says(command: str) -> None:
+    found = command_of(command)
+    assert found.name == command
+    assert str(found.help).partition("\n\n")[0].replace("\n", " ") == COMMANDS[command]
 
 
 def test_versions() -> None:

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from subquant._mlir import create_context
 from subquant.cli import main
 from subquant.compiler.reading import parse_text
 from subquant.conformance import oracle, report, suite
@@ -34,6 +33,7 @@ from subquant.conformance.program import Program, Quantized, Tensor
 from subquant.conformance.runner import run_cases, save_case
 from subquant.conformance.suite_random import random_programs
 from subquant.conformance.testdata import llvm_cases, stablehlo_cases
+from subquant.dialects import create_context
 from subquant.errors import InputError
 from subquant.runtime import Device
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant._mlir import create_context
+from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
+from subquant.dialects import create_context
 from subquant.errors import UnsupportedError, UsageError
 from subquant.numerics.fixed_point import (
     MAX_SHIFT,
@@ -150,7 +151,7 @@ def requantized(text: str, rounding: Any, *arguments: np.ndarray) -> np.ndarray:
     """Evaluate the integer operations of a fixed-point requantization."""
     module = parse_text(text, create_context())
     passes = compile_pipeline(
-        "llvm-cpu", requantization="fixed-point", fixed_point_rounding=rounding
+        CompileOptions(requantization="fixed-point", fixed_point_rounding=rounding)
     )
     run_pipeline(module, passes)
     (found,) = InterpretedModule(str(module))["main"].invoke(arguments)

@@ -27,7 +27,7 @@ from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.formats.gguf import read_gguf
 from subquant.layouts import GgmlTensor, InferenceTensor, PrimitiveTensor, QuantizedTensor
 from subquant.layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES
-from subquant.weights.theta import Dataset, Theta
+from subquant.weights import Dataset, Theta
 
 ROOT = Path(__file__).parent.parent
 PROPERTIES: dict[str, Any] = {

@@ -25,9 +25,9 @@ from subquant.layouts import (
     QuantizedTensor,
     StaticScaledQuantizer,
 )
+from subquant.weights import Dataset, Theta
 from subquant.weights.inspection import describe, property_lines
 from subquant.weights.sources import import_weights, open_weights, weights_format
-from subquant.weights.theta import Dataset, Theta
 
 _rng = np.random.default_rng(5)
 FLOATS = _rng.standard_normal((4, 64)).astype(np.float32)

@@ -10,7 +10,8 @@ import pytest
 
 from inspected import PER_AXIS, PER_TENSOR, SUB_CHANNEL, argument, inspect, show
 from subquant.commands.pictures import render_scales
-from subquant.compiler.inspection import render_table, to_json
+from subquant.commands.tables import render_table
+from subquant.compiler.inspection import to_json
 from subquant.errors import Place, UnsupportedError, UsageError, VerificationError
 
 # -- records --------------------------------------------------------------------------------------

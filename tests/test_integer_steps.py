@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant._mlir import create_context, ir
+from subquant._mlir import ir
+from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.conformance.program import Program
 from subquant.conformance.suite import programs
+from subquant.dialects import create_context
 from subquant.dialects.quant import element_type
 from subquant.errors import UnsupportedError
 from subquant.numerics.fixed_point import apply_scale, multiplier_and_shift
@@ -260,7 +262,7 @@ def test_integer_only_output_has_no_float(requantization: str) -> None:
             continue
         if not program.runs:
             continue
-        passes = compile_pipeline("llvm-cpu", requantization=requantization, integer_only=True)
+        passes = compile_pipeline(CompileOptions(requantization=requantization, integer_only=True))
         module = parse_text(program.text(), shared_context())
         error = None
         try:

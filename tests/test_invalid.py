@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from subquant._mlir import create_context, ir, quant
+from subquant._mlir import ir, quant
 from subquant.compiler.crash_guards import MAX_ALIAS_NESTING, MAX_NESTING
 from subquant.compiler.reading import parse_bytecode, parse_file, parse_text
+from subquant.dialects import create_context
 from subquant.errors import InputError, ParseError, SubquantError, VerificationError
 from subquant.transforms.verify_quantization import VerifyQuantization
 

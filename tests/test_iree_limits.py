@@ -53,11 +53,11 @@ func.func @main(%q: tensor<2x9x10x3x!q>, %k: tensor<4x5x3x3xf32>) -> tensor<2x6x
 
 def without(text: str, name: str) -> bytes:
     """Compile for Vulkan with one pass left out."""
-    from subquant._mlir import create_context
+    from subquant.dialects import create_context
 
     options = CompileOptions(target="vulkan")
     module = parse_text(text, create_context())
-    steps = compile_pipeline("vulkan", label=options.label)
+    steps = compile_pipeline(options)
     run_pipeline(module, [step for step in steps if step.name not in (name, "check-hand-off")])
     # Lowering what is lowered only adds the hand-off and the device description.
     marked = str(module)

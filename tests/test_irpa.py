@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import subquant
+from subquant.commands.tables import render_weights
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.formats.irpa import (
     DTYPES,
@@ -33,8 +34,8 @@ from subquant.formats.irpa import (
 )
 from subquant.layouts import PrimitiveTensor
 from subquant.runtime import Device
-from subquant.weights.inspection import property_lines, render_weights, to_json
-from subquant.weights.theta import Dataset, Theta
+from subquant.weights import Dataset, Theta
+from subquant.weights.inspection import property_lines, to_json
 
 # -- archives made by hand ------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ from subquant.layouts import (
     QuantizedTensor,
     StaticScaledQuantizer,
     TensorScaledLayout,
-    Theta,
 )
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.ops import (
@@ -40,6 +39,7 @@ from subquant.ops import (
     subtract,
 )
 from subquant.runtime import Device
+from subquant.weights import Theta
 
 DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 UNIT = 2.0**-24

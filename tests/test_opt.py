@@ -6,10 +6,12 @@ import io
 
 import pytest
 
-from subquant._mlir import create_context, ir
+from subquant._mlir import ir
 from subquant.compiler.opt import OptResult, run_opt
+from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import UpstreamPass, compile_pipeline, parse_pipeline, run_pipeline
 from subquant.compiler.reading import BYTECODE_MAGIC, parse_text
+from subquant.dialects import create_context
 from subquant.errors import ParseError, SubquantError, UnsupportedError, UsageError
 from subquant.transforms import PASSES, load_pass
 from subquant.transforms.base import ModulePass
@@ -210,15 +212,16 @@ def test_upstream_passes_keep_their_text() -> None:
         ),
         (
             "lower-quant-casts{rounding=}",
-            "option 'rounding' of lower-quant-casts must be nearest-even or toward-zero, got ''",
+            "option 'rounding' of lower-quant-casts must be one of nearest-even, toward-zero, "
+            "got ''",
         ),
         (
             "legalize-integer-widths{containers=x}",
-            "option 'containers' of 'legalize-integer-widths' must be an integer, got 'x'",
+            "option 'containers' of legalize-integer-widths must be one of 8, 32, got 'x'",
         ),
         (
             "legalize-integer-widths{containers=16}",
-            "option 'containers' of legalize-integer-widths must be 8 or 32, got 16",
+            "option 'containers' of legalize-integer-widths must be one of 8, 32, got '16'",
         ),
     ],
 )
@@ -291,7 +294,7 @@ def test_passes_are_announced_in_order() -> None:
 
 
 def test_the_pipeline_of_a_compilation() -> None:
-    cpu = compile_pipeline("llvm-cpu")
+    cpu = compile_pipeline(CompileOptions())
     for_vulkan = {"expand-sign-extension", "isolate-contraction-operands"}
     on_request = {
         "check-integer-only",
@@ -306,13 +309,13 @@ def test_the_pipeline_of_a_compilation() -> None:
     assert LowerQuantCasts("nearest-even", "native") in cpu
     assert cpu[-1] == CheckHandOff("llvm-cpu")
     vulkan = compile_pipeline(
-        "vulkan", rounding="toward-zero", containers=32, label="vulkan:generic-32bit"
+        CompileOptions("vulkan", rounding="toward-zero", vulkan_target="generic-32bit")
     )
     assert [step.name for step in vulkan] == [name for name in PASSES if name not in on_request]
     assert LowerQuantCasts("toward-zero", "exact") in vulkan
     assert LegalizeIntegerWidths(32) in vulkan
     assert vulkan[-1] == CheckHandOff("vulkan:generic-32bit")
-    integer_only = compile_pipeline("llvm-cpu", integer_only=True)
+    integer_only = compile_pipeline(CompileOptions(integer_only=True))
     assert "check-integer-only" in [step.name for step in integer_only]
 
 

@@ -26,7 +26,8 @@ from subquant.commands.pictures import (
     scales_figure,
     write_picture,
 )
-from subquant.compiler.inspection import QuantizedTensor, render_table
+from subquant.commands.tables import render_table
+from subquant.compiler.inspection import QuantizedTensor
 from subquant.errors import EnvironmentProblem, InputError, UsageError
 from subquant.weights.quantizing import LayerError
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant._mlir import create_context
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
+from subquant.dialects import create_context
 from subquant.dialects.quant import is_quantized
 from subquant.runtime import Device
 from subquant.runtime.interpreter import InterpretedModule

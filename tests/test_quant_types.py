@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from subquant._mlir import create_context, ir
+from subquant._mlir import ir
+from subquant.dialects import create_context
 from subquant.dialects.dense import array_of_dense, dense_of_array
 from subquant.dialects.quant import (
     element_type,

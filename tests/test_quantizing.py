@@ -16,13 +16,12 @@ from subquant.layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,
     BlockScaledLayout,
-    Dataset,
     PlanarQuantizedTensor,
     PrimitiveTensor,
     QuantizedTensor,
     TensorScaledLayout,
-    Theta,
 )
+from subquant.weights import Dataset, Theta
 from subquant.weights.quantizing import WeightQuantization, quantize_array, quantize_weights
 
 
@@ -54,7 +53,7 @@ GRANULARITIES: list[dict[str, Any]] = [
 def test_every_granularity(options: dict[str, Any], bits: int, symmetric: bool) -> None:
     """Errors of half a step at most, and no scale wider than its values need."""
     array = weights((3, 5, 48))
-    how = WeightQuantization(bits, symmetric=symmetric, **options)
+    how = WeightQuantization(bits, asymmetric=not symmetric, **options)
     layout = quantize_array(array, how)
     expected = TensorScaledLayout
     if how.granularity == "block":
@@ -76,7 +75,7 @@ def test_asymmetric_zero_is_exact() -> None:
     array = np.abs(weights((4, 32)))
     array[:, ::3] = 0
     for granularity in ("tensor", "axis", "block"):
-        how = WeightQuantization(4, granularity, block_size=8, symmetric=False)  # type: ignore[arg-type]
+        how = WeightQuantization(4, granularity, block_size=8, asymmetric=True)  # type: ignore[arg-type]
         layout = quantize_array(array, how)
         assert not layout.dequant()[array == 0].any()
 
@@ -88,7 +87,7 @@ def test_the_search_is_never_worse(options: dict[str, Any], symmetric: bool) -> 
     array = np.random.default_rng(4).standard_t(3, (2, 3, 48)).astype(np.float32)
 
     def error(scales: Any) -> float:
-        how = WeightQuantization(4, scales=scales, symmetric=symmetric, **options)
+        how = WeightQuantization(4, scales=scales, asymmetric=not symmetric, **options)
         difference = quantize_array(array, how).dequant() - array.astype(np.float64)
         return float((difference**2).sum())
 

@@ -14,6 +14,7 @@ import pytest
 
 import subquant
 from subquant._mlir import PINNED_VERSIONS, check_versions
+from subquant.cli import COMMANDS
 from subquant.errors import EnvironmentProblem
 from subquant.runtime import Device
 from subquant.transforms import PASSES, load_pass
@@ -59,10 +60,11 @@ def test_every_pass_is_a_file_with_its_name() -> None:
         assert f"``{name}``" in str(sys.modules[pass_class.__module__].__doc__)
 
 
-def test_help_imports_no_bindings() -> None:
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+def test_help_imports_no_bindings(command: list[str]) -> None:
     program = (
         "import sys; from subquant.cli import main\n"
-        "try: main(['--help'])\n"
+        f"try: main([*{command}, '--help'])\n"
         "except SystemExit: pass\n"
         "loaded = [m for m in sys.modules if m.startswith(('torch_mlir', 'iree'))]\n"
         "sys.exit(bool(loaded))"

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from programs import examples
-from subquant._mlir import create_context, ir
+from subquant._mlir import ir
+from subquant.dialects import create_context
 from subquant.numerics.parameters import StorageType
 from subquant.transforms.base import Builder
 from subquant.transforms.requantization import Term, requantize

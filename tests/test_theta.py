@@ -29,7 +29,7 @@ from subquant.layouts import (
 )
 from subquant.layouts.quantizers import DynamicScaledQuantizer, StaticScaledQuantizer
 from subquant.layouts.tensors import TENSORS
-from subquant.weights.theta import Dataset, Theta
+from subquant.weights import Dataset, Theta
 
 SHARKTANK = Path(__file__).parent / "sharktank"
 PROPERTIES = {

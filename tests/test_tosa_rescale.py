@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 
 import subquant
 from programs import examples
-from subquant._mlir import create_context, ir
+from subquant._mlir import ir
 from subquant.compiler.iree import compiler_path
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.conformance.runner import run_cases
 from subquant.conformance.tosa_testdata import tosa_cases
+from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError
 from subquant.numerics.parameters import StorageType
 from subquant.runtime import Device, Executable

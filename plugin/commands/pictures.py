@@ -30,14 +30,16 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from ..compiler.inspection import QuantizedTensor, extents_text
 from ..errors import EnvironmentProblem, InputError, UsageError
 from ..files import write_whole
 from ..numerics.element_types import Array
-from ..weights.quantizing import LayerError
+from .tables import extents_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from ..compiler.inspection import QuantizedTensor
+    from ..weights.quantizing import LayerError
 
 __all__ = [
     "check_picture",

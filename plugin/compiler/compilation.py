@@ -10,20 +10,18 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable
-from typing import Literal
 
 from .._mlir import in_context_of, ir
 from ..errors import InputError
 from ..transforms.base import is_public
 from .cache import Cache, key_of
 from .iree import run_iree
-from .options import CompileOptions
+from .options import CompileOptions, Emit
 from .pipeline import compile_pipeline, run_pipeline
 from .reading import read_module
 
-__all__ = ["Emit", "Progress", "bytecode_of", "compile_to_bytes", "lower"]
+__all__ = ["Progress", "bytecode_of", "compile_to_bytes", "lower"]
 
-Emit = Literal["vmfb", "mlir", "mlirbc"]
 Progress = Callable[[str], None]
 
 
@@ -33,18 +31,8 @@ def lower(module: ir.Module, options: CompileOptions, progress: Progress | None 
     Raises:
         SubquantError: from a pass, with its place.
     """
-    passes = compile_pipeline(
-        options.target,
-        rounding=options.rounding,
-        containers=options.containers,
-        label=options.label,
-        requantization=options.requantization,
-        fixed_point_rounding=options.fixed_point_rounding,
-        zero_points=options.zero_points,
-        integer_only=options.integer_only,
-    )
     notify = progress or (lambda step: None)
-    run_pipeline(module, passes, lambda step: notify(f"pass {step.name}"))
+    run_pipeline(module, compile_pipeline(options), lambda step: notify(f"pass {step.name}"))
     if options.device_attribute is not None:
         with in_context_of(module.operation):
             devices = ir.Attribute.parse(f"[{options.device_attribute}]")

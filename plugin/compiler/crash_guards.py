@@ -146,7 +146,8 @@ def _integer(written: str) -> int | None:
 
 _TRIAL = (
     "import sys; sys.path.remove('')\n"  # not what lies in the current folder
-    "from subquant._mlir import create_context, ir\n"
+    "from subquant._mlir import ir\n"
+    "from subquant.dialects import create_context\n"
     "with create_context() as context:\n"
     "    module = ir.Module.parse(sys.stdin.buffer.read(), context)\n"
     "    module.operation.walk(lambda op: op.name and ir.WalkResult.ADVANCE)\n"

@@ -15,15 +15,9 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.console import RenderableType
-from rich.filesize import decimal
-from rich.table import Table
-from rich.text import Text
 
 from .._mlir import ir, place_of
 from ..dialects import quant
@@ -37,9 +31,7 @@ from ..transforms.base import walk
 
 __all__ = [
     "QuantizedTensor",
-    "extents_text",
     "inspect_module",
-    "render_table",
     "to_json",
     "with_source_names",
 ]
@@ -313,7 +305,7 @@ def _scale_bits(scales: Any) -> float:
     return float(element_type(scales.type).width)
 
 
-# -- JSON and table -------------------------------------------------------------------------------
+# -- JSON -----------------------------------------------------------------------------------------
 
 
 def to_json(tensors: list[QuantizedTensor]) -> list[dict[str, Any]]:
@@ -341,85 +333,3 @@ def _json_of(tensor: QuantizedTensor) -> dict[str, Any]:
         "scales": {"type": tensor.scale_type, **bounds(tensor.scale_range)},
         "zero_points": bounds(tensor.zero_point_range),
     }
-
-
-_COLUMNS = (
-    ("\nname", "where"),
-    ("\nshape", "block"),
-    ("storage:\nexpressed", "granularity"),
-    ("bits/\nelement", "bytes"),
-    ("\nscales", "min..max"),
-    ("zero\npoints", ""),
-)
-
-
-def render_table(tensors: list[QuantizedTensor]) -> RenderableType:
-    """Return a table for rich, two lines a tensor, grouped by function, with totals."""
-    if not tensors:
-        return Text("no quantized tensors")
-    table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, collapse_padding=True)
-    for number, lines in enumerate(_COLUMNS):
-        table.add_column(
-            _cell(*lines, "bold"),
-            justify="right" if number > 2 else "left",
-            no_wrap=number > 1,
-            overflow="fold",
-        )
-    groups = [(name, list(group)) for name, group in groupby(tensors, lambda t: t.function)]
-    for function, group in groups:
-        table.add_row(Text(f"@{function}" if function else "module", "bold cyan"))
-        for tensor in group:
-            table.add_row(*_row(tensor))
-        table.add_row(*_total_row("total", group), end_section=True)
-    if len(groups) > 1:
-        table.add_row(*_total_row("module total", tensors))
-    return table
-
-
-def _cell(first: str, second: str, style: str = "") -> Text:
-    return Text.assemble((first, style), "\n", (second, "dim"))
-
-
-def extents_text(extents: tuple[int | None, ...]) -> str:
-    """Return extents as ``4x?``, ``scalar`` for none."""
-    return "x".join("?" if n is None else str(n) for n in extents) or "scalar"
-
-
-def _span(limits: tuple[Any, Any] | None, unknown: str) -> str:
-    return "..".join(dict.fromkeys(f"{n:.3g}" for n in limits)) if limits else unknown
-
-
-def _row(tensor: QuantizedTensor) -> list[Text]:
-    parameters, bits, count = tensor.parameters, tensor.bits_per_element, tensor.scale_count
-    size = (tensor.storage_bytes or 0) + (tensor.scale_bytes or 0)
-    if tensor.shape is None or tensor.block_shape is None:
-        blocks = zip(parameters.axes, parameters.block_sizes, strict=True)
-        shape, block = "unranked", ", ".join(f"axis {a}: {b}" for a, b in blocks) or "whole"
-    else:
-        shape, block = extents_text(tensor.shape), extents_text(tensor.block_shape)
-    return [
-        _cell(tensor.name, tensor.where.replace("'", "")),
-        _cell(shape, block),
-        _cell(f"{parameters.storage}:{parameters.expressed.value}", parameters.granularity),
-        _cell("?", "?") if bits is None else _cell(f"{bits:.2f}", decimal(size)),
-        _cell("?" if count is None else f"{count:,}", _span(tensor.scale_range, "at run time")),
-        _cell(_span(tensor.zero_point_range, "?"), ""),
-    ]
-
-
-def _total_row(title: str, tensors: list[QuantizedTensor]) -> list[Text]:
-    sized = [t for t in tensors if t.bits_per_element is not None and not t.holds_scales]
-    elements, scales, storage_bytes, scale_bytes = (
-        sum(getattr(tensor, name) for tensor in sized)
-        for name in ("elements", "scale_count", "storage_bytes", "scale_bytes")
-    )
-    bits = sum((t.bits_per_element or 0) * (t.elements or 0) for t in sized) / max(elements, 1)
-    number = f"{len(sized)}" if len(sized) == len(tensors) else f"{len(sized)} of {len(tensors)}"
-    return [
-        _cell(title, f"{number} tensor{'' if len(tensors) == 1 else 's'}", "bold"),
-        _cell(f"{elements:,}", "elements", "bold"),
-        _cell(decimal(storage_bytes), "storage", "bold"),
-        _cell(f"{bits:.2f}", decimal(storage_bytes + scale_bytes), "bold"),
-        _cell(f"{scales:,}", decimal(scale_bytes), "bold"),
-        _cell("", ""),
-    ]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from .._mlir import create_context
+from ..dialects import create_context
 from ..errors import InputError, ParseError, Place, Remark, SubquantError, UsageError
 from ..transforms.base import ModulePass
 from ..transforms.verify_quantization import VerifyQuantization

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from ..errors import UsageError
 from ..numerics.casts import Rounding
-from ..numerics.fixed_point import ROUNDINGS, FixedPointRounding
-from .targets import TARGETS, VULKAN_TARGETS
+from ..numerics.fixed_point import FixedPointRounding
+from ..options import RequantizationForm, ZeroPoints, check_choices, option
+from .targets import VULKAN_TARGETS, Target
 
-__all__ = ["CompileOptions"]
+__all__ = ["CompileOptions", "Emit"]
+
+Emit = Literal["vmfb", "mlir", "mlirbc"]
+"""What a compilation gives: an executable, or what IREE would get, as text or bytecode."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +29,8 @@ class CompileOptions:
         requantization: ``exact``, or ``fixed-point``: one 31-bit multiplier and shift a factor, at
             most one step from exact.
         fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
-        zero_points: ``after`` corrects a contraction by sums of rows and columns, ``inside``
-            contracts storage values minus zero points, ``mixed`` does so where the right operand
-            has no zero point; ``auto`` is what was measured to be fastest: ``mixed`` for llvm-cpu,
-            ``after`` for vulkan.
+        zero_points: as `subquant.options.ZeroPoints`; ``auto`` is what was measured to be fastest:
+            ``mixed`` for llvm-cpu, ``after`` for vulkan.
         integer_only: fail if quantized values are computed with floats on the way.
         iree_flags: further flags for ``iree-compile``, after those that subquant gives.
 
@@ -36,32 +38,37 @@ class CompileOptions:
         UsageError: an unknown target, rounding or other choice.
     """
 
-    target: str = "llvm-cpu"
-    target_cpu: str = "host"
-    vulkan_target: str = "generic"
-    rounding: Rounding = "nearest-even"
-    requantization: str = "exact"
-    fixed_point_rounding: FixedPointRounding = "half-up"
-    zero_points: str = "auto"
-    integer_only: bool = False
-    iree_flags: tuple[str, ...] = ()
+    target: Target = option("llvm-cpu", "What to compile for.")
+    target_cpu: str = option(
+        "host", "The CPU for llvm-cpu: host, generic, or a name that LLVM knows.", "CPU"
+    )
+    vulkan_target: str = option(
+        "generic",
+        "The device for vulkan: generic (8-bit storage), generic-32bit, auto (what is here), or a "
+        "name that IREE knows, such as ampere.",
+        "NAME",
+    )
+    rounding: Rounding = option(
+        "nearest-even", "How casts round; toward-zero repeats upstream's lower-quant-ops."
+    )
+    requantization: RequantizationForm = option(
+        "exact", "How accumulators become storage: exact, or one 31-bit multiplier and shift."
+    )
+    fixed_point_rounding: FixedPointRounding = option("half-up", "Of --requantization fixed-point.")
+    zero_points: Literal["auto", ZeroPoints] = option(
+        "auto",
+        "Correct a contraction after its sums, subtract zero points inside, or inside where only "
+        "the left operand has one (auto: mixed for llvm-cpu, after for vulkan).",
+    )
+    integer_only: bool = option(
+        False, "Fail if quantized values are computed with floats on the way."
+    )
+    iree_flags: tuple[str, ...] = option(
+        (), "A further flag for iree-compile; may be repeated.", "FLAG"
+    )
 
     def __post_init__(self) -> None:
-        if self.target not in TARGETS:
-            raise UsageError(f"expected a target among {', '.join(TARGETS)}, got '{self.target}'")
-        if self.rounding not in ("nearest-even", "toward-zero"):
-            raise UsageError(
-                f"expected a rounding of nearest-even or toward-zero, got '{self.rounding}'"
-            )
-        choices = {
-            "requantization": ("exact", "fixed-point"),
-            "fixed_point_rounding": ROUNDINGS,
-            "zero_points": ("auto", "after", "inside", "mixed"),
-        }
-        for name, allowed in choices.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise UsageError(f"expected {name} among {', '.join(allowed)}, got '{value}'")
+        check_choices(self)
 
     @property
     def containers(self) -> int:

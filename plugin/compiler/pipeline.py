@@ -1,4 +1,4 @@
-"""Pipelines: sequences of passes from text, and the one that ``compile`` runs.
+"""Pipelines: lists of passes with their options, from text, and the one that ``compile`` runs.
 
 Text is as for ``mlir-opt``: ``verify-quantization,lower-quant-casts{rounding=toward-zero}``. A name
 that is not one of `subquant.transforms.PASSES` is one of upstream's or StableHLO's C++ passes.
@@ -13,12 +13,15 @@ from typing import Any
 
 from .._mlir import in_context_of, ir, passmanager, register_upstream_passes, translate_errors
 from ..errors import Remark, UnsupportedError, UsageError
-from ..numerics.casts import Rounding
-from ..numerics.fixed_point import FixedPointRounding
+from ..options import parse_option
 from ..transforms import PASSES, load_pass
 from ..transforms.base import ModulePass
+from .options import CompileOptions
 
 __all__ = ["NAMED_PIPELINES", "UpstreamPass", "compile_pipeline", "parse_pipeline", "run_pipeline"]
+
+Step = tuple[str, dict[str, Any]]
+"""The name of a pass and its options."""
 
 
 @dataclass(frozen=True)
@@ -130,16 +133,7 @@ def _create(name: str, options: str) -> ModulePass:
                 f"pass '{name}' has no option '{item}'; expected name=value with a name among: "
                 f"{expected}"
             )
-        if field.type == "int":
-            if not re.fullmatch(r"-?\d+", value):
-                raise UsageError(f"option '{key}' of '{name}' must be an integer, got '{value}'")
-            values[field.name] = int(value)
-        elif field.type == "bool":
-            if value not in ("true", "false"):
-                raise UsageError(f"option '{key}' of '{name}' must be true or false, got '{value}'")
-            values[field.name] = value == "true"
-        else:
-            values[field.name] = value
+        values[field.name] = parse_option(pass_class, field.name, value, name)
     return pass_class(**values)
 
 
@@ -173,49 +167,45 @@ def run_pipeline(
                 operation.verify()
 
 
-def compile_pipeline(
-    target: str,
-    *,
-    rounding: Rounding = "nearest-even",
-    containers: int = 8,
-    label: str = "",
-    requantization: str = "exact",
-    fixed_point_rounding: FixedPointRounding = "half-up",
-    zero_points: str = "auto",
-    integer_only: bool = False,
-) -> list[ModulePass]:
-    """Return the passes of a compilation.
-
-    Args:
-        target: ``llvm-cpu`` or ``vulkan``.
-        rounding: as in `subquant.numerics.casts.quantize_blocks`.
-        containers: the narrowest integer width that the target loads and stores: 8 or 32.
-        label: what the runtime is told that the module was compiled for.
-        requantization, fixed_point_rounding, zero_points: options of ``legalize-quant-to-math``;
-            zero points may be ``auto``.
-        integer_only: fail if quantized values are computed with floats on the way.
-    """
-    division = "exact" if target == "vulkan" else "native"
+def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
+    """Return the passes of a compilation."""
+    is_vulkan = options.target == "vulkan"
+    division = "exact" if is_vulkan else "native"
+    zero_points = options.zero_points
     if zero_points == "auto":
         # IREE 3.13 multiplies 32-bit integers on x86 whatever the storage is, and up to 1.7 times
         # faster where the left one is computed (scripts/benchmark_zero_points.py).
-        zero_points = "after" if target == "vulkan" else "mixed"
-    text = (
-        "verify-quantization,convert-tosa-to-storage,lower-tosa-variables,lower-tosa-rescale,"
-        "lower-tosa,"
-        "canonicalize-reductions,"
-        f"legalize-quant-to-math{{division={division} requantization={requantization} "
-        f"fixed-point-rounding={fixed_point_rounding} zero-points={zero_points}}},"
-        f"correct-zero-points{{style={zero_points}}},"
-        f"lower-requantization{{requantization={requantization} "
-        f"fixed-point-rounding={fixed_point_rounding}}},lower-saturation,"
-        f"lower-quant-casts{{rounding={rounding} division={division}}},"
-        f"convert-quantized-to-storage,{'check-integer-only,' if integer_only else ''}"
-        f"expand-stablehlo{{split-groups={str(target == 'vulkan').lower()}}},"
-        "lower-unranked-tensors,box-half-scalars,"
-        f"legalize-integer-widths{{containers={containers}}}"
-    )
-    if target == "vulkan":
-        text += ",expand-sign-extension,isolate-contraction-operands"
-    hand_off: Any = load_pass("check-hand-off")  # its option may hold any text
-    return [*parse_pipeline(text), hand_off(target=label or target)]
+        zero_points = "after" if is_vulkan else "mixed"
+    requantization = {
+        "requantization": options.requantization,
+        "fixed_point_rounding": options.fixed_point_rounding,
+    }
+    steps: list[Step] = [
+        ("verify-quantization", {}),
+        ("convert-tosa-to-storage", {}),
+        ("lower-tosa-variables", {}),
+        ("lower-tosa-rescale", {}),
+        ("lower-tosa", {}),
+        ("canonicalize-reductions", {}),
+        (
+            "legalize-quant-to-math",
+            {"division": division, "zero_points": zero_points, **requantization},
+        ),
+        ("correct-zero-points", {"style": zero_points}),
+        ("lower-requantization", requantization),
+        ("lower-saturation", {}),
+        ("lower-quant-casts", {"rounding": options.rounding, "division": division}),
+        ("convert-quantized-to-storage", {}),
+        *([("check-integer-only", {})] if options.integer_only else []),
+        ("expand-stablehlo", {"split_groups": is_vulkan}),
+        ("lower-unranked-tensors", {}),
+        ("box-half-scalars", {}),
+        ("legalize-integer-widths", {"containers": options.containers}),
+        *(
+            [("expand-sign-extension", {}), ("isolate-contraction-operands", {})]
+            if is_vulkan
+            else []
+        ),
+        ("check-hand-off", {"target": options.label}),
+    ]
+    return [load_pass(name)(**values) for name, values in steps]

@@ -10,7 +10,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .._mlir import create_context, ir, translate_errors
+from .._mlir import ir, translate_errors
+from ..dialects import create_context
 from ..errors import InputError, ParseError, Place
 from ..formats.tflite import is_tflite, tosa_of_tflite
 from .crash_guards import check_broadcasts, check_text, crashes

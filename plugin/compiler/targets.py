@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["TARGETS", "VULKAN_TARGETS"]
+from typing import Literal
 
-TARGETS = ("llvm-cpu", "vulkan")
+__all__ = ["VULKAN_TARGETS", "Target"]
+
+Target = Literal["llvm-cpu", "vulkan"]
 
 _GENERIC_GPU = """#hal.device.target<"vulkan", [#hal.executable.target<"vulkan-spirv", \
 "vulkan-spirv-fb", {{iree_codegen.target_info = #iree_gpu.target<arch = "{arch}", \

@@ -6,8 +6,9 @@ import re
 
 import numpy as np
 
-from .._mlir import create_context, ir, stablehlo, translate_errors
+from .._mlir import ir, stablehlo, translate_errors
 from ..compiler.reading import parse_text
+from ..dialects import create_context
 from ..dialects.dense import array_of_dense
 from ..errors import UnsupportedError
 from .program import DTYPES, Array

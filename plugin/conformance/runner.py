@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import SubquantError, UnsupportedError
 from .cases import SYMBOL, Case, Outcome, Prepared, Status, compare, prepare
 from .oracle import ROUNDED, quantize_real, real_inputs
@@ -360,8 +362,6 @@ def save_case(case: Case, folder: str | os.PathLike[str], device: str = "llvm-cp
     Raises:
         OSError: the folder cannot be written.
     """
-    from ..commands.arrays import to_npy
-
     prepared = prepare(case)
     stem = re.sub(r"[^\w.-]+", "_", case.name)
     path = Path(folder)
@@ -372,9 +372,9 @@ def save_case(case: Case, folder: str | os.PathLike[str], device: str = "llvm-cp
     command = f"subquant exec {path / stem}.mlir"
     command += "" if device in ("llvm-cpu", "interpreter") else " --target vulkan"
     for number, array in enumerate(prepared.inputs):
-        (path / f"{stem}.{number}.npy").write_bytes(to_npy(array))
+        np.save(path / f"{stem}.{number}.npy", array, allow_pickle=False)
         command += f" --input @{path / stem}.{number}.npy"
     for number, golden in enumerate(prepared.goldens):
-        (path / f"{stem}.expected{number}.npy").write_bytes(to_npy(golden.value))
+        np.save(path / f"{stem}.expected{number}.npy", golden.value, allow_pickle=False)
         command += f" --expect @{path / stem}.expected{number}.npy"
     return command

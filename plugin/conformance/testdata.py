@@ -31,8 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from .._mlir import create_context, ir
+from .._mlir import ir
 from ..compiler.reading import parse_text
+from ..dialects import create_context
 from ..errors import InputError
 from .cases import SYMBOL, Case, Prepared
 from .interpreter import array_of

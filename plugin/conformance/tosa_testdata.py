@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from .._mlir import create_context, ir
+from .._mlir import ir
 from ..compiler.pipeline import NAMED_PIPELINES, parse_pipeline, run_pipeline
 from ..compiler.reading import parse_text
+from ..dialects import create_context
 from ..dialects.quant import element_type, parameters_of
 from ..dialects.tosa import RescaleView
 from ..errors import InputError, SubquantError

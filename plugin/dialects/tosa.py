@@ -1,4 +1,4 @@
-"""``tosa.rescale``: what its operands and attributes say, and how to write one.
+"""``tosa.rescale``: what its operands and attributes say.
 
 The bindings have no operation classes for TOSA, so operations are known by name. A rescale is
 
@@ -23,11 +23,10 @@ from ..errors import UnsupportedError, VerificationError
 from ..numerics.element_types import Array
 from ..numerics.fixed_point import MAX_SHIFT, FixedPointRounding
 from ..numerics.parameters import StorageType
-from ..transforms.base import Builder
-from .dense import array_of_dense, dense_of_array
+from .dense import array_of_dense
 from .quant import element_type, parameters_of
 
-__all__ = ["MIN_SHIFT", "ROUNDING_MODES", "RescaleTensor", "RescaleView", "create_rescale"]
+__all__ = ["MIN_SHIFT", "ROUNDING_MODES", "RescaleTensor", "RescaleView"]
 
 MIN_SHIFT = 2
 """The least shift that TOSA allows; upstream's verifier does not look."""
@@ -37,7 +36,7 @@ ROUNDING_MODES: dict[str, FixedPointRounding] = {
     "INEXACT_ROUND": "tosa-inexact-round",
     "DOUBLE_ROUND": "tosa-double-round",
 }
-"""The roundings of `subquant.numerics.fixed_point`, by the name that TOSA gives them."""
+"""The roundings of `subquant.fixed_point`, by the name that TOSA gives them."""
 
 _CONSTANTS = {"tosa.const": "values", "stablehlo.constant": "value", "arith.constant": "value"}
 
@@ -105,7 +104,7 @@ class RescaleView:
         multiplier, shift: integer arrays of shape () or with one dimension for each axis (1 but
             for the last), or the operands where they are not constants.
         input_zero_point, output_zero_point: numbers, or operands.
-        rounding: of `subquant.numerics.fixed_point`.
+        rounding: of `subquant.fixed_point`.
         scale32: whether multipliers have 31 bits and not 15.
     """
 
@@ -179,50 +178,3 @@ def _check_range(parameter: Any, low: int, high: int, what: str, op: Any) -> Non
             raise VerificationError(
                 f"has a {what} of {int(wrong[0])}, expected {low} to {high}", op
             )
-
-
-def create_rescale(
-    b: Builder,
-    value: Any,
-    result_type: ir.Type,
-    scale: tuple[Array, Array],
-    zero_points: tuple[int, int] = (0, 0),
-    *,
-    mode: str = "SINGLE_ROUND",
-    scale32: bool = True,
-    unsigned: tuple[bool, bool] = (False, False),
-) -> Any:
-    """Create a ``tosa.rescale`` and its constants; return its result.
-
-    Args:
-        b: the builder.
-        value: the tensor to rescale.
-        result_type: the type of the result, of the same shape.
-        scale: multipliers and shifts: of shape (), or (n,) for the n channels of the last axis.
-        zero_points: of the input and of the output.
-        mode: a key of `ROUNDING_MODES`.
-        scale32: whether multipliers have 31 bits and not 15.
-        unsigned: how input and output are read.
-    """
-    multipliers, shifts = (np.asarray(array) for array in scale)
-    i8 = ir.IntegerType.get_signless(8)
-    width = ir.IntegerType.get_signless(32 if scale32 else 16)
-    operands = [value, _constant(b, multipliers, width), _constant(b, shifts, i8)]
-    for type_, zero_point in zip((value.type, result_type), zero_points, strict=True):
-        parameters = parameters_of(type_)
-        bits = parameters.storage.width if parameters else element_type(type_).width
-        storage = ir.IntegerType.get_signless(bits)
-        operands.append(_constant(b, np.array(zero_point), storage))
-    attributes: dict[str, ir.Attribute] = {
-        "scale32": ir.BoolAttr.get(scale32),
-        "rounding_mode": ir.Attribute.parse(f"#tosa.rounding_mode<{mode}>"),
-        "per_channel": ir.BoolAttr.get(multipliers.ndim == 1),
-        "input_unsigned": ir.BoolAttr.get(unsigned[0]),
-        "output_unsigned": ir.BoolAttr.get(unsigned[1]),
-    }
-    return Builder.op(b, "tosa.rescale", operands, result_type, attributes)
-
-
-def _constant(b: Builder, numbers: Array, element: ir.Type) -> Any:
-    attribute = dense_of_array(numbers.reshape(-1), element)
-    return Builder.op(b, "tosa.const", [], attribute.type, {"values": attribute})

@@ -1,14 +1,13 @@
 """Direct quantization: tensors made of planes, over NumPy.
 
-`base` and the layouts say what planes mean, `tensors` gives them names and records, `theta` keeps
-trees of them and writes them to archives.
+`base` and the layouts say what planes mean, `tensors` gives them names and records, of which
+`subquant.weights` makes trees and archives.
 
 Source: "Direct quantization with sharktank".
 """
 
 from __future__ import annotations
 
-from ..weights.theta import Dataset, Theta
 from .base import LAYOUTS, QuantizedLayout, layout_class
 from .ggml import GgmlTensor
 from .lookup import LookupBlockScaledLayout
@@ -36,7 +35,6 @@ __all__ = [
     "BlockAffineLayout",
     "BlockScaledI4Layout",
     "BlockScaledLayout",
-    "Dataset",
     "DynamicScaledQuantizer",
     "GgmlTensor",
     "InferenceTensor",
@@ -54,7 +52,6 @@ __all__ = [
     "SuperBlockScaled_3_6_Layout",
     "SuperBlockScaled_6_8_Layout",
     "TensorScaledLayout",
-    "Theta",
     "layout_class",
     "tensor_from_record",
 ]

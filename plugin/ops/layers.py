@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import UsageError
-from ..layouts import InferenceTensor, QuantizerTensor, Theta
+from ..layouts import InferenceTensor, QuantizerTensor
+from ..weights.theta import Theta
 from .convolution import conv2d
 from .linear import linear
 from .others import embedding_lookup, multiply, rms_norm

@@ -25,13 +25,13 @@ from typing import IO, Any
 import numpy as np
 
 from .._mlir import (
-    create_context,
     ir,
     passmanager,
     register_upstream_passes,
     stablehlo,
     translate_errors,
 )
+from ..dialects import create_context
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..errors import UnsupportedError
 from ..numerics.element_types import Array

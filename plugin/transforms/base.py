@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from .._mlir import ir, rewrite
 from ..errors import Remark
+from ..options import check_choices
 
 __all__ = [
     "SIGNATURE_ATTRIBUTE",
@@ -35,9 +36,16 @@ SIGNATURE_ATTRIBUTE = "subquant.function_type"
 
 @dataclass(frozen=True)
 class ModulePass(ABC):
-    """A named transformation of a module; subclasses add options as fields."""
+    """A named transformation of a module; subclasses add options as fields.
+
+    Raises:
+        UsageError: a field with a `Literal` type has a value that is not listed there.
+    """
 
     name: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        check_choices(self, self.name)
 
     @abstractmethod
     def run(self, module: ir.Operation) -> Sequence[Remark] | None:

@@ -25,12 +25,12 @@ Source: the lowering's "Zero-Point Correction", in both of its ways.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 from .._mlir import ir
-from ..errors import UsageError
+from ..options import ZeroPoints
 from .base import ModulePass, NoMatch, apply_patterns
-from .quantized_contraction import ZeroPoints, correct_zero_points
+from .quantized_contraction import correct_zero_points
 from .quantized_values import Operand
 from .tensor_builder import TensorBuilder
 
@@ -50,14 +50,6 @@ class CorrectZeroPoints(ModulePass):
     name: ClassVar[str] = "correct-zero-points"
 
     style: ZeroPoints = "after"
-
-    def __post_init__(self) -> None:
-        styles = get_args(ZeroPoints)
-        if self.style not in styles:
-            raise UsageError(
-                f"option 'style' of {self.name} must be one of {', '.join(styles)}, got "
-                f"'{self.style}'"
-            )
 
     def run(self, module: ir.Operation) -> None:
         """Lower in `module`, which `verify-quantization` has accepted."""

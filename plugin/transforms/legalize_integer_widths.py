@@ -22,14 +22,14 @@ After::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from .. import emit
 from .._mlir import ir
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type
 from ..emit.operation import number_of, with_element
-from ..errors import UnsupportedError, UsageError
+from ..errors import UnsupportedError
 from .base import ModulePass, TypePredicate, convert_future, record_signature, walk
 from .iree.explicit_loops import make_loops_explicit
 
@@ -117,13 +117,7 @@ class LegalizeIntegerWidths(ModulePass):
 
     name: ClassVar[str] = "legalize-integer-widths"
 
-    containers: int = 8
-
-    def __post_init__(self) -> None:
-        if self.containers not in (8, 32):
-            raise UsageError(
-                f"option 'containers' of {self.name} must be 8 or 32, got {self.containers}"
-            )
+    containers: Literal[8, 32] = 8
 
     def run(self, module: ir.Operation) -> None:
         """Convert `module`.

@@ -35,21 +35,22 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
-from ..errors import UnsupportedError, UsageError
+from ..errors import UnsupportedError
 from ..numerics.element_types import Array
-from ..numerics.fixed_point import ROUNDINGS, FixedPointRounding
+from ..numerics.fixed_point import FixedPointRounding
 from ..numerics.parameters import ExpressedType, QuantizationParameters
+from ..options import RequantizationForm, ZeroPoints
 from . import lookup_tables
 from .arithmetic import Division
 from .base import ModulePass, NoMatch, Pattern, apply_patterns, walk
 from .block_contraction import contract_blocks
-from .quantized_contraction import Contractions, ZeroPoints
+from .quantized_contraction import Contractions
 from .quantized_reduction import ELEMENTWISE_BODIES, legalize_reductions
 from .quantized_values import (
     Operand,
@@ -101,27 +102,11 @@ class LegalizeQuantToMath(ModulePass):
     name: ClassVar[str] = "legalize-quant-to-math"
 
     division: Division = "native"
-    blocks: str = "loops"
-    requantization: str = "exact"
+    blocks: Literal["loops", "stablehlo"] = "loops"
+    requantization: RequantizationForm = "exact"
     fixed_point_rounding: FixedPointRounding = "half-up"
     zero_points: ZeroPoints = "after"
     steps: bool = False
-
-    def __post_init__(self) -> None:
-        choices = {
-            "division": ("native", "exact"),
-            "blocks": ("loops", "stablehlo"),
-            "requantization": ("exact", "fixed-point"),
-            "fixed_point_rounding": ROUNDINGS,
-            "zero_points": get_args(ZeroPoints),
-        }
-        for name, allowed in choices.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise UsageError(
-                    f"option '{name.replace('_', '-')}' of {self.name} must be one of "
-                    f"{', '.join(allowed)}, got '{value}'"
-                )
 
     def run(self, module: ir.Operation) -> None:
         """Legalize `module`.

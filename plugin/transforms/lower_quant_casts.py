@@ -44,7 +44,7 @@ from ..dialects.quant import (
     storage_mlir_type,
     storage_of_any,
 )
-from ..errors import UnsupportedError, UsageError
+from ..errors import UnsupportedError
 from ..numerics.casts import Rounding
 from ..numerics.parameters import ExpressedType, QuantizationParameters
 from .arithmetic import CastArithmetic, Division
@@ -71,17 +71,6 @@ class LowerQuantCasts(ModulePass):
 
     rounding: Rounding = "nearest-even"
     division: Division = "native"
-
-    def __post_init__(self) -> None:
-        if self.division not in ("native", "exact"):
-            raise UsageError(
-                f"option 'division' of {self.name} must be native or exact, got '{self.division}'"
-            )
-        if self.rounding not in ("nearest-even", "toward-zero"):
-            raise UsageError(
-                "option 'rounding' of lower-quant-casts must be nearest-even or toward-zero, got "
-                f"'{self.rounding}'"
-            )
 
     def run(self, module: ir.Operation) -> None:
         """Lower every cast in `module`."""

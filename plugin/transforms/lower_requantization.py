@@ -30,8 +30,8 @@ from typing import Any, ClassVar
 
 from .._mlir import ir
 from ..dialects.subquant import REQUANTIZE
-from ..errors import UsageError
-from ..numerics.fixed_point import ROUNDINGS, FixedPointRounding
+from ..numerics.fixed_point import FixedPointRounding
+from ..options import RequantizationForm
 from .base import ModulePass, NoMatch, apply_patterns
 from .quantized_values import finish
 from .requantization import Requantization
@@ -52,21 +52,8 @@ class LowerRequantization(ModulePass):
 
     name: ClassVar[str] = "lower-requantization"
 
-    requantization: str = "exact"
+    requantization: RequantizationForm = "exact"
     fixed_point_rounding: FixedPointRounding = "half-up"
-
-    def __post_init__(self) -> None:
-        choices = {
-            "requantization": ("exact", "fixed-point"),
-            "fixed_point_rounding": ROUNDINGS,
-        }
-        for name, allowed in choices.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise UsageError(
-                    f"option '{name.replace('_', '-')}' of {self.name} must be one of "
-                    f"{', '.join(allowed)}, got '{value}'"
-                )
 
     def run(self, module: ir.Operation) -> None:
         """Lower in `module`, which `verify-quantization` has accepted."""

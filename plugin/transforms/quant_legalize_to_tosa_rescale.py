@@ -64,13 +64,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
-from ..dialects.tosa import MIN_SHIFT, create_rescale
+from ..dialects.tosa import MIN_SHIFT
+from ..emit.tosa import create_rescale
 from ..errors import Remark, UsageError
 from ..numerics.element_types import Array
 from ..numerics.fixed_point import multiplier_and_shift
@@ -119,16 +120,13 @@ class QuantLegalizeToTosaRescale(ModulePass):
 
     name: ClassVar[str] = "quant-legalize-to-tosa-rescale"
 
-    rounding: str = "single"
+    rounding: Literal["single", "double", "inexact"] = "single"
     scale32: bool = True
-    types: str = "storage"
+    types: Literal["storage", "quantized"] = "storage"
     explain: bool = False
 
     def __post_init__(self) -> None:
-        if self.rounding not in _MODES:
-            raise UsageError(f"expected a rounding of {', '.join(_MODES)}, got '{self.rounding}'")
-        if self.types not in ("storage", "quantized"):
-            raise UsageError(f"expected types of storage or quantized, got '{self.types}'")
+        super().__post_init__()
         if self.rounding == "double" and not self.scale32:
             raise UsageError("TOSA has no double rounding with scale32=false; use rounding=single")
 
@@ -379,7 +377,6 @@ class _Elementwise:
         moved = _transpose(b, value, order)
         scale = (multipliers.reshape(-1), shifts.reshape(-1))
         result = create_rescale(
-            b,
             moved,
             with_element(moved.type, element),
             (scale[0][0], scale[1][0]) if axis is None else scale,

@@ -33,7 +33,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from ..dialects.quant import element_type, is_quantized, parameters_of
 from ..errors import UnsupportedError
 from ..numerics.element_types import Array
 from ..numerics.parameters import ExpressedType, StorageType
+from ..options import ZeroPoints
 from .arithmetic import Division
 from .base import Builder
 from .quantized_values import (
@@ -56,15 +57,12 @@ from .quantized_values import (
 from .requantization import Requantization, Term, resize
 from .tensor_builder import TensorBuilder
 
-__all__ = ["Contraction", "Contractions", "ZeroPoints", "correct_zero_points"]
+__all__ = ["Contraction", "Contractions", "correct_zero_points"]
 
 _HALF = 16  # bits of the parts that wide storage is split into
 _MOST_AT_ONCE = 1 << 17  # greater differences are split
 _WINDOWS = ("stablehlo.convolution", "stablehlo.dynamic_conv")
 _CONSTANTS = ("arith.constant", "stablehlo.constant")
-
-ZeroPoints = Literal["after", "inside", "mixed"]
-"""After the sum, inside it, or inside it where only the left operand has a zero point."""
 
 
 @dataclass(frozen=True)

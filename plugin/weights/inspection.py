@@ -11,12 +11,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich import box
-from rich.console import RenderableType
-from rich.filesize import decimal
-from rich.table import Table
-from rich.text import Text
-
 from ..formats.packed_int4 import PackedInt4Tensor
 from ..formats.strict_json import shown
 from ..layouts.ggml import GgmlTensor
@@ -28,7 +22,15 @@ from ..layouts.tensors import (
 )
 from .theta import Dataset
 
-__all__ = ["PlaneArray", "WeightTensor", "describe", "property_lines", "render_weights", "to_json"]
+__all__ = [
+    "PlaneArray",
+    "WeightTensor",
+    "by_kind",
+    "describe",
+    "property_lines",
+    "to_json",
+    "total_of",
+]
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,12 @@ def to_json(dataset: Dataset) -> dict[str, Any]:
     """Return properties, tensors and totals as JSON values."""
     tensors = [describe(tensor) for tensor in dataset.theta.flatten().values()]
     listed = [{**asdict(t), "bits_per_element": t.bits_per_element} for t in tensors]
-    totals = {kind: _total(group) for kind, group in _by_kind(tensors).items()}
+    totals = {kind: total_of(group) for kind, group in by_kind(tensors).items()}
     return {
         "properties": dataset.properties,
         "tensors": listed,
         "kinds": totals,
-        "total": _total(tensors),
+        "total": total_of(tensors),
     }
 
 
@@ -124,82 +126,18 @@ def property_lines(properties: Mapping[str, Any], prefix: str = "") -> list[str]
     return lines
 
 
-_COLUMNS = (
-    ("tensor", "arrays"),
-    ("shape", "elements"),
-    ("kind", ""),
-    ("bits", "an element"),
-    ("size", ""),
-)
-
-
-def render_weights(dataset: Dataset) -> RenderableType:
-    """Return a table for rich of the tensors of a data set, with totals by kind."""
-    tensors = [describe(tensor) for tensor in dataset.theta.flatten().values()]
-    if not tensors:
-        return Text("no tensors")
-    table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, collapse_padding=True)
-    for number, (first, second) in enumerate(_COLUMNS):
-        table.add_column(
-            _cell(first, second, "bold"),
-            justify="right" if number > 2 else "left",
-            no_wrap=number > 2,
-            overflow="fold",
-        )
-    for tensor in tensors:
-        table.add_row(*_row(tensor))
-    table.rows[-1].end_section = True
-    groups = _by_kind(tensors)
-    for kind, group in groups.items():
-        table.add_row(*_total_row(kind, group, ""))
-    if len(groups) > 1:
-        table.add_row(*_total_row("all", tensors, "bold"))
-    return table
-
-
-def _by_kind(tensors: list[WeightTensor]) -> dict[str, list[WeightTensor]]:
+def by_kind(tensors: list[WeightTensor]) -> dict[str, list[WeightTensor]]:
+    """Group tensors by kind, in the order in which kinds appear."""
     groups: dict[str, list[WeightTensor]] = {}
     for tensor in tensors:
         groups.setdefault(tensor.kind, []).append(tensor)
     return groups
 
 
-def _total(tensors: list[WeightTensor]) -> dict[str, int]:
+def total_of(tensors: list[WeightTensor]) -> dict[str, int]:
+    """Return the number of tensors, of elements and of bytes."""
     return {
         "tensors": len(tensors),
         "elements": sum(tensor.elements for tensor in tensors),
         "bytes": sum(tensor.bytes for tensor in tensors),
     }
-
-
-def _row(tensor: WeightTensor) -> list[Text]:
-    bits = tensor.bits_per_element
-    arrays = ", ".join(f"{name} {array}" for name, array in tensor.arrays.items())
-    return [
-        _cell(shown(tensor.name, 200)[1:-1], arrays),
-        _cell(_shape_text(tensor.shape), f"{tensor.elements:,}" if arrays else ""),
-        Text(tensor.kind),
-        Text("" if bits is None else f"{bits:.2f}"),
-        Text(decimal(tensor.bytes)),
-    ]
-
-
-def _total_row(kind: str, tensors: list[WeightTensor], style: str) -> list[Text]:
-    total = _total(tensors)
-    bits = 8 * total["bytes"] / max(total["elements"], 1)
-    number = f"{len(tensors)} tensor{'' if len(tensors) == 1 else 's'}"
-    return [
-        Text(number, style),
-        Text(f"{total['elements']:,}", style),
-        Text(kind, style),
-        Text(f"{bits:.2f}", style),
-        Text(decimal(total["bytes"]), style),
-    ]
-
-
-def _cell(first: str, second: str, style: str = "") -> Text:
-    return Text.assemble((first, style), "\n", (second, "dim")) if second else Text(first, style)
-
-
-def _shape_text(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "scalar"

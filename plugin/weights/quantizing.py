@@ -22,18 +22,19 @@ from ..layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,
     BlockScaledLayout,
-    Dataset,
     InferenceTensor,
     PlanarQuantizedTensor,
     PrimitiveTensor,
     QuantizedLayout,
     QuantizedTensor,
     TensorScaledLayout,
-    Theta,
 )
 from ..numerics.casts import quantize
 from ..numerics.element_types import Array
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
+from ..options import check_choices, option
+from . import sources
+from .theta import Dataset, Theta
 
 __all__ = ["CLIPPINGS", "LayerError", "WeightQuantization", "quantize_array", "quantize_weights"]
 
@@ -53,20 +54,23 @@ class WeightQuantization:
         axis: of granularity ``axis``.
         block_size: elements of the last axis that share a scale, of granularity ``block``.
         scales: ``min-max`` or ``mse``.
-        symmetric: without zero points.
+        asymmetric: with zero points.
 
     Raises:
-        UsageError: a number out of its range.
+        UsageError: a number out of its range, or an unknown granularity or search.
     """
 
-    bits: int = 8
-    granularity: Literal["tensor", "axis", "block"] = "block"
-    axis: int = 0
-    block_size: int = 32
-    scales: Literal["min-max", "mse"] = "min-max"
-    symmetric: bool = True
+    bits: int = option(8, "Of storage.")
+    granularity: Literal["tensor", "axis", "block"] = option("block", "What shares a scale.")
+    axis: int = option(0, "Of --granularity axis.")
+    block_size: int = option(32, "Elements of the last axis, of --granularity block.")
+    scales: Literal["min-max", "mse"] = option(
+        "min-max", "From the range of values, or by the least square error."
+    )
+    asymmetric: bool = option(False, "With zero points.")
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if not 2 <= self.bits <= 8:
             raise UsageError(f"weights are quantized to 2 to 8 bits, got {self.bits}")
         if self.block_size < 1:
@@ -76,9 +80,9 @@ class WeightQuantization:
     def storage(self) -> StorageType:
         """Signed and without the least integer, or unsigned."""
         high = (1 << (self.bits - 1)) - 1
-        return StorageType(self.bits, True, -high, high) if self.symmetric else StorageType(
-            self.bits, False
-        )  # fmt: skip
+        if self.asymmetric:
+            return StorageType(self.bits, False)
+        return StorageType(self.bits, True, -high, high)
 
 
 @dataclass(frozen=True)
@@ -229,7 +233,7 @@ def _blocks(
     q: Array, d: Array, z: Array, shape: tuple[int, ...], how: WeightQuantization
 ) -> QuantizedLayout:
     grid = (*shape[:-1], shape[-1] // how.block_size)
-    if not how.symmetric:
+    if how.asymmetric:
         metadata = {
             "block_shape": [1] * (len(shape) - 1) + [how.block_size],
             "storage": str(how.storage),
@@ -299,6 +303,4 @@ def _error(tensor: PlanarQuantizedTensor, array: Array) -> LayerError:
 
 def default_output(source: str | os.PathLike[str], how: WeightQuantization) -> str:
     """The name of an archive for a source and a number of bits."""
-    from .sources import default_output as imported
-
-    return imported(source).removesuffix(".irpa") + f"-q{how.bits}.irpa"
+    return sources.default_output(source).removesuffix(".irpa") + f"-q{how.bits}.irpa"

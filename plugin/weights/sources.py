@@ -115,7 +115,7 @@ def import_weights(
             tensors, and its name.
 
     Returns:
-        What was written, by kind (`subquant.weight_inspection.kind_of`).
+        What was written, by kind (`subquant.weights.inspection.describe`).
 
     Raises:
         UsageError: the output is the source, or has another suffix, by which IREE knows the format.

@@ -1,7 +1,7 @@
 // RUN: subquant opt %s --passes legalize-integer-widths --split-input-file --verify-diagnostics
 
 // RUN: not subquant opt %s --passes "legalize-integer-widths{containers=16}" 2>&1 | filecheck %s --check-prefix=OPTION
-// OPTION: error: option 'containers' of legalize-integer-widths must be 8 or 32, got 16
+// OPTION: error: option 'containers' of legalize-integer-widths must be one of 8, 32, got '16'
 
 func.func @operation(%x: i4) -> i4 {
   // expected-error @+1 {{'math.ctpop' op uses integers of 4 bits, which the target does not load and store; expected an arith, linalg, tensor, scf or func operation}}

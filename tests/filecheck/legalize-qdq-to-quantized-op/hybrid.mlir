@@ -2,7 +2,7 @@
 // RUN: subquant opt %s --passes "legalize-qdq-to-quantized-op{explain=true}" 2>&1 | filecheck %s --check-prefix EXPLAIN
 // RUN: not subquant opt %s --passes "legalize-qdq-to-quantized-op{hybrid=yes}" 2>&1 | filecheck %s --check-prefix WRONG
 
-// WRONG: error: option 'hybrid' of 'legalize-qdq-to-quantized-op' must be true or false, got 'yes'
+// WRONG: error: option 'hybrid' of legalize-qdq-to-quantized-op must be true or false, got 'yes'
 
 !q = !quant.uniform<i8:f32, 0.5>
 !w = !quant.uniform<i4:f32:1, {1.0, 2.0}>

@@ -6,8 +6,8 @@
 // RUN: not subquant opt %s --passes "quant-legalize-to-tosa-rescale{types=real}" 2>&1 | filecheck %s --check-prefix=TYPES
 
 // NO-DOUBLE: error: TOSA has no double rounding with scale32=false; use rounding=single
-// ROUNDING: error: expected a rounding of single, double, inexact, got 'up'
-// TYPES: error: expected types of storage or quantized, got 'real'
+// ROUNDING: error: option 'rounding' of quant-legalize-to-tosa-rescale must be one of single, double, inexact, got 'up'
+// TYPES: error: option 'types' of quant-legalize-to-tosa-rescale must be one of storage, quantized, got 'real'
 
 !x = !quant.uniform<i8:f32, 0.25:-1>
 !y = !quant.uniform<i8:f32, 0.75:-2>

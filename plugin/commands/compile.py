@@ -1,0 +1,90 @@
+"""``subquant compile``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from ..compiler.options import CompileOptions, Emit
+from ..errors import SubquantError, UsageError
+from .console import show_progress, shown_name, source_of, write_output
+from .options import compile_options, make_compile_options
+
+__all__ = ["command", "compile_model"]
+
+
+@click.command("compile")
+@click.argument("model")
+@click.option(
+    "-o",
+    "output",
+    default=None,
+    metavar="FILE",
+    help="The output; - is standard output.  [default: MODEL.vmfb, or - for text]",
+)
+@click.option(
+    "--emit",
+    type=click.Choice(get_args(Emit)),
+    default="vmfb",
+    show_default=True,
+    help="Stop before IREE with mlir or mlirbc.",
+)
+@compile_options
+def command(model: str, output: str | None, emit: Emit, **options: Any) -> None:
+    """Compile MODEL (.mlir text or bytecode, - for standard input) to an IREE executable.
+
+    A .tflite model is taken too: PyPI's tosa-converter-for-tflite turns it into TOSA first.
+
+    \b
+    subquant compile examples/two_layer.mlir -o two_layer.vmfb
+    subquant compile wake_word.tflite
+    subquant compile model.mlir --target vulkan
+    subquant compile model.mlir --emit mlir | less
+    """
+    if output is None:
+        stem = "model" if model == "-" else Path(model).stem
+        output = f"{stem}.vmfb" if emit == "vmfb" else "-"
+    if "-" not in (model, output) and os.path.realpath(model) == os.path.realpath(output):
+        raise UsageError(f"the output '{output}' is the input; give another file with -o")
+    data = compile_model(model, make_compile_options(**options), emit=emit, output=output)
+    write_output(output, data)
+    if output != "-":
+        click.echo(f"wrote {output} ({len(data):,} bytes)", err=True)
+
+
+def compile_model(
+    model: str,
+    options: CompileOptions,
+    *,
+    emit: Emit = "vmfb",
+    output: str | None = None,
+    source: bytes | Path | None = None,
+) -> bytes:
+    """Compile a module and show progress; a reproducer goes beside the output.
+
+    Args:
+        model: the path, or "-" for standard input.
+        options: what to compile for.
+        emit: as of `compile_to_bytes`.
+        output: where the result will be written, if it will.
+        source: what was read of the model already.
+    """
+    from ..compiler.compilation import compile_to_bytes
+
+    stem, folder = Path("stdin" if model == "-" else model).stem, Path()
+    if output not in (None, "-"):
+        stem, folder = Path(output).stem, Path(output).parent
+    with show_progress(f"compile {model}") as progress:
+        try:
+            return compile_to_bytes(
+                source_of(model) if source is None else source,
+                options,
+                emit=emit,
+                reproducer=folder / f"{stem}.reproducer.mlir",
+                progress=progress,
+            )
+        except SubquantError as error:
+            raise error.in_file(shown_name(model)) from None

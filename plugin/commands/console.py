@@ -1,0 +1,85 @@
+"""What commands read, write and show: files or standard streams, errors, progress.
+
+Results go to standard output, all else to standard error; colour and progress appear on a terminal
+only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from ..errors import InputError, SubquantError
+from ..files import write_whole
+
+__all__ = ["read_input", "report_error", "show_progress", "shown_name", "source_of", "write_output"]
+
+
+def report_error(error: SubquantError) -> None:
+    """Print an error as MLIR's tools do, in colour on a terminal."""
+    head, _, rest = str(error).partition("error: ")
+    click.echo(
+        click.style(head, bold=True)
+        + click.style("error: ", fg="red", bold=True)
+        + rest.replace("\nnote: ", "\n" + click.style("note: ", fg="cyan")),
+        err=True,
+    )
+
+
+@contextlib.contextmanager
+def show_progress(title: str) -> Iterator[Callable[[str], None]]:
+    """Show a spinner, the current step and the time on standard error, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title)
+        yield lambda step: progress.update(task, description=f"{title}: {step}")
+
+
+def shown_name(path: str) -> str:
+    """The name of an input in errors."""
+    return "<stdin>" if path == "-" else path
+
+
+def read_input(path: str) -> bytes:
+    """Read a file, or standard input for "-".
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read '{path}': {error.strerror}") from None
+
+
+def source_of(model: str) -> bytes | Path:
+    """The bytes of standard input for "-", which can be read once; else the path."""
+    return sys.stdin.buffer.read() if model == "-" else Path(model)
+
+
+def write_output(path: str, data: bytes) -> None:
+    """Write a file whole, or standard output for "-".
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    if path == "-":
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise InputError(f"cannot write '{path}': {error.strerror}") from None

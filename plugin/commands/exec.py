@@ -1,0 +1,75 @@
+"""``subquant exec``."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from ..compiler.options import CompileOptions
+from ..errors import SubquantError
+from .compile import compile_model
+from .console import shown_name, source_of
+from .options import compile_options, make_compile_options, run_options
+from .run import Call, parse_parameters
+
+__all__ = ["command"]
+
+
+@click.command("exec")
+@click.argument("model")
+@click.option(
+    "--device",
+    default=None,
+    metavar="DEVICE",
+    help="llvm-cpu, vulkan, or an IREE device URI.  [default: the target's]",
+)
+@click.option(
+    "--interpret",
+    is_flag=True,
+    help="Evaluate with StableHLO's reference interpreter too, and compare.",
+)
+@click.option(
+    "--interpret-only",
+    is_flag=True,
+    help="Evaluate with StableHLO's reference interpreter instead of IREE.",
+)
+@compile_options
+@run_options
+def command(
+    model: str,
+    device: str | None,
+    parameters: tuple[str, ...],
+    interpret: bool,
+    interpret_only: bool,
+    **options: Any,
+) -> None:
+    """Compile MODEL and run it at once.
+
+    \b
+    subquant exec examples/two_layer.mlir --input @examples/two_layer_input.npy
+    subquant exec model.mlir --target vulkan --input 4xf32=1,2,3,4
+    subquant exec model.mlir --interpret --input @x.npy    beside StableHLO's interpreter
+    """
+    from ..runtime import Device, Executable
+
+    source = source_of(model)
+    choices = {declared.name: options.pop(declared.name) for declared in fields(CompileOptions)}
+    call = Call(**options)
+    interpreted = None
+    if interpret or interpret_only:
+        from ..runtime.interpreter import InterpretedModule
+
+        try:
+            interpreted = InterpretedModule(source)
+        except SubquantError as error:
+            raise error.in_file(shown_name(model)) from None
+        if interpret_only:
+            call.run(interpreted)
+            return
+    where = Device(device or choices["target"])
+    if choices["target"] == "vulkan" and choices["vulkan_target"] in (None, "auto"):
+        choices["vulkan_target"] = where.vulkan_target
+    data = compile_model(model, make_compile_options(**choices), source=source)
+    call.run(Executable(data, where, parse_parameters(parameters)), beside=interpreted)

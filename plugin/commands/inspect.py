@@ -1,0 +1,152 @@
+"""``subquant inspect``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import SubquantError, UsageError
+from .console import read_input, show_progress, shown_name
+
+if TYPE_CHECKING:
+    from ..compiler.inspection import QuantizedTensor
+
+__all__ = ["command"]
+
+
+@click.command("inspect")
+@click.argument("file")
+@click.option(
+    "--scales",
+    "tensor",
+    default=None,
+    metavar="NAME",
+    help="Show a picture of the scales of one tensor, by name or number.",
+)
+@click.option(
+    "--picture",
+    default=None,
+    metavar="FILE",
+    help="With --scales: write the picture as SVG or PNG instead.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(file: str, tensor: str | None, picture: str | None, as_json: bool) -> None:
+    """Show what is quantized in FILE, how, and how big it is.
+
+    FILE is a module (.mlir), an executable (.vmfb), or weights: .gguf, .irpa, .safetensors, or a
+    folder of safetensors with a config.json.
+
+    \b
+    subquant inspect examples/two_layer.mlir
+    subquant inspect model.mlir --scales %w
+    subquant inspect model.vmfb
+    subquant inspect model.gguf
+    """
+    if picture is not None and tensor is None:
+        raise UsageError("--picture needs --scales NAME")
+    from ..weights.sources import weights_format
+
+    if file != "-" and weights_format(file) is not None:
+        if tensor is not None:
+            raise UsageError("--scales shows tensors of .mlir files only")
+        _inspect_weights(file, as_json)
+    elif file.endswith(".vmfb"):
+        _inspect_executable(file, as_json)
+    else:
+        _inspect_module(file, tensor, picture, as_json)
+
+
+def _inspect_module(file: str, name: str | None, picture: str | None, as_json: bool) -> None:
+    """Show the quantized tensors of a module, or the scales of one of them."""
+    from ..compiler import inspection
+    from ..compiler.pipeline import run_pipeline
+    from ..compiler.reading import read_module
+    from ..transforms.verify_quantization import VerifyQuantization
+
+    try:
+        data = read_input(file)
+        module = read_module(data)
+        run_pipeline(module, [VerifyQuantization()])
+        tensors = inspection.with_source_names(
+            inspection.inspect_module(module), data.decode(errors="replace")
+        )
+    except SubquantError as error:
+        raise error.in_file(shown_name(file)) from None
+    if name is not None:
+        _show_scales(_choose(tensors, name), picture)
+    elif as_json:
+        click.echo(json.dumps(inspection.to_json(tensors), indent=2))
+    elif not tensors:
+        click.echo("nothing is quantized")
+    else:
+        from rich.console import Console
+
+        from .tables import render_table
+
+        Console().print(render_table(tensors))
+
+
+def _show_scales(tensor: QuantizedTensor, picture: str | None) -> None:
+    from rich.console import Console
+
+    from . import pictures
+
+    if picture is None:
+        Console().print(pictures.render_scales(tensor))
+        return
+    pictures.write_picture(picture, lambda: pictures.scales_figure(tensor))
+    click.echo(f"wrote {picture}", err=True)
+
+
+def _choose(tensors: list[QuantizedTensor], name: str) -> QuantizedTensor:
+    if name.isdigit() and int(name) < len(tensors):
+        return tensors[int(name)]
+    found = [tensor for tensor in tensors if tensor.name in (name, f"%{name}")]
+    if not found:
+        names = ", ".join(tensor.name for tensor in tensors[:20]) or "none"
+        raise UsageError(f"no quantized tensor is named '{name}'; expected one of: {names}")
+    return found[0]
+
+
+def _inspect_weights(path: str, as_json: bool) -> None:
+    """Show the properties and tensors of weights; no tensor is unpacked."""
+    from rich.console import Console
+
+    from ..weights import inspection, open_weights
+    from .tables import render_weights
+
+    with show_progress(f"open {path}"):
+        dataset = open_weights(path)
+    if as_json:
+        click.echo(json.dumps(inspection.to_json(dataset), indent=2))
+        return
+    lines = inspection.property_lines(dataset.properties)
+    for line in lines:
+        click.echo(line)
+    if lines:
+        click.echo()
+    Console().print(render_weights(dataset))
+
+
+def _inspect_executable(path: str, as_json: bool) -> None:
+    """Show the functions of an executable; it is not loaded on a device."""
+    from ..runtime import read_signatures
+
+    functions = read_signatures(path)
+    if as_json:
+        described = {
+            name: {
+                "inputs": [str(value) for value in signature.inputs],
+                "outputs": [str(value) for value in signature.outputs],
+            }
+            for name, signature in functions.items()
+        }
+        click.echo(json.dumps(described, indent=2))
+        return
+    for name, signature in functions.items():
+        click.echo(f"{name}")
+        for label, values in (("argument", signature.inputs), ("result", signature.outputs)):
+            for number, value in enumerate(values):
+                click.echo(f"  {label} {number}: {value}")

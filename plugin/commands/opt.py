@@ -1,0 +1,74 @@
+"""``subquant opt``."""
+
+from __future__ import annotations
+
+import click
+
+from ..errors import UsageError
+from .console import read_input, report_error, shown_name, write_output
+
+__all__ = ["command"]
+
+
+@click.command("opt")
+@click.argument("model", required=False)
+@click.option(
+    "--passes",
+    default=None,
+    metavar="PIPELINE",
+    help='Passes with options: "a{x=1},b"; also C++ passes of upstream and StableHLO.',
+)
+@click.option("-o", "output", default="-", metavar="FILE", help="The output.  [default: -]")
+@click.option(
+    "--split-input-file",
+    is_flag=True,
+    help="Treat the parts between // ----- lines as modules of their own.",
+)
+@click.option(
+    "--verify-diagnostics",
+    is_flag=True,
+    help="Check errors against // expected-error @+1 {{text}} comments.",
+)
+@click.option("--list-passes", is_flag=True, help="List the passes.")
+def command(
+    model: str | None,
+    passes: str | None,
+    output: str,
+    split_input_file: bool,
+    verify_diagnostics: bool,
+    list_passes: bool,
+) -> None:
+    """Run passes on MODEL (- for standard input) and print the result, like mlir-opt.
+
+    \b
+    subquant opt model.mlir --passes verify-quantization,lower-quant-casts
+    subquant opt model.mlir --passes "lower-quant-casts{rounding=toward-zero},canonicalize"
+    """
+    from ..compiler.pipeline import NAMED_PIPELINES
+    from ..transforms import PASSES
+
+    if list_passes:
+        for name, description in PASSES.items():
+            click.echo(f"{name:32} {description}")
+        for name, text in NAMED_PIPELINES.items():
+            click.echo(f"{name:32} the pipeline {text}")
+        return
+    if model is None:
+        raise UsageError("expected a MODEL; see 'subquant opt --help'")
+    from ..compiler.opt import run_opt
+
+    result = run_opt(
+        read_input(model),
+        shown_name(model),
+        passes,
+        split=split_input_file,
+        verify_diagnostics=verify_diagnostics,
+    )
+    if result.text is not None:
+        write_output(output, result.text.encode())
+    for remark in result.remarks:
+        click.echo(str(remark), err=True)
+    for error in result.errors:
+        report_error(error)
+    if result.errors:
+        click.get_current_context().exit(1)

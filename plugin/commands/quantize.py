@@ -1,0 +1,86 @@
+"""``subquant quantize``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import UsageError
+from ..weights.quantizing import WeightQuantization, default_output, quantize_weights
+from ..weights.sources import open_weights
+from .console import show_progress
+from .options import options_of
+
+__all__ = ["command"]
+
+
+@click.command("quantize")
+@click.argument("source")
+@click.option(
+    "-o",
+    "output",
+    default=None,
+    metavar="FILE.irpa",
+    help="The output.  [default: the name of SOURCE with -qBITS.irpa]",
+)
+@options_of(
+    WeightQuantization,
+    bits={"type": click.IntRange(2, 8)},
+    block_size={"type": click.IntRange(min=1)},
+)
+@click.option("--select", default="", metavar="REGEX", help="Only tensors whose name has a match.")
+@click.option(
+    "--picture", default=None, metavar="FILE", help="Write the errors as a picture, SVG or PNG."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the errors as JSON.")
+def command(
+    source: str,
+    output: str | None,
+    select: str,
+    picture: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Quantize the float weights of SOURCE and write them as IREE parameters.
+
+    SOURCE is as of subquant import. Tensors of two axes or more are rounded to nearest; the others
+    are taken over. A table shows how far each layer is from its float values.
+
+    \b
+    subquant quantize checkpoint/ --bits 4 --scales mse -o model.irpa
+    subquant quantize model.irpa --granularity axis --select attn --picture errors.svg
+    """
+    from rich.console import Console
+
+    from . import pictures
+
+    how = WeightQuantization(**options)
+    output = default_output(source, how) if output is None else output
+    if Path(output).suffix != ".irpa":
+        raise UsageError(f"the output '{output}' must end in .irpa")
+    if os.path.realpath(source) == os.path.realpath(output):
+        raise UsageError(f"the output '{output}' is the input; give another with -o")
+    if picture is not None:
+        pictures.check_picture(picture)
+    with show_progress(f"quantize {source}") as progress:
+        dataset, errors = quantize_weights(
+            open_weights(source),
+            how,
+            select,
+            on_tensor=lambda number, count, name: progress(f"{number + 1} of {count}: {name}"),
+        )
+        dataset.save(output)
+    if picture is not None:
+        pictures.write_picture(picture, lambda: pictures.errors_figure(errors))
+    size = Path(output).stat().st_size
+    if as_json:
+        listed = [{**vars(e), "signal_to_noise": min(e.signal_to_noise, 1e9)} for e in errors]
+        click.echo(json.dumps({"output": output, "bytes": size, "tensors": listed}))
+        return
+    console = Console()
+    console.print(pictures.render_errors(errors, console.width))
+    click.echo(f"wrote {output} ({len(errors)} quantized tensors, {size:,} bytes)", err=True)

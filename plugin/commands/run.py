@@ -1,0 +1,186 @@
+"""``subquant run``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import InputError, UsageError
+from ..numerics.element_types import Array
+from .arrays import difference, format_array, parse_input, to_npy
+from .console import show_progress, write_output
+from .options import run_options
+
+if TYPE_CHECKING:
+    from ..runtime import Executable, Function
+    from ..runtime.interpreter import InterpretedFunction, InterpretedModule
+
+__all__ = ["Call", "command", "parse_parameters"]
+
+
+@click.command("run")
+@click.argument("executable")
+@click.option(
+    "--device",
+    default="llvm-cpu",
+    show_default=True,
+    metavar="DEVICE",
+    help="llvm-cpu, vulkan, or an IREE device URI.",
+)
+@run_options
+def command(executable: str, device: str, parameters: tuple[str, ...], **options: Any) -> None:
+    """Run a function of EXECUTABLE (.vmfb) on arrays.
+
+    \b
+    subquant run model.vmfb --input @x.npy --output @y.npy
+    subquant run model.vmfb --function main --input 4xf32=1,2,3,4 --quantized-io
+    subquant run wake_word.vmfb --stream --input @frames.npy --output @scores.npy
+    """
+    from ..runtime import Executable
+
+    Call(**options).run(Executable(executable, device, parse_parameters(parameters)))
+
+
+def parse_parameters(items: Sequence[str]) -> dict[str, str]:
+    """Read ``scope=file.irpa`` items as files by scope; UsageError for any other."""
+    parameters = {}
+    for item in items:
+        scope, separator, path = item.partition("=")
+        if not separator:
+            raise UsageError(f"expected scope=file.irpa for --parameters, got '{item}'")
+        parameters[scope] = path
+    return parameters
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function with what is wanted of its results: the values of `run_options`."""
+
+    function: str | None
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    expected: tuple[str, ...]
+    atol: float
+    rtol: float
+    quantized_io: bool
+    as_stream: bool
+    as_json: bool
+
+    def run(
+        self, executable: Executable | InterpretedModule, *, beside: InterpretedModule | None = None
+    ) -> None:
+        """Call the function, and check, write and show its results.
+
+        Args:
+            executable: where the function is.
+            beside: the same module for StableHLO's interpreter, to compare the results with.
+
+        Raises:
+            SubquantError: a wrong argument or option, a failed run, or results that differ.
+        """
+        name = self._name(executable)
+        function = executable[name]
+        arguments = [parse_input(text) for text in self.inputs]
+        wanted = [parse_input(text) for text in self.expected]
+        files = [_output_file(text) for text in self.outputs]
+        count = len(function.signature.outputs) if function.signature else len(files)
+        if len(files) > count or len(wanted) > count:
+            raise UsageError(
+                f"function '{name}' has {count} results, got {max(len(files), len(wanted))} "
+                f"{'--output' if len(files) > count else '--expect'} options"
+            )
+        with show_progress(f"run {name}") as progress:
+            results = self._invoke(function, arguments, progress)
+        for number, (result, value) in enumerate(zip(results, wanted, strict=False)):
+            reason = difference(result, value, atol=self.atol, rtol=self.rtol)
+            if reason is not None:
+                raise InputError(f"result {number} of '{name}' is not what --expect says: {reason}")
+        for file, result in zip(files, results, strict=False):
+            if file is not None:
+                write_output(file, to_npy(result))
+        if self.as_json:
+            click.echo(_results_as_json(name, results))
+        else:
+            for number, result in enumerate(results):
+                if number >= len(files) or files[number] is None:
+                    click.echo(f"result[{number}]: {format_array(result)}")
+        if wanted:
+            click.echo(f"{len(wanted)} of {count} results are as expected", err=True)
+        if beside is not None:
+            with show_progress(f"interpret {name}") as progress:
+                others = self._invoke(beside[name], arguments, progress)
+            _compare_with_interpreter(results, others, self.atol, self.rtol)
+
+    def _name(self, executable: Executable | InterpretedModule) -> str:
+        functions = executable.functions
+        name = self.function or ("main" if "main" in functions else None)
+        if name is None and len(functions) == 1:
+            name = next(iter(functions))
+        if name is None:
+            raise UsageError(f"which function? give --function, one of: {', '.join(functions)}")
+        return name
+
+    def _invoke(
+        self,
+        function: Function | InterpretedFunction,
+        arguments: Sequence[Array],
+        progress: Callable[[str], None],
+    ) -> list[Array]:
+        if not self.as_stream:
+            return function.invoke(arguments, quantized_io=self.quantized_io)
+        from ..runtime.streaming import stream
+
+        def on_step(step: int, count: int) -> None:
+            progress(f"step {step + 1} of {count}")
+
+        return stream(function, arguments, quantized_io=self.quantized_io, on_step=on_step)
+
+
+def _compare_with_interpreter(
+    results: list[Any], others: list[Any], atol: float, rtol: float
+) -> None:
+    """Say of each result whether the interpreter has the same; fail if one has not."""
+    differ = []
+    for number, (result, other) in enumerate(zip(results, others, strict=True)):
+        reason = difference(result, other, atol=atol, rtol=rtol)
+        if reason is None:
+            click.echo(f"interpreter[{number}]: the same", err=True)
+        else:
+            differ.append(number)
+            click.echo(f"interpreter[{number}]: {format_array(other)}")
+            click.echo(f"interpreter[{number}]: differs: {reason}", err=True)
+    if differ:
+        which = ", ".join(str(number) for number in differ)
+        raise InputError(
+            f"result {which} is not what StableHLO's interpreter gives; for floats, whose sums "
+            "may be reordered, give --rtol or --atol"
+        )
+
+
+def _json_lists(array: Any) -> Any:
+    """An array as JSON lists; floats that JSON does not know become text."""
+    if array.dtype.kind in "iub":
+        return array.tolist()
+    wide = array.astype("f8")
+    if not (abs(wide) < float("inf")).all():
+        return [str(value) for value in wide.reshape(-1)]
+    return wide.tolist()
+
+
+def _output_file(text: str) -> str | None:
+    if text == "-":
+        return None
+    if not text.startswith("@") or len(text) < 2:
+        raise UsageError(f"expected @file.npy or - for --output, got '{text}'")
+    return text[1:]
+
+
+def _results_as_json(name: str, results: list[Array]) -> str:
+    values = [
+        {"shape": list(r.shape), "dtype": str(r.dtype), "data": _json_lists(r)} for r in results
+    ]
+    return json.dumps({"function": name, "results": values})

@@ -1,0 +1,167 @@
+"""Tables for terminals, by rich: quantized tensors of a module, and weights of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import RenderableType
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from ..formats.strict_json import shown
+from ..weights.inspection import WeightTensor, by_kind, describe, total_of
+from ..weights.theta import Dataset
+
+if TYPE_CHECKING:
+    from ..compiler.inspection import QuantizedTensor  # with the bindings, for modules only
+
+__all__ = ["extents_text", "render_table", "render_weights"]
+
+
+def extents_text(extents: Sequence[int | None]) -> str:
+    """Return extents as ``4x?``, ``scalar`` for none."""
+    return "x".join("?" if n is None else str(n) for n in extents) or "scalar"
+
+
+def _table(columns: Sequence[tuple[str, str]], wrapped: int) -> Table:
+    """A table without edges; long text is folded in the first `wrapped` columns."""
+    table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, collapse_padding=True)
+    for number, (first, second) in enumerate(columns):
+        table.add_column(
+            _one_or_two_lines(first, second, "bold"),
+            justify="right" if number > 2 else "left",
+            no_wrap=number >= wrapped,
+            overflow="fold",
+        )
+    return table
+
+
+def _two_lines(first: str, second: str, style: str = "") -> Text:
+    return Text.assemble((first, style), "\n", (second, "dim"))
+
+
+def _one_or_two_lines(first: str, second: str, style: str = "") -> Text:
+    return _two_lines(first, second, style) if second else Text(first, style)
+
+
+_TENSOR_COLUMNS = (
+    ("\nname", "where"),
+    ("\nshape", "block"),
+    ("storage:\nexpressed", "granularity"),
+    ("bits/\nelement", "bytes"),
+    ("\nscales", "min..max"),
+    ("zero\npoints", ""),
+)
+
+
+def render_table(tensors: list[QuantizedTensor]) -> RenderableType:
+    """Return a table for rich, two lines a tensor, grouped by function, with totals."""
+    if not tensors:
+        return Text("no quantized tensors")
+    table = _table(_TENSOR_COLUMNS, wrapped=2)
+    groups = [(name, list(group)) for name, group in groupby(tensors, lambda t: t.function)]
+    for function, group in groups:
+        table.add_row(Text(f"@{function}" if function else "module", "bold cyan"))
+        for tensor in group:
+            table.add_row(*_tensor_row(tensor))
+        table.add_row(*_tensors_total_row("total", group), end_section=True)
+    if len(groups) > 1:
+        table.add_row(*_tensors_total_row("module total", tensors))
+    return table
+
+
+def _span(limits: tuple[Any, Any] | None, unknown: str) -> str:
+    return "..".join(dict.fromkeys(f"{n:.3g}" for n in limits)) if limits else unknown
+
+
+def _tensor_row(tensor: QuantizedTensor) -> list[Text]:
+    parameters, bits, count = tensor.parameters, tensor.bits_per_element, tensor.scale_count
+    size = (tensor.storage_bytes or 0) + (tensor.scale_bytes or 0)
+    if tensor.shape is None or tensor.block_shape is None:
+        blocks = zip(parameters.axes, parameters.block_sizes, strict=True)
+        shape, block = "unranked", ", ".join(f"axis {a}: {b}" for a, b in blocks) or "whole"
+    else:
+        shape, block = extents_text(tensor.shape), extents_text(tensor.block_shape)
+    return [
+        _two_lines(tensor.name, tensor.where.replace("'", "")),
+        _two_lines(shape, block),
+        _two_lines(f"{parameters.storage}:{parameters.expressed.value}", parameters.granularity),
+        _two_lines("?", "?") if bits is None else _two_lines(f"{bits:.2f}", decimal(size)),
+        _two_lines(
+            "?" if count is None else f"{count:,}", _span(tensor.scale_range, "at run time")
+        ),
+        _two_lines(_span(tensor.zero_point_range, "?"), ""),
+    ]
+
+
+def _tensors_total_row(title: str, tensors: list[QuantizedTensor]) -> list[Text]:
+    sized = [t for t in tensors if t.bits_per_element is not None and not t.holds_scales]
+    elements, scales, storage_bytes, scale_bytes = (
+        sum(getattr(tensor, name) for tensor in sized)
+        for name in ("elements", "scale_count", "storage_bytes", "scale_bytes")
+    )
+    bits = sum((t.bits_per_element or 0) * (t.elements or 0) for t in sized) / max(elements, 1)
+    number = f"{len(sized)}" if len(sized) == len(tensors) else f"{len(sized)} of {len(tensors)}"
+    return [
+        _two_lines(title, f"{number} tensor{'' if len(tensors) == 1 else 's'}", "bold"),
+        _two_lines(f"{elements:,}", "elements", "bold"),
+        _two_lines(decimal(storage_bytes), "storage", "bold"),
+        _two_lines(f"{bits:.2f}", decimal(storage_bytes + scale_bytes), "bold"),
+        _two_lines(f"{scales:,}", decimal(scale_bytes), "bold"),
+        _two_lines("", ""),
+    ]
+
+
+_WEIGHT_COLUMNS = (
+    ("tensor", "arrays"),
+    ("shape", "elements"),
+    ("kind", ""),
+    ("bits", "an element"),
+    ("size", ""),
+)
+
+
+def render_weights(dataset: Dataset) -> RenderableType:
+    """Return a table for rich of the tensors of a data set, with totals by kind."""
+    tensors = [describe(tensor) for tensor in dataset.theta.flatten().values()]
+    if not tensors:
+        return Text("no tensors")
+    table = _table(_WEIGHT_COLUMNS, wrapped=3)
+    for tensor in tensors:
+        table.add_row(*_weight_row(tensor))
+    table.rows[-1].end_section = True
+    groups = by_kind(tensors)
+    for kind, group in groups.items():
+        table.add_row(*_weights_total_row(kind, group, ""))
+    if len(groups) > 1:
+        table.add_row(*_weights_total_row("all", tensors, "bold"))
+    return table
+
+
+def _weight_row(tensor: WeightTensor) -> list[Text]:
+    bits = tensor.bits_per_element
+    arrays = ", ".join(f"{name} {array}" for name, array in tensor.arrays.items())
+    return [
+        _one_or_two_lines(shown(tensor.name, 200)[1:-1], arrays),
+        _one_or_two_lines(extents_text(tensor.shape), f"{tensor.elements:,}" if arrays else ""),
+        Text(tensor.kind),
+        Text("" if bits is None else f"{bits:.2f}"),
+        Text(decimal(tensor.bytes)),
+    ]
+
+
+def _weights_total_row(kind: str, tensors: list[WeightTensor], style: str) -> list[Text]:
+    total = total_of(tensors)
+    bits = 8 * total["bytes"] / max(total["elements"], 1)
+    number = f"{len(tensors)} tensor{'' if len(tensors) == 1 else 's'}"
+    return [
+        Text(number, style),
+        Text(f"{total['elements']:,}", style),
+        Text(kind, style),
+        Text(f"{bits:.2f}", style),
+        Text(decimal(total["bytes"]), style),
+    ]

@@ -1,0 +1,82 @@
+"""Who imports whom: no cycles, and packages in one order."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PLUGIN = Path(__file__).parent.parent / "plugin"
+MODULES = {
+    ".".join(("subquant", *path.relative_to(PLUGIN).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
+    for path in sorted(PLUGIN.rglob("*.py"))
+}
+ORDER = (
+    *("errors", "files", "options", "numerics", "quantization", "fixed_point", "signature"),
+    *("_mlir", "dialects", "emit", "traced_array", "tracing", "transforms"),
+    *("layouts", "formats", "weights", "compiler", "runtime", "ops", "conformance", "commands"),
+    *("cli", "__main__"),
+)
+"""The packages and modules of `subquant`: each imports only those before it, and itself."""
+
+
+def statements(body: list[ast.stmt], *, in_functions: bool) -> Iterator[ast.stmt]:
+    """What runs when a module is imported, and with `in_functions` also what runs later."""
+    for statement in body:
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and not in_functions:
+            continue
+        yield statement
+        for field in ("body", "orelse", "finalbody"):
+            yield from statements(getattr(statement, field, []), in_functions=in_functions)
+        for handler in getattr(statement, "handlers", []):
+            yield from statements(handler.body, in_functions=in_functions)
+
+
+def imports_of(module: str, *, in_functions: bool) -> set[str]:
+    """The modules of the package that a module imports."""
+    path = MODULES[module]
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    found = set()
+    for statement in statements(ast.parse(path.read_text()).body, in_functions=in_functions):
+        assert not isinstance(statement, ast.Import) or not any(
+            alias.name.split(".")[0] == "subquant" for alias in statement.names
+        ), f"{module} imports itself by its full name"
+        if isinstance(statement, ast.ImportFrom) and statement.level:
+            start = package[: len(package) - statement.level + 1]
+            source = ".".join([*start, *(statement.module or "").split(".")]).rstrip(".")
+            for alias in statement.names:
+                name = f"{source}.{alias.name}"
+                found.add(name if name in MODULES else source)
+    return found
+
+
+def test_no_module_is_imported_in_a_cycle() -> None:
+    graph = {}
+    for module in MODULES:
+        imported = imports_of(module, in_functions=False)
+        packages = {name[:end] for name in imported for end in range(len(name)) if name[end] == "."}
+        around = {module[:end] for end in range(len(module)) if module[end] == "."}
+        graph[module] = imported | (packages - around - {module})
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"imports go round: {' <- '.join(error.args[1])}")
+
+
+def test_packages_import_only_those_before_them() -> None:
+    wrong = []
+    for module in MODULES:
+        if module == "subquant":
+            continue
+        position = ORDER.index(module.split(".")[1])
+        for imported in imports_of(module, in_functions=True) - {"subquant"}:
+            if ORDER.index(imported.split(".")[1]) > position:
+                wrong.append(f"{module} imports {imported}")
+    assert not wrong
