@@ -54,7 +54,7 @@ def contract(
         The batch axes, the other axes of `left`, and those of `right`.
     """
     if not (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)):
-        from .traced_array import contract_traced
+        from .emit.trace import contract_traced
 
         return contract_traced(left, right, axes, batch, dtype)
     letters = iter("abcdefghijklmnopqrstuvwxyz")
@@ -92,7 +92,7 @@ def convolve(
         ``[N, F, OH, OW]``.
     """
     if not (isinstance(images, np.ndarray) and isinstance(kernels, np.ndarray)):
-        from .traced_array import convolve_traced
+        from .emit.trace import convolve_traced
 
         return convolve_traced(images, kernels, strides, dilations, groups, dtype)
     count, channels, *_ = images.shape
@@ -111,7 +111,7 @@ def take(array: Any, indices: Any, axis: int = 0) -> Any:
     """As ``np.take``, for indices in range; the array, the indices or both may be traced."""
     if isinstance(array, np.ndarray) and isinstance(indices, np.ndarray):
         return np.take(array, indices, axis=axis)
-    from .traced_array import take_traced
+    from .emit.trace import take_traced
 
     return take_traced(array, indices, axis)
 
@@ -119,7 +119,7 @@ def take(array: Any, indices: Any, axis: int = 0) -> Any:
 def lookup(table: Any, indices: Any) -> Any:
     """The entry of a table (an array of one axis, of constants) for each index."""
     if not isinstance(indices, np.ndarray):  # np.take asks the table alone how to take
-        from .traced_array import take_traced
+        from .emit.trace import take_traced
 
         return take_traced(table, indices)
     return np.take(table, indices)

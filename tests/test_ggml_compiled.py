@@ -14,7 +14,7 @@ import subquant
 from subquant.layouts import GgmlTensor, QuantizedLayout
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.runtime import Device
-from subquant.traced_array import trace
+from subquant.emit.trace import trace
 
 REALS = np.array(
     [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x3C00, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00],

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..layouts import InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
 from ..runtime import Executable
-from ..traced_array import trace
+from ..emit.trace import trace
 from .registry import operand
 
 __all__ = ["Compiled", "compile_function"]

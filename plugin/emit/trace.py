@@ -25,10 +25,10 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ._mlir import ir
-from .dialects import create_context
-from .dialects.dense import dense_of_array
-from .errors import UnsupportedError, UsageError
+from .._mlir import ir
+from ..dialects import create_context
+from ..dialects.dense import dense_of_array
+from ..errors import UnsupportedError, UsageError
 
 __all__ = ["TracedArray", "contract_traced", "convolve_traced", "take_traced", "trace"]
 

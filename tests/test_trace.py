@@ -19,7 +19,7 @@ from subquant.layouts import (
 )
 from subquant.runtime import Device
 from subquant.runtime.interpreter import InterpretedModule
-from subquant.traced_array import trace
+from subquant.emit.trace import trace
 from subquant.tracing import contract, lookup
 
 DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
