@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import subquant
+from subquant.emit.trace import trace
 from subquant.layouts import GgmlTensor, QuantizedLayout
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.runtime import Device
-from subquant.emit.trace import trace
 
 REALS = np.array(
     [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x3C00, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00],
@@ -43,8 +43,8 @@ def check(name: str, target: str, device: Device) -> None:
     def dequantize(*arrays: Any) -> Any:
         return layout.with_planes(dict(zip(planes, arrays, strict=True))).dequant()
 
-    text = trace(dequantize, [(plane.shape, plane.dtype) for plane in planes.values()])
-    executable = subquant.compile(text, target=target, device=device)
+    module = trace(dequantize, [(plane.shape, plane.dtype) for plane in planes.values()])
+    executable = subquant.compile(module, target=target, device=device)
     got = executable.main(*planes.values())
     with np.errstate(all="ignore"):
         expected = layout.dequant()

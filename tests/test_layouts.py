@@ -34,9 +34,9 @@ from subquant.layouts import (
 )
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.layouts.super_blocks import PackedIntegers, pack_bits
+from subquant.numerics.array_functions import lookup, unpack_bits
 from subquant.numerics.casts import dequantize
 from subquant.numerics.parameters import ExpressedType
-from subquant.tracing import lookup, unpack_bits
 
 TYPES = list(BLOCK_TYPES)
 SUPER = [name for name in TYPES if issubclass(BLOCK_TYPES[name].layout, SuperBlockLayout)]

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from .._mlir import ir
+from ..errors import UnsupportedError
 from ..numerics.array_functions import Symbolic, convert
 from ..numerics.element_types import BOOL, I32, I64, ElementType
 from . import operation, stablehlo
@@ -38,21 +39,41 @@ class Form(ABC):
     def __init__(self) -> None:
         self._constants: dict[tuple[ElementType, str], Any] = {}
 
-    def emitted(self, value: Any, element: ElementType | None = None) -> Emitted:
+    def emitted(
+        self, value: Any, element: ElementType | None = None, like: ElementType | None = None
+    ) -> Emitted:
         """A value of this form for formulas; signed where `element` does not say otherwise."""
-        return Emitted(self, value, element or element_of(value.type))
+        return Emitted(self, value, element or element_of(value.type), like)
 
     def known(self, number: Any, element: ElementType) -> Emitted:
-        """A constant: a number, or an array in forms that have several elements."""
+        """A constant: a number, or an array in forms that have several elements.
+
+        Raises:
+            TypeError: a number with a fraction among integers.
+            OverflowError: an integer that `element` has no bits for.
+        """
         array = np.asarray(number)
+        if not element.is_float:
+            _check_integers(array, element)
         if array.size != 1:
-            return Emitted(self, self._grid(array, element), element)
+            return self.emitted(self._grid(array, element), element)
         item = array.reshape(-1)[0]
         item = float(item) if element.is_float else int(item)
         key = (element, repr(item))
         if key not in self._constants:
             self._constants[key] = self._constant(item, element)
-        return Emitted(self, self._constants[key], element)
+        return self.emitted(self._constants[key], element)
+
+    def operand(self, value: Any, element: ElementType) -> Any:
+        """The operand of an operation on values of an element type that a value is."""
+        if not isinstance(value, Emitted):
+            return self.known(value, element).value
+        if value.element == element:
+            return value.value
+        if value.element == BOOL:
+            one, zero = self.known(1, element), self.known(0, element)
+            return self.select(value.value, one.value, zero.value)
+        raise TypeError(f"operands of one element type are needed, got {value.element}, {element}")
 
     @abstractmethod
     def apply(self, name: str, element: ElementType, operands: Sequence[Any]) -> Any:
@@ -97,7 +118,20 @@ _BINARY = (
     "left_shift",
     "right_shift",
 )
-_UNARY = ("absolute", "floor", "rint", "sqrt")
+_UNARY = ("absolute", "exp", "floor", "invert", "log", "negative", "rint", "sqrt", "tanh")
+_OF_FLOATS = ("divide", "exp", "floor", "log", "rint", "sqrt", "tanh")
+_OF_TRUTH = {
+    "absolute": "absolute",
+    "add": "bitwise_or",
+    "bitwise_and": "bitwise_and",
+    "bitwise_or": "bitwise_or",
+    "bitwise_xor": "bitwise_xor",
+    "invert": "invert",
+    "maximum": "bitwise_or",
+    "minimum": "bitwise_and",
+    "multiply": "bitwise_and",
+}
+"""NumPy's functions of truth values alone, and what they are."""
 
 
 class Emitted(Symbolic, NDArrayOperatorsMixin):
@@ -124,51 +158,49 @@ class Emitted(Symbolic, NDArrayOperatorsMixin):
     def __bool__(self) -> bool:
         raise TypeError("a value of a program that is being written is neither true nor false")
 
-    def convert(self, element: ElementType) -> Emitted:
+    def convert(self, element: ElementType) -> Any:
         """Convert the elements; see `subquant.numerics.array_functions.convert`."""
-        if element.kind == self.element.kind and element.bits == self.element.bits:
-            return Emitted(self.form, self.value, element)
+        if element == self.element:
+            return self
         if element.is_integer and self.element.is_integer and element.bits == self.element.bits:
-            return Emitted(self.form, self.value, element)
-        return Emitted(self.form, self.form.convert(self.value, self.element, element), element)
+            return self.form.emitted(self.value, element)
+        if element == BOOL:
+            return self != 0
+        value = self.form.convert(self.value, self.element, element)
+        return self.form.emitted(value, element)
 
-    def bits_of(self, element: ElementType) -> Emitted:
+    def bits_of(self, element: ElementType) -> Any:
         """The bits, read as another type; see `subquant.numerics.array_functions.bits_of`."""
         if element.is_integer and self.element.is_integer:
-            return Emitted(self.form, self.value, element)
-        return Emitted(self.form, self.form.bits_of(self.value, element), element)
+            return self.form.emitted(self.value, element)
+        return self.form.emitted(self.form.bits_of(self.value, element), element)
 
-    def astype(self, dtype: npt.DTypeLike) -> Emitted:
+    def astype(self, dtype: npt.DTypeLike) -> Any:
         """As NumPy's."""
         return self.convert(ElementType.of_dtype(np.dtype(dtype)))
-
-    def _operand(self, other: Any, element: ElementType) -> Any:
-        """Another operand of this form, of an element type."""
-        if not isinstance(other, Emitted):
-            return self.form.known(other, element).value
-        if other.element == element:
-            return other.value
-        if other.element == BOOL:
-            one, zero = self.form.known(1, element), self.form.known(0, element)
-            return self.form.select(other.value, one.value, zero.value)
-        raise TypeError(f"operands of one element type are needed, got {other.element}, {element}")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         """Elementwise functions."""
         name = "divide" if ufunc.__name__ == "true_divide" else ufunc.__name__
         if method != "__call__" or options:
-            raise TypeError(f"np.{name} with these options cannot be written")
+            raise UnsupportedError(f"np.{name} with these options cannot be written as operations")
         form, element = _common(inputs)
-        if name == "negative":
-            return form.known(0, element) - self
-        if name == "invert":
-            return self ^ (1 if element == BOOL else -1)
-        operands = [self._operand(value, element) for value in inputs]
         if name in _COMPARISONS:
-            return Emitted(form, form.compare(name, element, *operands), BOOL, element)
-        if name in (_UNARY if len(inputs) == 1 else _BINARY):
-            return Emitted(form, form.apply(name, element, operands), element)
-        raise TypeError(f"np.{name} cannot be written")
+            operands = [form.operand(value, element) for value in inputs]
+            return form.emitted(form.compare(name, element, *operands), BOOL, element)
+        if name not in (_UNARY if len(inputs) == 1 else _BINARY):
+            raise UnsupportedError(f"np.{name} cannot be written as operations")
+        written = _OF_TRUTH.get(name, "") if element == BOOL else name
+        if not written or (name in _OF_FLOATS and not element.is_float):
+            raise UnsupportedError(f"np.{name} of {element} cannot be written as operations")
+        if name == "absolute" and element.kind in ("bool", "uint"):
+            return self
+        if name == "negative" and not element.is_float:
+            written, inputs = "subtract", (0, self)
+        elif name == "invert":
+            written, inputs = "bitwise_xor", (self, 1 if element == BOOL else -1)
+        operands = [form.operand(value, element) for value in inputs]
+        return form.emitted(form.apply(written, element, operands), element)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         """``np.where`` and ``np.clip``."""
@@ -176,7 +208,7 @@ class Emitted(Symbolic, NDArrayOperatorsMixin):
             return _where(*args)
         if function.__name__ == "clip" and len(args) == 3:
             return np.minimum(np.maximum(args[0], args[1]), args[2])
-        raise TypeError(f"np.{function.__name__} cannot be written")
+        raise UnsupportedError(f"np.{function.__name__} cannot be written as operations")
 
 
 def _common(inputs: Sequence[Any]) -> tuple[Form, ElementType]:
@@ -198,16 +230,25 @@ def _where(condition: Any, yes: Any, no: Any) -> Any:
             return yes
         if not np.any(condition):
             return no
-    known_branches = not isinstance(yes, Emitted) and not isinstance(no, Emitted)
-    if known_branches:
+    if isinstance(yes, Emitted) or isinstance(no, Emitted):
+        form, element = _common((yes, no))
+    else:
         form, element = condition.form, condition.like or I64
         if np.asarray(yes).dtype.kind == "b":
             element = BOOL
-    else:
-        form, element = _common([v for v in (yes, no) if isinstance(v, Emitted)])
     first = condition if isinstance(condition, Emitted) else form.known(condition, BOOL)
-    operands = [first._operand(value, element) for value in (yes, no)]
-    return Emitted(form, form.select(first.value, *operands), element)
+    operands = [form.operand(value, element) for value in (yes, no)]
+    return form.emitted(form.select(first.value, *operands), element)
+
+
+def _check_integers(numbers: npt.NDArray[Any], element: ElementType) -> None:
+    if not numbers.size or numbers.dtype.kind == "b":
+        return
+    if numbers.dtype.kind not in "iuO" and (numbers != np.rint(numbers)).any():
+        raise TypeError(f"integers are needed among values of {element}, got {numbers}")
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < -(1 << (element.bits - 1)) or high >= 1 << element.bits:
+        raise OverflowError(f"no bits of {element} stand for the numbers {low} to {high}")
 
 
 # -- scalars --------------------------------------------------------------------------------------
@@ -220,8 +261,10 @@ _SCALAR_OPERATIONS = {
     ("multiply", "int"): "arith.muli",
     ("multiply", "float"): "arith.mulf",
     ("divide", "float"): "arith.divf",
+    ("maximum", "float"): "arith.maximumf",
     ("maximum", "int"): "arith.maxsi",
     ("maximum", "uint"): "arith.maxui",
+    ("minimum", "float"): "arith.minimumf",
     ("minimum", "int"): "arith.minsi",
     ("minimum", "uint"): "arith.minui",
     ("bitwise_and", "int"): "arith.andi",
@@ -231,9 +274,13 @@ _SCALAR_OPERATIONS = {
     ("right_shift", "int"): "arith.shrsi",
     ("right_shift", "uint"): "arith.shrui",
     ("absolute", "float"): "math.absf",
+    ("exp", "float"): "math.exp",
     ("floor", "float"): "math.floor",
+    ("log", "float"): "math.log",
+    ("negative", "float"): "arith.negf",
     ("rint", "float"): "math.roundeven",
     ("sqrt", "float"): "math.sqrt",
+    ("tanh", "float"): "math.tanh",
 }
 _SIGNED = {"equal": 0, "not_equal": 1, "less": 2, "less_equal": 3, "greater": 4, "greater_equal": 5}
 _UNSIGNED = {**_SIGNED, "less": 6, "less_equal": 7, "greater": 8, "greater_equal": 9}
@@ -250,15 +297,10 @@ class Scalars(Form):
 
     def apply(self, name: str, element: ElementType, operands: Sequence[Any]) -> Any:
         """Write an operation of ``arith`` or ``math``."""
-        kind = "int" if element.kind == "bool" else element.kind
-        found = _SCALAR_OPERATIONS.get((name, kind))
-        if found is None and kind == "uint":
-            found = _SCALAR_OPERATIONS.get((name, "int"))
-        if found is None and name == "absolute":
+        if name == "absolute" and not element.is_float:
             negated = (-self.emitted(operands[0], element)).value
             return operation.value("arith.maxsi", [operands[0], negated], operands[0].type)
-        if found is None:
-            raise TypeError(f"np.{name} of {element} cannot be written as a scalar operation")
+        found = _SCALAR_OPERATIONS.get((name, element.kind)) or _SCALAR_OPERATIONS[name, "int"]
         return operation.value(found, operands, operands[0].type)
 
     def compare(self, name: str, element: ElementType, left: Any, right: Any) -> Any:
@@ -267,7 +309,7 @@ class Scalars(Form):
             number = _UNORDERED if name == "not_equal" and left == right else _ORDERED[name]
             operation_name = "arith.cmpf"
         else:
-            number = (_UNSIGNED if element.kind == "uint" else _SIGNED)[name]
+            number = (_SIGNED if element.kind == "int" else _UNSIGNED)[name]
             operation_name = "arith.cmpi"
         attributes = {"predicate": operation.integer(number)}
         return operation.value(operation_name, [left, right], mlir_type(BOOL), attributes)
@@ -313,15 +355,19 @@ _TENSOR_OPERATIONS = {
     "bitwise_or": "or",
     "bitwise_xor": "xor",
     "divide": "divide",
+    "exp": "exponential",
     "floor": "floor",
     "left_shift": "shift_left",
+    "log": "log",
     "maximum": "maximum",
     "minimum": "minimum",
     "multiply": "multiply",
+    "negative": "negate",
     "right_shift": "shift_right_arithmetic",
     "rint": "round_nearest_even",
     "sqrt": "sqrt",
     "subtract": "subtract",
+    "tanh": "tanh",
 }
 
 
@@ -370,19 +416,25 @@ class Tensors(Form):
 
     def apply(self, name: str, element: ElementType, operands: Sequence[Any]) -> Any:
         """Write an operation of StableHLO."""
-        found = _TENSOR_OPERATIONS[name]
-        if name == "right_shift" and element.kind == "uint":
+        found, is_unsigned = _TENSOR_OPERATIONS[name], element.kind == "uint"
+        if is_unsigned and name == "right_shift":
             found = "shift_right_logical"
-        if element.kind == "uint" and name in ("divide", "maximum", "minimum"):
-            raise TypeError(f"np.{name} of unsigned integers cannot be written in StableHLO")
-        return operation.value(f"stablehlo.{found}", operands, self.type(element))
+        is_ordered = is_unsigned and name in ("maximum", "minimum")
+        sides = [self._shifted(value, element) for value in operands] if is_ordered else operands
+        result = operation.value(f"stablehlo.{found}", sides, self.type(element))
+        return self._shifted(result, element) if is_ordered else result
 
     def compare(self, name: str, element: ElementType, left: Any, right: Any) -> Any:
         """Write ``stablehlo.compare``."""
+        kind = {"bool": "UNSIGNED", "float": "FLOAT"}.get(element.kind, "SIGNED")
         if element.kind == "uint" and name not in ("equal", "not_equal"):
-            raise TypeError("unsigned integers cannot be compared in StableHLO")
-        kind = "FLOAT" if element.is_float else "SIGNED"
+            left, right = self._shifted(left, element), self._shifted(right, element)
         return stablehlo.compare(_DIRECTIONS[name], kind, left, right, self.type(BOOL))
+
+    def _shifted(self, value: Any, element: ElementType) -> Any:
+        """Unsigned integers less half of their range, or back: signed ones of the same order."""
+        half = self.known(1 << (element.bits - 1), element)
+        return operation.value("stablehlo.xor", [value, half.value], self.type(element))
 
     def select(self, condition: Any, yes: Any, no: Any) -> Any:
         """Write ``stablehlo.select``."""
@@ -391,22 +443,32 @@ class Tensors(Form):
     def convert(self, value: Any, source: ElementType, target: ElementType) -> Any:
         """Write ``stablehlo.convert``, which reads signless integers as signed.
 
-        An unsigned integer is extended with its sign, and the copies of that are masked; a float
-        of 2**31 or more becomes an unsigned integer less 2**31, whose highest bit is then set.
+        An unsigned integer is extended with its sign, and the copies of that are masked; to a float
+        it goes by a wider integer. A float of half of an unsigned type's range or more becomes an
+        integer less that half, whose highest bit is then set.
         """
-        if source.is_float and target.kind == "uint" and target.bits == 32:
-            return self._convert_unsigned(self.emitted(value, source)).value
-        wide = operation.value("stablehlo.convert", [value], self.type(target))
+        if source.kind == "uint" and target.is_float:
+            if source.bits == I64.bits:
+                raise UnsupportedError("u64 to floats cannot be written as operations")
+            wide = self.emitted(value, source).convert(I32 if source.bits < I32.bits else I64)
+            return self.convert(wide.value, wide.element, target)
+        if source.is_float and target.kind == "uint":
+            if target.bits in (I32.bits, I64.bits):
+                return self._convert_unsigned(self.emitted(value, source), target).value
+            wide = self.emitted(value, source).convert(I32 if target.bits < I32.bits else I64)
+            return self.convert(wide.value, wide.element, target)
+        converted = operation.value("stablehlo.convert", [value], self.type(target))
         if source.kind == "uint" and target.bits > source.bits:
-            return (self.emitted(wide, target) & ((1 << source.bits) - 1)).value
-        return wide
+            return (self.emitted(converted, target) & ((1 << source.bits) - 1)).value
+        return converted
 
     @staticmethod
-    def _convert_unsigned(value: Any) -> Any:
-        half = 2.0**31
-        large = value >= half
-        integer = convert(np.where(large, value - half, value), I32)
-        return np.where(large, integer ^ -(1 << 31), integer)
+    def _convert_unsigned(value: Any, target: ElementType) -> Any:
+        half = 1 << (target.bits - 1)
+        large = value >= float(half)
+        signed = I32 if target.bits == I32.bits else I64
+        integer = convert(np.where(large, value - float(half), value), signed)
+        return np.where(large, integer ^ -half, integer)
 
     def bits_of(self, value: Any, target: ElementType) -> Any:
         """Write ``stablehlo.bitcast_convert``."""

@@ -37,8 +37,8 @@ import numpy as np
 from ..errors import InputError, Place, UnsupportedError
 from ..layouts.scaled import BlockAffineLayout
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor
+from ..numerics.array_functions import unpack_nibbles
 from ..numerics.element_types import Array
-from ..tracing import unpack_nibbles
 from .strict_json import shown
 
 __all__ = ["PackedInt4Form", "PackedInt4Tensor", "packed_int4_form", "read_packed_int4"]

@@ -4,7 +4,7 @@ A layout says what the numbers mean, apart from how bits are packed in a file an
 computes with them. It has a shape, planes, and static metadata, and is written to an archive as
 these three under the name of its class.
 
-Arithmetic is the same for arrays and for traced values (`subquant.tracing`): `dequant` computes
+Arithmetic is the same for arrays and for traced ones (`subquant.emit.trace`): `dequant` computes
 with the operators that both have, so the program that is compiled does what runs in NumPy. It is
 done in float32 (float64 where a plane is float64), whatever the type of the scales is, and rounded
 to the wanted type at the end.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import InputError
-from ..tracing import lookup, unpack_nibbles
+from ..numerics.array_functions import lookup, unpack_nibbles
 from .scaled import BlockScaledLayout
 
 __all__ = ["LookupBlockScaledLayout"]

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
+from ..numerics.array_functions import unpack_nibbles
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from ..tracing import unpack_nibbles
 from .base import QuantizedLayout
 
 __all__ = ["BlockAffineLayout", "BlockScaledI4Layout", "BlockScaledLayout", "TensorScaledLayout"]

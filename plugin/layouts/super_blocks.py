@@ -29,9 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
+from ..numerics.array_functions import unpack_bits
 from ..numerics.element_types import Array
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from ..tracing import unpack_bits
 from .base import Planes, QuantizedLayout
 
 __all__ = [

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import UsageError
+from ..errors import UnsupportedError, UsageError
 
 __all__ = [
     "BF16",
@@ -87,12 +87,16 @@ class ElementType:
     @staticmethod
     @functools.cache
     def of_dtype(found: np.dtype[Any]) -> ElementType:
-        """Return the type that a NumPy dtype holds all of; UsageError for one without a name."""
+        """Return the type that a NumPy dtype holds all of.
+
+        Raises:
+            UnsupportedError: a dtype of something else than integers and floats.
+        """
         if found in _FLOAT_NAMES:
             return ElementType.parse(_FLOAT_NAMES[found])
         letters = {"b": "i", "i": "i", "u": "u"}
         if found.kind not in letters:
-            raise UsageError(f"expected integers or floats, got the dtype {found}")
+            raise UnsupportedError(f"expected integers or floats, got the dtype {found.name}")
         bits = 1 if found.kind == "b" else found.itemsize * 8
         return ElementType.parse(f"{letters[found.kind]}{bits}")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from .. import compile as compile_module
+from .._mlir import ir
+from ..emit.trace import trace
 from ..layouts import InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
 from ..runtime import Executable
-from ..emit.trace import trace
 from .registry import operand
 
 __all__ = ["Compiled", "compile_function"]
@@ -18,14 +21,22 @@ __all__ = ["Compiled", "compile_function"]
 class Compiled:
     """A function that is compiled for tensors of certain shapes and layouts.
 
+    Args:
+        write: writes the module that is compiled.
+        **options: of `subquant.compile`.
+
     Attributes:
-        text: the MLIR module.
         executable: what IREE made of it.
     """
 
-    def __init__(self, text: str, executable: Executable) -> None:
-        self.text = text
-        self.executable = executable
+    def __init__(self, write: Callable[[], ir.Module], **options: Any) -> None:
+        self._write = write
+        self.executable: Executable = compile_module(write(), **options)
+
+    @cached_property
+    def text(self) -> str:
+        """The MLIR module before its compilation."""
+        return str(self._write())
 
     def __call__(self, *arguments: Any) -> Any:
         """Call with arrays and tensors of the shapes and layouts that it was compiled for."""
@@ -46,8 +57,6 @@ def compile_function(function: Callable[..., Any], *examples: Any, **options: An
     Raises:
         UnsupportedError: the function does what cannot be traced.
     """
-    from .. import compile as compile_module
-
     counts = [len(_arrays(example)) for example in examples]
 
     def flat(*arrays: Any) -> Any:
@@ -58,8 +67,7 @@ def compile_function(function: Callable[..., Any], *examples: Any, **options: An
         return function(*given)
 
     types = [(a.shape, a.dtype) for example in examples for a in _arrays(example)]
-    text = trace(flat, types)
-    return Compiled(text, compile_module(text, **options))
+    return Compiled(lambda: trace(flat, types), **options)
 
 
 def _arrays(argument: Any) -> list[Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..tracing import convolve
+from ..numerics.array_functions import convolve
 from .affine import accumulator, is_affine, offsets, scales_along
 from .registry import Op, real
 

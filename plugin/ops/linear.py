@@ -27,7 +27,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..layouts import BlockScaledLayout, QuantizedLayout
-from ..tracing import contract
+from ..numerics.array_functions import contract
 from .affine import accumulator, is_affine, offsets, scales_along
 from .registry import Op, operand, real
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..layouts import QuantizedLayout
-from ..tracing import take
+from ..numerics.array_functions import take
 from .registry import Op, real
 
 __all__ = ["add", "embedding_lookup", "multiply", "rms_norm", "silu", "subtract"]
