@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant._mlir import create_context, ir
+from subquant._mlir import ir
+from subquant.dialects import create_context
 from subquant.emit import Emitted, linalg, operation, scalar, stablehlo, tensor
 from subquant.emit.operation import create, element_of, mlir_type, recorded, tensor_type
 from subquant.errors import UnsupportedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -101,3 +102,64 @@ def test_benchmark_reports_numbers() -> None:
     assert report["passes"]
     assert all(entry["microseconds_per_cast"] > 0 for entry in report["passes"])
     assert 0 < report["share_of_compile_time"] < 1
+
+
+_STILL_CREATE = {
+    "transforms/base.py",
+    "transforms/block_contraction.py",
+    "transforms/canonicalize_reductions.py",
+    "transforms/expand_stablehlo.py",
+    "transforms/index_bounds.py",
+    "transforms/isolate_contraction_operands.py",
+    "transforms/legalize_qdq_to_quantized_op.py",
+    "transforms/legalize_quant_to_math.py",
+    "transforms/legalize_quantized_op_to_qdq.py",
+    "transforms/lower_quant_casts.py",
+    "transforms/lower_tosa_rescale.py",
+    "transforms/lower_unranked_tensors.py",
+    "transforms/qdq_sequences.py",
+    "transforms/quantized_contraction.py",
+    "transforms/select_and_scatter.py",
+    "transforms/stable_sort.py",
+}
+"""Files that create operations without `subquant.emit`: fewer each time, and none at last."""
+
+
+def test_operations_are_created_in_one_place() -> None:
+    """``Operation.create`` is called in ``plugin/emit`` only."""
+    found = set()
+    for path in (ROOT / "plugin").rglob("*.py"):
+        calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute))
+        if any(n.attr == "create" and ast.unparse(n.value).endswith("Operation") for n in calls):
+            found.add(path.relative_to(ROOT / "plugin").as_posix())
+    outside = {name for name in found if not name.startswith("emit/")}
+    assert outside == _STILL_CREATE, "new ones use subquant.emit; converted ones leave the list"
+
+
+_STILL_AT_ROOT = {
+    "arithmetic",
+    "block_contraction",
+    "fixed_point_arithmetic",
+    "index_bounds",
+    "lookup_tables",
+    "qdq_sequences",
+    "quantized_contraction",
+    "quantized_reduction",
+    "quantized_values",
+    "reduction_rules",
+    "requantization",
+    "requantize_operation",
+    "retyping",
+    "select_and_scatter",
+    "stable_sort",
+    "tensor_builder",
+}
+"""Files among the passes that are none: fewer each time, and none at last."""
+
+
+def test_transforms_are_passes() -> None:
+    """A file in ``plugin/transforms`` is a pass; what several share is in a folder of theirs."""
+    found = {path.stem for path in (ROOT / "plugin" / "transforms").glob("*.py")}
+    passes = {name.replace("-", "_") for name in PASSES}
+    assert passes <= found
+    assert found - passes - {"__init__", "base"} == _STILL_AT_ROOT, "moved ones leave the list"

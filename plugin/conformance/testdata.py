@@ -34,6 +34,7 @@ import numpy as np
 from .._mlir import ir
 from ..compiler.reading import parse_text
 from ..dialects import create_context
+from ..emit import create
 from ..errors import InputError
 from .cases import SYMBOL, Case, Prepared
 from .interpreter import array_of
@@ -155,7 +156,7 @@ def function_case(function: Any, name: str) -> Case:
     values = [check.value for check in checks]
     ending = operations[-1]
     with ir.InsertionPoint(ending), ending.location:
-        ir.Operation.create("func.return", operands=values)
+        create("func.return", values)
     ending.erase()
     for operation in operations[:-1]:
         if _is_check(operation):
