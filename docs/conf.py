@@ -37,6 +37,4 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
-# A name in single backticks is a link where it is public, and code elsewhere.
-default_role = "any"
-suppress_warnings = ["ref.any"]
+default_role = "name"

@@ -6,6 +6,9 @@ Directives:
   table of its options;
 * ``{api} MODULE``: the module's text, and everything in its ``__all__``;
 * ``{docstring} MODULE``: the module's text alone.
+
+What is in single backticks in a docstring has the role ``name``: a link where it is the name of a
+class, a constant or a module that the site has, and code elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from docutils import nodes
 from pygments.lexer import RegexLexer
 from pygments.token import Comment, Keyword, Name, Number, String, Text
 from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
+from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from subquant.transforms import PASSES, load_pass
 
@@ -131,12 +134,24 @@ class Passes(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Write a section a pass."""
         sections = []
-        for name, summary in PASSES.items():
+        for name in PASSES:
             pass_class = load_pass(name)
-            text = f"{text_of(pass_class.__module__, 'mlir')}\n{options_of(pass_class)}"
-            title = f"({name})=\n### {name}\n\nTo {summary}.\n\n"
-            sections.append(f"{title}`````{{eval-rst}}\n{text}\n`````\n")
+            text = text_of(pass_class.__module__, "mlir").replace(f"``{name}``: ", "", 1)
+            text = f"`````{{eval-rst}}\n{text}\n{options_of(pass_class)}\n`````"
+            sections.append(f"({name})=\n### {name}\n\n{text}\n")
         return self.parse_text_to_nodes("\n".join(sections), allow_section_headings=True)
+
+
+class NameRole(SphinxRole):
+    """What is in single backticks: a parameter is code, another name a link if it can be."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Write a node for the text."""
+        if not re.fullmatch(r"(subquant|\w*[A-Z]\w*)(\.\w+)*", self.text):
+            return [nodes.literal(self.rawtext, self.text)], []
+        link = self.env.get_domain("py").role("obj")
+        assert link is not None
+        return link("py:obj", self.rawtext, f".{self.text}", self.lineno, self.inliner)
 
 
 class MlirLexer(RegexLexer):
@@ -187,6 +202,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("api", Api)
     app.add_directive("docstring", FromCode)
     app.add_directive("passes", Passes)
+    app.add_role("name", NameRole())
     app.add_lexer("mlir", MlirLexer)
     app.connect("autodoc-process-docstring", mend_docstring, priority=400)  # before napoleon
     return {"parallel_read_safe": True}

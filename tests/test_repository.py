@@ -61,6 +61,17 @@ def test_every_pass_is_a_file_with_its_name() -> None:
         assert f"``{name}``" in str(sys.modules[pass_class.__module__].__doc__)
 
 
+def test_the_oracle_shares_no_arithmetic_with_what_it_checks() -> None:
+    """Its files import each other and NumPy, and nothing else of subquant."""
+    folder = ROOT / "plugin/conformance"
+    files = {
+        name: (folder / f"{name}.py").read_text() for name in ("oracle", "semantics", "program")
+    }
+    for name, text in files.items():
+        for module in re.findall(r"^\s*(?:from|import) (\.\S*|subquant\S*)", text, re.MULTILINE):
+            assert module.removeprefix(".") in files, f"{name} imports {module}"
+
+
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_help_imports_no_bindings(command: list[str]) -> None:
     program = (
