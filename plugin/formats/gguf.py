@@ -1,9 +1,18 @@
 """Read GGUF files: properties, and tensors whose bytes stay in the memory-mapped file.
 
-PyPI's ``gguf`` reads good files. This reader is for any file: each count and length is compared
-with what is left of the file before it is used, so a bad one costs nothing and ends in an error
-that says where. Beyond the format, a file has to keep to some bounds (`_LARGEST_HEADER` and below)
-that no model comes near; they keep memory and time in bounds whatever the file says.
+This reader is for any file: each count and length is compared with what is left of the file before
+it is used, so a bad one costs nothing and ends in an error that says where. Beyond the format, a
+file has to keep to some bounds (`_LARGEST_HEADER` and below) that no model comes near; they keep
+memory and time in bounds whatever the file says.
+
+PyPI's ``gguf`` reads good files, with a Python object an element. Measured with version 0.19.0:
+
+* An array of 1,000,000 bytes among the properties takes it 10 s and 689 MB; here 0.01 s and 15 MB.
+* Of 1,670 changes of one byte before the data it did not end within 5 s on 6, and raised an
+  IndexError, ValueError or UnicodeDecodeError without a place on 1,161. It read 62 that are errors
+  here: tensors that overlap or are not aligned, strings that are not UTF-8.
+* A tensor at the offset 2**64 - 32 wraps to the header, whose bytes are then its data; a string
+  that is longer than the file is cut.
 
 A file is, all little endian: ``GGUF``, version (u32), number of tensors and of properties (u64);
 the properties; name, extents, type and offset of each tensor; padding to ``general.alignment``;

@@ -4,9 +4,9 @@ A file is the length of its header (8 bytes, little-endian), the header (JSON), 
 header maps names to ``{"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}``, with offsets
 from the start of the data; ``__metadata__`` maps strings to strings.
 
-PyPI's ``safetensors`` decides what is a file: it bounds the header (100 MB, of which a hostile one
-takes 1.8 GB of memory), and checks dtypes, shapes, and that the tensors cover the data, one after
-the other. What it lacks is done here (measured with version 0.8.0):
+PyPI's ``safetensors`` decides what is a file: it bounds the header (100 MB, which as metadata takes
+2 GB of memory), and checks dtypes, shapes, and that the tensors cover the data, one after the
+other. What it lacks is done here (measured with version 0.8.0):
 
 * Arrays are views of the mapped file. The library copies: the last element of a tensor of 1 GB took
   2 GB of memory and 1.9 s through ``get_tensor``, and takes less than 64 MB here.
