@@ -120,7 +120,7 @@ _STILL_CREATE = {
     "transforms/block_contraction.py",
     "transforms/canonicalize_reductions.py",
     "transforms/expand_stablehlo.py",
-    "transforms/index_bounds.py",
+    "transforms/iree/index_bounds.py",
     "transforms/isolate_contraction_operands.py",
     "transforms/legalize_qdq_to_quantized_op.py",
     "transforms/legalize_quant_to_math.py",
@@ -128,10 +128,10 @@ _STILL_CREATE = {
     "transforms/lower_quant_casts.py",
     "transforms/lower_tosa_rescale.py",
     "transforms/lower_unranked_tensors.py",
-    "transforms/qdq_sequences.py",
+    "transforms/fusion/sequences.py",
     "transforms/quantized_contraction.py",
-    "transforms/select_and_scatter.py",
-    "transforms/stable_sort.py",
+    "transforms/iree/select_and_scatter.py",
+    "transforms/iree/stable_sort.py",
 }
 """Files that create operations without `subquant.emit`: fewer each time, and none at last."""
 
@@ -151,18 +151,13 @@ _STILL_AT_ROOT = {
     "arithmetic",
     "block_contraction",
     "fixed_point_arithmetic",
-    "index_bounds",
     "lookup_tables",
-    "qdq_sequences",
     "quantized_contraction",
     "quantized_reduction",
     "quantized_values",
     "reduction_rules",
     "requantization",
     "requantize_operation",
-    "retyping",
-    "select_and_scatter",
-    "stable_sort",
     "tensor_builder",
 }
 """Files among the passes that are none: fewer each time, and none at last."""

@@ -16,7 +16,7 @@ have one element type each, the accumulator's, and no ``subquant`` reduction is 
 
 A ``select_and_scatter`` whose two bodies have different types becomes a windowed reduction in the
 operand's type, with ``select`` as it is, and a ``scatter`` in the accumulator's: a conversion of
-the operand could merge values and change which one is selected. See `select_and_scatter`.
+the operand could merge values and change which one is selected. See `iree.select_and_scatter`.
 
 ``batch_norm_training`` and ``batch_norm_grad`` have no body, and their quantized semantics is that
 of the dequantized operation: nothing is implicit in them, and they are left alone.
@@ -48,8 +48,8 @@ from ..dialects.quant import element_type, parameters_of
 from ..dialects.subquant import REDUCTIONS
 from ..errors import UnsupportedError
 from .base import ModulePass, NoMatch, Pattern, apply_patterns
+from .iree.select_and_scatter import expand_select_and_scatter
 from .reduction_rules import kind_of
-from .select_and_scatter import expand_select_and_scatter
 
 __all__ = ["CanonicalizeReductions"]
 

@@ -43,7 +43,7 @@ from ..dialects.quant import element_type, is_quantized, parameters_of, storage_
 from ..errors import UnsupportedError
 from ..numerics.parameters import StorageType
 from .base import Builder, ModulePass, TypePredicate, record_signature, walk
-from .retyping import with_element
+from .fusion.retyping import with_element
 
 __all__ = ["ConvertTosaToStorage"]
 

@@ -17,10 +17,10 @@ IREE 3.13 refuses
 and gives wrong results for
 
 * ``gather`` out of bounds, where it makes a selection of rows that reads whatever is there, and
-  ``scatter`` out of bounds, where it writes there, or the process ends: `index_bounds`.
+  ``scatter`` out of bounds, where it writes there, or the process ends: `iree.index_bounds`.
 * ``dynamic_slice`` and ``dynamic_update_slice`` with start indices of fewer than 32 bits, which it
   takes for unsigned.
-* ``sort`` with ``is_stable``, which it ignores: `stable_sort`. It refuses a negative dimension.
+* ``sort`` with ``is_stable``, which it ignores (`iree.stable_sort`), or a negative dimension.
 * ``add`` of i1, which is a logical or.
 * a convolution of another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`` on Vulkan, where
   it is written as loops before IREE sees it: operands and result are transposed.
@@ -48,8 +48,8 @@ from .._mlir import ir, stablehlo
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type
 from .base import Builder, ModulePass, NoMatch, Pattern, apply_patterns, walk
-from .index_bounds import clamp_gather, contain_scatter, widen_starts
-from .stable_sort import stabilize_sort
+from .iree.index_bounds import clamp_gather, contain_scatter, widen_starts
+from .iree.stable_sort import stabilize_sort
 
 __all__ = ["ExpandStablehlo"]
 

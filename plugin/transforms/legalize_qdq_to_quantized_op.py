@@ -27,7 +27,7 @@ After::
 * A dequantize followed by a quantize, with nothing between, becomes a requantization; if both are
   of one type, nothing.
 * A bias after a contraction, and a choice from constants (``max(x, 0)``), come between it and its
-  quantize: they get casts of their own first (`qdq_sequences`), unless ``sequences=false``.
+  quantize: they get casts of their own first (`fusion.sequences`), unless ``sequences=false``.
 * ``hybrid=true``: in a contraction whose right-hand side alone can be quantized it is, and the
   rest stays float.
 * No StableHLO operation accepts a sub-channel type, as operand or as result. Such casts stay, next
@@ -59,8 +59,8 @@ from ..dialects.stablehlo import (
 )
 from ..errors import Remark
 from .base import ModulePass, walk
-from .qdq_sequences import split_sequences
-from .retyping import Retyping, is_real, touches, why_invalid, with_element
+from .fusion.retyping import Retyping, is_real, touches, why_invalid, with_element
+from .fusion.sequences import split_sequences
 
 __all__ = ["LegalizeQdqToQuantizedOp"]
 
@@ -74,7 +74,7 @@ class LegalizeQdqToQuantizedOp(ModulePass):
 
     Args:
         sequences: also fuse a contraction with its bias, and with ``max``, ``min`` or ``clamp`` by
-            constants, before one quantize (`qdq_sequences`).
+            constants, before one quantize (`fusion.sequences`).
         hybrid: give contractions a quantized right-hand side where the left one stays float.
         explain: return a remark on each candidate that is left alone.
     """

@@ -50,7 +50,7 @@ from ..dialects.stablehlo import (
 )
 from ..errors import Remark
 from .base import ModulePass, walk
-from .retyping import Retyping, owner_block, touches, with_element
+from .fusion.retyping import Retyping, owner_block, touches, with_element
 
 __all__ = ["LegalizeQuantizedOpToQdq"]
 

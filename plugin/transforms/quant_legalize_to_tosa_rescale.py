@@ -77,9 +77,9 @@ from ..numerics.element_types import Array
 from ..numerics.fixed_point import multiplier_and_shift
 from ..numerics.parameters import QuantizationParameters, StorageType
 from .base import Builder, ModulePass, NoMatch, walk
+from .fusion.retyping import with_element
 from .quantized_values import Operand, as_quantized, scale_grid, stored, zero_point_grid
 from .requantization import resize
-from .retyping import with_element
 from .tensor_builder import TensorBuilder
 
 __all__ = ["QuantLegalizeToTosaRescale"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .._mlir import ir
+from ..._mlir import ir
 
 __all__ = ["Retyping", "is_real", "owner_block", "touches", "why_invalid", "with_element"]
 

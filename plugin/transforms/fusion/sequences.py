@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from .._mlir import ir
-from ..dialects.quant import parameters_of, type_of, with_axis
-from ..dialects.stablehlo import DEQUANTIZE, QUANTIZE, why_illegal
-from ..numerics.parameters import QuantizationParameters, StorageType
-from .quantized_contraction import Contraction
+from ..._mlir import ir
+from ...dialects.quant import parameters_of, type_of, with_axis
+from ...dialects.stablehlo import DEQUANTIZE, QUANTIZE, why_illegal
+from ...numerics.parameters import QuantizationParameters, StorageType
+from ..quantized_contraction import Contraction
 from .retyping import Retyping, why_invalid, with_element
 
 __all__ = ["split_sequences"]

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from .._mlir import ir
-from ..dialects.dense import dense_of_array
-from ..dialects.quant import parameters_of, storage_mlir_type
-from ..errors import UnsupportedError
-from .base import Builder
+from ..._mlir import ir
+from ...dialects.dense import dense_of_array
+from ...dialects.quant import parameters_of, storage_mlir_type
+from ...errors import UnsupportedError
+from ..base import Builder
 
 __all__ = ["expand_select_and_scatter"]
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._mlir import ir
-from ..dialects.quant import element_type
-from .base import Builder, NoMatch
+from ..._mlir import ir
+from ...dialects.quant import element_type
+from ..base import Builder, NoMatch
 
 __all__ = ["stabilize_sort"]
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from .._mlir import ir, stablehlo
-from ..dialects.dense import array_of_dense, dense_of_array
-from ..dialects.quant import element_type
-from .base import Builder, NoMatch
-from .tensor_builder import TensorBuilder
+from ..._mlir import ir, stablehlo
+from ...dialects.dense import array_of_dense, dense_of_array
+from ...dialects.quant import element_type
+from ..base import Builder, NoMatch
+from ..tensor_builder import TensorBuilder
 
 __all__ = ["clamp_gather", "contain_scatter", "widen_starts"]
 
