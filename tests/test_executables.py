@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 
 import ml_dtypes
@@ -11,6 +12,7 @@ import pytest
 
 import subquant
 from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
 from subquant.errors import ExecutionError, InputError, SignatureError, UsageError
 from subquant.numerics.casts import dequantize, dequantize_blocks, quantize
 from subquant.numerics.parameters import ExpressedType
@@ -130,6 +132,31 @@ def test_results_outlive_everything(cpu: Device) -> None:
         gc.collect()
     for result in results:
         np.testing.assert_array_equal(result, x + x)
+
+
+SQUARE = "tensor<256x256xf32>"
+
+
+@pytest.mark.parametrize("name", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+def test_a_device_is_closed_with_what_uses_it(name: str, request: pytest.FixtureRequest) -> None:
+    """Also by a call of a temporary function, whose buffers must be freed before."""
+    device: Device = Device(request.getfixturevalue(name).name)
+    target = "vulkan" if device.is_vulkan else "llvm-cpu"
+    twice = f"func.func @twice(%x: {SQUARE}) -> {SQUARE} {{\n  %y = arith.addf %x, %x : {SQUARE}\n"
+    data = compile_to_bytes(f"{twice}  return %y : {SQUARE}\n}}", CompileOptions(target))
+    opened = weakref.ref(device.open())
+    assert (opened() is None) == device.is_vulkan
+    x = np.random.default_rng(1).random((256, 256), np.float32)
+    for _ in range(3):
+        np.testing.assert_array_equal(Executable(data, device)["twice"](x), x + x)
+    first, second = Executable(data, device), Executable(data, device)
+    assert first["twice"]._device is second["twice"]._device
+    opened = weakref.ref(device.open())
+    function = first["twice"]
+    del first, second
+    np.testing.assert_array_equal(function(x), x + x)
+    del function
+    assert (opened() is None) == device.is_vulkan
 
 
 def test_arrays_that_are_not_contiguous(executable: Executable) -> None:

@@ -122,25 +122,35 @@ class Function:
                 f"function '{self.name}' has no signature to convert its arguments with; compile "
                 "it with 'subquant compile'"
             )
-        runtime = iree_runtime()
-        inputs = self.signature.inputs
+        inputs, outputs = self.signature.inputs, self.signature.outputs
         if len(arguments) != len(inputs):
             raise SignatureError(
                 f"function '{self.name}' takes {len(inputs)} arguments, got {len(arguments)}"
             )
-        device = self._device
+        # In a call of its own, whose buffers are freed before what may be the last reference to the
+        # device: `self`.
+        return self._run(arguments, inputs, outputs, quantized_io)
+
+    def _run(
+        self,
+        arguments: Sequence[Any],
+        inputs: Sequence[ValueType],
+        outputs: Sequence[ValueType],
+        quantized_io: bool,
+    ) -> list[Any]:
+        runtime = iree_runtime()
         pushed = runtime.VmVariantList(len(inputs))
         keep = []
         for number, (argument, type_) in enumerate(zip(arguments, inputs, strict=True)):
             where = f"argument {number} of '{self.name}'"
             array = array_of_argument(argument, type_, where, quantized_io)
-            keep.append(_push(pushed, array, type_, device))
-        popped = runtime.VmVariantList(len(self.signature.outputs))
+            keep.append(_push(pushed, array, type_, self._device))
+        popped = runtime.VmVariantList(len(outputs))
         try:
             self._context.invoke(self._handle, pushed, popped)
         except (RuntimeError, ValueError, IndexError) as error:
             raise ExecutionError(_run_message(self.name, error, inputs)) from None
-        return _results(popped, self.signature.outputs, device, quantized_io)
+        return _results(popped, outputs, self._device, quantized_io)
 
 
 def _push(pushed: Any, array: Array, type_: ValueType, device: OpenDevice) -> Any:
