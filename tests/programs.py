@@ -20,10 +20,13 @@ from subquant.numerics.parameters import ExpressedType, QuantizationParameters, 
 
 WIDTHS = (2, 3, 4, 5, 7, 8, 12, 16, 20, 31, 32)
 
+LONG = os.environ.get("SUBQUANT_LONG") == "1"
+"""True for the long suite, ``scripts/test --long``."""
+
 
 def examples(count: int) -> int:
-    """How many examples a property test draws: eight times as many with ``SUBQUANT_LONG=1``."""
-    return count * (8 if os.environ.get("SUBQUANT_LONG") == "1" else 1)
+    """How many examples a property test draws: eight times as many in the long suite."""
+    return count * (8 if LONG else 1)
 
 
 @dataclass(frozen=True)

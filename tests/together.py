@@ -1,0 +1,74 @@
+"""Programs of a parametrized test as functions of one module.
+
+IREE's compiler takes longer to start than to compile a small function, so the cases of a test are
+compiled together. Each still fails alone: where the module is refused, each program is compiled by
+itself when it is asked for, and only the case that is to blame gets the error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from subquant._mlir import ir
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.errors import SubquantError
+from subquant.runtime import Device, Executable, Function
+
+
+class Together:
+    """Programs that are compiled as one module, when the first of them is asked for.
+
+    Args:
+        programs: the text of each, by any name; its public function is ``@main``. Lines before the
+            function (aliases of types) are written once.
+        prepare: passes that run before the compilation.
+        options: of the compilation, as `CompileOptions`.
+    """
+
+    def __init__(
+        self,
+        programs: Mapping[str, str],
+        prepare: Callable[[str], str | ir.Module] = str,
+        **options: Any,
+    ) -> None:
+        self._programs = dict(programs)
+        self._numbers = {name: number for number, name in enumerate(self._programs)}
+        self._prepare = prepare
+        self._options = options
+        self._compiled: dict[tuple[str | None, str | None], bytes | SubquantError] = {}
+
+    def function(self, name: str, device: Device) -> Function:
+        """Load one of the programs on a device.
+
+        Raises:
+            SubquantError: of this program.
+        """
+        data = self._bytes(None, device)
+        if isinstance(data, SubquantError):
+            data = self._bytes(name, device)
+            if isinstance(data, SubquantError):
+                raise data
+        return Executable(data, device)[f"program_{self._numbers[name]}"]
+
+    def _bytes(self, name: str | None, device: Device) -> bytes | SubquantError:
+        """One program, or all of them, compiled once for a kind of device."""
+        target = device.vulkan_target if device.is_vulkan else None
+        key = name, target
+        if key not in self._compiled:
+            options = dict(self._options)
+            if target is not None:
+                options |= {"target": "vulkan", "vulkan_target": target}
+            names = self._programs if name is None else [name]
+            text = "\n".join(self._renamed(each) for each in names)
+            try:
+                module = self._prepare(text)
+                self._compiled[key] = compile_to_bytes(module, CompileOptions(**options))
+            except SubquantError as error:
+                self._compiled[key] = error
+        return self._compiled[key]
+
+    def _renamed(self, name: str) -> str:
+        return re.sub(r"@main\b", f"@program_{self._numbers[name]}", self._programs[name])
