@@ -136,7 +136,7 @@ class Passes(SphinxDirective):
         sections = []
         for name in PASSES:
             pass_class = load_pass(name)
-            text = text_of(pass_class.__module__, "mlir").replace(f"``{name}``: ", "", 1)
+            text = text_of(pass_class.__module__, "mlir")
             text = f"`````{{eval-rst}}\n{text}\n{options_of(pass_class)}\n`````"
             sections.append(f"({name})=\n### {name}\n\n{text}\n")
         return self.parse_text_to_nodes("\n".join(sections), allow_section_headings=True)

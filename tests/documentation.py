@@ -20,6 +20,10 @@ A comment before a block says what the page does not show::
 
 The first is a block that no test runs, and why. The second is run where a Vulkan device, a program
 or a Python package of these names is there.
+
+    python tests/documentation.py PAGE...
+
+runs the pages and writes what their commands print now; read the difference before you keep it.
 """
 
 from __future__ import annotations
@@ -30,7 +34,10 @@ import io
 import os
 import re
 import select
+import shutil
 import subprocess
+import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +45,7 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
-__all__ = ["LANGUAGES", "Block", "Session", "blocks_of"]
+__all__ = ["LANGUAGES", "Block", "Session", "blocks_of", "commands_of", "is_as_shown", "rewrite"]
 
 LANGUAGES = ("console", "sh", "python", "mlir", "text")
 
@@ -185,6 +192,19 @@ class Session(contextlib.AbstractContextManager["Session"]):
         said, status, _ = output.decode().rsplit("\0", 2)
         return int(status), said
 
+    def rewritten(self, block: Block) -> str:
+        """Run a block of commands; return it with what they print now where that is not shown."""
+        lines: list[str] = []
+        shown_lines = block.text.splitlines()
+        for command, shown in commands_of(block.text):
+            _, found = self.command(command)
+            end = len(command.splitlines())
+            lines += shown_lines[:end]
+            del shown_lines[: end + len(shown.splitlines())]
+            kept = shown if is_as_shown(found, shown) else found
+            lines += [line.rstrip() for line in kept.splitlines()]
+        return "\n".join(lines) + "\n"
+
     def _run_console(self, block: Block) -> None:
         for command, shown in commands_of(block.text):
             status, found = self.command(command)
@@ -234,3 +254,31 @@ def _comment_after(lines: list[str], statement: ast.stmt) -> str:
     assert statement.end_col_offset is not None
     rest = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
     return rest.strip().removeprefix("#").strip()
+
+
+def rewrite(page: Path, folder: Path) -> None:
+    """Run a page in a folder, and write what its commands print now."""
+    text = page.read_text("utf-8")
+    with Session(folder) as session:
+        for block in blocks_of(page):
+            if block.language == "console" and not block.not_run:
+                text = text.replace(block.text, session.rewritten(block))
+            elif not block.not_run:
+                session.run(block)
+    page.write_text(text, "utf-8")
+
+
+def main() -> None:
+    """Rewrite the pages of the command line."""
+    root = Path(__file__).parent.parent
+    os.environ.setdefault("SUBQUANT_CACHE", str(root / ".cache" / "iree"))
+    for page in [Path(name).resolve() for name in sys.argv[1:]]:
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(root / "examples", Path(folder) / "examples")
+            os.chdir(folder)
+            rewrite(page, Path(folder))
+            os.chdir(root)
+
+
+if __name__ == "__main__":
+    main()

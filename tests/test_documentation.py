@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from documentation import LANGUAGES, Session, blocks_of, commands_of, is_as_shown
+from documentation import LANGUAGES, Session, blocks_of, commands_of, is_as_shown, rewrite
 from subquant.layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES
 from subquant.transforms import PASSES, load_pass
 
@@ -101,6 +101,14 @@ def test_commands_are_split_from_outputs() -> None:
     ]
     assert is_as_shown("a 12 c\n", "a ... c")
     assert not is_as_shown("a 12 c d", "a ... c")
+
+
+def test_a_page_is_rewritten(in_temporary_folder: Path) -> None:
+    page = in_temporary_folder / "page.md"
+    text = "```console\n$ cat <<'END'\na\nEND\n{}$ echo 1 2 3\n1 ... 3\n$ echo two\n{}```\n"
+    page.write_text(text.format("b\n", ""))
+    rewrite(page, in_temporary_folder)
+    assert page.read_text() == text.format("a\n", "two\n")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
