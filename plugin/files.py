@@ -16,7 +16,7 @@ __all__ = ["open_whole", "write_whole"]
 def open_whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a file for writing that takes its name at the end of the block, if nothing is raised.
 
-    What is there before stays until then, so that it can be read meanwhile.
+    A file that has the name already is replaced at the end, so the block may read it.
 
     Raises:
         OSError: the folder cannot be written.

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from subquant.compiler.inspection import QuantizedTensor, inspect_module
+from subquant.compiler.inspection import InspectedTensor, inspect_module
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 
@@ -18,16 +18,16 @@ SUB_CHANNEL = (
 )
 
 
-def inspect(text: str) -> list[QuantizedTensor]:
+def inspect(text: str) -> list[InspectedTensor]:
     return inspect_module(parse_text(text, create_context(), "x.mlir"))
 
 
-def argument(type_: str) -> QuantizedTensor:
+def argument(type_: str) -> InspectedTensor:
     (tensor,) = inspect(f"func.func @f(%arg0: {type_}) {{\n  return\n}}\n")
     return tensor
 
 
-def grid_argument(rows: int, columns: int, block: int = 32) -> QuantizedTensor:
+def grid_argument(rows: int, columns: int, block: int = 32) -> InspectedTensor:
     """Return a tensor whose scale in row r, column c is 2 ** ((r + c) % 8)."""
     text = ", ".join(
         "{" + ", ".join(f"{2.0 ** ((r + c) % 8)}" for c in range(columns)) + "}"

@@ -27,7 +27,7 @@ from subquant.commands.pictures import (
     write_picture,
 )
 from subquant.commands.tables import render_table
-from subquant.compiler.inspection import QuantizedTensor
+from subquant.compiler.inspection import InspectedTensor
 from subquant.errors import EnvironmentProblem, InputError, UsageError
 from subquant.weights.quantizing import LayerError
 
@@ -38,11 +38,11 @@ MARKUP = "<b>&\"'$x_1$ [red]r[/red] \x1b[31m\n\N{SNOWMAN}"
 ESCAPED = "<b>&\"'$x_1$ [red]r[/red] \\x1b[31m\\n\N{SNOWMAN}"
 
 
-def named(tensor: QuantizedTensor, name: str) -> QuantizedTensor:
+def named(tensor: InspectedTensor, name: str) -> InspectedTensor:
     return replace(tensor, name=name)
 
 
-def scales_with_zero() -> QuantizedTensor:
+def scales_with_zero() -> InspectedTensor:
     (tensor,) = inspect(
         """func.func @f(%q: tensor<4xi8>) {
           %s = arith.constant dense<[0.0, 1.0, 2.0, 4.0]> : tensor<4xf32>
@@ -233,7 +233,7 @@ def test_a_long_name_loses_its_middle() -> None:
     assert title.endswith("x.weight in @f")
 
 
-def write_scales(tensor: QuantizedTensor, path: Path) -> None:
+def write_scales(tensor: InspectedTensor, path: Path) -> None:
     write_picture(path, lambda: scales_figure(tensor))
 
 

@@ -45,6 +45,15 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         check_versions()
 
 
+def test_every_package_is_installed() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    listed = re.search(r"^packages = \[(.*?)\]", project, re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "plugin").rglob("*.py")}
+    names = {".".join(("subquant", *folder.parts[1:])) for folder in folders}
+    assert re.findall(r'"([\w.]+)"', listed.group(1)) == sorted(names)
+
+
 def test_public_names_exist() -> None:
     for name in subquant.__all__:
         assert getattr(subquant, name) is not None

@@ -12,23 +12,10 @@ import ml_dtypes
 import numpy as np
 
 from ..errors import InputError, UsageError
-from ..numerics.element_types import Array
+from ..numerics.element_types import Array, ElementType
 
 __all__ = ["difference", "format_array", "parse_input", "read_npy", "to_npy"]
 
-_DTYPES: dict[str, Any] = {
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "f32": np.float32,
-    "f64": np.float64,
-    "i1": np.bool_,
-}
-_DTYPES |= {
-    f"{sign}{width}": f"{'u' if sign.startswith('u') else 'i'}{width // 8}"
-    for sign in ("i", "u", "si", "ui")
-    for width in (8, 16, 32, 64)
-}
-_NAMES = {np.dtype(dtype): name for name, dtype in reversed(_DTYPES.items()) if len(name) < 5}
 _NPY_MAGIC = b"\x93NUMPY"
 _LITERAL = re.compile(r"((?:\d+x)*)([a-z]+\d+)(?:=(.*))?", re.DOTALL)
 
@@ -46,13 +33,10 @@ def parse_input(text: str) -> Array:
     if match is None:
         raise UsageError(f"expected @file.npy or a literal such as 2x2xf32=1,2,3,4, got '{text}'")
     dims, element, data = match.groups()
-    width = re.fullmatch(r"([su]?i|u)(\d+)", element)
-    if element not in _DTYPES and width and int(width.group(2)) <= 64:
-        element = f"{'u' if width.group(1).startswith('u') else 'i'}"
-        element += str(next(w for w in (8, 16, 32, 64) if w >= int(width.group(2))))
-    if element not in _DTYPES:
-        raise UsageError(f"element type '{element}' in '{text}' is not known")
-    dtype = np.dtype(_DTYPES[element])
+    try:
+        dtype = ElementType.of_mlir(element).dtype
+    except UsageError:
+        raise UsageError(f"element type '{element}' in '{text}' is not known") from None
     shape = tuple(int(n) for n in dims.split("x") if n)
     if data is None:
         raise UsageError(f"expected '=' and numbers after '{text}'")
@@ -107,7 +91,10 @@ def to_npy(array: Array) -> bytes:
 
 def format_array(array: Array, limit: int = 1024) -> str:
     """Show an array as IREE's tools do: ``2x2xf32=[1 2][3 4]``, cut after `limit` elements."""
-    name = _NAMES.get(array.dtype, str(array.dtype))
+    try:
+        name = ElementType.of_dtype(array.dtype).name
+    except UsageError:
+        name = str(array.dtype)
     shape = "".join(f"{n}x" for n in array.shape)
     remaining = [limit]
 

@@ -11,7 +11,7 @@ from ..errors import SubquantError, UsageError
 from .console import read_input, show_progress, shown_name
 
 if TYPE_CHECKING:
-    from ..compiler.inspection import QuantizedTensor
+    from ..compiler.inspection import InspectedTensor
 
 __all__ = ["command"]
 
@@ -88,7 +88,7 @@ def _inspect_module(file: str, name: str | None, picture: str | None, as_json: b
         Console().print(render_table(tensors))
 
 
-def _show_scales(tensor: QuantizedTensor, picture: str | None) -> None:
+def _show_scales(tensor: InspectedTensor, picture: str | None) -> None:
     from rich.console import Console
 
     from . import pictures
@@ -100,7 +100,7 @@ def _show_scales(tensor: QuantizedTensor, picture: str | None) -> None:
     click.echo(f"wrote {picture}", err=True)
 
 
-def _choose(tensors: list[QuantizedTensor], name: str) -> QuantizedTensor:
+def _choose(tensors: list[InspectedTensor], name: str) -> InspectedTensor:
     if name.isdigit() and int(name) < len(tensors):
         return tensors[int(name)]
     found = [tensor for tensor in tensors if tensor.name in (name, f"%{name}")]

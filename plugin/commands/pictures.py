@@ -38,7 +38,7 @@ from .tables import extents_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ..compiler.inspection import QuantizedTensor
+    from ..compiler.inspection import InspectedTensor
     from ..weights.quantizing import LayerError
 
 __all__ = [
@@ -93,7 +93,7 @@ class _ScaleGrid:
     high: float
 
     @classmethod
-    def of(cls, tensor: QuantizedTensor) -> _ScaleGrid:
+    def of(cls, tensor: InspectedTensor) -> _ScaleGrid:
         parameters, shape = tensor.parameters, tensor.shape
         name = _printable(tensor.name)
         if tensor.scale_range is None:
@@ -130,7 +130,7 @@ class _ScaleGrid:
         )
 
     @staticmethod
-    def _label(tensor: QuantizedTensor, axis: int) -> str:
+    def _label(tensor: InspectedTensor, axis: int) -> str:
         extent = None if tensor.shape is None else tensor.shape[axis]
         elements = "" if extent is None else f"{extent:,} elements, "
         return f"axis {axis}, {elements}blocks of {tensor.parameters.block_size_of(axis)}"
@@ -210,7 +210,7 @@ class _TerminalHeatMap:
         return Text(shade * repeat, Style(color=colour, bgcolor=colour))
 
 
-def render_scales(tensor: QuantizedTensor) -> RenderableType:
+def render_scales(tensor: InspectedTensor) -> RenderableType:
     """Return a heat map of the scales for rich, of shades, and in colour on a terminal.
 
     Raises:
@@ -219,7 +219,7 @@ def render_scales(tensor: QuantizedTensor) -> RenderableType:
     return _TerminalHeatMap(_ScaleGrid.of(tensor))
 
 
-def scales_figure(tensor: QuantizedTensor) -> Figure:
+def scales_figure(tensor: InspectedTensor) -> Figure:
     """Return the heat map of a tensor's scales; its axes count elements.
 
     Raises:

@@ -17,7 +17,7 @@ from ..weights.inspection import WeightTensor, by_kind, describe, total_of
 from ..weights.theta import Dataset
 
 if TYPE_CHECKING:
-    from ..compiler.inspection import QuantizedTensor  # with the bindings, for modules only
+    from ..compiler.inspection import InspectedTensor  # with the bindings, for modules only
 
 __all__ = ["extents_text", "render_table", "render_weights"]
 
@@ -58,7 +58,7 @@ _TENSOR_COLUMNS = (
 )
 
 
-def render_table(tensors: list[QuantizedTensor]) -> RenderableType:
+def render_table(tensors: list[InspectedTensor]) -> RenderableType:
     """Return a table for rich, two lines a tensor, grouped by function, with totals."""
     if not tensors:
         return Text("no quantized tensors")
@@ -78,7 +78,7 @@ def _span(limits: tuple[Any, Any] | None, unknown: str) -> str:
     return "..".join(dict.fromkeys(f"{n:.3g}" for n in limits)) if limits else unknown
 
 
-def _tensor_row(tensor: QuantizedTensor) -> list[Text]:
+def _tensor_row(tensor: InspectedTensor) -> list[Text]:
     parameters, bits, count = tensor.parameters, tensor.bits_per_element, tensor.scale_count
     size = (tensor.storage_bytes or 0) + (tensor.scale_bytes or 0)
     if tensor.shape is None or tensor.block_shape is None:
@@ -98,7 +98,7 @@ def _tensor_row(tensor: QuantizedTensor) -> list[Text]:
     ]
 
 
-def _tensors_total_row(title: str, tensors: list[QuantizedTensor]) -> list[Text]:
+def _tensors_total_row(title: str, tensors: list[InspectedTensor]) -> list[Text]:
     sized = [t for t in tensors if t.bits_per_element is not None and not t.holds_scales]
     elements, scales, storage_bytes, scale_bytes = (
         sum(getattr(tensor, name) for tensor in sized)

@@ -1,6 +1,6 @@
 """What is quantized in a module, how, how big and how exact: the engine of ``subquant inspect``.
 
-`inspect_module` makes one `QuantizedTensor` of each value that has a quantized type, and of each
+`inspect_module` makes one `InspectedTensor` of each value that has a quantized type, and of each
 storage tensor that ``subquant.quantize`` makes or ``subquant.dequantize`` reads. All that is shown
 comes from these records, so the table, the JSON and the pictures agree.
 
@@ -30,7 +30,7 @@ from ..numerics.parameters import Granularity, QuantizationParameters
 from ..transforms.base import walk
 
 __all__ = [
-    "QuantizedTensor",
+    "InspectedTensor",
     "inspect_module",
     "to_json",
     "with_source_names",
@@ -38,7 +38,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class QuantizedTensor:
+class InspectedTensor:
     """One quantized tensor of a module.
 
     Args:
@@ -110,7 +110,7 @@ class QuantizedTensor:
         return self.parameters.storage.width
 
 
-def inspect_module(module: ir.Module) -> list[QuantizedTensor]:
+def inspect_module(module: ir.Module) -> list[InspectedTensor]:
     """Describe every quantized tensor of `module`, in program order, each value once.
 
     A function's result is the value that it returns, so it has a record of its own only where the
@@ -123,7 +123,7 @@ def inspect_module(module: ir.Module) -> list[QuantizedTensor]:
     """
     names = ir.AsmState(module.operation)
     cache: dict[ir.Type, dict[str, Any]] = {}
-    found: dict[Any, QuantizedTensor] = {}
+    found: dict[Any, InspectedTensor] = {}
 
     def describe(type_: ir.Type, op: Any) -> dict[str, Any]:
         if not is_quantized(type_):
@@ -137,18 +137,18 @@ def inspect_module(module: ir.Module) -> list[QuantizedTensor]:
             if value not in found:
                 place, facts = place_of(value.location), describe(value.type, op)
                 name = value.get_name(names)
-                tensor = QuantizedTensor(name, _function_of(op), place, where, **facts)
+                tensor = InspectedTensor(name, _function_of(op), place, where, **facts)
                 found[value] = replace(tensor, holds_scales=_holds_scales(value))
         for type_, name, where in _declared(op):
             place, facts = place_of(op.location), describe(type_, op)
-            found[op, name] = QuantizedTensor(name, _function_of(op), place, where, **facts)
+            found[op, name] = InspectedTensor(name, _function_of(op), place, where, **facts)
     return list(found.values())
 
 
 _DEFINITION = re.compile(r"(%[\w$.-]+)(?::\d+)?\s*=\s*$")
 
 
-def with_source_names(tensors: list[QuantizedTensor], source: str) -> list[QuantizedTensor]:
+def with_source_names(tensors: list[InspectedTensor], source: str) -> list[InspectedTensor]:
     """Give tensors the names that they have in the text they were parsed from, where it shows them.
 
     MLIR forgets the names of values; a result's place is where its operation starts, after ``=``.
@@ -299,7 +299,7 @@ def _scale_bits(scales: Any) -> float:
     """Bits of one scale: of its type, or of the super-block that it is dequantized from."""
     inner = _defining(scales, ("subquant.dequantize",))
     if inner is not None:
-        bits = QuantizedTensor("", "", None, "", **_of_operands(inner)).bits_per_element
+        bits = InspectedTensor("", "", None, "", **_of_operands(inner)).bits_per_element
         if bits is not None:
             return bits
     return float(element_type(scales.type).width)
@@ -308,12 +308,12 @@ def _scale_bits(scales: Any) -> float:
 # -- JSON -----------------------------------------------------------------------------------------
 
 
-def to_json(tensors: list[QuantizedTensor]) -> list[dict[str, Any]]:
+def to_json(tensors: list[InspectedTensor]) -> list[dict[str, Any]]:
     """Return plain JSON values, one object a tensor; what is unknown or not finite is None."""
     return [_json_of(tensor) for tensor in tensors]
 
 
-def _json_of(tensor: QuantizedTensor) -> dict[str, Any]:
+def _json_of(tensor: InspectedTensor) -> dict[str, Any]:
     def plain(*names: str, of: Any = tensor) -> dict[str, Any]:
         values = {name: getattr(of, name) for name in names}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}

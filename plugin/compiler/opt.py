@@ -15,11 +15,11 @@ import re
 from dataclasses import dataclass, field
 
 from ..dialects import create_context
-from ..errors import InputError, ParseError, Place, Remark, SubquantError, UsageError
+from ..errors import InputError, Place, Remark, SubquantError, UsageError
 from ..transforms.base import ModulePass
 from ..transforms.verify_quantization import VerifyQuantization
 from .pipeline import parse_pipeline, run_pipeline
-from .reading import BYTECODE_MAGIC, parse_bytecode, parse_text
+from .reading import BYTECODE_MAGIC, decode_text, parse_bytecode, parse_text
 
 __all__ = ["OptResult", "run_opt"]
 
@@ -62,13 +62,8 @@ def run_opt(
         remarks: list[Remark] = []
         text = _process(data, file, steps, remarks)
         return OptResult(text, remarks=remarks)
-    try:
-        source = data.decode()
-    except UnicodeDecodeError as error:
-        raise ParseError(
-            f"'{file}' is neither MLIR bytecode nor UTF-8 text (byte {error.start})"
-        ) from None
-    parts = _parts(source) if split else [source]
+    source = decode_text(data, file)
+    parts = _split_at_separators(source) if split else [source]
     result = OptResult()
     printed = []
     for part in parts:
@@ -90,7 +85,7 @@ def run_opt(
     return result
 
 
-def _parts(source: str) -> list[str]:
+def _split_at_separators(source: str) -> list[str]:
     """Split at separators; each part keeps its line numbers by leading empty lines."""
     parts, start = [], 0
     for match in [*_SEPARATOR.finditer(source), None]:

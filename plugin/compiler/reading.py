@@ -16,7 +16,15 @@ from ..errors import InputError, ParseError, Place
 from ..formats.tflite import is_tflite, tosa_of_tflite
 from .crash_guards import check_broadcasts, check_text, crashes
 
-__all__ = ["BYTECODE_MAGIC", "parse_bytecode", "parse_file", "parse_text", "read_module"]
+__all__ = [
+    "BYTECODE_MAGIC",
+    "decode_text",
+    "parse_bytecode",
+    "parse_bytes",
+    "parse_file",
+    "parse_text",
+    "read_module",
+]
 
 BYTECODE_MAGIC = b"ML\xefR"
 
@@ -56,34 +64,51 @@ def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
 
 
 def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
-    """Parse a file of MLIR text or bytecode, or a TensorFlow Lite model.
+    """Parse a file as `parse_bytes` does; operations of text know its name and their lines.
 
     Raises:
         InputError: the file cannot be read.
-        EnvironmentProblem: the converter for TensorFlow Lite is not installed.
-        ParseError, VerificationError: as `parse_text`.
+        EnvironmentProblem, ParseError, VerificationError: as `parse_bytes`.
     """
     path = Path(path)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read '{path}': {error.strerror}") from None
-    if data.startswith(BYTECODE_MAGIC):
-        return parse_bytecode(data, context, str(path))
-    if is_tflite(data):
-        return parse_text(tosa_of_tflite(data, str(path)), context, str(path))
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise ParseError(
-            f"'{path}' is neither MLIR bytecode nor UTF-8 text (byte {error.start})"
-        ) from None
-    if not path.is_file():  # a pipe cannot be read twice
-        return parse_text(text, context, str(path))
+    is_pipe = not path.is_file()  # which cannot be read twice
+    if is_pipe or data.startswith(BYTECODE_MAGIC) or is_tflite(data):
+        return parse_bytes(data, context, str(path))
+    text = decode_text(data, str(path))
     check_text(text, str(path))
     check_broadcasts(text, str(path))
     with _parsing(context, str(path)):
         return ir.Module.parseFile(str(path), context)
+
+
+def parse_bytes(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
+    """Parse MLIR text or bytecode, or a TensorFlow Lite model.
+
+    Raises:
+        EnvironmentProblem: the converter for TensorFlow Lite is not installed.
+        ParseError: the data is none of these.
+        ParseError, VerificationError: as `parse_text`.
+    """
+    if data.startswith(BYTECODE_MAGIC):
+        return parse_bytecode(data, context, file)
+    if is_tflite(data):
+        return parse_text(tosa_of_tflite(data, file), context, file)
+    return parse_text(decode_text(data, file), context, file)
+
+
+def decode_text(data: bytes, file: str = "-") -> str:
+    """Decode MLIR text; ParseError if it is none."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        what = "the module" if file == "-" else f"'{file}'"
+        raise ParseError(
+            f"{what} is neither MLIR bytecode nor UTF-8 text (byte {error.start})"
+        ) from None
 
 
 def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
@@ -125,14 +150,7 @@ def read_module(source: str | bytes | os.PathLike[str] | ir.Module) -> ir.Module
         return source
     context = create_context()
     if isinstance(source, bytes):
-        if source.startswith(BYTECODE_MAGIC):
-            return parse_bytecode(source, context)
-        if is_tflite(source):
-            return parse_text(tosa_of_tflite(source), context)
-        try:
-            return parse_text(source.decode(), context)
-        except UnicodeDecodeError:
-            raise InputError("the module is neither MLIR bytecode nor UTF-8 text") from None
+        return parse_bytes(source, context)
     if isinstance(source, str) and any(mark in source for mark in '\n{"'):
         return parse_text(source, context)
     return parse_file(Path(source), context)

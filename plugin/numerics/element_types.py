@@ -85,6 +85,16 @@ class ElementType:
         return ElementType(name, kind, bits, np.dtype(f"{kind}{container}"))
 
     @staticmethod
+    def of_mlir(text: str) -> ElementType:
+        """Return the type of MLIR's text, where ``si8`` is ``i8`` and ``ui8`` is ``u8``.
+
+        Raises:
+            UsageError: as `parse`.
+        """
+        letter = {"si": "i", "ui": "u"}.get(text[:2])
+        return ElementType.parse(text if letter is None else letter + text[2:])
+
+    @staticmethod
     @functools.cache
     def of_dtype(found: np.dtype[Any]) -> ElementType:
         """Return the type that a NumPy dtype holds all of.

@@ -14,17 +14,10 @@ import numpy as np
 
 from ..errors import InputError, SignatureError, UsageError
 from ..numerics.casts import dequantize, quantize
-from ..numerics.element_types import Array
+from ..numerics.element_types import I64, Array, ElementType
 from ..signature import ValueType
 
-__all__ = ["array_of_argument", "array_of_result", "dtype_of", "held"]
-
-_FLOATS: dict[str, Any] = {
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "f32": np.float32,
-    "f64": np.float64,
-}
+__all__ = ["abi_element", "array_of_argument", "array_of_result", "element_type", "held"]
 
 
 def array_of_argument(argument: Any, type_: ValueType, where: str, quantized_io: bool) -> Array:
@@ -77,7 +70,7 @@ def _as_array(argument: Any, type_: ValueType, where: str, quantized_io: bool) -
             f"{where} must be storage values ({parameters.storage}), got {array.dtype}; to give "
             "reals, set quantized_io (--quantized-io)"
         )
-    expected = dtype_of(type_.element)
+    expected = element_type(type_.element).dtype
     if array.dtype == expected:
         return array
     if not given and (integral or (real and expected.kind != "i") or not array.size):
@@ -95,7 +88,7 @@ def _as_array(argument: Any, type_: ValueType, where: str, quantized_io: bool) -
 
 def _check_integers(array: Array, type_: ValueType, where: str) -> Array:
     """Check that integers fit their type (signed, or unsigned with the same bits)."""
-    expected = dtype_of(type_.element)
+    expected = element_type(type_.element).dtype
     if expected.kind not in "iu":
         return array
     match = re.search(r"\d+", type_.element)
@@ -122,24 +115,18 @@ def _check_shape(array: Array, type_: ValueType, where: str) -> None:
         raise SignatureError(f"{where} must have the shape {expected}, got {got}")
 
 
-def dtype_of(element: str) -> np.dtype[Any]:
-    """The NumPy dtype that holds an MLIR element type in memory.
+def element_type(element: str) -> ElementType:
+    """Return the element type that MLIR's text names; an ``index`` is exchanged as ``i64``.
 
     Raises:
-        InputError: no dtype does.
+        InputError: NumPy has no such type.
     """
-    if element in _FLOATS:
-        dtype: np.dtype[Any] = np.dtype(_FLOATS[element])
-        return dtype
     if element == "index":
-        return np.dtype(np.int64)
-    match = re.fullmatch(r"[su]?i(\d+)", element)
-    if match and int(match.group(1)) == 1:
-        return np.dtype(np.bool_)
-    if match and int(match.group(1)) <= 64:
-        width = next(w for w in (8, 16, 32, 64) if w >= int(match.group(1)))
-        return np.dtype(f"{'u' if element.startswith('u') else 'i'}{width // 8}")
-    raise InputError(f"values of type '{element}' cannot be exchanged with NumPy")
+        return I64
+    try:
+        return ElementType.of_mlir(element)
+    except UsageError:
+        raise InputError(f"values of type '{element}' cannot be exchanged with NumPy") from None
 
 
 _ABI_ELEMENT = re.compile(r"tensor<(?:[0-9?]+x)*([a-z0-9]+)[^>]*>")
@@ -153,7 +140,7 @@ def abi_element(abi: str) -> str:
 
 def held(array: Array, type_: ValueType) -> Array:
     """Storage values in their container, where a program holds them sign-extended."""
-    dtype = dtype_of(abi_element(type_.abi[0]))
+    dtype = element_type(abi_element(type_.abi[0])).dtype
     parameters = type_.parameters
     if parameters is None or parameters.storage.signed:
         return array.astype(dtype)
@@ -169,7 +156,7 @@ def array_of_result(array: Array, type_: ValueType, quantized_io: bool) -> Array
         unsigned = re.fullmatch(r"ui(\d+)", type_.element)
         if unsigned and int(unsigned.group(1)) < 64:  # narrow ones are held sign-extended
             array = array.astype(np.int64) & ((1 << int(unsigned.group(1))) - 1)
-        return array.astype(dtype_of(type_.element), copy=False).reshape(array.shape)
+        return array.astype(element_type(type_.element).dtype, copy=False).reshape(array.shape)
     storage = parameters.storage
     if not storage.signed:
         array = array.astype(np.int64) & ((1 << storage.width) - 1)

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import EnvironmentProblem, InputError
-from ..numerics.element_types import Array
+from ..numerics.element_types import BF16, Array
+from .arguments import element_type
 
 __all__ = ["DEVICES", "Device", "OpenDevice", "iree_runtime", "list_devices"]
 
@@ -33,16 +34,18 @@ def iree_runtime() -> Any:
     return iree.runtime
 
 
-def _element_type(element: str) -> int:
-    """IREE's number for an MLIR element type."""
-    types = iree_runtime().HalElementType
-    names = {"f16": "FLOAT_16", "bf16": "BFLOAT_16", "f32": "FLOAT_32", "f64": "FLOAT_64"}
-    names |= {"i1": "BOOL_8", "i8": "INT_8", "i16": "INT_16", "i32": "INT_32", "i64": "INT_64"}
-    names |= {f"ui{width}": f"UINT_{width}" for width in (8, 16, 32, 64)}
-    names |= {"index": "INT_64"}
-    if element not in names:
+def _hal_element_type(element: str) -> int:
+    """IREE's number for an MLIR element type that is held as wide as it is."""
+    held = element_type(element)
+    if held.bits not in (1, 8 * held.dtype.itemsize):
         raise InputError(f"values of type '{element}' cannot be exchanged with NumPy")
-    return int(getattr(types, names[element]))
+    if held.kind == "bool":
+        name = "BOOL_8"
+    elif held == BF16:
+        name = "BFLOAT_16"
+    else:
+        name = f"{held.kind.upper()}_{held.bits}"
+    return int(getattr(iree_runtime().HalElementType, name))
 
 
 class Device:
@@ -140,7 +143,7 @@ class OpenDevice:
         target[: data.nbytes] = data.reshape(-1).view(np.uint8)
         target[data.nbytes :] = 0
         del target, mapped
-        return runtime.HalBufferView(buffer, array.shape, _element_type(element))
+        return runtime.HalBufferView(buffer, array.shape, _hal_element_type(element))
 
     def download(self, view: Any, dtype: np.dtype[Any]) -> Array:
         """Copy a buffer view's contents into a new array."""

@@ -14,7 +14,7 @@ from ..errors import ExecutionError, InputError, SignatureError, UsageError
 from ..formats.irpa import check_mountable
 from ..numerics.element_types import Array
 from ..signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
-from .arguments import abi_element, array_of_argument, array_of_result, dtype_of, held
+from .arguments import abi_element, array_of_argument, array_of_result, element_type, held
 from .device import Device, OpenDevice, iree_runtime
 
 __all__ = ["Executable", "Function", "read_signatures"]
@@ -159,10 +159,10 @@ def _push(pushed: Any, array: Array, type_: ValueType, device: OpenDevice) -> An
     element = abi_element(abi[0])
     values = held(array, type_)
     if not abi[0].startswith("tensor"):
-        if dtype_of(element).kind in "biu":
-            pushed.push_int(int(values))
-        else:
+        if element_type(element).is_float:
             pushed.push_float(float(values))
+        else:
+            pushed.push_int(int(values))
         return None
     if type_.shape is None:
         view = device.upload(values.reshape(-1), element)
@@ -188,7 +188,7 @@ def _results(
         element = abi_element(type_.abi[0])
         if type_.abi[0].startswith("tensor"):
             view = popped.get_as_object(position, runtime.HalBufferView)
-            array = device.download(view, dtype_of(element))
+            array = device.download(view, element_type(element).dtype)
             position += 1
             if type_.shape is None:
                 extents = popped.get_as_object(position, runtime.HalBufferView)
@@ -200,7 +200,7 @@ def _results(
                 array = array.reshape(shape)
                 position += 1
         else:
-            array = _scalar(popped.get_variant(position), dtype_of(element))
+            array = _scalar(popped.get_variant(position), element_type(element).dtype)
             position += 1
         results.append(array_of_result(array, type_, quantized_io))
     return results
