@@ -18,7 +18,7 @@ MODULES = {
 }
 ORDER = (
     *("errors", "files", "options", "numerics", "signature"),
-    *("_mlir", "dialects", "emit", "traced_array", "tracing", "transforms"),
+    *("_mlir", "dialects", "emit", "transforms"),
     *("layouts", "formats", "weights", "compiler", "runtime", "ops", "conformance", "commands"),
     *("cli", "__main__"),
 )
