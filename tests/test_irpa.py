@@ -30,8 +30,8 @@ from subquant.formats.irpa import (
     Splat,
     check_mountable,
     create_archive,
-    parse_json,
 )
+from subquant.formats.strict_json import parse_json
 from subquant.layouts import PrimitiveTensor
 from subquant.runtime import Device
 from subquant.weights import Dataset, Theta

@@ -45,7 +45,7 @@ import numpy as np
 from ..errors import InputError, Place, UnsupportedError
 from ..files import open_whole
 from ..numerics.element_types import Array
-from .strict_json import regular_file_size, shown
+from .strict_json import parse_json, regular_file_size, shown
 
 __all__ = [
     "DTYPES",
@@ -55,8 +55,6 @@ __all__ = [
     "Splat",
     "check_mountable",
     "create_archive",
-    "is_deep",
-    "parse_json",
 ]
 
 MAGIC = b"IRPA"
@@ -70,8 +68,6 @@ _SPLAT = struct.Struct("<Q16sB")
 _SKIPPED, _SPLAT_TYPE, _DATA_TYPE, _EXTERNAL = range(4)
 _PREFIX = b"PYTORCH:"
 _LONGEST_NAME = 1 << 16
-_MOST_VALUES = 8_000_000
-_MOST_LEVELS = 100
 
 _NAMES = (
     *("float32", "float64", "float16", "bfloat16"),
@@ -155,7 +151,7 @@ class Entry:
             dtype = np.dtype("complex128" if size == 16 else f"u{size}")
             return dtype, (self.length // dtype.itemsize,)
         where = f"the metadata of {self}"
-        said = parse_json(self.metadata[len(_PREFIX) :], where, self.file)
+        said = parse_json(self.metadata[len(_PREFIX) :], where, self.file, is_part=True)
         said = said if isinstance(said, dict) else {}
         kind, dtype_name, shape = said.get("type"), said.get("dtype"), said.get("shape")
         if kind != "Tensor" or not isinstance(dtype_name, str) or not isinstance(shape, list):
@@ -465,63 +461,6 @@ def check_mountable(path: str | os.PathLike[str]) -> None:
             "not open; write one with: subquant import",
             Place(archive.path),
         )
-
-
-def parse_json(data: bytes, what: str, file: str) -> Any:
-    """Decode JSON of a file.
-
-    Args:
-        data: the text, in UTF-8.
-        what: it is, for errors.
-        file: that holds it.
-
-    Raises:
-        InputError: it is not UTF-8, not JSON, too large, nested too deeply, or has a key twice.
-    """
-    place = Place(file)
-    values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
-    if values > _MOST_VALUES:
-        raise InputError(f"{what} has {values} values, expected at most {_MOST_VALUES}", place)
-    try:
-        value = json.loads(data, object_pairs_hook=_unique)
-        if b"\\u" in data:  # an escape can be half a character, which nothing can show
-            json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise InputError(f"{what} has half a character", place) from None
-    except UnicodeDecodeError as error:
-        reason = f"{what} is not UTF-8: {error.reason} at byte {error.start}"
-        raise InputError(reason, place) from None
-    except RecursionError:
-        raise InputError(f"{what} is nested too deeply", place) from None
-    except ValueError as error:
-        reason = str(error)
-        reason = f"{what} is not JSON: {reason[:1].lower()}{reason[1:]}"
-        raise InputError(reason, place) from None
-    if is_deep(value):
-        raise InputError(f"{what} is nested too deeply", place)
-    return value
-
-
-def is_deep(value: Any) -> bool:
-    """True for JSON that nests more than 100 levels, which recursive functions would fail on."""
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(_MOST_LEVELS):
-        inner = (v.values() if isinstance(v, dict) else v for v in level)
-        level = [v for values in inner for v in values if isinstance(v, dict | list)]
-        if not level:
-            return False
-    return True
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise ValueError(f"the key {shown(name)} is there twice")
-            seen.add(name)
-    return values
 
 
 def _metadata_of(name: str, array: Array) -> bytes:

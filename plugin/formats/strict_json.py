@@ -15,17 +15,27 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, Place
 
-__all__ = ["MAX_BYTES", "MAX_VALUES", "load_json", "parse_object", "regular_file_size", "shown"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_VALUES",
+    "is_deep",
+    "load_json",
+    "parse_json",
+    "parse_object",
+    "regular_file_size",
+    "shown",
+]
 
 MAX_BYTES = 100_000_000
 MAX_VALUES = 8_000_000
 _MAX_DIGITS = 20
+_MAX_LONG_DIGITS = 4300  # what Python reads and writes unless it is told otherwise
+_MAX_LEVELS = 100
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -53,7 +63,7 @@ def load_json(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
 
     Raises:
         InputError: it cannot be read, is too large, is not UTF-8, is not JSON, has a key twice or
-            what is no number or character, or holds no object.
+            what is no number or character, nests more than 100 levels, or holds no object.
     """
     size = regular_file_size(path)
     if size > MAX_BYTES:
@@ -67,24 +77,30 @@ def load_json(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
 
 
 def parse_object(
-    data: bytes,
-    what: str,
-    file: str,
-    *,
-    integer: Callable[[str], int] | None = None,
-    is_part: bool = False,
+    data: bytes, what: str, file: str, *, is_part: bool = False, has_any_number: bool = False
 ) -> dict[str, Any]:
-    """Parse a JSON object.
+    """Parse JSON that must be an object; arguments and errors are those of `parse_json`."""
+    loaded = parse_json(data, what, file, is_part=is_part, has_any_number=has_any_number)
+    if not isinstance(loaded, dict):
+        raise InputError(f"{what} holds a {type(loaded).__name__}, expected an object", Place(file))
+    return loaded
+
+
+def parse_json(
+    data: bytes, what: str, file: str, *, is_part: bool = False, has_any_number: bool = False
+) -> Any:
+    """Parse JSON.
 
     Args:
         data: the text, as UTF-8.
         what: the text is, for errors.
         file: where it is from.
-        integer: makes an integer of its digits, or raises a ValueError.
         is_part: whether the text is a part of the file, so that lines and columns say nothing.
+        has_any_number: whether numbers may be all that Python writes: NaN, infinities, and integers
+            of up to 4300 digits.
 
     Raises:
-        InputError: as of `load_json`.
+        InputError: as of `load_json`, but for the object.
     """
     place = Place(file)
     values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
@@ -94,9 +110,9 @@ def parse_object(
         loaded = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_unique,
-            parse_constant=_refuse_constant,
-            parse_int=integer or _integer,
-            parse_float=_float,
+            parse_constant=float if has_any_number else _refuse_constant,
+            parse_int=_long_integer if has_any_number else _integer,
+            parse_float=float if has_any_number else _float,
         )
         if _SURROGATE.search(data):
             _check_unicode(loaded)
@@ -113,9 +129,20 @@ def parse_object(
         raise InputError(f"{what} is nested too deeply", place) from None
     except ValueError as error:
         raise InputError(f"{what} is not valid: {error}", place) from None
-    if not isinstance(loaded, dict):
-        raise InputError(f"{what} holds a {type(loaded).__name__}, expected an object", place)
+    if is_deep(loaded):
+        raise InputError(f"{what} is nested too deeply", place)
     return loaded
+
+
+def is_deep(value: Any) -> bool:
+    """True for JSON that nests more than 100 levels, which recursive functions would fail on."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_MAX_LEVELS):
+        inner = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [v for values in inner for v in values if isinstance(v, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -131,10 +158,14 @@ def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is no number of JSON")
 
 
-def _integer(text: str) -> int:
-    if len(text) > _MAX_DIGITS:
-        raise ValueError(f"an integer has {len(text)} digits, expected at most {_MAX_DIGITS}")
+def _integer(text: str, most: int = _MAX_DIGITS) -> int:
+    if len(text) > most:
+        raise ValueError(f"an integer has {len(text)} digits, expected at most {most}")
     return int(text)
+
+
+def _long_integer(text: str) -> int:
+    return _integer(text, _MAX_LONG_DIGITS)
 
 
 def _float(text: str) -> float:

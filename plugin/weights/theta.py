@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
-from ..formats.irpa import Archive, create_archive, is_deep, parse_json
-from ..formats.strict_json import shown
+from ..formats.irpa import Archive, create_archive
+from ..formats.strict_json import is_deep, parse_object, shown
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor, tensor_from_record
 
 __all__ = ["Dataset", "Theta"]
@@ -271,10 +271,9 @@ def _tree(tensors: Iterable[InferenceTensor], file: str) -> Theta:
 
 
 def _blob(archive: Archive, name: str) -> dict[str, Any]:
-    value = parse_json(archive[name].content(), f"entry '{name}'", archive.path)
-    if not isinstance(value, dict):
-        raise InputError(f"entry '{name}' is not a JSON object", Place(archive.path))
-    return value
+    what = f"entry '{name}'"
+    data = archive[name].content()
+    return parse_object(data, what, archive.path, is_part=True, has_any_number=True)
 
 
 def _tensor(archive: Archive, name: str, record: Any) -> InferenceTensor:
