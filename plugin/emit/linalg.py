@@ -75,15 +75,16 @@ def cast(tensor: Any, type_: ir.Type) -> Any:
     return tensor if tensor.type == type_ else value("tensor.cast", [tensor], type_)
 
 
-def empty(extents: Sequence[Any], element: ir.Type) -> Any:
+def empty(extents: Sequence[Any], element: ir.Type, encoding: ir.Attribute | None = None) -> Any:
     """A tensor to write to.
 
     Args:
         extents: ints, or values of type ``index``.
         element: the element type.
+        encoding: of the tensor type.
     """
     sizes = [extent for extent in extents if not isinstance(extent, int)]
-    return value("tensor.empty", sizes, tensor_type(_static(extents), element))
+    return value("tensor.empty", sizes, tensor_type(_static(extents), element, encoding))
 
 
 def filled(extents: Sequence[Any], scalar: Any) -> Any:

@@ -19,6 +19,7 @@ from ..dialects.quant import element_type
 from ..numerics.element_types import Array, ElementType
 
 __all__ = [
+    "INDEX",
     "attributes_of",
     "create",
     "dense",
@@ -140,6 +141,9 @@ def recorded() -> Iterator[list[Any]]:
 
 # -- types ----------------------------------------------------------------------------------------
 
+INDEX = ElementType("index", "int", 64, np.dtype(np.int64))
+"""Extents and positions, which MLIR keeps apart from the integers of any width."""
+
 _FLOAT_TYPES = {"f16": ir.F16Type, "bf16": ir.BF16Type, "f32": ir.F32Type, "f64": ir.F64Type}
 
 
@@ -147,12 +151,16 @@ def mlir_type(element: ElementType) -> ir.Type:
     """The MLIR type of an element: signless where it is an integer."""
     if element.is_float:
         return _FLOAT_TYPES[element.name].get()
+    if element == INDEX:
+        return index_type()
     return ir.IntegerType.get_signless(element.bits)
 
 
 def element_of(type_: ir.Type, *, signed: bool = True) -> ElementType:
     """How the elements of a type are read; `signed` says it of signless integers."""
     element = element_type(type_)
+    if isinstance(element, ir.IndexType):
+        return INDEX
     if isinstance(element, ir.IntegerType):
         unsigned = element.is_unsigned or (element.is_signless and not signed)
         return ElementType.parse(f"{'u' if unsigned and element.width > 1 else 'i'}{element.width}")

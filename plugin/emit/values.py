@@ -28,7 +28,7 @@ from ..errors import UnsupportedError
 from ..numerics.array_functions import Symbolic, convert
 from ..numerics.element_types import BOOL, I32, I64, ElementType
 from . import operation, stablehlo
-from .operation import element_of, mlir_type, with_element
+from .operation import INDEX, element_of, mlir_type, with_element
 
 __all__ = ["Emitted", "Form", "Scalars", "Tensors", "scalar", "tensor"]
 
@@ -162,7 +162,8 @@ class Emitted(Symbolic, NDArrayOperatorsMixin):
         """Convert the elements; see `subquant.numerics.array_functions.convert`."""
         if element == self.element:
             return self
-        if element.is_integer and self.element.is_integer and element.bits == self.element.bits:
+        integers = element.is_integer and self.element.is_integer
+        if integers and element.bits == self.element.bits and INDEX not in (element, self.element):
             return self.form.emitted(self.value, element)
         if element == BOOL:
             return self != 0
@@ -321,7 +322,9 @@ class Scalars(Form):
     def convert(self, value: Any, source: ElementType, target: ElementType) -> Any:
         """Write an extension, a truncation, or a conversion between integers and floats."""
         unsigned = source.kind in ("uint", "bool")
-        if source.is_float and target.is_float:
+        if INDEX in (source, target):
+            name = "arith.index_cast"
+        elif source.is_float and target.is_float:
             name = "arith.extf" if target.bits > source.bits else "arith.truncf"
         elif source.is_float:
             name = "arith.fptoui" if target.kind == "uint" else "arith.fptosi"

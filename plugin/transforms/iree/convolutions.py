@@ -1,0 +1,224 @@
+"""Convolutions as IREE takes them.
+
+IREE refuses
+
+* ``window_reversal``, as it refuses `reversal`: the kernel is reversed before.
+* a convolution whose result has one position along a window that leaves some of the operand unread:
+  its verifier takes the extents for wrong. The rest is cut off, and a dilation of the operand is
+  written as a pad, so that there is something to cut.
+* a depthwise convolution of integers into wider ones: the operands are widened before.
+
+and gives wrong results on Vulkan, where a convolution is written as loops before IREE sees it, for
+
+* another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]``: operands and result are
+  transposed.
+* a few groups: there is one convolution for each.
+
+Source: StableHLO specification, ``convolution``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import emit
+from ..._mlir import ir
+from ..._mlir import stablehlo as bindings
+from ...dialects.quant import element_type
+from ...emit import stablehlo
+from ...emit.operation import dense, integer, parse_attribute, with_shape
+from ...numerics.element_types import Array
+from ..base import NoMatch
+from .reversal import reversed_along
+
+__all__ = ["expand_convolution", "split_groups"]
+
+
+def expand_convolution(op: ir.Operation, rewriter: Any) -> NoMatch | None:
+    """Change what IREE does not take, in place."""
+    changed = [
+        _transpose_to_layout(op),
+        _reverse_kernel(op),
+        _cut_unread(op),
+        _widen_depthwise(op),
+    ]
+    return None if any(changed) else NoMatch("is a convolution that IREE takes")
+
+
+def _dimension_numbers(op: ir.Operation) -> Any:
+    return bindings.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+
+
+# -- layout ---------------------------------------------------------------------------------------
+
+
+def _transpose_to_layout(op: ir.Operation) -> bool:
+    """Transpose a convolution to ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]``."""
+    numbers = _dimension_numbers(op)
+    left = [
+        numbers.input_batch_dimension,
+        *numbers.input_spatial_dimensions,
+        numbers.input_feature_dimension,
+    ]
+    right = [
+        *numbers.kernel_spatial_dimensions,
+        numbers.kernel_input_feature_dimension,
+        numbers.kernel_output_feature_dimension,
+    ]
+    out = [
+        numbers.output_batch_dimension,
+        *numbers.output_spatial_dimensions,
+        numbers.output_feature_dimension,
+    ]
+    if all(order == sorted(order) for order in (left, right, out)):
+        return False
+    for number, order in enumerate((left, right)):
+        op.operands[number] = stablehlo.transpose(op.operands[number], order)
+    spatial = "".join(f"{axis}, " for axis in range(len(out) - 2))
+    layout = f"[b, {spatial}f]x[{spatial}i, o]->[b, {spatial}f]"
+    op.attributes["dimension_numbers"] = parse_attribute(f"#stablehlo.conv<{layout}>")
+    result = op.results[0]
+    users = [(use.owner, use.operand_number) for use in result.uses]
+    result.set_type(with_shape(result.type, [int(result.type.shape[axis]) for axis in out]))
+    with ir.InsertionPoint.after(op):
+        transposed = stablehlo.transpose(result, [out.index(axis) for axis in range(len(out))])
+    for owner, number in users:
+        owner.operands[number] = transposed
+    return True
+
+
+def _reverse_kernel(op: ir.Operation) -> bool:
+    """Reverse the kernel in place of the windows."""
+    if "window_reversal" not in op.attributes:
+        return False
+    spatial = list(_dimension_numbers(op).kernel_spatial_dimensions)
+    flags = list(op.attributes["window_reversal"])
+    axes = [axis for axis, flag in zip(spatial, flags, strict=True) if flag]
+    kernel = op.operands[1]
+    if any(kernel.type.is_dynamic_dim(axis) for axis in axes):
+        return False
+    op.operands[1] = reversed_along(kernel, axes)
+    del op.attributes["window_reversal"]
+    return True
+
+
+# -- windows --------------------------------------------------------------------------------------
+
+
+def _cut_unread(op: ir.Operation) -> bool:
+    """Cut the end of the left operand that no window reads, where the result has one position."""
+    operand, kernel, result = op.operands[0], op.operands[1].type, op.results[0].type
+    if not all(type_.has_static_shape for type_ in (operand.type, kernel, result)):
+        return False
+    numbers = _dimension_numbers(op)
+    spatial = list(numbers.input_spatial_dimensions)
+    positions = [int(result.shape[axis]) for axis in numbers.output_spatial_dimensions]
+    windows = [int(kernel.shape[axis]) for axis in numbers.kernel_spatial_dimensions]
+    dilates = any(step != 1 for step in _dilation(op, "lhs_dilation", spatial))
+    if dilates:
+        if 1 not in positions:
+            return False
+        if not isinstance(operand.type.element_type, (ir.IntegerType, ir.FloatType)):
+            return False
+        operand = _dilate(op, spatial)
+    padding, steps = _padding(op, len(spatial)), _dilation(op, "rhs_dilation", spatial)
+    shape = [int(extent) for extent in operand.type.shape]
+    limits, cuts = list(shape), dilates
+    for number, axis in enumerate(spatial):
+        read = (windows[number] - 1) * steps[number] + 1
+        unread = shape[axis] + int(padding[number].sum()) - read
+        if positions[number] != 1 or unread <= 0:
+            continue
+        cuts = True
+        from_padding = min(unread, max(int(padding[number, 1]), 0))
+        padding[number, 1] -= from_padding
+        limits[axis] -= unread - from_padding
+    if limits != shape:
+        op.operands[0] = stablehlo.slice_(operand, [0] * len(shape), limits)
+    if cuts:
+        op.attributes["padding"] = dense(padding, ir.IntegerType.get_signless(64))
+    return cuts
+
+
+def _dilate(op: ir.Operation, spatial: Sequence[int]) -> ir.Value:
+    """Write a convolution's left dilation as a pad; return the new left operand."""
+    operand = op.operands[0]
+    none = [0] * len(operand.type.shape)
+    interior = list(none)
+    for axis, step in zip(spatial, _dilation(op, "lhs_dilation", spatial), strict=True):
+        interior[axis] = step - 1
+    op.operands[0] = stablehlo.pad(operand, none, none, interior)
+    del op.attributes["lhs_dilation"]
+    return op.operands[0]
+
+
+def _dilation(op: ir.Operation, name: str, spatial: Sequence[int]) -> list[int]:
+    """How far apart elements are along each spatial dimension; 1 where it is left out."""
+    if name not in op.attributes:
+        return [1] * len(spatial)
+    return [int(step) for step in op.attributes[name]]
+
+
+def _padding(op: ir.Operation, count: int) -> Array:
+    """A convolution's padding: (low, high) for each of `count` spatial dimensions."""
+    padding = np.zeros((count, 2), np.int64)
+    if "padding" in op.attributes:
+        padding += np.array(op.attributes["padding"]).reshape(-1, 2)
+    return padding
+
+
+# -- groups ---------------------------------------------------------------------------------------
+
+
+def _widen_depthwise(op: ir.Operation) -> bool:
+    """Give the integer operands of a convolution in groups the elements of its result."""
+    element, wide = element_type(op.operands[0].type), element_type(op.results[0].type)
+    groups = int(op.attributes["feature_group_count"].value)
+    if groups == 1 or not isinstance(element, ir.IntegerType) or element == wide:
+        return False
+    for number in (0, 1):
+        widened = stablehlo.convert(op.operands[number], wide)
+        # IREE would take the conversion back into the convolution.
+        barrier = emit.value("stablehlo.optimization_barrier", [widened], widened.type)
+        op.operands[number] = barrier
+    return True
+
+
+_MOST_SPLIT = 16
+
+
+def split_groups(op: ir.Operation, rewriter: Any) -> NoMatch | None:
+    """One convolution a group, of its part of the operands; the results side by side."""
+    of_features = int(op.attributes["feature_group_count"].value)
+    of_batch = int(op.attributes["batch_group_count"].value)
+    groups = max(of_features, of_batch)
+    left, right = op.operands
+    type_ = op.results[0].type
+    features = type_.rank - 1
+    static = all(value.type.has_static_shape for value in (left, right, *op.results))
+    depthwise = of_features > 1 and int(right.type.shape[features - 1]) == 1
+    if not 1 < groups <= _MOST_SPLIT or depthwise or not static:
+        return NoMatch("has no groups to split")
+    shape = [int(extent) for extent in type_.shape]
+    shape[features] //= groups
+    one_group = {"feature_group_count": integer(1), "batch_group_count": integer(1)}
+    results = []
+    for group in range(groups):
+        operands = [
+            _equal_part(left, 0 if of_batch > 1 else features, group, groups),
+            _equal_part(right, features, group, groups),
+        ]
+        results.append(emit.like(op, operands, [with_shape(type_, shape)], one_group).results[0])
+    rewriter.replace_op(op, [stablehlo.concatenate(results, features)])
+    return None
+
+
+def _equal_part(tensor: ir.Value, axis: int, number: int, count: int) -> ir.Value:
+    """One of `count` equal parts of a tensor along an axis."""
+    limits = [int(extent) for extent in tensor.type.shape]
+    starts, size = [0] * len(limits), limits[axis] // count
+    starts[axis], limits[axis] = number * size, (number + 1) * size
+    return stablehlo.slice_(tensor, starts, limits)
