@@ -304,7 +304,7 @@ _WRONG: dict[str, tuple[bytes, str]] = {
     ),
     "the same range": (
         _file({"a": _GOOD, "b": _GOOD}, b"12"),
-        "invalid offset for tensor `b`",
+        "invalid offset for tensor `[ab]`",
     ),
     "empty tensor inside another": (
         _file({"a": _GOOD, "b": _entry("U8", [0], 1, 1)}, b"12"),

@@ -5,6 +5,9 @@ of characters, and integers of any length. Which of two equal keys counts differ
 reader, so two tools would see two models in one file. Here all of these are errors. The size of the
 file, and before anything is parsed the number of values in it, are bounded, because an empty list
 takes 2 bytes of text and 64 of memory.
+
+PyPI's ``orjson`` (3.13) refuses NaN, infinities and halves of characters too, but it takes the last
+of two keys, makes floats of integers beyond 64 bits, and takes 718 MB for 24 MB of empty lists.
 """
 
 from __future__ import annotations
