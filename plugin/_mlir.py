@@ -11,7 +11,7 @@ import contextlib
 import importlib.metadata
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeAlias
 
 from .errors import EnvironmentProblem, Place, SubquantError, place_of
 
@@ -62,6 +62,8 @@ from torch_mlir.dialects import ext, quant  # noqa: E402
 
 __all__ = [
     "PINNED_VERSIONS",
+    "Operation",
+    "Value",
     "check_versions",
     "ext",
     "in_context_of",
@@ -76,6 +78,12 @@ __all__ = [
     "translate_errors",
 ]
 
+Operation: TypeAlias = ir.Operation
+"""An operation. The bindings come without type stubs: this and `Value` tell readers, not mypy."""
+
+Value: TypeAlias = ir.Value
+"""The result of an operation or an argument of a block."""
+
 _passes_registered = False
 
 
@@ -88,7 +96,7 @@ def register_upstream_passes() -> None:
 
 
 @contextlib.contextmanager
-def in_context_of(operation: Any) -> Iterator[None]:
+def in_context_of(operation: Operation) -> Iterator[None]:
     """Enter an operation's context and location."""
     with operation.context, operation.location:
         yield

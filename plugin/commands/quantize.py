@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ..errors import UsageError
-from ..weights.quantizing import WeightQuantization, default_output, quantize_weights
-from ..weights.sources import open_weights
+from ..weights.quantizing import WeightQuantization, quantize_weights
+from ..weights.sources import check_output, default_output, open_weights
 from .console import show_progress
 from .options import options_of
 
@@ -59,11 +57,8 @@ def command(
     from . import pictures
 
     how = WeightQuantization(**options)
-    output = default_output(source, how) if output is None else output
-    if Path(output).suffix != ".irpa":
-        raise UsageError(f"the output '{output}' must end in .irpa")
-    if os.path.realpath(source) == os.path.realpath(output):
-        raise UsageError(f"the output '{output}' is the input; give another with -o")
+    output = default_output(source, f"-q{how.bits}.irpa") if output is None else output
+    check_output(source, output)
     if picture is not None:
         pictures.check_picture(picture)
     with show_progress(f"quantize {source}") as progress:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .._mlir import ir, place_of
+from .._mlir import Operation, Value, ir, place_of
 from ..dialects import quant
 from ..dialects.dense import array_of_dense
 from ..dialects.quant import element_type, is_quantized
@@ -123,9 +123,9 @@ def inspect_module(module: ir.Module) -> list[InspectedTensor]:
     """
     names = ir.AsmState(module.operation)
     cache: dict[ir.Type, dict[str, Any]] = {}
-    found: dict[Any, InspectedTensor] = {}
+    found: dict[Value | tuple[Operation, str], InspectedTensor] = {}
 
-    def describe(type_: ir.Type, op: Any) -> dict[str, Any]:
+    def describe(type_: ir.Type, op: Operation) -> dict[str, Any]:
         if not is_quantized(type_):
             return _of_operands(op)
         if type_ not in cache:
@@ -165,7 +165,7 @@ def with_source_names(tensors: list[InspectedTensor], source: str) -> list[Inspe
     return named
 
 
-def _values(op: Any) -> Iterator[tuple[Any, str]]:
+def _values(op: Operation) -> Iterator[tuple[Value, str]]:
     """Yield the quantized values that `op` defines or describes, and where they are."""
     if op.name == "subquant.dequantize":
         yield op.operands[0], f"operand of '{op.name}'"
@@ -177,7 +177,7 @@ def _values(op: Any) -> Iterator[tuple[Any, str]]:
         yield from ((value, where) for value in block.arguments if is_quantized(value.type))
 
 
-def _declared(op: Any) -> Iterator[tuple[ir.Type, str, str]]:
+def _declared(op: Operation) -> Iterator[tuple[ir.Type, str, str]]:
     """Yield the quantized types in the signature of a declaration."""
     if _is_function(op) and not any(len(region.blocks) for region in op.regions):
         signature = op.attributes["function_type"].value
@@ -189,17 +189,17 @@ def _declared(op: Any) -> Iterator[tuple[ir.Type, str, str]]:
                 yield type_, f"result {number}", "function result"
 
 
-def _is_function(op: Any) -> bool:
+def _is_function(op: Operation) -> bool:
     return "function_type" in op.attributes and "sym_name" in op.attributes
 
 
-def _function_of(op: Any) -> str:
+def _function_of(op: Operation) -> str:
     while op is not None and not _is_function(op):
         op = op.parent
     return "" if op is None else op.attributes["sym_name"].value
 
 
-def _holds_scales(value: Any) -> bool:
+def _holds_scales(value: Value) -> bool:
     """Tell whether all that is dequantized from `value` serves as scales of other tensors."""
     readers = [use.owner for use in value.uses if use.owner.name == "subquant.dequantize"]
     uses = [use for reader in readers for use in reader.results[0].uses]
@@ -219,7 +219,7 @@ def _range(values: Array, number: type) -> tuple[Any, Any] | None:
     return (number(values.min()), number(values.max())) if values.size else None
 
 
-def _of_type(type_: ir.Type, op: Any) -> dict[str, Any]:
+def _of_type(type_: ir.Type, op: Operation) -> dict[str, Any]:
     parameters = quant.parameters_of(type_, op)
     assert parameters is not None  # is_quantized was asked
     zero_bits = 0 if parameters.is_symmetric else parameters.storage.width
@@ -234,7 +234,7 @@ def _of_type(type_: ir.Type, op: Any) -> dict[str, Any]:
     }
 
 
-def _of_operands(op: Any) -> dict[str, Any]:
+def _of_operands(op: Operation) -> dict[str, Any]:
     """Describe the storage tensor of ``subquant.quantize`` or ``subquant.dequantize``."""
     named = {name: op.attributes[name] for name in op.attributes}
     sizes, quantized = named.get("block_sizes"), named.get("quantized_type")
@@ -283,19 +283,19 @@ def _of_operands(op: Any) -> dict[str, Any]:
     }
 
 
-def _defining(value: Any, names: tuple[str, ...]) -> Any:
+def _defining(value: Value, names: tuple[str, ...]) -> Operation | None:
     """Return the operation that defines `value` when it has one of `names`."""
     op = None if isinstance(value.owner, ir.Block) else value.owner.operation
     return op if op is not None and op.name in names else None
 
 
-def _constant(value: Any) -> Array | None:
+def _constant(value: Value) -> Array | None:
     op = _defining(value, ("arith.constant",))
     attribute = None if op is None else op.attributes["value"]
     return array_of_dense(attribute) if isinstance(attribute, ir.DenseElementsAttr) else None
 
 
-def _scale_bits(scales: Any) -> float:
+def _scale_bits(scales: Value) -> float:
     """Bits of one scale: of its type, or of the super-block that it is dequantized from."""
     inner = _defining(scales, ("subquant.dequantize",))
     if inner is not None:

@@ -9,7 +9,6 @@ the least integer; asymmetric quantization uses the whole range, and 0 is exact.
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +32,6 @@ from ..numerics.casts import quantize
 from ..numerics.element_types import Array
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ..options import check_choices, option
-from . import sources
 from .theta import Dataset, Theta
 
 __all__ = ["CLIPPINGS", "LayerError", "WeightQuantization", "quantize_array", "quantize_weights"]
@@ -299,8 +297,3 @@ def _error(tensor: PlanarQuantizedTensor, array: Array) -> LayerError:
         math.sqrt(noise / power) if power else math.sqrt(noise),
         float(np.abs(difference).max()),
     )
-
-
-def default_output(source: str | os.PathLike[str], how: WeightQuantization) -> str:
-    """The name of an archive for a source and a number of bits."""
-    return sources.default_output(source).removesuffix(".irpa") + f"-q{how.bits}.irpa"

@@ -17,7 +17,14 @@ from ..errors import InputError, UsageError
 from ..layouts.tensors import InferenceTensor
 from .theta import Dataset, Theta
 
-__all__ = ["ImportedKind", "default_output", "import_weights", "open_weights", "weights_format"]
+__all__ = [
+    "ImportedKind",
+    "check_output",
+    "default_output",
+    "import_weights",
+    "open_weights",
+    "weights_format",
+]
 
 _MAGIC = {b"IRPA": "irpa", b"GGUF": "gguf"}
 _SUFFIXES = {
@@ -42,13 +49,25 @@ def weights_format(path: str | os.PathLike[str]) -> str | None:
     return _MAGIC.get(start) or next(by_name, None)
 
 
-def default_output(source: str | os.PathLike[str]) -> str:
-    """Return the name of an archive for a source: its own, with another suffix."""
+def default_output(source: str | os.PathLike[str], suffix: str = ".irpa") -> str:
+    """Return the name of an archive for a source: its own, in the current folder and with another suffix."""
     name = Path(os.path.abspath(source)).name
     if not os.path.isdir(source):
-        suffix = next((s for s in reversed(_SUFFIXES) if name.lower().endswith(s)), "")
-        name = name[: len(name) - len(suffix)]
-    return f"{name}.irpa"
+        known = next((s for s in reversed(_SUFFIXES) if name.lower().endswith(s)), "")
+        name = name[: len(name) - len(known)]
+    return name + suffix
+
+
+def check_output(source: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
+    """Check the name of an archive that is made of a source.
+
+    Raises:
+        UsageError: it is the source, or has another suffix than that by which IREE knows archives.
+    """
+    if Path(output).suffix != ".irpa":
+        raise UsageError(f"the output '{os.fspath(output)}' must end in .irpa")
+    if os.path.realpath(source) == os.path.realpath(output):
+        raise UsageError(f"the output '{os.fspath(output)}' is the input; give another with -o")
 
 
 def open_weights(path: str | os.PathLike[str]) -> Dataset:
@@ -118,15 +137,12 @@ def import_weights(
         What was written, by kind (`subquant.weights.inspection.describe`).
 
     Raises:
-        UsageError: the output is the source, or has another suffix, by which IREE knows the format.
+        UsageError: as of `check_output`.
         InputError, UnsupportedError: as of `open_weights` and `Dataset.save`.
     """
     from .inspection import describe
 
-    if Path(output).suffix != ".irpa":
-        raise UsageError(f"the output '{os.fspath(output)}' must end in .irpa")
-    if os.path.realpath(source) == os.path.realpath(output):
-        raise UsageError(f"the output '{os.fspath(output)}' is the input; give another with -o")
+    check_output(source, output)
     kinds: dict[str, ImportedKind] = {}
 
     def count(number: int, total: int, tensor: InferenceTensor) -> None:
