@@ -50,7 +50,7 @@ def weights_format(path: str | os.PathLike[str]) -> str | None:
 
 
 def default_output(source: str | os.PathLike[str], suffix: str = ".irpa") -> str:
-    """Return the name of an archive for a source: its own, in the current folder and with another suffix."""
+    """Return the name of an archive of a source, in the current folder: its own with `suffix`."""
     name = Path(os.path.abspath(source)).name
     if not os.path.isdir(source):
         known = next((s for s in reversed(_SUFFIXES) if name.lower().endswith(s)), "")
