@@ -24,6 +24,7 @@ __all__ = [
     "expand",
     "extract",
     "filled",
+    "fold",
     "from_elements",
     "generic",
     "identity_map",
@@ -47,9 +48,10 @@ def constant(attribute: Any) -> Any:
     return value("arith.constant", [], attribute.type, {"value": attribute})
 
 
-def dim(tensor: Any, axis: int) -> Any:
-    """The extent of an axis, as an ``index``."""
-    return value("tensor.dim", [tensor, constant_index(axis)], index_type())
+def dim(tensor: Any, axis: Any) -> Any:
+    """The extent of an axis (a number, or a value of type ``index``), as an ``index``."""
+    number = constant_index(axis) if isinstance(axis, int) else axis
+    return value("tensor.dim", [tensor, number], index_type())
 
 
 _PREDICATES = {"equal": 0, "greater_equal": 5}
@@ -126,7 +128,7 @@ def expand(tensor: Any, groups: Sequence[Sequence[int]], extents: Sequence[Any])
         groups: for each of its axes the axes of the result that it becomes, in order.
         extents: of the result: ints, or values of type ``index``.
     """
-    if all(len(group) == 1 for group in groups):
+    if len(groups) == len(extents):
         return tensor
     shape = _static(extents)
     sizes = [extent for extent in extents if not isinstance(extent, int)]
@@ -212,6 +214,22 @@ def generic(
     elements = [getattr(v.type, "element_type", v.type) for v in (*inputs, output)]
     _fill_body(nest, elements, body)
     return nest.results[0]
+
+
+def fold(first: Any, end: Any, start: Any, body: Callable[[Any, Any], Any]) -> Any:
+    """Create an ``scf.for`` that carries one value, and return what is left of it.
+
+    Args:
+        first, end: the loop counts from one to before the other, values of type ``index``.
+        start: what the first iteration takes.
+        body: gives the next value for the count and the last value.
+    """
+    types = [index_type(), start.type]
+    loop = create("scf.for", [first, end, constant_index(1), start], [start.type], regions=1)
+    block = loop.regions[0].blocks.append(*types, arg_locs=[ir.Location.current] * 2)
+    with ir.InsertionPoint(block), operation.recorded():
+        create("scf.yield", [body(*block.arguments)])
+    return loop.results[0]
 
 
 def _fill_body(nest: Any, elements: Sequence[ir.Type], body: Callable[..., Any]) -> None:

@@ -37,13 +37,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .. import emit
 from .._mlir import ir
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
+from ..emit.operation import number_of, with_element
 from ..errors import UnsupportedError
 from ..numerics.parameters import StorageType
-from .base import Builder, ModulePass, TypePredicate, record_signature, walk
-from .fusion.retyping import with_element
+from .base import ModulePass, TypePredicate, record_signature, walk
 
 __all__ = ["ConvertTosaToStorage"]
 
@@ -156,7 +157,7 @@ def _is_unsigned(type_: ir.Type) -> bool:
     return isinstance(element, ir.IntegerType) and not element.is_signless
 
 
-def _check(op: Any) -> None:
+def _check(op: ir.Operation) -> None:
     values = [*op.operands, *op.results]
     found = [parameters_of(value.type, op) for value in values]
     if op.name in _CASTS or op.name == "tosa.table":
@@ -182,7 +183,7 @@ def _check(op: Any) -> None:
         )
 
 
-def _check_same(op: Any, types: list[ir.Type]) -> None:
+def _check_same(op: ir.Operation, types: list[ir.Type]) -> None:
     for type_ in types:
         parameters = parameters_of(type_, op)
         assert parameters is not None  # the caller gives quantized types
@@ -200,7 +201,7 @@ def _check_same(op: Any, types: list[ir.Type]) -> None:
             )
 
 
-def _check_zero_points(op: Any) -> None:
+def _check_zero_points(op: ir.Operation) -> None:
     roles = _ZERO_POINTS[op.name]
     for position, of in roles.items():
         value = op.results[0] if of < 0 else op.operands[of]
@@ -227,7 +228,7 @@ def _check_zero_points(op: Any) -> None:
             )
 
 
-def _zero_point(value: Any, unsigned: bool) -> int | None:
+def _zero_point(value: ir.Value, unsigned: bool) -> int | None:
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != "tosa.const":
         return None
@@ -238,44 +239,43 @@ def _zero_point(value: Any, unsigned: bool) -> int | None:
 # -- conversion -----------------------------------------------------------------------------------
 
 
-def _convert_quantized(op: Any) -> None:
-    b = Builder()
+def _convert_quantized(op: ir.Operation) -> None:
     for number, operand in enumerate(op.operands):
         if is_quantized(operand.type):
             with ir.InsertionPoint(op):
-                op.operands[number] = _storage_of(b, operand, op)
+                op.operands[number] = _storage_of(operand, op)
     for argument in (a for region in op.regions for block in region for a in block.arguments):
         if is_quantized(argument.type):
             with ir.InsertionPoint.at_block_begin(argument.owner):
-                _convert_value(b, argument, op)
+                _convert_value(argument, op)
     for result in op.results:
         if is_quantized(result.type):
             with ir.InsertionPoint.after(op):
-                _convert_value(b, result, op)
+                _convert_value(result, op)
 
 
-def _storage_of(b: Builder, value: Any, op: Any) -> Any:
+def _storage_of(value: ir.Value, op: ir.Operation) -> ir.Value:
     type_ = _storage_type(value.type, op)
     if not isinstance(value.owner, ir.Block) and value.owner.operation.name == "quant.scast":
         source = value.owner.operation.operands[0]
         if source.type == type_:
             return source
-    return b.op("quant.scast", [value], type_)
+    return emit.value("quant.scast", [value], type_)
 
 
-def _convert_value(b: Builder, value: Any, op: Any) -> None:
+def _convert_value(value: ir.Value, op: ir.Operation) -> None:
     """Give a value its storage type; its users take a cast back, until they are converted too."""
     old, uses = value.type, [(use.owner, use.operand_number) for use in value.uses]
     value.set_type(_storage_type(old, op))
     if op.name in _FILLS_STORAGE:
-        value = _clamp(b, value, old, op)
+        value = _clamp(value, old, op)
     if uses:
-        quantized = b.op("quant.scast", [value], old)
+        quantized = emit.value("quant.scast", [value], old)
         for owner, number in uses:
             owner.operands[number] = quantized
 
 
-def _clamp(b: Builder, value: Any, type_: ir.Type, op: Any) -> Any:
+def _clamp(value: ir.Value, type_: ir.Type, op: ir.Operation) -> ir.Value:
     """Clamp a value to the storage range of its type, if that is narrower than its integers."""
     parameters = parameters_of(type_, op)
     assert parameters is not None  # the caller gives quantized types
@@ -290,11 +290,11 @@ def _clamp(b: Builder, value: Any, type_: ir.Type, op: Any) -> Any:
         )
     element = element_type(value.type)
     bounds = {"min_val": storage.minimum, "max_val": storage.maximum}
-    attributes = {name: ir.IntegerAttr.get(element, bound) for name, bound in bounds.items()}
-    return b.op("tosa.clamp", [value], value.type, attributes)
+    attributes = {name: number_of(element, bound) for name, bound in bounds.items()}
+    return emit.value("tosa.clamp", [value], value.type, attributes)
 
 
-def _storage_type(type_: ir.Type, op: Any) -> ir.Type:
+def _storage_type(type_: ir.Type, op: ir.Operation) -> ir.Type:
     parameters = parameters_of(type_, op)
     assert parameters is not None  # callers ask only for quantized types
     if not isinstance(type_, ir.RankedTensorType):
@@ -302,7 +302,7 @@ def _storage_type(type_: ir.Type, op: Any) -> ir.Type:
     return with_element(type_, storage_mlir_type(parameters.storage))
 
 
-def _convert_variable(op: Any) -> None:
+def _convert_variable(op: ir.Operation) -> None:
     """A variable of a quantized type without a first value starts at what stands for 0."""
     type_ = op.attributes["type"].value
     parameters = parameters_of(type_, op)
@@ -319,7 +319,7 @@ def _convert_variable(op: Any) -> None:
                 op.attributes["initial_value"] = dense_of_array(values, storage)
 
 
-def _convert_unsigned(operations: list[Any]) -> None:
+def _convert_unsigned(operations: list[ir.Operation]) -> None:
     unsigned = TypePredicate(_is_unsigned)
     for op in operations:
         _convert_unsigned_attributes(op)
@@ -333,7 +333,7 @@ def _convert_unsigned(operations: list[Any]) -> None:
                 value.set_type(_signless(value.type))
 
 
-def _check_carries(op: Any, type_: ir.Type) -> None:
+def _check_carries(op: ir.Operation, type_: ir.Type) -> None:
     if not op.name.startswith(_CARRIES_UNSIGNED):
         raise UnsupportedError(
             f"has a value of type '{type_}' in a module with TOSA operations, which hold it as a "
@@ -342,7 +342,7 @@ def _check_carries(op: Any, type_: ir.Type) -> None:
         )
 
 
-def _convert_unsigned_attributes(op: Any) -> None:
+def _convert_unsigned_attributes(op: ir.Operation) -> None:
     if op.name == "func.func":
         type_ = op.attributes["function_type"].value
         converted = ir.FunctionType.get(

@@ -23,12 +23,19 @@ After::
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
+from .. import emit
 from .._mlir import ir
+from ..emit import linalg
+from ..emit.operation import INDEX, tensor_type
 from ..errors import UnsupportedError
-from .base import Builder, ModulePass, TypePredicate, record_signature, walk
+from ..numerics.element_types import I64
+from .base import ModulePass, TypePredicate, record_signature, walk
 
 __all__ = ["LowerUnrankedTensors"]
 
@@ -59,47 +66,44 @@ def _is_unranked(type_: ir.Type) -> bool:
     return isinstance(type_, ir.UnrankedTensorType)
 
 
-def _declares_unranked(op: Any) -> bool:
+def _declares_unranked(op: ir.Operation) -> bool:
     if op.name != "func.func":
         return False
     type_ = op.attributes["function_type"].value
     return any(_is_unranked(t) for t in (*type_.inputs, *type_.results))
 
 
-def _pair_types(type_: ir.Type) -> list[ir.Type]:
+def _lowered_types(type_: ir.Type) -> list[ir.Type]:
     """The types that an argument or result of `type_` becomes."""
     if not _is_unranked(type_):
         return [type_]
-    dynamic = [ir.ShapedType.get_dynamic_size()]
-    return [
-        ir.RankedTensorType.get(dynamic, type_.element_type),
-        ir.RankedTensorType.get(dynamic, ir.IntegerType.get_signless(64)),
-    ]
+    i64 = ir.IntegerType.get_signless(64)
+    return [tensor_type([None], type_.element_type), tensor_type([None], i64)]
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """An unranked value: its elements and its extents."""
+class _Flat:
+    """An unranked value: its elements, and its extents as ``tensor<?xi64>``."""
 
-    flat: Any
-    shape: Any
+    elements: ir.Value
+    shape: ir.Value
 
 
 @dataclass(frozen=True)
 class _Extents:
     """A value of type ``tensor<?xindex>``: the extents of `shape` from `first` to before `end`."""
 
-    shape: Any
-    first: Any
-    end: Any
-    is_part: bool = False
+    shape: ir.Value
+    first: ir.Value
+    end: ir.Value
+    is_whole: bool = True
 
 
-def _lower_function(function: Any) -> None:
+def _lower_function(function: ir.Operation) -> None:
     type_ = function.attributes["function_type"].value
     converted = ir.FunctionType.get(
-        [t for old in type_.inputs for t in _pair_types(old)],
-        [t for old in type_.results for t in _pair_types(old)],
+        [t for old in type_.inputs for t in _lowered_types(old)],
+        [t for old in type_.results for t in _lowered_types(old)],
     )
     if converted != type_:
         record_signature(function)
@@ -115,12 +119,12 @@ def _lower_function(function: Any) -> None:
     lowering.erase()
 
 
-def _lower_attributes(function: Any, name: str, types: Any) -> None:
+def _lower_attributes(function: ir.Operation, name: str, types: Any) -> None:
     """Give the attributes of an argument or result to the elements; the extents have none."""
     if name in function.attributes:
         lowered: list[Any] = []
         for attribute, type_ in zip(function.attributes[name], types, strict=True):
-            lowered += [attribute, ir.DictAttr.get({})][: len(_pair_types(type_))]
+            lowered += [attribute, ir.DictAttr.get({})][: len(_lowered_types(type_))]
         function.attributes[name] = ir.ArrayAttr.get(lowered)
 
 
@@ -135,45 +139,34 @@ _TAKE_EXTENTS = {
 
 
 class _Lowering:
-    """The pairs and extents of one function, as they become known in program order."""
+    """What the unranked values and shapes of one function are, as it becomes known in order."""
 
     def __init__(self) -> None:
-        self._pairs: dict[Any, _Pair] = {}
-        self._extents: dict[Any, _Extents] = {}
-        self._dead: list[Any] = []
-        self._old_arguments: list[tuple[Any, int]] = []
+        self._flat: dict[ir.Value, _Flat] = {}
+        self._extents: dict[ir.Value, _Extents] = {}
+        self._dead: list[ir.Operation] = []
+        self._old_arguments: list[tuple[ir.Block, int]] = []
 
-    def arguments(self, block: Any) -> None:
+    def arguments(self, block: ir.Block) -> None:
         """Replace the arguments of a function's entry block."""
         old = list(block.arguments)
         if not any(_is_unranked(argument.type) for argument in old):
             return
         location = block.owner.location
-        pairs: list[tuple[Any, _Pair]] = []
+        unranked: list[_Flat] = []
         for argument in old:
-            new = [block.add_argument(t, location) for t in _pair_types(argument.type)]
+            new = [block.add_argument(t, location) for t in _lowered_types(argument.type)]
             if len(new) == 1:
                 argument.replace_all_uses_with(new[0])
             else:
-                pairs.append((argument, _Pair(*new)))
-        for argument, pair in pairs:
-            self._pairs[argument] = pair
+                self._flat[argument] = _Flat(*new)
+                unranked.append(self._flat[argument])
+        for flat in unranked:
             with ir.InsertionPoint.at_block_begin(block), location:
-                b = Builder()
-                self._check_size(b, pair, "an unranked argument's extents")
+                _check_size(flat, "an unranked argument's extents")
         self._old_arguments.append((block, len(old)))
 
-    def _check_size(self, b: Builder, pair: _Pair, what: str) -> None:
-        zero = b.constant(0, b.index)
-        rank = b.op("tensor.dim", [pair.shape, zero], b.index)
-        product = _product(b, _Extents(pair.shape, zero, rank))
-        size = b.op("tensor.dim", [pair.flat, zero], b.index)
-        b.check(
-            b.compare(0, product, size),
-            f"{what} must multiply to the number of elements",
-        )
-
-    def operation(self, op: Any) -> None:
+    def operation(self, op: ir.Operation) -> None:
         """Lower one operation."""
         touched = any(
             _is_unranked(value.type) or value in self._extents
@@ -196,7 +189,7 @@ class _Lowering:
                 op,
             )
         with ir.InsertionPoint(op), op.location:
-            handler(Builder(), op)
+            handler(op)
 
     def erase(self) -> None:
         """Erase what was replaced, users before producers."""
@@ -208,217 +201,186 @@ class _Lowering:
 
     # -- operations, one method each: the name with dots as underscores ----------------------------
 
-    def _tensor_cast(self, b: Builder, op: Any) -> None:
+    def _tensor_cast(self, op: ir.Operation) -> None:
         source, target = op.operands[0], op.results[0]
         if not _is_unranked(source.type):
-            self._pairs[target] = _Pair(_flatten(b, source), _shape_of(b, source))
+            self._flat[target] = _Flat(_flattened(source), _shape_of(source))
         elif not _is_unranked(target.type):
-            target.replace_all_uses_with(self._to_ranked(b, op, target.type))
+            target.replace_all_uses_with(_ranked(self._flat[source], target.type))
         else:
-            self._pairs[target] = self._pairs[source]
+            self._flat[target] = self._flat[source]
         self._dead.append(op)
 
-    def _to_ranked(self, b: Builder, op: Any, type_: Any) -> Any:
-        pair = self._pairs[op.operands[0]]
-        rank = b.dim(pair.shape, 0)
-        b.check(
-            b.compare(0, rank, b.constant(type_.rank, b.index)),
-            f"tensor.cast: rank must be {type_.rank} at run time",
-        )
-        extents = []
-        for axis in range(type_.rank):
-            extent = _extent(b, pair.shape, b.constant(axis, b.index))
-            if not type_.is_dynamic_dim(axis):
-                static = int(type_.shape[axis])
-                b.check(
-                    b.compare(0, extent, b.constant(static, b.index)),
-                    f"tensor.cast: dimension {axis} must be {static} at run time",
-                )
-            extents.append(extent)
-        return _unflatten(b, pair.flat, extents, type_)
-
-    def _tensor_reshape(self, b: Builder, op: Any) -> None:
+    def _tensor_reshape(self, op: ir.Operation) -> None:
         source, shape = op.operands
         target = op.results[0]
-        flat = self._pairs[source].flat if _is_unranked(source.type) else _flatten(b, source)
+        unranked = _is_unranked(source.type)
+        elements = self._flat[source].elements if unranked else _flattened(source)
         if _is_unranked(target.type):
             extents = self._extents.get(shape)
-            if extents is not None and extents.is_part:
+            if extents is not None and not extents.is_whole:
                 raise UnsupportedError(
                     "reshapes to a part of an unranked tensor's shape, which nothing lowers", op
                 )
+            _, i64_shape_type = _lowered_types(target.type)
             i64_shape = (
                 extents.shape
                 if extents
-                else b.op("arith.index_cast", [shape], _pair_types(target.type)[1])
+                else emit.value("arith.index_cast", [shape], i64_shape_type)
             )
-            pair = _Pair(flat, i64_shape)
-            self._check_size(b, pair, "tensor.reshape: the extents")
-            self._pairs[target] = pair
+            self._flat[target] = _Flat(elements, i64_shape)
+            _check_size(self._flat[target], "tensor.reshape: the extents")
         else:
             values = [
-                b.op("tensor.extract", [shape, b.constant(axis, b.index)], b.index)
+                linalg.extract(shape, [linalg.constant_index(axis)])
                 for axis in range(target.type.rank)
             ]
-            target.replace_all_uses_with(_unflatten(b, flat, values, target.type))
+            target.replace_all_uses_with(_unflattened(elements, values, target.type))
         self._dead.append(op)
 
-    def _shape_shape_of(self, b: Builder, op: Any) -> None:
+    def _shape_shape_of(self, op: ir.Operation) -> None:
         source, target = op.operands[0], op.results[0]
-        if not _is_unranked(source.type):
-            return
-        pair = self._pairs[source]
-        self._extents[target] = _Extents(pair.shape, b.constant(0, b.index), b.dim(pair.shape, 0))
+        if _is_unranked(source.type):
+            self._extents[target] = _all_extents(self._flat[source].shape)
+            self._dead.append(op)
+
+    def _shape_split_at(self, op: ir.Operation) -> None:
+        extents, index = self._extents[op.operands[0]], emit.scalar(op.operands[1])
+        from_first, from_end = emit.scalar(extents.first) + index, emit.scalar(extents.end) + index
+        middle = np.where(index < 0, from_end, from_first).value
+        before, after = op.results
+        self._extents[before] = _Extents(extents.shape, extents.first, middle, False)
+        self._extents[after] = _Extents(extents.shape, middle, extents.end, False)
         self._dead.append(op)
 
-    def _shape_split_at(self, b: Builder, op: Any) -> None:
-        extents = self._extents[op.operands[0]]
-        index = op.operands[1]
-        from_first = b.op("arith.addi", [extents.first, index], b.index)
-        from_end = b.op("arith.addi", [extents.end, index], b.index)
-        negative = b.compare(2, index, b.constant(0, b.index))
-        middle = b.op("arith.select", [negative, from_end, from_first], b.index)
-        self._extents[op.results[0]] = _Extents(extents.shape, extents.first, middle, True)
-        self._extents[op.results[1]] = _Extents(extents.shape, middle, extents.end, True)
+    def _shape_num_elements(self, op: ir.Operation) -> None:
+        op.results[0].replace_all_uses_with(_product(self._extents[op.operands[0]]))
         self._dead.append(op)
 
-    def _shape_num_elements(self, b: Builder, op: Any) -> None:
-        op.results[0].replace_all_uses_with(_product(b, self._extents[op.operands[0]]))
-        self._dead.append(op)
-
-    def _tensor_extract(self, b: Builder, op: Any) -> None:
+    def _tensor_extract(self, op: ir.Operation) -> None:
         extents = self._extents.get(op.operands[0])
         if extents is None:
             raise UnsupportedError("extracts from an unranked tensor, which nothing lowers", op)
-        index = b.op("arith.addi", [extents.first, op.operands[1]], b.index)
-        op.results[0].replace_all_uses_with(_extent(b, extents.shape, index))
+        index = emit.scalar(extents.first) + emit.scalar(op.operands[1])
+        op.results[0].replace_all_uses_with(_extent(extents.shape, index.value).value)
         self._dead.append(op)
 
-    def _tensor_dim(self, b: Builder, op: Any) -> None:
-        source, index = op.operands
+    def _tensor_dim(self, op: ir.Operation) -> None:
+        source, axis = op.operands
         if source in self._extents:
             extents = self._extents[source]
-            result = b.op("arith.subi", [extents.end, extents.first], b.index)
+            result = emit.scalar(extents.end) - emit.scalar(extents.first)
         else:
-            result = _extent(b, self._pairs[source].shape, index)
-        op.results[0].replace_all_uses_with(result)
+            result = _extent(self._flat[source].shape, axis)
+        op.results[0].replace_all_uses_with(result.value)
         self._dead.append(op)
 
-    def _tensor_rank(self, b: Builder, op: Any) -> None:
-        rank = b.dim(self._pairs[op.operands[0]].shape, 0)
+    def _tensor_rank(self, op: ir.Operation) -> None:
+        rank = linalg.dim(self._flat[op.operands[0]].shape, 0)
         op.results[0].replace_all_uses_with(rank)
         self._dead.append(op)
 
-    def _func_return(self, b: Builder, op: Any) -> None:
-        b.op("func.return", self._flattened(op.operands))
+    def _func_return(self, op: ir.Operation) -> None:
+        emit.create("func.return", self._lowered(op.operands))
         self._dead.append(op)
 
-    def _func_call(self, b: Builder, op: Any) -> None:
-        types = [t for result in op.results for t in _pair_types(result.type)]
-        call = ir.Operation.create(
-            "func.call",
-            results=types,
-            operands=self._flattened(op.operands),
-            attributes={"callee": op.attributes["callee"]},
-        )
-        results = list(call.results)
+    def _func_call(self, op: ir.Operation) -> None:
+        types = [t for result in op.results for t in _lowered_types(result.type)]
+        callee = {"callee": op.attributes["callee"]}
+        call = emit.create("func.call", self._lowered(op.operands), types, callee)
+        results = iter(call.results)
         for old in op.results:
             if _is_unranked(old.type):
-                self._pairs[old] = _Pair(results.pop(0), results.pop(0))
+                self._flat[old] = _Flat(next(results), next(results))
             else:
-                old.replace_all_uses_with(results.pop(0))
+                old.replace_all_uses_with(next(results))
         self._dead.append(op)
 
-    def _flattened(self, values: Any) -> list[Any]:
-        flattened: list[Any] = []
+    def _lowered(self, values: Iterable[ir.Value]) -> list[ir.Value]:
+        """What an operation takes instead of values."""
+        lowered: list[ir.Value] = []
         for value in values:
             if _is_unranked(value.type):
-                pair = self._pairs[value]
-                flattened += [pair.flat, pair.shape]
+                flat = self._flat[value]
+                lowered += [flat.elements, flat.shape]
             else:
-                flattened.append(value)
-        return flattened
+                lowered.append(value)
+        return lowered
 
 
-# -- pieces ---------------------------------------------------------------------------------------
+# -- extents --------------------------------------------------------------------------------------
 
 
-def _extent(b: Builder, shape: Any, index: Any) -> Any:
-    extent = b.op("tensor.extract", [shape, index], b.i64)
-    return b.op("arith.index_cast", [extent], b.index)
+def _all_extents(shape: ir.Value) -> _Extents:
+    zero = linalg.constant_index(0)
+    return _Extents(shape, zero, linalg.dim(shape, zero))
 
 
-def _product(b: Builder, extents: _Extents) -> Any:
+def _extent(shape: ir.Value, axis: ir.Value) -> Any:
+    """One of the extents in a ``tensor<?xi64>``, for formulas."""
+    return emit.scalar(linalg.extract(shape, [axis])).convert(INDEX)
+
+
+def _product(extents: _Extents) -> ir.Value:
     """The product of extents, as a loop."""
-    one = b.constant(1, b.index)
-    loop = ir.Operation.create(
-        "scf.for",
-        results=[b.index],
-        operands=[extents.first, extents.end, one, one],
-        regions=1,
+    return linalg.fold(
+        extents.first,
+        extents.end,
+        linalg.constant_index(1),
+        lambda axis, product: (emit.scalar(product) * _extent(extents.shape, axis)).value,
     )
-    location = ir.Location.current
-    body = loop.regions[0].blocks.append(b.index, b.index, arg_locs=[location, location])
-    with ir.InsertionPoint(body):
-        index, product = body.arguments
-        extent = _extent(b, extents.shape, index)
-        b.op("scf.yield", [b.op("arith.muli", [product, extent], b.index)])
-    return loop.results[0]
 
 
-def _groups(ranks: int) -> ir.ArrayAttr:
+def _check_size(flat: _Flat, what: str) -> None:
+    """Check at run time that there are as many elements as the extents say."""
+    extents = _all_extents(flat.shape)
+    product = emit.scalar(_product(extents))
+    size = emit.scalar(linalg.dim(flat.elements, extents.first))
+    message = f"{what} must multiply to the number of elements"
+    linalg.check((product == size).value, message)
+
+
+def _shape_of(tensor: ir.Value) -> ir.Value:
+    """A ranked tensor's extents as ``tensor<?xi64>``."""
     i64 = ir.IntegerType.get_signless(64)
-    group = ir.ArrayAttr.get([ir.IntegerAttr.get(i64, axis) for axis in range(ranks)])
-    return ir.ArrayAttr.get([group] if ranks else [])
+    extents = [
+        emit.scalar(linalg.dim(tensor, axis)).convert(I64).value for axis in range(tensor.type.rank)
+    ]
+    static = linalg.from_elements(extents, tensor_type([len(extents)], i64))
+    return linalg.cast(static, tensor_type([None], i64))
 
 
-def _flatten(b: Builder, tensor: Any) -> Any:
+# -- elements -------------------------------------------------------------------------------------
+
+
+def _ranked(flat: _Flat, type_: ir.Type) -> ir.Value:
+    """An unranked value as a ranked tensor, whose rank and extents are checked at run time."""
+    rank = emit.scalar(linalg.dim(flat.shape, 0))
+    message = f"tensor.cast: rank must be {type_.rank} at run time"
+    linalg.check((rank == type_.rank).value, message)
+    extents = []
+    for axis in range(type_.rank):
+        extent = _extent(flat.shape, linalg.constant_index(axis))
+        if not type_.is_dynamic_dim(axis):
+            static = int(type_.shape[axis])
+            message = f"tensor.cast: dimension {axis} must be {static} at run time"
+            linalg.check((extent == static).value, message)
+        extents.append(extent.value)
+    return _unflattened(flat.elements, extents, type_)
+
+
+def _flattened(tensor: ir.Value) -> ir.Value:
     """A ranked tensor's elements as ``tensor<?xT>``."""
     type_ = tensor.type
-    dynamic = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()], type_.element_type)
     if type_.rank == 0:
-        one = ir.RankedTensorType.get([1], type_.element_type)
-        attributes = {
-            "reassociation": _groups(0),
-            "static_output_shape": ir.DenseI64ArrayAttr.get([1]),
-        }
-        return b.op(
-            "tensor.cast", [b.op("tensor.expand_shape", [tensor], one, attributes)], dynamic
-        )
-    if type_.rank > 1:
-        static = not any(type_.is_dynamic_dim(axis) for axis in range(type_.rank))
-        size = 1
-        for extent in type_.shape:
-            size *= int(extent)
-        flat = ir.RankedTensorType.get([size], type_.element_type) if static else dynamic
-        attributes = {"reassociation": _groups(type_.rank)}
-        tensor = b.op("tensor.collapse_shape", [tensor], flat, attributes)
-    return tensor if tensor.type == dynamic else b.op("tensor.cast", [tensor], dynamic)
+        flat = linalg.expand(tensor, [], [1])
+    else:
+        flat = linalg.collapse(tensor, [range(type_.rank)])
+    return linalg.cast(flat, tensor_type([None], type_.element_type))
 
 
-def _unflatten(b: Builder, flat: Any, extents: list[Any], type_: Any) -> Any:
+def _unflattened(elements: ir.Value, extents: Sequence[ir.Value], type_: ir.Type) -> ir.Value:
     """``tensor<?xT>`` as a ranked tensor of `type_` with the given extents."""
-    element = type_.element_type
     if type_.rank == 0:
-        one = b.op("tensor.cast", [flat], ir.RankedTensorType.get([1], element))
-        return b.op("tensor.collapse_shape", [one], type_, {"reassociation": _groups(0)})
-    if type_.rank == 1:
-        return flat if flat.type == type_ else b.op("tensor.cast", [flat], type_)
-    dynamic = ir.ShapedType.get_dynamic_size()
-    open_type = ir.RankedTensorType.get([dynamic] * type_.rank, element)
-    attributes = {
-        "reassociation": _groups(type_.rank),
-        "static_output_shape": ir.DenseI64ArrayAttr.get([dynamic] * type_.rank),
-    }
-    tensor = b.op("tensor.expand_shape", [flat, *extents], open_type, attributes)
-    return tensor if tensor.type == type_ else b.op("tensor.cast", [tensor], type_)
-
-
-def _shape_of(b: Builder, tensor: Any) -> Any:
-    """A ranked tensor's extents as ``tensor<?xi64>``."""
-    dynamic = ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()], b.i64)
-    extents = [
-        b.op("arith.index_cast", [b.dim(tensor, axis)], b.i64) for axis in range(tensor.type.rank)
-    ]
-    static = ir.RankedTensorType.get([len(extents)], b.i64)
-    return b.op("tensor.cast", [b.op("tensor.from_elements", extents, static)], dynamic)
+        return linalg.collapse(linalg.cast(elements, tensor_type([1], type_.element_type)), [])
+    return linalg.cast(linalg.expand(elements, [range(type_.rank)], extents), type_)

@@ -6,7 +6,8 @@
 // CHECK-NEXT: %[[C:.+]] = arith.constant 0 : index
 // CHECK-NEXT: %[[DIM:.+]] = tensor.dim %[[ARG1]], %[[C]] : tensor<?xi64>
 // CHECK-NEXT: %[[C2:.+]] = arith.constant 1 : index
-// CHECK-NEXT: %[[FOR:.+]] = scf.for %[[ARG:.+]] = %[[C]] to %[[DIM]] step %[[C2]] iter_args(%[[ARG2:.+]] = %[[C2]]) -> (index) {
+// CHECK-NEXT: %[[STEP:.+]] = arith.constant 1 : index
+// CHECK-NEXT: %[[FOR:.+]] = scf.for %[[ARG:.+]] = %[[C]] to %[[DIM]] step %[[STEP]] iter_args(%[[ARG2:.+]] = %[[C2]]) -> (index) {
 // CHECK-NEXT: %[[EXTRACT:.+]] = tensor.extract %[[ARG1]][%[[ARG]]] : tensor<?xi64>
 // CHECK-NEXT: %[[INDEX_CAST:.+]] = arith.index_cast %[[EXTRACT]] : i64 to index
 // CHECK-NEXT: %[[MULI:.+]] = arith.muli %[[ARG2]], %[[INDEX_CAST]] : index
