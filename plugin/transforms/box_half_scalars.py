@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .._mlir import ir
+from .._mlir import Operation, ir
 from ..emit import linalg
 from ..errors import UnsupportedError
 from .base import ModulePass, is_public, record_signature, walk
@@ -36,7 +36,7 @@ class BoxHalfScalars(ModulePass):
 
     name: ClassVar[str] = "box-half-scalars"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: Operation) -> None:
         """Convert `module`.
 
         Raises:
@@ -64,7 +64,7 @@ def _boxed(type_: ir.Type) -> ir.Type:
     return type_
 
 
-def _box(function: ir.Operation) -> bool:
+def _box(function: Operation) -> bool:
     type_ = function.attributes["function_type"].value
     converted = ir.FunctionType.get(
         [_boxed(t) for t in type_.inputs], [_boxed(t) for t in type_.results]

@@ -38,7 +38,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import emit
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
 from ..emit.operation import number_of, with_element
@@ -123,7 +123,7 @@ class ConvertTosaToStorage(ModulePass):
 
     name: ClassVar[str] = "convert-tosa-to-storage"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: Operation) -> None:
         """Convert `module`, if it has an operation of TOSA.
 
         Raises:
@@ -157,7 +157,7 @@ def _is_unsigned(type_: ir.Type) -> bool:
     return isinstance(element, ir.IntegerType) and not element.is_signless
 
 
-def _check(op: ir.Operation) -> None:
+def _check(op: Operation) -> None:
     values = [*op.operands, *op.results]
     found = [parameters_of(value.type, op) for value in values]
     if op.name in _CASTS or op.name == "tosa.table":
@@ -183,7 +183,7 @@ def _check(op: ir.Operation) -> None:
         )
 
 
-def _check_same(op: ir.Operation, types: list[ir.Type]) -> None:
+def _check_same(op: Operation, types: list[ir.Type]) -> None:
     for type_ in types:
         parameters = parameters_of(type_, op)
         assert parameters is not None  # the caller gives quantized types
@@ -201,7 +201,7 @@ def _check_same(op: ir.Operation, types: list[ir.Type]) -> None:
             )
 
 
-def _check_zero_points(op: ir.Operation) -> None:
+def _check_zero_points(op: Operation) -> None:
     roles = _ZERO_POINTS[op.name]
     for position, of in roles.items():
         value = op.results[0] if of < 0 else op.operands[of]
@@ -228,7 +228,7 @@ def _check_zero_points(op: ir.Operation) -> None:
             )
 
 
-def _zero_point(value: ir.Value, unsigned: bool) -> int | None:
+def _zero_point(value: Value, unsigned: bool) -> int | None:
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != "tosa.const":
         return None
@@ -239,7 +239,7 @@ def _zero_point(value: ir.Value, unsigned: bool) -> int | None:
 # -- conversion -----------------------------------------------------------------------------------
 
 
-def _convert_quantized(op: ir.Operation) -> None:
+def _convert_quantized(op: Operation) -> None:
     for number, operand in enumerate(op.operands):
         if is_quantized(operand.type):
             with ir.InsertionPoint(op):
@@ -254,7 +254,7 @@ def _convert_quantized(op: ir.Operation) -> None:
                 _convert_value(result, op)
 
 
-def _storage_of(value: ir.Value, op: ir.Operation) -> ir.Value:
+def _storage_of(value: Value, op: Operation) -> Value:
     type_ = _storage_type(value.type, op)
     if not isinstance(value.owner, ir.Block) and value.owner.operation.name == "quant.scast":
         source = value.owner.operation.operands[0]
@@ -263,7 +263,7 @@ def _storage_of(value: ir.Value, op: ir.Operation) -> ir.Value:
     return emit.value("quant.scast", [value], type_)
 
 
-def _convert_value(value: ir.Value, op: ir.Operation) -> None:
+def _convert_value(value: Value, op: Operation) -> None:
     """Give a value its storage type; its users take a cast back, until they are converted too."""
     old, uses = value.type, [(use.owner, use.operand_number) for use in value.uses]
     value.set_type(_storage_type(old, op))
@@ -275,7 +275,7 @@ def _convert_value(value: ir.Value, op: ir.Operation) -> None:
             owner.operands[number] = quantized
 
 
-def _clamp(value: ir.Value, type_: ir.Type, op: ir.Operation) -> ir.Value:
+def _clamp(value: Value, type_: ir.Type, op: Operation) -> Value:
     """Clamp a value to the storage range of its type, if that is narrower than its integers."""
     parameters = parameters_of(type_, op)
     assert parameters is not None  # the caller gives quantized types
@@ -294,7 +294,7 @@ def _clamp(value: ir.Value, type_: ir.Type, op: ir.Operation) -> ir.Value:
     return emit.value("tosa.clamp", [value], value.type, attributes)
 
 
-def _storage_type(type_: ir.Type, op: ir.Operation) -> ir.Type:
+def _storage_type(type_: ir.Type, op: Operation) -> ir.Type:
     parameters = parameters_of(type_, op)
     assert parameters is not None  # callers ask only for quantized types
     if not isinstance(type_, ir.RankedTensorType):
@@ -302,7 +302,7 @@ def _storage_type(type_: ir.Type, op: ir.Operation) -> ir.Type:
     return with_element(type_, storage_mlir_type(parameters.storage))
 
 
-def _convert_variable(op: ir.Operation) -> None:
+def _convert_variable(op: Operation) -> None:
     """A variable of a quantized type without a first value starts at what stands for 0."""
     type_ = op.attributes["type"].value
     parameters = parameters_of(type_, op)
@@ -319,7 +319,7 @@ def _convert_variable(op: ir.Operation) -> None:
                 op.attributes["initial_value"] = dense_of_array(values, storage)
 
 
-def _convert_unsigned(operations: list[ir.Operation]) -> None:
+def _convert_unsigned(operations: list[Operation]) -> None:
     unsigned = TypePredicate(_is_unsigned)
     for op in operations:
         _convert_unsigned_attributes(op)
@@ -333,7 +333,7 @@ def _convert_unsigned(operations: list[ir.Operation]) -> None:
                 value.set_type(_signless(value.type))
 
 
-def _check_carries(op: ir.Operation, type_: ir.Type) -> None:
+def _check_carries(op: Operation, type_: ir.Type) -> None:
     if not op.name.startswith(_CARRIES_UNSIGNED):
         raise UnsupportedError(
             f"has a value of type '{type_}' in a module with TOSA operations, which hold it as a "
@@ -342,7 +342,7 @@ def _check_carries(op: ir.Operation, type_: ir.Type) -> None:
         )
 
 
-def _convert_unsigned_attributes(op: ir.Operation) -> None:
+def _convert_unsigned_attributes(op: Operation) -> None:
     if op.name == "func.func":
         type_ = op.attributes["function_type"].value
         converted = ir.FunctionType.get(

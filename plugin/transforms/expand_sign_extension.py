@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .. import emit
-from .._mlir import ir
+from .._mlir import Operation, ir
 from ..dialects.quant import element_type
 from ..emit.operation import element_of
 from ..numerics.array_functions import convert
@@ -42,7 +42,7 @@ class ExpandSignExtension(ModulePass):
 
     name: ClassVar[str] = "expand-sign-extension"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: Operation) -> None:
         """Rewrite `module`."""
         operations = walk(module)
         if make_loops_explicit(operations, _is_narrow):
@@ -58,7 +58,7 @@ def _is_narrow(type_: ir.Type) -> bool:
     return isinstance(element, ir.IntegerType) and 1 < element.width <= 16
 
 
-def _expand(op: ir.Operation) -> None:
+def _expand(op: Operation) -> None:
     """Flip the sign bit of the bits, which moves the range to 0 and up, and move it back."""
     source, result = op.operands[0], op.results[0]
     sign = 1 << (source.type.width - 1)

@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import emit
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..dialects.quant import element_type
 from ..emit.operation import integer
 from .base import ModulePass, NoMatch, Pattern, apply_patterns, walk
@@ -70,7 +70,7 @@ class ExpandStablehlo(ModulePass):
 
     split_groups: bool = False
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: Operation) -> None:
         """Rewrite `module`."""
         names = {op.name for op in walk(module)}
         for patterns in (_BOUNDS, _PATTERNS):  # what the first make is for the second
@@ -84,19 +84,19 @@ class ExpandStablehlo(ModulePass):
 # -- patterns --------------------------------------------------------------------------------------
 
 
-def _gather(op: ir.Operation, rewriter: Any) -> NoMatch | None:
+def _gather(op: Operation, rewriter: Any) -> NoMatch | None:
     return clamp_gather(op)
 
 
-def _starts(op: ir.Operation, rewriter: Any) -> NoMatch | None:
+def _starts(op: Operation, rewriter: Any) -> NoMatch | None:
     return widen_starts(op)
 
 
-def _scatter(op: ir.Operation, rewriter: Any) -> NoMatch | None:
+def _scatter(op: Operation, rewriter: Any) -> NoMatch | None:
     return _replaced(contain_scatter(op), rewriter, op)
 
 
-def _sort(op: ir.Operation, rewriter: Any) -> NoMatch | None:
+def _sort(op: Operation, rewriter: Any) -> NoMatch | None:
     axis = int(op.attributes["dimension"].value)
     if axis < 0:
         axis += len(op.operands[0].type.shape)
@@ -104,14 +104,14 @@ def _sort(op: ir.Operation, rewriter: Any) -> NoMatch | None:
     return _replaced(stabilize_sort(op), rewriter, op)
 
 
-def _replaced(results: list[ir.Value] | NoMatch, rewriter: Any, op: ir.Operation) -> NoMatch | None:
+def _replaced(results: list[Value] | NoMatch, rewriter: Any, op: Operation) -> NoMatch | None:
     if isinstance(results, NoMatch):
         return results
     rewriter.replace_op(op, results)
     return None
 
 
-def _add(op: ir.Operation, rewriter: Any) -> NoMatch | None:
+def _add(op: Operation, rewriter: Any) -> NoMatch | None:
     """The sum of truth values is their logical or."""
     if element_type(op.results[0].type) != ir.IntegerType.get_signless(1):
         return NoMatch("does not add truth values")

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from .. import emit
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type
 from ..emit.operation import number_of, with_element
@@ -119,7 +119,7 @@ class LegalizeIntegerWidths(ModulePass):
 
     containers: Literal[8, 32] = 8
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: Operation) -> None:
         """Convert `module`.
 
         Raises:
@@ -147,7 +147,7 @@ class _Legalizer:
 
     def __init__(self, narrowest: int) -> None:
         self._narrowest = narrowest
-        self._width_of: dict[ir.Value, int] = {}
+        self._width_of: dict[Value, int] = {}
         self.is_held = TypePredicate(lambda type_: self._held_width(type_) is not None)
 
     # -- types ------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class _Legalizer:
 
     # -- operations -------------------------------------------------------------------------------
 
-    def hold(self, op: ir.Operation) -> None:
+    def hold(self, op: Operation) -> None:
         """Change the types of an operation's results and block arguments."""
         if op.name == "func.func":
             with op.location:
@@ -194,7 +194,7 @@ class _Legalizer:
                 for value in held:
                     self._hold(value)
 
-    def operation(self, op: ir.Operation) -> None:
+    def operation(self, op: Operation) -> None:
         """Make one operation right whose operands or results changed their type."""
         # No set of operations that use held values: an operation's hash changes with its types.
         if not self._width_of or op.name.startswith(_DIALECTS_THAT_MOVE):
@@ -208,7 +208,7 @@ class _Legalizer:
         with op.location:
             self._fix(op, source, result)
 
-    def _hold(self, value: ir.Value) -> int:
+    def _hold(self, value: Value) -> int:
         width = self._held_width(value.type)
         assert width is not None  # the caller asks only for held values
         if isinstance(value.type, ir.ShapedType) and not isinstance(
@@ -224,7 +224,7 @@ class _Legalizer:
         value.set_type(self._held_type(value.type))
         return width
 
-    def _signature(self, function: ir.Operation) -> None:
+    def _signature(self, function: Operation) -> None:
         type_ = function.attributes["function_type"].value
         converted = ir.FunctionType.get(
             [self._held_type(t) for t in type_.inputs],
@@ -234,7 +234,7 @@ class _Legalizer:
             record_signature(function)
             function.attributes["function_type"] = ir.TypeAttr.get(converted)
 
-    def _global(self, op: ir.Operation) -> None:
+    def _global(self, op: Operation) -> None:
         type_ = op.attributes["type"].value
         if not self.is_held(type_):
             return
@@ -250,7 +250,7 @@ class _Legalizer:
             op.attributes["initial_value"] = dense_of_array(array_of_dense(initial), held)
         op.attributes["type"] = ir.TypeAttr.get(self._held_type(type_))
 
-    def _fix(self, op: ir.Operation, source: int | None, result: int | None) -> None:
+    def _fix(self, op: Operation, source: int | None, result: int | None) -> None:
         """Make an operation right whose operands or results changed their type."""
         name = op.name
         if name == "arith.constant":
@@ -275,7 +275,7 @@ class _Legalizer:
                 op,
             )
 
-    def _constant(self, op: ir.Operation) -> None:
+    def _constant(self, op: Operation) -> None:
         attribute, type_ = op.attributes["value"], op.results[0].type
         if isinstance(attribute, ir.IntegerAttr):
             narrow = ir.IntegerType.get_signless(self._width_of[op.results[0]])
@@ -288,7 +288,7 @@ class _Legalizer:
                 f"has a constant of kind '{type(attribute).__name__}'; expected dense<...>", op
             )
 
-    def _truncate(self, op: ir.Operation, width: int | None) -> None:
+    def _truncate(self, op: Operation, width: int | None) -> None:
         if width is None:
             return
         with ir.InsertionPoint(op):
@@ -297,7 +297,7 @@ class _Legalizer:
             extended = _sign_extended(cut, width)
         self._replace(op, extended, width)
 
-    def _extend(self, op: ir.Operation, source: int | None, result: int | None) -> None:
+    def _extend(self, op: Operation, source: int | None, result: int | None) -> None:
         with ir.InsertionPoint(op):
             held, type_ = op.operands[0], op.results[0].type
             if op.name == "arith.extui" and source:
@@ -308,7 +308,7 @@ class _Legalizer:
             extended = emit.value(name, [held], type_)
         self._replace(op, extended, result)
 
-    def _replace(self, op: ir.Operation, new: ir.Value, width: int | None) -> None:
+    def _replace(self, op: Operation, new: Value, width: int | None) -> None:
         """Replace an operation's result by a value that stands for `width` bits (None: all)."""
         op.results[0].replace_all_uses_with(new)
         # A later operation may be given the same address, so the erased value must be forgotten.
@@ -317,14 +317,14 @@ class _Legalizer:
         if width is not None:
             self._width_of[new] = width
 
-    def _mask_operands(self, op: ir.Operation) -> None:
+    def _mask_operands(self, op: Operation) -> None:
         with ir.InsertionPoint(op):
             for index, operand in enumerate(op.operands):
                 width = self._width_of.get(operand)
                 if width:
                     op.operands[index] = _masked(operand, width)
 
-    def _sign_extend(self, op: ir.Operation, width: int) -> None:
+    def _sign_extend(self, op: Operation, width: int) -> None:
         """Sign-extend an operation's result from `width` bits."""
         result = op.results[0]
         users = [(use.owner, use.operand_number) for use in result.uses]
@@ -335,12 +335,12 @@ class _Legalizer:
         self._width_of[extended] = width
 
 
-def _masked(held: ir.Value, width: int) -> ir.Value:
+def _masked(held: Value, width: int) -> Value:
     """The low `width` bits of a held value, as an unsigned number."""
     return (emit.scalar(held) & ((1 << width) - 1)).value
 
 
-def _sign_extended(held: ir.Value, width: int) -> ir.Value:
+def _sign_extended(held: Value, width: int) -> Value:
     """The low `width` bits of a held value, as a signed number."""
     amount = element_type(held.type).width - width
     return ((emit.scalar(held) << amount) >> amount).value if amount else held
@@ -349,7 +349,7 @@ def _sign_extended(held: ir.Value, width: int) -> ir.Value:
 _NOT_32BIT = ("f16", "bf16", "f64")
 
 
-def _check_32bit(op: ir.Operation) -> None:
+def _check_32bit(op: Operation) -> None:
     """Refuse what a device that loads and stores only 32-bit words cannot compute.
 
     IREE emulates i64 on such devices, so it may be used between loads and stores.

@@ -28,7 +28,7 @@ from typing import ClassVar
 import numpy as np
 
 from .. import emit
-from .._mlir import ir
+from .._mlir import Operation, ir
 from ..emit.operation import splat, tensor_type
 from ..errors import UnsupportedError
 from .base import ModulePass, walk
@@ -42,7 +42,7 @@ class LowerTosaVariables(ModulePass):
 
     name: ClassVar[str] = "lower-tosa-variables"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: Operation) -> None:
         """Rewrite `module`.
 
         Raises:
@@ -55,7 +55,7 @@ class LowerTosaVariables(ModulePass):
                 _access(op)
 
 
-def _define(op: ir.Operation) -> None:
+def _define(op: Operation) -> None:
     element = op.attributes["type"].value
     if not _is_stored(element):
         raise UnsupportedError(
@@ -89,7 +89,7 @@ def _is_stored(element: ir.Type) -> bool:
     return isinstance(element, ir.FloatType)
 
 
-def _access(op: ir.Operation) -> None:
+def _access(op: Operation) -> None:
     """Replace a read or a write; upstream's verifier has looked for the variable."""
     with ir.InsertionPoint(op), op.location:
         symbol = {"global": ir.FlatSymbolRefAttr.get(op.attributes["name"].value)}

@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import emit
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..emit import linalg
 from ..emit.operation import INDEX, tensor_type
 from ..errors import UnsupportedError
@@ -46,7 +46,7 @@ class LowerUnrankedTensors(ModulePass):
 
     name: ClassVar[str] = "lower-unranked-tensors"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: Operation) -> None:
         """Convert `module`.
 
         Raises:
@@ -66,7 +66,7 @@ def _is_unranked(type_: ir.Type) -> bool:
     return isinstance(type_, ir.UnrankedTensorType)
 
 
-def _declares_unranked(op: ir.Operation) -> bool:
+def _declares_unranked(op: Operation) -> bool:
     if op.name != "func.func":
         return False
     type_ = op.attributes["function_type"].value
@@ -85,21 +85,21 @@ def _lowered_types(type_: ir.Type) -> list[ir.Type]:
 class _Flat:
     """An unranked value: its elements, and its extents as ``tensor<?xi64>``."""
 
-    elements: ir.Value
-    shape: ir.Value
+    elements: Value
+    shape: Value
 
 
 @dataclass(frozen=True)
 class _Extents:
     """A value of type ``tensor<?xindex>``: the extents of `shape` from `first` to before `end`."""
 
-    shape: ir.Value
-    first: ir.Value
-    end: ir.Value
+    shape: Value
+    first: Value
+    end: Value
     is_whole: bool = True
 
 
-def _lower_function(function: ir.Operation) -> None:
+def _lower_function(function: Operation) -> None:
     type_ = function.attributes["function_type"].value
     converted = ir.FunctionType.get(
         [t for old in type_.inputs for t in _lowered_types(old)],
@@ -119,7 +119,7 @@ def _lower_function(function: ir.Operation) -> None:
     lowering.erase()
 
 
-def _lower_attributes(function: ir.Operation, name: str, types: Any) -> None:
+def _lower_attributes(function: Operation, name: str, types: Any) -> None:
     """Give the attributes of an argument or result to the elements; the extents have none."""
     if name in function.attributes:
         lowered: list[Any] = []
@@ -142,9 +142,9 @@ class _Lowering:
     """What the unranked values and shapes of one function are, as it becomes known in order."""
 
     def __init__(self) -> None:
-        self._flat: dict[ir.Value, _Flat] = {}
-        self._extents: dict[ir.Value, _Extents] = {}
-        self._dead: list[ir.Operation] = []
+        self._flat: dict[Value, _Flat] = {}
+        self._extents: dict[Value, _Extents] = {}
+        self._dead: list[Operation] = []
         self._old_arguments: list[tuple[ir.Block, int]] = []
 
     def arguments(self, block: ir.Block) -> None:
@@ -166,7 +166,7 @@ class _Lowering:
                 _check_size(flat, "an unranked argument's extents")
         self._old_arguments.append((block, len(old)))
 
-    def operation(self, op: ir.Operation) -> None:
+    def operation(self, op: Operation) -> None:
         """Lower one operation."""
         touched = any(
             _is_unranked(value.type) or value in self._extents
@@ -201,7 +201,7 @@ class _Lowering:
 
     # -- operations, one method each: the name with dots as underscores ----------------------------
 
-    def _tensor_cast(self, op: ir.Operation) -> None:
+    def _tensor_cast(self, op: Operation) -> None:
         source, target = op.operands[0], op.results[0]
         if not _is_unranked(source.type):
             self._flat[target] = _Flat(_flattened(source), _shape_of(source))
@@ -211,7 +211,7 @@ class _Lowering:
             self._flat[target] = self._flat[source]
         self._dead.append(op)
 
-    def _tensor_reshape(self, op: ir.Operation) -> None:
+    def _tensor_reshape(self, op: Operation) -> None:
         source, shape = op.operands
         target = op.results[0]
         unranked = _is_unranked(source.type)
@@ -238,13 +238,13 @@ class _Lowering:
             target.replace_all_uses_with(_unflattened(elements, values, target.type))
         self._dead.append(op)
 
-    def _shape_shape_of(self, op: ir.Operation) -> None:
+    def _shape_shape_of(self, op: Operation) -> None:
         source, target = op.operands[0], op.results[0]
         if _is_unranked(source.type):
             self._extents[target] = _all_extents(self._flat[source].shape)
             self._dead.append(op)
 
-    def _shape_split_at(self, op: ir.Operation) -> None:
+    def _shape_split_at(self, op: Operation) -> None:
         extents, index = self._extents[op.operands[0]], emit.scalar(op.operands[1])
         from_first, from_end = emit.scalar(extents.first) + index, emit.scalar(extents.end) + index
         middle = np.where(index < 0, from_end, from_first).value
@@ -253,11 +253,11 @@ class _Lowering:
         self._extents[after] = _Extents(extents.shape, middle, extents.end, False)
         self._dead.append(op)
 
-    def _shape_num_elements(self, op: ir.Operation) -> None:
+    def _shape_num_elements(self, op: Operation) -> None:
         op.results[0].replace_all_uses_with(_product(self._extents[op.operands[0]]))
         self._dead.append(op)
 
-    def _tensor_extract(self, op: ir.Operation) -> None:
+    def _tensor_extract(self, op: Operation) -> None:
         extents = self._extents.get(op.operands[0])
         if extents is None:
             raise UnsupportedError("extracts from an unranked tensor, which nothing lowers", op)
@@ -265,7 +265,7 @@ class _Lowering:
         op.results[0].replace_all_uses_with(_extent(extents.shape, index.value).value)
         self._dead.append(op)
 
-    def _tensor_dim(self, op: ir.Operation) -> None:
+    def _tensor_dim(self, op: Operation) -> None:
         source, axis = op.operands
         if source in self._extents:
             extents = self._extents[source]
@@ -275,16 +275,16 @@ class _Lowering:
         op.results[0].replace_all_uses_with(result.value)
         self._dead.append(op)
 
-    def _tensor_rank(self, op: ir.Operation) -> None:
+    def _tensor_rank(self, op: Operation) -> None:
         rank = linalg.dim(self._flat[op.operands[0]].shape, 0)
         op.results[0].replace_all_uses_with(rank)
         self._dead.append(op)
 
-    def _func_return(self, op: ir.Operation) -> None:
+    def _func_return(self, op: Operation) -> None:
         emit.create("func.return", self._lowered(op.operands))
         self._dead.append(op)
 
-    def _func_call(self, op: ir.Operation) -> None:
+    def _func_call(self, op: Operation) -> None:
         types = [t for result in op.results for t in _lowered_types(result.type)]
         callee = {"callee": op.attributes["callee"]}
         call = emit.create("func.call", self._lowered(op.operands), types, callee)
@@ -296,9 +296,9 @@ class _Lowering:
                 old.replace_all_uses_with(next(results))
         self._dead.append(op)
 
-    def _lowered(self, values: Iterable[ir.Value]) -> list[ir.Value]:
+    def _lowered(self, values: Iterable[Value]) -> list[Value]:
         """What an operation takes instead of values."""
-        lowered: list[ir.Value] = []
+        lowered: list[Value] = []
         for value in values:
             if _is_unranked(value.type):
                 flat = self._flat[value]
@@ -311,17 +311,17 @@ class _Lowering:
 # -- extents --------------------------------------------------------------------------------------
 
 
-def _all_extents(shape: ir.Value) -> _Extents:
+def _all_extents(shape: Value) -> _Extents:
     zero = linalg.constant_index(0)
     return _Extents(shape, zero, linalg.dim(shape, zero))
 
 
-def _extent(shape: ir.Value, axis: ir.Value) -> Any:
+def _extent(shape: Value, axis: Value) -> Any:
     """One of the extents in a ``tensor<?xi64>``, for formulas."""
     return emit.scalar(linalg.extract(shape, [axis])).convert(INDEX)
 
 
-def _product(extents: _Extents) -> ir.Value:
+def _product(extents: _Extents) -> Value:
     """The product of extents, as a loop."""
     return linalg.fold(
         extents.first,
@@ -340,7 +340,7 @@ def _check_size(flat: _Flat, what: str) -> None:
     linalg.check((product == size).value, message)
 
 
-def _shape_of(tensor: ir.Value) -> ir.Value:
+def _shape_of(tensor: Value) -> Value:
     """A ranked tensor's extents as ``tensor<?xi64>``."""
     i64 = ir.IntegerType.get_signless(64)
     extents = [
@@ -353,7 +353,7 @@ def _shape_of(tensor: ir.Value) -> ir.Value:
 # -- elements -------------------------------------------------------------------------------------
 
 
-def _ranked(flat: _Flat, type_: ir.Type) -> ir.Value:
+def _ranked(flat: _Flat, type_: ir.Type) -> Value:
     """An unranked value as a ranked tensor, whose rank and extents are checked at run time."""
     rank = emit.scalar(linalg.dim(flat.shape, 0))
     message = f"tensor.cast: rank must be {type_.rank} at run time"
@@ -369,7 +369,7 @@ def _ranked(flat: _Flat, type_: ir.Type) -> ir.Value:
     return _unflattened(flat.elements, extents, type_)
 
 
-def _flattened(tensor: ir.Value) -> ir.Value:
+def _flattened(tensor: Value) -> Value:
     """A ranked tensor's elements as ``tensor<?xT>``."""
     type_ = tensor.type
     if type_.rank == 0:
@@ -379,7 +379,7 @@ def _flattened(tensor: ir.Value) -> ir.Value:
     return linalg.cast(flat, tensor_type([None], type_.element_type))
 
 
-def _unflattened(elements: ir.Value, extents: Sequence[ir.Value], type_: ir.Type) -> ir.Value:
+def _unflattened(elements: Value, extents: Sequence[Value], type_: ir.Type) -> Value:
     """``tensor<?xT>`` as a ranked tensor of `type_` with the given extents."""
     if type_.rank == 0:
         return linalg.collapse(linalg.cast(elements, tensor_type([1], type_.element_type)), [])

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from ... import emit
-from ..._mlir import ir
+from ..._mlir import Operation
 from ...emit import Emitted, stablehlo
 from ..base import NoMatch
 
 __all__ = ["expand_batch_norm_grad"]
 
 
-def expand_batch_norm_grad(op: ir.Operation, rewriter: Any) -> NoMatch | None:
+def expand_batch_norm_grad(op: Operation, rewriter: Any) -> NoMatch | None:
     """The gradients of operand, scale and offset, with the specification's names."""
     operand, scale, mean, variance, grad_output = (emit.tensor(value) for value in op.operands)
     vector, whole = op.operands[1].type, op.operands[0].type

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ... import emit
-from ..._mlir import ir
+from ..._mlir import Operation, Value, ir
 from ..._mlir import stablehlo as bindings
 from ...dialects.quant import element_type
 from ...emit import stablehlo
@@ -37,7 +37,7 @@ from .reversal import reversed_along
 __all__ = ["expand_convolution", "split_groups"]
 
 
-def expand_convolution(op: ir.Operation, rewriter: Any) -> NoMatch | None:
+def expand_convolution(op: Operation, rewriter: Any) -> NoMatch | None:
     """Change what IREE does not take, in place."""
     changed = [
         _transpose_to_layout(op),
@@ -48,14 +48,14 @@ def expand_convolution(op: ir.Operation, rewriter: Any) -> NoMatch | None:
     return None if any(changed) else NoMatch("is a convolution that IREE takes")
 
 
-def _dimension_numbers(op: ir.Operation) -> Any:
+def _dimension_numbers(op: Operation) -> Any:
     return bindings.ConvDimensionNumbers(op.attributes["dimension_numbers"])
 
 
 # -- layout ---------------------------------------------------------------------------------------
 
 
-def _transpose_to_layout(op: ir.Operation) -> bool:
+def _transpose_to_layout(op: Operation) -> bool:
     """Transpose a convolution to ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]``."""
     numbers = _dimension_numbers(op)
     left = [
@@ -90,7 +90,7 @@ def _transpose_to_layout(op: ir.Operation) -> bool:
     return True
 
 
-def _reverse_kernel(op: ir.Operation) -> bool:
+def _reverse_kernel(op: Operation) -> bool:
     """Reverse the kernel in place of the windows."""
     if "window_reversal" not in op.attributes:
         return False
@@ -108,7 +108,7 @@ def _reverse_kernel(op: ir.Operation) -> bool:
 # -- windows --------------------------------------------------------------------------------------
 
 
-def _cut_unread(op: ir.Operation) -> bool:
+def _cut_unread(op: Operation) -> bool:
     """Cut the end of the left operand that no window reads, where the result has one position."""
     operand, kernel, result = op.operands[0], op.operands[1].type, op.results[0].type
     if not all(type_.has_static_shape for type_ in (operand.type, kernel, result)):
@@ -143,7 +143,7 @@ def _cut_unread(op: ir.Operation) -> bool:
     return cuts
 
 
-def _dilate(op: ir.Operation, spatial: Sequence[int]) -> ir.Value:
+def _dilate(op: Operation, spatial: Sequence[int]) -> Value:
     """Write a convolution's left dilation as a pad; return the new left operand."""
     operand = op.operands[0]
     none = [0] * len(operand.type.shape)
@@ -155,14 +155,14 @@ def _dilate(op: ir.Operation, spatial: Sequence[int]) -> ir.Value:
     return op.operands[0]
 
 
-def _dilation(op: ir.Operation, name: str, spatial: Sequence[int]) -> list[int]:
+def _dilation(op: Operation, name: str, spatial: Sequence[int]) -> list[int]:
     """How far apart elements are along each spatial dimension; 1 where it is left out."""
     if name not in op.attributes:
         return [1] * len(spatial)
     return [int(step) for step in op.attributes[name]]
 
 
-def _padding(op: ir.Operation, count: int) -> Array:
+def _padding(op: Operation, count: int) -> Array:
     """A convolution's padding: (low, high) for each of `count` spatial dimensions."""
     padding = np.zeros((count, 2), np.int64)
     if "padding" in op.attributes:
@@ -173,7 +173,7 @@ def _padding(op: ir.Operation, count: int) -> Array:
 # -- groups ---------------------------------------------------------------------------------------
 
 
-def _widen_depthwise(op: ir.Operation) -> bool:
+def _widen_depthwise(op: Operation) -> bool:
     """Give the integer operands of a convolution in groups the elements of its result."""
     element, wide = element_type(op.operands[0].type), element_type(op.results[0].type)
     groups = int(op.attributes["feature_group_count"].value)
@@ -190,7 +190,7 @@ def _widen_depthwise(op: ir.Operation) -> bool:
 _MOST_SPLIT = 16
 
 
-def split_groups(op: ir.Operation, rewriter: Any) -> NoMatch | None:
+def split_groups(op: Operation, rewriter: Any) -> NoMatch | None:
     """One convolution a group, of its part of the operands; the results side by side."""
     of_features = int(op.attributes["feature_group_count"].value)
     of_batch = int(op.attributes["batch_group_count"].value)
@@ -216,7 +216,7 @@ def split_groups(op: ir.Operation, rewriter: Any) -> NoMatch | None:
     return None
 
 
-def _equal_part(tensor: ir.Value, axis: int, number: int, count: int) -> ir.Value:
+def _equal_part(tensor: Value, axis: int, number: int, count: int) -> Value:
     """One of `count` equal parts of a tensor along an axis."""
     limits = [int(extent) for extent in tensor.type.shape]
     starts, size = [0] * len(limits), limits[axis] // count

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import emit
-from ..._mlir import ir
+from ..._mlir import Operation, Value, ir
 from ...dialects.dense import array_of_dense
 from ...emit import linalg
 from ...emit.operation import INDEX
@@ -18,7 +18,7 @@ from ..base import NoMatch
 __all__ = ["expand_dynamic_broadcast"]
 
 
-def expand_dynamic_broadcast(op: ir.Operation, rewriter: Any) -> NoMatch | None:
+def expand_dynamic_broadcast(op: Operation, rewriter: Any) -> NoMatch | None:
     """Write a broadcast of a tensor of static shape as a loop nest."""
     operand, shape = op.operands
     source, target = operand.type, op.results[0].type
@@ -44,7 +44,7 @@ def expand_dynamic_broadcast(op: ir.Operation, rewriter: Any) -> NoMatch | None:
     return None
 
 
-def _entry(shape: ir.Value, axis: int) -> ir.Value:
+def _entry(shape: Value, axis: int) -> Value:
     """One entry of a shape tensor as an index, through the operations that made it."""
     tensor, position = shape, axis
     while not isinstance(tensor.owner, ir.Block):

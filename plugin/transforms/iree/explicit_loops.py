@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..._mlir import ir, passmanager, register_upstream_passes, translate_errors
+from ..._mlir import Operation, ir, passmanager, register_upstream_passes, translate_errors
 from ...emit import linalg
 from ...emit.operation import create, integer
 from ...errors import UnsupportedError
@@ -31,7 +31,7 @@ _TO_LOOPS = (
 _EXPLICIT = frozenset(("arith.constant", "linalg.generic", "linalg.yield", "linalg.index"))
 
 
-def make_loops_explicit(operations: list[ir.Operation], applies: Callable[[ir.Type], bool]) -> bool:
+def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type], bool]) -> bool:
     """Write StableHLO, TOSA, named linalg, and element-wise arith on tensors as ``linalg.generic``.
 
     Only if one of `operations`, which are all those of a module, is such an operation with an
@@ -58,7 +58,7 @@ def make_loops_explicit(operations: list[ir.Operation], applies: Callable[[ir.Ty
     return True
 
 
-def _hides_a_loop(op: ir.Operation) -> bool:
+def _hides_a_loop(op: Operation) -> bool:
     name = op.name
     if name in _EXPLICIT:
         return False
@@ -67,7 +67,7 @@ def _hides_a_loop(op: ir.Operation) -> bool:
     return bool(name.startswith(("linalg.", "stablehlo.", "tosa.")))
 
 
-def _concatenate_tensors(operations: list[ir.Operation]) -> list[ir.Operation]:
+def _concatenate_tensors(operations: list[Operation]) -> list[Operation]:
     """Write ``stablehlo.concatenate`` as ``tensor.concat``, and return all operations."""
     remaining = []
     for op in operations:
@@ -83,7 +83,7 @@ def _concatenate_tensors(operations: list[ir.Operation]) -> list[ir.Operation]:
     return remaining
 
 
-def _fill_single_elements(root: ir.Operation) -> None:
+def _fill_single_elements(root: Operation) -> None:
     """Write the fill of a tensor of one element as ``tensor.from_elements``."""
     for op in walk(root):
         if op.name != "linalg.generic" or len(op.operands) != 2 or len(op.results) != 1:
@@ -119,13 +119,13 @@ _BODY_NUMBER = "subquant.body"
 
 
 def _take_scalar_bodies(
-    operations: list[ir.Operation], applies: Callable[[ir.Type], bool]
-) -> list[ir.Operation]:
+    operations: list[Operation], applies: Callable[[ir.Type], bool]
+) -> list[Operation]:
     """Move bodies out of the module that must stay as they are; return what holds them.
 
     A body with a value whose type `applies` accepts stays: the caller has to see it.
     """
-    holders: list[ir.Operation] = []
+    holders: list[Operation] = []
     for op in operations:
         if op.name not in _KEEPS_SCALAR_BODY:
             continue
@@ -144,7 +144,7 @@ def _take_scalar_bodies(
     return holders
 
 
-def _put_scalar_bodies(root: ir.Operation, holders: list[ir.Operation]) -> None:
+def _put_scalar_bodies(root: Operation, holders: list[Operation]) -> None:
     if not holders:
         return
     for op in walk(root):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ... import emit
-from ..._mlir import ir
+from ..._mlir import Operation, Value, ir
 from ...emit import stablehlo
 from ...emit.operation import integers, is_dynamic
 from ..base import NoMatch
@@ -22,7 +22,7 @@ from ..base import NoMatch
 __all__ = ["expand_reverse", "reversed_along"]
 
 
-def expand_reverse(op: ir.Operation, rewriter: Any) -> NoMatch | None:
+def expand_reverse(op: Operation, rewriter: Any) -> NoMatch | None:
     """Write a ``reverse`` as gathers."""
     axes = [int(axis) for axis in op.attributes["dimensions"]]
     operand = op.operands[0]
@@ -32,7 +32,7 @@ def expand_reverse(op: ir.Operation, rewriter: Any) -> NoMatch | None:
     return None
 
 
-def reversed_along(operand: ir.Value, axes: Sequence[int]) -> ir.Value:
+def reversed_along(operand: Value, axes: Sequence[int]) -> Value:
     """Reverse the order along static axes; nothing is written for those of one element.
 
     With another axis that is dynamic it is a ``reverse``: slices of a gather are static.
