@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from subquant.layouts import (
 )
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.ops import (
+    Compiled,
     Conv2d,
     Embedding,
     Linear,
@@ -37,9 +39,11 @@ from subquant.ops import (
     rms_norm,
     silu,
     subtract,
+    trace_function,
 )
 from subquant.runtime import Device
 from subquant.weights import Theta
+from together import Together
 
 DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 UNIT = 2.0**-24
@@ -62,6 +66,30 @@ def reals(value: Any) -> np.ndarray:
 def compiled(function: Callable[..., Any], arguments: list[Any], device: Device) -> np.ndarray:
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
     call = compile_function(function, *arguments, target=target, device=device)
+    return np.asarray(call(*arguments))
+
+
+Cases = Callable[[], dict[str, tuple[Callable[..., Any], list[Any]]]]
+"""Functions, each with its arguments."""
+
+
+def text_of(function: Callable[..., Any], *arguments: Any) -> str:
+    return str(trace_function(function, *arguments))
+
+
+@functools.cache
+def together(cases: Cases) -> Together:
+    return Together(
+        {name: text_of(function, *arguments) for name, (function, arguments) in cases().items()}
+    )
+
+
+def compiled_with(cases: Cases, name: str, device: Device) -> np.ndarray:
+    """As `compiled`, in one module with the others."""
+    function, arguments = cases()[name]
+    call = Compiled(
+        together(cases).function(name, device), lambda: trace_function(function, *arguments)
+    )
     return np.asarray(call(*arguments))
 
 
@@ -107,6 +135,10 @@ AFFINE: dict[str, tuple[Any, Any]] = {
 }
 
 
+def affine_linears() -> dict[str, Any]:
+    return {name: (linear, list(operands)) for name, operands in AFFINE.items()}
+
+
 @pytest.mark.parametrize(
     ("case", "device"),
     [
@@ -132,7 +164,11 @@ def test_affine_linear(case: str, device: str, request: pytest.FixtureRequest) -
     scales = layouts[0].planes["d"].reshape(()) * layouts[1].planes["d"].reshape(-1)
     np.testing.assert_array_equal(result, acc.astype(np.float32) * scales)
     np.testing.assert_allclose(result, reals(x) @ reals(w).T, rtol=1e-6, atol=1e-6)
-    found = compiled(linear, [x, w], request.getfixturevalue(device))
+    where = request.getfixturevalue(device)
+    if where.is_vulkan:
+        found = compiled(linear, [x, w], where)
+    else:
+        found = compiled_with(affine_linears, case, where)
     np.testing.assert_array_equal(found, result)
 
 
@@ -165,38 +201,59 @@ def magnitude_of(x: Any, w: Any) -> np.ndarray:
     return np.asarray(np.abs(reals(x)) @ parts.T)
 
 
+BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "dynamic")
+
+
+@functools.cache
+def block_linears() -> dict[str, Any]:
+    x = normal((2, 3, 96), 4)
+    tensors = {n: blocks(normal((7, 96))) if n == "dynamic" else ggml(n, (7, 96)) for n in BLOCKS}
+    return {name: (linear, [x, w]) for name, w in tensors.items()}
+
+
 @pytest.mark.parametrize(
     ("name", "device"),
     [
-        *((n, "cpu") for n in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "dynamic")),
+        *((n, "cpu") for n in BLOCKS),
         *(pytest.param(n, "vulkan", marks=pytest.mark.vulkan) for n in ("Q4_1", "Q8_0")),
     ],
 )
 def test_linear_with_blocks(name: str, device: str, request: pytest.FixtureRequest) -> None:
     """Block by block, eager and compiled, to the bound that `linear` states."""
-    x = normal((2, 3, 96), 4)
-    w = blocks(normal((7, 96))) if name == "dynamic" else ggml(name, (7, 96))
+    x, w = block_linears()[name][1]
     with recorded() as ran:
         result = linear(x, w)
     assert ran == [Ran("linear", "blocks")]
     assert linear.choose(x, w) == "blocks"
     check_close(linear, [x, w], result, magnitude_of(x, w))
-    found = compiled(linear, [x, w], request.getfixturevalue(device))
+    where = request.getfixturevalue(device)
+    if where.is_vulkan:
+        found = compiled(linear, [x, w], where)
+    else:
+        found = compiled_with(block_linears, name, where)
     check_close(linear, [x, w], found, magnitude_of(x, w))
-    text = compile_function(linear, x, w).text
-    assert "7x96xf32" not in text, "the weights were dequantized"
+    assert "7x96xf32" not in text_of(linear, x, w), "the weights were dequantized"
 
 
-@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "float"])
-def test_linear_by_float_values(name: str, cpu: Device) -> None:
+FLOATS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "float")
+
+
+@functools.cache
+def float_linears() -> dict[str, Any]:
     x = normal((3, 256), 4)
-    w: Any = normal((5, 256)) if name == "float" else ggml(name, (5, 256))
+    tensors = {n: normal((5, 256)) if n == "float" else ggml(n, (5, 256)) for n in FLOATS}
+    return {name: (linear, [x, w]) for name, w in tensors.items()}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_linear_by_float_values(name: str, cpu: Device) -> None:
+    x, w = float_linears()[name][1]
     with recorded() as ran:
         result = linear(x, w)
     assert ran == [Ran("linear", "dequantized")]
     magnitude = np.abs(reals(x)) @ np.abs(reals(w)).T
     check_close(linear, [x, w], result, magnitude)
-    check_close(linear, [x, w], compiled(linear, [x, w], cpu), magnitude)
+    check_close(linear, [x, w], compiled_with(float_linears, name, cpu), magnitude)
 
 
 def test_bias_and_matmul(cpu: Device) -> None:
@@ -237,6 +294,11 @@ def random_linear(seed: int) -> tuple[Any, Any, str]:
     return x, ggml(kind, (columns, depth), seed), "blocks" if is_plain else "dequantized"
 
 
+@functools.cache
+def random_linears() -> dict[str, Any]:
+    return {str(seed): (linear, list(random_linear(seed)[:2])) for seed in range(30)}
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_linear_of_random_shapes_and_layouts(seed: int, cpu: Device) -> None:
     """The implementation that was meant; eager and compiled alike, as `linear` states."""
@@ -244,7 +306,7 @@ def test_linear_of_random_shapes_and_layouts(seed: int, cpu: Device) -> None:
     with recorded() as ran:
         result = linear(x, w)
     assert ran == [Ran("linear", implementation)]
-    found = compiled(linear, [x, w], cpu)
+    found = compiled_with(random_linears, str(seed), cpu)
     if implementation == "affine":
         np.testing.assert_array_equal(found, result)
         return
@@ -286,14 +348,27 @@ def convolved(x: np.ndarray, w: np.ndarray, **options: Any) -> np.ndarray:
     return result
 
 
+OFFSETS = ("none", "x", "both")
+
+
+@functools.cache
+def affine_convolutions() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for case, (image, kernel, options) in CONVOLUTIONS.items():
+        for offsets in OFFSETS:
+            x = per_tensor(normal(image), None if offsets == "none" else -31)
+            several = rng(2).integers(-20, 20, kernel[0]) if offsets == "both" else None
+            operands = [x, per_row(normal(kernel, 1), several)]
+            found[f"{case} {offsets}"] = functools.partial(conv2d, **options), operands
+    return found
+
+
 @pytest.mark.parametrize("case", CONVOLUTIONS)
-@pytest.mark.parametrize("offsets", ["none", "x", "both"])
+@pytest.mark.parametrize("offsets", OFFSETS)
 def test_affine_convolution(case: str, offsets: str, cpu: Device) -> None:
     """Integers exactly, beside loops; code that pads with 0 in the place of the offset fails."""
-    image, kernel, options = CONVOLUTIONS[case]
-    x = per_tensor(normal(image), None if offsets == "none" else -31)
-    several = rng(2).integers(-20, 20, kernel[0]) if offsets == "both" else None
-    w = per_row(normal(kernel, 1), several)
+    options = CONVOLUTIONS[case][2]
+    x, w = affine_convolutions()[f"{case} {offsets}"][1]
     with recorded() as ran:
         result = conv2d(x, w, **options)
     assert ran == [Ran("conv2d", "affine")]
@@ -304,7 +379,7 @@ def test_affine_convolution(case: str, offsets: str, cpu: Device) -> None:
     )
     scales = layouts[0].planes["d"].reshape(()) * layouts[1].planes["d"].reshape((-1, 1, 1))
     np.testing.assert_array_equal(result, convolved(qx, qw, **options).astype(np.float32) * scales)
-    found = compiled(lambda a, b: conv2d(a, b, **options), [x, w], cpu)
+    found = compiled_with(affine_convolutions, f"{case} {offsets}", cpu)
     np.testing.assert_array_equal(found, result)
 
 
@@ -327,16 +402,26 @@ def random_convolution(seed: int) -> tuple[tuple[int, ...], tuple[int, ...], dic
     return image, kernel, options
 
 
+@functools.cache
+def random_convolutions() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for seed in range(12):
+        image, kernel, options = random_convolution(seed)
+        x = per_tensor(normal(image, seed), int(rng(seed).integers(-50, 50)))
+        w = per_row(normal(kernel, seed + 1), rng(seed).integers(-50, 50, kernel[0]))
+        found[str(seed)] = functools.partial(conv2d, **options), [x, w]
+    return found
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_convolutions_of_random_shapes(seed: int, cpu: Device) -> None:
-    image, kernel, options = random_convolution(seed)
-    x = per_tensor(normal(image, seed), int(rng(seed).integers(-50, 50)))
-    w = per_row(normal(kernel, seed + 1), rng(seed).integers(-50, 50, kernel[0]))
+    options = random_convolution(seed)[2]
+    x, w = random_convolutions()[str(seed)][1]
     assert conv2d.choose(x, w, **options) == "affine"
     result = conv2d(x, w, **options)
     exact = convolved(reals(x), reals(w), **options)
     np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-5)
-    found = compiled(lambda a, b: conv2d(a, b, **options), [x, w], cpu)
+    found = compiled_with(random_convolutions, str(seed), cpu)
     np.testing.assert_array_equal(found, result)
 
 
@@ -347,17 +432,26 @@ def test_affine_convolution_on_vulkan(vulkan: Device) -> None:
     np.testing.assert_array_equal(found, conv2d(x, w, **options))
 
 
+@functools.cache
+def float_convolutions() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for case, (image, kernel, options) in CONVOLUTIONS.items():
+        operands = [normal(image), per_row(normal(kernel, 1)), normal(kernel[:1], 2)]
+        found[case] = functools.partial(conv2d, **options), operands
+    return found
+
+
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 def test_convolution_by_float_values(case: str, cpu: Device) -> None:
-    image, kernel, options = CONVOLUTIONS[case]
-    x, w, bias = normal(image), per_row(normal(kernel, 1)), normal(kernel[:1], 2)
+    _, kernel, options = CONVOLUTIONS[case]
+    x, w, bias = float_convolutions()[case][1]
     with recorded() as ran:
         result = conv2d(x, w, bias, **options)
     assert ran == [Ran("conv2d", "dequantized")]
     exact = convolved(reals(x), reals(w), **options) + bias.astype(np.float64).reshape((-1, 1, 1))
     magnitude = convolved(np.abs(reals(x)), np.abs(reals(w)), **options) + np.abs(bias).max()
     bound = (np.prod(kernel[1:]) + 4) * UNIT * magnitude
-    found = compiled(lambda a, b, c: conv2d(a, b, c, **options), [x, w, bias], cpu)
+    found = compiled_with(float_convolutions, case, cpu)
     assert (np.abs(result - exact) <= bound).all()
     assert (np.abs(found - exact) <= bound).all()
 
@@ -365,18 +459,23 @@ def test_convolution_by_float_values(case: str, cpu: Device) -> None:
 # -- others ---------------------------------------------------------------------------------------
 
 
+@functools.cache
+def lookups() -> dict[str, Any]:
+    ids = np.array([[3, 0, 10], [3, 3, 7]], np.int32)
+    return {name: (embedding_lookup, [ids, ggml(name, (11, 256))]) for name in BLOCK_TYPES}
+
+
 @pytest.mark.parametrize("name", BLOCK_TYPES)
 def test_embedding_lookup(name: str, cpu: Device) -> None:
     """Rows of the planes are taken, and nothing else is dequantized; the same bits."""
-    table = ggml(name, (11, 256))
-    ids = np.array([[3, 0, 10], [3, 3, 7]], np.int32)
+    ids, table = lookups()[name][1]
     with recorded() as ran:
         result = embedding_lookup(ids, table)
     assert ran == [Ran("embedding_lookup", "rows")]
     np.testing.assert_array_equal(result, table.unpack().dequant()[ids])
-    call = compile_function(embedding_lookup, ids, table, device=cpu)
-    np.testing.assert_array_equal(call(ids, table), result)
-    assert "11x256xf32" not in call.text, "the whole table was dequantized"
+    np.testing.assert_array_equal(compiled_with(lookups, name, cpu), result)
+    text = text_of(embedding_lookup, ids, table)
+    assert "11x256xf32" not in text, "the whole table was dequantized"
 
 
 def test_embedding_lookup_of_floats(cpu: Device) -> None:
@@ -421,7 +520,9 @@ def test_functions_of_several_operations_compile(cpu: Device) -> None:
     assert [r.implementation for r in ran] == [
         "rows", "dequantized", "blocks", "dequantized", "blocks", "dequantized",
     ]  # fmt: skip
-    found = compiled(block, arguments, cpu)
+    call = compile_function(block, *arguments, device=cpu)
+    assert call.text == text_of(block, *arguments)
+    found = call(*arguments)
     np.testing.assert_allclose(found, eager, rtol=1e-4, atol=1e-4 * np.abs(eager).max())
 
 

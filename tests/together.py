@@ -22,8 +22,7 @@ class Together:
     """Programs that are compiled as one module, when the first of them is asked for.
 
     Args:
-        programs: the text of each, by any name; its public function is ``@main``. Lines before the
-            function (aliases of types) are written once.
+        programs: the text of each, by any name; its public function is ``@main``.
         prepare: passes that run before the compilation.
         options: of the compilation, as `CompileOptions`.
     """
@@ -71,4 +70,7 @@ class Together:
         return self._compiled[key]
 
     def _renamed(self, name: str) -> str:
-        return re.sub(r"@main\b", f"@program_{self._numbers[name]}", self._programs[name])
+        text = self._programs[name].strip()
+        if text.startswith("module {"):
+            text = text.removeprefix("module {").removesuffix("}")
+        return re.sub(r"@main\b", f"@program_{self._numbers[name]}", text)

@@ -9,7 +9,7 @@ Source: "Direct quantization with sharktank", functional op library.
 
 from __future__ import annotations
 
-from .compiling import Compiled, compile_function
+from .compiling import Compiled, compile_function, trace_function
 from .convolution import conv2d
 from .layers import Conv2d, Embedding, Linear, RmsNorm, ThetaLayer
 from .linear import linear, matmul
@@ -36,4 +36,5 @@ __all__ = [
     "rms_norm",
     "silu",
     "subtract",
+    "trace_function",
 ]

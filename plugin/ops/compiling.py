@@ -12,26 +12,23 @@ from .. import compile as compile_module
 from .._mlir import ir
 from ..emit.trace import trace
 from ..layouts import InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
-from ..runtime import Executable
+from ..runtime import Function
 from .registry import operand
 
-__all__ = ["Compiled", "compile_function"]
+__all__ = ["Compiled", "compile_function", "trace_function"]
 
 
 class Compiled:
     """A function that is compiled for tensors of certain shapes and layouts.
 
     Args:
-        write: writes the module that is compiled.
-        **options: of `subquant.compile`.
-
-    Attributes:
-        executable: what IREE made of it.
+        function: what it became, of an array for each plane.
+        write: writes the module that was compiled.
     """
 
-    def __init__(self, write: Callable[[], ir.Module], **options: Any) -> None:
+    def __init__(self, function: Function, write: Callable[[], ir.Module]) -> None:
+        self._function = function
         self._write = write
-        self.executable: Executable = compile_module(write(), **options)
 
     @cached_property
     def text(self) -> str:
@@ -41,18 +38,34 @@ class Compiled:
     def __call__(self, *arguments: Any) -> Any:
         """Call with arrays and tensors of the shapes and layouts that it was compiled for."""
         flat = [array for argument in arguments for array in _arrays(argument)]
-        return self.executable["main"](*[_stored(array) for array in flat])
+        return self._function(*[_stored(array) for array in flat])
 
 
 def compile_function(function: Callable[..., Any], *examples: Any, **options: Any) -> Compiled:
     """Compile a function of arrays and tensors.
 
     Args:
+        function, *examples: as for `trace_function`.
+        **options: of `subquant.compile`.
+
+    Raises:
+        UnsupportedError: the function does what cannot be traced.
+    """
+
+    def write() -> ir.Module:
+        return trace_function(function, *examples)
+
+    return Compiled(compile_module(write(), **options)["main"], write)
+
+
+def trace_function(function: Callable[..., Any], *examples: Any) -> ir.Module:
+    """Write a function of arrays and tensors as a module whose function ``main`` takes planes.
+
+    Args:
         function: of as many arguments as there are examples; it may use the operators of arrays
             and the operations of this package.
         *examples: an array or a tensor for each argument, of whose values only the constants of
             layouts are used.
-        **options: of `subquant.compile`.
 
     Raises:
         UnsupportedError: the function does what cannot be traced.
@@ -66,8 +79,7 @@ def compile_function(function: Callable[..., Any], *examples: Any, **options: An
             place += count
         return function(*given)
 
-    types = [(a.shape, a.dtype) for example in examples for a in _arrays(example)]
-    return Compiled(lambda: trace(flat, types), **options)
+    return trace(flat, [(a.shape, a.dtype) for example in examples for a in _arrays(example)])
 
 
 def _arrays(argument: Any) -> list[Any]:
