@@ -168,14 +168,43 @@ def test_the_heat_map_has_a_cell_a_block() -> None:
     np.testing.assert_allclose(image.norm([1, 2**3.5, 128]), [0, 0.5, 1], atol=1e-8)
 
 
-def test_ticks_of_the_colours_are_1_2_5_and_include_the_ends() -> None:
-    figure = scales_figure(argument(PER_AXIS))
+def per_axis(scales: str) -> InspectedTensor:
+    return argument(PER_AXIS.replace("f16", "f64").replace("1.0, 2.0, 4.0", scales))
+
+
+@pytest.mark.parametrize(
+    ("scales", "ticks"),
+    [
+        ("1.0, 2.0, 4.0", ["1", "2"]),
+        ("0.5, 0.05, 0.2", ["0.05", "0.1", "0.2", "0.5"]),
+        ("0.0331, 0.033, 0.0335", ["0.033", "0.0331", "0.0332", "0.0333", "0.0334", "0.0335"]),
+        ("1.0e-3, 1.0, 1.0e3", ["0.001", "0.01", "0.1", "1", "10", "100", "1000"]),
+        ("0.5, 0.5, 0.5", ["0.5"]),
+    ],
+)  # fmt: skip
+def test_ticks_of_the_colours(scales: str, ticks: list[str]) -> None:
+    """They are 1, 2, 5 of each decade, or only 1, or evenly spaced, and include the ends."""
+    figure = scales_figure(
+        argument(PER_AXIS.replace("f16", "f64").replace("1.0, 2.0, 4.0", scales))
+    )
     figure.draw_without_rendering()
     bar = bar_of(figure)
-    shown = [t.get_text() for t, y in zip(bar.get_yticklabels(), bar.get_yticks(), strict=True)
-             if bar.get_ylim()[0] <= y <= bar.get_ylim()[1]]  # fmt: skip
-    assert shown == ["1", "2"]
-    (axes, _) = figure.axes
+    low, high = bar.get_ylim()
+    labels = zip(bar.get_yticklabels(), bar.get_yticks(), strict=True)
+    assert [label.get_text() for label, y in labels if low <= y <= high] == ticks
+
+
+def test_the_least_and_the_greatest_scale(tmp_path: Path) -> None:
+    """Neither overflows nor vanishes, alone or beside the other."""
+    least, greatest = "4.940656458412465e-324", "1.7976931348623157e308"
+    for scales in (f"{least}, 1.0, {greatest}", ", ".join([least] * 3), ", ".join([greatest] * 3)):
+        tensor = per_axis(scales)
+        show(render_scales(tensor))
+        write_scales(tensor, tmp_path / "a.svg")
+
+
+def test_an_axis_without_blocks_has_no_ticks() -> None:
+    (axes, _) = scales_figure(argument(PER_AXIS)).axes
     assert axes.get_yticks().tolist() == []
     assert axes.get_xticks().tolist() == [0, 1, 2, 3]
     np.testing.assert_allclose(values(axes), [[1, 2, 4]])

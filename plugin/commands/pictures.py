@@ -104,7 +104,8 @@ class _ScaleGrid:
         valid, bad = grid[good], grid.size - int(good.sum())
         if not valid.size:
             raise UsageError(f"scales of {name} must be positive and finite, got none")
-        logs = np.log10(grid, out=np.full(grid.shape, np.nan), where=good)
+        # Ticks beside the scales are floats too: nothing is told apart beyond 1e200.
+        logs = np.log10(grid, out=np.full(grid.shape, np.nan), where=good).clip(-200, 200)
         axes = [axis for axis in range(rank) if grid.shape[axis] > 1]
         *leading, last = [""] * max(2 - len(axes), 0) + [cls._label(tensor, axis) for axis in axes]
         rows, blocks = leading[-1], [parameters.block_size_of(axis) or 1 for axis in axes]
@@ -258,8 +259,9 @@ def scales_figure(tensor: InspectedTensor) -> Figure:
         set_ticks(range(0, count * block + 1, step) if label.startswith("ax") else [])
     bar = figure.colorbar(image, label="scale (log)")
     bar.ax.yaxis.set_minor_locator(NullLocator())
-    bar.set_ticks([10**grid.low] if grid.low == grid.high else LogLocator(subs=(1, 2, 5)))
-    bar.formatter = FormatStrFormatter("%.3g")
+    digits = (1, 2, 5) if grid.high - grid.low < 4 else (1,)  # of a tick, in each decade
+    bar.set_ticks([10**grid.low] if grid.low == grid.high else LogLocator(subs=digits))
+    bar.formatter = FormatStrFormatter("%g")
     return figure
 
 
