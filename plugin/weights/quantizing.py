@@ -28,7 +28,7 @@ from ..layouts import (
     QuantizedTensor,
     TensorScaledLayout,
 )
-from ..numerics.casts import quantize
+from ..numerics.casts import Cast, quantize
 from ..numerics.element_types import Array
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ..options import check_choices, option
@@ -38,6 +38,12 @@ __all__ = ["CLIPPINGS", "LayerError", "WeightQuantization", "quantize_array", "q
 
 CLIPPINGS = tuple(1 - step / 40 for step in range(25))
 """The fractions of a block's range that *mse* tries, from all of it down to 0.4."""
+
+_ELEMENTS_AT_ONCE = 1 << 15
+"""How many elements are searched at a time: what fits a processor's cache."""
+
+_LEAST_SCALE = np.finfo(np.float32).tiny * 4
+"""Smaller ranges become 0: their quotients would not be normal numbers."""
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -154,7 +160,7 @@ def quantize_weights(
         except UsageError as error:
             raise UsageError(f"tensor '{name}': {error.message}") from None
         quantized = PlanarQuantizedTensor(layout, name)
-        errors.append(_error(quantized, tensor.array))
+        errors.append(_layer_error(quantized, tensor.array))
         result[name] = quantized
     return Dataset(dataset.properties, Theta(result)), errors
 
@@ -183,7 +189,7 @@ def quantize_array(array: Array, how: WeightQuantization) -> QuantizedLayout:
     values = np.asarray(array).astype(np.float32)
     if not np.isfinite(values).all():
         raise UsageError("has an infinity or a NaN among its values")
-    groups, restore = _groups(values, how)
+    groups, restore = _grouped(values, how)
     scales, zero_points = _search(groups, how)
     parameters = QuantizationParameters(
         how.storage, ExpressedType.F32, (0,), (1,), scales, zero_points
@@ -191,11 +197,13 @@ def quantize_array(array: Array, how: WeightQuantization) -> QuantizedLayout:
     return restore(quantize(groups, parameters), scales, zero_points)
 
 
-def _groups(values: Array, how: WeightQuantization) -> tuple[Array, Callable[..., QuantizedLayout]]:
+def _grouped(
+    values: Array, how: WeightQuantization
+) -> tuple[Array, Callable[..., QuantizedLayout]]:
     """The values as ``[groups, elements]``, and what makes a layout of their storage."""
     shape, rank = values.shape, values.ndim
     if how.granularity == "tensor":
-        return values.reshape((1, -1)), lambda q, d, z: _plain(q.reshape(shape), d, z, ())
+        return values.reshape((1, -1)), lambda q, d, z: _tensor_scaled(q.reshape(shape), d, z, ())
     if how.granularity == "axis":
         if not -rank <= how.axis < rank:
             raise UsageError(f"has {rank} axes, and none with the number {how.axis}")
@@ -205,7 +213,7 @@ def _groups(values: Array, how: WeightQuantization) -> tuple[Array, Callable[...
         spread[axis] = -1
 
         def restore(q: Array, d: Array, z: Array) -> QuantizedLayout:
-            return _plain(np.moveaxis(q.reshape(moved.shape), 0, axis), d, z, spread)
+            return _tensor_scaled(np.moveaxis(q.reshape(moved.shape), 0, axis), d, z, spread)
 
         return moved.reshape((moved.shape[0], -1)), restore
     if shape[-1] % how.block_size:
@@ -215,19 +223,19 @@ def _groups(values: Array, how: WeightQuantization) -> tuple[Array, Callable[...
         )
 
     def restore_blocks(q: Array, d: Array, z: Array) -> QuantizedLayout:
-        return _blocks(q, d, z, shape, how)
+        return _block_scaled(q, d, z, shape, how)
 
     return values.reshape((-1, how.block_size)), restore_blocks
 
 
-def _plain(q: Array, d: Array, z: Array, spread: Any) -> QuantizedLayout:
+def _tensor_scaled(q: Array, d: Array, z: Array, spread: Any) -> QuantizedLayout:
     planes = {"d": d.reshape(spread), "qs": np.ascontiguousarray(q)}
     if z.any():
         planes["m"] = z.reshape(spread).astype(np.int32)
     return TensorScaledLayout(q.shape, planes)
 
 
-def _blocks(
+def _block_scaled(
     q: Array, d: Array, z: Array, shape: tuple[int, ...], how: WeightQuantization
 ) -> QuantizedLayout:
     grid = (*shape[:-1], shape[-1] // how.block_size)
@@ -255,37 +263,52 @@ def _search(groups: Array, how: WeightQuantization) -> tuple[Array, Array]:
     low = np.minimum(groups.min(axis=1, initial=0), 0)
     high = np.maximum(groups.max(axis=1, initial=0), 0)
     if how.scales == "min-max":
-        return _parameters(low, high, how.storage)
-    best = _parameters(low, high, how.storage)
-    least = _square_error(groups, best, how.storage)
+        return _scales_of_range(low, high, how.storage)
+    rows = max(_ELEMENTS_AT_ONCE // groups.shape[1], 1)
+    parts = (slice(start, start + rows) for start in range(0, len(groups), rows))
+    found = [_least_error(groups[part], low[part], high[part], how.storage) for part in parts]
+    scales, zero_points = zip(*found, strict=True)
+    return np.concatenate(scales), np.concatenate(zero_points)
+
+
+def _least_error(
+    groups: Array, low: Array, high: Array, storage: StorageType
+) -> tuple[Array, Array]:
+    """Of the clippings of each row's range the one with the least square error."""
+    scales, zero_points = _scales_of_range(low, high, storage)
+    least = _square_error(groups, scales, zero_points, storage)
     for clipping in CLIPPINGS[1:]:
-        tried = _parameters(low * np.float32(clipping), high * np.float32(clipping), how.storage)
-        error = _square_error(groups, tried, how.storage)
+        tried = _scales_of_range(low * np.float32(clipping), high * np.float32(clipping), storage)
+        error = _square_error(groups, *tried, storage)
         better = error < least
-        best = (np.where(better, tried[0], best[0]), np.where(better, tried[1], best[1]))
+        scales = np.where(better, tried[0], scales)
+        zero_points = np.where(better, tried[1], zero_points)
         least = np.minimum(error, least)
-    return best
+    return scales, zero_points
 
 
-def _parameters(low: Array, high: Array, storage: StorageType) -> tuple[Array, Array]:
+def _scales_of_range(low: Array, high: Array, storage: StorageType) -> tuple[Array, Array]:
+    """Scales and zero points that put ``low`` and ``high`` at the ends of the storage range."""
+    span = np.maximum(-low, high) if storage.signed else high - low
+    scales = (span / np.float32(storage.maximum)).astype(np.float32)
+    scales = np.where(scales > _LEAST_SCALE, scales, np.float32(1))
     if storage.signed:
-        d = np.maximum(-low, high) / np.float32(storage.maximum)
-        d = np.where(d > np.finfo(np.float32).tiny * 4, d, np.float32(1)).astype(np.float32)
-        return d, np.zeros(d.shape, np.int64)
-    d = ((high - low) / np.float32(storage.maximum)).astype(np.float32)
-    d = np.where(d > np.finfo(np.float32).tiny * 4, d, np.float32(1)).astype(np.float32)
-    zero_points = np.clip(np.rint(-low / d), 0, storage.maximum).astype(np.int64)
-    return d, zero_points
+        return scales, np.zeros(scales.shape, np.int64)
+    zero_points = np.clip(np.rint(-low / scales), 0, storage.maximum).astype(np.int64)
+    return scales, zero_points
 
 
-def _square_error(groups: Array, parameters: tuple[Array, Array], storage: StorageType) -> Array:
-    d, z = (part[:, None] for part in parameters)
-    steps = np.clip(np.rint(groups / d + z.astype(np.float32)), storage.minimum, storage.maximum)
-    difference = (steps - z) * d - groups
+def _square_error(groups: Array, scales: Array, zero_points: Array, storage: StorageType) -> Array:
+    """The sum of squares of what quantizing changes in each row."""
+    cast = Cast(storage, ExpressedType.F32)
+    scale: Array = scales[:, None]
+    zero_point = 0 if storage.signed else zero_points[:, None]  # symmetric quantization has none
+    stored = cast.quantize(groups, scale, zero_point)
+    difference = cast.dequantize(stored, scale, zero_point) - groups
     return np.asarray((difference * difference).sum(axis=1, dtype=np.float64))
 
 
-def _error(tensor: PlanarQuantizedTensor, array: Array) -> LayerError:
+def _layer_error(tensor: PlanarQuantizedTensor, array: Array) -> LayerError:
     values = np.asarray(array).astype(np.float32)
     difference = (tensor.layout.dequant() - values).astype(np.float64)
     power = float(np.mean(np.square(values, dtype=np.float64)))
