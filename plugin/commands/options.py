@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import Field, fields
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -48,20 +48,29 @@ def options_of(options: type[Options], **overrides: dict[str, Any]) -> Callable[
 def _option(
     options: type[Options], declared: Field[Any], overrides: dict[str, Any]
 ) -> Callable[[Command], Command]:
-    name, choices = declared.name, choices_of(options, declared.name)
+    name, default = declared.name, declared.default
     flag = f"--{name.replace('_', '-')}"
     arguments: dict[str, Any] = dict(declared.metadata)
-    if isinstance(declared.default, tuple):
+    if isinstance(default, tuple):
         flag = flag.removesuffix("s")
         arguments["multiple"] = True
-    elif declared.default is False:
+    elif default is False:
         arguments["is_flag"] = True
     else:
-        arguments |= {"default": declared.default, "show_default": True}
-        arguments["type"] = (
-            annotations_of(options)[name] if choices is None else click.Choice(choices)
-        )
+        arguments["type"] = _type_of(options, name)
+        arguments["default"] = default
+        arguments["show_default"] = default not in (None, "")
     return click.option(flag, name, **(arguments | overrides))
+
+
+def _type_of(options: type[Options], name: str) -> Any:
+    """What click reads a field as: one of its choices, or its type, None left out."""
+    choices = choices_of(options, name)
+    if choices is not None:
+        return click.Choice(choices)
+    annotation = annotations_of(options)[name]
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+    return kinds[0] if kinds else annotation
 
 
 _VULKAN_TARGET = CompileOptions.__dataclass_fields__["vulkan_target"]

@@ -7,49 +7,30 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import EnvironmentProblem, InputError, UsageError
 from ..files import write_whole
 from . import report
 from .cases import Case, Outcome, programs_cases
+from .options import RunOptions
 from .runner import DEVICES, Progress, run_cases, save_case
 from .suite import programs
 from .suite_random import random_programs
 
-__all__ = ["Options", "run"]
+__all__ = ["run"]
 
 _SHOWN = 40
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of the command; see its ``--help``."""
-
-    stablehlo: str | None = None
-    llvm: str | None = None
-    devices: tuple[str, ...] = ("llvm-cpu",)
-    pattern: str = ""
-    jobs: int = 0
-    json: str | None = None
-    junit: str | None = None
-    expected: str | None = None
-    update_expected: bool = False
-    strict: bool = False
-    save: str | None = None
-    list_cases: bool = False
-    random: int = 0
-
-
-def run(options: Options) -> int:
+def run(options: RunOptions) -> int:
     """Run the command and return its exit status.
 
     Raises:
         SubquantError: wrong options, or files that cannot be read or written.
     """
     cases = _choose(options)
-    if options.list_cases:
+    if options.list:
         for case in cases:
             print(case.name)
         return 0
@@ -79,11 +60,11 @@ def run(options: Options) -> int:
     return 1 if failed else 0
 
 
-def _choose(options: Options) -> list[Case]:
+def _choose(options: RunOptions) -> list[Case]:
     try:
-        pattern = re.compile(options.pattern)
+        pattern = re.compile(options.filter)
     except re.error as error:
-        raise UsageError(f"'{options.pattern}' is no regular expression: {error}") from None
+        raise UsageError(f"'{options.filter}' is no regular expression: {error}") from None
     cases = programs_cases([*programs(), *random_programs(options.random)])
     if options.stablehlo is not None or options.llvm is not None:
         from .testdata import llvm_cases, stablehlo_cases
@@ -95,7 +76,7 @@ def _choose(options: Options) -> list[Case]:
     chosen = [case for case in cases if pattern.search(case.name)]
     if not chosen:
         raise UsageError(
-            f"no case matches '{options.pattern}'; --list shows the names of all {len(cases)}"
+            f"no case matches '{options.filter}'; --list shows the names of all {len(cases)}"
         )
     return chosen
 
