@@ -25,6 +25,7 @@ from .operation import (
 
 __all__ = [
     "broadcast",
+    "clamp",
     "compare",
     "concatenate",
     "constant",
@@ -92,6 +93,11 @@ def compare(direction: str, kind: str, left: Any, right: Any, result: ir.Type) -
         "compare_type": parse_attribute(f"#stablehlo<comparison_type {kind}>"),
     }
     return value("stablehlo.compare", [left, right], result, attributes)
+
+
+def clamp(low: Any, operand: Any, high: Any) -> Any:
+    """The elements of a tensor, but `low` and `high` (of its shape, or without axes) at most."""
+    return value("stablehlo.clamp", [low, operand, high], operand.type)
 
 
 # -- shapes ---------------------------------------------------------------------------------------

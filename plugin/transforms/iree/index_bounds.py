@@ -15,96 +15,81 @@ from typing import Any
 
 import numpy as np
 
-from ..._mlir import ir, stablehlo
-from ...dialects.dense import array_of_dense, dense_of_array
+from ... import emit
+from ..._mlir import ir
+from ..._mlir import stablehlo as attributes
+from ...dialects.dense import array_of_dense
 from ...dialects.quant import element_type
-from ..base import Builder, NoMatch
-from ..tensor_builder import TensorBuilder
+from ...emit import stablehlo
+from ...emit.operation import element_of, is_dynamic
+from ...numerics.array_functions import is_known
+from ...numerics.element_types import Array
+from ..base import NoMatch
 
 __all__ = ["clamp_gather", "contain_scatter", "widen_starts"]
 
-_CLAMP = "stablehlo.clamp"
 
-
-def clamp_gather(op: Any) -> NoMatch | None:
+def clamp_gather(op: ir.Operation) -> NoMatch | None:
     """Clamp the start indices of a ``gather``, in place."""
-    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    numbers = attributes.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     operand, indices = op.operands[0], op.operands[1]
     mapped, vector = list(numbers.start_index_map), int(numbers.index_vector_dim)
     sizes = [int(size) for size in op.attributes["slice_sizes"]]
     if not mapped:
         return NoMatch("takes no indices")
-    known = all(not operand.type.is_dynamic_dim(axis) for axis in mapped)
-    if known:
+    if all(not operand.type.is_dynamic_dim(axis) for axis in mapped):
         limits = [int(operand.type.shape[axis]) - sizes[axis] for axis in mapped]
         if _are_within(indices, limits, vector):
             return NoMatch("has indices that are known to be in bounds")
     indices = _as_signed(indices)
-    b = TensorBuilder(indices)
-    upper: list[Any] = []
-    for axis in mapped:
-        extent = _extent(b, operand, axis)
-        if isinstance(extent, int):
-            upper.append(extent - sizes[axis])
-        else:
-            size = _scalar(b, sizes[axis], extent.type)
-            upper.append(Builder.op(b, "stablehlo.subtract", [extent, size], extent.type))
-    if len(set(upper)) == 1:  # bounds of rank 0 need no broadcast
-        scalar = ir.RankedTensorType.get([], element_type(indices.type))
-        limit = upper[0]
-        bounds = [
-            _scalar(b, 0, scalar),
-            _scalar(b, limit, scalar) if isinstance(limit, int) else limit,
-        ]
+    element = element_type(indices.type)
+    upper = [_extent(operand, axis, element) - sizes[axis] for axis in mapped]
+    if _are_equal(upper):  # bounds without axes need no broadcast
+        low, high = (_without_axes(bound, element) for bound in (0, upper[0]))
     else:
-        bounds = [_entries(b, values, vector) for values in ([0] * len(mapped), upper)]
-    op.operands[1] = b.op(_CLAMP, [bounds[0], indices, bounds[1]], indices.type)
+        low, high = (
+            _by_component(indices, bounds, vector).value for bounds in ([0] * len(mapped), upper)
+        )
+    op.operands[1] = stablehlo.clamp(low, indices, high)
     return None
 
 
-def contain_scatter(op: Any) -> list[Any] | NoMatch:
+def contain_scatter(op: ir.Operation) -> list[ir.Value] | NoMatch:
     """Write a ``scatter`` with room around its inputs; return the new results."""
     count = len(op.operands) // 2
     operands = list(op.operands)
     inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
-    if _is_empty(inputs[0].type) or _is_empty(updates[0].type):
+    if 0 in inputs[0].type.shape or 0 in updates[0].type.shape:
         return inputs
     if not all(value.type.has_static_shape for value in operands):
         return NoMatch("has a dynamic shape")
-    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    numbers = attributes.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
     scattered = list(numbers.scattered_dims_to_operand_dims)
-    windows = _window_sizes(numbers, updates[0].type, len(inputs[0].type.shape))
-    vector = int(numbers.index_vector_dim)
-    room = {axis: windows[axis] for axis in scattered}
-    if not room:
+    if not scattered:
         return NoMatch("takes no indices")
     if any(not isinstance(element_type(v.type), (ir.IntegerType, ir.FloatType)) for v in inputs):
         return NoMatch("has elements without a zero")
-    limits = [int(inputs[0].type.shape[axis]) - room[axis] for axis in scattered]
+    shape = [int(extent) for extent in inputs[0].type.shape]
+    windows = _window_sizes(numbers, updates[0].type, len(shape))
+    vector = int(numbers.index_vector_dim)
+    limits = [shape[axis] - windows[axis] for axis in scattered]
     if _are_within(indices, limits, vector):
         return NoMatch("has indices that are known to be in bounds")
     indices = _as_signed(indices)
-    b = TensorBuilder(indices)
-    low = _entries(b, [-room[axis] for axis in scattered], vector)
-    high = _entries(b, [_extent(b, inputs[0], axis) for axis in scattered], vector)
-    shift = _entries(b, [room[axis] for axis in scattered], vector)
-    moved = b.op(_CLAMP, [low, indices, high], indices.type)
-    moved = b.op("stablehlo.add", [moved, shift], indices.type)
-    padded = [_pad(b, value, room) for value in inputs]
-    created = ir.Operation.create(
-        "stablehlo.scatter",
-        results=[value.type for value in padded],
-        operands=[*padded, moved, *updates],
-        attributes={name: op.attributes[name] for name in op.attributes},
-        regions=1,
+    low, high, shift = (
+        _by_component(indices, [bound[axis] for axis in scattered], vector)
+        for bound in ([-window for window in windows], shape, windows)
     )
-    op.regions[0].blocks[0].append_to(created.regions[0])
-    return [
-        _cut(b, value, source, room) for value, source in zip(created.results, inputs, strict=True)
-    ]
+    moved = emit.tensor(stablehlo.clamp(low.value, indices, high.value)) + shift
+    room = [windows[axis] if axis in scattered else 0 for axis in range(len(shape))]
+    padded = [stablehlo.pad(value, room, room) for value in inputs]
+    types = [value.type for value in padded]
+    created = emit.like(op, [*padded, moved.value, *updates], types, take_bodies=True)
+    ends = [before + extent for before, extent in zip(room, shape, strict=True)]
+    return [stablehlo.slice_(value, room, ends) for value in created.results]
 
 
-def widen_starts(op: Any) -> NoMatch | None:
+def widen_starts(op: ir.Operation) -> NoMatch | None:
     """Give ``dynamic_slice`` and ``dynamic_update_slice`` start indices of 32 bits or more.
 
     IREE takes narrower ones for unsigned.
@@ -122,10 +107,6 @@ def widen_starts(op: Any) -> NoMatch | None:
 # -- pieces ---------------------------------------------------------------------------------------
 
 
-def _is_empty(type_: Any) -> bool:
-    return any(not type_.is_dynamic_dim(a) and int(n) == 0 for a, n in enumerate(type_.shape))
-
-
 def _window_sizes(numbers: Any, updates: Any, rank: int) -> list[int]:
     """The extent of an update along each axis of the inputs."""
     single = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
@@ -133,7 +114,7 @@ def _window_sizes(numbers: Any, updates: Any, rank: int) -> list[int]:
     return [1 if axis in single else next(sizes) for axis in range(rank)]
 
 
-def _are_within(indices: Any, limits: list[int], vector: int) -> bool:
+def _are_within(indices: ir.Value, limits: list[int], vector: int) -> bool:
     """True for indices with constant bounds that are in bounds."""
     bounds = _bounds(indices)
     if bounds is None:
@@ -147,7 +128,7 @@ def _are_within(indices: Any, limits: list[int], vector: int) -> bool:
     return True
 
 
-def _bounds(value: Any) -> tuple[Any, Any] | None:
+def _bounds(value: ir.Value) -> tuple[Array, Array] | None:
     """Constants that a tensor of integers is between: of constants, clamps, and their sums."""
     owner, element = value.owner, element_type(value.type)
     if isinstance(owner, ir.Block) or not isinstance(element, ir.IntegerType):
@@ -156,7 +137,7 @@ def _bounds(value: Any) -> tuple[Any, Any] | None:
     if operation.name == "stablehlo.constant" and not element.is_unsigned:
         numbers = array_of_dense(operation.attributes["value"])
         return numbers, numbers
-    if operation.name == _CLAMP:
+    if operation.name == "stablehlo.clamp":
         low, high = _bounds(operation.operands[0]), _bounds(operation.operands[2])
         return None if low is None or high is None else (low[0], high[1])
     if operation.name == "stablehlo.add":
@@ -167,86 +148,46 @@ def _bounds(value: Any) -> tuple[Any, Any] | None:
     return None
 
 
-def _as_signed(indices: Any) -> Any:
+def _as_signed(indices: ir.Value) -> ir.Value:
     """Indices as signed integers of 32 or 64 bits, of the same value (or 2**62, if it is more)."""
-    element, b = element_type(indices.type), TensorBuilder(indices)
+    element = element_type(indices.type)
+    i32, i64 = (ir.IntegerType.get_signless(width) for width in (32, 64))
     if not isinstance(element, ir.IntegerType):  # index
-        return b.op("stablehlo.convert", [indices], b.i64)
+        return stablehlo.convert(indices, i64)
     if element.is_unsigned and element.width == 64:
-        most = b.constant(1 << 62, element)
-        indices = b.op("stablehlo.minimum", [indices, most], element)
+        most = emit.Tensors(indices).broadcast(_without_axes(1 << 62, element))
+        indices = emit.value("stablehlo.minimum", [indices, most], indices.type)
     elif not element.is_unsigned and element.width >= 32:
         return indices
-    wide = b.i64 if element.width >= 32 else b.i32
-    return b.op("stablehlo.convert", [indices], wide)
+    return stablehlo.convert(indices, i64 if element.width >= 32 else i32)
 
 
-def _extent(b: TensorBuilder, value: Any, axis: int) -> Any:
-    """The extent of an axis: an int, or a scalar tensor of the builder's element type."""
-    if not value.type.is_dynamic_dim(axis):
-        return int(value.type.shape[axis])
-    dimension = {"dimension": ir.IntegerAttr.get(b.i64, axis)}
-    size = Builder.op(
-        b,
-        "stablehlo.get_dimension_size",
-        [value],
-        ir.RankedTensorType.get([], b.i32),
-        dimension,
-    )
-    wanted = ir.RankedTensorType.get([], element_type(b.like.type))
-    return size if size.type == wanted else Builder.op(b, "stablehlo.convert", [size], wanted)
+def _extent(value: ir.Value, axis: int, element: ir.Type) -> Any:
+    """The extent of an axis: a number, or a tensor without axes of an element type."""
+    extent = int(value.type.shape[axis])
+    if not is_dynamic(extent):
+        return extent
+    return emit.tensor(stablehlo.convert(stablehlo.dimension_size(value, axis), element))
 
 
-def _scalar(b: TensorBuilder, value: int, type_: Any) -> Any:
-    dense = dense_of_array(np.array(value, np.int64), type_.element_type)
-    return b.dense(dense)
+def _without_axes(number: Any, element: ir.Type) -> ir.Value:
+    """A number, or a tensor without axes, as a value of the program."""
+    return stablehlo.constant(number, element) if is_known(number) else number.value
 
 
-def _entries(b: TensorBuilder, values: Sequence[Any], vector: int) -> Any:
-    """A tensor of the shape of the indices with one value for each of their components."""
-    element = element_type(b.like.type)
-    if all(isinstance(value, int) for value in values):
-        if len(set(values)) == 1:
-            return b.constant(values[0], element)
-        form = [1] * b.rank
-        form[vector] = len(values)
-        return b.grid(np.array(values).reshape(form), element)
-    scalar, one = ir.RankedTensorType.get([], element), ir.RankedTensorType.get([1], element)
-    tensors = [_scalar(b, v, scalar) if isinstance(v, int) else v for v in values]
-    if len(tensors) == 1:
-        return b.broadcast(tensors[0], [])
-    parts = [Builder.op(b, "stablehlo.reshape", [tensor], one) for tensor in tensors]
-    whole = ir.RankedTensorType.get([len(parts)], element)
-    zero = {"dimension": ir.IntegerAttr.get(b.i64, 0)}
-    return b.broadcast(Builder.op(b, "stablehlo.concatenate", parts, whole, zero), [vector])
+def _are_equal(numbers: Sequence[Any]) -> bool:
+    """True for one number, and for several that are known and equal."""
+    return len(numbers) == 1 or (all(map(is_known, numbers)) and len(set(numbers)) == 1)
 
 
-def _pad(b: TensorBuilder, value: Any, room: dict[int, int]) -> Any:
-    """Add elements at both ends of some axes."""
-    rank, element = len(value.type.shape), value.type.element_type
-    ends = ir.DenseI64ArrayAttr.get([room.get(axis, 0) for axis in range(rank)])
-    extents = [int(n) + 2 * room.get(axis, 0) for axis, n in enumerate(value.type.shape)]
-    scalar = ir.RankedTensorType.get([], element)
-    is_integer = isinstance(element, ir.IntegerType)
-    zero = ir.IntegerAttr.get(element, 0) if is_integer else ir.FloatAttr.get(element, 0.0)
-    constant = b.dense(ir.DenseElementsAttr.get_splat(scalar, zero))
-    attributes = {
-        "edge_padding_low": ends,
-        "edge_padding_high": ends,
-        "interior_padding": ir.DenseI64ArrayAttr.get([0] * rank),
-    }
-    type_ = ir.RankedTensorType.get(extents, element, value.type.encoding)
-    return Builder.op(b, "stablehlo.pad", [value, constant], type_, attributes)
-
-
-def _cut(b: TensorBuilder, value: Any, source: Any, room: dict[int, int]) -> Any:
-    """What `_pad` has added to `source`, taken from a value of that shape."""
-    type_ = source.type
-    starts = [room.get(axis, 0) for axis in range(len(type_.shape))]
-    limits = [start + int(n) for start, n in zip(starts, type_.shape, strict=True)]
-    attributes = {
-        "start_indices": ir.DenseI64ArrayAttr.get(starts),
-        "limit_indices": ir.DenseI64ArrayAttr.get(limits),
-        "strides": ir.DenseI64ArrayAttr.get([1] * len(starts)),
-    }
-    return Builder.op(b, "stablehlo.slice", [value], type_, attributes)
+def _by_component(indices: ir.Value, numbers: Sequence[Any], vector: int) -> emit.Emitted:
+    """A tensor of the shape of the indices with a number for each of their components."""
+    form, element = emit.Tensors(indices), element_type(indices.type)
+    if all(map(is_known, numbers)):
+        axes = [len(numbers) if axis == vector else 1 for axis in range(form.rank)]
+        by_axis = numbers[0] if _are_equal(numbers) else np.array(numbers).reshape(axes)
+        return form.known(by_axis, element_of(element))
+    if len(numbers) == 1:
+        return form.emitted(form.broadcast(_without_axes(numbers[0], element)))
+    entries = [stablehlo.reshape(_without_axes(number, element), [1]) for number in numbers]
+    return form.emitted(form.broadcast(stablehlo.concatenate(entries, 0), [vector]))
