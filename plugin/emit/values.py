@@ -198,8 +198,6 @@ class Emitted(Symbolic, NDArrayOperatorsMixin):
             return self
         if name == "negative" and not element.is_float:
             written, inputs = "subtract", (0, self)
-        elif name == "invert":
-            written, inputs = "bitwise_xor", (self, 1 if element == BOOL else -1)
         operands = [form.operand(value, element) for value in inputs]
         return form.emitted(form.apply(written, element, operands), element)
 
@@ -298,6 +296,9 @@ class Scalars(Form):
 
     def apply(self, name: str, element: ElementType, operands: Sequence[Any]) -> Any:
         """Write an operation of ``arith`` or ``math``."""
+        if name == "invert":
+            ones = self.known(1 if element == BOOL else -1, element)
+            return operation.value("arith.xori", [*operands, ones.value], operands[0].type)
         if name == "absolute" and not element.is_float:
             negated = (-self.emitted(operands[0], element)).value
             return operation.value("arith.maxsi", [operands[0], negated], operands[0].type)
@@ -360,6 +361,7 @@ _TENSOR_OPERATIONS = {
     "divide": "divide",
     "exp": "exponential",
     "floor": "floor",
+    "invert": "not",
     "left_shift": "shift_left",
     "log": "log",
     "maximum": "maximum",

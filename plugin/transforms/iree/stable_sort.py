@@ -10,77 +10,67 @@ Source: StableHLO specification, ``sort``, ``is_stable``.
 
 from __future__ import annotations
 
-from typing import Any
-
+from ... import emit
 from ..._mlir import ir
 from ...dialects.quant import element_type
-from ..base import Builder, NoMatch
+from ...emit import stablehlo
+from ...emit.operation import mlir_type, tensor_type
+from ...numerics.element_types import I32
+from ..base import NoMatch
 
 __all__ = ["stabilize_sort"]
 
 
-def stabilize_sort(op: Any) -> list[Any] | NoMatch:
+def stabilize_sort(op: ir.Operation) -> list[ir.Value] | NoMatch:
     """Write a stable ``sort`` with the positions as an operand; return the results."""
     if "is_stable" not in op.attributes or not op.attributes["is_stable"].value:
         return NoMatch("need not be stable")
     block = op.regions[0].blocks[0]
-    *operations, terminator = [operation.operation for operation in block.operations]
-    if _equals_are_alike(op, operations):
+    *comparator, terminator = [operation.operation for operation in block.operations]
+    if _equals_are_alike(op, comparator):
         return NoMatch("has equal elements that are alike")
-    axis, like = int(op.attributes["dimension"].value), op.operands[0].type
-    if any(like.is_dynamic_dim(n) for n in range(len(like.shape))):
+    like = op.operands[0].type
+    if not like.has_static_shape:
         return NoMatch("sorts a dynamic shape")
-    if any(len(operation.regions) for operation in operations):
+    if any(len(operation.regions) for operation in comparator):
         return NoMatch("has control flow in its comparator")
-    b, scalar = Builder(), ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
-    positions = ir.RankedTensorType.get(list(like.shape), b.i32)
-    dimension = {"iota_dimension": ir.IntegerAttr.get(b.i64, axis)}
-    iota = b.op("stablehlo.iota", [], positions, dimension)
-    created = ir.Operation.create(
-        op.name,
-        results=[*(result.type for result in op.results), positions],
-        operands=[*op.operands, iota],
-        attributes={name: op.attributes[name] for name in op.attributes},
-        regions=1,
-    )
-    types = [argument.type for argument in block.arguments] + [scalar, scalar]
-    with op.location:
-        body = created.regions[0].blocks.append(*types, arg_locs=[op.location] * len(types))
-        with ir.InsertionPoint(body):
-            _fill(body, list(block.arguments), operations, terminator)
+    i32 = mlir_type(I32)
+    axis = int(op.attributes["dimension"].value)
+    positions = stablehlo.iota(tensor_type([int(n) for n in like.shape], i32), axis)
+    results = [*(result.type for result in op.results), positions.type]
+    created = emit.like(op, [*op.operands, positions], results)
+    old = list(block.arguments)
+    types = [*(argument.type for argument in old), *[tensor_type([], i32)] * 2]
+
+    def before(*arguments: ir.Value) -> list[ir.Value]:
+        *new, here, there = arguments
+        swapped = [new[n ^ 1] for n in range(len(new))]  # the arguments are pairs of two elements
+        first, second = (
+            emit.tensor(_copied(comparator, terminator, dict(zip(old, elements, strict=True))))
+            for elements in (new, swapped)
+        )
+        return [(first | (~second & (emit.tensor(here) < emit.tensor(there)))).value]
+
+    stablehlo.fill_body(created.regions[0], types, before)
     return list(created.results)[:-1]
 
 
-def _equals_are_alike(op: Any, operations: list[Any]) -> bool:
+def _equals_are_alike(op: ir.Operation, comparator: list[ir.Operation]) -> bool:
     """True for one operand of integers that are compared as they are."""
-    if len(op.operands) != 1 or len(operations) != 1 or operations[0].name != "stablehlo.compare":
+    if len(op.operands) != 1 or len(comparator) != 1 or comparator[0].name != "stablehlo.compare":
         return False
     element = element_type(op.operands[0].type)
     arguments = list(op.regions[0].blocks[0].arguments)
     return isinstance(element, ir.IntegerType) and sorted(
-        arguments.index(value) if value in arguments else -1 for value in operations[0].operands
+        arguments.index(value) if value in arguments else -1 for value in comparator[0].operands
     ) == [0, 1]
 
 
-def _fill(body: Any, old: list[Any], operations: list[Any], terminator: Any) -> None:
-    b, truth = Builder(), ir.RankedTensorType.get([], ir.IntegerType.get_signless(1))
-    *new, here, there = list(body.arguments)
-    swapped = [new[n ^ 1] for n in range(len(new))]  # the arguments are pairs of two elements
-    first = _copy(operations, terminator, dict(zip(old, new, strict=True)))
-    second = _copy(operations, terminator, dict(zip(old, swapped, strict=True)))
-    attributes = {
-        "comparison_direction": ir.Attribute.parse("#stablehlo<comparison_direction LT>"),
-        "compare_type": ir.Attribute.parse("#stablehlo<comparison_type SIGNED>"),
-    }
-    earlier = b.op("stablehlo.compare", [here, there], truth, attributes)
-    neither = b.op("stablehlo.not", [second], truth)
-    decided = b.op("stablehlo.and", [neither, earlier], truth)
-    b.op("stablehlo.return", [b.op("stablehlo.or", [first, decided], truth)])
-
-
-def _copy(operations: list[Any], terminator: Any, values: dict[Any, Any]) -> Any:
+def _copied(
+    comparator: list[ir.Operation], terminator: ir.Operation, values: dict[ir.Value, ir.Value]
+) -> ir.Value:
     """Copy a comparator's operations for other arguments; return its answer."""
-    for operation in operations:
+    for operation in comparator:
         copied = operation.clone()
         for number, operand in enumerate(operation.operands):
             copied.operands[number] = values.get(operand, operand)
