@@ -486,6 +486,7 @@ def test_questions() -> None:
 
 REFUSED: dict[str, tuple[Callable[[Emitted], Any], type[Exception], str]] = {
     "truth of a value": (bool, TypeError, "neither true nor false"),
+    "elements of a value": (np.asarray, TypeError, "has no elements yet"),
     "a function": (np.arctan, UnsupportedError, "np.arctan cannot be written"),
     "a function of arrays": (np.cumsum, UnsupportedError, "np.cumsum cannot be written"),
     "a reduction": (np.add.reduce, UnsupportedError, "np.add with these options"),

@@ -12,6 +12,7 @@ from .operation import create, index_type, integer, integers, is_dynamic, tensor
 
 __all__ = [
     "Iterator",
+    "affine_maps",
     "cast",
     "check",
     "collapse",
@@ -29,6 +30,7 @@ __all__ = [
     "generic",
     "identity_map",
     "loop_index",
+    "segments",
 ]
 
 Iterator = Literal["parallel", "reduction"]
@@ -96,7 +98,7 @@ def filled(extents: Sequence[Any], scalar: Any) -> Any:
         "linalg.fill",
         [scalar, output],
         [output.type],
-        {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1])},
+        {"operandSegmentSizes": segments(1, 1)},
         regions=1,
     )
     _fill_body(fill, [scalar.type] * 2, lambda number, _: number)
@@ -182,6 +184,16 @@ def identity_map(rank: int) -> ir.AffineMap:
     return ir.AffineMap.get_identity(rank)
 
 
+def affine_maps(maps: Sequence[ir.AffineMap]) -> ir.Attribute:
+    """The attribute ``indexing_maps`` of a loop nest."""
+    return ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
+
+
+def segments(inputs: int, outputs: int) -> ir.Attribute:
+    """How many operands are inputs and outputs, ``operandSegmentSizes``."""
+    return ir.DenseI32ArrayAttr.get([inputs, outputs])
+
+
 def loop_index(number: int) -> Any:
     """In the body of a loop nest: the index of a loop."""
     return value("linalg.index", [], index_type(), {"dim": integer(number)})
@@ -206,9 +218,9 @@ def generic(
     loops = ["parallel"] * maps[-1].n_dims if iterators is None else list(iterators)
     kinds = {kind: ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in set(loops)}
     attributes = {
-        "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps]),
+        "indexing_maps": affine_maps(maps),
         "iterator_types": ir.ArrayAttr.get([kinds[kind] for kind in loops]),
-        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(inputs), 1]),
+        "operandSegmentSizes": segments(len(inputs), 1),
     }
     nest = create("linalg.generic", [*inputs, output], [output.type], attributes, regions=1)
     elements = [getattr(v.type, "element_type", v.type) for v in (*inputs, output)]

@@ -137,8 +137,9 @@ def broadcast(operand: Any, type_: Any, axes: Sequence[int] = (), shape: Any | N
 
 
 def reshape(operand: Any, shape: Sequence[int]) -> Any:
-    """Give a tensor another static shape."""
-    return value("stablehlo.reshape", [operand], tensor_type(shape, operand.type.element_type))
+    """Give a tensor another static shape; nothing is written where it is the same."""
+    type_ = tensor_type(shape, operand.type.element_type)
+    return operand if operand.type == type_ else value("stablehlo.reshape", [operand], type_)
 
 
 def transpose(operand: Any, order: Sequence[int]) -> Any:

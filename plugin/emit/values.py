@@ -158,6 +158,9 @@ class Emitted(Symbolic, NDArrayOperatorsMixin):
     def __bool__(self) -> bool:
         raise TypeError("a value of a program that is being written is neither true nor false")
 
+    def __array__(self, dtype: Any = None, copy: Any = None) -> npt.NDArray[Any]:
+        raise TypeError("a value of a program that is being written has no elements yet")
+
     def convert(self, element: ElementType) -> Any:
         """Convert the elements; see `subquant.numerics.array_functions.convert`."""
         if element == self.element:

@@ -41,11 +41,13 @@ After::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .._mlir import ir
+from .. import emit
+from .._mlir import ir, rewrite
 from ..dialects.quant import element_type, parameters_of
 from ..dialects.subquant import REDUCTIONS
+from ..emit import with_element
 from ..errors import UnsupportedError
 from .base import ModulePass, NoMatch, Pattern, apply_patterns
 from .iree.select_and_scatter import expand_select_and_scatter
@@ -73,7 +75,7 @@ class CanonicalizeReductions(ModulePass):
 # -- patterns -------------------------------------------------------------------------------------
 
 
-def _canonicalize(op: Any, rewriter: Any) -> NoMatch | None:
+def _canonicalize(op: ir.Operation, rewriter: rewrite.PatternRewriter) -> NoMatch | None:
     """Convert operands in place; every operand has a block argument whose type it takes."""
     arguments = _argument_of_operand(op)
     if all(element_type(op.operands[n].type) == element for n, element in arguments.items()):
@@ -83,7 +85,7 @@ def _canonicalize(op: Any, rewriter: Any) -> NoMatch | None:
     return None
 
 
-def _argument_of_operand(op: Any) -> dict[int, ir.Type]:
+def _argument_of_operand(op: ir.Operation) -> dict[int, ir.Type]:
     """Operand number to the element type in which the body takes the operand."""
     elements = [element_type(a.type) for a in op.regions[0].blocks[0].arguments]
     count = len(op.operands)
@@ -95,23 +97,19 @@ def _argument_of_operand(op: Any) -> dict[int, ir.Type]:
     return dict(zip(numbers, elements, strict=True))
 
 
-def _canonicalize_reduce_of_subquant(op: Any, rewriter: Any) -> None:
+def _canonicalize_reduce_of_subquant(op: ir.Operation, rewriter: rewrite.PatternRewriter) -> None:
     """Build StableHLO's operation in the body's types, and convert its results."""
     elements = list(_argument_of_operand(op).values())
-    created = ir.Operation.create(
-        REDUCTIONS[op.name],
-        results=[
-            _with_element(result.type, element)
+    created = emit.like(
+        op,
+        [_converted(v, element, op) for v, element in zip(op.operands, elements, strict=True)],
+        [
+            with_element(result.type, element)
             for result, element in zip(op.results, elements, strict=False)
         ],
-        operands=[
-            _converted(value, element, op)
-            for value, element in zip(op.operands, elements, strict=True)
-        ],
-        attributes={name: op.attributes[name] for name in op.attributes},
-        regions=1,
+        name=REDUCTIONS[op.name],
+        take_bodies=True,
     )
-    op.regions[0].blocks[0].append_to(created.regions[0])
     results = [
         _converted(value, element_type(result.type), op)
         for value, result in zip(created.results, op.results, strict=True)
@@ -119,7 +117,9 @@ def _canonicalize_reduce_of_subquant(op: Any, rewriter: Any) -> None:
     rewriter.replace_op(op, results)
 
 
-def _canonicalize_select_and_scatter(op: Any, rewriter: Any) -> NoMatch | None:
+def _canonicalize_select_and_scatter(
+    op: ir.Operation, rewriter: rewrite.PatternRewriter
+) -> NoMatch | None:
     """Convert the init value; if the bodies have different types, take the two apart."""
     operand, source, init_value = op.operands
     accumulator = element_type(op.regions[1].blocks[0].arguments[0].type)
@@ -130,16 +130,9 @@ def _canonicalize_select_and_scatter(op: Any, rewriter: Any) -> NoMatch | None:
         if op.name.startswith("stablehlo."):
             op.operands[2] = _converted(init_value, accumulator, op)
             return None
-        created = ir.Operation.create(
-            REDUCTIONS[op.name],
-            results=[_with_element(op.results[0].type, accumulator)],
-            operands=[operand, source, init_value],
-            attributes={name: op.attributes[name] for name in op.attributes},
-            regions=2,
-        )
-        for old, new in zip(op.regions, created.regions, strict=True):
-            old.blocks[0].append_to(new)
-        accumulated = created.results[0]
+        type_ = with_element(op.results[0].type, accumulator)
+        name = REDUCTIONS[op.name]
+        accumulated = emit.like(op, results=[type_], name=name, take_bodies=True).results[0]
     else:
         accumulated = expand_select_and_scatter(
             op, _converted(source, accumulator, op), _converted(init_value, accumulator, op)
@@ -163,16 +156,11 @@ _PATTERNS: dict[str, Pattern] = {
 # -- conversions ----------------------------------------------------------------------------------
 
 
-def _with_element(type_: Any, element: ir.Type) -> ir.RankedTensorType:
-    return ir.RankedTensorType.get(list(type_.shape), element, type_.encoding)
-
-
-def _converted(value: Any, element: ir.Type, op: Any) -> Any:
+def _converted(value: ir.Value, element: ir.Type, op: ir.Operation) -> ir.Value:
     """Convert a tensor to an element type, before the operation that is rewritten."""
     source = element_type(value.type)
     if source == element:
         return value
-    target = _with_element(value.type, element)
     if kind_of(source) == kind_of(element) == "quantized":
         for type_ in (source, element):
             parameters = parameters_of(type_, op)
@@ -191,4 +179,4 @@ def _converted(value: Any, element: ir.Type, op: Any) -> Any:
         )
     else:
         name = "stablehlo.convert"
-    return ir.Operation.create(name, results=[target], operands=[value]).results[0]
+    return emit.value(name, [value], with_element(value.type, element))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .._mlir import ir
 from ..dialects.quant import element_type
@@ -68,7 +68,9 @@ class CheckIntegerOnly(ModulePass):
             )
 
 
-def _is_between(op: Any, is_float: TypePredicate, made: set[Any], used: set[Any]) -> bool:
+def _is_between(
+    op: ir.Operation, is_float: TypePredicate, made: set[ir.Value], used: set[ir.Value]
+) -> bool:
     values = [value for value in (*op.operands, *op.results) if is_float(value.type)]
     return (
         op.name not in _RETURNS
@@ -77,13 +79,15 @@ def _is_between(op: Any, is_float: TypePredicate, made: set[Any], used: set[Any]
     )
 
 
-def _touches(op: Any, is_float: TypePredicate) -> bool:
+def _touches(op: ir.Operation, is_float: TypePredicate) -> bool:
     return any(is_float(value.type) for value in (*op.operands, *op.results))
 
 
-def _closure(floats: list[Any], is_float: TypePredicate, *, forward: bool) -> set[Any]:
+def _closure(
+    floats: list[ir.Operation], is_float: TypePredicate, *, forward: bool
+) -> set[ir.Value]:
     """Float values that are made from integers (forward), or that integers are made from."""
-    reached: set[Any] = set()
+    reached: set[ir.Value] = set()
     changed = True
     while changed:  # regions and calls may need another round
         changed = False
@@ -119,12 +123,12 @@ _CONVERSIONS = (
 )
 
 
-def _computes(op: Any) -> bool:
+def _computes(op: ir.Operation) -> bool:
     """True for an operation that makes floats of integers, or integers (or i1) of floats."""
     return op.name in _CONVERSIONS or op.name.startswith("linalg.")
 
 
-def _inside(op: Any) -> Iterator[Any]:
+def _inside(op: ir.Operation) -> Iterator[ir.Value]:
     for region in op.regions:
         for block in region:
             yield from block.arguments

@@ -27,10 +27,12 @@ After::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from .. import emit
 from .._mlir import ir
-from .base import Builder, ModulePass, walk
+from ..emit import linalg
+from .base import ModulePass, walk
 
 __all__ = ["IsolateContractionOperands"]
 
@@ -93,7 +95,7 @@ class IsolateContractionOperands(ModulePass):
                 _isolate(op, list(op.operands)[:1], op.parent.operation)
 
 
-def _read_in_place(op: Any) -> None:
+def _read_in_place(op: ir.Operation) -> None:
     """Give a loop as inputs the tensors that it reads at its own position."""
     while True:
         body = op.regions[0].blocks[0]
@@ -108,7 +110,7 @@ def _read_in_place(op: Any) -> None:
         op = _with_input(op, read)
 
 
-def _is_at_own_position(read: Any, rank: int) -> bool:
+def _is_at_own_position(read: ir.Operation, rank: int) -> bool:
     tensor, *indices = read.operands
     if len(indices) != rank or not _is_computed(tensor):
         return False
@@ -121,7 +123,7 @@ def _is_at_own_position(read: Any, rank: int) -> bool:
     return True
 
 
-def _has_extents(read: Any, loop: Any) -> bool:
+def _has_extents(read: ir.Operation, loop: ir.Operation) -> bool:
     """True if the tensor that is read is known to have the extents of the loop's result."""
     tensor, result = read.operands[0], loop.results[0]
     if list(tensor.type.shape) != list(result.type.shape):
@@ -132,7 +134,7 @@ def _has_extents(read: Any, loop: Any) -> bool:
     return extents is not None and extents == _extents(tensor.owner.operation)
 
 
-def _extents(loop: Any) -> list[Any] | None:
+def _extents(loop: ir.Operation) -> list[ir.Value] | None:
     """The dynamic extents of the tensor that a loop writes, where they are written out."""
     if loop.name != "linalg.generic":
         return None
@@ -142,25 +144,18 @@ def _extents(loop: Any) -> list[Any] | None:
     return list(init.operation.operands)
 
 
-def _with_input(op: Any, read: Any) -> Any:
+def _with_input(op: ir.Operation, read: ir.Operation) -> ir.Operation:
     """The loop with the tensor of a read as its last input; the loop's result was not read."""
     *inputs, output = op.operands
     tensor, rank = read.operands[0], len(op.attributes["iterator_types"])
-    identity = ir.AffineMapAttr.get(ir.AffineMap.get_identity(rank))
-    *maps, last = op.attributes["indexing_maps"]
-    attributes = {name: op.attributes[name] for name in op.attributes}
-    attributes["indexing_maps"] = ir.ArrayAttr.get([*maps, identity, last])
-    attributes["operandSegmentSizes"] = ir.DenseI32ArrayAttr.get([len(inputs) + 1, 1])
+    *maps, last = (attribute.value for attribute in op.attributes["indexing_maps"])
     with ir.InsertionPoint(op), op.location:
-        created = ir.Operation.create(
-            op.name,
-            results=[result.type for result in op.results],
-            operands=[*inputs, tensor, output],
-            attributes=attributes,
-            regions=1,
-        )
-        body = op.regions[0].blocks[0]
-        body.append_to(created.regions[0])
+        attributes = {
+            "indexing_maps": linalg.affine_maps([*maps, linalg.identity_map(rank), last]),
+            "operandSegmentSizes": linalg.segments(len(inputs) + 1, 1),
+        }
+        operands = [*inputs, tensor, output]
+        created = emit.like(op, operands, attributes=attributes, take_bodies=True)
         body = created.regions[0].blocks[0]
         argument = body.arguments[-1]
         body.add_argument(argument.type, op.location)
@@ -172,7 +167,7 @@ def _with_input(op: Any, read: Any) -> Any:
     return created
 
 
-def _reduce_last(op: Any) -> None:
+def _reduce_last(op: ir.Operation) -> None:
     """Put the loops that reduce after those that do not.
 
     Where another loop is inside one that reduces, IREE gives the two to threads that do not wait
@@ -187,19 +182,16 @@ def _reduce_last(op: Any) -> None:
         return
     place = {old: new for new, old in enumerate(order)}
     with op.location:
-        maps = [
-            ir.AffineMapAttr.get(_renumbered(attribute.value, place))
-            for attribute in op.attributes["indexing_maps"]
-        ]
-        op.attributes["indexing_maps"] = ir.ArrayAttr.get(maps)
+        maps = [_renumbered(map_.value, place) for map_ in op.attributes["indexing_maps"]]
+        op.attributes["indexing_maps"] = linalg.affine_maps(maps)
         op.attributes["iterator_types"] = ir.ArrayAttr.get([kinds[old] for old in order])
 
 
-def _uses_indices(op: Any) -> bool:
+def _uses_indices(op: ir.Operation) -> bool:
     return any(inner.name == "linalg.index" for inner in walk(op))
 
 
-def _renumbered(map_: Any, place: dict[int, int]) -> Any:
+def _renumbered(map_: ir.AffineMap, place: dict[int, int]) -> ir.AffineMap:
     """An affine map whose dimension ``d`` is ``place[d]``."""
     permutation = ir.AffineMap.get(
         map_.n_dims, 0, [ir.AffineExpr.get_dim(place[old]) for old in range(map_.n_dims)]
@@ -208,15 +200,15 @@ def _renumbered(map_: Any, place: dict[int, int]) -> Any:
     return ir.AffineMap.get(map_.n_dims, 0, exprs)
 
 
-def _isolate(op: Any, operands: list[Any], before: Any) -> None:
+def _isolate(op: ir.Operation, operands: list[ir.Value], before: ir.Operation) -> None:
     """Put a barrier before `before` for each of the first `operands` of `op` that is computed."""
     with ir.InsertionPoint(before), op.location:
         for number, operand in enumerate(operands):
             if _is_computed(operand):
-                op.operands[number] = Builder().op(_BARRIER, [operand], operand.type)
+                op.operands[number] = emit.value(_BARRIER, [operand], operand.type)
 
 
-def _contracts(op: Any) -> bool:
+def _contracts(op: ir.Operation) -> bool:
     if op.name.startswith((*_CONTRACTIONS, *_READS_ANYWHERE)):
         return True
     if op.name != "linalg.generic":
@@ -227,7 +219,7 @@ def _contracts(op: Any) -> bool:
     return reduces and (slides or len(_inputs(op)) > 1)
 
 
-def _reduces(op: Any) -> bool:
+def _reduces(op: ir.Operation) -> bool:
     if op.name in ("linalg.reduce", "stablehlo.reduce"):
         return True
     return op.name == "linalg.generic" and any(
@@ -235,9 +227,9 @@ def _reduces(op: Any) -> bool:
     )
 
 
-def _follows_contraction(values: list[Any]) -> bool:
+def _follows_contraction(values: list[ir.Value]) -> bool:
     """True if loops without a sum of their own lead from a contraction to one of some values."""
-    seen: set[Any] = set()
+    seen: set[ir.Value] = set()
     pending = [value for value in values if isinstance(value.type, ir.RankedTensorType)]
     while pending:
         value = pending.pop()
@@ -253,7 +245,7 @@ def _follows_contraction(values: list[Any]) -> bool:
     return False
 
 
-def _inputs(op: Any) -> list[Any]:
+def _inputs(op: ir.Operation) -> list[ir.Value]:
     """The operands without those that linalg accumulates into.
 
     IREE hoists a constant accumulator behind a barrier into a global, and accumulates into that:
@@ -265,7 +257,7 @@ def _inputs(op: Any) -> list[Any]:
     return operands[: int(op.attributes["operandSegmentSizes"][0])]
 
 
-def _is_computed(value: Any) -> bool:
+def _is_computed(value: ir.Value) -> bool:
     """True for a tensor that a cast could be fused from: not an argument, constant or barrier."""
     if not isinstance(value.type, ir.RankedTensorType) or isinstance(value.owner, ir.Block):
         return False

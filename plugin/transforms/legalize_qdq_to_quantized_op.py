@@ -44,8 +44,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from .. import emit
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized
 from ..dialects.stablehlo import (
@@ -57,9 +58,10 @@ from ..dialects.stablehlo import (
     why_illegal,
     why_not_in_table,
 )
+from ..emit import with_element
 from ..errors import Remark
 from .base import ModulePass, walk
-from .fusion.retyping import Retyping, is_real, touches, why_invalid, with_element
+from .fusion.retyping import Retyping, is_real, touches, why_invalid
 from .fusion.sequences import split_sequences
 
 __all__ = ["LegalizeQdqToQuantizedOp"]
@@ -89,7 +91,7 @@ class LegalizeQdqToQuantizedOp(ModulePass):
         """Fuse in `module`; never fails."""
         remarks: list[Remark] = []
 
-        def explain(op: Any, reason: str | None) -> None:
+        def explain(op: ir.Operation, reason: str | None) -> None:
             if reason is not None and self.explain:
                 remarks.append(Remark.about(op, f"is left alone: {reason}"))
 
@@ -106,7 +108,7 @@ class LegalizeQdqToQuantizedOp(ModulePass):
                 explain(op, _requantize(op, dequantize))
         return remarks
 
-    def _fuse(self, op: Any, casts: _Casts) -> str | None:
+    def _fuse(self, op: ir.Operation, casts: _Casts) -> str | None:
         """Fuse one operation; return the reason if it is left alone."""
         row = OPERATIONS.get(op.name)
         if row is None:
@@ -134,16 +136,16 @@ class _Casts:
         quantizes: from a real tensor to the operations that quantize it.
     """
 
-    def __init__(self, operations: Iterable[Any]) -> None:
-        self.dequantizes: dict[Any, Any] = {}
-        self.quantizes: dict[Any, list[Any]] = {}
+    def __init__(self, operations: Iterable[ir.Operation]) -> None:
+        self.dequantizes: dict[ir.Value, ir.Operation] = {}
+        self.quantizes: dict[ir.Value, list[ir.Operation]] = {}
         for op in operations:
             if op.name in _DEQUANTIZES and is_real(op.results[0].type):
                 self.dequantizes[op.results[0]] = op
             elif op.name in _QUANTIZES and is_real(op.operands[0].type):
                 self.quantizes.setdefault(op.operands[0], []).append(op)
 
-    def is_candidate(self, op: Any) -> bool:
+    def is_candidate(self, op: ir.Operation) -> bool:
         """True for a StableHLO operation on dequantized values, or one that generates values."""
         if not op.name.startswith("stablehlo.") or op.name == QUANTIZE:
             return False
@@ -152,7 +154,7 @@ class _Casts:
         row = OPERATIONS.get(op.name)
         return row is not None and row.category == "generation" and op.results[0] in self.quantizes
 
-    def pairs(self) -> list[tuple[Any, Any]]:
+    def pairs(self) -> list[tuple[ir.Operation, ir.Operation]]:
         """Return each quantize of a dequantized tensor, and its dequantize."""
         return [
             (quantize, self.dequantizes[real])
@@ -162,7 +164,7 @@ class _Casts:
         ]
 
 
-def _erase_if_unused(op: Any) -> None:
+def _erase_if_unused(op: ir.Operation) -> None:
     if next(iter(op.results[0].uses), None) is None:
         op.erase()
 
@@ -170,9 +172,9 @@ def _erase_if_unused(op: Any) -> None:
 # -- fusing ---------------------------------------------------------------------------------------
 
 
-def _fuse_whole(op: Any, row: QuantizedOp, casts: _Casts) -> str | None:
+def _fuse_whole(op: ir.Operation, row: QuantizedOp, casts: _Casts) -> str | None:
     """Quantize every float operand and result of an operation, or say why not."""
-    dequantizes: dict[int, Any] = {}
+    dequantizes: dict[int, ir.Operation] = {}
     elements = row.element_operands(len(op.operands))
     for number in elements:
         operand = op.operands[number]
@@ -180,7 +182,7 @@ def _fuse_whole(op: Any, row: QuantizedOp, casts: _Casts) -> str | None:
             if operand not in casts.dequantizes:
                 return f"operand {number} is not dequantized"
             dequantizes[number] = casts.dequantizes[operand]
-    quantizes: dict[int, list[Any]] = {}
+    quantizes: dict[int, list[ir.Operation]] = {}
     for number, result in enumerate(op.results if row.quantized_results else ()):
         if is_real(result.type):
             name = f"result {number}" if len(op.results) > 1 else "result"
@@ -221,7 +223,7 @@ def _fuse_whole(op: Any, row: QuantizedOp, casts: _Casts) -> str | None:
     return None
 
 
-def _why_not_quantized(result: Any, quantizes: list[Any], name: str) -> str | None:
+def _why_not_quantized(result: ir.Value, quantizes: list[ir.Operation], name: str) -> str | None:
     """Every use of a result must be a quantize, all to one type."""
     if not quantizes:
         return f"{name} is not quantized"
@@ -243,7 +245,7 @@ def _why_not_quantized(result: Any, quantizes: list[Any], name: str) -> str | No
     return None
 
 
-def _fuse_weights(op: Any, casts: _Casts) -> str | None:
+def _fuse_weights(op: ir.Operation, casts: _Casts) -> str | None:
     """Make a contraction hybrid: quantize its right-hand side only."""
     dequantize = casts.dequantizes[op.operands[1]]
     operands = [value.type for value in op.operands]
@@ -261,7 +263,7 @@ def _fuse_weights(op: Any, casts: _Casts) -> str | None:
     return None
 
 
-def _requantize(op: Any, dequantize: Any) -> str | None:
+def _requantize(op: ir.Operation, dequantize: ir.Operation) -> str | None:
     """Write a quantize of a dequantize as one cast, or as nothing where the type is the same."""
     source, target = dequantize.operands[0], op.results[0].type
     reason = why_illegal(QUANTIZE, [source.type], [target], {})
@@ -269,7 +271,7 @@ def _requantize(op: Any, dequantize: Any) -> str | None:
         return reason
     if source.type != target:
         with ir.InsertionPoint(op):
-            cast = ir.Operation.create(QUANTIZE, results=[target], operands=[source])
+            cast = emit.create(QUANTIZE, [source], [target])
         reason = why_invalid(cast)
         if reason is not None:
             cast.erase()
@@ -284,7 +286,7 @@ def _requantize(op: Any, dequantize: Any) -> str | None:
 # -- bodies ---------------------------------------------------------------------------------------
 
 
-def _quantize_bodies(op: Any, bodies: Sequence[Body], retyping: Retyping) -> str | None:
+def _quantize_bodies(op: ir.Operation, bodies: Sequence[Body], retyping: Retyping) -> str | None:
     """Give the functions of a reduction, sort or map their quantized types, or say why not."""
     for region, body in zip(op.regions, bodies, strict=True):
         reason = _quantize_body(region.blocks[0], body, retyping)
@@ -293,7 +295,7 @@ def _quantize_bodies(op: Any, bodies: Sequence[Body], retyping: Retyping) -> str
     return None
 
 
-def _quantize_body(block: Any, body: Body, retyping: Retyping) -> str | None:
+def _quantize_body(block: ir.Block, body: Body, retyping: Retyping) -> str | None:
     for argument, element in zip(block.arguments, body.arguments, strict=True):
         if is_real(argument.type) and is_quantized(element):
             retyping.set_type(argument, with_element(argument.type, element))
@@ -312,7 +314,7 @@ def _quantize_body(block: Any, body: Body, retyping: Retyping) -> str | None:
 
 
 def _quantize_in_body(
-    op: Any, returned: list[tuple[Any, ir.Type]], retyping: Retyping
+    op: ir.Operation, returned: list[tuple[ir.Value, ir.Type]], retyping: Retyping
 ) -> str | None:
     """Give the results of an operation in a body the type to return, or that of its operands."""
     row = OPERATIONS.get(op.name)

@@ -36,8 +36,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from .. import emit
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized
 from ..dialects.stablehlo import (
@@ -48,9 +49,10 @@ from ..dialects.stablehlo import (
     why_illegal,
     why_not_in_table,
 )
+from ..emit import with_element
 from ..errors import Remark
 from .base import ModulePass, walk
-from .fusion.retyping import Retyping, owner_block, touches, with_element
+from .fusion.retyping import Retyping, owner_block, touches
 
 __all__ = ["LegalizeQuantizedOpToQdq"]
 
@@ -81,7 +83,7 @@ class LegalizeQuantizedOpToQdq(ModulePass):
                 remarks.append(Remark.about(op, f"is left alone: {reason}"))
         return remarks
 
-    def _expand(self, op: Any) -> str | None:
+    def _expand(self, op: ir.Operation) -> str | None:
         """Expand one operation; return the reason if it is left alone."""
         row = OPERATIONS.get(op.name)
         if row is None:
@@ -100,7 +102,7 @@ class LegalizeQuantizedOpToQdq(ModulePass):
         return _expand_whole(op, row)
 
 
-def _is_candidate(op: Any) -> bool:
+def _is_candidate(op: ir.Operation) -> bool:
     """True for a quantized StableHLO operation other than the two casts."""
     if not op.name.startswith("stablehlo.") or op.name in ("stablehlo.return", DEQUANTIZE):
         return False
@@ -111,22 +113,21 @@ def _is_candidate(op: Any) -> bool:
     return touches(op, is_quantized)
 
 
-def _real(type_: Any) -> ir.Type:
+def _real(type_: ir.Type) -> ir.Type:
     """Return the tensor of expressed values of a quantized tensor type."""
     return with_element(type_, element_type(type_).expressed_type)
 
 
-def _dequantize(value: Any) -> Any:
-    cast = ir.Operation.create(DEQUANTIZE, results=[_real(value.type)], operands=[value])
-    return cast.results[0]
+def _dequantize(value: ir.Value) -> ir.Value:
+    return emit.value(DEQUANTIZE, [value], _real(value.type))
 
 
-def _expand_requantization(op: Any) -> None:
+def _expand_requantization(op: ir.Operation) -> None:
     with ir.InsertionPoint(op):
         op.operands[0] = _dequantize(op.operands[0])
 
 
-def _expand_whole(op: Any, row: QuantizedOp) -> str | None:
+def _expand_whole(op: ir.Operation, row: QuantizedOp) -> str | None:
     retyping = Retyping()
     if row.bodies is not None:
         for region in op.regions:
@@ -143,12 +144,12 @@ def _expand_whole(op: Any, row: QuantizedOp) -> str | None:
             if is_quantized(result.type):
                 quantized = result.type
                 result.set_type(_real(quantized))
-                cast = ir.Operation.create(QUANTIZE, results=[quantized], operands=[result])
+                cast = emit.create(QUANTIZE, [result], [quantized])
                 result.replace_all_uses_except(cast.results[0], cast)
     return None
 
 
-def _make_body_real(block: Any, retyping: Retyping) -> str | None:
+def _make_body_real(block: ir.Block, retyping: Retyping) -> str | None:
     """Give a body's arguments and results their expressed types, or say why not."""
     *operations, terminator = (op.operation for op in block.operations)
     quantized = [op for op in operations if touches(op, is_quantized)]

@@ -17,7 +17,7 @@ After::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .._mlir import ir, passmanager, register_upstream_passes, translate_errors
 from ..errors import UnsupportedError
@@ -60,7 +60,7 @@ class LowerTosa(ModulePass):
                 raise UnsupportedError("is not lowered by upstream's passes", op)
 
 
-def _is_identity_cast(op: Any) -> bool:
+def _is_identity_cast(op: ir.Operation) -> bool:
     return (
         op.name == "builtin.unrealized_conversion_cast"
         and len(op.operands) == 1

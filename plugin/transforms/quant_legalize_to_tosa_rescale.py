@@ -71,13 +71,13 @@ import numpy as np
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
 from ..dialects.tosa import MIN_SHIFT
+from ..emit import with_element
 from ..emit.tosa import create_rescale
 from ..errors import Remark, UsageError
 from ..numerics.element_types import Array
 from ..numerics.fixed_point import multiplier_and_shift
 from ..numerics.parameters import QuantizationParameters, StorageType
 from .base import Builder, ModulePass, NoMatch, walk
-from .fusion.retyping import with_element
 from .quantized_values import Operand, as_quantized, scale_grid, stored, zero_point_grid
 from .requantization import resize
 from .tensor_builder import TensorBuilder

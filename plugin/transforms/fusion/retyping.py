@@ -7,11 +7,10 @@ has to be built again, and if the result turns out not to be valid the old state
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ..._mlir import ir
 
-__all__ = ["Retyping", "is_real", "owner_block", "touches", "why_invalid", "with_element"]
+__all__ = ["Retyping", "is_real", "owner_block", "touches", "why_invalid"]
 
 
 class Retyping:
@@ -20,13 +19,13 @@ class Retyping:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
-    def set_type(self, value: Any, type_: ir.Type) -> None:
+    def set_type(self, value: ir.Value, type_: ir.Type) -> None:
         """Give a result or a block argument another type."""
         old = value.type
         self._undo.append(lambda: value.set_type(old))
         value.set_type(type_)
 
-    def set_operand(self, op: Any, number: int, value: Any) -> None:
+    def set_operand(self, op: ir.Operation, number: int, value: ir.Value) -> None:
         """Give an operation another operand."""
         old = op.operands[number]
 
@@ -42,28 +41,23 @@ class Retyping:
             self._undo.pop()()
 
 
-def with_element(type_: Any, element: ir.Type) -> ir.Type:
-    """Return a ranked tensor type with other elements. A location must be current."""
-    return ir.RankedTensorType.get(list(type_.shape), element, type_.encoding)
-
-
 def is_real(type_: ir.Type) -> bool:
     """True for a ranked tensor of floats."""
     return isinstance(type_, ir.RankedTensorType) and isinstance(type_.element_type, ir.FloatType)
 
 
-def touches(op: Any, applies: Callable[[ir.Type], bool]) -> bool:
+def touches(op: ir.Operation, applies: Callable[[ir.Type], bool]) -> bool:
     """True for an operation with an operand or result whose type `applies` accepts."""
     return any(applies(value.type) for value in (*op.operands, *op.results))
 
 
-def owner_block(value: Any) -> ir.Block:
+def owner_block(value: ir.Value) -> ir.Block:
     """Return the block in which a value is defined."""
     owner = value.owner
     return owner if isinstance(owner, ir.Block) else owner.operation.block
 
 
-def why_invalid(op: Any) -> str | None:
+def why_invalid(op: ir.Operation) -> str | None:
     """Return why upstream's verifier refuses an operation, or None."""
     try:
         op.verify()

@@ -19,16 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ... import emit
 from ..._mlir import ir
 from ...dialects.quant import parameters_of, type_of, with_axis
 from ...dialects.stablehlo import DEQUANTIZE, QUANTIZE, why_illegal
+from ...emit import with_element
 from ...numerics.parameters import QuantizationParameters, StorageType
 from ..quantized_contraction import Contraction
-from .retyping import Retyping, why_invalid, with_element
+from .retyping import Retyping, why_invalid
 
 __all__ = ["split_sequences"]
 
@@ -41,7 +42,9 @@ _I32 = StorageType(32, True, -(1 << 31), (1 << 31) - 1)
 
 
 def split_sequences(
-    operations: list[Any], dequantizes: dict[Any, Any], quantizes: dict[Any, list[Any]]
+    operations: list[ir.Operation],
+    dequantizes: dict[ir.Value, ir.Operation],
+    quantizes: dict[ir.Value, list[ir.Operation]],
 ) -> bool:
     """Insert casts into sequences that end in quantizes to one type.
 
@@ -61,10 +64,10 @@ def split_sequences(
 
 @dataclass
 class _Sequences:
-    dequantizes: dict[Any, Any]
-    quantizes: dict[Any, list[Any]]
+    dequantizes: dict[ir.Value, ir.Operation]
+    quantizes: dict[ir.Value, list[ir.Operation]]
 
-    def split(self, value: Any) -> bool:
+    def split(self, value: ir.Value) -> bool:
         """Cut what leads to a value that is only quantized, to one type."""
         ends = self.quantizes[value]
         target = ends[0].results[0].type
@@ -88,7 +91,7 @@ class _Sequences:
                 _cast_operand(op, number, target)
         return True
 
-    def _choice(self, value: Any) -> int | None:
+    def _choice(self, value: ir.Value) -> int | None:
         """The operand of a choice from constants that is computed and has no other use."""
         op = _owner(value)
         if op is None or op.name not in _CHOICES:
@@ -101,11 +104,11 @@ class _Sequences:
             return None
         return computed[0]
 
-    def _touches_casts(self, value: Any) -> bool:
+    def _touches_casts(self, value: ir.Value) -> bool:
         op = _owner(value)
         return op is not None and any(operand in self.dequantizes for operand in op.operands)
 
-    def _accumulator(self, value: Any) -> ir.Type | None:
+    def _accumulator(self, value: ir.Value) -> ir.Type | None:
         """The i32 type of a contraction of two dequantized values."""
         op = _owner(value)
         if op is None or op.name not in _CONTRACTIONS:
@@ -135,7 +138,7 @@ class _Sequences:
             return None
         return result if self._is_accepted(op, result) else None
 
-    def _is_accepted(self, op: Any, result: ir.Type) -> bool:
+    def _is_accepted(self, op: ir.Operation, result: ir.Type) -> bool:
         """True if StableHLO's verifier accepts the contraction on quantized values."""
         retyping = Retyping()
         for number in (0, 1):
@@ -146,7 +149,7 @@ class _Sequences:
         retyping.undo()
         return reason is None
 
-    def _biased(self, value: Any) -> tuple[int, ir.Type, ir.Type] | None:
+    def _biased(self, value: ir.Value) -> tuple[int, ir.Type, ir.Type] | None:
         """Of an addition to a contraction: its number, the accumulator's and the bias's type."""
         op = _owner(value)
         if op is None or op.name != "stablehlo.add":
@@ -164,7 +167,7 @@ class _Sequences:
                 return number, accumulator, type_
         return None
 
-    def _bias_type(self, bias: Any, accumulator: Any) -> ir.Type | None:
+    def _bias_type(self, bias: ir.Value, accumulator: ir.Type) -> ir.Type | None:
         """The bias's own quantized type, moved as its value is; or the accumulator's."""
         if _is_constant(bias):
             return accumulator
@@ -185,7 +188,9 @@ class _Sequences:
             element = _moved(element, _places(op).__getitem__)
         return with_element(accumulator, element)
 
-    def _split_bias(self, op: Any, number: int, accumulator: ir.Type, bias: ir.Type) -> None:
+    def _split_bias(
+        self, op: ir.Operation, number: int, accumulator: ir.Type, bias: ir.Type
+    ) -> None:
         _cast_operand(op, number, accumulator)
         value = op.operands[1 - number]
         _cast_operand(op, 1 - number, bias)
@@ -193,7 +198,7 @@ class _Sequences:
         with ir.InsertionPoint.after(op):
             _cast_uses(op.results[0], accumulator)
 
-    def _split_moves(self, value: Any, type_: Any) -> None:
+    def _split_moves(self, value: ir.Value, type_: ir.Type) -> None:
         """Casts before each broadcast of a quantized bias."""
         while value not in self.dequantizes and not _is_constant(value):
             op = value.owner.operation
@@ -204,7 +209,7 @@ class _Sequences:
                 _cast_operand(op, 0, type_)
 
 
-def _places(op: Any) -> list[int]:
+def _places(op: ir.Operation) -> list[int]:
     """Where a broadcast puts each dimension of its operand."""
     return [int(axis) for axis in op.attributes["broadcast_dimensions"]]
 
@@ -216,30 +221,29 @@ def _moved(element: ir.Type, move: Callable[[int], int]) -> ir.Type:
     return with_axis(element, move(parameters.axes[0])) if parameters.axes else element
 
 
-def _owner(value: Any) -> Any | None:
+def _owner(value: ir.Value) -> ir.Operation | None:
     owner = value.owner
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: ir.Value) -> bool:
     op = _owner(value)
     while op is not None and op.name in _MOVES:
         op = _owner(op.operands[0])
     return op is not None and op.name in _CONSTANTS
 
 
-def _there_and_back(value: Any, type_: Any) -> Any:
-    quantized = with_element(value.type, type_.element_type)
-    cast = ir.Operation.create(QUANTIZE, results=[quantized], operands=[value])
-    return ir.Operation.create(DEQUANTIZE, results=[value.type], operands=cast.results).results[0]
+def _there_and_back(value: ir.Value, type_: ir.Type) -> ir.Value:
+    quantized = emit.value(QUANTIZE, [value], with_element(value.type, type_.element_type))
+    return emit.value(DEQUANTIZE, [quantized], value.type)
 
 
-def _cast_operand(op: Any, number: int, type_: Any) -> None:
+def _cast_operand(op: ir.Operation, number: int, type_: ir.Type) -> None:
     with ir.InsertionPoint(op), op.location:
         op.operands[number] = _there_and_back(op.operands[number], type_)
 
 
-def _cast_uses(value: Any, type_: Any) -> None:
+def _cast_uses(value: ir.Value, type_: ir.Type) -> None:
     users = [(use.owner, use.operand_number) for use in value.uses]
     with value.owner.operation.location:
         replaced = _there_and_back(value, type_)
