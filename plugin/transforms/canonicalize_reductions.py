@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .. import emit
-from .._mlir import ir, rewrite
+from .._mlir import Operation, Value, ir, rewrite
 from ..dialects.quant import element_type, parameters_of
 from ..dialects.subquant import REDUCTIONS
 from ..emit import with_element
@@ -62,7 +62,7 @@ class CanonicalizeReductions(ModulePass):
 
     name: ClassVar[str] = "canonicalize-reductions"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: Operation) -> None:
         """Canonicalize `module`.
 
         Raises:
@@ -75,7 +75,7 @@ class CanonicalizeReductions(ModulePass):
 # -- patterns -------------------------------------------------------------------------------------
 
 
-def _canonicalize(op: ir.Operation, rewriter: rewrite.PatternRewriter) -> NoMatch | None:
+def _canonicalize(op: Operation, rewriter: rewrite.PatternRewriter) -> NoMatch | None:
     """Convert operands in place; every operand has a block argument whose type it takes."""
     arguments = _argument_of_operand(op)
     if all(element_type(op.operands[n].type) == element for n, element in arguments.items()):
@@ -85,7 +85,7 @@ def _canonicalize(op: ir.Operation, rewriter: rewrite.PatternRewriter) -> NoMatc
     return None
 
 
-def _argument_of_operand(op: ir.Operation) -> dict[int, ir.Type]:
+def _argument_of_operand(op: Operation) -> dict[int, ir.Type]:
     """Operand number to the element type in which the body takes the operand."""
     elements = [element_type(a.type) for a in op.regions[0].blocks[0].arguments]
     count = len(op.operands)
@@ -97,7 +97,7 @@ def _argument_of_operand(op: ir.Operation) -> dict[int, ir.Type]:
     return dict(zip(numbers, elements, strict=True))
 
 
-def _canonicalize_reduce_of_subquant(op: ir.Operation, rewriter: rewrite.PatternRewriter) -> None:
+def _canonicalize_reduce_of_subquant(op: Operation, rewriter: rewrite.PatternRewriter) -> None:
     """Build StableHLO's operation in the body's types, and convert its results."""
     elements = list(_argument_of_operand(op).values())
     created = emit.like(
@@ -118,7 +118,7 @@ def _canonicalize_reduce_of_subquant(op: ir.Operation, rewriter: rewrite.Pattern
 
 
 def _canonicalize_select_and_scatter(
-    op: ir.Operation, rewriter: rewrite.PatternRewriter
+    op: Operation, rewriter: rewrite.PatternRewriter
 ) -> NoMatch | None:
     """Convert the init value; if the bodies have different types, take the two apart."""
     operand, source, init_value = op.operands
@@ -156,7 +156,7 @@ _PATTERNS: dict[str, Pattern] = {
 # -- conversions ----------------------------------------------------------------------------------
 
 
-def _converted(value: ir.Value, element: ir.Type, op: ir.Operation) -> ir.Value:
+def _converted(value: Value, element: ir.Type, op: Operation) -> Value:
     """Convert a tensor to an element type, before the operation that is rewritten."""
     source = element_type(value.type)
     if source == element:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..dialects.quant import element_type
 from ..errors import UnsupportedError
 from .base import ModulePass, TypePredicate, walk
@@ -49,7 +49,7 @@ class CheckIntegerOnly(ModulePass):
 
     name: ClassVar[str] = "check-integer-only"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: Operation) -> None:
         """Check `module`, in which quantized values are storage."""
         is_float = TypePredicate(lambda type_: isinstance(element_type(type_), _FLOATS))
         operations = walk(module)
@@ -68,9 +68,7 @@ class CheckIntegerOnly(ModulePass):
             )
 
 
-def _is_between(
-    op: ir.Operation, is_float: TypePredicate, made: set[ir.Value], used: set[ir.Value]
-) -> bool:
+def _is_between(op: Operation, is_float: TypePredicate, made: set[Value], used: set[Value]) -> bool:
     values = [value for value in (*op.operands, *op.results) if is_float(value.type)]
     return (
         op.name not in _RETURNS
@@ -79,15 +77,13 @@ def _is_between(
     )
 
 
-def _touches(op: ir.Operation, is_float: TypePredicate) -> bool:
+def _touches(op: Operation, is_float: TypePredicate) -> bool:
     return any(is_float(value.type) for value in (*op.operands, *op.results))
 
 
-def _closure(
-    floats: list[ir.Operation], is_float: TypePredicate, *, forward: bool
-) -> set[ir.Value]:
+def _closure(floats: list[Operation], is_float: TypePredicate, *, forward: bool) -> set[Value]:
     """Float values that are made from integers (forward), or that integers are made from."""
-    reached: set[ir.Value] = set()
+    reached: set[Value] = set()
     changed = True
     while changed:  # regions and calls may need another round
         changed = False
@@ -123,12 +119,12 @@ _CONVERSIONS = (
 )
 
 
-def _computes(op: ir.Operation) -> bool:
+def _computes(op: Operation) -> bool:
     """True for an operation that makes floats of integers, or integers (or i1) of floats."""
     return op.name in _CONVERSIONS or op.name.startswith("linalg.")
 
 
-def _inside(op: ir.Operation) -> Iterator[ir.Value]:
+def _inside(op: Operation) -> Iterator[Value]:
     for region in op.regions:
         for block in region:
             yield from block.arguments

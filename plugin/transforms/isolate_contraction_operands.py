@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .. import emit
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..emit import linalg
 from .base import ModulePass, walk
 
@@ -82,7 +82,7 @@ class IsolateContractionOperands(ModulePass):
 
     name: ClassVar[str] = "isolate-contraction-operands"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: Operation) -> None:
         """Rewrite `module`."""
         loops = [op for op in walk(module) if op.name == "linalg.generic"]
         for op in loops:
@@ -95,7 +95,7 @@ class IsolateContractionOperands(ModulePass):
                 _isolate(op, list(op.operands)[:1], op.parent.operation)
 
 
-def _read_in_place(op: ir.Operation) -> None:
+def _read_in_place(op: Operation) -> None:
     """Give a loop as inputs the tensors that it reads at its own position."""
     while True:
         body = op.regions[0].blocks[0]
@@ -110,7 +110,7 @@ def _read_in_place(op: ir.Operation) -> None:
         op = _with_input(op, read)
 
 
-def _is_at_own_position(read: ir.Operation, rank: int) -> bool:
+def _is_at_own_position(read: Operation, rank: int) -> bool:
     tensor, *indices = read.operands
     if len(indices) != rank or not _is_computed(tensor):
         return False
@@ -123,7 +123,7 @@ def _is_at_own_position(read: ir.Operation, rank: int) -> bool:
     return True
 
 
-def _has_extents(read: ir.Operation, loop: ir.Operation) -> bool:
+def _has_extents(read: Operation, loop: Operation) -> bool:
     """True if the tensor that is read is known to have the extents of the loop's result."""
     tensor, result = read.operands[0], loop.results[0]
     if list(tensor.type.shape) != list(result.type.shape):
@@ -134,7 +134,7 @@ def _has_extents(read: ir.Operation, loop: ir.Operation) -> bool:
     return extents is not None and extents == _extents(tensor.owner.operation)
 
 
-def _extents(loop: ir.Operation) -> list[ir.Value] | None:
+def _extents(loop: Operation) -> list[Value] | None:
     """The dynamic extents of the tensor that a loop writes, where they are written out."""
     if loop.name != "linalg.generic":
         return None
@@ -144,7 +144,7 @@ def _extents(loop: ir.Operation) -> list[ir.Value] | None:
     return list(init.operation.operands)
 
 
-def _with_input(op: ir.Operation, read: ir.Operation) -> ir.Operation:
+def _with_input(op: Operation, read: Operation) -> Operation:
     """The loop with the tensor of a read as its last input; the loop's result was not read."""
     *inputs, output = op.operands
     tensor, rank = read.operands[0], len(op.attributes["iterator_types"])
@@ -167,7 +167,7 @@ def _with_input(op: ir.Operation, read: ir.Operation) -> ir.Operation:
     return created
 
 
-def _reduce_last(op: ir.Operation) -> None:
+def _reduce_last(op: Operation) -> None:
     """Put the loops that reduce after those that do not.
 
     Where another loop is inside one that reduces, IREE gives the two to threads that do not wait
@@ -187,7 +187,7 @@ def _reduce_last(op: ir.Operation) -> None:
         op.attributes["iterator_types"] = ir.ArrayAttr.get([kinds[old] for old in order])
 
 
-def _uses_indices(op: ir.Operation) -> bool:
+def _uses_indices(op: Operation) -> bool:
     return any(inner.name == "linalg.index" for inner in walk(op))
 
 
@@ -200,7 +200,7 @@ def _renumbered(map_: ir.AffineMap, place: dict[int, int]) -> ir.AffineMap:
     return ir.AffineMap.get(map_.n_dims, 0, exprs)
 
 
-def _isolate(op: ir.Operation, operands: list[ir.Value], before: ir.Operation) -> None:
+def _isolate(op: Operation, operands: list[Value], before: Operation) -> None:
     """Put a barrier before `before` for each of the first `operands` of `op` that is computed."""
     with ir.InsertionPoint(before), op.location:
         for number, operand in enumerate(operands):
@@ -208,7 +208,7 @@ def _isolate(op: ir.Operation, operands: list[ir.Value], before: ir.Operation) -
                 op.operands[number] = emit.value(_BARRIER, [operand], operand.type)
 
 
-def _contracts(op: ir.Operation) -> bool:
+def _contracts(op: Operation) -> bool:
     if op.name.startswith((*_CONTRACTIONS, *_READS_ANYWHERE)):
         return True
     if op.name != "linalg.generic":
@@ -219,7 +219,7 @@ def _contracts(op: ir.Operation) -> bool:
     return reduces and (slides or len(_inputs(op)) > 1)
 
 
-def _reduces(op: ir.Operation) -> bool:
+def _reduces(op: Operation) -> bool:
     if op.name in ("linalg.reduce", "stablehlo.reduce"):
         return True
     return op.name == "linalg.generic" and any(
@@ -227,9 +227,9 @@ def _reduces(op: ir.Operation) -> bool:
     )
 
 
-def _follows_contraction(values: list[ir.Value]) -> bool:
+def _follows_contraction(values: list[Value]) -> bool:
     """True if loops without a sum of their own lead from a contraction to one of some values."""
-    seen: set[ir.Value] = set()
+    seen: set[Value] = set()
     pending = [value for value in values if isinstance(value.type, ir.RankedTensorType)]
     while pending:
         value = pending.pop()
@@ -245,7 +245,7 @@ def _follows_contraction(values: list[ir.Value]) -> bool:
     return False
 
 
-def _inputs(op: ir.Operation) -> list[ir.Value]:
+def _inputs(op: Operation) -> list[Value]:
     """The operands without those that linalg accumulates into.
 
     IREE hoists a constant accumulator behind a barrier into a global, and accumulates into that:
@@ -257,7 +257,7 @@ def _inputs(op: ir.Operation) -> list[ir.Value]:
     return operands[: int(op.attributes["operandSegmentSizes"][0])]
 
 
-def _is_computed(value: ir.Value) -> bool:
+def _is_computed(value: Value) -> bool:
     """True for a tensor that a cast could be fused from: not an argument, constant or barrier."""
     if not isinstance(value.type, ir.RankedTensorType) or isinstance(value.owner, ir.Block):
         return False

@@ -47,7 +47,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .. import emit
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..dialects.quant import element_type, is_quantized
 from ..dialects.stablehlo import (
     DEQUANTIZE,
@@ -87,11 +87,11 @@ class LegalizeQdqToQuantizedOp(ModulePass):
     hybrid: bool = False
     explain: bool = False
 
-    def run(self, module: ir.Operation) -> Sequence[Remark]:
+    def run(self, module: Operation) -> Sequence[Remark]:
         """Fuse in `module`; never fails."""
         remarks: list[Remark] = []
 
-        def explain(op: ir.Operation, reason: str | None) -> None:
+        def explain(op: Operation, reason: str | None) -> None:
             if reason is not None and self.explain:
                 remarks.append(Remark.about(op, f"is left alone: {reason}"))
 
@@ -108,7 +108,7 @@ class LegalizeQdqToQuantizedOp(ModulePass):
                 explain(op, _requantize(op, dequantize))
         return remarks
 
-    def _fuse(self, op: ir.Operation, casts: _Casts) -> str | None:
+    def _fuse(self, op: Operation, casts: _Casts) -> str | None:
         """Fuse one operation; return the reason if it is left alone."""
         row = OPERATIONS.get(op.name)
         if row is None:
@@ -136,16 +136,16 @@ class _Casts:
         quantizes: from a real tensor to the operations that quantize it.
     """
 
-    def __init__(self, operations: Iterable[ir.Operation]) -> None:
-        self.dequantizes: dict[ir.Value, ir.Operation] = {}
-        self.quantizes: dict[ir.Value, list[ir.Operation]] = {}
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self.dequantizes: dict[Value, Operation] = {}
+        self.quantizes: dict[Value, list[Operation]] = {}
         for op in operations:
             if op.name in _DEQUANTIZES and is_real(op.results[0].type):
                 self.dequantizes[op.results[0]] = op
             elif op.name in _QUANTIZES and is_real(op.operands[0].type):
                 self.quantizes.setdefault(op.operands[0], []).append(op)
 
-    def is_candidate(self, op: ir.Operation) -> bool:
+    def is_candidate(self, op: Operation) -> bool:
         """True for a StableHLO operation on dequantized values, or one that generates values."""
         if not op.name.startswith("stablehlo.") or op.name == QUANTIZE:
             return False
@@ -154,7 +154,7 @@ class _Casts:
         row = OPERATIONS.get(op.name)
         return row is not None and row.category == "generation" and op.results[0] in self.quantizes
 
-    def pairs(self) -> list[tuple[ir.Operation, ir.Operation]]:
+    def pairs(self) -> list[tuple[Operation, Operation]]:
         """Return each quantize of a dequantized tensor, and its dequantize."""
         return [
             (quantize, self.dequantizes[real])
@@ -164,7 +164,7 @@ class _Casts:
         ]
 
 
-def _erase_if_unused(op: ir.Operation) -> None:
+def _erase_if_unused(op: Operation) -> None:
     if next(iter(op.results[0].uses), None) is None:
         op.erase()
 
@@ -172,9 +172,9 @@ def _erase_if_unused(op: ir.Operation) -> None:
 # -- fusing ---------------------------------------------------------------------------------------
 
 
-def _fuse_whole(op: ir.Operation, row: QuantizedOp, casts: _Casts) -> str | None:
+def _fuse_whole(op: Operation, row: QuantizedOp, casts: _Casts) -> str | None:
     """Quantize every float operand and result of an operation, or say why not."""
-    dequantizes: dict[int, ir.Operation] = {}
+    dequantizes: dict[int, Operation] = {}
     elements = row.element_operands(len(op.operands))
     for number in elements:
         operand = op.operands[number]
@@ -182,7 +182,7 @@ def _fuse_whole(op: ir.Operation, row: QuantizedOp, casts: _Casts) -> str | None
             if operand not in casts.dequantizes:
                 return f"operand {number} is not dequantized"
             dequantizes[number] = casts.dequantizes[operand]
-    quantizes: dict[int, list[ir.Operation]] = {}
+    quantizes: dict[int, list[Operation]] = {}
     for number, result in enumerate(op.results if row.quantized_results else ()):
         if is_real(result.type):
             name = f"result {number}" if len(op.results) > 1 else "result"
@@ -223,7 +223,7 @@ def _fuse_whole(op: ir.Operation, row: QuantizedOp, casts: _Casts) -> str | None
     return None
 
 
-def _why_not_quantized(result: ir.Value, quantizes: list[ir.Operation], name: str) -> str | None:
+def _why_not_quantized(result: Value, quantizes: list[Operation], name: str) -> str | None:
     """Every use of a result must be a quantize, all to one type."""
     if not quantizes:
         return f"{name} is not quantized"
@@ -245,7 +245,7 @@ def _why_not_quantized(result: ir.Value, quantizes: list[ir.Operation], name: st
     return None
 
 
-def _fuse_weights(op: ir.Operation, casts: _Casts) -> str | None:
+def _fuse_weights(op: Operation, casts: _Casts) -> str | None:
     """Make a contraction hybrid: quantize its right-hand side only."""
     dequantize = casts.dequantizes[op.operands[1]]
     operands = [value.type for value in op.operands]
@@ -263,7 +263,7 @@ def _fuse_weights(op: ir.Operation, casts: _Casts) -> str | None:
     return None
 
 
-def _requantize(op: ir.Operation, dequantize: ir.Operation) -> str | None:
+def _requantize(op: Operation, dequantize: Operation) -> str | None:
     """Write a quantize of a dequantize as one cast, or as nothing where the type is the same."""
     source, target = dequantize.operands[0], op.results[0].type
     reason = why_illegal(QUANTIZE, [source.type], [target], {})
@@ -286,7 +286,7 @@ def _requantize(op: ir.Operation, dequantize: ir.Operation) -> str | None:
 # -- bodies ---------------------------------------------------------------------------------------
 
 
-def _quantize_bodies(op: ir.Operation, bodies: Sequence[Body], retyping: Retyping) -> str | None:
+def _quantize_bodies(op: Operation, bodies: Sequence[Body], retyping: Retyping) -> str | None:
     """Give the functions of a reduction, sort or map their quantized types, or say why not."""
     for region, body in zip(op.regions, bodies, strict=True):
         reason = _quantize_body(region.blocks[0], body, retyping)
@@ -314,7 +314,7 @@ def _quantize_body(block: ir.Block, body: Body, retyping: Retyping) -> str | Non
 
 
 def _quantize_in_body(
-    op: ir.Operation, returned: list[tuple[ir.Value, ir.Type]], retyping: Retyping
+    op: Operation, returned: list[tuple[Value, ir.Type]], retyping: Retyping
 ) -> str | None:
     """Give the results of an operation in a body the type to return, or that of its operands."""
     row = OPERATIONS.get(op.name)

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .. import emit
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..dialects.quant import element_type, is_quantized
 from ..dialects.stablehlo import (
     DEQUANTIZE,
@@ -71,7 +71,7 @@ class LegalizeQuantizedOpToQdq(ModulePass):
     data_movement: bool = False
     explain: bool = False
 
-    def run(self, module: ir.Operation) -> Sequence[Remark]:
+    def run(self, module: Operation) -> Sequence[Remark]:
         """Expand in `module`; never fails."""
         remarks = []
         for op in walk(module):
@@ -83,7 +83,7 @@ class LegalizeQuantizedOpToQdq(ModulePass):
                 remarks.append(Remark.about(op, f"is left alone: {reason}"))
         return remarks
 
-    def _expand(self, op: ir.Operation) -> str | None:
+    def _expand(self, op: Operation) -> str | None:
         """Expand one operation; return the reason if it is left alone."""
         row = OPERATIONS.get(op.name)
         if row is None:
@@ -102,7 +102,7 @@ class LegalizeQuantizedOpToQdq(ModulePass):
         return _expand_whole(op, row)
 
 
-def _is_candidate(op: ir.Operation) -> bool:
+def _is_candidate(op: Operation) -> bool:
     """True for a quantized StableHLO operation other than the two casts."""
     if not op.name.startswith("stablehlo.") or op.name in ("stablehlo.return", DEQUANTIZE):
         return False
@@ -118,16 +118,16 @@ def _real(type_: ir.Type) -> ir.Type:
     return with_element(type_, element_type(type_).expressed_type)
 
 
-def _dequantize(value: ir.Value) -> ir.Value:
+def _dequantize(value: Value) -> Value:
     return emit.value(DEQUANTIZE, [value], _real(value.type))
 
 
-def _expand_requantization(op: ir.Operation) -> None:
+def _expand_requantization(op: Operation) -> None:
     with ir.InsertionPoint(op):
         op.operands[0] = _dequantize(op.operands[0])
 
 
-def _expand_whole(op: ir.Operation, row: QuantizedOp) -> str | None:
+def _expand_whole(op: Operation, row: QuantizedOp) -> str | None:
     retyping = Retyping()
     if row.bodies is not None:
         for region in op.regions:

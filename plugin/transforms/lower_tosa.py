@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .._mlir import ir, passmanager, register_upstream_passes, translate_errors
+from .._mlir import Operation, passmanager, register_upstream_passes, translate_errors
 from ..errors import UnsupportedError
 from .base import ModulePass, walk
 
@@ -38,7 +38,7 @@ class LowerTosa(ModulePass):
 
     name: ClassVar[str] = "lower-tosa"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: Operation) -> None:
         """Rewrite `module`, if it has an operation of TOSA.
 
         Raises:
@@ -60,7 +60,7 @@ class LowerTosa(ModulePass):
                 raise UnsupportedError("is not lowered by upstream's passes", op)
 
 
-def _is_identity_cast(op: ir.Operation) -> bool:
+def _is_identity_cast(op: Operation) -> bool:
     return (
         op.name == "builtin.unrealized_conversion_cast"
         and len(op.operands) == 1

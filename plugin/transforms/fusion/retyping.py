@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..._mlir import ir
+from ..._mlir import Operation, Value, ir
 
 __all__ = ["Retyping", "is_real", "owner_block", "touches", "why_invalid"]
 
@@ -19,13 +19,13 @@ class Retyping:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
-    def set_type(self, value: ir.Value, type_: ir.Type) -> None:
+    def set_type(self, value: Value, type_: ir.Type) -> None:
         """Give a result or a block argument another type."""
         old = value.type
         self._undo.append(lambda: value.set_type(old))
         value.set_type(type_)
 
-    def set_operand(self, op: ir.Operation, number: int, value: ir.Value) -> None:
+    def set_operand(self, op: Operation, number: int, value: Value) -> None:
         """Give an operation another operand."""
         old = op.operands[number]
 
@@ -46,18 +46,18 @@ def is_real(type_: ir.Type) -> bool:
     return isinstance(type_, ir.RankedTensorType) and isinstance(type_.element_type, ir.FloatType)
 
 
-def touches(op: ir.Operation, applies: Callable[[ir.Type], bool]) -> bool:
+def touches(op: Operation, applies: Callable[[ir.Type], bool]) -> bool:
     """True for an operation with an operand or result whose type `applies` accepts."""
     return any(applies(value.type) for value in (*op.operands, *op.results))
 
 
-def owner_block(value: ir.Value) -> ir.Block:
+def owner_block(value: Value) -> ir.Block:
     """Return the block in which a value is defined."""
     owner = value.owner
     return owner if isinstance(owner, ir.Block) else owner.operation.block
 
 
-def why_invalid(op: ir.Operation) -> str | None:
+def why_invalid(op: Operation) -> str | None:
     """Return why upstream's verifier refuses an operation, or None."""
     try:
         op.verify()

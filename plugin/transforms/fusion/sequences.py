@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ... import emit
-from ..._mlir import ir
+from ..._mlir import Operation, Value, ir
 from ...dialects.quant import parameters_of, type_of, with_axis
 from ...dialects.stablehlo import DEQUANTIZE, QUANTIZE, why_illegal
 from ...emit import with_element
@@ -42,9 +42,9 @@ _I32 = StorageType(32, True, -(1 << 31), (1 << 31) - 1)
 
 
 def split_sequences(
-    operations: list[ir.Operation],
-    dequantizes: dict[ir.Value, ir.Operation],
-    quantizes: dict[ir.Value, list[ir.Operation]],
+    operations: list[Operation],
+    dequantizes: dict[Value, Operation],
+    quantizes: dict[Value, list[Operation]],
 ) -> bool:
     """Insert casts into sequences that end in quantizes to one type.
 
@@ -64,10 +64,10 @@ def split_sequences(
 
 @dataclass
 class _Sequences:
-    dequantizes: dict[ir.Value, ir.Operation]
-    quantizes: dict[ir.Value, list[ir.Operation]]
+    dequantizes: dict[Value, Operation]
+    quantizes: dict[Value, list[Operation]]
 
-    def split(self, value: ir.Value) -> bool:
+    def split(self, value: Value) -> bool:
         """Cut what leads to a value that is only quantized, to one type."""
         ends = self.quantizes[value]
         target = ends[0].results[0].type
@@ -91,7 +91,7 @@ class _Sequences:
                 _cast_operand(op, number, target)
         return True
 
-    def _choice(self, value: ir.Value) -> int | None:
+    def _choice(self, value: Value) -> int | None:
         """The operand of a choice from constants that is computed and has no other use."""
         op = _owner(value)
         if op is None or op.name not in _CHOICES:
@@ -104,11 +104,11 @@ class _Sequences:
             return None
         return computed[0]
 
-    def _touches_casts(self, value: ir.Value) -> bool:
+    def _touches_casts(self, value: Value) -> bool:
         op = _owner(value)
         return op is not None and any(operand in self.dequantizes for operand in op.operands)
 
-    def _accumulator(self, value: ir.Value) -> ir.Type | None:
+    def _accumulator(self, value: Value) -> ir.Type | None:
         """The i32 type of a contraction of two dequantized values."""
         op = _owner(value)
         if op is None or op.name not in _CONTRACTIONS:
@@ -138,7 +138,7 @@ class _Sequences:
             return None
         return result if self._is_accepted(op, result) else None
 
-    def _is_accepted(self, op: ir.Operation, result: ir.Type) -> bool:
+    def _is_accepted(self, op: Operation, result: ir.Type) -> bool:
         """True if StableHLO's verifier accepts the contraction on quantized values."""
         retyping = Retyping()
         for number in (0, 1):
@@ -149,7 +149,7 @@ class _Sequences:
         retyping.undo()
         return reason is None
 
-    def _biased(self, value: ir.Value) -> tuple[int, ir.Type, ir.Type] | None:
+    def _biased(self, value: Value) -> tuple[int, ir.Type, ir.Type] | None:
         """Of an addition to a contraction: its number, the accumulator's and the bias's type."""
         op = _owner(value)
         if op is None or op.name != "stablehlo.add":
@@ -167,7 +167,7 @@ class _Sequences:
                 return number, accumulator, type_
         return None
 
-    def _bias_type(self, bias: ir.Value, accumulator: ir.Type) -> ir.Type | None:
+    def _bias_type(self, bias: Value, accumulator: ir.Type) -> ir.Type | None:
         """The bias's own quantized type, moved as its value is; or the accumulator's."""
         if _is_constant(bias):
             return accumulator
@@ -188,9 +188,7 @@ class _Sequences:
             element = _moved(element, _places(op).__getitem__)
         return with_element(accumulator, element)
 
-    def _split_bias(
-        self, op: ir.Operation, number: int, accumulator: ir.Type, bias: ir.Type
-    ) -> None:
+    def _split_bias(self, op: Operation, number: int, accumulator: ir.Type, bias: ir.Type) -> None:
         _cast_operand(op, number, accumulator)
         value = op.operands[1 - number]
         _cast_operand(op, 1 - number, bias)
@@ -198,7 +196,7 @@ class _Sequences:
         with ir.InsertionPoint.after(op):
             _cast_uses(op.results[0], accumulator)
 
-    def _split_moves(self, value: ir.Value, type_: ir.Type) -> None:
+    def _split_moves(self, value: Value, type_: ir.Type) -> None:
         """Casts before each broadcast of a quantized bias."""
         while value not in self.dequantizes and not _is_constant(value):
             op = value.owner.operation
@@ -209,7 +207,7 @@ class _Sequences:
                 _cast_operand(op, 0, type_)
 
 
-def _places(op: ir.Operation) -> list[int]:
+def _places(op: Operation) -> list[int]:
     """Where a broadcast puts each dimension of its operand."""
     return [int(axis) for axis in op.attributes["broadcast_dimensions"]]
 
@@ -221,29 +219,29 @@ def _moved(element: ir.Type, move: Callable[[int], int]) -> ir.Type:
     return with_axis(element, move(parameters.axes[0])) if parameters.axes else element
 
 
-def _owner(value: ir.Value) -> ir.Operation | None:
+def _owner(value: Value) -> Operation | None:
     owner = value.owner
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
-def _is_constant(value: ir.Value) -> bool:
+def _is_constant(value: Value) -> bool:
     op = _owner(value)
     while op is not None and op.name in _MOVES:
         op = _owner(op.operands[0])
     return op is not None and op.name in _CONSTANTS
 
 
-def _there_and_back(value: ir.Value, type_: ir.Type) -> ir.Value:
+def _there_and_back(value: Value, type_: ir.Type) -> Value:
     quantized = emit.value(QUANTIZE, [value], with_element(value.type, type_.element_type))
     return emit.value(DEQUANTIZE, [quantized], value.type)
 
 
-def _cast_operand(op: ir.Operation, number: int, type_: ir.Type) -> None:
+def _cast_operand(op: Operation, number: int, type_: ir.Type) -> None:
     with ir.InsertionPoint(op), op.location:
         op.operands[number] = _there_and_back(op.operands[number], type_)
 
 
-def _cast_uses(value: ir.Value, type_: ir.Type) -> None:
+def _cast_uses(value: Value, type_: ir.Type) -> None:
     users = [(use.owner, use.operand_number) for use in value.uses]
     with value.owner.operation.location:
         replaced = _there_and_back(value, type_)

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ... import emit
-from ..._mlir import ir
-from ..._mlir import stablehlo as attributes
+from ..._mlir import Operation, Value, ir
+from ..._mlir import stablehlo as bindings
 from ...dialects.dense import array_of_dense
 from ...dialects.quant import element_type
 from ...emit import stablehlo
@@ -29,9 +29,9 @@ from ..base import NoMatch
 __all__ = ["clamp_gather", "contain_scatter", "widen_starts"]
 
 
-def clamp_gather(op: ir.Operation) -> NoMatch | None:
+def clamp_gather(op: Operation) -> NoMatch | None:
     """Clamp the start indices of a ``gather``, in place."""
-    numbers = attributes.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    numbers = bindings.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     operand, indices = op.operands[0], op.operands[1]
     mapped, vector = list(numbers.start_index_map), int(numbers.index_vector_dim)
     sizes = [int(size) for size in op.attributes["slice_sizes"]]
@@ -54,7 +54,7 @@ def clamp_gather(op: ir.Operation) -> NoMatch | None:
     return None
 
 
-def contain_scatter(op: ir.Operation) -> list[ir.Value] | NoMatch:
+def contain_scatter(op: Operation) -> list[Value] | NoMatch:
     """Write a ``scatter`` with room around its inputs; return the new results."""
     count = len(op.operands) // 2
     operands = list(op.operands)
@@ -63,7 +63,7 @@ def contain_scatter(op: ir.Operation) -> list[ir.Value] | NoMatch:
         return inputs
     if not all(value.type.has_static_shape for value in operands):
         return NoMatch("has a dynamic shape")
-    numbers = attributes.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    numbers = bindings.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
     scattered = list(numbers.scattered_dims_to_operand_dims)
     if not scattered:
         return NoMatch("takes no indices")
@@ -89,7 +89,7 @@ def contain_scatter(op: ir.Operation) -> list[ir.Value] | NoMatch:
     return [stablehlo.slice_(value, room, ends) for value in created.results]
 
 
-def widen_starts(op: ir.Operation) -> NoMatch | None:
+def widen_starts(op: Operation) -> NoMatch | None:
     """Give ``dynamic_slice`` and ``dynamic_update_slice`` start indices of 32 bits or more.
 
     IREE takes narrower ones for unsigned.
@@ -114,7 +114,7 @@ def _window_sizes(numbers: Any, updates: Any, rank: int) -> list[int]:
     return [1 if axis in single else next(sizes) for axis in range(rank)]
 
 
-def _are_within(indices: ir.Value, limits: list[int], vector: int) -> bool:
+def _are_within(indices: Value, limits: list[int], vector: int) -> bool:
     """True for indices with constant bounds that are in bounds."""
     bounds = _bounds(indices)
     if bounds is None:
@@ -128,7 +128,7 @@ def _are_within(indices: ir.Value, limits: list[int], vector: int) -> bool:
     return True
 
 
-def _bounds(value: ir.Value) -> tuple[Array, Array] | None:
+def _bounds(value: Value) -> tuple[Array, Array] | None:
     """Constants that a tensor of integers is between: of constants, clamps, and their sums."""
     owner, element = value.owner, element_type(value.type)
     if isinstance(owner, ir.Block) or not isinstance(element, ir.IntegerType):
@@ -148,7 +148,7 @@ def _bounds(value: ir.Value) -> tuple[Array, Array] | None:
     return None
 
 
-def _as_signed(indices: ir.Value) -> ir.Value:
+def _as_signed(indices: Value) -> Value:
     """Indices as signed integers of 32 or 64 bits, of the same value (or 2**62, if it is more)."""
     element = element_type(indices.type)
     i32, i64 = (ir.IntegerType.get_signless(width) for width in (32, 64))
@@ -162,7 +162,7 @@ def _as_signed(indices: ir.Value) -> ir.Value:
     return stablehlo.convert(indices, i64 if element.width >= 32 else i32)
 
 
-def _extent(value: ir.Value, axis: int, element: ir.Type) -> Any:
+def _extent(value: Value, axis: int, element: ir.Type) -> Any:
     """The extent of an axis: a number, or a tensor without axes of an element type."""
     extent = int(value.type.shape[axis])
     if not is_dynamic(extent):
@@ -170,7 +170,7 @@ def _extent(value: ir.Value, axis: int, element: ir.Type) -> Any:
     return emit.tensor(stablehlo.convert(stablehlo.dimension_size(value, axis), element))
 
 
-def _without_axes(number: Any, element: ir.Type) -> ir.Value:
+def _without_axes(number: Any, element: ir.Type) -> Value:
     """A number, or a tensor without axes, as a value of the program."""
     return stablehlo.constant(number, element) if is_known(number) else number.value
 
@@ -180,7 +180,7 @@ def _are_equal(numbers: Sequence[Any]) -> bool:
     return len(numbers) == 1 or (all(map(is_known, numbers)) and len(set(numbers)) == 1)
 
 
-def _by_component(indices: ir.Value, numbers: Sequence[Any], vector: int) -> emit.Emitted:
+def _by_component(indices: Value, numbers: Sequence[Any], vector: int) -> emit.Emitted:
     """A tensor of the shape of the indices with a number for each of their components."""
     form, element = emit.Tensors(indices), element_type(indices.type)
     if all(map(is_known, numbers)):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ... import emit
-from ..._mlir import ir
+from ..._mlir import Operation, Value, ir
 from ...dialects.dense import dense_of_array
 from ...dialects.quant import parameters_of, storage_mlir_type
 from ...emit import stablehlo
@@ -34,7 +34,7 @@ _PADDING = -1
 """The number of an element of the padding."""
 
 
-def expand_select_and_scatter(op: ir.Operation, source: ir.Value, init_value: ir.Value) -> ir.Value:
+def expand_select_and_scatter(op: Operation, source: Value, init_value: Value) -> Value:
     """Build the two operations at the current insertion point; take the regions out of `op`.
 
     Args:
@@ -70,7 +70,7 @@ def expand_select_and_scatter(op: ir.Operation, source: ir.Value, init_value: ir
     return stablehlo.reshape(stablehlo.slice_(flat, [0], [total]), shape)
 
 
-def _select(op: ir.Operation, operand: ir.Value, shape: list[int]) -> ir.Value:
+def _select(op: Operation, operand: Value, shape: list[int]) -> Value:
     """The number of each window's selected element, for padding alone the number of elements."""
     total = math.prod(shape)
     i32 = mlir_type(I32)
@@ -95,12 +95,12 @@ def _select(op: ir.Operation, operand: ir.Value, shape: list[int]) -> ir.Value:
     return selected.value
 
 
-def _fill_window_body(op: ir.Operation, window: ir.Operation) -> None:
+def _fill_window_body(op: Operation, window: Operation) -> None:
     """Give `window` the body ``(x, i), (y, j) -> select(x, y) ? (x, i) : (y, j)``."""
     old = op.regions[0].blocks[0]
     *operations, terminator = list(old.operations)
 
-    def body(*arguments: ir.Value) -> list[ir.Value]:
+    def body(*arguments: Value) -> list[Value]:
         left, left_number, right, right_number = arguments
         old.arguments[0].replace_all_uses_with(left)
         old.arguments[1].replace_all_uses_with(right)
@@ -118,7 +118,7 @@ def _fill_window_body(op: ir.Operation, window: ir.Operation) -> None:
     stablehlo.fill_body(window.regions[0], [value, number] * 2, body)
 
 
-def _scatter(op: ir.Operation, selected: ir.Value, source: ir.Value, start: ir.Value) -> ir.Value:
+def _scatter(op: Operation, selected: Value, source: Value, start: Value) -> Value:
     count = math.prod(int(extent) for extent in source.type.shape)
     numbers = (
         "#stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], "
@@ -135,7 +135,7 @@ def _scatter(op: ir.Operation, selected: ir.Value, source: ir.Value, start: ir.V
     return scatter.results[0]
 
 
-def _any_constant(element: ir.Type) -> ir.Value:
+def _any_constant(element: ir.Type) -> Value:
     """A scalar constant; what padding holds does not matter."""
     type_ = tensor_type([], element)
     parameters = parameters_of(element)

@@ -11,7 +11,7 @@ Source: StableHLO specification, ``sort``, ``is_stable``.
 from __future__ import annotations
 
 from ... import emit
-from ..._mlir import ir
+from ..._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...emit import stablehlo
 from ...emit.operation import mlir_type, tensor_type
@@ -21,7 +21,7 @@ from ..base import NoMatch
 __all__ = ["stabilize_sort"]
 
 
-def stabilize_sort(op: ir.Operation) -> list[ir.Value] | NoMatch:
+def stabilize_sort(op: Operation) -> list[Value] | NoMatch:
     """Write a stable ``sort`` with the positions as an operand; return the results."""
     if "is_stable" not in op.attributes or not op.attributes["is_stable"].value:
         return NoMatch("need not be stable")
@@ -42,7 +42,7 @@ def stabilize_sort(op: ir.Operation) -> list[ir.Value] | NoMatch:
     old = list(block.arguments)
     types = [*(argument.type for argument in old), *[tensor_type([], i32)] * 2]
 
-    def before(*arguments: ir.Value) -> list[ir.Value]:
+    def before(*arguments: Value) -> list[Value]:
         *new, here, there = arguments
         swapped = [new[n ^ 1] for n in range(len(new))]  # the arguments are pairs of two elements
         first, second = (
@@ -55,7 +55,7 @@ def stabilize_sort(op: ir.Operation) -> list[ir.Value] | NoMatch:
     return list(created.results)[:-1]
 
 
-def _equals_are_alike(op: ir.Operation, comparator: list[ir.Operation]) -> bool:
+def _equals_are_alike(op: Operation, comparator: list[Operation]) -> bool:
     """True for one operand of integers that are compared as they are."""
     if len(op.operands) != 1 or len(comparator) != 1 or comparator[0].name != "stablehlo.compare":
         return False
@@ -67,8 +67,8 @@ def _equals_are_alike(op: ir.Operation, comparator: list[ir.Operation]) -> bool:
 
 
 def _copied(
-    comparator: list[ir.Operation], terminator: ir.Operation, values: dict[ir.Value, ir.Value]
-) -> ir.Value:
+    comparator: list[Operation], terminator: Operation, values: dict[Value, Value]
+) -> Value:
     """Copy a comparator's operations for other arguments; return its answer."""
     for operation in comparator:
         copied = operation.clone()
