@@ -43,6 +43,16 @@ settings.register_profile(
 settings.load_profile("fixed")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that run on a device: ``-m "not device"`` compiles nearly nothing."""
+    for item in items:
+        used = {*getattr(item, "fixturenames", ())}
+        if hasattr(item, "callspec"):
+            used |= {value for value in item.callspec.params.values() if isinstance(value, str)}
+        if not used.isdisjoint(("cpu", "vulkan", "vulkan_32bit")):
+            item.add_marker("device")
+
+
 @pytest.fixture
 def context() -> ir.Context:
     """A fresh context with all dialects."""
