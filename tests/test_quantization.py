@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subquant.numerics.casts import dequantize, dequantize_blocks, quantize, quantize_blocks
+from subquant.numerics.casts import Cast, dequantize, dequantize_blocks, quantize, quantize_blocks
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 F16, BF16, F32, F64 = ExpressedType
@@ -300,6 +300,26 @@ def test_division_is_not_a_multiplication_by_the_reciprocal():
     # 10.5 / 7 is exactly 1.5, and with the zero point 1 a tie; 10.5 * f32(1 / 7) lies above it.
     assert np.float32(10.5) * (np.float32(1) / np.float32(7)) > 1.5
     assert quantize_one(10.5, I8, scale=7.0, zero_point=1) == 2
+
+
+@pytest.mark.parametrize("expressed", [F16, BF16, F32])
+def test_the_exact_division_is_the_division(expressed):
+    """Quotients of 2**23 and more are integers, of which i32 storage shows every bit."""
+    rng = np.random.default_rng(7)
+    bits = np.concatenate([rng.integers(0, 1 << 32, 4000), np.arange(0x4A000000, 0x4A000400)])
+    values = bits.astype(np.uint32).view(np.float32)
+    scales = np.exp2(rng.uniform(-3, 3, values.size)).astype(np.float32)
+    scales[::5] = float(expressed.smallest_normal)  # quotients beyond the range
+    with np.errstate(all="ignore"):
+        large = (scales * np.exp2(rng.uniform(23, 31, values.size))).astype(np.float32)
+        reals = np.where(np.arange(values.size) % 2, values, large).astype(expressed.dtype)
+        scales = scales.astype(expressed.dtype)
+        for index in range(0, values.size, 7):  # quotients that are exact, and ties of storage
+            reals[index] = scales[index] * expressed.dtype.type(index % 41 / 2)
+        found = Cast(I32, expressed, division="exact").quantize(reals, scales, 3)
+    for index in range(0, values.size, 3):
+        expected = exact_quantize(reals[index], scales[index], 3, I32, expressed, "nearest-even")
+        assert int(found[index]) == expected, (reals[index], scales[index])
 
 
 def test_scales_of_a_narrower_type_are_widened():

@@ -101,6 +101,14 @@ def test_saturation_can_be_disabled() -> None:
     assert wide.quantize(np.array([1e9])).unpack().planes["qs"] == [10**9]
 
 
+def test_float64_is_not_rounded_first() -> None:
+    """2.5 and a little is above the tie that it is in float32."""
+    values = np.array([2.5 + 1e-9, 3.5 - 1e-9])
+    quantizer = StaticScaledQuantizer(1.0)
+    assert quantizer.quantize(values).unpack().planes["qs"].tolist() == [3, 3]
+    assert quantizer.quantize(values.astype("f4")).unpack().planes["qs"].tolist() == [2, 4]
+
+
 @pytest.mark.parametrize(
     ("shape", "options"),
     [((1, 1), {}), ((2, 1), {"axis": 0}), ((1, 4), {"axis": 1}), ((2, 2), {"block_size": 2})],
