@@ -130,7 +130,6 @@ _STILL_CREATE = {
     "transforms/legalize_quant_to_math.py",
     "transforms/lower_quant_casts.py",
     "transforms/lower_tosa_rescale.py",
-    "transforms/lower_unranked_tensors.py",
     "transforms/quantized_contraction.py",
 }
 """Files that create operations without `subquant.emit`: fewer each time, and none at last."""
