@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from . import operation
 from .operation import create, index_type, integer, integers, is_dynamic, tensor_type, value
 
 __all__ = [
+    "Extent",
     "Iterator",
     "affine_maps",
     "cast",
@@ -34,23 +35,25 @@ __all__ = [
 ]
 
 Iterator = Literal["parallel", "reduction"]
+Extent: TypeAlias = int | Value
+"""Of an axis: a number, or a value of type ``index``."""
 
 
 # -- indices and constants ------------------------------------------------------------------------
 
 
-def constant_index(number: int) -> Any:
+def constant_index(number: int) -> Value:
     """A constant of type ``index``."""
     attribute = ir.IntegerAttr.get(index_type(), int(number))
     return value("arith.constant", [], index_type(), {"value": attribute})
 
 
-def constant(attribute: Any) -> Any:
+def constant(attribute: ir.Attribute) -> Value:
     """A constant of a dense attribute."""
     return value("arith.constant", [], attribute.type, {"value": attribute})
 
 
-def dim(tensor: Any, axis: Any) -> Any:
+def dim(tensor: Value, axis: Extent) -> Value:
     """The extent of an axis (a number, or a value of type ``index``), as an ``index``."""
     number = constant_index(axis) if isinstance(axis, int) else axis
     return value("tensor.dim", [tensor, number], index_type())
@@ -59,14 +62,14 @@ def dim(tensor: Any, axis: Any) -> Any:
 _PREDICATES = {"equal": 0, "greater_equal": 5}
 
 
-def compare_index(predicate: Literal["equal", "greater_equal"], left: Any, right: Any) -> Any:
+def compare_index(predicate: Literal["equal", "greater_equal"], left: Value, right: Value) -> Value:
     """Compare two values of type ``index``, as signed."""
     i1 = ir.IntegerType.get_signless(1)
     attributes = {"predicate": integer(_PREDICATES[predicate])}
     return value("arith.cmpi", [left, right], i1, attributes)
 
 
-def check(condition: Any, message: str) -> None:
+def check(condition: Value, message: str) -> None:
     """Fail at run time with `message` unless `condition` holds."""
     create("cf.assert", [condition], [], {"msg": ir.StringAttr.get(message)})
 
@@ -74,12 +77,14 @@ def check(condition: Any, message: str) -> None:
 # -- tensors --------------------------------------------------------------------------------------
 
 
-def cast(tensor: Any, type_: ir.Type) -> Any:
+def cast(tensor: Value, type_: ir.Type) -> Value:
     """A tensor as a compatible type, that has more or less static extents."""
     return tensor if tensor.type == type_ else value("tensor.cast", [tensor], type_)
 
 
-def empty(extents: Sequence[Any], element: ir.Type, encoding: ir.Attribute | None = None) -> Any:
+def empty(
+    extents: Sequence[Extent], element: ir.Type, encoding: ir.Attribute | None = None
+) -> Value:
     """A tensor to write to.
 
     Args:
@@ -91,7 +96,7 @@ def empty(extents: Sequence[Any], element: ir.Type, encoding: ir.Attribute | Non
     return value("tensor.empty", sizes, tensor_type(_static(extents), element, encoding))
 
 
-def filled(extents: Sequence[Any], scalar: Any) -> Any:
+def filled(extents: Sequence[Extent], scalar: Value) -> Value:
     """A tensor of equal elements; extents as for `empty`."""
     output = empty(extents, scalar.type)
     fill = create(
@@ -105,24 +110,24 @@ def filled(extents: Sequence[Any], scalar: Any) -> Any:
     return fill.results[0]
 
 
-def from_elements(elements: Sequence[Any], type_: ir.Type | None = None) -> Any:
+def from_elements(elements: Sequence[Value], type_: ir.Type | None = None) -> Value:
     """A tensor of scalars, in order: of one axis, or of the static type `type_`."""
     if type_ is None:
         type_ = tensor_type([len(elements)], elements[0].type)
     return value("tensor.from_elements", elements, type_)
 
 
-def concatenate(tensors: Sequence[Any], axis: int, type_: ir.Type) -> Any:
+def concatenate(tensors: Sequence[Value], axis: int, type_: ir.Type) -> Value:
     """Tensors one after another along an axis, as a value of `type_`."""
     return value("tensor.concat", tensors, type_, {"dim": integer(axis)})
 
 
-def extract(tensor: Any, indices: Sequence[Any]) -> Any:
+def extract(tensor: Value, indices: Sequence[Value]) -> Value:
     """One element."""
     return value("tensor.extract", [tensor, *indices], tensor.type.element_type)
 
 
-def expand(tensor: Any, groups: Sequence[Sequence[int]], extents: Sequence[Any]) -> Any:
+def expand(tensor: Value, groups: Sequence[Sequence[int]], extents: Sequence[Extent]) -> Value:
     """Split axes.
 
     Args:
@@ -145,8 +150,8 @@ def expand(tensor: Any, groups: Sequence[Sequence[int]], extents: Sequence[Any])
 
 
 def collapse(
-    tensor: Any, groups: Sequence[Sequence[int]], shape: Sequence[int | None] | None = None
-) -> Any:
+    tensor: Value, groups: Sequence[Sequence[int]], shape: Sequence[int | None] | None = None
+) -> Value:
     """Join axes.
 
     Args:
@@ -168,7 +173,7 @@ def collapse(
     return value("tensor.collapse_shape", [tensor], type_, attributes)
 
 
-def _static(extents: Sequence[Any]) -> list[int | None]:
+def _static(extents: Sequence[Extent]) -> list[int | None]:
     return [extent if isinstance(extent, int) else None for extent in extents]
 
 
@@ -194,18 +199,18 @@ def segments(inputs: int, outputs: int) -> ir.Attribute:
     return ir.DenseI32ArrayAttr.get([inputs, outputs])
 
 
-def loop_index(number: int) -> Any:
+def loop_index(number: int) -> Value:
     """In the body of a loop nest: the index of a loop."""
     return value("linalg.index", [], index_type(), {"dim": integer(number)})
 
 
 def generic(
-    inputs: Sequence[Any],
-    output: Any,
+    inputs: Sequence[Value],
+    output: Value,
     maps: Sequence[ir.AffineMap],
-    body: Callable[..., Any],
+    body: Callable[..., Value],
     iterators: Sequence[Iterator] | None = None,
-) -> Any:
+) -> Value:
     """Create a ``linalg.generic`` with one output, and return its result.
 
     Args:
@@ -228,7 +233,7 @@ def generic(
     return nest.results[0]
 
 
-def fold(first: Any, end: Any, start: Any, body: Callable[[Any, Any], Any]) -> Any:
+def fold(first: Value, end: Value, start: Value, body: Callable[[Value, Value], Value]) -> Value:
     """Create an ``scf.for`` that carries one value, and return what is left of it.
 
     Args:
@@ -244,7 +249,7 @@ def fold(first: Any, end: Any, start: Any, body: Callable[[Any, Any], Any]) -> A
     return loop.results[0]
 
 
-def _fill_body(nest: Any, elements: Sequence[ir.Type], body: Callable[..., Any]) -> None:
+def _fill_body(nest: Operation, elements: Sequence[ir.Type], body: Callable[..., Value]) -> None:
     locations = [ir.Location.current] * len(elements)
     block = nest.regions[0].blocks.append(*elements, arg_locs=locations)
     with ir.InsertionPoint(block), operation.recorded():  # the body belongs to the nest

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..dialects.dense import dense_of_array
 from ..dialects.quant import element_type
 from ..numerics.element_types import Array, ElementType
@@ -40,18 +39,18 @@ __all__ = [
     "with_shape",
 ]
 
-_recorders: list[list[Any]] = []
+_recorders: list[list[Operation]] = []
 
 
 def create(
     name: str,
-    operands: Sequence[Any] = (),
+    operands: Sequence[Value] = (),
     results: Sequence[ir.Type] = (),
     attributes: Mapping[str, ir.Attribute] | None = None,
     *,
     regions: int = 0,
     detached: bool = False,
-) -> Any:
+) -> Operation:
     """Create an operation.
 
     Args:
@@ -81,23 +80,23 @@ def create(
 
 def value(
     name: str,
-    operands: Sequence[Any],
+    operands: Sequence[Value],
     result: ir.Type,
     attributes: Mapping[str, ir.Attribute] | None = None,
-) -> Any:
+) -> Value:
     """Create an operation of one result, and return that."""
     return create(name, operands, [result], attributes).results[0]
 
 
 def like(
-    op: Any,
-    operands: Sequence[Any] | None = None,
+    op: Operation,
+    operands: Sequence[Value] | None = None,
     results: Sequence[ir.Type] | None = None,
     attributes: Mapping[str, ir.Attribute] | None = None,
     *,
     name: str | None = None,
     take_bodies: bool = False,
-) -> Any:
+) -> Operation:
     """Create an operation as another one is, but for what is given.
 
     Args:
@@ -123,15 +122,15 @@ def like(
     return created
 
 
-def attributes_of(op: Any) -> dict[str, ir.Attribute]:
+def attributes_of(op: Operation) -> dict[str, ir.Attribute]:
     """An operation's attributes by name."""
     return {name: op.attributes[name] for name in op.attributes}
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[list[Any]]:
+def recorded() -> Iterator[list[Operation]]:
     """List the operations that are created meanwhile, in order, those of inner `recorded` aside."""
-    operations: list[Any] = []
+    operations: list[Operation] = []
     _recorders.append(operations)
     try:
         yield operations
@@ -181,12 +180,12 @@ def tensor_type(
     return ir.RankedTensorType.get(extents, element, encoding)
 
 
-def with_element(type_: Any, element: ir.Type) -> ir.RankedTensorType:
+def with_element(type_: ir.Type, element: ir.Type) -> ir.RankedTensorType:
     """A ranked tensor type with other elements."""
     return ir.RankedTensorType.get(list(type_.shape), element, type_.encoding)
 
 
-def with_shape(type_: Any, shape: Sequence[int | None]) -> ir.RankedTensorType:
+def with_shape(type_: ir.Type, shape: Sequence[int | None]) -> ir.RankedTensorType:
     """A ranked tensor type of another shape; an extent of None is dynamic."""
     return tensor_type(shape, type_.element_type, type_.encoding)
 
@@ -209,7 +208,7 @@ def integer(number: int) -> ir.Attribute:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), int(number))
 
 
-def number_of(element: Any, number: float | int) -> ir.Attribute:
+def number_of(element: ir.Type, number: float | int) -> ir.Attribute:
     """A number of a float type, of ``index``, or of an integer type, whose bits it is cut to."""
     if isinstance(element, ir.IntegerType):
         bits = int(number) & ((1 << element.width) - 1)
@@ -220,7 +219,7 @@ def number_of(element: Any, number: float | int) -> ir.Attribute:
     return ir.FloatAttr.get(element, float(number))
 
 
-def splat(number: float | int, type_: Any) -> ir.DenseElementsAttr:
+def splat(number: float | int, type_: ir.Type) -> ir.DenseElementsAttr:
     """A dense attribute of a static type whose elements are equal."""
     return ir.DenseElementsAttr.get_splat(type_, number_of(type_.element_type, number))
 

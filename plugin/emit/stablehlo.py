@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from .._mlir import ir
+from .._mlir import Value, ir
 from ..numerics.element_types import Array
 from .operation import (
     create,
@@ -50,22 +49,22 @@ __all__ = [
 # -- constants ------------------------------------------------------------------------------------
 
 
-def constant_of(attribute: Any) -> Any:
+def constant_of(attribute: ir.Attribute) -> Value:
     """A constant of a dense attribute."""
     return value("stablehlo.constant", [], attribute.type, {"value": attribute})
 
 
-def constant(values: Array | float | int, element: ir.Type) -> Any:
+def constant(values: Array | float | int, element: ir.Type) -> Value:
     """A constant of the shape of `values`."""
     return constant_of(dense(values, element))
 
 
-def zero_of(element: ir.Type) -> Any:
+def zero_of(element: ir.Type) -> Value:
     """A zero without axes, of any integer or float type."""
     return constant_of(splat(0, tensor_type([], element)))
 
 
-def iota(type_: ir.Type, axis: int) -> Any:
+def iota(type_: ir.Type, axis: int) -> Value:
     """The position along an axis."""
     return value("stablehlo.iota", [], type_, {"iota_dimension": integer(axis)})
 
@@ -73,13 +72,13 @@ def iota(type_: ir.Type, axis: int) -> Any:
 # -- elements -------------------------------------------------------------------------------------
 
 
-def convert(operand: Any, element: ir.Type) -> Any:
+def convert(operand: Value, element: ir.Type) -> Value:
     """Convert the elements of a tensor, unless they are of that type."""
     type_ = with_element(operand.type, element)
     return operand if operand.type == type_ else value("stablehlo.convert", [operand], type_)
 
 
-def compare(direction: str, kind: str, left: Any, right: Any, result: ir.Type) -> Any:
+def compare(direction: str, kind: str, left: Value, right: Value, result: ir.Type) -> Value:
     """Compare elements.
 
     Args:
@@ -95,7 +94,7 @@ def compare(direction: str, kind: str, left: Any, right: Any, result: ir.Type) -
     return value("stablehlo.compare", [left, right], result, attributes)
 
 
-def clamp(low: Any, operand: Any, high: Any) -> Any:
+def clamp(low: Value, operand: Value, high: Value) -> Value:
     """The elements of a tensor, but `low` and `high` (of its shape, or without axes) at most."""
     return value("stablehlo.clamp", [low, operand, high], operand.type)
 
@@ -103,14 +102,14 @@ def clamp(low: Any, operand: Any, high: Any) -> Any:
 # -- shapes ---------------------------------------------------------------------------------------
 
 
-def dimension_size(operand: Any, axis: int) -> Any:
+def dimension_size(operand: Value, axis: int) -> Value:
     """The extent of an axis, an i32 without axes."""
     scalar = tensor_type([], ir.IntegerType.get_signless(32))
     dimension = {"dimension": integer(axis)}
     return value("stablehlo.get_dimension_size", [operand], scalar, dimension)
 
 
-def extents(operand: Any) -> Any:
+def extents(operand: Value) -> Value:
     """The shape of a ranked tensor as a tensor of i32, one entry for each axis."""
     i32 = ir.IntegerType.get_signless(32)
     rank = len(operand.type.shape)
@@ -119,7 +118,9 @@ def extents(operand: Any) -> Any:
     return concatenate([reshape(dimension_size(operand, axis), [1]) for axis in range(rank)], 0)
 
 
-def broadcast(operand: Any, type_: Any, axes: Sequence[int] = (), shape: Any | None = None) -> Any:
+def broadcast(
+    operand: Value, type_: ir.Type, axes: Sequence[int] = (), shape: Value | None = None
+) -> Value:
     """Broadcast a tensor.
 
     Args:
@@ -136,13 +137,13 @@ def broadcast(operand: Any, type_: Any, axes: Sequence[int] = (), shape: Any | N
     return value("stablehlo.dynamic_broadcast_in_dim", [operand, shape], type_, attributes)
 
 
-def reshape(operand: Any, shape: Sequence[int]) -> Any:
+def reshape(operand: Value, shape: Sequence[int]) -> Value:
     """Give a tensor another static shape; nothing is written where it is the same."""
     type_ = tensor_type(shape, operand.type.element_type)
     return operand if operand.type == type_ else value("stablehlo.reshape", [operand], type_)
 
 
-def transpose(operand: Any, order: Sequence[int]) -> Any:
+def transpose(operand: Value, order: Sequence[int]) -> Value:
     """Put axis ``order[i]`` of a tensor at place ``i``; nothing is written where they stay."""
     if list(order) == list(range(len(order))):
         return operand
@@ -151,11 +152,11 @@ def transpose(operand: Any, order: Sequence[int]) -> Any:
 
 
 def slice_(
-    operand: Any,
+    operand: Value,
     starts: Sequence[int],
     limits: Sequence[int],
     strides: Sequence[int] | None = None,
-) -> Any:
+) -> Value:
     """The elements from `starts` to before `limits`."""
     steps = [1] * len(starts) if strides is None else strides
     shape = [
@@ -170,12 +171,12 @@ def slice_(
 
 
 def pad(
-    operand: Any,
+    operand: Value,
     low: Sequence[int],
     high: Sequence[int],
     interior: Sequence[int] | None = None,
-    fill: Any | None = None,
-) -> Any:
+    fill: Value | None = None,
+) -> Value:
     """Add elements before, after and between those of a tensor.
 
     Args:
@@ -201,7 +202,7 @@ def pad(
     return value("stablehlo.pad", [operand, filling], with_shape(type_, shape), attributes)
 
 
-def concatenate(operands: Sequence[Any], axis: int) -> Any:
+def concatenate(operands: Sequence[Value], axis: int) -> Value:
     """Join tensors of static shapes along an axis."""
     first = operands[0].type
     shape = [int(n) for n in first.shape]
@@ -211,15 +212,15 @@ def concatenate(operands: Sequence[Any], axis: int) -> Any:
 
 
 def gather(
-    operand: Any,
-    indices: Any,
+    operand: Value,
+    indices: Value,
     result: ir.Type,
     sizes: Sequence[int],
     *,
     offsets: Sequence[int],
     axis: int,
     index_axis: int,
-) -> Any:
+) -> Value:
     """Take slices at positions along one axis.
 
     Args:
@@ -243,7 +244,7 @@ def gather(
     return value("stablehlo.gather", [operand, indices], result, attributes)
 
 
-def take(operand: Any, indices: Any, axis: int = 0) -> Any:
+def take(operand: Value, indices: Value, axis: int = 0) -> Value:
     """As ``np.take`` along an axis, for indices that are in range."""
     found, positions = operand.type, indices.type
     extents_ = [int(n) for n in found.shape]
@@ -259,12 +260,12 @@ def take(operand: Any, indices: Any, axis: int = 0) -> Any:
 
 
 def reduce(
-    operand: Any,
+    operand: Value,
     axes: Sequence[int],
     function: str = "add",
-    start: Any | None = None,
+    start: Value | None = None,
     result: ir.Type | None = None,
-) -> Any:
+) -> Value:
     """Reduce a tensor over axes with one operation.
 
     Args:
@@ -291,7 +292,9 @@ def reduce(
     return reduced.results[0]
 
 
-def fill_body(region: Any, types: Sequence[ir.Type], body: Callable[..., Sequence[Any]]) -> Any:
+def fill_body(
+    region: ir.Region, types: Sequence[ir.Type], body: Callable[..., Sequence[Value]]
+) -> ir.Block:
     """Give a region a block that returns what `body` makes of its arguments; return the block."""
     block = region.blocks.append(*types, arg_locs=[ir.Location.current] * len(types))
     with ir.InsertionPoint(block):
@@ -303,12 +306,12 @@ def fill_body(region: Any, types: Sequence[ir.Type], body: Callable[..., Sequenc
 
 
 def dot_general(
-    left: Any,
-    right: Any,
+    left: Value,
+    right: Value,
     result: ir.Type,
     contracting: Sequence[Sequence[int]],
     batching: Sequence[Sequence[int]] = ((), ()),
-) -> Any:
+) -> Value:
     """Contract two tensors over axes of both, which `batching` ones have in common."""
     numbers = (
         f"#stablehlo.dot<lhs_batching_dimensions = {list(batching[0])}, "
@@ -321,13 +324,13 @@ def dot_general(
 
 
 def convolution(
-    left: Any,
-    right: Any,
+    left: Value,
+    right: Value,
     result: ir.Type,
     layout: str,
     attributes: Mapping[str, ir.Attribute],
     groups: int = 1,
-) -> Any:
+) -> Value:
     """A convolution of a layout as MLIR writes it, ``[b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]``."""
     numbers = {
         "dimension_numbers": parse_attribute(f"#stablehlo.conv<{layout}>"),

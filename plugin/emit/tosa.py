@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from .._mlir import ir
+from .._mlir import Value, ir
 from ..dialects.dense import dense_of_array
 from ..dialects.quant import element_type, parameters_of
 from ..numerics.element_types import Array
@@ -16,7 +14,7 @@ __all__ = ["create_rescale"]
 
 
 def create_rescale(
-    tensor: Any,
+    tensor: Value,
     result_type: ir.Type,
     scale: tuple[Array, Array],
     zero_points: tuple[int, int] = (0, 0),
@@ -24,7 +22,7 @@ def create_rescale(
     mode: str = "SINGLE_ROUND",
     scale32: bool = True,
     unsigned: tuple[bool, bool] = (False, False),
-) -> Any:
+) -> Value:
     """Create a ``tosa.rescale`` and its constants; return its result.
 
     Args:
@@ -55,6 +53,6 @@ def create_rescale(
     return value("tosa.rescale", operands, result_type, attributes)
 
 
-def _constant(numbers: Array, element: ir.Type) -> Any:
+def _constant(numbers: Array, element: ir.Type) -> Value:
     attribute = dense_of_array(numbers.reshape(-1), element)
     return value("tosa.const", [], attribute.type, {"values": attribute})
