@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .._mlir import installed_versions
@@ -34,6 +35,53 @@ class Cache:
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self.folder / key, hashlib.sha256(executable).digest() + executable)
+
+    @contextlib.contextmanager
+    def reserved(self, key: str, on_wait: Callable[[], None]) -> Iterator[None]:
+        """Hold a key while its executable is compiled; others that ask for the key wait.
+
+        The lock is a file beside the executable, held by the operating system until the block or
+        the process ends. Where there are no such locks, or the folder cannot be written, nobody
+        waits, and each compiles for itself.
+
+        Args:
+            key: of the executable, which should be read again inside the block.
+            on_wait: called before waiting for another holder.
+        """
+        handle = self._locked(self.folder / f"{key}.lock", on_wait)
+        try:
+            yield
+        finally:
+            if handle is not None:
+                (self.folder / f"{key}.lock").unlink(missing_ok=True)
+                os.close(handle)
+
+    def _locked(self, path: Path, on_wait: Callable[[], None]) -> int | None:
+        """Open and lock a file; None where that is not possible."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return None
+        handle = None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            while True:
+                handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    on_wait()
+                    fcntl.flock(handle, fcntl.LOCK_EX)
+                # The holder before removed the file: what is locked may no longer be at its path.
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(handle), path.stat()):
+                        return handle
+                os.close(handle)
+                handle = None
+        except OSError:
+            if handle is not None:
+                os.close(handle)
+            return None
 
 
 def key_of(bytecode: bytes, options: CompileOptions) -> str:

@@ -78,16 +78,20 @@ def compile_to_bytes(
         return bytecode
     _check_public_function(module)
     folder = cache or os.environ.get("SUBQUANT_CACHE")
-    kept = Cache(folder) if folder else None
-    key = key_of(bytecode, options) if kept else ""
-    executable = kept.read(key) if kept else None
-    if executable is not None:
-        notify("cached")
-        return executable
-    notify("iree-compile")
-    executable = run_iree(module, bytecode, options, reproducer)
-    if kept:
-        kept.write(key, executable)
+    if not folder:
+        notify("iree-compile")
+        return run_iree(module, bytecode, options, reproducer)
+    kept, key = Cache(folder), key_of(bytecode, options)
+    executable = kept.read(key)
+    if executable is None:
+        with kept.reserved(key, lambda: notify("wait for the same compilation elsewhere")):
+            executable = kept.read(key)
+            if executable is None:
+                notify("iree-compile")
+                executable = run_iree(module, bytecode, options, reproducer)
+                kept.write(key, executable)
+                return executable
+    notify("cached")
     return executable
 
 
