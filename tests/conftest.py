@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from programs import LONG
 from subquant._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import EnvironmentProblem
@@ -51,6 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             used |= {value for value in item.callspec.params.values() if isinstance(value, str)}
         if not used.isdisjoint(("cpu", "vulkan", "vulkan_32bit")):
             item.add_marker("device")
+
+
+def pytest_report_header() -> str:
+    """Say which suite runs."""
+    if LONG:
+        return "suite: long"
+    return "suite: short; scripts/test --long draws more examples, and interprets every pair"
 
 
 @pytest.fixture

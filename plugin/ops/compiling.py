@@ -45,7 +45,8 @@ def compile_function(function: Callable[..., Any], *examples: Any, **options: An
     """Compile a function of arrays and tensors.
 
     Args:
-        function, *examples: as for `trace_function`.
+        function: as for `trace_function`.
+        *examples: as for `trace_function`.
         **options: of `subquant.compile`.
 
     Raises:
