@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -81,3 +82,19 @@ def test_packages_import_only_those_before_them() -> None:
             if ORDER.index(imported.split(".")[1]) > position:
                 wrong.append(f"{module} imports {imported}")
     assert not wrong
+
+
+def test_the_bindings_are_imported_in_one_place() -> None:
+    for module, path in MODULES.items():
+        found = re.search(r"^\s*(?:from|import) torch_mlir\b", path.read_text(), re.MULTILINE)
+        assert (found is not None) == (module == "subquant._mlir"), module
+
+
+def test_the_oracle_imports_no_formula_that_it_checks() -> None:
+    for name in ("semantics", "oracle"):
+        seen, new = set(), {f"subquant.conformance.{name}"}
+        while new:
+            seen |= new
+            new = {t for module in new for t in imports_of(module, in_functions=True)} - seen
+        shared = [module for module in seen if module.split(".")[1] in ("numerics", "emit")]
+        assert not shared, name
