@@ -19,6 +19,7 @@ from .numerics.parameters import ExpressedType, QuantizationParameters, StorageT
 
 if TYPE_CHECKING:
     from .compiler.options import CompileOptions
+    from .compiler.reading import Source
     from .compiler.targets import Target
     from .runtime import Device, Executable
 
@@ -51,7 +52,7 @@ def __getattr__(name: str) -> Any:
 
 
 def compile(
-    source: Any,
+    source: Source,
     *,
     target: Target = "llvm-cpu",
     device: Device | str | None = None,

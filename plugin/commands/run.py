@@ -16,8 +16,9 @@ from .console import show_progress, write_output
 from .options import run_options
 
 if TYPE_CHECKING:
-    from ..runtime import Executable, Function
-    from ..runtime.interpreter import InterpretedFunction, InterpretedModule
+    from ..runtime import Executable
+    from ..runtime.interpreter import InterpretedModule
+    from ..runtime.streaming import Invocable
 
 __all__ = ["Call", "command", "parse_parameters"]
 
@@ -126,7 +127,7 @@ class Call:
 
     def _invoke(
         self,
-        function: Function | InterpretedFunction,
+        function: Invocable,
         arguments: Sequence[Array],
         progress: Callable[[str], None],
     ) -> list[Array]:
@@ -141,7 +142,7 @@ class Call:
 
 
 def _compare_with_interpreter(
-    results: list[Any], others: list[Any], atol: float, rtol: float
+    results: list[Array], others: list[Array], atol: float, rtol: float
 ) -> None:
     """Say of each result whether the interpreter has the same; fail if one has not."""
     differ = []
@@ -161,7 +162,7 @@ def _compare_with_interpreter(
         )
 
 
-def _json_lists(array: Any) -> Any:
+def _json_lists(array: Array) -> Any:
     """An array as JSON lists; floats that JSON does not know become text."""
     if array.dtype.kind in "iub":
         return array.tolist()

@@ -18,7 +18,7 @@ from .cache import Cache, key_of
 from .iree import run_iree
 from .options import CompileOptions, Emit
 from .pipeline import compile_pipeline, run_pipeline
-from .reading import read_module
+from .reading import Source, read_module
 
 __all__ = ["Progress", "bytecode_of", "compile_to_bytes", "lower"]
 
@@ -40,7 +40,7 @@ def lower(module: ir.Module, options: CompileOptions, progress: Progress | None 
 
 
 def compile_to_bytes(
-    source: str | bytes | os.PathLike[str] | ir.Module,
+    source: Source,
     options: CompileOptions | None = None,
     *,
     emit: Emit = "vmfb",

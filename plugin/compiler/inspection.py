@@ -11,11 +11,12 @@ tensor that `holds_scales` is then left out of totals.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,6 +36,9 @@ __all__ = [
     "to_json",
     "with_source_names",
 ]
+
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -122,26 +126,35 @@ def inspect_module(module: ir.Module) -> list[InspectedTensor]:
 
     """
     names = ir.AsmState(module.operation)
-    cache: dict[ir.Type, dict[str, Any]] = {}
+    of_type: dict[ir.Type, InspectedTensor] = {}
     found: dict[Value | tuple[Operation, str], InspectedTensor] = {}
 
-    def describe(type_: ir.Type, op: Operation) -> dict[str, Any]:
+    def describe(type_: ir.Type, op: Operation) -> InspectedTensor:
         if not is_quantized(type_):
             return _of_operands(op)
-        if type_ not in cache:
-            cache[type_] = _of_type(type_, op)
-        return cache[type_]
+        if type_ not in of_type:
+            of_type[type_] = _of_type(type_, op)
+        return of_type[type_]
 
     for op in walk(module.operation):
         for value, where in _values(op):
             if value not in found:
-                place, facts = place_of(value.location), describe(value.type, op)
-                name = value.get_name(names)
-                tensor = InspectedTensor(name, _function_of(op), place, where, **facts)
-                found[value] = replace(tensor, holds_scales=_holds_scales(value))
+                found[value] = replace(
+                    describe(value.type, op),
+                    name=value.get_name(names),
+                    function=_function_of(op),
+                    place=place_of(value.location),
+                    where=where,
+                    holds_scales=_holds_scales(value),
+                )
         for type_, name, where in _declared(op):
-            place, facts = place_of(op.location), describe(type_, op)
-            found[op, name] = InspectedTensor(name, _function_of(op), place, where, **facts)
+            found[op, name] = replace(
+                describe(type_, op),
+                name=name,
+                function=_function_of(op),
+                place=place_of(op.location),
+                where=where,
+            )
     return list(found.values())
 
 
@@ -215,26 +228,30 @@ def _shape_of(type_: ir.Type) -> tuple[int | None, ...] | None:
     return tuple(sizes)
 
 
-def _range(values: Array, number: type) -> tuple[Any, Any] | None:
+def _range(values: Array, number: Callable[[Any], Number]) -> tuple[Number, Number] | None:
     return (number(values.min()), number(values.max())) if values.size else None
 
 
-def _of_type(type_: ir.Type, op: Operation) -> dict[str, Any]:
+_unnamed = functools.partial(InspectedTensor, "", "", None, "")
+"""A tensor whose name and place are not known yet."""
+
+
+def _of_type(type_: ir.Type, op: Operation) -> InspectedTensor:
     parameters = quant.parameters_of(type_, op)
     assert parameters is not None  # is_quantized was asked
     zero_bits = 0 if parameters.is_symmetric else parameters.storage.width
-    return {
-        "shape": _shape_of(type_),
-        "parameters": parameters,
-        "scale_type": parameters.expressed.value,
-        "scale_count": parameters.scales.size,
-        "scale_range": _range(parameters.scales, float),
-        "zero_point_range": _range(parameters.zero_points, int),
-        "scale_bits": parameters.expressed.dtype.itemsize * 8 + zero_bits,
-    }
+    return _unnamed(
+        shape=_shape_of(type_),
+        parameters=parameters,
+        scale_type=parameters.expressed.value,
+        scale_count=parameters.scales.size,
+        scale_range=_range(parameters.scales, float),
+        zero_point_range=_range(parameters.zero_points, int),
+        scale_bits=parameters.expressed.dtype.itemsize * 8 + zero_bits,
+    )
 
 
-def _of_operands(op: Operation) -> dict[str, Any]:
+def _of_operands(op: Operation) -> InspectedTensor:
     """Describe the storage tensor of ``subquant.quantize`` or ``subquant.dequantize``."""
     named = {name: op.attributes[name] for name in op.attributes}
     sizes, quantized = named.get("block_sizes"), named.get("quantized_type")
@@ -270,17 +287,17 @@ def _of_operands(op: Operation) -> dict[str, Any]:
         granularity = "per-axis"
         if shown.ndim:
             shown, zero_points = shown.reshape(-1), zero_points.reshape(-1)
-    return {
-        "shape": _shape_of(op.operands[0].type),
-        "parameters": QuantizationParameters(
+    return _unnamed(
+        shape=_shape_of(op.operands[0].type),
+        parameters=QuantizationParameters(
             storage, expressed, axes, blocks, shown, zero_points, granularity
         ),
-        "scale_type": str(element_type(op.operands[1].type)),
-        "scale_count": None if grid is None or None in grid else math.prod(n or 0 for n in grid),
-        "scale_range": None if scales is None else _range(scales, float),
-        "zero_point_range": zero_range,
-        "scale_bits": _scale_bits(op.operands[1]) + zero_bits,
-    }
+        scale_type=str(element_type(op.operands[1].type)),
+        scale_count=None if grid is None or None in grid else math.prod(n or 0 for n in grid),
+        scale_range=None if scales is None else _range(scales, float),
+        zero_point_range=zero_range,
+        scale_bits=_scale_bits(op.operands[1]) + zero_bits,
+    )
 
 
 def _defining(value: Value, names: tuple[str, ...]) -> Operation | None:
@@ -299,7 +316,7 @@ def _scale_bits(scales: Value) -> float:
     """Bits of one scale: of its type, or of the super-block that it is dequantized from."""
     inner = _defining(scales, ("subquant.dequantize",))
     if inner is not None:
-        bits = InspectedTensor("", "", None, "", **_of_operands(inner)).bits_per_element
+        bits = _of_operands(inner).bits_per_element
         if bits is not None:
             return bits
     return float(element_type(scales.type).width)

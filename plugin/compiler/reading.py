@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 from .._mlir import ir, translate_errors
 from ..dialects import create_context
@@ -18,6 +19,7 @@ from .crash_guards import check_broadcasts, check_text, crashes
 
 __all__ = [
     "BYTECODE_MAGIC",
+    "Source",
     "decode_text",
     "parse_bytecode",
     "parse_bytes",
@@ -27,6 +29,9 @@ __all__ = [
 ]
 
 BYTECODE_MAGIC = b"ML\xefR"
+
+Source: TypeAlias = "str | bytes | os.PathLike[str] | ir.Module"
+"""What `read_module` takes."""
 
 _HINTS = (
     (
@@ -136,7 +141,7 @@ def _parsing(context: ir.Context, file: str) -> Iterator[None]:
         yield
 
 
-def read_module(source: str | bytes | os.PathLike[str] | ir.Module) -> ir.Module:
+def read_module(source: Source) -> ir.Module:
     """Read a module from a path, MLIR text, bytecode, or a module (which is taken as it is).
 
     A string is text if it has a line break, ``{`` or ``"``; else it is a path. A file or bytes may

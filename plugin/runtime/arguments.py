@@ -7,10 +7,10 @@ What an argument or result stands for comes from the function's recorded signatu
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import InputError, SignatureError, UsageError
 from ..numerics.casts import dequantize, quantize
@@ -20,7 +20,9 @@ from ..signature import ValueType
 __all__ = ["abi_element", "array_of_argument", "array_of_result", "element_type", "held"]
 
 
-def array_of_argument(argument: Any, type_: ValueType, where: str, quantized_io: bool) -> Array:
+def array_of_argument(
+    argument: npt.ArrayLike, type_: ValueType, where: str, quantized_io: bool
+) -> Array:
     """Check an argument and return the array that the program stores for it.
 
     Raises:
@@ -47,7 +49,7 @@ def array_of_argument(argument: Any, type_: ValueType, where: str, quantized_io:
     return array.astype(storage.dtype)
 
 
-def _as_array(argument: Any, type_: ValueType, where: str, quantized_io: bool) -> Array:
+def _as_array(argument: npt.ArrayLike, type_: ValueType, where: str, quantized_io: bool) -> Array:
     parameters = type_.parameters
     given = hasattr(argument, "dtype")
     try:

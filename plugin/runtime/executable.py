@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import ExecutionError, InputError, SignatureError, UsageError
 from ..formats.irpa import check_mountable
@@ -93,7 +94,7 @@ class Function:
         outputs = ", ".join(str(value) for value in self.signature.outputs)
         return f"<function {self.name}({inputs}) -> ({outputs})>"
 
-    def __call__(self, *arguments: Any, quantized_io: bool = False) -> Any:
+    def __call__(self, *arguments: npt.ArrayLike, quantized_io: bool = False) -> Any:
         """Run the function.
 
         Args:
@@ -115,7 +116,9 @@ class Function:
             return None
         return results[0] if len(results) == 1 else tuple(results)
 
-    def invoke(self, arguments: Sequence[Any], *, quantized_io: bool = False) -> list[Any]:
+    def invoke(
+        self, arguments: Sequence[npt.ArrayLike], *, quantized_io: bool = False
+    ) -> list[Array]:
         """Run the function and return the list of its results; otherwise as a call."""
         if self.signature is None:
             raise SignatureError(
@@ -133,11 +136,11 @@ class Function:
 
     def _run(
         self,
-        arguments: Sequence[Any],
+        arguments: Sequence[npt.ArrayLike],
         inputs: Sequence[ValueType],
         outputs: Sequence[ValueType],
         quantized_io: bool,
-    ) -> list[Any]:
+    ) -> list[Array]:
         runtime = iree_runtime()
         pushed = runtime.VmVariantList(len(inputs))
         keep = []
@@ -180,9 +183,9 @@ def _push(pushed: Any, array: Array, type_: ValueType, device: OpenDevice) -> An
 
 def _results(
     popped: Any, outputs: Sequence[ValueType], device: OpenDevice, quantized_io: bool
-) -> list[Any]:
+) -> list[Array]:
     runtime = iree_runtime()
-    results: list[Any] = []
+    results: list[Array] = []
     position = 0
     for type_ in outputs:
         element = abi_element(type_.abi[0])

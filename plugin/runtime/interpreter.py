@@ -11,11 +11,12 @@ Source: StableHLO documentation, "Quantization", section on the interpreter's se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+import numpy.typing as npt
 
 from .._mlir import in_context_of, ir
 from ..compiler.pipeline import NAMED_PIPELINES, parse_pipeline, run_pipeline
-from ..compiler.reading import read_module
+from ..compiler.reading import Source, read_module
 from ..errors import SignatureError, UnsupportedError, UsageError
 from ..numerics.element_types import Array
 from ..signature import Signature, ValueType
@@ -43,7 +44,7 @@ class InterpretedModule:
             StableHLO's operations.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Source) -> None:
         self._module = read_module(source)
         for op in walk(self._module.operation):
             if not op.name.startswith(_EVALUATED):
@@ -79,7 +80,9 @@ class InterpretedFunction:
         self.signature = signature
         self._module = module
 
-    def invoke(self, arguments: Sequence[Any], *, quantized_io: bool = False) -> list[Array]:
+    def invoke(
+        self, arguments: Sequence[npt.ArrayLike], *, quantized_io: bool = False
+    ) -> list[Array]:
         """Evaluate the function; arguments and results are those of `subquant.runtime.Function`.
 
         Raises:

@@ -7,26 +7,42 @@ one before left. The variables belong to the loaded executable; loading it again
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import SubquantError, UsageError
+from ..numerics.element_types import Array
+from ..signature import Signature
 
-__all__ = ["stream"]
+__all__ = ["Invocable", "stream"]
+
+
+class Invocable(Protocol):
+    """A function of an executable, or of a module that is interpreted."""
+
+    @property
+    def signature(self) -> Signature | None:
+        """What its arguments and results stand for, if that is known."""
+
+    def invoke(
+        self, arguments: Sequence[npt.ArrayLike], *, quantized_io: bool = False
+    ) -> list[Array]:
+        """Call it; see `subquant.runtime.Function`."""
 
 
 def stream(
-    function: Any,
-    arguments: Sequence[Any],
+    function: Invocable,
+    arguments: Sequence[npt.ArrayLike],
     *,
     quantized_io: bool = False,
     on_step: Callable[[int, int], None] | None = None,
-) -> list[Any]:
+) -> list[Array]:
     """Call `function` for each slice of its arguments along axis 0.
 
     Args:
-        function: a `subquant.runtime.Function`, or anything with its `signature` and `invoke`.
+        function: what to call.
         arguments: one array for each argument. One with an axis more than the signature says is
             sliced; any other is given to each call as it is.
         quantized_io: as in `subquant.runtime.Function`.
