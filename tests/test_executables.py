@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import traceback
 import weakref
 from pathlib import Path
 
@@ -266,6 +267,19 @@ def test_dynamic_extents_that_do_not_fit(dynamic: Executable, size: int) -> None
     if size not in (7,):
         with pytest.raises(ExecutionError, match="dimension 0 must be 5 to 8 at run time"):
             dynamic.ragged(np.zeros(size, np.float32))
+
+
+def test_an_error_keeps_no_buffer(dynamic: Executable) -> None:
+    """A buffer that the garbage collector frees after its device ends the process."""
+    with pytest.raises(ExecutionError) as caught:
+        dynamic.exact(np.zeros(9, np.float32))
+    inner = [
+        frame
+        for frame, _ in traceback.walk_tb(caught.value.__traceback__)
+        if frame.f_code.co_name not in ("test_an_error_keeps_no_buffer", "__call__", "invoke")
+    ]
+    assert [frame.f_code.co_name for frame in inner] == ["_run"]
+    assert not inner[0].f_locals
 
 
 def test_scales_and_zero_points_as_operands(dynamic: Executable) -> None:

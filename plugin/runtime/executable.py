@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,8 +132,13 @@ class Function:
                 f"function '{self.name}' takes {len(inputs)} arguments, got {len(arguments)}"
             )
         # In a call of its own, whose buffers are freed before what may be the last reference to the
-        # device: `self`.
-        return self._run(arguments, inputs, outputs, quantized_io)
+        # device: `self`. An error would keep them by its traceback, and the garbage collector frees
+        # what lies in a cycle in any order, which crashes in IREE.
+        try:
+            return self._run(arguments, inputs, outputs, quantized_io)
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)
+            raise
 
     def _run(
         self,
