@@ -16,7 +16,9 @@ from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
-from subquant.numerics.casts import dequantize
+from subquant.dialects.block_contraction import terms_of
+from subquant.numerics.block_contraction import contract_blocks
+from subquant.numerics.casts import dequantize, dequantize_blocks
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from subquant.runtime import Device, Executable
 from subquant.transforms.base import walk
@@ -235,7 +237,9 @@ def test_scales_as_operands(cpu: Device) -> None:
 func.func @main(%x: tensor<3x64xf32>, %q: tensor<64x8xi4>, %s: tensor<2x8xf16>, %z: tensor<2x8xi4>)
     -> tensor<3x8xf32> {
   %w = "subquant.dequantize"(%q, %s, %z)
-      {block_sizes = array<i64: 32, 1>, quantized_type = !quant.any<i4<-8:7>:f32>}
+      {block_sizes = array<i64: 32, 1>,
+      operandSegmentSizes = array<i32: 1, 1, 1, 0>,
+      quantized_type = !quant.any<i4<-8:7>:f32>}
       : (tensor<64x8xi4>, tensor<2x8xf16>, tensor<2x8xi4>) -> tensor<64x8xf32>
   %y = "stablehlo.dot"(%x, %w) : (tensor<3x64xf32>, tensor<64x8xf32>) -> tensor<3x8xf32>
   return %y : tensor<3x8xf32>
@@ -278,7 +282,9 @@ func.func @main(%x: tensor<1x5x8xf32>, %s: tensor<1x4x8xi8>) -> tensor<1x5x8xf32
 
 def nest_of(text: str) -> ir.Module:
     module = parse_text(text, create_context())
-    run_pipeline(module, parse_pipeline("legalize-quant-to-math,lower-quant-casts"))
+    run_pipeline(
+        module, parse_pipeline("fuse-block-contractions,lower-block-contractions,lower-quant-casts")
+    )
     assert "stablehlo.dot" not in str(module)
     assert "stablehlo.convolution" not in str(module)
     return module
@@ -392,3 +398,92 @@ func.func @main(%x: tensor<1x3x4xf32>, %s: tensor<1x4x6xi8>) -> tensor<1x2x6xf32
 """
     (got,) = evaluate(nest_of(text), "main", [np.ones((1, 3, 4), np.float32), stored(shape, I8)])
     assert not got.any()
+
+
+AFFINE = {
+    "two batches": (
+        "(b, m, n, k)", ("(b, m, k)", "(b, k, n)", "(n, b, m)"),
+        (2, 3, 5, 8), (1, 4, 1), ("f32", "f32", "f16"),
+    ),
+    "scalar rows": (
+        "(n, k, l)", ("(l, k)", "(k, n, l)", "(n)"), (6, 4, 6), (2, 3, 6), ("f32", "f16", "f32"),
+    ),
+    "half": ("(m, n, k)", ("(m, k)", "(n, k)", "(m, n)"), (2, 3, 16), (1, 8), ("f16",) * 3),
+    "double": ("(m, n, k)", ("(k, m)", "(n, k)", "(n, m)"), (2, 4, 6), (2, 6), ("f64",) * 3),
+    "window": (
+        "(n, y, x, f, i, j, c)", ("(n, c, y * 2 + i, x + j * 3)", "(f, c, i, j)", "(n, f, y, x)"),
+        (2, 2, 3, 4, 3, 2, 6), (2, 3, 1, 1), ("f32", "f32", "f32"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "device"),
+    [
+        *((case, "cpu") for case in AFFINE),
+        *(pytest.param(case, "vulkan", marks=pytest.mark.vulkan) for case in ("half", "window")),
+    ],
+)
+@pytest.mark.parametrize("parameters_there", ["", "z", "o", "zo"])
+def test_the_operation_beside_its_meaning(
+    case: str, device: str, parameters_there: str, request: pytest.FixtureRequest
+) -> None:
+    """Any orders of axes, with zero points and offsets or without."""
+    loops, results, extents, blocks, types = AFFINE[case]
+    maps = [f"affine_map<{loops} -> {result}>" for result in results]
+    with create_context():
+        indices = [terms_of(ir.Attribute.parse(map_).value) for map_ in maps]
+    shapes = [
+        [1 + sum((extents[loop] - 1) * factor for loop, factor in axis) for axis in axes or []]
+        for axes in indices
+    ]
+    grid = [n // b for n, b in zip(shapes[1], blocks, strict=True)]
+    real, scale, offset = types
+    rng = np.random.default_rng(11)
+    given: dict[str, tuple[str, np.ndarray]] = {
+        "x": (tensor(tuple(shapes[0]), real), rng.standard_normal(shapes[0])),
+        "q": (tensor(tuple(shapes[1]), "i4"), rng.integers(0, 16, shapes[1])),
+        "s": (tensor(tuple(grid), scale), rng.uniform(0.1, 1, grid)),
+    }
+    if "z" in parameters_there:
+        given["z"] = (tensor(tuple(grid), "i4"), rng.integers(0, 16, grid))
+    if "o" in parameters_there:
+        given["o"] = (tensor(tuple(grid), offset), rng.standard_normal(grid))
+    dtypes = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "i4": np.uint8}
+    arrays = {
+        name: value.astype(dtypes[re.findall(r"[fi]\d+", type_)[-1]])
+        for name, (type_, value) in given.items()
+    }
+    there = [int(name in given) for name in "xqszo"]
+    signature = [type_ for type_, _ in given.values()]
+    out = tensor(tuple(shapes[2]), real)
+    text = f"""
+func.func @main({", ".join(f"%{name}: {type_}" for name, (type_, _) in given.items())}) -> {out} {{
+  %y = "subquant.block_contraction"({", ".join(f"%{name}" for name in given)})
+      {{block_sizes = array<i64: {", ".join(map(str, blocks))}>,
+       indexing_maps = [{", ".join(maps)}],
+       operandSegmentSizes = array<i32: {", ".join(map(str, there))}>,
+       quantized_type = !quant.any<u4:{real}>}} : ({", ".join(signature)}) -> {out}
+  return %y : {out}
+}}
+"""
+    where: Device = request.getfixturevalue(device)
+    target = "vulkan" if device == "vulkan" else "llvm-cpu"
+    got = subquant.compile(text, device=where, target=target).main(*arrays.values())
+    expressed = ExpressedType(real)
+
+    def meaning(x: Any, expressed: ExpressedType = expressed) -> Any:
+        return contract_blocks(
+            x, arrays["q"], arrays["s"], [axes or [] for axes in indices], extents, blocks,
+            expressed, arrays.get("z"), arrays.get("o"),
+        )  # fmt: skip
+
+    expected = meaning(arrays["x"])
+    assert got.shape == expected.shape
+    # The order of a sum, products and sums of the weight fused or not, and the result's rounding.
+    reals = dequantize_blocks(
+        arrays["q"], arrays["s"], arrays.get("z"), blocks, expressed, arrays.get("o")
+    )
+    bound = np.abs(arrays["x"]).max() * (np.abs(reals).max() + 20) * np.prod(extents)
+    unit = {"f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}[real]
+    np.testing.assert_allclose(got.astype(np.float64), expected, rtol=0, atol=bound * unit)

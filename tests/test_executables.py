@@ -224,17 +224,23 @@ func.func @ragged(%x: tensor<?xf32>) -> tensor<?x!q> {
 func.func @operands(%q: tensor<?x?xi4>, %s: tensor<?x?xf16>, %z: tensor<?x?xi4>)
     -> tensor<?x?xf32> {
   %x = "subquant.dequantize"(%q, %s, %z)
-    {block_sizes = array<i64: 1, 4>, quantized_type = !quant.any<i4:f32>}
+    {block_sizes = array<i64: 1, 4>,
+      operandSegmentSizes = array<i32: 1, 1, 1, 0>,
+      quantized_type = !quant.any<i4:f32>}
     : (tensor<?x?xi4>, tensor<?x?xf16>, tensor<?x?xi4>) -> tensor<?x?xf32>
   return %x : tensor<?x?xf32>
 }
 func.func @super(%q: tensor<2x64xi4>, %s: tensor<2x8xi8>, %d: tensor<2x2xf16>)
     -> tensor<2x64xf32> {
   %scales = "subquant.dequantize"(%s, %d)
-    {block_sizes = array<i64: 1, 4>, quantized_type = !quant.any<i8<1:63>:f32>}
+    {block_sizes = array<i64: 1, 4>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
+      quantized_type = !quant.any<i8<1:63>:f32>}
     : (tensor<2x8xi8>, tensor<2x2xf16>) -> tensor<2x8xf32>
   %x = "subquant.dequantize"(%q, %scales)
-    {block_sizes = array<i64: 1, 8>, quantized_type = !quant.any<i4:f32>}
+    {block_sizes = array<i64: 1, 8>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
+      quantized_type = !quant.any<i4:f32>}
     : (tensor<2x64xi4>, tensor<2x8xf32>) -> tensor<2x64xf32>
   return %x : tensor<2x64xf32>
 }

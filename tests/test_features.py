@@ -221,10 +221,12 @@ def operand_op(
 ) -> str:
     arguments = ", ".join(f"%a{n}: {type_}" for n, type_ in enumerate(types))
     names = ", ".join(f"%a{n}" for n in range(len(types)))
+    there = f"operandSegmentSizes = array<i32: 1, 1, {len(types) - 2}, 0>, "
     return f"""
 func.func @{name}({arguments}) -> {result} {{
   %r = "subquant.{op}"({names}) {{block_sizes = array<i64: {blocks}>,
-      quantized_type = {quantized}}} : ({", ".join(types)}) -> {result}
+      {there if op == "dequantize" else ""}quantized_type = {quantized}}}
+      : ({", ".join(types)}) -> {result}
   return %r : {result}
 }}"""
 
@@ -280,18 +282,23 @@ OPERANDS = (
 func.func @two_levels(%w: tensor<6x64xi4>, %s: tensor<6x4xi6>, %t: tensor<6x1xf32>)
     -> tensor<6x64xf32> {
   %scales = "subquant.dequantize"(%s, %t) {block_sizes = array<i64: 1, 4>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
       quantized_type = !quant.any<u6:f32>} : (tensor<6x4xi6>, tensor<6x1xf32>) -> tensor<6x4xf32>
   %x = "subquant.dequantize"(%w, %scales) {block_sizes = array<i64: 1, 16>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
       quantized_type = !quant.any<i4:f32>} : (tensor<6x64xi4>, tensor<6x4xf32>) -> tensor<6x64xf32>
   return %x : tensor<6x64xf32>
 }
 func.func @three_levels(%w: tensor<6x64xi4>, %s: tensor<6x4xi6>, %t: tensor<6x2xi8>,
     %u: tensor<3x1xf32>) -> tensor<6x64xf32> {
   %super = "subquant.dequantize"(%t, %u) {block_sizes = array<i64: 2, 2>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
       quantized_type = !quant.any<u8:f32>} : (tensor<6x2xi8>, tensor<3x1xf32>) -> tensor<6x2xf32>
   %scales = "subquant.dequantize"(%s, %super) {block_sizes = array<i64: 1, 2>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
       quantized_type = !quant.any<u6:f32>} : (tensor<6x4xi6>, tensor<6x2xf32>) -> tensor<6x4xf32>
   %x = "subquant.dequantize"(%w, %scales) {block_sizes = array<i64: 1, 16>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
       quantized_type = !quant.any<i4:f32>} : (tensor<6x64xi4>, tensor<6x4xf32>) -> tensor<6x64xf32>
   return %x : tensor<6x64xf32>
 }
@@ -376,8 +383,10 @@ WIDE = (
 func.func @super_blocks(%w: tensor<6x64xi4>, %s: tensor<6x4xi6>, %t: tensor<6x1xf16>)
     -> tensor<6x64xf32> {
   %scales = "subquant.dequantize"(%s, %t) {block_sizes = array<i64: 1, 4>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
       quantized_type = !quant.any<u6:f32>} : (tensor<6x4xi6>, tensor<6x1xf16>) -> tensor<6x4xf32>
   %x = "subquant.dequantize"(%w, %scales) {block_sizes = array<i64: 1, 16>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
       quantized_type = !quant.any<i4:f32>} : (tensor<6x64xi4>, tensor<6x4xf32>) -> tensor<6x64xf32>
   return %x : tensor<6x64xf32>
 }

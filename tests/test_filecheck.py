@@ -32,9 +32,11 @@ FOLDER = Path(__file__).parent / "filecheck"
 NEVER_FAILS = {
     "expand-sign-extension",
     "expand-stablehlo",
+    "fuse-block-contractions",
     "isolate-contraction-operands",
     "legalize-qdq-to-quantized-op",
     "legalize-quantized-op-to-qdq",
+    "lower-block-contractions",
     "quant-legalize-to-tosa-rescale",
 }
 

@@ -132,18 +132,23 @@ def test_refuses_types_without_uniform_parameters() -> None:
 
 # -- scales as operands ---------------------------------------------------------------------------
 
-ATTRIBUTES = "{block_sizes = array<i64: 1, 4>, quantized_type = !quant.any<%s:f32>}"
+ATTRIBUTES = "{block_sizes = array<i64: 1, 4>, quantized_type = !quant.any<%s:f32>%s}"
+
+
+def operands_there(zero_points: int = 0, offsets: int = 0) -> str:
+    return f", operandSegmentSizes = array<i32: 1, 1, {zero_points}, {offsets}>"
 
 
 def test_operands_with_constant_scales() -> None:
-    attributes = ATTRIBUTES % "u4"
+    attributes = ATTRIBUTES % ("u4", "")
+    described = ATTRIBUTES % ("u4", operands_there(zero_points=1))
     (tensor,) = inspect(
         f"""func.func @f(%x: tensor<2x8xf32>) -> tensor<2x8xf32> {{
           %s = arith.constant dense<[[0.5, 1.0], [2.0, 4.0]]> : tensor<2x2xf16>
           %z = arith.constant dense<[[0, 1], [7, -1]]> : tensor<2x2xi4>
           %q = "subquant.quantize"(%x, %s, %z) {attributes}
             : (tensor<2x8xf32>, tensor<2x2xf16>, tensor<2x2xi4>) -> tensor<2x8xi4>
-          %y = "subquant.dequantize"(%q, %s, %z) {attributes}
+          %y = "subquant.dequantize"(%q, %s, %z) {described}
             : (tensor<2x8xi4>, tensor<2x2xf16>, tensor<2x2xi4>) -> tensor<2x8xf32>
           return %y : tensor<2x8xf32>
         }}"""
@@ -162,7 +167,7 @@ def test_operands_with_constant_scales() -> None:
 def test_operands_from_arguments() -> None:
     (tensor,) = inspect(
         f"""func.func @f(%q: tensor<2x8xi4>, %s: tensor<2x2xf32>) -> tensor<2x8xf32> {{
-          %y = "subquant.dequantize"(%q, %s) {ATTRIBUTES % "i4"}
+          %y = "subquant.dequantize"(%q, %s) {ATTRIBUTES % ("i4", operands_there())}
             : (tensor<2x8xi4>, tensor<2x2xf32>) -> tensor<2x8xf32>
           return %y : tensor<2x8xf32>
         }}"""
@@ -188,7 +193,8 @@ def test_operands_are_given_their_simplest_granularity(
         f"""func.func @f(%q: tensor<4x8xi8>, %z: tensor<{scales}xi8>) {{
           %s = arith.constant dense<0.5> : tensor<{scales}xf32>
           %y = "subquant.dequantize"(%q, %s, %z)
-            {{block_sizes = array<i64: {sizes}>, quantized_type = !quant.any<i8:f32>}}
+            {{block_sizes = array<i64: {sizes}>, quantized_type = !quant.any<i8:f32>
+              {operands_there(zero_points=1)}}}
             : (tensor<4x8xi8>, tensor<{scales}xf32>, tensor<{scales}xi8>) -> tensor<4x8xf32>
           return
         }}"""
@@ -202,10 +208,12 @@ def test_super_blocks_count_scales_with_their_own_bits() -> None:
     tensors = inspect(
         """func.func @f(%q: tensor<2x64xi4>, %s: tensor<2x8xi6>, %d: tensor<2x1xf16>) {
           %scales = "subquant.dequantize"(%s, %d)
-            {block_sizes = array<i64: 1, 8>, quantized_type = !quant.any<u6:f32>}
+            {block_sizes = array<i64: 1, 8>, operandSegmentSizes = array<i32: 1, 1, 0, 0>,
+             quantized_type = !quant.any<u6:f32>}
             : (tensor<2x8xi6>, tensor<2x1xf16>) -> tensor<2x8xf32>
           %y = "subquant.dequantize"(%q, %scales)
-            {block_sizes = array<i64: 1, 8>, quantized_type = !quant.any<i4:f32>}
+            {block_sizes = array<i64: 1, 8>, operandSegmentSizes = array<i32: 1, 1, 0, 0>,
+             quantized_type = !quant.any<i4:f32>}
             : (tensor<2x64xi4>, tensor<2x8xf32>) -> tensor<2x64xf32>
           return
         }"""
@@ -224,7 +232,8 @@ def test_operation_without_attributes() -> None:
     with pytest.raises(VerificationError, match=r"-:2:.*'subquant.dequantize' op must have"):
         inspect(
             """func.func @f(%q: tensor<2x8xi4>, %s: tensor<2x2xf32>) {
-              %y = "subquant.dequantize"(%q, %s) {block_sizes = 1, quantized_type = i4}
+              %y = "subquant.dequantize"(%q, %s) {block_sizes = 1, quantized_type = i4,
+                operandSegmentSizes = array<i32: 1, 1, 0, 0>}
                 : (tensor<2x8xi4>, tensor<2x2xf32>) -> tensor<2x8xf32>
               return
             }"""

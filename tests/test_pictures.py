@@ -47,7 +47,8 @@ def scales_with_zero() -> InspectedTensor:
         """func.func @f(%q: tensor<4xi8>) {
           %s = arith.constant dense<[0.0, 1.0, 2.0, 4.0]> : tensor<4xf32>
           %y = "subquant.dequantize"(%q, %s)
-            {block_sizes = array<i64: 1>, quantized_type = !quant.any<i8:f32>}
+            {block_sizes = array<i64: 1>, operandSegmentSizes = array<i32: 1, 1, 0, 0>,
+             quantized_type = !quant.any<i8:f32>}
             : (tensor<4xi8>, tensor<4xf32>) -> tensor<4xf32>
           return
         }"""

@@ -126,7 +126,6 @@ def test_benchmark_reports_numbers() -> None:
 
 _STILL_CREATE = {
     "transforms/base.py",
-    "transforms/block_contraction.py",
     "transforms/legalize_quant_to_math.py",
     "transforms/lower_quant_casts.py",
     "transforms/lower_tosa_rescale.py",
@@ -148,7 +147,6 @@ def test_operations_are_created_in_one_place() -> None:
 
 _STILL_AT_ROOT = {
     "arithmetic",
-    "block_contraction",
     "fixed_point_arithmetic",
     "lookup_tables",
     "quantized_contraction",

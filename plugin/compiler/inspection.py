@@ -24,7 +24,7 @@ from .._mlir import Operation, Value, ir, place_of
 from ..dialects import quant
 from ..dialects.dense import array_of_dense
 from ..dialects.quant import element_type, is_quantized
-from ..dialects.subquant import OPERAND_OPS
+from ..dialects.subquant import BLOCK_CONTRACTION, OPERAND_OPS, operands_of
 from ..errors import Place, VerificationError
 from ..numerics.element_types import Array
 from ..numerics.parameters import Granularity, QuantizationParameters
@@ -58,8 +58,8 @@ class InspectedTensor:
         scale_type: the floating-point type in which scales are given.
         scale_count: the number of scales, None when it is known at run time only.
         scale_range, zero_point_range: least and greatest value, None when unknown.
-        scale_bits: bits of one scale with its zero point.
-        holds_scales: true when its dequantized values are the scales of another tensor.
+        scale_bits: bits of one scale with its zero point and offset.
+        holds_scales: true when its dequantized values are scales or offsets of another tensor.
 
     """
 
@@ -180,8 +180,8 @@ def with_source_names(tensors: list[InspectedTensor], source: str) -> list[Inspe
 
 def _values(op: Operation) -> Iterator[tuple[Value, str]]:
     """Yield the quantized values that `op` defines or describes, and where they are."""
-    if op.name == "subquant.dequantize":
-        yield op.operands[0], f"operand of '{op.name}'"
+    if op.name in _READS_STORAGE:
+        yield _storage_of(op), f"operand of '{op.name}'"
     for result in op.results:
         if op.name == "subquant.quantize" or is_quantized(result.type):
             yield result, f"result of '{op.name}'"
@@ -202,6 +202,16 @@ def _declared(op: Operation) -> Iterator[tuple[ir.Type, str, str]]:
                 yield type_, f"result {number}", "function result"
 
 
+_HAS_PARAMETERS = (*OPERAND_OPS, BLOCK_CONTRACTION)
+_READS_STORAGE = ("subquant.dequantize", BLOCK_CONTRACTION)
+
+
+def _storage_of(op: Operation) -> Value:
+    """The storage operand of an operation of `_READS_STORAGE`, or the operand of a quantize."""
+    operands = operands_of(op)
+    return operands["storage"] if op.name == BLOCK_CONTRACTION else operands["input"]
+
+
 def _is_function(op: Operation) -> bool:
     return "function_type" in op.attributes and "sym_name" in op.attributes
 
@@ -213,10 +223,14 @@ def _function_of(op: Operation) -> str:
 
 
 def _holds_scales(value: Value) -> bool:
-    """Tell whether all that is dequantized from `value` serves as scales of other tensors."""
+    """Tell whether all that is dequantized from `value` serves as parameters of other tensors."""
     readers = [use.owner for use in value.uses if use.owner.name == "subquant.dequantize"]
     uses = [use for reader in readers for use in reader.results[0].uses]
-    return bool(uses) and all(u.owner.name in OPERAND_OPS and u.operand_number == 1 for u in uses)
+    return bool(uses) and all(
+        use.owner.name in _HAS_PARAMETERS
+        and list(operands_of(use.owner))[use.operand_number] in ("scales", "offsets")
+        for use in uses
+    )
 
 
 def _shape_of(type_: ir.Type) -> tuple[int | None, ...] | None:
@@ -252,7 +266,7 @@ def _of_type(type_: ir.Type, op: Operation) -> InspectedTensor:
 
 
 def _of_operands(op: Operation) -> InspectedTensor:
-    """Describe the storage tensor of ``subquant.quantize`` or ``subquant.dequantize``."""
+    """Describe the storage tensor of an operation whose scales are an operand."""
     named = {name: op.attributes[name] for name in op.attributes}
     sizes, quantized = named.get("block_sizes"), named.get("quantized_type")
     types = (
@@ -262,16 +276,17 @@ def _of_operands(op: Operation) -> InspectedTensor:
         what = "must have 'block_sizes = array<i64: ...>' and 'quantized_type = !quant.any<...>'"
         raise VerificationError(f"{what}, got {sizes} and {quantized}", op)
     storage, expressed = types
-    grid = _shape_of(op.operands[1].type)
+    operands = operands_of(op)
+    grid = _shape_of(operands["scales"].type)
     axes = tuple(a for a in range(len(sizes)) if grid is None or grid[a : a + 1] != (1,))
     blocks = tuple(sizes[axis] for axis in axes)
     zero_bits = 0
-    scales = _constant(op.operands[1])
+    scales = _constant(operands["scales"])
     zero_points: Array = np.zeros((), np.int64)
     zero_range: tuple[int, int] | None = (0, 0)
-    if len(op.operands) > 2:
-        zero_bits, zero_range = element_type(op.operands[2].type).width, None
-        given = _constant(op.operands[2])
+    if "zero_points" in operands:
+        zero_bits, zero_range = element_type(operands["zero_points"].type).width, None
+        given = _constant(operands["zero_points"])
         if given is not None:
             zero_points = given if storage.signed else given & ((1 << zero_bits) - 1)
             zero_range = _range(zero_points, int)
@@ -288,15 +303,16 @@ def _of_operands(op: Operation) -> InspectedTensor:
         if shown.ndim:
             shown, zero_points = shown.reshape(-1), zero_points.reshape(-1)
     return _unnamed(
-        shape=_shape_of(op.operands[0].type),
+        shape=_shape_of(_storage_of(op).type),
         parameters=QuantizationParameters(
             storage, expressed, axes, blocks, shown, zero_points, granularity
         ),
-        scale_type=str(element_type(op.operands[1].type)),
+        scale_type=str(element_type(operands["scales"].type)),
         scale_count=None if grid is None or None in grid else math.prod(n or 0 for n in grid),
         scale_range=None if scales is None else _range(scales, float),
         zero_point_range=zero_range,
-        scale_bits=_scale_bits(op.operands[1]) + zero_bits,
+        scale_bits=zero_bits
+        + sum(_scale_bits(operands[name]) for name in ("scales", "offsets") if name in operands),
     )
 
 

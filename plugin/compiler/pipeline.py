@@ -53,7 +53,7 @@ class UpstreamPass(ModulePass):
 
 NAMED_PIPELINES = {
     "interpreter": "verify-quantization,canonicalize-reductions,"
-    "legalize-quant-to-math{blocks=stablehlo},correct-zero-points,lower-requantization,"
+    "legalize-quant-to-math{casts=stablehlo},correct-zero-points,lower-requantization,"
     "lower-saturation,convert-quantized-to-storage,"
     "chlo-legalize-to-stablehlo,canonicalize,shape-legalize-to-stablehlo,"
     "stablehlo-canonicalize-dynamism",
@@ -187,6 +187,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("lower-tosa-rescale", {}),
         ("lower-tosa", {}),
         ("canonicalize-reductions", {}),
+        ("fuse-block-contractions", {}),
         (
             "legalize-quant-to-math",
             {"division": division, "zero_points": zero_points, **requantization},
@@ -194,6 +195,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("correct-zero-points", {"style": zero_points}),
         ("lower-requantization", requantization),
         ("lower-saturation", {}),
+        ("lower-block-contractions", {}),
         ("lower-quant-casts", {"rounding": options.rounding, "division": division}),
         ("convert-quantized-to-storage", {}),
         *([("check-integer-only", {})] if options.integer_only else []),

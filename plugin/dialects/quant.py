@@ -19,6 +19,7 @@ from .dense import array_of_dense, dense_of_array
 
 __all__ = [
     "CASTS",
+    "any_type_of",
     "element_type",
     "expressed_mlir_type",
     "is_quantized",
@@ -181,6 +182,17 @@ def storage_of_any(type_: ir.Type, at: Any = None) -> tuple[StorageType, Express
     if not isinstance(type_, quant.AnyQuantizedType):
         return None
     return _storage_of(type_, at), _expressed_of(type_, at)
+
+
+def any_type_of(storage: StorageType, expressed: ExpressedType) -> ir.Type:
+    """Write storage and expressed type as ``!quant.any``: undo `storage_of_any`."""
+    return quant.AnyQuantizedType.get(
+        _SIGNED_FLAG if storage.signed else 0,
+        storage_mlir_type(storage),
+        expressed_mlir_type(expressed),
+        storage.minimum,
+        storage.maximum,
+    )
 
 
 def storage_mlir_type(storage: StorageType) -> ir.Type:

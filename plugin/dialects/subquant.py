@@ -17,15 +17,28 @@ Operations (generic form; each is pure):
         %q = "subquant.quantize"(%x, %scales, %zero_points)
                {block_sizes = array<i64: 1, 32>, quantized_type = !quant.any<i4<-8:7>:f32>}
              : (tensor<64x128xf32>, tensor<64x4xf16>, tensor<64x4xi4>) -> tensor<64x128xi4>
-        %y = "subquant.dequantize"(%q, %scales, %zero_points) {...}
-             : (tensor<64x128xi4>, tensor<64x4xf16>, tensor<64x4xi4>) -> tensor<64x128xf32>
+        %y = "subquant.dequantize"(%q, %scales, %zero_points, %offsets)
+               {operandSegmentSizes = array<i32: 1, 1, 1, 1>, ...}
+             : (tensor<64x128xi4>, tensor<64x4xf16>, tensor<64x4xi4>, tensor<64x4xf16>)
+               -> tensor<64x128xf32>
 
-    ``block_sizes`` has one entry for each axis; scales and zero points have the shape
+    ``block_sizes`` has one entry for each axis; scales, zero points and offsets have the shape
     ``ceil(shape / block_sizes)``. ``quantized_type`` gives storage, its range and the expressed
-    type. Scales may be of a floating-point type not wider than the expressed type, zero points of
-    an integer type not wider than the storage type and of its signedness; zero points may be left
-    out (all 0). Super-blocks nest: the scales operand may be the result of another
-    ``subquant.dequantize``.
+    type. Scales and offsets may be of a floating-point type not wider than the expressed type, zero
+    points of an integer type not wider than the storage type and of its signedness. A dequantized
+    value is::
+
+        real = (storage - zero_point) * scale + offset
+
+    the product rounded to the expressed type, then the sum. A compiler may round once, as a fused
+    multiply-add does; where the product is exact (16 bits of a scale and of storage in f32) that is
+    the same. Zero points and offsets may be left out; ``operandSegmentSizes`` says which operands
+    there are (input, scales, zero points, offsets: 1 or 0). Super-blocks nest: scales and offsets
+    may be the results of other ``subquant.dequantize``.
+
+``subquant.block_contraction``
+    A sum of products with a weight in blocks, over whatever indices; see
+    `subquant.dialects.block_contraction`.
 
 ``subquant.subtract_zero_point``
     Storage value minus zero point, as an integer wide enough for it (i32 or i64)::
@@ -83,12 +96,15 @@ from typing import Any, Optional
 from .._mlir import ext, ir
 
 __all__ = [
+    "BLOCK_CONTRACTION",
     "CASTS",
     "MAX_REDUCED",
     "MAX_TERMS",
     "OPERAND_OPS",
     "REDUCTIONS",
     "REQUANTIZE",
+    "SEGMENTS",
+    "BlockContractionOp",
     "DequantizeCast",
     "DequantizeOp",
     "QuantizeCast",
@@ -98,6 +114,7 @@ __all__ = [
     "StorageCast",
     "SubtractZeroPointOp",
     "load",
+    "operands_of",
 ]
 
 
@@ -138,7 +155,7 @@ class QuantizeOp(SubquantDialect.Operation, name="quantize", traits=[ext.Pure]):
 
 
 class DequantizeOp(SubquantDialect.Operation, name="dequantize", traits=[ext.Pure]):
-    """Storage to real, with scales and zero points as operands."""
+    """Storage to real, with scales, zero points and offsets as operands."""
 
     input: ext.Operand[Any]
     scales: ext.Operand[Any]
@@ -146,6 +163,21 @@ class DequantizeOp(SubquantDialect.Operation, name="dequantize", traits=[ext.Pur
     quantized_type: Any
     result: ext.Result[Any]
     zero_points: Optional[ext.Operand[Any]] = None  # noqa: UP045  (the wheel looks for Optional)
+    offsets: Optional[ext.Operand[Any]] = None  # noqa: UP045
+
+
+class BlockContractionOp(SubquantDialect.Operation, name="block_contraction", traits=[ext.Pure]):
+    """Sums of products with a weight in blocks."""
+
+    activations: ext.Operand[Any]
+    storage: ext.Operand[Any]
+    scales: ext.Operand[Any]
+    indexing_maps: Any
+    block_sizes: Any
+    quantized_type: Any
+    result: ext.Result[Any]
+    zero_points: Optional[ext.Operand[Any]] = None  # noqa: UP045
+    offsets: Optional[ext.Operand[Any]] = None  # noqa: UP045
 
 
 class SubtractZeroPointOp(SubquantDialect.Operation, name="subtract_zero_point", traits=[ext.Pure]):
@@ -225,11 +257,30 @@ class SelectAndScatterOp(SubquantDialect.Operation, name="select_and_scatter", t
 CASTS = ("subquant.qcast", "subquant.dcast", "subquant.scast")
 REQUANTIZE = tuple(operation.OPERATION_NAME for operation in _REQUANTIZE)
 """Operation names, by the number of terms less one."""
+BLOCK_CONTRACTION = "subquant.block_contraction"
 OPERAND_OPS = ("subquant.quantize", "subquant.dequantize")
 REDUCTIONS = {operation.OPERATION_NAME: "stablehlo.reduce" for operation in _REDUCE}
 REDUCTIONS |= {operation.OPERATION_NAME: "stablehlo.reduce_window" for operation in _REDUCE_WINDOW}
 REDUCTIONS |= {"subquant.select_and_scatter": "stablehlo.select_and_scatter"}
 """Operation name to the StableHLO operation whose operands, attributes and regions it has."""
+
+
+def operands_of(op: Any) -> dict[str, Any]:
+    """The operands of an operation that may lack some, by name, as far as they are there."""
+    names = _OPERANDS[op.name]
+    if SEGMENTS in op.attributes:
+        sizes = op.attributes[SEGMENTS]
+        names = tuple(name for name, size in zip(names, sizes, strict=True) if size)
+    return dict(zip(names, op.operands, strict=False))
+
+
+SEGMENTS = "operandSegmentSizes"
+"""The attribute that says which operands there are of those that may be left out."""
+_OPERANDS = {
+    "subquant.quantize": ("input", "scales", "zero_points"),
+    "subquant.dequantize": ("input", "scales", "zero_points", "offsets"),
+    BLOCK_CONTRACTION: ("activations", "storage", "scales", "zero_points", "offsets"),
+}
 
 
 def load() -> None:

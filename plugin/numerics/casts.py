@@ -5,8 +5,9 @@ Numeric contract, for an element ``x`` with scale ``s`` and zero point ``z`` of 
 * quantize: ``clamp(round_half_even(x / s + z), storage min, storage max)``. Division and addition
   are computed in the expressed type, each rounded to nearest even (``z`` is converted to the
   expressed type first). Infinities saturate, NaN gives 0 clamped to the storage range.
-* dequantize: ``(q - z) * s``. The subtraction is exact in a wider integer; its result is converted
-  to the expressed type (f16, bf16: through f32), then multiplied in the expressed type.
+* dequantize: ``(q - z) * s + o``. The subtraction is exact in a wider integer; its result is
+  converted to the expressed type (f16, bf16: through f32), then multiplied in the expressed type;
+  an offset ``o``, which only ``subquant.dequantize`` has, is added to the rounded product.
 
 How it is computed, on NumPy's arrays and on the values of a program alike (`Cast`):
 
@@ -143,12 +144,13 @@ class Cast:
 
     # -- dequantize -------------------------------------------------------------------------------
 
-    def dequantize(self, stored: Any, scale: Any, zero_point: Any = 0) -> Any:
+    def dequantize(self, stored: Any, scale: Any, zero_point: Any = 0, offset: Any = None) -> Any:
         """Return reals of the expressed type.
 
         Args:
             stored: storage values.
             scale, zero_point: as of `quantize`.
+            offset: as `scale`; None for none.
         """
         if self.rounding == "toward-zero":
             real = self._real_of_integer(stored)
@@ -156,10 +158,10 @@ class Cast:
                 real = self._rounded(real - self._real_of_integer(zero_point))
         else:
             real = self._real(self.difference(stored, zero_point))
-        product = real * convert(scale, self._work)
-        if self.expressed is ExpressedType.BF16:
-            return convert(self._rounded(product), BF16)
-        return product
+        result = self._rounded(real * convert(scale, self._work))
+        if offset is not None:
+            result = self._rounded(result + convert(offset, self._work))
+        return convert(result, BF16) if self.expressed is ExpressedType.BF16 else result
 
     def difference(self, stored: Any, zero_point: Any = 0) -> Any:
         """``stored - zero_point``, exact: i32, or i64 where 32-bit storage would overflow."""
@@ -293,6 +295,7 @@ def dequantize_blocks(
     zero_points: npt.ArrayLike | None,
     block_shape: Sequence[int],
     expressed: ExpressedType,
+    offsets: npt.ArrayLike | None = None,
 ) -> Array:
     """Dequantize with scales and zero points given as arrays; see the module's text.
 
@@ -301,19 +304,24 @@ def dequantize_blocks(
         scales, zero_points: shape ``ceil(stored.shape / block_shape)``.
         block_shape: elements in a block along each axis.
         expressed: the type of the result.
+        offsets: of the shape of `scales`, and like them not wider than `expressed`; None for none.
 
     Returns:
         Reals of the expressed type, shape of `stored`.
     """
     with np.errstate(all="ignore"):
         integers = _integers(stored)
-        scale = spread_blocks(
-            np.asarray(scales).astype(expressed.dtype), integers.shape, block_shape
-        )
+
+        def spread(values: npt.ArrayLike) -> Array:
+            reals = np.asarray(values).astype(expressed.dtype)
+            return spread_blocks(reals, integers.shape, block_shape)
+
         zero_point: Any = 0
         if zero_points is not None:
             zero_point = spread_blocks(_integers(zero_points), integers.shape, block_shape)
-        return np.asarray(Cast(_WIDEST, expressed).dequantize(integers, scale, zero_point))
+        offset = None if offsets is None else spread(offsets)
+        cast = Cast(_WIDEST, expressed)
+        return np.asarray(cast.dequantize(integers, spread(scales), zero_point, offset))
 
 
 _WIDEST = StorageType(32, signed=False)

@@ -7,8 +7,8 @@ One function a formula; each repeats the NumPy reference in `subquant.quantizati
   and selects, which treat NaN the same on every target; NaN is then replaced by 0 (clamped). The
   clamp uses the outermost floats inside the storage range; a storage type that has more bits than
   the float (i32 in f32) gets its exact bounds by a select after the conversion.
-* dequantize: ``x = float(q - z) * s``. The subtraction is i32, or i64 where 32-bit storage would
-  overflow.
+* dequantize: ``x = float(q - z) * s + o``. The subtraction is i32, or i64 where 32-bit storage
+  would overflow; ``o`` is 0 but for ``subquant.dequantize``.
 
 Vulkan allows a division to be off by 2.5 units in the last place, and SwiftShader is: a tie then
 goes the wrong way. With ``division="exact"`` the f32 quotient is corrected to the nearest one by
@@ -233,13 +233,17 @@ class CastArithmetic:
 
     # -- dequantize -------------------------------------------------------------------------------
 
-    def dequantize(self, b: Builder, stored: Any, scale: Any, zero_point: Any | int) -> Any:
+    def dequantize(
+        self, b: Builder, stored: Any, scale: Any, zero_point: Any | int, offset: Any = None
+    ) -> Any:
         """Emit dequantize.
 
         Args:
             b: the builder.
             stored: a value of the storage type.
             scale, zero_point: as in `quantize`.
+            offset: added to the rounded product: a value of a type that is not wider than the
+                expressed type, or None.
 
         Returns:
             A value of the expressed type.
@@ -252,10 +256,13 @@ class CastArithmetic:
         else:
             real = self._to_work_float(b, self._difference(b, stored, zero_point))
         product = b.op("arith.mulf", [real, self._scale(b, scale)], self._work_type(b))
+        result = self._round(b, product)
+        if offset is not None:
+            total = b.op("arith.addf", [result, self._widen(b, offset)], self._work_type(b))
+            result = self._round(b, total)
         if self.expressed is ExpressedType.BF16:
-            product = self._round(b, product)
-            return b.op("arith.truncf", [product], expressed_mlir_type(self.expressed))
-        return product
+            return b.op("arith.truncf", [result], expressed_mlir_type(self.expressed))
+        return result
 
     def _difference(self, b: Any, stored: Any, zero_point: Any | int) -> Any:
         storage = self.storage

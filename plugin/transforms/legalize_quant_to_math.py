@@ -49,7 +49,6 @@ from ..options import RequantizationForm, ZeroPoints
 from . import lookup_tables
 from .arithmetic import Division
 from .base import ModulePass, NoMatch, Pattern, apply_patterns, walk
-from .block_contraction import contract_blocks
 from .quantized_contraction import Contractions
 from .quantized_reduction import ELEMENTWISE_BODIES, legalize_reductions
 from .quantized_values import (
@@ -84,9 +83,8 @@ class LegalizeQuantToMath(ModulePass):
 
     Options:
         division: as of ``lower-quant-casts``.
-        blocks: what a contraction with a dequantized sub-channel weight becomes: ``loops`` for one
-            ``linalg.generic`` (what IREE compiles best), or ``stablehlo`` for operations that
-            StableHLO's interpreter knows; then all ``quant`` casts are written so too.
+        casts: what becomes of ``quant`` casts: ``keep`` leaves them to ``lower-quant-casts``,
+            ``stablehlo`` writes them in operations that StableHLO's interpreter knows.
         requantization: ``exact``, or ``fixed-point``: one 31-bit multiplier and shift a factor, at
             most one step from exact.
         fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
@@ -102,7 +100,7 @@ class LegalizeQuantToMath(ModulePass):
     name: ClassVar[str] = "legalize-quant-to-math"
 
     division: Division = "native"
-    blocks: Literal["loops", "stablehlo"] = "loops"
+    casts: Literal["keep", "stablehlo"] = "keep"
     requantization: RequantizationForm = "exact"
     fixed_point_rounding: FixedPointRounding = "half-up"
     zero_points: ZeroPoints = "after"
@@ -115,35 +113,14 @@ class LegalizeQuantToMath(ModulePass):
             UnsupportedError: an operation that has no meaning for its quantized types.
         """
         operations = walk(module)
-        roots = ("stablehlo.", *_CASTS) if self.blocks == "stablehlo" else "stablehlo."
+        roots = ("stablehlo.", *_CASTS) if self.casts == "stablehlo" else "stablehlo."
         if not any(op.name.startswith(roots) for op in operations):
             return
         legalize_reductions(operations)
-        if self.blocks == "loops":
-            _contract_blocks(operations, self.division)
         apply_patterns(module, _Legalizer(self).patterns())
 
 
-def _contract_blocks(operations: list[Any], division: Division) -> None:
-    """Write contractions with block-quantized weights as loops, and drop the casts left over."""
-    for op in operations:
-        if op.name not in _CONTRACTIONS:
-            continue
-        with ir.InsertionPoint(op), op.location:
-            result = contract_blocks(op, division)
-            if isinstance(result, NoMatch):
-                continue
-        casts = [value.owner for value in op.operands if not isinstance(value.owner, ir.Block)]
-        op.results[0].replace_all_uses_with(result)
-        op.erase()
-        for cast in {id(c.operation): c.operation for c in casts}.values():
-            if cast.name in _DEQUANTIZING and not list(cast.results[0].uses):
-                cast.erase()
-
-
 _CASTS = ("quant.", "subquant.")
-_CONTRACTIONS = ("stablehlo.convolution", "stablehlo.dot", "stablehlo.dot_general")
-_DEQUANTIZING = ("quant.dcast", "subquant.dcast", "subquant.dequantize")
 
 
 class _Legalizer:
@@ -151,7 +128,7 @@ class _Legalizer:
 
     def __init__(self, options: LegalizeQuantToMath) -> None:
         self._division = options.division
-        self._blocks = options.blocks
+        self._casts = options.casts
         self._requantization = Requantization(
             options.requantization == "exact",
             options.fixed_point_rounding,
@@ -195,7 +172,7 @@ class _Legalizer:
         named |= dict.fromkeys(_MOVES_DATA, self.move)
         named |= dict.fromkeys(_REFUSED, self.refuse)
         patterns = {f"stablehlo.{name}": self._pattern(f) for name, f in named.items()}
-        if self._blocks == "stablehlo":
+        if self._casts == "stablehlo":
             casts = {"qcast": self.quant_qcast, "dcast": self.quant_dcast}
             for dialect in ("quant", "subquant"):
                 patterns |= {f"{dialect}.{n}": self._pattern(f) for n, f in casts.items()}

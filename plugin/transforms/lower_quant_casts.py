@@ -44,6 +44,7 @@ from ..dialects.quant import (
     storage_mlir_type,
     storage_of_any,
 )
+from ..dialects.subquant import operands_of
 from ..errors import UnsupportedError
 from ..numerics.casts import Rounding
 from ..numerics.parameters import ExpressedType, QuantizationParameters
@@ -144,18 +145,20 @@ class _Lowering:
         b = Builder()
         arithmetic = CastArithmetic(storage, expressed, self.rounding, self.division)
         quantize = op.name == "subquant.quantize"
-        source, scales = op.operands[0], op.operands[1]
-        zero_points = op.operands[2] if len(op.operands) > 2 else None
+        operands = operands_of(op)
+        source, scales = operands["input"], operands["scales"]
         blocks = [int(block) for block in op.attributes["block_sizes"]]
+        names = list(operands)[1:]
         _check_operand_extents(b, op, blocks)
         plan = _plan_axes(source.type, blocks, scales.type)
-        parameters = [_drop_unit_dims(b, scales, plan)]
-        if zero_points is not None:
-            parameters.append(_drop_unit_dims(b, zero_points, plan))
+        parameters = [_drop_unit_dims(b, operands[name], plan) for name in names]
 
-        def body(value: Any, scale: Any, zero_point: Any = 0) -> Any:
-            emit = arithmetic.quantize if quantize else arithmetic.dequantize
-            return emit(b, value, scale, zero_point)
+        def body(value: Any, *elements: Any) -> Any:
+            given = dict(zip(names, elements, strict=True))
+            scale, zero_point = given["scales"], given.get("zero_points", 0)
+            if quantize:
+                return arithmetic.quantize(b, value, scale, zero_point)
+            return arithmetic.dequantize(b, value, scale, zero_point, given.get("offsets"))
 
         result_element = element_type(op.results[0].type)
         result = _elementwise(b, source, plan, parameters, result_element, body)
@@ -666,7 +669,7 @@ def _drop_unit_dims(b: Builder, tensor: Any, plan: _Plan) -> Any:
 def _check_operand_extents(b: Builder, op: Any, blocks: Sequence[int]) -> None:
     """Check at run time what the types leave open: ``ceil(extent / block)`` scales on each axis."""
     source = op.operands[0]
-    for name, tensor in zip(("scales", "zero points"), list(op.operands)[1:], strict=False):
+    for name, tensor in list(operands_of(op).items())[1:]:
         for axis, block in enumerate(blocks):
             if not source.type.is_dynamic_dim(axis) and not tensor.type.is_dynamic_dim(axis):
                 continue
@@ -678,6 +681,6 @@ def _check_operand_extents(b: Builder, op: Any, blocks: Sequence[int]) -> None:
             ok = b.compare(0, b.dim(tensor, axis), count)
             b.check(
                 ok,
-                f"{_where(op)}: {name} must have one entry for each block of {block} along "
-                f"dimension {axis} at run time",
+                f"{_where(op)}: {name.replace('_', ' ')} must have one entry for each block of "
+                f"{block} along dimension {axis} at run time",
             )

@@ -26,6 +26,7 @@ import numpy as np
 
 from .._mlir import ir
 from ..dialects import subquant
+from ..dialects.block_contraction import check_block_contraction
 from ..dialects.quant import (
     element_type,
     is_quantized,
@@ -34,7 +35,7 @@ from ..dialects.quant import (
     storage_of_any,
 )
 from ..errors import VerificationError
-from ..numerics.parameters import QuantizationParameters
+from ..numerics.parameters import ExpressedType, QuantizationParameters
 from .base import ModulePass, walk
 from .reduction_rules import REDUCTION_CHECKS
 from .requantize_operation import check_requantize, check_saturate, check_subtract_zero_point
@@ -411,18 +412,14 @@ def _check_operand_op(op: Any) -> None:
     expected = [None if n is None else -(-n // b) for n, b in zip(shape, blocks, strict=True)]
     scales = op.operands[1].type
     _check_parameter_operand(op, scales, "scales", expected)
-    scale_type = str(element_type(scales))
-    if _FLOAT_BITS.get(scale_type, 99) > _FLOAT_BITS[expressed.value] or (
-        _FLOAT_BITS.get(scale_type) == _FLOAT_BITS[expressed.value]
-        and scale_type != expressed.value
-    ):
-        raise VerificationError(
-            f"scales must have a floating-point type not wider than the expressed type "
-            f"'{expressed.value}', got '{scale_type}'",
-            op,
-        )
-    if len(op.operands) > 2:
-        zero_points = op.operands[2].type
+    _check_float_parameter(op, scales, "scales", expressed)
+    operands = subquant.operands_of(op)
+    if "offsets" in operands:
+        offsets = operands["offsets"].type
+        _check_parameter_operand(op, offsets, "offsets", expected)
+        _check_float_parameter(op, offsets, "offsets", expressed)
+    if "zero_points" in operands:
+        zero_points = operands["zero_points"].type
         _check_parameter_operand(op, zero_points, "zero points", expected)
         zero_type = element_type(zero_points)
         if not isinstance(zero_type, ir.IntegerType) or not 2 <= zero_type.width <= storage.width:
@@ -458,6 +455,17 @@ def _check_parameter_operand(
         )
 
 
+def _check_float_parameter(op: Any, type_: ir.Type, what: str, expressed: ExpressedType) -> None:
+    found, bits = str(element_type(type_)), _FLOAT_BITS[expressed.value]
+    narrower = _FLOAT_BITS.get(found, 99) < bits
+    if not narrower and found != expressed.value:
+        raise VerificationError(
+            f"{what} must have a floating-point type not wider than the expressed type "
+            f"'{expressed.value}', got '{found}'",
+            op,
+        )
+
+
 def _check_requantize(op: Any) -> None:
     check_type(check_requantize(op), op, "attribute 'quantized_type'", lenient=False)
 
@@ -468,6 +476,7 @@ _OPERATION_CHECKS = {
     "subquant.scast": _check_scast,
     "subquant.quantize": _check_operand_op,
     "subquant.dequantize": _check_operand_op,
+    subquant.BLOCK_CONTRACTION: check_block_contraction,
     "subquant.subtract_zero_point": check_subtract_zero_point,
     "subquant.saturate": check_saturate,
     **dict.fromkeys(subquant.REQUANTIZE, _check_requantize),

@@ -20,7 +20,7 @@
 // CHECK-NEXT: %[[COLLAPSED:.+]] = tensor.collapse_shape %[[GENERIC]] {{\[\[}}0], [1, 2]] : tensor<4x2x4xf32> into tensor<4x8xf32>
 // CHECK-NEXT: return %[[COLLAPSED]] : tensor<4x8xf32>
 func.func @narrow(%q: tensor<4x8xi8>, %s: tensor<4x2xf16>, %z: tensor<4x2xi4>) -> tensor<4x8xf32> {
-  %y = "subquant.dequantize"(%q, %s, %z) {block_sizes = array<i64: 1, 4>, quantized_type = !quant.any<i8:f32>} : (tensor<4x8xi8>, tensor<4x2xf16>, tensor<4x2xi4>) -> tensor<4x8xf32>
+  %y = "subquant.dequantize"(%q, %s, %z) {block_sizes = array<i64: 1, 4>, operandSegmentSizes = array<i32: 1, 1, 1, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<4x8xi8>, tensor<4x2xf16>, tensor<4x2xi4>) -> tensor<4x8xf32>
   return %y : tensor<4x8xf32>
 }
 
@@ -134,8 +134,8 @@ func.func @ragged(%x: tensor<?x7xf32>, %s: tensor<?x2xf32>) -> tensor<?x7xi4> {
 // CHECK-NEXT: %[[COLLAPSED2:.+]] = tensor.collapse_shape %[[GENERIC2]] {{\[\[}}0], [1, 2]] : tensor<2x8x32xf32> into tensor<2x256xf32>
 // CHECK-NEXT: return %[[COLLAPSED2]] : tensor<2x256xf32>
 func.func @super_blocks(%q: tensor<2x256xi4>, %s: tensor<2x8xi8>, %d: tensor<2x1xf16>) -> tensor<2x256xf32> {
-  %t = "subquant.dequantize"(%s, %d) {block_sizes = array<i64: 1, 8>, quantized_type = !quant.any<u8:f32>} : (tensor<2x8xi8>, tensor<2x1xf16>) -> tensor<2x8xf32>
-  %y = "subquant.dequantize"(%q, %t) {block_sizes = array<i64: 1, 32>, quantized_type = !quant.any<i4:f32>} : (tensor<2x256xi4>, tensor<2x8xf32>) -> tensor<2x256xf32>
+  %t = "subquant.dequantize"(%s, %d) {block_sizes = array<i64: 1, 8>, operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<u8:f32>} : (tensor<2x8xi8>, tensor<2x1xf16>) -> tensor<2x8xf32>
+  %y = "subquant.dequantize"(%q, %t) {block_sizes = array<i64: 1, 32>, operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<2x256xi4>, tensor<2x8xf32>) -> tensor<2x256xf32>
   return %y : tensor<2x256xf32>
 }
 
@@ -157,7 +157,7 @@ func.func @super_blocks(%q: tensor<2x256xi4>, %s: tensor<2x8xi8>, %d: tensor<2x1
 // CHECK-NEXT: } -> tensor<8xf32>
 // CHECK-NEXT: return %[[GENERIC]] : tensor<8xf32>
 func.func @one_block(%q: tensor<8xi8>, %s: tensor<1xf32>) -> tensor<8xf32> {
-  %y = "subquant.dequantize"(%q, %s) {block_sizes = array<i64: 8>, quantized_type = !quant.any<i8:f32>} : (tensor<8xi8>, tensor<1xf32>) -> tensor<8xf32>
+  %y = "subquant.dequantize"(%q, %s) {block_sizes = array<i64: 8>, operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<8xi8>, tensor<1xf32>) -> tensor<8xf32>
   return %y : tensor<8xf32>
 }
 
@@ -191,6 +191,31 @@ func.func @one_block(%q: tensor<8xi8>, %s: tensor<1xf32>) -> tensor<8xf32> {
 // CHECK-NEXT: } -> tensor<?xf32>
 // CHECK-NEXT: return %[[GENERIC]] : tensor<?xf32>
 func.func @one_block_open(%q: tensor<?xi8>, %s: tensor<?xf32>) -> tensor<?xf32> {
-  %y = "subquant.dequantize"(%q, %s) {block_sizes = array<i64: 8>, quantized_type = !quant.any<i8:f32>} : (tensor<?xi8>, tensor<?xf32>) -> tensor<?xf32>
+  %y = "subquant.dequantize"(%q, %s) {block_sizes = array<i64: 8>, operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<?xi8>, tensor<?xf32>) -> tensor<?xf32>
   return %y : tensor<?xf32>
+}
+
+// -----
+
+// Offsets are added to the products.
+// CHECK: #[[MAP:.+]] = affine_map<(d0, d1, d2) -> (d0, d1, d2)>
+// CHECK: #[[MAP1:.+]] = affine_map<(d0, d1, d2) -> (d0, d1)>
+// CHECK-LABEL: func.func @offsets(
+// CHECK-SAME: %[[ARG0:[^: ]+]]: tensor<4x8xi8>, %[[ARG1:[^: ]+]]: tensor<4x2xf16>, %[[ARG2:[^: ]+]]: tensor<4x2xf32>) -> tensor<4x8xf32> {
+// CHECK-NEXT: %[[EXPANDED:[^: ]+]] = tensor.expand_shape %[[ARG0]] {{\[\[}}0], [1, 2]] output_shape [4, 2, 4] : tensor<4x8xi8> into tensor<4x2x4xi8>
+// CHECK-NEXT: %[[V0:[^: ]+]] = tensor.empty() : tensor<4x2x4xf32>
+// CHECK-NEXT: %[[V1:[^: ]+]] = linalg.generic {indexing_maps = [#[[MAP]], #[[MAP1]], #[[MAP1]], #[[MAP]]], iterator_types = ["parallel", "parallel", "parallel"]} ins(%[[EXPANDED]], %[[ARG1]], %[[ARG2]] : tensor<4x2x4xi8>, tensor<4x2xf16>, tensor<4x2xf32>) outs(%[[V0]] : tensor<4x2x4xf32>) {
+// CHECK-NEXT: ^bb0(%[[IN:[^: ]+]]: i8, %[[IN_0:[^: ]+]]: f16, %[[IN_1:[^: ]+]]: f32, %[[OUT:[^: ]+]]: f32):
+// CHECK-NEXT: %[[V2:[^: ]+]] = arith.extui %[[IN]] : i8 to i32
+// CHECK-NEXT: %[[V3:[^: ]+]] = arith.sitofp %[[V2]] : i32 to f32
+// CHECK-NEXT: %[[V4:[^: ]+]] = arith.extf %[[IN_0]] : f16 to f32
+// CHECK-NEXT: %[[V5:[^: ]+]] = arith.mulf %[[V3]], %[[V4]] : f32
+// CHECK-NEXT: %[[V6:[^: ]+]] = arith.addf %[[V5]], %[[IN_1]] : f32
+// CHECK-NEXT: linalg.yield %[[V6]] : f32
+// CHECK-NEXT: } -> tensor<4x2x4xf32>
+// CHECK-NEXT: %[[COLLAPSED:[^: ]+]] = tensor.collapse_shape %[[V1]] {{\[\[}}0], [1, 2]] : tensor<4x2x4xf32> into tensor<4x8xf32>
+// CHECK-NEXT: return %[[COLLAPSED]] : tensor<4x8xf32>
+func.func @offsets(%q: tensor<4x8xi8>, %s: tensor<4x2xf16>, %o: tensor<4x2xf32>) -> tensor<4x8xf32> {
+  %y = "subquant.dequantize"(%q, %s, %o) {block_sizes = array<i64: 1, 4>, operandSegmentSizes = array<i32: 1, 1, 0, 1>, quantized_type = !quant.any<u8<0:15>:f32>} : (tensor<4x8xi8>, tensor<4x2xf16>, tensor<4x2xf32>) -> tensor<4x8xf32>
+  return %y : tensor<4x8xf32>
 }

@@ -98,7 +98,7 @@ func.func @wider_scales(%x: tensor<4xf16>, %s: tensor<1xf32>) {
 
 func.func @wider_zero_points(%q: tensor<4xi4>, %s: tensor<1xf32>, %z: tensor<1xi8>) {
   // expected-error @+1 {{zero points must have an integer type of 2 to 4 bits, not wider than the storage type, got 'i8'}}
-  %x = "subquant.dequantize"(%q, %s, %z) {block_sizes = array<i64: 4>, quantized_type = !quant.any<i4:f32>} : (tensor<4xi4>, tensor<1xf32>, tensor<1xi8>) -> tensor<4xf32>
+  %x = "subquant.dequantize"(%q, %s, %z) {block_sizes = array<i64: 4>, operandSegmentSizes = array<i32: 1, 1, 1, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<4xi4>, tensor<1xf32>, tensor<1xi8>) -> tensor<4xf32>
   return
 }
 

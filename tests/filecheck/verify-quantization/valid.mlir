@@ -37,10 +37,10 @@ func.func @unranked(%x: tensor<*x!quant.uniform<i8:f32:{1:2}, {1.0, 2.0}>>) -> t
 // Scales that are narrower than the expressed type, and a ragged last block.
 // CHECK-LABEL: func.func @operands(
 // CHECK-SAME: %[[Q:[^:]+]]: tensor<4x6xi4>, %[[S:[^:]+]]: tensor<4x2xf16>, %[[Z:[^:]+]]: tensor<4x2xi4>) -> tensor<4x6xf32> {
-// CHECK-NEXT: %[[DEQUANTIZE:.+]] = "subquant.dequantize"(%[[Q]], %[[S]], %[[Z]]) {block_sizes = array<i64: 1, 4>, quantized_type = !quant.any<i4:f32>} : (tensor<4x6xi4>, tensor<4x2xf16>, tensor<4x2xi4>) -> tensor<4x6xf32>
+// CHECK-NEXT: %[[DEQUANTIZE:.+]] = "subquant.dequantize"(%[[Q]], %[[S]], %[[Z]]) {block_sizes = array<i64: 1, 4>, operandSegmentSizes = array<i32: 1, 1, 1, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<4x6xi4>, tensor<4x2xf16>, tensor<4x2xi4>) -> tensor<4x6xf32>
 // CHECK-NEXT: return %[[DEQUANTIZE]] : tensor<4x6xf32>
 func.func @operands(%q: tensor<4x6xi4>, %s: tensor<4x2xf16>, %z: tensor<4x2xi4>) -> tensor<4x6xf32> {
-  %y = "subquant.dequantize"(%q, %s, %z) {block_sizes = array<i64: 1, 4>, quantized_type = !quant.any<i4:f32>} : (tensor<4x6xi4>, tensor<4x2xf16>, tensor<4x2xi4>) -> tensor<4x6xf32>
+  %y = "subquant.dequantize"(%q, %s, %z) {block_sizes = array<i64: 1, 4>, operandSegmentSizes = array<i32: 1, 1, 1, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<4x6xi4>, tensor<4x2xf16>, tensor<4x2xi4>) -> tensor<4x6xf32>
   return %y : tensor<4x6xf32>
 }
 
@@ -49,9 +49,9 @@ func.func @operands(%q: tensor<4x6xi4>, %s: tensor<4x2xf16>, %z: tensor<4x2xi4>)
 // An extent that is dynamic on one side only may turn out to fit.
 // CHECK-LABEL: func.func @dynamic_operands(
 // CHECK-SAME: %[[Q:[^:]+]]: tensor<4x?xi4>, %[[S:[^:]+]]: tensor<?x2xf16>, %[[Z:[^:]+]]: tensor<4x?xi4>) -> tensor<4x?xf32> {
-// CHECK-NEXT: %[[DEQUANTIZE:.+]] = "subquant.dequantize"(%[[Q]], %[[S]], %[[Z]]) {block_sizes = array<i64: 1, 4>, quantized_type = !quant.any<i4:f32>} : (tensor<4x?xi4>, tensor<?x2xf16>, tensor<4x?xi4>) -> tensor<4x?xf32>
+// CHECK-NEXT: %[[DEQUANTIZE:.+]] = "subquant.dequantize"(%[[Q]], %[[S]], %[[Z]]) {block_sizes = array<i64: 1, 4>, operandSegmentSizes = array<i32: 1, 1, 1, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<4x?xi4>, tensor<?x2xf16>, tensor<4x?xi4>) -> tensor<4x?xf32>
 // CHECK-NEXT: return %[[DEQUANTIZE]] : tensor<4x?xf32>
 func.func @dynamic_operands(%q: tensor<4x?xi4>, %s: tensor<?x2xf16>, %z: tensor<4x?xi4>) -> tensor<4x?xf32> {
-  %y = "subquant.dequantize"(%q, %s, %z) {block_sizes = array<i64: 1, 4>, quantized_type = !quant.any<i4:f32>} : (tensor<4x?xi4>, tensor<?x2xf16>, tensor<4x?xi4>) -> tensor<4x?xf32>
+  %y = "subquant.dequantize"(%q, %s, %z) {block_sizes = array<i64: 1, 4>, operandSegmentSizes = array<i32: 1, 1, 1, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<4x?xi4>, tensor<?x2xf16>, tensor<4x?xi4>) -> tensor<4x?xf32>
   return %y : tensor<4x?xf32>
 }

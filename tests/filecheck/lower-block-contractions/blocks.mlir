@@ -1,4 +1,4 @@
-// RUN: subquant opt %s --passes "verify-quantization,legalize-quant-to-math,convert-quantized-to-storage" | filecheck %s
+// RUN: subquant opt %s --passes "verify-quantization,fuse-block-contractions,lower-block-contractions,convert-quantized-to-storage" | filecheck %s
 
 !w = !quant.uniform<i4:f32:{0:32}, {{0.5:1}, {0.25:-2}}>
 
