@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from subquant.layouts import (
 from subquant.numerics.array_functions import contract, lookup
 from subquant.runtime import Device
 from subquant.runtime.interpreter import InterpretedModule
+from together import Together
 
 DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 Function = Callable[..., Any]
@@ -52,19 +54,6 @@ def on_device(function: Function, arrays: list[np.ndarray], device: Device) -> A
 
 
 # -- layouts --------------------------------------------------------------------------------------
-
-
-def check_layout(layout: QuantizedLayout, device: Device) -> None:
-    """Dequantize on a device, with the planes as arguments, to the bits that NumPy gives."""
-    names = list(layout.planes)
-
-    def dequantized(*planes: Any) -> Any:
-        return layout.with_planes(dict(zip(names, planes, strict=True))).dequant()
-
-    with np.errstate(all="ignore"):
-        expected = layout.dequant()
-    found = on_device(dequantized, [layout.planes[name] for name in names], device)
-    np.testing.assert_array_equal(bits(found), bits(expected))
 
 
 LAYOUTS = {
@@ -112,9 +101,28 @@ LAYOUTS = {
 }
 
 
+def dequantization(layout: QuantizedLayout) -> str:
+    """A program of the planes."""
+
+    def dequantized(*planes: Any) -> Any:
+        return layout.with_planes(dict(zip(layout.planes, planes, strict=True))).dequant()
+
+    return str(trace_of(dequantized, list(layout.planes.values())))
+
+
+@functools.cache
+def dequantizations() -> Together:
+    return Together({name: dequantization(layout) for name, layout in LAYOUTS.items()})
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts(name: str, cpu: Device) -> None:
-    check_layout(LAYOUTS[name], cpu)
+    """With the planes as arguments, to the bits that NumPy gives."""
+    layout = LAYOUTS[name]
+    with np.errstate(all="ignore"):
+        expected = layout.dequant()
+    found = dequantizations().function(name, cpu)(*[stored(p) for p in layout.planes.values()])
+    np.testing.assert_array_equal(bits(found), bits(expected))
 
 
 # -- functions ------------------------------------------------------------------------------------
@@ -153,16 +161,21 @@ FUNCTIONS: dict[str, tuple[Function, list[np.ndarray]]] = {
 }  # fmt: skip
 
 
+@functools.cache
+def compiled_functions() -> Together:
+    return Together({name: str(trace_of(*FUNCTIONS[name])) for name in FUNCTIONS})
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str, cpu: Device) -> None:
     """The same bits on arrays, compiled, and on StableHLO's interpreter."""
     function, arrays = FUNCTIONS[name]
     expected = function(*arrays)
     expected = list(expected) if isinstance(expected, tuple) else [expected]
-    found = on_device(function, arrays, cpu)
-    found = list(found) if isinstance(found, (tuple, list)) else [found]
+    given = [stored(array) for array in arrays]
+    found = compiled_functions().function(name, cpu).invoke(given)
     module = InterpretedModule(trace_of(function, arrays))["main"]
-    interpreted = module.invoke([stored(array) for array in arrays])
+    interpreted = module.invoke(given)
     assert len(found) == len(expected) == len(interpreted)
     for want, got, other in zip(expected, found, interpreted, strict=True):
         assert got.shape == want.shape
