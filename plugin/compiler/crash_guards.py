@@ -16,11 +16,16 @@ from dataclasses import dataclass
 
 from ..errors import ParseError, Place, VerificationError
 
-__all__ = ["check_broadcasts", "check_text", "crashes", "scan_quantized_types"]
+__all__ = ["check_text", "crashes", "scan_quantized_types"]
 
 MAX_NESTING = 256
-TRIAL_SECONDS = 120
+"""Brackets within brackets that are accepted."""
+
 MAX_ALIAS_NESTING = 4096
+"""The same once aliases are written out."""
+
+TRIAL_SECONDS = 120
+"""How long a process that only parses may take."""
 
 _SKIP = re.compile(r'//[^\n]*|"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
 _BRACKETS = re.compile(r"[\[({<]|->|[<>]=|[\])}>]")
@@ -32,6 +37,9 @@ _UNIFORM = re.compile(rf"!quant(?:\.uniform|<\s*uniform)\s*<\s*({_NAME})")
 _CALIBRATED = re.compile(r"!quant(?:\.|<\s*)calibrated\b")
 _INTEGER_STORAGE = re.compile(r"([su]?i|u)(\d{1,9})\Z")
 _AXES = re.compile(r"\s*(?:<[^>]*>)?\s*:\s*[\w.!$-]+\s*:\s*\{")
+_COMMENT = re.compile(r"//[^\n]*")
+_BROADCAST = re.compile(r"\bdynamic_broadcast_in_dim\b")
+_PER_AXIS = re.compile(r"!quant(?:\.uniform|<\s*uniform)\s*<[^{}]*:\s*\d+\s*,\s*\{")
 _TOKEN = re.compile(
     r"\s+|[{},>]|"
     r"(?P<scale>-?\s*(?:0x[0-9A-Fa-f]+|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?))"
@@ -48,6 +56,97 @@ class _Scan:
         line = self.text.count("\n", 0, position) + 1
         column = position - (self.text.rfind("\n", 0, position) + 1) + 1
         return Place(self.file, line, column)
+
+
+# -- text -----------------------------------------------------------------------------------------
+
+
+def check_text(text: str, file: str) -> None:
+    """Refuse text that upstream's parser crashes on, or reads wrongly without a word.
+
+    Raises:
+        ParseError, VerificationError: with the place.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ParseError(
+            "text has a surrogate, which is no character", _Scan(text, file).place(error.start)
+        ) from None
+    if "\0" in text:
+        raise ParseError("text has a NUL character", _Scan(text, file).place(text.index("\0")))
+    plain = _without_comments_and_strings(text)
+    if '"' in plain:
+        raise ParseError("string is not closed", _Scan(text, file).place(plain.index('"')))
+    depth = _nesting_depth(plain)
+    if depth > MAX_NESTING:
+        raise ParseError(
+            f"brackets are nested {depth} deep, expected at most {MAX_NESTING}; upstream's parser "
+            "would exhaust its stack",
+            Place(file),
+        )
+    depth = _alias_depth(plain)
+    if depth > MAX_ALIAS_NESTING:
+        raise ParseError(
+            f"aliases are nested {depth} deep, expected at most {MAX_ALIAS_NESTING}; upstream's "
+            "parser would exhaust its stack",
+            Place(file),
+        )
+    negations = _NEGATIONS.search(plain)
+    if negations is not None:
+        raise ParseError(
+            f"more than {MAX_NESTING} minus signs in a row; upstream's parser would exhaust its "
+            "stack",
+            _Scan(text, file).place(negations.start()),
+        )
+    scan_quantized_types(text, file)
+    _check_broadcasts(text, file)
+
+
+def _nesting_depth(text: str) -> int:
+    """The greatest depth of brackets in a text without comments and strings."""
+    depth = greatest = 0
+    for match in _BRACKETS.finditer(text):
+        token = match.group()
+        if token in "[({<":
+            depth += 1
+            greatest = max(greatest, depth)
+        elif token in "])}>":
+            depth = max(depth - 1, 0)
+    return greatest
+
+
+def _alias_depth(text: str) -> int:
+    """The greatest depth of brackets once every alias (``!name = ...``) is written out."""
+    definitions = list(_ALIAS.finditer(text))
+    ends = [definition.start() for definition in definitions[1:]] + [len(text)]
+    depths: dict[str, int] = {}
+    for definition, end in zip(definitions, ends, strict=False):
+        body = text[definition.end() : end]
+        used = (depths.get(name, 0) for name in _ALIAS_USE.findall(body))
+        depths[definition.group(1)] = _nesting_depth(body) + max(used, default=0)
+    return max(depths.values(), default=0)
+
+
+def _check_broadcasts(text: str, file: str) -> None:
+    """Refuse a dynamic broadcast whose verifier crashes.
+
+    StableHLO's verifier takes the operand of a ``dynamic_broadcast_in_dim`` with a per-axis result
+    for per-axis too, without looking.
+    """
+    plain = _COMMENT.sub(lambda match: " " * len(match.group()), text)
+    if _PER_AXIS.search(plain) is None:
+        return
+    found = _BROADCAST.search(plain)  # also in the quotes of the generic form
+    if found is not None and crashes(text.encode(), file):
+        raise ParseError(
+            "StableHLO's verifier crashes on this module: a dynamic_broadcast_in_dim with a "
+            "per-axis result must have a per-axis operand; requantize before it",
+            _Scan(text, file).place(found.start()),
+        )
+
+
+# -- quantized types ------------------------------------------------------------------------------
 
 
 def scan_quantized_types(text: str, file: str = "-") -> None:
@@ -144,6 +243,8 @@ def _integer(written: str) -> int | None:
     return -magnitude if written.startswith("-") else magnitude
 
 
+# -- a process of its own -------------------------------------------------------------------------
+
 _TRIAL = (
     "import sys; sys.path.remove('')\n"  # not what lies in the current folder
     "from subquant._mlir import ir\n"
@@ -171,92 +272,3 @@ def crashes(data: bytes, file: str) -> bool:
             Place(file),
         ) from None
     return trial.returncode < 0
-
-
-_COMMENT = re.compile(r"//[^\n]*")
-_BROADCAST = re.compile(r"\bdynamic_broadcast_in_dim\b")
-_PER_AXIS = re.compile(r"!quant(?:\.uniform|<\s*uniform)\s*<[^{}]*:\s*\d+\s*,\s*\{")
-
-
-def check_broadcasts(text: str, file: str) -> None:
-    """Refuse a dynamic broadcast whose verifier crashes.
-
-    StableHLO's verifier takes the operand of a ``dynamic_broadcast_in_dim`` with a per-axis result
-    for per-axis too, without looking.
-    """
-    plain = _COMMENT.sub(lambda match: " " * len(match.group()), text)
-    if _PER_AXIS.search(plain) is None:
-        return
-    found = _BROADCAST.search(plain)  # also in the quotes of the generic form
-    if found is not None and crashes(text.encode(), file):
-        raise ParseError(
-            "StableHLO's verifier crashes on this module: a dynamic_broadcast_in_dim with a "
-            "per-axis result must have a per-axis operand; requantize before it",
-            _Scan(text, file).place(found.start()),
-        )
-
-
-def check_text(text: str, file: str) -> None:
-    """Refuse text that upstream's parser crashes on, or reads wrongly without a word.
-
-    Raises:
-        ParseError, VerificationError: with the place.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ParseError(
-            "text has a surrogate, which is no character", _Scan(text, file).place(error.start)
-        ) from None
-    if "\0" in text:
-        raise ParseError("text has a NUL character", _Scan(text, file).place(text.index("\0")))
-    plain = _without_comments_and_strings(text)
-    if '"' in plain:
-        raise ParseError("string is not closed", _Scan(text, file).place(plain.index('"')))
-    depth = _nesting_depth(plain)
-    if depth > MAX_NESTING:
-        raise ParseError(
-            f"brackets are nested {depth} deep, expected at most {MAX_NESTING}; upstream's parser "
-            "would exhaust its stack",
-            Place(file),
-        )
-    depth = _alias_depth(plain)
-    if depth > MAX_ALIAS_NESTING:
-        raise ParseError(
-            f"aliases are nested {depth} deep, expected at most {MAX_ALIAS_NESTING}; upstream's "
-            "parser would exhaust its stack",
-            Place(file),
-        )
-    negations = _NEGATIONS.search(plain)
-    if negations is not None:
-        raise ParseError(
-            f"more than {MAX_NESTING} minus signs in a row; upstream's parser would exhaust its "
-            "stack",
-            _Scan(text, file).place(negations.start()),
-        )
-    scan_quantized_types(text, file)
-
-
-def _nesting_depth(text: str) -> int:
-    """The greatest depth of brackets in a text without comments and strings."""
-    depth = greatest = 0
-    for match in _BRACKETS.finditer(text):
-        token = match.group()
-        if token in "[({<":
-            depth += 1
-            greatest = max(greatest, depth)
-        elif token in "])}>":
-            depth = max(depth - 1, 0)
-    return greatest
-
-
-def _alias_depth(text: str) -> int:
-    """The greatest depth of brackets once every alias (``!name = ...``) is written out."""
-    definitions = list(_ALIAS.finditer(text))
-    ends = [definition.start() for definition in definitions[1:]] + [len(text)]
-    depths: dict[str, int] = {}
-    for definition, end in zip(definitions, ends, strict=False):
-        body = text[definition.end() : end]
-        used = (depths.get(name, 0) for name in _ALIAS_USE.findall(body))
-        depths[definition.group(1)] = _nesting_depth(body) + max(used, default=0)
-    return max(depths.values(), default=0)

@@ -15,7 +15,7 @@ from .._mlir import ir, translate_errors
 from ..dialects import create_context
 from ..errors import InputError, ParseError, Place
 from ..formats.tflite import is_tflite, tosa_of_tflite
-from .crash_guards import check_broadcasts, check_text, crashes
+from .crash_guards import check_text, crashes
 
 __all__ = [
     "BYTECODE_MAGIC",
@@ -63,7 +63,6 @@ def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
         ParseError, VerificationError: with the place of the first error.
     """
     check_text(text, file)
-    check_broadcasts(text, file)
     with _parsing(context, file):
         return ir.Module.parse(text, context)
 
@@ -85,7 +84,6 @@ def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
         return parse_bytes(data, context, str(path))
     text = decode_text(data, str(path))
     check_text(text, str(path))
-    check_broadcasts(text, str(path))
     with _parsing(context, str(path)):
         return ir.Module.parseFile(str(path), context)
 

@@ -6,20 +6,19 @@ import os
 import re
 import traceback
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ExecutionError, InputError, SignatureError, UsageError
-from ..formats.irpa import check_mountable
+from ..errors import ExecutionError, SignatureError, UsageError
 from ..numerics.element_types import Array
-from ..signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
+from ..signature import TARGET_KEY, ValueType
 from .arguments import abi_element, array_of_argument, array_of_result, element_type, held
 from .device import Device, OpenDevice, iree_runtime
+from .vm_modules import load_module, parameters_module, public_functions, signature_of, vm_instance
 
-__all__ = ["Executable", "Function", "read_signatures"]
+__all__ = ["Executable", "Function"]
 
 
 class Executable:
@@ -43,20 +42,20 @@ class Executable:
         parameters: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> None:
         runtime = iree_runtime()
-        name, self._module = _load_module(source)
+        name, self._module = load_module(source)
         self.device = device if isinstance(device, Device) else Device(device)
-        instance = _instance()
+        instance = vm_instance()
         _check_target(self._module, name, self.device)
         opened = self.device.open()
         modules = [runtime.create_hal_module(instance, opened.handle)]
         if parameters:
-            modules.append(_parameters_module(instance, parameters))
+            modules.append(parameters_module(instance, parameters))
         try:
             context = runtime.VmContext(instance, [*modules, self._module])
         except (RuntimeError, ValueError, IndexError) as error:
             raise ExecutionError(_load_message(name, self.device, error)) from None
         self.functions: dict[str, Function] = {}
-        for function_name in _public_functions(self._module):
+        for function_name in public_functions(self._module):
             handle = self._module.lookup_function(function_name)
             self.functions[function_name] = Function(function_name, handle, context, opened)
 
@@ -86,7 +85,7 @@ class Function:
         self._handle = handle
         self._context = context
         self._device = device
-        self.signature = _signature_of(handle)
+        self.signature = signature_of(handle)
 
     def __repr__(self) -> str:
         if self.signature is None:
@@ -223,80 +222,6 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Array:
     return np.asarray(bits, f"u{dtype.itemsize}").view(dtype)
 
 
-_vm_instance: Any = None
-
-
-def read_signatures(path: str | os.PathLike[str]) -> dict[str, Signature]:
-    """Return the signatures of an executable's functions, without a device.
-
-    Raises:
-        InputError: the file cannot be read or is no executable.
-    """
-    _, module = _load_module(path)
-    signatures = {}
-    for name in _public_functions(module):
-        signature = _signature_of(module.lookup_function(name))
-        if signature is not None:
-            signatures[name] = signature
-    return signatures
-
-
-def _load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any]:
-    if isinstance(source, bytes):
-        name, data = "<bytes>", source
-    else:
-        name = str(source)
-        try:
-            data = Path(source).read_bytes()
-        except OSError as error:
-            raise InputError(f"cannot read '{name}': {error.strerror}") from None
-    try:
-        return name, iree_runtime().VmModule.copy_buffer(_instance(), data)
-    except (RuntimeError, ValueError, IndexError):
-        raise InputError(
-            f"'{name}' is no IREE executable; expected the output of 'subquant compile'"
-        ) from None
-
-
-def _public_functions(module: Any) -> list[str]:
-    """The functions that subquant recorded; of other executables those that look like a user's."""
-    names = list(module.function_names)
-    ours = [n for n in names if REFLECTION_KEY in dict(module.lookup_function(n).reflection)]
-    return ours or [n for n in names if not n.startswith("__") and "$" not in n]
-
-
-def _signature_of(handle: Any) -> Signature | None:
-    reflection = dict(handle.reflection)
-    text = reflection.get(REFLECTION_KEY)
-    if text is not None:
-        return Signature.from_json(text)
-    declaration = reflection.get("iree.abi.declaration")
-    return None if declaration is None else _signature_of_declaration(declaration)
-
-
-def _instance() -> Any:
-    global _vm_instance
-    if _vm_instance is None:
-        _vm_instance = iree_runtime().VmInstance()
-    return _vm_instance
-
-
-def _parameters_module(instance: Any, parameters: Mapping[str, str | os.PathLike[str]]) -> Any:
-    runtime = iree_runtime()
-    providers = []
-    for scope, path in parameters.items():
-        index = runtime.ParameterIndex()
-        if os.fspath(path).endswith(".irpa"):
-            check_mountable(path)
-        try:
-            index.load(str(path))
-        except (RuntimeError, ValueError, IndexError, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"cannot read the parameters '{path}': {reason}") from None
-        providers.append(index.create_provider(scope=scope))
-    return runtime.create_io_parameters_module(instance, *providers)
-
-
 def _check_target(module: Any, name: str, device: Device) -> None:
     """Refuse an executable that needs a device of another kind, before the driver crashes on it."""
     for function_name in module.function_names:
@@ -352,29 +277,3 @@ def _run_message(name: str, error: Exception, inputs: Sequence[ValueType]) -> st
         if "FAILED_PRECONDITION" in part and index + 1 < len(parts):
             return f"function '{name}' stopped: {parts[index + 1]}"
     return f"function '{name}' failed: {text}"
-
-
-_DECLARED = re.compile(r"%\w+: ([^,()]+(?:\([^)]*\))?)")
-
-
-def _signature_of_declaration(declaration: str) -> Signature | None:
-    """Read the signature that IREE records itself, for executables of other tools."""
-    head, arrow, tail = declaration.partition(" -> ")
-    inputs = _DECLARED.findall(head.partition("(")[2])
-    outputs = _DECLARED.findall(tail) if arrow else []
-    values = [[_declared_value(text.strip()) for text in part] for part in (inputs, outputs)]
-    if any(value is None for part in values for value in part):
-        return None
-    complete = [tuple(value for value in part if value is not None) for part in values]
-    return Signature(complete[0], complete[1])
-
-
-def _declared_value(text: str) -> ValueType | None:
-    tensor = re.fullmatch(r"tensor<((?:[0-9?]+x)*)([a-z0-9]+)>", text)
-    if tensor:
-        extents = [n for n in tensor.group(1).split("x") if n]
-        shape = tuple(None if n == "?" else int(n) for n in extents)
-        return ValueType(tensor.group(2), shape, abi=(text,))
-    if re.fullmatch(r"[a-z]+[0-9]*", text):
-        return ValueType(text, is_scalar=True, abi=(text,))
-    return None

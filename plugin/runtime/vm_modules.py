@@ -1,0 +1,134 @@
+"""Modules of IREE's virtual machine: loading them, and what they say of their functions."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..formats.irpa import check_mountable
+from ..signature import REFLECTION_KEY, Signature, ValueType
+from .device import iree_runtime
+
+__all__ = [
+    "load_module",
+    "parameters_module",
+    "public_functions",
+    "read_signatures",
+    "signature_of",
+    "vm_instance",
+]
+
+_vm_instance: Any = None
+
+
+def vm_instance() -> Any:
+    """Return the virtual machine, one for the process."""
+    global _vm_instance
+    if _vm_instance is None:
+        _vm_instance = iree_runtime().VmInstance()
+    return _vm_instance
+
+
+def load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any]:
+    """Return the name of an executable, for errors, and its module.
+
+    Raises:
+        InputError: the file cannot be read or is no executable.
+    """
+    if isinstance(source, bytes):
+        name, data = "<bytes>", source
+    else:
+        name = str(source)
+        try:
+            data = Path(source).read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot read '{name}': {error.strerror}") from None
+    try:
+        return name, iree_runtime().VmModule.copy_buffer(vm_instance(), data)
+    except (RuntimeError, ValueError, IndexError):
+        raise InputError(
+            f"'{name}' is no IREE executable; expected the output of 'subquant compile'"
+        ) from None
+
+
+def parameters_module(instance: Any, parameters: Mapping[str, str | os.PathLike[str]]) -> Any:
+    """Return a module that gives an executable its parameters, by scope.
+
+    Raises:
+        InputError: a file cannot be read, or IREE cannot mount it.
+    """
+    runtime = iree_runtime()
+    providers = []
+    for scope, path in parameters.items():
+        index = runtime.ParameterIndex()
+        if os.fspath(path).endswith(".irpa"):
+            check_mountable(path)
+        try:
+            index.load(str(path))
+        except (RuntimeError, ValueError, IndexError, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"cannot read the parameters '{path}': {reason}") from None
+        providers.append(index.create_provider(scope=scope))
+    return runtime.create_io_parameters_module(instance, *providers)
+
+
+def read_signatures(path: str | os.PathLike[str]) -> dict[str, Signature]:
+    """Return the signatures of an executable's functions, without a device.
+
+    Raises:
+        InputError: the file cannot be read or is no executable.
+    """
+    _, module = load_module(path)
+    signatures = {}
+    for name in public_functions(module):
+        signature = signature_of(module.lookup_function(name))
+        if signature is not None:
+            signatures[name] = signature
+    return signatures
+
+
+def public_functions(module: Any) -> list[str]:
+    """The functions that subquant recorded; of other executables those that look like a user's."""
+    names = list(module.function_names)
+    ours = [n for n in names if REFLECTION_KEY in dict(module.lookup_function(n).reflection)]
+    return ours or [n for n in names if not n.startswith("__") and "$" not in n]
+
+
+def signature_of(handle: Any) -> Signature | None:
+    """Return the signature of a function: that of subquant, or else as IREE records it."""
+    reflection = dict(handle.reflection)
+    text = reflection.get(REFLECTION_KEY)
+    if text is not None:
+        return Signature.from_json(text)
+    declaration = reflection.get("iree.abi.declaration")
+    return None if declaration is None else _signature_of_declaration(declaration)
+
+
+_DECLARED = re.compile(r"%\w+: ([^,()]+(?:\([^)]*\))?)")
+
+
+def _signature_of_declaration(declaration: str) -> Signature | None:
+    """Read the signature that IREE records itself, for executables of other tools."""
+    head, arrow, tail = declaration.partition(" -> ")
+    inputs = _DECLARED.findall(head.partition("(")[2])
+    outputs = _DECLARED.findall(tail) if arrow else []
+    values = [[_declared_value(text.strip()) for text in part] for part in (inputs, outputs)]
+    if any(value is None for part in values for value in part):
+        return None
+    complete = [tuple(value for value in part if value is not None) for part in values]
+    return Signature(complete[0], complete[1])
+
+
+def _declared_value(text: str) -> ValueType | None:
+    tensor = re.fullmatch(r"tensor<((?:[0-9?]+x)*)([a-z0-9]+)>", text)
+    if tensor:
+        extents = [n for n in tensor.group(1).split("x") if n]
+        shape = tuple(None if n == "?" else int(n) for n in extents)
+        return ValueType(tensor.group(2), shape, abi=(text,))
+    if re.fullmatch(r"[a-z]+[0-9]*", text):
+        return ValueType(text, is_scalar=True, abi=(text,))
+    return None
