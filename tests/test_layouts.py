@@ -7,6 +7,7 @@ scales and minimums of Q4_K, is compared with loops over the bytes as well.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import gguf
 import ml_dtypes
@@ -22,6 +23,7 @@ from subquant.layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,
     BlockScaledLayout,
+    BlockScaledPackedLayout,
     GgmlTensor,
     LookupBlockScaledLayout,
     PlanarQuantizedTensor,
@@ -33,9 +35,9 @@ from subquant.layouts import (
     tensor_from_record,
 )
 from subquant.layouts.ggml import BLOCK_TYPES
-from subquant.layouts.super_blocks import PackedIntegers, pack_bits
 from subquant.numerics.array_functions import lookup, unpack_bits
 from subquant.numerics.casts import dequantize
+from subquant.numerics.packed_integers import PackedIntegers, pack_bits
 from subquant.numerics.parameters import ExpressedType
 
 TYPES = list(BLOCK_TYPES)
@@ -511,7 +513,7 @@ def test_blocks_are_a_sub_channel_type(name: str) -> None:
     parameters = layout.parameters()
     assert parameters.granularity == "sub-channel"
     assert parameters.block_sizes == (1, 32)
-    assert str(parameters.storage) == ("i4" if name == "Q4_0" else "i8")
+    assert str(parameters.storage) == {"Q4_0": "i4", "Q5_0": "i5", "Q8_0": "i8"}[name]
     wide = dequantize(
         layout.stored(), replace(parameters, expressed=ExpressedType.F32, scales=parameters.scales)
     )
@@ -526,3 +528,50 @@ def test_blocks_are_a_sub_channel_type(name: str) -> None:
 def test_offsets_in_units_of_the_reals_are_no_type() -> None:
     with pytest.raises(UsageError, match="is no quantized type"):
         tensor_of("Q4_1", random_blocks("Q4_1", 2)).unpack().parameters()  # type: ignore[attr-defined]
+
+
+# -- blocks of integers of few bits ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("bits", [2, 3, 5, 6])
+def test_packed_blocks(bits: int, signed: bool) -> None:
+    """All integers of so many bits, in no more bits than they have."""
+    low = -(2 ** (bits - 1)) if signed else 0
+    values = np.tile(np.arange(low, low + 2**bits), 16).reshape((2, -1, 16))
+    d = np.random.default_rng(3).uniform(0.1, 2, (*values.shape[:2], 1)).astype(np.float16)
+    planes = BlockScaledPackedLayout.pack(values, bits, signed)
+    shape = (2, values.size // 2)
+    layout = BlockScaledPackedLayout(
+        shape, {"d": d, "m": -d, **planes}, {"bits": bits, "signed": signed}
+    )
+    assert sum(plane.nbytes for plane in planes.values()) == values.size * bits // 8
+    assert (layout.block_size, str(layout.storage)) == (16, f"{'i' if signed else 'u'}{bits}")
+    np.testing.assert_array_equal(layout.values(), values)
+    expected = d.astype(np.float32) * values.astype(np.float32) - d.astype(np.float32)
+    np.testing.assert_array_equal(layout.dequant(), expected.reshape(shape))
+
+
+@pytest.mark.parametrize(
+    ("planes", "metadata", "message"),
+    [
+        ({}, {"bits": 4, "signed": True}, "'bits' of BlockScaledPackedLayout must be 2, 3, 5 or 6"),
+        ({}, {"bits": True, "signed": True}, "must be 2, 3, 5 or 6, got True"),
+        ({}, {"bits": 5}, "'signed' of BlockScaledPackedLayout must be true or false, got None"),
+        ({"qs": (1, 8)}, {"bits": 5, "signed": True}, r"of 5 bits has the planes \['qs'\], expect"),
+        ({"qs_low": (1, 8)}, {"bits": 3, "signed": True}, r"expected \['qs_low', 'qs_high'\]"),
+        (
+            {"qs_low": (1, 8), "qs_high": (1, 4)},
+            {"bits": 5, "signed": True},
+            r"plane 'qs_high' .* has the shape \(1, 4\), expected \(1, 2\)",
+        ),
+        ({"qs": (1, 0)}, {"bits": 2, "signed": True}, "plane 'qs' .* has no blocks"),
+        ({"qs": (1, 3)}, {"bits": 2, "signed": True}, "no multiple of its block size 12"),
+    ],
+)
+def test_packed_blocks_that_do_not_fit(
+    planes: dict[str, tuple[int, ...]], metadata: dict[str, Any], message: str
+) -> None:
+    arrays = {name: np.zeros(shape, np.uint8) for name, shape in planes.items()}
+    with pytest.raises(InputError, match=message):
+        BlockScaledPackedLayout((16,), {"d": np.ones((1, 1), np.float16), **arrays}, metadata)

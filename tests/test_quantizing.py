@@ -16,6 +16,7 @@ from subquant.layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,
     BlockScaledLayout,
+    BlockScaledPackedLayout,
     PlanarQuantizedTensor,
     PrimitiveTensor,
     QuantizedTensor,
@@ -58,8 +59,8 @@ def test_every_granularity(options: dict[str, Any], bits: int, symmetric: bool) 
     expected = TensorScaledLayout
     if how.granularity == "block":
         expected = BlockScaledLayout if symmetric else BlockAffineLayout
-        if symmetric and bits == 4 and how.block_size == 16:
-            expected = BlockScaledI4Layout
+        if symmetric and bits < 8 and how.block_size == 16:
+            expected = BlockScaledI4Layout if bits == 4 else BlockScaledPackedLayout
     assert type(layout) is expected
     d = spread(layout.planes["d"], layout)
     error = np.abs(layout.dequant() - array.astype(np.float64))

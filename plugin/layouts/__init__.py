@@ -11,6 +11,7 @@ from __future__ import annotations
 from .base import LAYOUTS, QuantizedLayout, layout_class
 from .ggml import GgmlTensor
 from .lookup import LookupBlockScaledLayout
+from .packed import BlockScaledPackedLayout
 from .quantizers import DynamicScaledQuantizer, StaticScaledQuantizer
 from .scaled import BlockAffineLayout, BlockScaledI4Layout, BlockScaledLayout, TensorScaledLayout
 from .super_blocks import (
@@ -35,6 +36,7 @@ __all__ = [
     "BlockAffineLayout",
     "BlockScaledI4Layout",
     "BlockScaledLayout",
+    "BlockScaledPackedLayout",
     "DynamicScaledQuantizer",
     "GgmlTensor",
     "InferenceTensor",

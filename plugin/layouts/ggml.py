@@ -22,8 +22,10 @@ import numpy as np
 
 from ..errors import InputError
 from ..numerics.element_types import Array
+from ..numerics.packed_integers import pack_bits
 from .base import QuantizedLayout
 from .lookup import LookupBlockScaledLayout
+from .packed import BlockScaledPackedLayout
 from .scaled import BlockScaledI4Layout, BlockScaledLayout
 from .super_blocks import (
     SuperBlockOffsetScaled_2_4_Layout,
@@ -31,7 +33,6 @@ from .super_blocks import (
     SuperBlockOffsetScaled_5_6_Layout,
     SuperBlockScaled_3_6_Layout,
     SuperBlockScaled_6_8_Layout,
-    pack_bits,
 )
 from .tensors import InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
 
@@ -213,11 +214,13 @@ def _five_bits(blocks: Array) -> Array:
 
 
 def _q5_0(blocks: Array) -> dict[str, Array]:
-    return {"d": _column(blocks["d"]), "qs": _five_bits(blocks).astype(np.int8) - np.int8(16)}
+    values = _five_bits(blocks).astype(np.int8) - np.int8(16)
+    return {"d": _column(blocks["d"]), **BlockScaledPackedLayout.pack(values, 5, signed=True)}
 
 
 def _q5_1(blocks: Array) -> dict[str, Array]:
-    return {"d": _column(blocks["d"]), "m": _column(blocks["m"]), "qs": _five_bits(blocks)}
+    planes = BlockScaledPackedLayout.pack(_five_bits(blocks), 5, signed=False)
+    return {"d": _column(blocks["d"]), "m": _column(blocks["m"]), **planes}
 
 
 def _q8_0(blocks: Array) -> dict[str, Array]:
@@ -309,10 +312,18 @@ BLOCK_TYPES: dict[str, GgmlBlockType] = {
         32, _fields(_D, _M, ("qs", "u1", 16)), BlockScaledI4Layout, _q4_1, {"signed": False}
     ),
     "Q5_0": GgmlBlockType(
-        32, _fields(_D, ("qh", "u1", 4), ("qs", "u1", 16)), BlockScaledLayout, _q5_0
+        32,
+        _fields(_D, ("qh", "u1", 4), ("qs", "u1", 16)),
+        BlockScaledPackedLayout,
+        _q5_0,
+        {"bits": 5, "signed": True},
     ),
     "Q5_1": GgmlBlockType(
-        32, _fields(_D, _M, ("qh", "u1", 4), ("qs", "u1", 16)), BlockScaledLayout, _q5_1
+        32,
+        _fields(_D, _M, ("qh", "u1", 4), ("qs", "u1", 16)),
+        BlockScaledPackedLayout,
+        _q5_1,
+        {"bits": 5, "signed": False},
     ),
     "Q8_0": GgmlBlockType(
         32, _fields(_D, ("qs", "i1", 32)), BlockScaledLayout, _q8_0, in_place=True

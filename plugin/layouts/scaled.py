@@ -171,7 +171,7 @@ class BlockScaledLayout(QuantizedLayout):
         m: offsets in units of the reals, of the shape of ``d``; 0 if left out.
     """
 
-    PLANES: ClassVar = ("d", "qs", "m?")
+    PLANES: ClassVar[tuple[str, ...]] = ("d", "qs", "m?")
 
     @property
     def block_size(self) -> int:
@@ -192,6 +192,9 @@ class BlockScaledLayout(QuantizedLayout):
             raise InputError(f"plane 'qs' of {self.name} has no blocks")
         grid = self._grid()
         self.expect("qs", (*grid, self.planes["qs"].shape[-1]))
+        self._check_scales(grid)
+
+    def _check_scales(self, grid: tuple[int, ...]) -> None:
         self.expect("d", (*grid, 1), *_FLOATS)
         self.expect("m", (*grid, 1), *_FLOATS)
 

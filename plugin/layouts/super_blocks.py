@@ -13,8 +13,8 @@ Both parentheses are per sub-block: a contraction can take them out of its inner
 
 Names are ``SuperBlock[Offset]Scaled_<bits of q>_<bits of scales>_Layout``. The planes of
 `SuperBlockOffsetScaled_4_6_Layout` are those that sharktank writes; the others continue them.
-Integers of 1, 2 or 4 bits lie in the bytes of one plane, the first in the lowest bits; integers of
-3, 5 or 6 bits are split over a plane ``..._low`` and a plane ``..._high``.
+Integers lie in planes as `subquant.numerics.packed_integers` says: those of 3, 5 or 6 bits in a
+plane ``..._low`` and a plane ``..._high``.
 
 Source: "Direct quantization with sharktank", ``SuperBlockOffsetScaled_4_6_Layout``; ggml's block
 formats, as PyPI's ``gguf`` reads them.
@@ -22,85 +22,27 @@ formats, as PyPI's ``gguf`` reads them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
-from ..numerics.array_functions import unpack_bits
 from ..numerics.element_types import Array
+from ..numerics.packed_integers import PackedIntegers
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from .base import Planes, QuantizedLayout
+from .base import QuantizedLayout
 
 __all__ = [
-    "PackedIntegers",
     "SuperBlockLayout",
     "SuperBlockOffsetScaled_2_4_Layout",
     "SuperBlockOffsetScaled_4_6_Layout",
     "SuperBlockOffsetScaled_5_6_Layout",
     "SuperBlockScaled_3_6_Layout",
     "SuperBlockScaled_6_8_Layout",
-    "pack_bits",
 ]
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-
-
-def pack_bits(values: Array, bits: int) -> Array:
-    """Pack values of 1, 2 or 4 bits into the bytes of the last axis: undo `unpack_bits`."""
-    count = 8 // bits
-    groups = values.astype(np.uint8).reshape((*values.shape[:-1], values.shape[-1] // count, count))
-    packed = np.zeros(groups.shape[:-1], np.uint8)
-    for place in range(count):
-        packed |= groups[..., place] << np.uint8(bits * place)
-    return packed
-
-
-@dataclass(frozen=True)
-class PackedIntegers:
-    """How integers of few bits lie in planes.
-
-    Attributes:
-        name: of the plane, or what ``_low`` and ``_high`` are appended to if there are two.
-        low: bits in the first plane; 8 for a plane of int8 that is not packed.
-        high: bits in the second plane; 0 if there is none.
-        zero: subtracted from the packed value, which makes it signed.
-    """
-
-    name: str
-    low: int
-    high: int = 0
-    zero: int = 0
-
-    @property
-    def bits(self) -> dict[str, int]:
-        """Bits of an integer by name of the plane."""
-        if not self.high:
-            return {self.name: self.low}
-        return {f"{self.name}_low": self.low, f"{self.name}_high": self.high}
-
-    def unpack(self, planes: Planes) -> Any:
-        """The integers, int8 if they are signed, else uint8."""
-        low, *high = (planes[name] for name in self.bits)
-        if self.low == 8:
-            return low
-        values = unpack_bits(low, self.low)
-        if high:
-            values = values | (unpack_bits(high[0], self.high) << self.low)
-        return values.astype(np.int8) - self.zero if self.zero else values
-
-    def pack(self, values: Array) -> dict[str, Array]:
-        """The planes of integers; undo `unpack`."""
-        if self.low == 8:
-            return {self.name: values.astype(np.int8)}
-        raw = (values.astype(np.int8) + np.int8(self.zero)).astype(np.uint8)
-        parts = (raw & (2**self.low - 1), raw >> self.low)
-        return {
-            name: pack_bits(part, bits)
-            for (name, bits), part in zip(self.bits.items(), parts, strict=False)
-        }
 
 
 class SuperBlockLayout(QuantizedLayout):

@@ -21,6 +21,7 @@ from ..layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,
     BlockScaledLayout,
+    BlockScaledPackedLayout,
     InferenceTensor,
     PlanarQuantizedTensor,
     PrimitiveTensor,
@@ -179,8 +180,9 @@ def quantize_array(array: Array, how: WeightQuantization) -> QuantizedLayout:
         how: storage, granularity and search.
 
     Returns:
-        Blocks of 4 symmetric bits as `BlockScaledI4Layout`, other symmetric blocks as
-        `BlockScaledLayout`, asymmetric ones as `BlockAffineLayout`; else `TensorScaledLayout`.
+        Blocks of 4 symmetric bits as `BlockScaledI4Layout`, of 2, 3, 5 or 6 in multiples of 8
+        elements as `BlockScaledPackedLayout`, other symmetric blocks as `BlockScaledLayout`,
+        asymmetric ones as `BlockAffineLayout`; else `TensorScaledLayout`.
 
     Raises:
         UsageError: the array has no such axis, blocks do not divide its last axis, or a value is
@@ -255,6 +257,10 @@ def _block_scaled(
         nibbles = blocks.view(np.uint8) & 15
         packed = nibbles[..., ::2] | (nibbles[..., 1::2] << np.uint8(4))
         return BlockScaledI4Layout(shape, {"d": scales, "qs": packed}, {"signed": True})
+    if how.bits in (2, 3, 5, 6) and how.block_size % 8 == 0:
+        parts = BlockScaledPackedLayout.pack(blocks, how.bits, signed=True)
+        few = {"bits": how.bits, "signed": True}
+        return BlockScaledPackedLayout(shape, {"d": scales, **parts}, few)
     return BlockScaledLayout(shape, {"d": scales, "qs": blocks})
 
 

@@ -1,0 +1,85 @@
+"""Blocks of integers of 2, 3, 5 or 6 bits that take no more: GGML's Q5_0 and Q5_1 as planes.
+
+Source: ggml's block formats, as PyPI's ``gguf`` reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ..errors import InputError
+from ..numerics.element_types import Array
+from ..numerics.packed_integers import PackedIntegers
+from ..numerics.parameters import StorageType
+from .scaled import BlockScaledLayout
+
+__all__ = ["BlockScaledPackedLayout"]
+
+_SPLITS = {2: (2, 0), 3: (2, 1), 5: (4, 1), 6: (4, 2)}
+"""Low and high bits, by the bits of an integer; `BlockScaledI4Layout` has those of 4."""
+
+
+class BlockScaledPackedLayout(BlockScaledLayout):
+    """`BlockScaledLayout` with integers that lie as `subquant.numerics.packed_integers` says.
+
+    Planes, for a tensor of shape ``[..., K]`` and blocks of ``B``:
+        d: scales ``[..., K / B, 1]``.
+        qs (2 bits): ``[..., K / B, B / 4]`` (uint8).
+        qs_low, qs_high (3, 5 or 6 bits): low 2, 4 or 4 bits and high 1, 1 or 2, ``[..., K / B,
+            B * bits / 8]`` (uint8).
+        m: offsets in units of the reals, of the shape of ``d``; 0 if left out.
+
+    Metadata:
+        bits: 2, 3, 5 or 6.
+        signed: whether half of the range is subtracted from what the planes hold.
+    """
+
+    PLANES: ClassVar = ("d", "qs?", "qs_low?", "qs_high?", "m?")
+
+    @classmethod
+    def pack(cls, values: Array, bits: int, signed: bool) -> dict[str, Array]:
+        """The planes of integers ``[..., B]``, beside scales and offsets."""
+        return _field(bits, signed).pack(values)
+
+    @property
+    def _integers(self) -> PackedIntegers:
+        return _field(self.metadata["bits"], self.metadata["signed"])
+
+    @property
+    def block_size(self) -> int:
+        """The number of elements that share a scale."""
+        name, bits = next(iter(self._integers.bits.items()))
+        return int(self.planes[name].shape[-1]) * 8 // bits
+
+    def check(self) -> None:
+        """Check the metadata, and the blocks of the last axis."""
+        bits, signed = self.metadata.get("bits"), self.metadata.get("signed")
+        if bits not in _SPLITS or type(bits) is not int:
+            raise InputError(f"'bits' of {self.name} must be 2, 3, 5 or 6, got {bits!r}")
+        if not isinstance(signed, bool):
+            raise InputError(f"'signed' of {self.name} must be true or false, got {signed!r}")
+        names = [name for name in self.planes if name.startswith("qs")]
+        if sorted(names) != sorted(self._integers.bits):
+            raise InputError(
+                f"{self.name} of {bits} bits has the planes {sorted(names)}, expected "
+                f"{list(self._integers.bits)}"
+            )
+        if not all(self.planes[name].ndim for name in names) or not self.block_size:
+            raise InputError(f"plane '{names[0]}' of {self.name} has no blocks")
+        grid = self._grid()
+        for name, of_plane in self._integers.bits.items():
+            self.expect(name, (*grid, self.block_size * of_plane // 8), "uint8")
+        self._check_scales(grid)
+
+    @property
+    def storage(self) -> StorageType:
+        """Signed or unsigned, of so many bits."""
+        return StorageType(self.metadata["bits"], self.metadata["signed"])
+
+    def values(self) -> Any:
+        """The storage values ``[..., K / B, B]`` as int8 or uint8."""
+        return self._integers.unpack(self.planes)
+
+
+def _field(bits: int, signed: bool) -> PackedIntegers:
+    return PackedIntegers("qs", *_SPLITS[bits], zero=2 ** (bits - 1) if signed else 0)
