@@ -28,7 +28,7 @@ from subquant.transforms.base import walk
 
 CONTRACTIONS = ("convolution", "dot_general", "dynamic_conv")
 STEPS = (
-    "legalize-quant-to-math{steps=true}",
+    "legalize-quant-to-math",
     "correct-zero-points",
     "lower-requantization",
     "lower-saturation",
@@ -94,7 +94,7 @@ func.func @main(%x: tensor<2x8x!quant.uniform<i8:f32, 0.5:3>>,
 @pytest.mark.parametrize("style", ["after", "inside"])
 def test_the_steps_give_what_the_whole_gives(style: str) -> None:
     steps = (
-        "verify-quantization,canonicalize-reductions,legalize-quant-to-math{steps=true},"
+        "verify-quantization,canonicalize-reductions,legalize-quant-to-math,"
         f"correct-zero-points{{style={style}}},lower-requantization,lower-saturation,"
         "convert-quantized-to-storage"
     )
@@ -217,7 +217,7 @@ def test_sums_of_constants_are_folded(weight_type: str, cpu: Device) -> None:
     x = generator.integers(0, 256, (1, 6, 2)).astype(np.uint8)
     text = with_constant(weights, "scast", weight_type)
     computed = with_constant(weights, "argument", weight_type)
-    passes = "legalize-quant-to-math,convert-quantized-to-storage"
+    passes = ",".join((*STEPS, "convert-quantized-to-storage"))
     assert "stablehlo.reduce" not in operations(lower(text, passes))
     assert "stablehlo.reduce" in operations(lower(computed, passes))
     stored = weights.view(np.uint8) if "u8:f32:" in weight_type else weights

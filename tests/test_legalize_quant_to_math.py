@@ -23,8 +23,8 @@ from subquant.runtime.interpreter import InterpretedModule
 from subquant.transforms.base import walk
 
 LOWERED = (
-    "verify-quantization,canonicalize-reductions,legalize-quant-to-math,"
-    "convert-quantized-to-storage"
+    "verify-quantization,canonicalize-reductions,legalize-quant-to-math,correct-zero-points,"
+    "lower-requantization,lower-saturation,convert-quantized-to-storage"
 )
 UPSTREAM = (
     "stablehlo-legalize-quant-to-math,chlo-legalize-to-stablehlo,canonicalize,"

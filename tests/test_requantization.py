@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from fractions import Fraction
 from typing import Any
 
@@ -10,64 +11,59 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from programs import examples
-from subquant._mlir import ir
-from subquant.dialects import create_context
+from subquant.numerics.array_functions import Symbolic
+from subquant.numerics.element_types import BOOL, I32, ElementType
 from subquant.numerics.parameters import StorageType
-from subquant.transforms.base import Builder
-from subquant.transforms.requantization import Term, requantize
+from subquant.numerics.requantization import Term, requantize
 
 
-class Number:
-    """Integers of one width that wrap as the device's do; `exact` tells when they would."""
+class Number(Symbolic, NDArrayOperatorsMixin):
+    """Integers of one width, of any size in Python; fails where the device's would wrap."""
 
-    def __init__(self, data: np.ndarray, type_: Any) -> None:
-        self.data, self.type = data, type_
+    def __init__(self, data: Any, element: ElementType) -> None:
+        self.data = np.asarray(data, object)
+        self.element = element
+        if element.is_integer:
+            low, high = -(1 << (element.bits - 1)), (1 << (element.bits - 1)) - 1
+            flat = self.data.reshape(-1)
+            assert all(low <= int(v) <= high for v in flat), f"wraps {element}"
+
+    def convert(self, element: ElementType) -> Number:
+        return Number(self.data, element)
+
+    def _numbers(self, value: Any) -> Any:
+        if not isinstance(value, Number):
+            return np.asarray(value).astype(object)
+        assert value.element in (self.element, BOOL), "operands of two widths"
+        return value.data
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Number:
+        first = max((i for i in inputs if isinstance(i, Number)), key=lambda i: i.element.bits)
+        name = ufunc.__name__
+        operation = {"maximum": max, "minimum": min}.get(name) or getattr(operator, NAMES[name])
+        values = [first._numbers(value) for value in inputs]
+        data = np.frompyfunc(lambda *args: int(operation(*map(int, args))), len(values), 1)(*values)
+        is_truth = name in COMPARISONS or first.element == BOOL
+        return Number(data & 1 if is_truth else data, BOOL if is_truth else first.element)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Number:
+        assert function is np.zeros_like
+        return Number(0, self.element)
 
 
-class NumPyBuilder(Builder):
-    """Evaluates each operation at once, and fails where an addition or product would wrap."""
-
-    def grid(self, values: np.ndarray, element: Any) -> Number:
-        return Number(np.asarray(values).astype(object), element)
-
-    def constant(self, value: Any, type_: Any) -> Number:
-        return Number(np.array(int(value), object), type_)
-
-    def compare(self, predicate: int, left: Any, right: Any) -> Number:
-        functions = {0: "__eq__", 3: "__le__", 5: "__ge__"}
-        compare = np.frompyfunc(lambda a, b: int(getattr(a, functions[predicate])(b)), 2, 1)
-        return Number(compare(left.data, right.data), self.i1)
-
-    def op(self, name: str, operands: Any, result: Any = None, attributes: Any = None) -> Number:
-        values = [operand.data for operand in operands]
-        type_ = result
-        width = type_.width
-        operation = {
-            "addi": lambda a, b: a + b,
-            "subi": lambda a, b: a - b,
-            "muli": lambda a, b: a * b,
-            "andi": lambda a, b: a & b,
-            "xori": lambda a, b: a ^ b,
-            "shli": lambda a, b: a << b,
-            "shrsi": lambda a, b: a >> b,
-            "minsi": min,
-            "maxsi": max,
-            "select": lambda c, a, b: a if c else b,
-            "extsi": lambda a: a,
-            "trunci": lambda a: a,
-        }[name.removeprefix("arith.")]
-        data = np.frompyfunc(lambda *args: int(operation(*(int(a) for a in args))), len(values), 1)(
-            *values
-        )
-        if width > 1:
-            low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
-            # Unsigned storage keeps its bits.
-            high = (1 << width) - 1 if name == "arith.trunci" else high
-            flat = np.asarray(data, object).reshape(-1)
-            assert all(low <= int(v) <= high for v in flat), f"{name} wraps i{width}"
-        return Number(np.asarray(data, object), type_)
+COMPARISONS = {"equal": "eq", "greater_equal": "ge", "less_equal": "le"}
+NAMES = COMPARISONS | {
+    "add": "add",
+    "bitwise_and": "and_",
+    "invert": "invert",
+    "left_shift": "lshift",
+    "multiply": "mul",
+    "negative": "neg",
+    "right_shift": "rshift",
+}
 
 
 def expected(
@@ -84,22 +80,27 @@ def expected(
     return results, distances
 
 
+def saturated(terms: list[Term], zero_point: int, storage: StorageType) -> np.ndarray:
+    rounded = requantize(terms, np.array(zero_point), storage)
+    return np.clip(rounded.value.data, storage.minimum, storage.maximum)
+
+
 def check(
     terms: list[tuple[list[int], int, Fraction]], zero_point: int, storage: StorageType, width: int
 ) -> None:
-    context = create_context()
-    with context, ir.Location.unknown():
-        b = NumPyBuilder()
-        type_ = ir.IntegerType.get_signless(width)
-        given_terms = [
-            Term(Number(np.array(values, object), type_), bound, np.array(multiplier, object))
+    element = ElementType.parse(f"i{width}")
+    found = saturated(
+        [
+            Term(Number(values, element), bound, np.array(multiplier, object))
             for values, bound, multiplier in terms
-        ]
-        found = requantize(b, given_terms, np.array(zero_point), storage)
+        ],
+        zero_point,
+        storage,
+    )
     plain = [(values, multiplier) for values, _, multiplier in terms]
     results, distances = expected(plain, zero_point, storage)
     for got, want, distance, *numbers in zip(
-        np.broadcast_to(found.data, len(results)),
+        np.broadcast_to(found, len(results)),
         results,
         distances,
         *(v for v, _, _ in terms),
@@ -190,15 +191,11 @@ def test_a_tie_of_decimal_scales_is_one_of_their_floats(scale: str, target: str)
     exact = Fraction(scale) / Fraction(target)
     near = Fraction(float(np.float32(scale))) / Fraction(float(np.float32(target)))
     values = list(range(-9, 10))
-    context = create_context()
-    with context, ir.Location.unknown():
-        b = NumPyBuilder()
-        type_ = ir.IntegerType.get_signless(32)
-        term = Term(Number(np.array(values, object), type_), 255, np.array(near, object))
-        found = requantize(b, [term], np.array(0), StorageType(8))
+    term = Term(Number(values, I32), 255, np.array(near, object))
+    found = saturated([term], 0, StorageType(8))
     results, distances = expected([(values, exact)], 0, StorageType(8))
     assert not all(distances)
-    assert list(found.data) == results
+    assert list(found) == results
 
 
 def test_a_tie_of_scales_that_are_not_dyadic_is_one() -> None:

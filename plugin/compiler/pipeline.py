@@ -57,13 +57,8 @@ NAMED_PIPELINES = {
     "lower-saturation,convert-quantized-to-storage,"
     "chlo-legalize-to-stablehlo,canonicalize,shape-legalize-to-stablehlo,"
     "stablehlo-canonicalize-dynamism",
-    "integer-steps": "verify-quantization,canonicalize-reductions,"
-    "legalize-quant-to-math{steps=true},correct-zero-points,lower-requantization,"
-    "lower-saturation,convert-quantized-to-storage,canonicalize",
 }
 """Names that stand for several passes in the text of a pipeline.
-
-``integer-steps``: what ``legalize-quant-to-math`` does, each step a pass of its own.
 
 ``interpreter``: a quantized program in operations that StableHLO's reference interpreter knows.
 """
@@ -188,10 +183,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("lower-tosa", {}),
         ("canonicalize-reductions", {}),
         ("fuse-block-contractions", {}),
-        (
-            "legalize-quant-to-math",
-            {"division": division, "zero_points": zero_points, **requantization},
-        ),
+        ("legalize-quant-to-math", {"division": division}),
         ("correct-zero-points", {"style": zero_points}),
         ("lower-requantization", requantization),
         ("lower-saturation", {}),

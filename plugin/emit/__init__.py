@@ -7,11 +7,12 @@ more than values of one shape, each once; `operation.create` is under all of the
 
 from .casts import as_quantized, stored
 from .operation import create, like, value, with_element
-from .values import Emitted, Form, Scalars, Tensors, scalar, tensor
+from .values import Emitted, Form, Formula, Scalars, Tensors, scalar, tensor
 
 __all__ = [
     "Emitted",
     "Form",
+    "Formula",
     "Scalars",
     "Tensors",
     "as_quantized",

@@ -1,20 +1,37 @@
-"""Quantized values and their storage.
+"""Quantized values, their storage, and the integer steps between them.
 
-They are connected by ``subquant.scast``, which later passes remove.
+Quantized values and their storage are connected by ``subquant.scast``, which later passes remove.
+What is linear in the reals is a `ScaledSum` of integers: rules add, subtract and multiply those as
+the formula says, and the nearest storage values of the result are a ``subquant.requantize``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
-from .._mlir import ir
-from ..dialects.quant import parameters_of, storage_mlir_type
-from . import linalg
-from .operation import value, with_element
+import numpy as np
 
-__all__ = ["as_quantized", "stored"]
+from .._mlir import ir
+from ..dialects.integer_steps import exact
+from ..dialects.quant import parameters_of, storage_mlir_type, type_of
+from ..dialects.subquant import MAX_TERMS, REQUANTIZE
+from ..numerics.array_functions import convert
+from ..numerics.element_types import I32, I64, Array
+from ..numerics.parameters import QuantizationParameters, StorageType
+from . import linalg
+from .operation import dense, integers, value, with_element
+from .values import Formula
+
+__all__ = ["Scaled", "ScaledSum", "as_quantized", "requantize", "saturate", "stored"]
 
 _SCASTS = ("quant.scast", "subquant.scast")
+_GREATEST = (1 << 63) - 1
+
+
+# -- storage --------------------------------------------------------------------------------------
 
 
 def stored(quantized: Any) -> Any:
@@ -34,3 +51,138 @@ def as_quantized(storage: Any, type_: Any) -> Any:
     assert parameters is not None  # callers have looked
     expected = with_element(type_, storage_mlir_type(parameters.storage))
     return value("subquant.scast", [linalg.cast(storage, expected)], type_)
+
+
+# -- sums of scaled integers ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """``value * product(factors)``: an integer in units of the reals.
+
+    Args:
+        value: signed integers of 32 or 64 bits.
+        bound: the greatest magnitude that `value` can have.
+        factors: f64 arrays of shape (), or with one dimension for each axis (1 where one block
+            spans the axis); each of one sign.
+    """
+
+    value: Formula
+    bound: int
+    factors: tuple[Array, ...]
+
+    def times(self, factor: float) -> Scaled:
+        """The same integer in other units."""
+        return Scaled(self.value, self.bound, (*self.factors, np.array(float(factor))))
+
+
+_MOST_AT_ONCE = 1 << 17  # integers of more bits are split before they are multiplied
+_PART = 16  # bits of the lower part
+
+
+@dataclass(frozen=True)
+class ScaledSum:
+    """A real as an exact sum of scaled integers, with Python's operators."""
+
+    terms: tuple[Scaled, ...]
+
+    def __add__(self, other: ScaledSum) -> ScaledSum:
+        return ScaledSum(self.terms + other.terms)
+
+    def __neg__(self) -> ScaledSum:
+        return ScaledSum(tuple(term.times(-1) for term in self.terms))
+
+    def __sub__(self, other: ScaledSum) -> ScaledSum:
+        return self + -other
+
+    def __mul__(self, other: ScaledSum) -> ScaledSum:
+        """The products of terms, those of more than 17 bits in two parts: i64 holds all."""
+        products = []
+        for left in self.terms:
+            for right in [part for term in other.terms for part in split(term, at_once=True)]:
+                bound = left.bound * right.bound
+                word = I64 if bound >= 1 << 31 else I32
+                number = convert(left.value, word) * convert(right.value, word)
+                products.append(Scaled(number, bound, left.factors + right.factors))
+        return ScaledSum(tuple(products))
+
+    def __abs__(self) -> ScaledSum:
+        """The magnitude, of one term with positive factors."""
+        (term,) = self.terms
+        magnitude = np.maximum(term.value, -term.value)
+        return ScaledSum((Scaled(magnitude, term.bound, term.factors),))
+
+
+def split(term: Scaled, *, at_once: bool = False) -> list[Scaled]:
+    """A term as two, of its upper bits and its lower 16.
+
+    Args:
+        term: the term.
+        at_once: leave a term of up to 17 bits as it is.
+    """
+    if at_once and term.bound < _MOST_AT_ONCE:
+        return [term]
+    lower = (1 << _PART) - 1
+    upper = Scaled(term.value >> _PART, (term.bound >> _PART) + 1, term.factors)
+    return [upper.times(1 << _PART), Scaled(term.value & lower, lower, term.factors)]
+
+
+def requantize(total: ScaledSum, target: QuantizationParameters) -> Any:
+    """Write ``subquant.requantize``: the storage values that are nearest to a sum.
+
+    Args:
+        total: at most four terms.
+        target: the result's parameters.
+    """
+    terms = total.terms
+    assert len(terms) <= MAX_TERMS  # two operands in two parts each
+    word = I64 if any(term.value.element.bits == 64 for term in terms) else I32
+    attributes = {
+        "scales": ir.ArrayAttr.get([_scales(term.factors) for term in terms]),
+        "bounds": integers([min(term.bound, _GREATEST) for term in terms]),
+        "quantized_type": ir.TypeAttr.get(type_of(target)),
+    }
+    values = [convert(term.value, word).value for term in terms]
+    shape = min((v.type for v in values), key=_dynamic_extents)  # one type for all
+    operands = [linalg.cast(v, shape) for v in values]
+    result = with_element(operands[0].type, storage_mlir_type(target.storage))
+    return value(REQUANTIZE[len(terms) - 1], operands, result, attributes)
+
+
+def _dynamic_extents(type_: Any) -> int:
+    return sum(type_.is_dynamic_dim(axis) for axis in range(len(type_.shape)))
+
+
+def _scales(factors: Sequence[Array]) -> ir.Attribute:
+    """One dense attribute where the product of all factors is exact in f64, else each."""
+    f64 = ir.F64Type.get()
+    product: Any = np.array(Fraction(1), object)
+    for factor in factors:
+        product = np.asarray(product * exact(factor), object)
+    if all(_is_double(number) for number in product.reshape(-1)):
+        return dense(product.astype(np.float64), f64)
+    return ir.ArrayAttr.get([dense(np.asarray(factor, np.float64), f64) for factor in factors])
+
+
+def _is_double(number: Any) -> bool:
+    try:
+        return bool(Fraction(float(number)) == number)
+    except OverflowError:
+        return False
+
+
+def saturate(number: Any, storage: StorageType, bound: int | None = None) -> Any:
+    """Write ``subquant.saturate``, or only a conversion where nothing is outside the range.
+
+    Args:
+        number: a tensor of signed integers, wider than the storage type.
+        storage: the storage type.
+        bound: the greatest magnitude of `number`, if it is known.
+    """
+    type_ = storage_mlir_type(storage)
+    if bound is not None and storage.minimum <= -bound and bound <= storage.maximum:
+        return convert(number, storage.element).value
+    limits = {"range": integers([storage.minimum, storage.maximum])}
+    return value(
+        "subquant.saturate", [number.value], with_element(number.value.type, type_), limits
+    )

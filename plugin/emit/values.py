@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,10 @@ from ..numerics.element_types import BOOL, I32, I64, ElementType
 from . import operation, stablehlo
 from .operation import INDEX, element_of, mlir_type, with_element
 
-__all__ = ["Emitted", "Form", "Scalars", "Tensors", "scalar", "tensor"]
+__all__ = ["Emitted", "Form", "Formula", "Scalars", "Tensors", "scalar", "tensor"]
+
+Formula: TypeAlias = Any
+"""An `Emitted` in formulas: what NumPy's functions are annotated with has no place for it."""
 
 
 class Form(ABC):
@@ -41,11 +44,11 @@ class Form(ABC):
 
     def emitted(
         self, value: Any, element: ElementType | None = None, like: ElementType | None = None
-    ) -> Emitted:
+    ) -> Formula:
         """A value of this form for formulas; signed where `element` does not say otherwise."""
         return Emitted(self, value, element or element_of(value.type), like)
 
-    def known(self, number: Any, element: ElementType) -> Emitted:
+    def known(self, number: Any, element: ElementType) -> Formula:
         """A constant: a number, or an array in forms that have several elements.
 
         Raises:
@@ -205,11 +208,13 @@ class Emitted(Symbolic, NDArrayOperatorsMixin):
         return form.emitted(form.apply(written, element, operands), element)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        """``np.where`` and ``np.clip``."""
+        """``np.where``, ``np.clip`` and ``np.zeros_like``."""
         if function.__name__ == "where" and len(args) == 3:
             return _where(*args)
         if function.__name__ == "clip" and len(args) == 3:
             return np.minimum(np.maximum(args[0], args[1]), args[2])
+        if function.__name__ == "zeros_like":
+            return self.form.known(0, self.element)
         raise UnsupportedError(f"np.{function.__name__} cannot be written as operations")
 
 
@@ -417,7 +422,7 @@ class Tensors(Form):
             self._extents = stablehlo.extents(self.like)
         return stablehlo.broadcast(value, type_, axes, self._extents)
 
-    def look_up(self, table: npt.NDArray[Any], index: Emitted, element: ElementType) -> Emitted:
+    def look_up(self, table: npt.NDArray[Any], index: Emitted, element: ElementType) -> Formula:
         """The entries of a table at the positions `index`, which are inside it."""
         constant = stablehlo.constant(table, mlir_type(element))
         return self.emitted(stablehlo.take(constant, index.value), element)
@@ -504,11 +509,11 @@ _DIRECTIONS = {
 # -- making values --------------------------------------------------------------------------------
 
 
-def tensor(value: Any, element: ElementType | None = None) -> Emitted:
+def tensor(value: Any, element: ElementType | None = None) -> Formula:
     """A ranked tensor for formulas on all its elements; signed unless `element` says otherwise."""
     return Tensors(value).emitted(value, element)
 
 
-def scalar(value: Any, element: ElementType | None = None) -> Emitted:
+def scalar(value: Any, element: ElementType | None = None) -> Formula:
     """A scalar for formulas in the body of a loop; signed unless `element` says otherwise."""
     return Scalars().emitted(value, element)

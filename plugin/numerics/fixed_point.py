@@ -196,26 +196,25 @@ def rescale(
     multiplier: Any,
     shift: Any,
     zero_points: tuple[Any, Any],
-    storage: StorageType,
     rounding: FixedPointRounding,
 ) -> Any:
-    """TOSA's ``RESCALE``: ``saturate(apply_scale(value - input_zp) + output_zp)``.
+    """TOSA's ``RESCALE``, not saturated: ``apply_scale(value - input_zp) + output_zp``.
 
     Args:
         values: integers of up to 32 bits, or 48 with multipliers of 15 bits.
         multiplier, shift: numbers, arrays, or values of a program, of up to 64 bits.
         zero_points: of the input and of the output, in the same forms.
-        storage: of the result.
         rounding: one of `ROUNDINGS`.
+
+    Returns:
+        64-bit integers.
     """
     wide = convert(values, I64)
     before, after = zero_points
     if not is_zero(before):
         wide = wide - convert(before, I64)
     scaled = apply_scale(wide, multiplier, shift, rounding)
-    if not is_zero(after):
-        scaled = scaled + convert(after, I64)
-    return saturate(scaled, storage)
+    return scaled if is_zero(after) else scaled + convert(after, I64)
 
 
 def requantize_fixed_point(
@@ -239,4 +238,6 @@ def requantize_fixed_point(
     """
     multiplier, shift = multiplier_and_shift(factor)
     zero_points = (0, np.asarray(zero_point, np.int64))
-    return np.asarray(rescale(accumulators, multiplier, shift, zero_points, storage, rounding))
+    return np.asarray(
+        saturate(rescale(accumulators, multiplier, shift, zero_points, rounding), storage)
+    )

@@ -46,12 +46,12 @@ from typing import ClassVar
 from .. import emit
 from .._mlir import Operation, Value, ir, rewrite
 from ..dialects.quant import element_type, parameters_of
+from ..dialects.reduction_rules import kind_of
 from ..dialects.subquant import REDUCTIONS
 from ..emit import with_element
 from ..errors import UnsupportedError
 from .base import ModulePass, NoMatch, Pattern, apply_patterns
 from .iree.select_and_scatter import expand_select_and_scatter
-from .reduction_rules import kind_of
 
 __all__ = ["CanonicalizeReductions"]
 

@@ -4,7 +4,7 @@ The second step of a quantized matmul or convolution, after the integer accumula
 ``after`` contracts the storage and corrects the sum by the sums of rows and columns; those of a
 constant operand are computed here. Style ``inside`` subtracts before; ``mixed`` does so where the
 right operand has no zero point, and is ``after`` elsewhere. The formulas are those of
-`quantized_contraction`.
+`subquant.transforms.math.zero_points`.
 
 Before::
 
@@ -30,13 +30,11 @@ from typing import Any, ClassVar
 from .._mlir import ir
 from ..options import ZeroPoints
 from .base import ModulePass, NoMatch, apply_patterns
-from .quantized_contraction import correct_zero_points
-from .quantized_values import Operand
-from .tensor_builder import TensorBuilder
+from .math.contraction import CONTRACTIONS
+from .math.operands import Operand, difference_of_blocks
+from .math.zero_points import correct_zero_points
 
 __all__ = ["CorrectZeroPoints"]
-
-_CONTRACTIONS = ("convolution", "dot", "dot_general", "dynamic_conv")
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class CorrectZeroPoints(ModulePass):
             rewriter.replace_op(op, [value])
             return None
 
-        apply_patterns(module, {f"stablehlo.{name}": contract for name in _CONTRACTIONS})
+        apply_patterns(module, dict.fromkeys(CONTRACTIONS, contract))
         apply_patterns(module, {"subquant.subtract_zero_point": _subtract})
 
 
@@ -71,5 +69,5 @@ def _subtract(op: Any, rewriter: Any) -> NoMatch | None:
         rewriter.erase_op(op)
         return None
     operand = Operand.of(op.operands[0], op, blocks=True)
-    rewriter.replace_op(op, [operand.difference(TensorBuilder(operand.value))])
+    rewriter.replace_op(op, [difference_of_blocks(operand).value])
     return None

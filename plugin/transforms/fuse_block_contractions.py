@@ -40,7 +40,7 @@ from ..emit import stablehlo as emit_stablehlo
 from ..emit import subquant as emit_subquant
 from ..errors import Remark
 from .base import ModulePass, NoMatch, walk
-from .quantized_values import check_scales
+from .math.operands import check_scales
 
 __all__ = ["FuseBlockContractions"]
 

@@ -35,7 +35,7 @@ from .._mlir import ir
 from ..dialects.block_contraction import BlockContraction, sum_type
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.subquant import BLOCK_CONTRACTION
-from ..emit import Emitted, Scalars, linalg, scalar
+from ..emit import Formula, Scalars, linalg, scalar
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.operation import element_of, is_dynamic, tensor_type, with_shape
 from ..numerics.casts import Cast
@@ -163,7 +163,7 @@ class _Nest:
 
         return body
 
-    def _signed(self, integer: Any) -> Emitted:
+    def _signed(self, integer: Any) -> Formula:
         """A storage value or zero point, which is read with the storage type's sign."""
         return scalar(
             integer, element_of(integer.type, signed=self.contraction.storage_type.signed)

@@ -50,7 +50,7 @@ from ..numerics.casts import Rounding
 from ..numerics.parameters import ExpressedType, QuantizationParameters
 from .arithmetic import CastArithmetic, Division
 from .base import Builder, ModulePass, NoMatch, Pattern, apply_patterns, is_in_loop_body
-from .quantized_values import check_scales
+from .math.operands import check_scales
 
 __all__ = ["LowerQuantCasts"]
 

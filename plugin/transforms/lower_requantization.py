@@ -1,8 +1,8 @@
 """``lower-requantization``: ``subquant.requantize`` becomes integer arithmetic.
 
 The sum of scaled integers is rounded to a whole number of steps of the result and its zero point is
-added: exactly, or by one fixed-point multiplication and shift a term (`requantization`). The clamp
-to the storage range is left to ``lower-saturation``.
+added: exactly, or by one fixed-point multiplication and shift a term; the formulas are in
+`subquant.numerics.requantization`. The clamp to the storage range is left to ``lower-saturation``.
 
 Before::
 
@@ -29,14 +29,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .._mlir import ir
+from ..dialects.integer_steps import read_requantize
 from ..dialects.subquant import REQUANTIZE
+from ..emit import Tensors
+from ..emit.casts import saturate
 from ..numerics.fixed_point import FixedPointRounding
+from ..numerics.requantization import Requantization, Term, requantize
 from ..options import RequantizationForm
 from .base import ModulePass, NoMatch, apply_patterns
-from .quantized_values import finish
-from .requantization import Requantization
-from .requantize_operation import read_requantize
-from .tensor_builder import TensorBuilder
+from .math.operands import grids_of
 
 __all__ = ["LowerRequantization"]
 
@@ -57,14 +58,18 @@ class LowerRequantization(ModulePass):
 
     def run(self, module: ir.Operation) -> None:
         """Lower in `module`, which `verify-quantization` has accepted."""
-        how = Requantization(
-            self.requantization == "exact", self.fixed_point_rounding, leaves="saturate"
-        )
+        how = Requantization(self.requantization, self.fixed_point_rounding)
 
         def lower(op: Any, rewriter: Any) -> NoMatch | None:
             terms, target = read_requantize(op)
-            b = TensorBuilder(terms[0].value)
-            rewriter.replace_op(op, [finish(b, terms, target, how)])
+            form = Tensors(terms[0].value)
+            scales, zero_points = grids_of(target, form)
+            scaled = [
+                Term(form.emitted(term.value), term.bound, term.multiplier / scales)
+                for term in terms
+            ]
+            rounded = requantize(scaled, zero_points, target.storage, how)
+            rewriter.replace_op(op, [saturate(rounded.value, target.storage, rounded.bound)])
             return None
 
         apply_patterns(module, dict.fromkeys(REQUANTIZE, lower))

@@ -20,10 +20,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from .._mlir import ir
+from ..emit import tensor
+from ..emit.operation import element_of
+from ..numerics.array_functions import convert
 from .base import ModulePass, NoMatch, apply_patterns
-from .requantization import resize
-from .tensor_builder import TensorBuilder
 
 __all__ = ["LowerSaturation"]
 
@@ -42,8 +45,7 @@ class LowerSaturation(ModulePass):
 def _lower(op: Any, rewriter: Any) -> NoMatch | None:
     (value,) = op.operands
     low, high = (int(bound) for bound in op.attributes["range"])
-    b, type_ = TensorBuilder(value), value.type
-    value = b.op("arith.minsi", [value, b.constant(high, type_)], type_)
-    value = b.op("arith.maxsi", [value, b.constant(low, type_)], type_)
-    rewriter.replace_op(op, [resize(b, value, op.results[0].type.element_type)])
+    clamped = np.maximum(np.minimum(tensor(value), high), low)
+    result = convert(clamped, element_of(op.results[0].type))
+    rewriter.replace_op(op, [result.value])
     return None

@@ -71,16 +71,16 @@ import numpy as np
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
 from ..dialects.tosa import MIN_SHIFT
-from ..emit import with_element
+from ..emit import as_quantized, linalg, stablehlo, stored, tensor, value
+from ..emit.operation import mlir_type, with_element
 from ..emit.tosa import create_rescale
 from ..errors import Remark, UsageError
-from ..numerics.element_types import Array
+from ..numerics.array_functions import convert
+from ..numerics.element_types import I32, I64, Array
 from ..numerics.fixed_point import multiplier_and_shift
-from ..numerics.parameters import QuantizationParameters, StorageType
-from .base import Builder, ModulePass, NoMatch, walk
-from .quantized_values import Operand, as_quantized, scale_grid, stored, zero_point_grid
-from .requantization import resize
-from .tensor_builder import TensorBuilder
+from ..numerics.parameters import QuantizationParameters
+from .base import ModulePass, NoMatch, walk
+from .math.operands import Operand, difference_of_blocks, scale_grid, zero_point_grid
 
 __all__ = ["QuantLegalizeToTosaRescale"]
 
@@ -89,7 +89,6 @@ _HEADROOM = {31: 20, 15: 12}
 _ENOUGH = 20  # bits below the last one of a dividend; with fewer it is divided in 64 bits
 _I32_MAX = (1 << 31) - 1
 _REPORTED = Fraction(3, 2)  # below, an integer is at most one step from the rounded exact one
-_EQ, _SLT, _SGT = 0, 2, 4  # arith.cmpi predicates
 
 _ADDITIVE = ("stablehlo.add", "stablehlo.subtract")
 _EXTREMA = ("stablehlo.maximum", "stablehlo.minimum")
@@ -179,7 +178,6 @@ class _Elementwise:
         self.mode = _MODES[options.rounding]
         self.bits = 31 if options.scale32 else 15
         self.rounding_error = Fraction(3, 4) if options.rounding == "double" else Fraction(1, 2)
-        self.b: TensorBuilder
 
     def rewrite(self) -> _Rewritten | NoMatch:
         op = self.op
@@ -202,9 +200,8 @@ class _Elementwise:
             return NoMatch("its types are quantized along different axes")
         for side in (*inputs, *([Operand(op.results[0], target)] if target else [])):
             if side.bound > _I32_MAX and not _has_rescale(side.parameters):
-                return NoMatch(
-                    f"'{element_type(side.value.type)}' less its zero point needs more than 32 bits"
-                )
+                element = element_type(side.quantized.type)
+                return NoMatch(f"'{element}' less its zero point needs more than 32 bits")
         plan = self._plan(inputs, target)
         if isinstance(plan, NoMatch):
             return plan
@@ -300,81 +297,74 @@ class _Elementwise:
             self._rescale_input(side, factor)
             for side, factor in zip(inputs, plan.factors, strict=True)
         ]
-        b = self.b = TensorBuilder(values[0])
         if target is None:
             return _Rewritten(self._compare(values))
         if op.name == "stablehlo.multiply":
-            value = self._multiply(values, inputs, plan.drop)
+            result = self._multiply(values, inputs, plan.drop)
         elif op.name == "stablehlo.divide":
             return _Rewritten(self._divide(values, plan, target), plan.bound)
         else:
-            value = Builder.op(b, op.name, values, b.type(b.i32))
-        return _Rewritten(self._as_result(self._rescale_result(value, plan, target)), plan.bound)
+            result = value(op.name, values, values[0].type)
+        return _Rewritten(self._as_result(self._rescale_result(result, plan, target)), plan.bound)
 
-    def _as_result(self, value: Any) -> Any:
+    def _as_result(self, result: Any) -> Any:
         """A rescaled value, of storage or quantized elements, with the operation's type."""
         type_ = self.op.results[0].type
-        if not is_quantized(value.type):
-            return as_quantized(value, type_)
-        return value if value.type == type_ else Builder().op("tensor.cast", [value], type_)
+        if not is_quantized(result.type):
+            return as_quantized(result, type_)
+        return linalg.cast(result, type_)
 
     def _rescale_input(self, operand: Operand, factor: Array) -> Any:
         """The integers nearest to the differences times a factor, as i32."""
-        parameters = operand.parameters
-        i32 = ir.IntegerType.get_signless(32)
+        parameters, i32 = operand.parameters, mlir_type(I32)
         if _has_rescale(parameters):
-            value = operand.value if self._takes_quantized(parameters) else stored(operand.value)
+            quantized = operand.quantized
+            source = quantized if self._takes_quantized(parameters) else operand.stored.value
             zero_point = int(parameters.zero_points.reshape(-1)[0])
             unsigned = (not parameters.storage.signed, False)
-            return self._rescale(value, i32, factor, (zero_point, 0), unsigned)
-        operand = Operand(stored(operand.value), parameters)
-        b = TensorBuilder(operand.value)
-        difference = operand.difference(b)
+            return self._rescale(source, i32, factor, (zero_point, 0), unsigned)
+        difference = difference_of_blocks(operand).value
         if (factor == 1).all():
             return difference
         return self._rescale(difference, i32, factor)
 
-    def _rescale_result(self, value: Any, plan: _Plan, target: QuantizationParameters) -> Any:
+    def _rescale_result(self, given: Any, plan: _Plan, target: QuantizationParameters) -> Any:
         """The nearest storage values, as storage or in the quantized type."""
         storage = target.storage
-        storage_type = storage_mlir_type(storage)
         if _has_rescale(target) and not storage.is_narrowed:
             quantized = self._takes_quantized(target)
-            element = element_type(self.op.results[0].type) if quantized else storage_type
+            type_ = self.op.results[0].type
+            element = element_type(type_) if quantized else storage_mlir_type(storage)
             zero_point = int(target.zero_points.reshape(-1)[0])
             unsigned = (False, not storage.signed)
-            return self._rescale(value, element, plan.result, (0, zero_point), unsigned)
-        b = self.b
-        scaled = self._rescale(value, b.i32, plan.result)
-        zero_points = zero_point_grid(target, b.rank)
-        lowest = b.grid(storage.minimum - zero_points, b.i32)
-        greatest = b.grid(storage.maximum - zero_points, b.i32)
-        scaled = b.op("arith.maxsi", [scaled, lowest], b.i32)
-        scaled = b.op("arith.minsi", [scaled, greatest], b.i32)
+            return self._rescale(given, element, plan.result, (0, zero_point), unsigned)
+        scaled = tensor(self._rescale(given, mlir_type(I32), plan.result))
+        zero_points = zero_point_grid(target, scaled.form.rank)
+        scaled = np.maximum(scaled, storage.minimum - zero_points)
+        scaled = np.minimum(scaled, storage.maximum - zero_points)
         if zero_points.any():
-            scaled = b.op("arith.addi", [scaled, b.grid(zero_points, b.i32)], b.i32)
-        return resize(b, scaled, storage_type)
+            scaled = scaled + zero_points
+        return convert(scaled, storage.element).value
 
     def _takes_quantized(self, parameters: QuantizationParameters) -> bool:
         return self.types == "quantized" and not parameters.axes
 
     def _rescale(
         self,
-        value: Any,
+        given: Any,
         element: ir.Type,
         factor: Array,
         zero_points: tuple[int, int] = (0, 0),
         unsigned: tuple[bool, bool] = (False, False),
     ) -> Any:
         """Create a rescale; factors along an axis that is not the last one need a transposition."""
-        b = Builder()
         multipliers, shifts = multiplier_and_shift(factor, self.bits)
         axis = next((axis for axis, n in enumerate(factor.shape) if n != 1), None)
-        rank = len(value.type.shape)
+        rank = len(given.type.shape)
         order = list(range(rank))
         if axis is not None:
             order = [*order[:axis], *order[axis + 1 :], axis]
-        moved = _transpose(b, value, order)
+        moved = stablehlo.transpose(given, order)
         scale = (multipliers.reshape(-1), shifts.reshape(-1))
         result = create_rescale(
             moved,
@@ -385,61 +375,60 @@ class _Elementwise:
             scale32=self.bits == 31,
             unsigned=unsigned,
         )
-        return _transpose(b, result, [order.index(axis) for axis in range(rank)])
+        return stablehlo.transpose(result, [order.index(axis) for axis in range(rank)])
 
     # -- the operations that need more than one integer operation ---------------------------------
 
     def _compare(self, values: list[Any]) -> Any:
-        attributes = {
-            "comparison_direction": self.op.attributes["comparison_direction"],
-            "compare_type": ir.Attribute.parse("#stablehlo<comparison_type SIGNED>"),
-        }
-        b = self.b
-        return Builder.op(b, "stablehlo.compare", values, self.op.results[0].type, attributes)
+        direction = str(self.op.attributes["comparison_direction"]).split()[-1].rstrip(">")
+        left, right = values
+        return stablehlo.compare(direction, "SIGNED", left, right, self.op.results[0].type)
 
     def _multiply(self, values: list[Any], inputs: list[Operand], drop: int) -> Any:
-        b = self.b
+        left, right = (tensor(number) for number in values)
         if inputs[0].bound * inputs[1].bound <= _I32_MAX:
-            return b.op("arith.muli", values, b.i32)
-        wide = [resize(b, value, b.i64) for value in values]
-        return self._narrow(b.op("arith.muli", wide, b.i64), drop)
-
-    def _narrow(self, value: Any, drop: int) -> Any:
-        """A 64-bit value without its lowest `drop` bits, rounded and saturated to 32 bits."""
-        b = self.b
-        if drop:
-            value = b.op("arith.addi", [value, b.constant(1 << (drop - 1), b.i64)], b.i64)
-            value = b.op("arith.shrsi", [value, b.constant(drop, b.i64)], b.i64)
-        value = b.op("arith.maxsi", [value, b.constant(-_I32_MAX - 1, b.i64)], b.i64)
-        value = b.op("arith.minsi", [value, b.constant(_I32_MAX, b.i64)], b.i64)
-        return resize(b, value, b.i32)
+            return (left * right).value
+        return _narrowed(convert(left, I64) * convert(right, I64), drop).value
 
     def _divide(self, values: list[Any], plan: _Plan, target: QuantizationParameters) -> Any:
         """The quotient, rescaled; what a divisor of zero gives is chosen afterwards."""
-        b, storage = self.b, target.storage
-        dividend, divisor = values
-        zero = b.constant(0, b.i32)
-        by_zero = b.compare(_EQ, divisor, zero)
-        divisor = b.op("arith.select", [by_zero, b.constant(1, b.i32), divisor], b.i32)
+        storage = target.storage
+        dividend, divisor = (tensor(number) for number in values)
+        by_zero = divisor == 0
+        divisor = np.where(by_zero, 1, divisor)
         if plan.raised:
-            wide = resize(b, dividend, b.i64)
-            wide = b.op("arith.shli", [wide, b.constant(plan.raised, b.i64)], b.i64)
-            quotient = b.op("arith.divsi", [wide, resize(b, divisor, b.i64)], b.i64)
-            quotient = self._narrow(quotient, plan.drop)
+            wide = convert(dividend, I64) << plan.raised
+            quotient = _narrowed(_truncated(wide, convert(divisor, I64)), plan.drop)
         else:
-            quotient = b.op("arith.divsi", [dividend, divisor], b.i32)
-        result = self._rescale_result(quotient, plan, target)
+            quotient = _truncated(dividend, divisor)
+        result = self._rescale_result(quotient.value, plan, target)
         if is_quantized(result.type):
             result = stored(result)
-        type_ = storage_mlir_type(storage)
-        nan = b.constant(_wrapped(min(max(0, storage.minimum), storage.maximum), storage), type_)
-        highest = b.constant(_wrapped(storage.maximum, storage), type_)
-        lowest = b.constant(_wrapped(storage.minimum, storage), type_)
-        positive = b.compare(_SGT, dividend, zero)
-        negative = b.compare(_SLT, dividend, zero)
-        special = b.op("arith.select", [negative, lowest, nan], type_)
-        special = b.op("arith.select", [positive, highest, special], type_)
-        return self._as_result(b.op("arith.select", [by_zero, special, result], type_))
+        nearest = tensor(result, storage.element)
+        known = nearest.form.known
+        nan, highest, lowest = (
+            known(number, storage.element)
+            for number in (
+                min(max(0, storage.minimum), storage.maximum),
+                storage.maximum,
+                storage.minimum,
+            )
+        )
+        special = np.where(dividend > 0, highest, np.where(dividend < 0, lowest, nan))
+        return self._as_result(np.where(by_zero, special, nearest).value)
+
+
+def _truncated(dividend: Any, divisor: Any) -> Any:
+    """``dividend / divisor`` of integers, towards zero."""
+    quotient = value("stablehlo.divide", [dividend.value, divisor.value], dividend.value.type)
+    return dividend.form.emitted(quotient)
+
+
+def _narrowed(wide: Any, drop: int) -> Any:
+    """A 64-bit value without its lowest `drop` bits, rounded and saturated to 32 bits."""
+    if drop:
+        wide = (wide + (1 << (drop - 1))) >> drop
+    return convert(np.minimum(np.maximum(wide, -_I32_MAX - 1), _I32_MAX), I32)
 
 
 @dataclass
@@ -479,20 +468,5 @@ def _span(parameters: QuantizationParameters) -> int:
     )
 
 
-def _wrapped(number: int, storage: StorageType) -> int:
-    """A storage value as the signed integer of its bits."""
-    half = 1 << (storage.width - 1)
-    return (number + half) % (2 * half) - half
-
-
 def _power(exponent: int) -> Fraction:
     return Fraction(2) ** exponent
-
-
-def _transpose(b: Builder, value: Any, order: list[int]) -> Any:
-    if order == list(range(len(order))):
-        return value
-    shape = [value.type.shape[axis] for axis in order]
-    type_ = ir.RankedTensorType.get(shape, value.type.element_type)
-    attributes = {"permutation": ir.DenseI64ArrayAttr.get(order)}
-    return b.op("stablehlo.transpose", [value], type_, attributes)

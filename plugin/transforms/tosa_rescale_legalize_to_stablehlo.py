@@ -46,17 +46,16 @@ import numpy as np
 from .._mlir import ir
 from ..dialects.quant import element_type
 from ..dialects.tosa import RescaleTensor, RescaleView
+from ..emit import Tensors, as_quantized, linalg, stablehlo, stored, tensor
+from ..emit.operation import element_of, mlir_type
 from ..errors import UnsupportedError
+from ..numerics import fixed_point
+from ..numerics.array_functions import convert
+from ..numerics.element_types import I64
 from .base import ModulePass, walk
-from .fixed_point_arithmetic import emit_scale, emit_shift
-from .quantized_values import as_quantized, stored
-from .requantization import saturate
-from .tensor_builder import TensorBuilder
 
 __all__ = ["TosaRescaleLegalizeToStablehlo"]
 
-_SGE, _SGT = 5, 4  # arith.cmpi predicates
-_DOUBLE_BIT = 30  # DOUBLE_ROUND first rounds to a multiple of 2**31
 _STABLEHLO_WIDTHS = (2, 4, 8, 16, 32)
 
 
@@ -84,8 +83,8 @@ class TosaRescaleLegalizeToStablehlo(ModulePass):
 
 
 def _lower(op: Any, rescale: RescaleView) -> Any:
-    for tensor in (rescale.source, rescale.result):
-        _check_width(tensor, op)
+    for side in (rescale.source, rescale.result):
+        _check_width(side, op)
     source, target = rescale.source, rescale.result
     if rescale.scale32 and source.storage.width == 32 and not source.storage.signed:
         raise UnsupportedError(
@@ -94,81 +93,41 @@ def _lower(op: Any, rescale: RescaleView) -> Any:
             op,
         )
     value = stored(op.operands[0]) if source.is_quantized else op.operands[0]
-    b = TensorBuilder(value)
-    wide = _extend(b, value, source.storage.signed)
-    if rescale.input_zero_point != 0:
-        zero_point = _zero_point(b, rescale.input_zero_point, source)
-        wide = b.op("arith.subi", [wide, zero_point], b.i64)
-    scaled = _scale(b, wide, rescale)
-    if rescale.output_zero_point != 0:
-        zero_point = _zero_point(b, rescale.output_zero_point, target)
-        scaled = b.op("arith.addi", [scaled, zero_point], b.i64)
-    if target.is_unsigned_type:
-        limits = [b.constant(n, b.i64) for n in (target.storage.minimum, target.storage.maximum)]
-        raised = b.op("arith.maxsi", [scaled, limits[0]], b.i64)
-        clamped = b.op("arith.minsi", [raised, limits[1]], b.i64)
-        result = b.op("stablehlo.convert", [clamped], element_type(target.type))
+    if source.is_unsigned_type:  # which StableHLO's conversions read as such
+        number = tensor(stablehlo.convert(value, mlir_type(I64)))
     else:
-        result = saturate(b, scaled, target.storage)
+        number = tensor(value, source.storage.element)
+    zero_points = (
+        _parameter(number.form, rescale.input_zero_point, source.storage.signed),
+        _parameter(number.form, rescale.output_zero_point, target.storage.signed),
+    )
+    multiplier, shift = (
+        _parameter(number.form, parameter, signed=True)
+        for parameter in (rescale.multiplier, rescale.shift)
+    )
+    scaled = fixed_point.rescale(number, multiplier, shift, zero_points, rescale.rounding)
+    if target.is_unsigned_type:
+        clamped = np.clip(scaled, target.storage.minimum, target.storage.maximum)
+        result = stablehlo.convert(clamped.value, element_type(target.type))
+        return linalg.cast(result, target.type)
+    result = fixed_point.saturate(scaled, target.storage).value
     if target.is_quantized:
         return as_quantized(result, target.type)
-    return result if result.type == target.type else b.op("tensor.cast", [result], target.type)
+    return linalg.cast(result, target.type)
 
 
-def _scale(b: TensorBuilder, value: Any, rescale: RescaleView) -> Any:
-    multiplier, shift = (_parameter(b, p) for p in (rescale.multiplier, rescale.shift))
-    if rescale.rounding != "tosa-double-round":
-        return emit_scale(b, value, multiplier, shift, rescale.rounding)
-    # Half of the first of the two roundings, with the sign of the value.
-    zero = b.constant(0, b.i64)
-    bit = b.constant(1 << _DOUBLE_BIT, b.i64)
-    opposite = b.constant(-(1 << _DOUBLE_BIT), b.i64)
-    nudge = b.op("arith.select", [b.compare(_SGE, value, zero), bit, opposite], b.i64)
-    if isinstance(shift, (int, np.ndarray)):
-        applies = np.asarray(shift) > _DOUBLE_BIT + 1
-        if not applies.any():
-            return emit_scale(b, value, multiplier, shift, "tosa-single-round")
-        if not applies.all():
-            nudge = b.op("arith.muli", [nudge, b.grid(applies.astype(np.int64), b.i64)], b.i64)
-    else:
-        large = b.compare(_SGT, shift, b.constant(_DOUBLE_BIT + 1, b.i64))
-        nudge = b.op("arith.select", [large, nudge, zero], b.i64)
-    known = isinstance(multiplier, (int, np.ndarray))
-    factor = b.grid(np.asarray(multiplier), b.i64) if known else multiplier
-    product = b.op("arith.muli", [value, factor], b.i64)
-    return emit_shift(b, b.op("arith.addi", [product, nudge], b.i64), shift, "tosa-single-round")
+def _parameter(form: Tensors, parameter: Any, signed: bool) -> Any:
+    """A number or an array that is known, or 64-bit integers of the form's shape.
 
-
-# -- operands -------------------------------------------------------------------------------------
-
-
-def _parameter(b: TensorBuilder, parameter: Any) -> Any:
-    """A multiplier or shift as a number, a grid, or a 64-bit tensor of the builder's shape."""
-    if isinstance(parameter, np.ndarray):
-        return parameter if parameter.ndim else int(parameter)
-    return _broadcast(b, parameter, signed=True)
-
-
-def _zero_point(b: TensorBuilder, zero_point: Any, tensor: RescaleTensor) -> Any:
-    if isinstance(zero_point, int):
-        return b.constant(zero_point, b.i64)
-    return _broadcast(b, zero_point, tensor.storage.signed)
-
-
-def _broadcast(b: TensorBuilder, vector: Any, signed: bool) -> Any:
-    """A tensor of one element, or of one for each index of the last axis, as 64-bit integers."""
-    extent = int(vector.type.shape[0])
-    wide = _extend(TensorBuilder(vector), vector, signed)
-    if extent != 1:
-        return b.broadcast(wide, [b.rank - 1])
-    scalar = ir.RankedTensorType.get([], b.i64)
-    return b.broadcast(TensorBuilder.op(b, "stablehlo.reshape", [wide], scalar), [])
-
-
-def _extend(b: TensorBuilder, value: Any, signed: bool) -> Any:
-    """Widen to 64 bits; a type that is itself unsigned is converted as such."""
-    is_signless = element_type(value.type).is_signless
-    return b.op("arith.extui" if is_signless and not signed else "arith.extsi", [value], b.i64)
+    A vector has one element, or one for each index of the last axis.
+    """
+    if isinstance(parameter, (int, np.ndarray)):
+        return parameter
+    vector = tensor(parameter, element_of(parameter.type, signed=signed))
+    wide = convert(vector, I64).value
+    if int(parameter.type.shape[0]) != 1:
+        return form.emitted(form.broadcast(wide, [form.rank - 1]))
+    return form.emitted(form.broadcast(stablehlo.reshape(wide, [])))
 
 
 def _check_width(tensor: RescaleTensor, op: Any) -> None:

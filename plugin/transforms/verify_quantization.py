@@ -27,6 +27,7 @@ import numpy as np
 from .._mlir import ir
 from ..dialects import subquant
 from ..dialects.block_contraction import check_block_contraction
+from ..dialects.integer_steps import check_requantize, check_saturate, check_subtract_zero_point
 from ..dialects.quant import (
     element_type,
     is_quantized,
@@ -34,11 +35,10 @@ from ..dialects.quant import (
     raw_scales,
     storage_of_any,
 )
+from ..dialects.reduction_rules import REDUCTION_CHECKS
 from ..errors import VerificationError
 from ..numerics.parameters import ExpressedType, QuantizationParameters
 from .base import ModulePass, walk
-from .reduction_rules import REDUCTION_CHECKS
-from .requantize_operation import check_requantize, check_saturate, check_subtract_zero_point
 
 __all__ = ["VerifyQuantization", "check_type"]
 

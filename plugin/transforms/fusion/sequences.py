@@ -28,7 +28,7 @@ from ...dialects.quant import parameters_of, type_of, with_axis
 from ...dialects.stablehlo import DEQUANTIZE, QUANTIZE, why_illegal
 from ...emit import with_element
 from ...numerics.parameters import QuantizationParameters, StorageType
-from ..quantized_contraction import Contraction
+from ..math.contraction import Contraction
 from .retyping import Retyping, why_invalid
 
 __all__ = ["split_sequences"]

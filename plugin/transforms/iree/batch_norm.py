@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import emit
 from ..._mlir import Operation
-from ...emit import Emitted, stablehlo
+from ...emit import Formula, stablehlo
 from ..base import NoMatch
 
 __all__ = ["expand_batch_norm_grad"]
@@ -28,10 +28,10 @@ def expand_batch_norm_grad(op: Operation, rewriter: Any) -> NoMatch | None:
     others = [axis for axis in range(whole.rank) if axis != feature_index]
     elements_per_feature = float(np.prod([int(whole.shape[axis]) for axis in others]))
 
-    def broadcast(features: Emitted) -> Emitted:
+    def broadcast(features: Formula) -> Formula:
         return emit.tensor(stablehlo.broadcast(features.value, whole, [feature_index]))
 
-    def compute_sum(elements: Emitted) -> Emitted:
+    def compute_sum(elements: Formula) -> Formula:
         return emit.tensor(stablehlo.reduce(elements.value, others, result=vector))
 
     stddev = np.sqrt(variance + epsilon)

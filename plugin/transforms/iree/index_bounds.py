@@ -180,7 +180,7 @@ def _are_equal(numbers: Sequence[Any]) -> bool:
     return len(numbers) == 1 or (all(map(is_known, numbers)) and len(set(numbers)) == 1)
 
 
-def _by_component(indices: Value, numbers: Sequence[Any], vector: int) -> emit.Emitted:
+def _by_component(indices: Value, numbers: Sequence[Any], vector: int) -> emit.Formula:
     """A tensor of the shape of the indices with a number for each of their components."""
     form, element = emit.Tensors(indices), element_type(indices.type)
     if all(map(is_known, numbers)):

@@ -1,4 +1,4 @@
-// RUN: subquant opt %s --passes "verify-quantization,canonicalize-reductions,legalize-quant-to-math,convert-quantized-to-storage,canonicalize" | filecheck %s
+// RUN: subquant opt %s --passes "verify-quantization,canonicalize-reductions,legalize-quant-to-math,correct-zero-points,lower-requantization,lower-saturation,convert-quantized-to-storage,canonicalize" | filecheck %s
 
 !x = !quant.uniform<i8:f32, 0.5:3>
 !y = !quant.uniform<i8:f32, 0.25>

@@ -4,9 +4,9 @@
 // 0.7 / 0.5 in 31 bits, and 3.
 // FIXED-LABEL: func.func @one_term(
 // FIXED: stablehlo.constant dense<1503238554> : tensor<4xi64>
-// FIXED: stablehlo.constant dense<30> : tensor<4xi64>
 // FIXED: stablehlo.multiply
 // FIXED: stablehlo.add
+// FIXED: stablehlo.constant dense<30> : tensor<4xi64>
 // FIXED: stablehlo.shift_right_arithmetic
 // FIXED: stablehlo.constant dense<3> : tensor<4xi64>
 // FIXED: %[[V:.+]] = stablehlo.add

@@ -33,9 +33,9 @@ func.func @per_tensor(%x: tensor<4xi32>) -> tensor<4xi8> {
 // CHECK: %[[EMPTY:.+]] = tensor.empty(%[[DIM]]) : tensor<?x2xi8>
 // CHECK: linalg.generic {indexing_maps = [#[[ID]], #[[LAST]], #[[LAST]], #[[ID]]], iterator_types = ["parallel", "parallel"]} ins(%[[X]], %[[M]], %[[S]] : tensor<?x2xi32>, tensor<2xi32>, tensor<2xi32>) outs(%[[EMPTY]] : tensor<?x2xi8>)
 // Double rounding: 2**30 with the sign of the value, for shifts above 31.
+// CHECK: %[[LARGE:.+]] = arith.cmpi sgt
 // CHECK: %[[NUDGE:.+]] = arith.select %{{.+}}, %{{.+}}, %{{.+}} : i64
-// CHECK: arith.cmpi sgt
-// CHECK: arith.select %{{.+}}, %[[NUDGE]], %{{.+}} : i64
+// CHECK: arith.select %[[LARGE]], %[[NUDGE]], %{{.+}} : i64
 func.func @per_channel(%x: tensor<?x2xi32>) -> tensor<?x2xi8> {
   %m = "tosa.const"() <{values = dense<[1073741824, 1518500250]> : tensor<2xi32>}> : () -> tensor<2xi32>
   %s = "tosa.const"() <{values = dense<[30, 40]> : tensor<2xi8>}> : () -> tensor<2xi8>

@@ -55,8 +55,8 @@ func.func @unsigned(%x: tensor<4x!x>) -> tensor<4x!x> {
 // CHECK: %[[S:.+]] = stablehlo.abs %{{.+}} : tensor<4xi32>
 // CHECK: %[[R:.+]] = tosa.rescale %[[S]], {{.*}} -> tensor<4xi32>
 // CHECK-NEXT: %[[L:.+]] = stablehlo.constant dense<-129> : tensor<4xi32>
-// CHECK-NEXT: %[[G:.+]] = stablehlo.constant dense<125> : tensor<4xi32>
 // CHECK-NEXT: %[[RL:.+]] = stablehlo.maximum %[[R]], %[[L]] : tensor<4xi32>
+// CHECK-NEXT: %[[G:.+]] = stablehlo.constant dense<125> : tensor<4xi32>
 // CHECK-NEXT: %[[RG:.+]] = stablehlo.minimum %[[RL]], %[[G]] : tensor<4xi32>
 // CHECK-NEXT: %[[Z:.+]] = stablehlo.constant dense<2> : tensor<4xi32>
 // CHECK-NEXT: %[[RZ:.+]] = stablehlo.add %[[RG]], %[[Z]] : tensor<4xi32>

@@ -6,10 +6,10 @@
 // CHECK-NEXT: %[[Z:.+]] = stablehlo.constant dense<-1> : tensor<4xi64>
 // CHECK-NEXT: %[[D:.+]] = stablehlo.subtract %[[V]], %[[Z]] : tensor<4xi64>
 // CHECK-NEXT: %[[M:.+]] = stablehlo.constant dense<1431655765> : tensor<4xi64>
-// CHECK-NEXT: %[[K:.+]] = stablehlo.constant dense<13> : tensor<4xi64>
 // CHECK-NEXT: %[[P:.+]] = stablehlo.multiply %[[D]], %[[M]] : tensor<4xi64>
 // CHECK-NEXT: %[[H:.+]] = stablehlo.constant dense<4096> : tensor<4xi64>
 // CHECK-NEXT: %[[T:.+]] = stablehlo.add %[[P]], %[[H]] : tensor<4xi64>
+// CHECK-NEXT: %[[K:.+]] = stablehlo.constant dense<13> : tensor<4xi64>
 // CHECK-NEXT: %[[S:.+]] = stablehlo.shift_right_arithmetic %[[T]], %[[K]] : tensor<4xi64>
 // CHECK: stablehlo.minimum
 // CHECK: %[[C:.+]] = stablehlo.maximum
@@ -28,14 +28,15 @@ func.func @single(%x: tensor<4xi8>) -> tensor<4xi32> {
 
 // 2**30 with the sign of the value, for the channel whose shift is more than 31.
 // CHECK-LABEL: func.func @double_per_channel(
-// CHECK: stablehlo.constant dense<1073741824> : tensor<i64>
+// CHECK: %[[SIGN:.+]] = stablehlo.compare GE,
+// CHECK-NEXT: stablehlo.constant dense<1073741824> : tensor<i64>
 // CHECK-NEXT: %[[UP:.+]] = stablehlo.dynamic_broadcast_in_dim
 // CHECK-NEXT: stablehlo.constant dense<-1073741824> : tensor<i64>
 // CHECK-NEXT: %[[DOWN:.+]] = stablehlo.dynamic_broadcast_in_dim
-// CHECK-NEXT: %[[SIGN:.+]] = stablehlo.compare GE,
-// CHECK: %[[NUDGE:.+]] = stablehlo.select %[[SIGN]], %[[UP]], %[[DOWN]] : tensor<?x2xi1>, tensor<?x2xi64>
-// CHECK: stablehlo.constant dense<[1, 0]> : tensor<2xi64>
-// CHECK: %[[SOME:.+]] = stablehlo.multiply %[[NUDGE]],
+// CHECK-NEXT: %[[NUDGE:.+]] = stablehlo.select %[[SIGN]], %[[UP]], %[[DOWN]] : tensor<?x2xi1>, tensor<?x2xi64>
+// CHECK-NEXT: stablehlo.constant dense<[true, false]> : tensor<2xi1>
+// CHECK-NEXT: %[[LARGE:.+]] = stablehlo.dynamic_broadcast_in_dim
+// CHECK-NEXT: %[[SOME:.+]] = stablehlo.select %[[LARGE]], %[[NUDGE]],
 // CHECK: stablehlo.add %{{.+}}, %[[SOME]] : tensor<?x2xi64>
 // CHECK: stablehlo.convert %{{.+}} : (tensor<?x2xi64>) -> tensor<?x2xi8>
 func.func @double_per_channel(%x: tensor<?x2xi32>) -> tensor<?x2xi8> {

@@ -1,8 +1,9 @@
-"""``subquant.requantize``: requantization as one operation, written and read.
+"""The steps of integer arithmetic as operations: what ``subquant.requantize`` and the like say.
 
-Its attribute ``scales`` has a dense f64 attribute for each term, of rank 0 or with one dimension
-for each axis: 1, or a number of blocks that divides the extent. A product of two scales of f32, f16
-or bf16 is exact in f64.
+Reading and checking them; `subquant.emit.casts` writes them. The attribute ``scales`` of a
+requantization has for each term a dense f64 attribute, or an array of several whose product counts:
+the product of two scales of f64 is no f64 number. Each has rank 0, or one dimension for each axis:
+1, or a number of blocks that divides the extent.
 """
 
 from __future__ import annotations
@@ -15,82 +16,56 @@ from typing import Any
 import numpy as np
 
 from .._mlir import ir
-from ..dialects.dense import array_of_dense, dense_of_array
-from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type, type_of
-from ..dialects.subquant import MAX_TERMS, REQUANTIZE
 from ..errors import VerificationError
 from ..numerics.element_types import Array
-from ..numerics.parameters import QuantizationParameters
-from .requantization import Term, spread_blocks
+from ..numerics.parameters import QuantizationParameters, spread_blocks
+from ..numerics.requantization import Term
+from .dense import array_of_dense
+from .quant import element_type, is_quantized, parameters_of
 
 __all__ = [
     "check_requantize",
     "check_saturate",
     "check_subtract_zero_point",
-    "emit_requantize",
-    "is_expressible",
+    "exact",
     "read_requantize",
 ]
 
-_MOST = (1 << 63) - 1
 
-
-def is_expressible(terms: Sequence[Term]) -> bool:
-    """True if there are not too many terms, and every multiplier is an f64 number."""
-    numbers = (m for term in terms for m in term.multiplier.reshape(-1))
-    return len(terms) <= MAX_TERMS and all(_is_double(number) for number in numbers)
-
-
-def _is_double(number: Any) -> bool:
-    try:
-        return bool(Fraction(float(number)) == number)
-    except OverflowError:
-        return False
-
-
-def emit_requantize(b: Any, terms: Sequence[Term], target: QuantizationParameters) -> Any:
-    """Emit the operation for terms whose multipliers are in units of the reals.
-
-    Args:
-        b: a `TensorBuilder`.
-        terms: expressible ones, with values of one integer type.
-        target: the result's parameters.
-
-    Returns:
-        Values of the target's storage type.
-    """
-    f64 = ir.F64Type.get()
-    scales = [dense_of_array(_doubles(term.multiplier), f64) for term in terms]
-    attributes = {
-        "scales": ir.ArrayAttr.get(scales),
-        "bounds": ir.DenseI64ArrayAttr.get([min(term.bound, _MOST) for term in terms]),
-        "quantized_type": ir.TypeAttr.get(type_of(target)),
-    }
-    name = REQUANTIZE[len(terms) - 1]
-    type_ = storage_mlir_type(target.storage)
-    return b.op(name, [term.value for term in terms], type_, attributes)
-
-
-def _doubles(multiplier: Array) -> Array:
-    flat = [float(number) for number in multiplier.reshape(-1)]
-    return np.array(flat, np.float64).reshape(multiplier.shape)
+def exact(values: Any) -> Array:
+    """Floats as rationals, an object array of the same shape."""
+    array = np.asarray(values)
+    flat = [Fraction(float(value)) for value in array.reshape(-1)]
+    return np.array(flat, object).reshape(array.shape)
 
 
 def read_requantize(op: Any) -> tuple[list[Term], QuantizationParameters]:
-    """The terms and the target of a verified operation."""
+    """The terms of a verified requantization, in units of the reals, and its target."""
     terms = []
     for value, scale, bound in zip(
         op.operands, op.attributes["scales"], op.attributes["bounds"], strict=True
     ):
-        array = array_of_dense(scale)
-        exact = np.array([Fraction(float(x)) for x in array.reshape(-1)], object)
-        exact = exact.reshape(array.shape)
-        if array.ndim:
-            exact = spread_blocks(exact, [int(n) for n in value.type.shape])
-        terms.append(Term(value, int(bound), exact))
+        shape = [int(n) for n in value.type.shape]
+        multiplier: Any = np.array(Fraction(1), object)
+        for factor in _factors_of(scale):
+            multiplier = multiplier * _spread(exact(array_of_dense(factor)), shape)
+        terms.append(Term(value, int(bound), multiplier))
     parameters = parameters_of(op.attributes["quantized_type"].value, op)
     assert parameters is not None  # verified before
     return terms, parameters
+
+
+def _factors_of(scale: Any) -> list[Any]:
+    return list(scale) if isinstance(scale, ir.ArrayAttr) else [scale]
+
+
+def _spread(grid: Array, shape: Sequence[int]) -> Array:
+    """A number for each index of the axes that have several blocks; one for the others."""
+    if not grid.ndim:
+        return grid
+    counted = [extent if count > 1 else 1 for count, extent in zip(grid.shape, shape, strict=True)]
+    sizes = [extent // count for count, extent in zip(grid.shape, counted, strict=True)]
+    return spread_blocks(grid, counted, sizes)
 
 
 # -- verification ---------------------------------------------------------------------------------
@@ -137,11 +112,12 @@ def check_requantize(op: Any) -> ir.Type:
             op,
         )
     for scale in scales:
-        _check_scales(op, scale, type_)
+        for factor in _factors_of(scale):
+            _check_factor(op, factor, type_)
     return target
 
 
-def _check_scales(op: Any, scale: Any, type_: Any) -> None:
+def _check_factor(op: Any, scale: Any, type_: Any) -> None:
     dense = isinstance(scale, ir.DenseElementsAttr)
     if not dense or not isinstance(scale.type.element_type, ir.F64Type):
         raise VerificationError(f"scales must be dense f64 attributes, got '{scale}'", op)

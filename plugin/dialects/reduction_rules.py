@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._mlir import ir
-from ..dialects.dense import array_of_dense
-from ..dialects.quant import element_type, is_quantized, parameters_of
-from ..dialects.subquant import REDUCTIONS
 from ..errors import VerificationError
+from .dense import array_of_dense
+from .quant import element_type, is_quantized, parameters_of
+from .subquant import REDUCTIONS
 
 __all__ = ["REDUCTION_CHECKS", "kind_of"]
 

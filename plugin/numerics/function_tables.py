@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..numerics.element_types import Array
-from ..numerics.parameters import QuantizationParameters, StorageType
+from .element_types import Array
+from .parameters import QuantizationParameters, StorageType
 from .requantization import TIE_BITS
 
 __all__ = [

@@ -20,28 +20,24 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from .._mlir import ir
-from ..dialects.quant import is_quantized, parameters_of, storage_mlir_type
-from ..numerics.parameters import QuantizationParameters
-from .base import Builder
-from .quantized_values import Operand, as_quantized, zero_point_grid
-from .requantization import resize, saturate
-from .tensor_builder import TensorBuilder
+import numpy as np
 
-__all__ = ["ELEMENTWISE_BODIES", "legalize_reductions"]
+from ..._mlir import ir
+from ...dialects.integer_steps import exact
+from ...dialects.quant import is_quantized, parameters_of
+from ...emit import as_quantized, tensor
+from ...emit.casts import saturate
+from ...emit.operation import mlir_type, tensor_type, with_element
+from ...numerics.array_functions import convert
+from ...numerics.element_types import I32, I64
+from ...numerics.parameters import QuantizationParameters
+from .operands import Operand, zero_point_grid
+from .rules import of_category
 
-_REDUCTIONS = (
-    "stablehlo.all_reduce",
-    "stablehlo.collective_reduce",
-    "stablehlo.reduce",
-    "stablehlo.reduce_scatter",
-    "stablehlo.reduce_window",
-    "stablehlo.scatter",
-    "stablehlo.select_and_scatter",
-)
-_ONE_BODY = ("stablehlo.all_reduce", "stablehlo.collective_reduce", "stablehlo.reduce_scatter")
-ELEMENTWISE_BODIES = frozenset((*_REDUCTIONS, "stablehlo.map", "stablehlo.sort"))
-"""Operations whose bodies become scalar code, where there is no gather."""
+__all__ = ["legalize_reductions"]
+
+_REDUCTIONS = frozenset(of_category("reduction"))
+_WITH_ONE_BODY = ("stablehlo.all_reduce", "stablehlo.collective_reduce", "stablehlo.reduce_scatter")
 
 
 def legalize_reductions(operations: list[Any]) -> None:
@@ -75,7 +71,7 @@ def _groups(op: Any) -> list[list[int]]:
     count = len(op.operands)
     if op.name == "stablehlo.select_and_scatter":
         return [[0, 1, 2]]
-    if op.name in _ONE_BODY:
+    if op.name in _WITH_ONE_BODY:
         return [[number] for number in range(count)]
     if op.name == "stablehlo.scatter":  # inputs, the indices, updates
         inputs = count // 2
@@ -106,14 +102,12 @@ def _sum_differences(
     with ir.InsertionPoint(op):
         operands = [Operand.of(op.operands[n], op, _bound_of_change(op.operands[n])) for n in group]
     count = _most_addends(op)
-    b = Builder()
     bound = None if count is None else max(operand.bound for operand in operands) * count
-    accumulator = b.i32 if bound is not None and bound < 1 << 31 else b.i64
+    accumulator = I32 if bound is not None and bound < 1 << 31 else I64
     with ir.InsertionPoint(op):
         for n, operand in zip(group, operands, strict=True):
-            tensor = TensorBuilder(operand.value)
-            op.operands[n] = resize(tensor, operand.difference(tensor), accumulator)
-    scalar = ir.RankedTensorType.get([], accumulator)
+            op.operands[n] = convert(operand.difference, accumulator).value
+    scalar = tensor_type([], mlir_type(accumulator))
     for argument in addition.operands:
         argument.set_type(scalar)
     addition.results[0].set_type(scalar)
@@ -122,23 +116,28 @@ def _sum_differences(
     result = op.results[number]
     written = result.type
     users = [(use.owner, use.operand_number) for use in result.uses]
-    result.set_type(ir.RankedTensorType.get(list(written.shape), accumulator, written.encoding))
+    result.set_type(with_element(written, mlir_type(accumulator)))
     with ir.InsertionPoint.after(op):
-        tensor = TensorBuilder(result)
-        zero_points = zero_point_grid(parameters, tensor.rank)
-        total = result
-        if zero_points.any():
-            # Room for the zero point of a sum that just fits.
-            reach = (bound or 1 << 40) + int(abs(zero_points).max())
-            wide = b.i64 if reach >= 1 << 31 else accumulator
-            total = resize(tensor, total, wide)
-            zero = tensor.grid(zero_points, wide)
-            total = tensor.op("arith.addi", [total, zero], wide)
-        elif parameters.storage.width == 32 and not parameters.storage.signed:
-            total = resize(tensor, total, b.i64)
-        quantized = as_quantized(_saturated(tensor, total, parameters), written)
+        quantized = as_quantized(_saturated(tensor(result), bound, parameters), written)
     for owner, operand_number in users:
         owner.operands[operand_number] = quantized
+
+
+def _saturated(total: Any, bound: int | None, parameters: QuantizationParameters) -> Any:
+    """``z + total`` in the storage range; what `bound` leaves out wraps in nothing on the way."""
+    storage = parameters.storage
+    zero_points = zero_point_grid(parameters, len(total.value.type.shape))
+    if zero_points.any():
+        # Room for the zero point of a sum that just fits.
+        reach = (bound or 1 << 40) + int(np.abs(zero_points).max())
+        if reach >= 1 << 31:
+            total = convert(total, I64)
+        total = total + zero_points
+    elif storage.width == 32 and not storage.signed:
+        total = convert(total, I64)
+    if total.element.bits == storage.width and not storage.is_narrowed:
+        return total.value
+    return saturate(total, storage)
 
 
 def _bound_of_change(value: Any) -> int | None:
@@ -153,19 +152,10 @@ def _bound_of_change(value: Any) -> int | None:
     assert before is not None and after is not None  # both are quantized
     if before.granularity == "sub-channel" or after.granularity == "sub-channel":
         return None
-    ratio = max(_exact_scales(before)) / min(_exact_scales(after))
-    return math.ceil(before.greatest_difference * ratio) + 1
-
-
-def _exact_scales(parameters: QuantizationParameters) -> list[Fraction]:
-    return [Fraction(float(scale)) for scale in parameters.scales.reshape(-1)]
-
-
-def _saturated(b: TensorBuilder, total: Any, parameters: QuantizationParameters) -> Any:
-    storage = parameters.storage
-    if total.type.element_type == storage_mlir_type(storage) and not storage.is_narrowed:
-        return total
-    return saturate(b, total, storage)
+    greatest: Fraction = max(exact(before.scales).reshape(-1))
+    ratio = greatest / min(exact(after.scales).reshape(-1))
+    bound: int = math.ceil(before.greatest_difference * ratio) + 1
+    return bound
 
 
 def _restore_arguments(block: Any, operand: Operand, scalar: ir.Type) -> None:
@@ -175,11 +165,9 @@ def _restore_arguments(block: Any, operand: Operand, scalar: ir.Type) -> None:
             written = argument.type
             users = [(use.owner, use.operand_number) for use in argument.uses]
             argument.set_type(scalar)
-            b = TensorBuilder(argument)
-            zero = b.constant(int(operand.parameters.zero_points), scalar)
-            total = b.op("arith.addi", [argument, zero], scalar)
-            narrow = resize(b, total, storage_mlir_type(operand.parameters.storage))
-            value = as_quantized(narrow, written)
+            total = tensor(argument) + int(operand.parameters.zero_points)
+            narrow = convert(total, operand.parameters.storage.element)
+            value = as_quantized(narrow.value, written)
             for owner, number in users:
                 owner.operands[number] = value
 

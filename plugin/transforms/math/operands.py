@@ -1,0 +1,327 @@
+"""Quantized values as the rules see them: storage, exact scales, differences, reals.
+
+Scales are exact rationals (`fractions.Fraction`) until they are written into the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..._mlir import ir
+from ...dialects.integer_steps import exact
+from ...dialects.quant import element_type, expressed_mlir_type, parameters_of
+from ...emit import Formula, Tensors, stored, tensor, value, with_element
+from ...emit import stablehlo as emit_stablehlo
+from ...emit.casts import Scaled, ScaledSum, requantize
+from ...emit.operation import mlir_type
+from ...errors import UnsupportedError
+from ...numerics.array_functions import convert
+from ...numerics.casts import Cast, Division
+from ...numerics.element_types import I32, I64, Array, ElementType
+from ...numerics.parameters import ExpressedType, QuantizationParameters, spread_blocks
+
+__all__ = [
+    "Operand",
+    "axis_grid",
+    "check_scales",
+    "dequantize",
+    "dequantize_blocks",
+    "difference_of_blocks",
+    "float_type",
+    "grids_of",
+    "quantize",
+    "quantize_blocks",
+    "same_values",
+    "scale_grid",
+    "split_blocks",
+    "zero_point_grid",
+]
+
+
+# -- parameters as grids --------------------------------------------------------------------------
+
+
+def scale_grid(
+    parameters: QuantizationParameters, rank: int, axes: Mapping[int, int] | None = None
+) -> Array:
+    """The exact scales: an object array of shape (), or with one dimension for each axis.
+
+    Args:
+        parameters: per-tensor or per-axis.
+        rank: of the tensor that the grid is for.
+        axes: where each axis of the quantized tensor is found in that tensor; by default the same.
+    """
+    return exact(axis_grid(parameters, parameters.scales, rank, axes))
+
+
+def zero_point_grid(
+    parameters: QuantizationParameters, rank: int, axes: Mapping[int, int] | None = None
+) -> Array:
+    """The zero points, an int64 array of the form of `scale_grid`."""
+    return axis_grid(parameters, parameters.zero_points, rank, axes)
+
+
+def axis_grid(
+    parameters: QuantizationParameters,
+    numbers: Array,
+    rank: int,
+    axes: Mapping[int, int] | None = None,
+) -> Array:
+    """Numbers of the scales' shape, in the form of `scale_grid`."""
+    if not parameters.axes:
+        return numbers.reshape(())
+    axis = parameters.axes[0]
+    shape = [1] * rank
+    shape[axis if axes is None else axes[axis]] = numbers.size
+    return numbers.reshape(shape)
+
+
+def grids_of(parameters: QuantizationParameters, form: Tensors) -> tuple[Array, Array]:
+    """Exact scales and zero points for a tensor, of any granularity with whole blocks."""
+    if parameters.granularity != "sub-channel":
+        return scale_grid(parameters, form.rank), zero_point_grid(parameters, form.rank)
+    scales, zero_points = parameters.grids(form.rank)
+    # An axis of one block keeps one number.
+    shape = [n if count > 1 else 1 for n, count in zip(form.shape, scales.shape, strict=True)]
+    sizes = [n // count for n, count in zip(shape, scales.shape, strict=True)]
+    return exact(spread_blocks(scales, shape, sizes)), spread_blocks(zero_points, shape, sizes)
+
+
+def same_values(left: QuantizationParameters, right: QuantizationParameters) -> bool:
+    """True if the same storage values stand for the same reals, whatever axis is quantized."""
+    return (
+        left.storage == right.storage
+        and left.expressed == right.expressed
+        and np.array_equal(left.scales.reshape(-1), right.scales.reshape(-1))
+        and np.array_equal(left.zero_points.reshape(-1), right.zero_points.reshape(-1))
+    )
+
+
+# -- operands -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A quantized operand of a formula.
+
+    Args:
+        quantized: the value.
+        parameters: of its type.
+        known_bound: a bound on its differences that is less than the storage's.
+    """
+
+    quantized: Any
+    parameters: QuantizationParameters
+    known_bound: int | None = None
+
+    @staticmethod
+    def of(
+        value_: Any, op: Any, known_bound: int | None = None, *, blocks: bool = False
+    ) -> Operand:
+        """The operand for a quantized value; UnsupportedError for sub-channel types.
+
+        Args:
+            value_: the quantized value.
+            op: the operation that errors name.
+            known_bound: see above.
+            blocks: accept sub-channel types (of blocks that divide a static shape).
+        """
+        parameters = parameters_of(value_.type, op)
+        assert parameters is not None  # callers have looked
+        if parameters.granularity == "sub-channel" and not blocks:
+            raise UnsupportedError(
+                f"has an operand or result of the sub-channel type '{element_type(value_.type)}', "
+                "which StableHLO does not have; dequantize it first (quant.dcast)",
+                op,
+            )
+        return Operand(value_, parameters, known_bound)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.quantized.type.shape)
+
+    @property
+    def bound(self) -> int:
+        """The greatest magnitude of storage value minus zero point."""
+        bound = self.parameters.greatest_difference
+        return bound if self.known_bound is None else min(bound, self.known_bound)
+
+    @cached_property
+    def stored(self) -> Formula:
+        """The storage values."""
+        return tensor(stored(self.quantized), self.parameters.storage.element)
+
+    def widened(self, least: ElementType = I32) -> Formula:
+        """The storage values as signed integers of at least some width."""
+        storage = self.parameters.storage
+        wide = I64 if storage.width == 32 and not storage.signed else least
+        converted: Formula = convert(self.stored, wide)
+        return converted
+
+    @property
+    def difference_element(self) -> ElementType:
+        """i32, or i64 where a difference or the storage itself would overflow i32."""
+        storage = self.parameters.storage
+        greatest = self.parameters.greatest_difference
+        wide = greatest >= 1 << 31 or (storage.width == 32 and not storage.signed)
+        return I64 if wide else I32
+
+    @cached_property
+    def difference(self) -> Formula:
+        """Storage value minus zero point, as ``subquant.subtract_zero_point``."""
+        type_ = with_element(self.quantized.type, mlir_type(self.difference_element))
+        return tensor(value("subquant.subtract_zero_point", [self.quantized], type_))
+
+    @property
+    def real(self) -> ScaledSum:
+        """``scale * (storage - zero point)``."""
+        scales = axis_grid(self.parameters, self.parameters.scales, self.rank)
+        return ScaledSum((Scaled(self.difference, self.bound, (scales.astype(np.float64),)),))
+
+    def scales(self) -> Array:
+        """The exact scales, as a grid of this operand's axes."""
+        return scale_grid(self.parameters, self.rank)
+
+    def in_parameters(self, target: QuantizationParameters) -> Formula:
+        """Storage values of other parameters that are nearest to the same reals."""
+        if self.parameters == target:
+            return self.stored
+        return tensor(requantize(self.real, target), target.storage.element)
+
+
+def difference_of_blocks(operand: Operand) -> Formula:
+    """What ``subquant.subtract_zero_point`` stands for, of any granularity with whole blocks."""
+    wide = operand.widened(operand.difference_element)
+    assert isinstance(wide.form, Tensors)
+    _, zero_points = grids_of(operand.parameters, wide.form)
+    result: Formula = wide - zero_points if zero_points.any() else wide
+    return result
+
+
+# -- reals ----------------------------------------------------------------------------------------
+
+
+def dequantize(operand: Operand, op: Any, division: Division) -> Formula:
+    """The reals of an operand, in the expressed type."""
+    return _dequantize(operand.stored, operand.parameters, op, division, operand.rank)
+
+
+def _dequantize(
+    storage: Formula, parameters: QuantizationParameters, op: Any, division: Division, rank: int
+) -> Formula:
+    check_scales(parameters, op)
+    scale = axis_grid(parameters, parameters.scales, rank)
+    cast = Cast(parameters.storage, parameters.expressed, division=division)
+    real: Formula = cast.dequantize(storage, scale, zero_point_grid(parameters, rank))
+    return real
+
+
+def quantize(
+    reals: Formula, target: QuantizationParameters, op: Any, division: Division
+) -> Formula:
+    """The storage values of a tensor of reals of the target's expressed type."""
+    check_scales(target, op)
+    rank = len(reals.value.type.shape)
+    scale = axis_grid(target, target.scales, rank)
+    cast = Cast(target.storage, target.expressed, division=division)
+    result: Formula = cast.quantize(reals, scale, zero_point_grid(target, rank))
+    return result
+
+
+def dequantize_blocks(
+    split: Formula, parameters: QuantizationParameters, op: Any, division: Division
+) -> Formula:
+    """As `dequantize`, for storage that `split_blocks` has split."""
+    check_scales(parameters, op)
+    scales, zero_points = _split_grids(parameters, split)
+    cast = Cast(parameters.storage, parameters.expressed, division=division)
+    result: Formula = cast.dequantize(split, scales, zero_points)
+    return result
+
+
+def quantize_blocks(
+    split: Formula, parameters: QuantizationParameters, op: Any, division: Division
+) -> Formula:
+    """As `quantize`, for reals that `split_blocks` has split."""
+    check_scales(parameters, op)
+    scales, zero_points = _split_grids(parameters, split)
+    cast = Cast(parameters.storage, parameters.expressed, division=division)
+    result: Formula = cast.quantize(split, scales, zero_points)
+    return result
+
+
+def split_blocks(
+    value_: Any, parameters: QuantizationParameters, op: Any
+) -> tuple[Any, Callable[[Any], Any]]:
+    """Split each axis of a tensor into (block number, position in block).
+
+    Returns:
+        The reshaped tensor of twice the rank, and what gives a tensor of its shape the first shape
+        back.
+
+    Raises:
+        UnsupportedError: a shape that is not static, or a ragged last block.
+    """
+    type_ = value_.type
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        raise UnsupportedError(
+            f"casts a value of '{type_}', expected a tensor of a static shape for StableHLO's "
+            "operations; leave it to lower-quant-casts",
+            op,
+        )
+    shape = [int(n) for n in type_.shape]
+    split: list[int] = []
+    for extent, block in zip(shape, parameters.block_shape(shape), strict=True):
+        if block and extent % block:
+            raise UnsupportedError(
+                f"has a ragged last block ({extent} elements in blocks of {block}); leave it to "
+                "lower-quant-casts",
+                op,
+            )
+        split += [extent // block, block] if block else [1, extent]
+
+    def restore(result: Any) -> Any:
+        back = ir.RankedTensorType.get(shape, result.type.element_type, type_.encoding)
+        return value("stablehlo.reshape", [result], back)
+
+    return emit_stablehlo.reshape(value_, split), restore
+
+
+def _split_grids(parameters: QuantizationParameters, split: Formula) -> tuple[Array, Array]:
+    """Scales and zero points with size 1 along each position in a block."""
+    rank = len(split.value.type.shape) // 2
+    if parameters.granularity == "per-tensor":
+        return parameters.scales, parameters.zero_points
+    scales, zero_points = parameters.grids(rank)
+    shape = [n for count in scales.shape for n in (count, 1)]
+    return scales.reshape(shape), zero_points.reshape(shape)
+
+
+def float_type(type_: Any) -> ir.Type:
+    """A quantized tensor type with its expressed type in place of the quantized one."""
+    parameters = parameters_of(type_)
+    assert parameters is not None  # callers have looked
+    return with_element(type_, expressed_mlir_type(parameters.expressed))
+
+
+def check_scales(parameters: QuantizationParameters, op: Any) -> None:
+    """Refuse scales that IREE's runtimes, which flush subnormal floats to zero, would get wrong.
+
+    With a scale of more than twice the least normal number, no product is subnormal, and a
+    subnormal value quantizes as zero does. f16 is computed from f32 values and is not flushed.
+    """
+    expressed = parameters.expressed
+    least = 2 * expressed.smallest_normal
+    if expressed is not ExpressedType.F16 and (parameters.scales <= least).any():
+        found = float(parameters.scales.min())
+        raise UnsupportedError(
+            f"has the scale {found:g}, expected more than {least:g}: IREE's runtimes flush "
+            f"subnormal {expressed.value} values to zero; use a wider expressed type",
+            op,
+        )
