@@ -50,7 +50,7 @@ Operations (generic form; each is pure):
     The storage values of ``quantized_type`` that are nearest to the real ``sum_i scales[i] *
     operand_i``, saturated. Operands are integers of one type (i32 or i64) whose magnitudes are at
     most ``bounds[i]``; ``scales[i]`` has rank 0, or for each axis 1, the extent, or a number of
-    blocks that divides it::
+    blocks that divides it, or is an array of several such attributes, whose product counts::
 
         %s = "subquant.requantize"(%acc) {scales = [dense<0.125> : tensor<f64>],
                bounds = array<i64: 65024>, quantized_type = !quant.uniform<i8:f32, 0.5:3>}
@@ -62,8 +62,8 @@ Operations (generic form; each is pure):
         %s = "subquant.saturate"(%v) {range = array<i64: -128, 127>}
              : (tensor<4xi32>) -> tensor<4xi8>
 
-    These are the steps that ``legalize-quant-to-math{steps=true}`` leaves visible; the passes
-    ``correct-zero-points``, ``lower-requantization`` and ``lower-saturation`` take one each.
+    These are the steps that ``legalize-quant-to-math`` leaves; the passes ``correct-zero-points``,
+    ``lower-requantization`` and ``lower-saturation`` take one each.
 
 ``subquant.reduce``, ``subquant.reduce_window``, ``subquant.select_and_scatter``
     As StableHLO's operations of these names, attributes and regions included, with the semantics of
