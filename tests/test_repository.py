@@ -54,6 +54,15 @@ def test_every_package_is_installed() -> None:
     assert re.findall(r'"([\w.]+)"', listed.group(1)) == sorted(names)
 
 
+def test_every_test_file_belongs_to_a_part_of_the_suite() -> None:
+    """The parts are CTest's tests; CMake fails where a file is in none, and is not always run."""
+    text = (ROOT / "CMakeLists.txt").read_text()
+    parts = [
+        name for part in re.findall(r"set\(PART_\S+\s([^)]*)\)", text) for name in part.split()
+    ]
+    assert sorted(parts) == sorted(path.stem for path in (ROOT / "tests").glob("test_*.py"))
+
+
 def test_public_names_exist() -> None:
     for name in subquant.__all__:
         assert getattr(subquant, name) is not None
