@@ -9,18 +9,19 @@ The errors are listed in `subquant.errors`; all are subclasses of `SubquantError
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .errors import SubquantError
-from .numerics.casts import dequantize, quantize
-from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 if TYPE_CHECKING:
     from .compiler.options import CompileOptions
     from .compiler.reading import Source
     from .compiler.targets import Target
+    from .numerics.casts import dequantize, quantize
+    from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
     from .runtime import Device, Executable
 
 __all__ = [
@@ -39,16 +40,24 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LAZY = {"CompileOptions": "compiler.options", "Device": "runtime", "Executable": "runtime"}
+_PLACES = {
+    "CompileOptions": "compiler.options",
+    "Device": "runtime",
+    "Executable": "runtime",
+    "ExpressedType": "numerics.parameters",
+    "QuantizationParameters": "numerics.parameters",
+    "StorageType": "numerics.parameters",
+    "dequantize": "numerics.casts",
+    "quantize": "numerics.casts",
+}
 
+if not TYPE_CHECKING:  # type checkers know the names from above, and no others
 
-def __getattr__(name: str) -> Any:
-    """Import the compiler and the runtime when they are first used."""
-    if name in _LAZY:
-        import importlib
-
-        return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
-    raise AttributeError(f"module 'subquant' has no attribute '{name}'")
+    def __getattr__(name: str) -> Any:
+        """Import a name when it is first used: ``subquant --help`` needs no NumPy."""
+        if name in _PLACES:
+            return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+        raise AttributeError(f"module 'subquant' has no attribute '{name}'")
 
 
 def compile(
