@@ -37,12 +37,14 @@ from ..numerics.parameters import QuantizationParameters
 from .quant import element_type, is_quantized, parameters_of
 
 __all__ = [
+    "DEPRECATED_MOVEMENT",
     "DEQUANTIZE",
     "OPERATIONS",
     "QUANTIZE",
     "Body",
     "Category",
     "QuantizedOp",
+    "of_category",
     "why_illegal",
     "why_not_in_table",
 ]
@@ -828,3 +830,15 @@ _ROWS = (
 
 OPERATIONS: dict[str, QuantizedOp] = {row.name: row for row in _ROWS}
 """The operations that admit quantized types, by name."""
+
+DEPRECATED_MOVEMENT = {
+    "stablehlo.broadcast": 1,
+    "stablehlo.real_dynamic_slice": 1,
+    "stablehlo.torch_index_select": 1,
+}
+"""Operations that the specification no longer has: how many of the first operands are moved."""
+
+
+def of_category(*categories: Category) -> tuple[str, ...]:
+    """The names of the operations of some categories, in the order of the table."""
+    return tuple(name for name, row in OPERATIONS.items() if row.category in categories)

@@ -17,9 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
-from ..numerics.casts import quantize
+from ..numerics.casts import Cast, quantize
 from ..numerics.element_types import Array
-from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
+from ..numerics.parameters import (
+    ExpressedType,
+    QuantizationParameters,
+    StorageType,
+    spread_blocks,
+)
 from .base import QuantizedLayout
 from .scaled import BlockAffineLayout, BlockScaledLayout, TensorScaledLayout
 from .tensors import PlanarQuantizedTensor, PrimitiveTensor, QuantizerTensor
@@ -110,7 +115,7 @@ class StaticScaledQuantizer(QuantizerTensor):
         values, name = _values(tensor, name)
         parameters = self._parameters(values)
         if not isinstance(values, np.ndarray):
-            stored = self._traced(values)
+            stored = self._traced(values, parameters)
         else:
             stored = quantize(values, parameters)
             if self.disable_saturate:
@@ -120,27 +125,17 @@ class StaticScaledQuantizer(QuantizerTensor):
             _layout(values.shape, stored.astype(self.dtype), d, m, self.axis, self.block_size), name
         )
 
-    def _traced(self, values: Any) -> Any:
-        """The formula of `subquant.quantize` on a traced array: the same bits, NaN gives 0."""
-        d, m = self.reciprocal_scale.astype(np.float32), self.offset
-        shape = [1] * len(values.shape)
+    def _traced(self, values: Any, parameters: QuantizationParameters) -> Any:
+        """`subquant.quantize` of a traced array, whose blocks are split off by a reshape."""
+        d, m, whole = self.reciprocal_scale, parameters.zero_points, values.shape
+        shape = [1] * len(whole)
         if self.axis is not None:
             shape[self.axis] = -1
         elif self.block_size is not None:
-            shape = [*values.shape[:-1], -1, 1]
-            values = values.reshape((*values.shape[:-1], -1, self.block_size))
-        steps = values / d.reshape(shape)
-        if m is not None:
-            steps = steps + m.astype(np.float32).reshape(shape)
-        info = np.iinfo(self.dtype)
-        rounded = np.rint(steps)
-        rounded = np.where(rounded == rounded, rounded, np.float32(0))  # NaN is not itself
-        low, high = _float_bounds(info)
-        bounded = np.minimum(np.maximum(rounded, low), high)
-        integers = bounded.astype(np.int32)
-        if info.bits == 32:
-            integers = np.where(rounded > high, np.int32(info.max), integers)
-        return integers.astype(self.dtype)
+            shape = [*whole[:-1], -1, 1]
+            values = values.reshape((*whole[:-1], -1, self.block_size))
+        cast = Cast(parameters.storage, parameters.expressed)
+        return cast.quantize(values, d.reshape(shape), m.reshape(shape)).reshape(whole)
 
     def _parameters(self, values: Array) -> QuantizationParameters:
         axes, sizes = _blocks(values.shape, self.axis, self.block_size)
@@ -310,14 +305,6 @@ class DynamicScaledQuantizer(QuantizerTensor):
         return DynamicScaledQuantizer(self.axis, self.block_size, self.dtype, name)
 
 
-def _float_bounds(info: np.iinfo[Any]) -> tuple[np.float32, np.float32]:
-    """The ends of an integer type as float32; for 32 bits the greatest float below the end."""
-    high = (
-        np.float32(info.max) if info.bits < 32 else np.nextafter(np.float32(2**31), np.float32(0))
-    )
-    return np.float32(info.min), high
-
-
 def _values(tensor: Any, name: str) -> tuple[Any, str]:
     if isinstance(tensor, PrimitiveTensor):
         tensor, name = tensor.array, name or tensor.name
@@ -366,14 +353,10 @@ def _parameters(
 
 
 def _check_range(values: Array, parameters: QuantizationParameters) -> None:
-    scales, zero_points = parameters.scales, parameters.zero_points
-    if parameters.axes and parameters.granularity == "per-axis":
-        shape = [1] * values.ndim
-        shape[parameters.axes[0]] = -1
-        scales, zero_points = scales.reshape(shape), zero_points.reshape(shape)
-    elif parameters.axes:
-        size = parameters.block_sizes[-1]
-        scales, zero_points = (np.repeat(a, size, axis=-1) for a in (scales, zero_points))
+    scales, zero_points = (
+        spread_blocks(grid, values.shape, parameters.block_shape(values.shape))
+        for grid in parameters.grids(values.ndim)
+    )
     steps = np.rint(values.astype(np.float64) / scales + zero_points)
     low, high = parameters.storage.type_range
     if not ((steps >= low) & (steps <= high)).all():

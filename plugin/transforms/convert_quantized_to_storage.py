@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 
 from .._mlir import ir
 from ..dialects.quant import is_quantized, parameters_of, storage_mlir_type
+from ..dialects.stablehlo import DEPRECATED_MOVEMENT, of_category
 from ..errors import UnsupportedError
 from .base import ModulePass, TypePredicate, convert_future, record_signature, walk
 
@@ -38,7 +39,18 @@ __all__ = ["ConvertQuantizedToStorage"]
 _SCASTS = ("quant.scast", "subquant.scast")
 
 _MOVES_DATA = frozenset(
-    [
+    (
+        *of_category(
+            "collective-movement",
+            "control",
+            "data-movement",
+            "map",
+            "query",
+            "reduction",
+            "storage",
+            "transfer",
+        ),
+        *DEPRECATED_MOVEMENT,
         "arith.select",
         "builtin.module",
         "cf.br",
@@ -57,50 +69,8 @@ _MOVES_DATA = frozenset(
         "scf.while",
         "scf.yield",
         "shape.shape_of",
-        "stablehlo.all_gather",
-        "stablehlo.all_reduce",
-        "stablehlo.all_to_all",
-        "stablehlo.async_done",
-        "stablehlo.async_start",
-        "stablehlo.bitcast_convert",
-        "stablehlo.broadcast",
-        "stablehlo.broadcast_in_dim",
-        "stablehlo.case",
-        "stablehlo.collective_broadcast",
-        "stablehlo.collective_permute",
-        "stablehlo.collective_reduce",
-        "stablehlo.concatenate",
-        "stablehlo.constant",
-        "stablehlo.dynamic_broadcast_in_dim",
-        "stablehlo.dynamic_gather",
-        "stablehlo.dynamic_pad",
-        "stablehlo.dynamic_reshape",
-        "stablehlo.dynamic_slice",
-        "stablehlo.dynamic_update_slice",
-        "stablehlo.gather",
-        "stablehlo.get_dimension_size",
-        "stablehlo.if",
-        "stablehlo.infeed",
-        "stablehlo.map",
-        "stablehlo.optimization_barrier",
-        "stablehlo.outfeed",
-        "stablehlo.pad",
-        "stablehlo.real_dynamic_slice",
-        "stablehlo.recv",
-        "stablehlo.reduce",
-        "stablehlo.reduce_scatter",
-        "stablehlo.reduce_window",
-        "stablehlo.reshape",
         "stablehlo.return",
-        "stablehlo.reverse",
-        "stablehlo.scatter",
-        "stablehlo.select_and_scatter",
-        "stablehlo.send",
         "stablehlo.set_dimension_size",
-        "stablehlo.slice",
-        "stablehlo.sort",
-        "stablehlo.torch_index_select",
-        "stablehlo.transpose",
         "stablehlo.while",
         "tensor.bitcast",
         "tensor.cast",
@@ -123,7 +93,7 @@ _MOVES_DATA = frozenset(
         "tensor.splat",
         "tensor.yield",
         "util.optimization_barrier",
-    ]
+    )
 )
 """Operations that treat every element type alike."""
 

@@ -40,18 +40,13 @@ from ..emit import stablehlo as emit_stablehlo
 from ..emit import subquant as emit_subquant
 from ..errors import Remark
 from .base import ModulePass, NoMatch, walk
+from .math.contraction import CONTRACTIONS
 from .math.operands import check_scales
 
 __all__ = ["FuseBlockContractions"]
 
 _CASTS = ("quant.dcast", "subquant.dcast")
 _DEQUANTIZING = (*_CASTS, "subquant.dequantize")
-_CONTRACTIONS = (
-    "stablehlo.convolution",
-    "stablehlo.dot",
-    "stablehlo.dot_general",
-    "stablehlo.dynamic_conv",
-)
 
 
 @dataclass(frozen=True)
@@ -70,7 +65,7 @@ class FuseBlockContractions(ModulePass):
         """Fuse in `module`; never fails."""
         remarks: list[Remark] = []
         for op in walk(module):
-            if op.name not in _CONTRACTIONS:
+            if op.name not in CONTRACTIONS:
                 continue
             casts = [_dequantizing(operand) for operand in op.operands]
             if not any(casts):

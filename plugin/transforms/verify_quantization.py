@@ -40,7 +40,7 @@ from ..errors import VerificationError
 from ..numerics.parameters import ExpressedType, QuantizationParameters
 from .base import ModulePass, walk
 
-__all__ = ["VerifyQuantization", "check_type"]
+__all__ = ["OPERATION_CHECKS", "VerifyQuantization", "check_type"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class VerifyQuantization(ModulePass):
                         check(argument.type, op, f"block argument {number}")
             if "function_type" in op.attributes:
                 _check_signature(op, check)
-            verify = _OPERATION_CHECKS.get(op.name)
+            verify = OPERATION_CHECKS.get(op.name)
             if verify is not None:
                 for number, operand in enumerate(op.operands):  # may be defined below
                     check(operand.type, op, f"operand {number}")
@@ -470,7 +470,7 @@ def _check_requantize(op: Any) -> None:
     check_type(check_requantize(op), op, "attribute 'quantized_type'", lenient=False)
 
 
-_OPERATION_CHECKS = {
+OPERATION_CHECKS = {
     "subquant.qcast": _check_qcast,
     "subquant.dcast": _check_dcast,
     "subquant.scast": _check_scast,

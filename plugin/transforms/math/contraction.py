@@ -29,6 +29,7 @@ import numpy as np
 
 from ..._mlir import ir, stablehlo
 from ...dialects.quant import element_type, is_quantized, parameters_of
+from ...dialects.stablehlo import of_category
 from ...emit import like, tensor, with_element
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.casts import Scaled, ScaledSum, split
@@ -38,7 +39,7 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I32, I64, ElementType
 from ...numerics.parameters import ExpressedType
 from .operands import Operand, axis_grid
-from .rules import QuantizedOperation, element_names, lowers, of_category
+from .rules import QuantizedOperation, element_names, lowers
 
 __all__ = ["CONTRACTIONS", "MOST_AT_ONCE", "Contraction", "Side"]
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..._mlir import ir
 from ...dialects.quant import is_quantized, parameters_of
-from ...dialects.stablehlo import OPERATIONS
+from ...dialects.stablehlo import OPERATIONS, of_category
 from ...emit import Formula, like, tensor, value
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import element_of, with_element
@@ -28,7 +28,7 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I64, Array, ElementType
 from ...numerics.parameters import ExpressedType, QuantizationParameters
 from .operands import Operand, dequantize, float_type
-from .rules import QuantizedOperation, lowers, of_category
+from .rules import QuantizedOperation, lowers
 
 __all__: list[str] = []
 

@@ -10,24 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from ...dialects.quant import element_type, is_quantized, parameters_of
-from ...dialects.stablehlo import OPERATIONS
+from ...dialects.stablehlo import DEPRECATED_MOVEMENT, OPERATIONS, of_category
 from ...emit import as_quantized, create, with_element
 from ...errors import UnsupportedError
 from ...numerics.parameters import QuantizationParameters
 from .operands import Operand, same_values
-from .rules import QuantizedOperation, lowers, of_category
+from .rules import QuantizedOperation, lowers
 
 __all__: list[str] = []
 
-_DEPRECATED = {
-    "stablehlo.broadcast": 1,
-    "stablehlo.real_dynamic_slice": 1,
-    "stablehlo.torch_index_select": 1,
-}
-"""Operations that the specification does not have: how many of the first operands are moved."""
 
-
-@lowers(*(n for n in of_category("data-movement") if n != "stablehlo.sort"), *_DEPRECATED)
+@lowers(*(n for n in of_category("data-movement") if n != "stablehlo.sort"), *DEPRECATED_MOVEMENT)
 def move(op: QuantizedOperation) -> None:
     """``q2[i] = q1[j]``, with ``q1`` in the result's parameters."""
     results = [result.type for result in op.op.results if is_quantized(result.type)]
@@ -55,8 +48,8 @@ def move(op: QuantizedOperation) -> None:
 def _moved(op: Any) -> range | list[int]:
     """The numbers of the operands whose elements are in the result."""
     count = len(op.operands)
-    if op.name in _DEPRECATED:
-        return range(_DEPRECATED[op.name])
+    if op.name in DEPRECATED_MOVEMENT:
+        return range(DEPRECATED_MOVEMENT[op.name])
     return list(OPERATIONS[op.name].element_operands(count))
 
 

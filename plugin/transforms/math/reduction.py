@@ -25,6 +25,7 @@ import numpy as np
 from ..._mlir import ir
 from ...dialects.integer_steps import exact
 from ...dialects.quant import is_quantized, parameters_of
+from ...dialects.stablehlo import of_category
 from ...emit import as_quantized, tensor
 from ...emit.casts import saturate
 from ...emit.operation import mlir_type, tensor_type, with_element
@@ -32,7 +33,6 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I32, I64
 from ...numerics.parameters import QuantizationParameters
 from .operands import Operand, zero_point_grid
-from .rules import of_category
 
 __all__ = ["legalize_reductions"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..._mlir import ir
 from ...dialects.quant import element_type, is_quantized, parameters_of
-from ...dialects.stablehlo import OPERATIONS, Category
+from ...dialects.stablehlo import of_category
 from ...emit import Formula, Tensors, as_quantized, linalg
 from ...emit.casts import ScaledSum, requantize
 from ...errors import UnsupportedError
@@ -31,7 +31,6 @@ __all__ = [
     "Results",
     "Rule",
     "lowers",
-    "of_category",
     "rules",
 ]
 
@@ -153,11 +152,6 @@ def lowers(*names: str) -> Callable[[Rule], Rule]:
         return rule
 
     return register
-
-
-def of_category(*categories: Category) -> tuple[str, ...]:
-    """The operations of some categories of the table that admits quantized types."""
-    return tuple(name for name, row in OPERATIONS.items() if row.category in categories)
 
 
 def rules() -> dict[str, Rule]:

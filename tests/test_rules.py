@@ -1,0 +1,60 @@
+"""The rules of ``legalize-quant-to-math``, and what each operation of the dialect comes with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from subquant.dialects import subquant
+from subquant.dialects.stablehlo import OPERATIONS, of_category
+from subquant.transforms.math.rules import NO_RULE, rules
+from subquant.transforms.verify_quantization import OPERATION_CHECKS
+
+TESTS = Path(__file__).parent
+DIALECT = Path(subquant.__file__).read_text()
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_row_has_a_rule_or_a_reason(name: str) -> None:
+    assert (name in rules()) != (name in NO_RULE)
+
+
+def test_reasons_are_for_operations_of_the_table() -> None:
+    assert NO_RULE.keys() <= OPERATIONS.keys()
+    assert all(NO_RULE.values())
+
+
+@pytest.mark.parametrize("name", sorted(rules()))
+def test_every_rule_says_its_formula(name: str) -> None:
+    assert rules()[name].__doc__
+
+
+def test_a_rule_is_taken_for_what_it_is_registered_for() -> None:
+    """Operations of one category have a rule of one purpose, whatever list they stand in."""
+    movement = {rules()[n].__name__ for n in of_category("data-movement") if n in rules()}
+    contraction = {rules()[n].__name__ for n in of_category("contraction")}
+    assert (movement, contraction) == ({"move"}, {"contract"})
+
+
+OPERATION_NAMES = sorted(
+    {
+        operation.OPERATION_NAME
+        for operation in vars(subquant).values()
+        if hasattr(operation, "OPERATION_NAME") and operation.OPERATION_NAME.startswith("subquant.")
+    }
+    | set(subquant.REQUANTIZE)
+    | set(subquant.REDUCTIONS)
+)
+
+
+@pytest.mark.parametrize("name", OPERATION_NAMES)
+def test_every_operation_of_the_dialect_is_documented_checked_and_tried_invalid(name: str) -> None:
+    """Its text, its check in ``verify-quantization``, and an input that the check refuses."""
+    family = re.sub(r"_\d$", "", name)
+    assert f"``{family}``" in DIALECT
+    assert name in OPERATION_CHECKS
+    files = (*TESTS.glob("invalid/*.mlir"), *TESTS.glob("filecheck/*/invalid.mlir"))
+    invalid = "".join(path.read_text() for path in files)
+    assert f'"{family}"' in invalid or f'"{name}"' in invalid
