@@ -178,8 +178,11 @@ def _unnoticed(changes: list[Change], command: str, timeout: float) -> Iterator[
         original = file.read_text()
         try:
             file.write_text(change.code)
-            if run_tests(command, enough)[0] == TestOutcome.SURVIVED:
+            outcome, output = run_tests(command, enough)
+            if outcome == TestOutcome.SURVIVED:
                 yield change
+            elif output == "timeout":
+                print(f"    noticed by its time only: {change}", flush=True)
         finally:
             file.write_text(original)
 

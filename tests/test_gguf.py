@@ -220,6 +220,7 @@ def aligned(alignment: bytes, kind: int = 4) -> bytes:
 ARRAY = 9
 VALID: dict[str, tuple[bytes, int, int]] = {
     "nothing": (header(), 0, 0),
+    "the longest name": (header(0, 1) + pair("k" * 65535, 0, b"1"), 1, 0),
     "the least properties": (header(0, 2) + pair("a", 0, b"1") + pair("b", 0, b"2"), 2, 0),
     "version 2": (header(version=2), 0, 0),
     "one number": (one_tensor((), 0, 4), 0, 1),

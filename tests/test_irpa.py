@@ -170,6 +170,10 @@ def test_splats(pattern: bytes, dtype: str, value: float, tmp_path: Path) -> Non
 def test_a_splat_without_metadata_has_elements_of_its_pattern(tmp_path: Path) -> None:
     array = read(archive(splat_entry(12, b"\1\2\3\4")), tmp_path)["a"].array()
     assert array.tolist() == [0x04030201] * 3
+    for size, dtype in ((1, "u1"), (2, "u2"), (8, "u8"), (16, "c16")):
+        found = read(archive(splat_entry(2 * size, bytes(range(size)))), tmp_path)["a"].array()
+        assert (found.dtype, found.shape) == (np.dtype(dtype), (2,))
+        assert found.tobytes() == 2 * bytes(range(size))
     with pytest.raises(UnsupportedError, match="entry 'a' is a splat, not data"):
         read(archive(splat_entry(12, b"\1\2\3\4")), tmp_path)["a"].content()
 
@@ -210,6 +214,27 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         assert (got.dtype, got.shape) == (array.dtype, array.shape)
         assert got.tobytes() == array.tobytes()
         assert not got.flags.writeable
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_metadata_says_what_the_elements_are(dtype: str, tmp_path: Path) -> None:
+    """As sharktank's writer does, from what torch says of the type."""
+    with create_archive(tmp_path / "x.irpa") as writer:
+        writer.add_tensor("a", np.zeros((2, 3), DTYPES[dtype]))
+    metadata = Archive(tmp_path / "x.irpa")["a"].metadata
+    is_float = "float" in dtype
+    assert json.loads(metadata.removeprefix(b"PYTORCH:")) == {
+        "type": "Tensor",
+        "dtype": dtype,
+        "shape": [2, 3],
+        "dtype_desc": {
+            "class_name": "dtype",
+            "is_complex": dtype.startswith("complex"),
+            "is_floating_point": is_float,
+            "is_signed": is_float or dtype.startswith(("int", "complex")),
+            "itemsize": DTYPES[dtype].itemsize,
+        },
+    }
 
 
 def test_iree_reads_what_we_write(tmp_path: Path) -> None:
