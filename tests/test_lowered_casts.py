@@ -90,6 +90,30 @@ def test_an_exact_division_needs_no_exact_device(steps: int, generated: list[Cas
     check(generated, "nearest-even", "exact", nudged(steps))
 
 
+def test_quotients_next_to_a_tie() -> None:
+    """The remainder is the integer next to half the divisor: nothing is nearer to a tie."""
+    rng = np.random.default_rng(6)
+    pairs, above = [], []
+    for s in (rng.integers(1 << 22, 1 << 23, 400) * 2 + 1).tolist():
+        for half, is_above in (((s + 1) // 2, True), ((s - 1) // 2, False)):
+            x = s + half * pow(1 << 23, -1, s) % s  # x * 2**23 is half, modulo s
+            if x < 1 << 24 or x % 2 == 0:
+                pairs.append((x, s))
+                above.append(is_above)
+    x, s = np.array(pairs, np.float64).T
+    reals, scales = (x * 2.0**23).astype(np.float32)[None], s.astype(np.float32)
+    below = np.array([(int(a) << 23) // int(b) for a, b in pairs])
+    parameters = QuantizationParameters(
+        StorageType(32), ExpressedType.F32, (1,), (1,), scales, 0 * below, "per-axis"
+    )
+    module = lowered([Cast(parameters, reals.shape)], "nearest-even", "exact")
+    for steps in range(-2, 3):
+        (got,) = evaluate(module, "q0", [reals], nudged(steps))
+        np.testing.assert_array_equal(got[0], below + above)
+    assert len(pairs) > 300
+    assert {0, 1} == set(below % 2)
+
+
 def test_the_last_bit_of_a_quotient_is_right_on_an_inexact_device() -> None:
     """Quotients of 2**23 and more are integers: i32 storage shows every bit of them."""
     rng = np.random.default_rng(4)
