@@ -191,7 +191,8 @@ def test_6_bit_scales(name: str) -> None:
     scales = np.array([q4_k_integers(block)[0] for block in blocks], np.float32)
     layout = tensor_of(name, blocks).unpack()
     assert isinstance(layout, SuperBlockLayout)
-    np.testing.assert_array_equal(layout.sub_block_scales()[0, ..., 0], scales)
+    found = layout.block_form().real_scales(ExpressedType.F32)
+    np.testing.assert_array_equal(found.reshape(scales.shape), scales)
     np.testing.assert_array_equal(
         layout.dequant_blocked()[0], scales[..., None] * layout.values()[0].astype(np.float32)
     )
@@ -360,7 +361,7 @@ def test_super_blocks_in_float64() -> None:
         np.full((1, 1, 2, 8), -32, np.int8),
     )
     layout = SuperBlockScaled_6_8_Layout((1, 16), planes)
-    assert layout.sub_block_minimums() is None
+    assert layout.block_form().offsets is None
     assert (layout.dequant(np.float64) == 0.1 * 3 * -32).all()
 
 

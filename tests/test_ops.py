@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import UsageError
 from subquant.layouts import (
     DynamicScaledQuantizer,
@@ -20,6 +22,7 @@ from subquant.layouts import (
     TensorScaledLayout,
 )
 from subquant.layouts.ggml import BLOCK_TYPES
+from subquant.numerics.parameters import ExpressedType
 from subquant.ops import (
     Compiled,
     Conv2d,
@@ -43,6 +46,7 @@ from subquant.ops import (
 )
 from subquant.runtime import Device
 from subquant.weights import Theta
+from subquant.weights.quantizing import WeightQuantization, quantize_array
 from together import Together
 
 DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
@@ -191,31 +195,44 @@ def check_close(function: Any, arguments: list[Any], found: np.ndarray, magnitud
 
 
 def magnitude_of(x: Any, w: Any) -> np.ndarray:
-    """``sum |x| (|d q| + |m|)``."""
-    layout = w.unpack()
-    planes = {name: plane for name, plane in layout.planes.items() if name != "m"}
-    parts = np.abs(layout.with_planes(planes).dequant().astype(np.float64))
-    if "m" in layout.planes:
-        spread = np.repeat(np.abs(layout.planes["m"].astype(np.float64)), layout.block_size, -1)
-        parts = parts + spread.reshape(parts.shape)
-    return np.asarray(np.abs(reals(x)) @ parts.T)
+    """``sum |x| (|d q| + |d z| + |m|)``."""
+    form = w.unpack().block_form()
+    size, f32 = form.block_sizes[-1], ExpressedType.F32
+
+    def spread(numbers: Any) -> Any:
+        return 0 if numbers is None else np.repeat(np.abs(numbers.astype(np.float64)), size, -1)
+
+    scales, offsets = spread(form.real_scales(f32)), spread(form.real_offsets(f32))
+    parts = scales * (np.abs(form.storage.astype(np.float64)) + spread(form.zero_points))
+    return np.asarray(np.abs(reals(x)) @ (parts + offsets).T)
 
 
-BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "dynamic")
+BLOCKS = (*BLOCK_TYPES, "dynamic", "zero points")
+
+
+def block_weight(name: str) -> QuantizedTensor:
+    if name in BLOCK_TYPES:
+        return ggml(name, (7, 3 * BLOCK_TYPES[name].size))
+    if name == "dynamic":
+        return blocks(normal((7, 96)))
+    how = WeightQuantization(4, granularity="block", block_size=32, asymmetric=True)
+    return PlanarQuantizedTensor(quantize_array(normal((7, 96)) + np.float32(0.5), how), "w")
 
 
 @functools.cache
 def block_linears() -> dict[str, Any]:
-    x = normal((2, 3, 96), 4)
-    tensors = {n: blocks(normal((7, 96))) if n == "dynamic" else ggml(n, (7, 96)) for n in BLOCKS}
-    return {name: (linear, [x, w]) for name, w in tensors.items()}
+    tensors = {name: block_weight(name) for name in BLOCKS}
+    return {name: (linear, [normal((2, 3, w.shape[1]), 4), w]) for name, w in tensors.items()}
 
 
 @pytest.mark.parametrize(
     ("name", "device"),
     [
         *((n, "cpu") for n in BLOCKS),
-        *(pytest.param(n, "vulkan", marks=pytest.mark.vulkan) for n in ("Q4_1", "Q8_0")),
+        *(
+            pytest.param(n, "vulkan", marks=pytest.mark.vulkan)
+            for n in ("Q4_1", "Q8_0", "Q4_K", "Q6_K", "zero points")
+        ),
     ],
 )
 def test_linear_with_blocks(name: str, device: str, request: pytest.FixtureRequest) -> None:
@@ -232,17 +249,20 @@ def test_linear_with_blocks(name: str, device: str, request: pytest.FixtureReque
     else:
         found = compiled_with(block_linears, name, where)
     check_close(linear, [x, w], found, magnitude_of(x, w))
-    assert "7x96xf32" not in text_of(linear, x, w), "the weights were dequantized"
+    assert "subquant.dequantize" in text_of(linear, x, w)
+    lowered = compile_to_bytes(text_of(linear, x, w), emit="mlir").decode()
+    for dims in re.findall(r"tensor<((?:\d+x)+)f32>", lowered):
+        size = np.prod([int(n) for n in dims[:-1].split("x")])
+        assert size != w.shape[0] * w.shape[1], "the weights were dequantized"
 
 
-FLOATS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "float")
+FLOATS = ("float", "scale for each row")
 
 
 @functools.cache
 def float_linears() -> dict[str, Any]:
-    x = normal((3, 256), 4)
-    tensors = {n: normal((5, 256)) if n == "float" else ggml(n, (5, 256)) for n in FLOATS}
-    return {name: (linear, [x, w]) for name, w in tensors.items()}
+    x, w = normal((3, 256), 4), normal((5, 256))
+    return {name: (linear, [x, w if name == "float" else per_row(w)]) for name in FLOATS}
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -290,8 +310,7 @@ def random_linear(seed: int) -> tuple[Any, Any, str]:
         return x, blocks(values), "blocks"
     if kind == "float":
         return x, values, "dequantized"
-    is_plain = kind in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL")
-    return x, ggml(kind, (columns, depth), seed), "blocks" if is_plain else "dequantized"
+    return x, ggml(kind, (columns, depth), seed), "blocks"
 
 
 @functools.cache

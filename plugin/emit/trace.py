@@ -24,10 +24,12 @@ import numpy.typing as npt
 
 from .._mlir import ir
 from ..dialects import create_context
+from ..dialects.quant import any_type_of
 from ..errors import UnsupportedError, UsageError
-from ..numerics import array_functions
+from ..numerics import array_functions, block_form
 from ..numerics.element_types import ElementType
-from . import stablehlo
+from ..numerics.parameters import ExpressedType, StorageType
+from . import stablehlo, subquant
 from .operation import create, element_of, integers, mlir_type, tensor_type
 from .values import Emitted, Tensors
 
@@ -372,10 +374,33 @@ def _factors(left: Any, right: Any, target: ElementType) -> list[TracedArray]:
     return [side.astype(dtype) for side in sides]
 
 
+def _dequantize(
+    storage: TracedArray,
+    scales: Any,
+    block_sizes: Sequence[int],
+    storage_type: StorageType,
+    expressed: ExpressedType,
+    zero_points: Any = None,
+    offsets: Any = None,
+) -> TracedArray:
+    """A ``subquant.dequantize``, whatever its scales are."""
+    given = [None if p is None else _traced(p).value for p in (scales, zero_points, offsets)]
+    real = subquant.dequantize(
+        storage.value,
+        given[0],
+        block_sizes,
+        ir.TypeAttr.get(any_type_of(storage_type, expressed)),
+        mlir_type(expressed.element),
+        *given[1:],
+    )
+    return _Arrays(real).emitted(real, expressed.element)
+
+
 _FUNCTIONS: dict[Callable[..., Any], Callable[..., TracedArray]] = {
     array_functions.contract: _contract,
     array_functions.convolve: _convolve,
     array_functions.lookup: _take,
+    block_form.dequantize: _dequantize,
     array_functions.take: lambda table, indices, axis=0: _take(table, indices, axis),
     np.broadcast_to: lambda array, shape: array.broadcast_to(shape),
     np.concatenate: _concatenate,

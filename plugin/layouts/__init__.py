@@ -8,7 +8,7 @@ Source: "Direct quantization with sharktank".
 
 from __future__ import annotations
 
-from .base import LAYOUTS, QuantizedLayout, layout_class
+from .base import LAYOUTS, BlockLayout, QuantizedLayout, layout_class
 from .ggml import GgmlTensor
 from .lookup import LookupBlockScaledLayout
 from .packed import BlockScaledPackedLayout
@@ -34,6 +34,7 @@ from .tensors import (
 __all__ = [
     "LAYOUTS",
     "BlockAffineLayout",
+    "BlockLayout",
     "BlockScaledI4Layout",
     "BlockScaledLayout",
     "BlockScaledPackedLayout",

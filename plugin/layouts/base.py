@@ -4,10 +4,11 @@ A layout says what the numbers mean, apart from how bits are packed in a file an
 computes with them. It has a shape, planes, and static metadata, and is written to an archive as
 these three under the name of its class.
 
-Arithmetic is the same for arrays and for traced ones (`subquant.emit.trace`): `dequant` computes
-with the operators that both have, so the program that is compiled does what runs in NumPy. It is
-done in float32 (float64 where a plane is float64), whatever the type of the scales is, and rounded
-to the wanted type at the end.
+Elements in blocks are described as a `BlockForm`, from which their reals follow, and what a program
+is given (`BlockLayout`). Arithmetic is the same for arrays and for traced ones
+(`subquant.emit.trace`): `dequant` computes with the operators and functions that both have, so the
+program that is compiled does what runs in NumPy. It is done in float32 (float64 where a plane is
+float64), whatever the type of the scales is, and rounded to the wanted type at the end.
 
 Source: "Direct quantization with sharktank", ``QuantizedLayout``.
 """
@@ -22,8 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
+from ..numerics.block_form import BlockForm
+from ..numerics.parameters import ExpressedType, StorageType
 
-__all__ = ["LAYOUTS", "Planes", "QuantizedLayout", "layout_class"]
+__all__ = ["LAYOUTS", "BlockLayout", "Planes", "QuantizedLayout", "integers_of", "layout_class"]
 
 Planes = Mapping[str, Any]
 """Arrays, or traced values, by the name of the plane."""
@@ -82,20 +85,20 @@ class QuantizedLayout(ABC):
         """Raise an InputError if planes or metadata do not fit the shape."""
 
     @abstractmethod
-    def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
-        """The values with the block structure of the planes as axes of their own.
-
-        Args:
-            dtype: what to round to at the end.
-        """
-
     def dequant(self, dtype: npt.DTypeLike = np.float32) -> Any:
         """The values, of the layout's shape.
 
         Args:
             dtype: what to round to at the end.
         """
-        return self.dequant_blocked(dtype).reshape(self.shape)
+
+    def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """The values with the block structure of the planes as axes of their own.
+
+        Args:
+            dtype: what to round to at the end.
+        """
+        return self.dequant(dtype)
 
     def expect(self, plane: str, shape: tuple[int, ...], *dtypes: str) -> None:
         """Raise an InputError if a plane has another shape, or none of some dtypes (by name)."""
@@ -124,6 +127,34 @@ class QuantizedLayout(ABC):
             for name, plane in self.planes.items()
         )
         return f"{self.name}({'x'.join(map(str, self.shape))}; {planes})"
+
+
+class BlockLayout(QuantizedLayout):
+    """A layout whose elements are integers in blocks; what they stand for follows from its form."""
+
+    @property
+    @abstractmethod
+    def row_block(self) -> int | None:
+        """Elements in a block where blocks are parts of rows and divide them, else None."""
+
+    @abstractmethod
+    def block_form(self) -> BlockForm:
+        """Integers, scales, zero points and offsets; the integers are unpacked at each call."""
+
+    def dequant(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """The values, of the layout's shape, computed as the form says."""
+        return self.block_form().dequantize(self.expressed()).astype(dtype)
+
+    def expressed(self) -> ExpressedType:
+        """What reals are computed in: f64 if a plane is, else f32."""
+        return ExpressedType.of_dtype(self.compute_dtype())
+
+
+def integers_of(array: Any, bits: int | None = None) -> StorageType:
+    """The storage type of an array of integers, or of those of fewer bits that it holds."""
+    info = np.iinfo(array.dtype)
+    narrow = StorageType(bits or info.bits, info.min < 0)
+    return StorageType(info.bits, info.min < 0, narrow.minimum, narrow.maximum)
 
 
 def layout_class(name: str) -> type[QuantizedLayout]:

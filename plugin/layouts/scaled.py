@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from ..errors import InputError, UsageError
 from ..numerics.array_functions import unpack_nibbles
+from ..numerics.block_form import BlockForm
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from .base import QuantizedLayout
+from .base import BlockLayout, QuantizedLayout, integers_of
 
 __all__ = ["BlockAffineLayout", "BlockScaledI4Layout", "BlockScaledLayout", "TensorScaledLayout"]
 
@@ -47,8 +48,8 @@ class TensorScaledLayout(QuantizedLayout):
         self.expect("d", scales, *_FLOATS)
         self.expect("m", scales)
 
-    def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
-        """As `dequant`: there are no blocks."""
+    def dequant(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """The values, of the layout's shape."""
         compute = self.compute_dtype()
         values = self.planes["qs"].astype(compute)
         if "m" in self.planes:
@@ -80,7 +81,7 @@ class TensorScaledLayout(QuantizedLayout):
         )
 
 
-class BlockAffineLayout(QuantizedLayout):
+class BlockAffineLayout(BlockLayout):
     """``(qs - z) * d`` for blocks along any axes: the sub-channel type as planes.
 
     Planes:
@@ -113,20 +114,24 @@ class BlockAffineLayout(QuantizedLayout):
         except UsageError as error:
             raise InputError(f"'storage' of {self.name}: {error.message}") from None
 
-    def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
-        """As `dequant`: blocks may be ragged."""
-        compute = self.compute_dtype()
-        block = self.metadata["block_shape"]
+    @property
+    def row_block(self) -> int | None:
+        """The block size along the last axis, if it divides it and is 1 along the others."""
+        *others, last = self.metadata["block_shape"]
+        divides = last <= self.shape[-1] and self.shape[-1] % last == 0
+        return last if divides and all(size == 1 for size in others) else None
 
-        def spread(plane: Any) -> Any:
-            for axis, size in enumerate(block):
-                plane = np.repeat(plane, size, axis=axis)
-            return plane[tuple(slice(0, extent) for extent in self.shape)]
-
-        values = self.planes["qs"].astype(compute)
-        if "z" in self.planes:
-            values = values - spread(self.planes["z"]).astype(compute)
-        return (values * spread(self.planes["d"]).astype(compute)).astype(dtype)
+    def block_form(self) -> BlockForm:
+        """The planes; zero points in the type of the storage, in whose range they are."""
+        stored = self.planes["qs"]
+        zero_points = self.planes.get("z")
+        return BlockForm(
+            stored,
+            integers_of(stored, StorageType.parse(self.metadata["storage"]).width),
+            tuple(min(b, n) for b, n in zip(self.metadata["block_shape"], self.shape, strict=True)),
+            self.planes["d"],
+            None if zero_points is None else zero_points.astype(stored.dtype),
+        )
 
     def parameters(self) -> QuantizationParameters:
         """The same as a quantized type."""
@@ -162,7 +167,7 @@ class BlockAffineLayout(QuantizedLayout):
         return cls(stored.shape, planes, metadata)
 
 
-class BlockScaledLayout(QuantizedLayout):
+class BlockScaledLayout(BlockLayout):
     """``d * qs + m`` for blocks of the last axis.
 
     Planes, for a tensor of shape ``[..., K]`` and blocks of ``B``:
@@ -231,13 +236,29 @@ class BlockScaledLayout(QuantizedLayout):
         """The storage values in the shape of the tensor."""
         return self.values().reshape(self.shape)
 
+    @property
+    def row_block(self) -> int | None:
+        """The block size."""
+        return self.block_size
+
+    def block_form(self) -> BlockForm:
+        """The integers in the shape of the tensor, scales and offsets."""
+        grid = (*self.shape[:-1], self.shape[-1] // self.block_size)
+        offsets = self.planes.get("m")
+        stored = self.stored()
+        return BlockForm(
+            stored,
+            integers_of(stored, self.storage.width),
+            (*(1,) * (len(grid) - 1), self.block_size),
+            self.planes["d"].reshape(grid),
+            None,
+            None if offsets is None else offsets.reshape(grid),
+        )
+
     def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
         """The values ``[..., K / B, B]``."""
-        compute = self.compute_dtype()
-        values = self.planes["d"].astype(compute) * self.values().astype(compute)
-        if "m" in self.planes:
-            values = values + self.planes["m"].astype(compute)
-        return values.astype(dtype)
+        blocks = self.shape[-1] // self.block_size
+        return self.dequant(dtype).reshape((*self.shape[:-1], blocks, self.block_size))
 
 
 class BlockScaledI4Layout(BlockScaledLayout):

@@ -28,10 +28,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
+from ..numerics.block_form import BlockForm
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import PackedIntegers
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from .base import QuantizedLayout
+from .base import BlockLayout, integers_of
 
 __all__ = [
     "SuperBlockLayout",
@@ -45,7 +46,7 @@ __all__ = [
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-class SuperBlockLayout(QuantizedLayout):
+class SuperBlockLayout(BlockLayout):
     """What the layouts with super-blocks share; each says how its integers lie in planes."""
 
     QS: ClassVar[PackedIntegers]
@@ -107,18 +108,37 @@ class SuperBlockLayout(QuantizedLayout):
         """The integers ``[..., SUP, SUB, B]``, int8 or uint8."""
         return self.QS.unpack(self.planes)
 
-    def sub_block_scales(self) -> Any:
-        """What multiplies the integers, ``[..., SUP, SUB, 1]``, in the type of the arithmetic."""
-        return self._spread("d", self.SCALES)
+    @property
+    def row_block(self) -> int | None:
+        """The size of sub-blocks."""
+        return self.block_size
 
-    def sub_block_minimums(self) -> Any:
-        """What is subtracted from the products, as `sub_block_scales`; None for nothing."""
-        return None if self.MINIMUMS is None else self._spread("dmin", self.MINIMUMS)
+    def block_form(self) -> BlockForm:
+        """The integers in the shape of the tensor; scales, and less the minimums as offsets."""
+        stored = self.values().reshape(self.shape)
+        minimums = None
+        if self.MINIMUMS is not None:
+            minus = self.planes["dmin"].astype(self.compute_dtype()) * self.compute_dtype().type(-1)
+            minimums = self._of_super_blocks(minus, self.MINIMUMS)
+        return BlockForm(
+            stored,
+            integers_of(stored, self.QS.low + self.QS.high),
+            (*(1,) * (len(self.shape) - 1), self.block_size),
+            self._of_super_blocks(self.planes["d"], self.SCALES),
+            None,
+            minimums,
+        )
 
-    def _spread(self, plane: str, field: PackedIntegers) -> Any:
-        compute = self.compute_dtype()
-        product = self.planes[plane].astype(compute) * field.unpack(self.planes).astype(compute)
-        return product.reshape((*product.shape, 1))
+    def _of_super_blocks(self, reals: Any, field: PackedIntegers) -> BlockForm:
+        """Small integers, one for each sub-block, times a float for each super-block."""
+        grid = (*self.shape[:-1], self.shape[-1] // self.block_size)
+        stored = field.unpack(self.planes).reshape(grid)
+        return BlockForm(
+            stored,
+            integers_of(stored, field.low + field.high),
+            (*(1,) * (len(grid) - 1), self.sub_blocks),
+            reals.reshape((*grid[:-1], grid[-1] // self.sub_blocks)),
+        )
 
     def parameters(self) -> QuantizationParameters:
         """The same as a quantized type, of scales that are the products of both levels.
@@ -128,7 +148,7 @@ class SuperBlockLayout(QuantizedLayout):
         """
         if self.MINIMUMS is not None:
             raise UsageError(f"{self.name} subtracts minimums, which no quantized type does")
-        scales = np.asarray(self.sub_block_scales())
+        scales = np.asarray(self.block_form().real_scales(self.expressed()))
         axes = tuple(range(len(self.shape)))
         sizes = (*(1 for _ in axes[1:]), self.block_size)
         grid = (*self.shape[:-1], self.shape[-1] // self.block_size)
@@ -138,11 +158,9 @@ class SuperBlockLayout(QuantizedLayout):
 
     def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
         """The values ``[..., SUP, SUB, B]``."""
-        values = self.sub_block_scales() * self.values().astype(self.compute_dtype())
-        minimums = self.sub_block_minimums()
-        if minimums is not None:
-            values = values - minimums
-        return values.astype(dtype)
+        size = (self.sub_blocks, self.block_size)
+        supers = self.shape[-1] // (size[0] * size[1])
+        return self.dequant(dtype).reshape((*self.shape[:-1], supers, *size))
 
 
 class SuperBlockOffsetScaled_4_6_Layout(SuperBlockLayout):  # noqa: N801 (the name in archives)

@@ -8,15 +8,17 @@
 
   The sums of ``qw`` and ``qx`` are over ``k``: an offset belongs to every term of the sum. ``acc``
   is exact; ``y`` is rounded twice.
-* *blocks*: a float left operand and weights in blocks of ``K``. The storage values are contracted
-  block by block, so a block's scale is multiplied once::
+* *blocks*: a float left operand and weights in blocks of ``K``, super-blocks among them. Storage
+  values are contracted block by block, so a block's scale is multiplied once::
 
-      y = sum_b (d[n, b] * sum_k x[b, k] q[n, b, k] + m[n, b] * sum_k x[b, k])
+      y = sum_b (d[n, b] * sum_k x[b, k] q[n, b, k] + (m[n, b] - d[n, b] z[n, b]) * sum_k x[b, k])
 
+  In a program the weight is a ``subquant.dequantize`` in front of the contraction, and the passes
+  make one block contraction of the two.
 * *dequantized*: any layout, by its float values.
 
 Bound of the last two, beside exact sums: ``(K + 4) * 2**-24 * sum_k |x| |w|`` where ``|w|`` is
-``|d q| + |m|``.
+``|d q| + |d z| + |m|``.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..layouts import BlockScaledLayout, QuantizedLayout
-from ..numerics.array_functions import contract
+from ..layouts import BlockLayout, QuantizedLayout
+from ..numerics.array_functions import contract, is_known
 from .affine import accumulator, is_affine, offsets, scales_along
 from .registry import Op, operand, real
 
@@ -82,21 +84,31 @@ def _affine(x: Any, w: Any, bias: Any = None) -> Any:
 
 
 def _takes_blocks(x: Any, w: Any, bias: Any = None) -> bool:
-    return _fits(x, w, bias) and _is_real(x) and isinstance(w, BlockScaledLayout)
+    return (
+        _fits(x, w, bias) and _is_real(x) and isinstance(w, BlockLayout) and w.row_block is not None
+    )
 
 
 @linear.implementation("blocks", _takes_blocks)
 def _blocks(x: Any, w: Any, bias: Any = None) -> Any:
+    if not all(map(is_known, (x, *w.planes.values()))):
+        return _dequantized(x, w, bias)  # a program's passes find the blocks
     count, depth = w.shape
-    blocks = depth // w.block_size
-    rows = real(x).reshape((-1, blocks, w.block_size))
+    form = w.block_form()
+    blocks = depth // w.row_block
+    rows = real(x).reshape((-1, blocks, w.row_block))
+    stored = form.storage.reshape((count, blocks, w.row_block)).astype(np.float32)
     # [blocks, rows, N]
-    sums = contract(rows, w.values().astype(np.float32), ((2,), (2,)), ((1,), (1,)))
-    scales = w.planes["d"].astype(np.float32).reshape((count, blocks)).T
-    result = (sums * scales[:, None, :]).sum(axis=0, dtype=np.float32)
-    if "m" in w.planes:
-        offset = w.planes["m"].astype(np.float32).reshape((count, blocks))
-        result = result + contract(rows.sum(axis=2, dtype=np.float32), offset, ((1,), (1,)))
+    sums = contract(rows, stored, ((2,), (2,)), ((1,), (1,)))
+    scales, offsets = form.real_scales(w.expressed()).astype(np.float32), None
+    if form.offsets is not None:
+        offsets = form.real_offsets(w.expressed()).astype(np.float32)
+    result = (sums * scales.T[:, None, :]).sum(axis=0, dtype=np.float32)
+    if form.zero_points is not None:
+        shift = scales * form.zero_points.astype(np.float32)
+        offsets = -shift if offsets is None else offsets - shift
+    if offsets is not None:
+        result = result + contract(rows.sum(axis=2, dtype=np.float32), offsets, ((1,), (1,)))
     return _with_bias(result.reshape((*_shape(x)[:-1], count)), bias)
 
 

@@ -296,6 +296,7 @@ def _tensor(archive: Archive, name: str, record: Any) -> InferenceTensor:
 
 def _to_json(value: Any, what: str) -> bytes:
     try:
-        return json.dumps(value, indent=2).encode()
+        # Without white space and escapes: the words of a tokenizer are several megabytes.
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{what} cannot be written as JSON: {error}") from None

@@ -1,0 +1,100 @@
+"""Weights in blocks, in one form: integers, and a scale, zero point and offset for each block.
+
+::
+
+    real = (storage - zero_point) * scale + offset
+
+Scales and offsets may be of this form themselves (super-blocks: small integers times a float).
+Every layout whose elements are in blocks says what it holds as a `BlockForm`; its reals follow from
+that, in NumPy as in a program, where it becomes ``subquant.dequantize``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .array_functions import dispatched
+from .casts import Cast
+from .element_types import Array
+from .parameters import ExpressedType, StorageType, spread_blocks
+
+__all__ = ["BlockForm", "dequantize"]
+
+
+@dataclass(frozen=True)
+class BlockForm:
+    """A weight in blocks.
+
+    Attributes:
+        storage: integers, in the shape of the tensor.
+        storage_type: of them; its width is that of the array's dtype.
+        block_sizes: for each axis; the last block of an axis may be shorter.
+        scales: floats of the shape ``ceil(shape / block_sizes)``, or the form of such.
+        zero_points: integers of the same shape, not wider than the storage; None for 0.
+        offsets: as `scales`; None for 0.
+    """
+
+    storage: Any
+    storage_type: StorageType
+    block_sizes: tuple[int, ...]
+    scales: Any
+    zero_points: Any = None
+    offsets: Any = None
+
+    def dequantize(self, expressed: ExpressedType) -> Any:
+        """The reals."""
+        return dequantize(
+            self.storage,
+            self.real_scales(expressed),
+            self.block_sizes,
+            self.storage_type,
+            expressed,
+            self.zero_points,
+            self.real_offsets(expressed),
+        )
+
+    def real_scales(self, expressed: ExpressedType) -> Any:
+        """The scales as floats."""
+        return _reals(self.scales, expressed)
+
+    def real_offsets(self, expressed: ExpressedType) -> Any:
+        """The offsets as floats, or None."""
+        return _reals(self.offsets, expressed)
+
+
+def _reals(numbers: Any, expressed: ExpressedType) -> Any:
+    return numbers.dequantize(expressed) if isinstance(numbers, BlockForm) else numbers
+
+
+@dispatched
+def dequantize(
+    storage: Any,
+    scales: Any,
+    block_sizes: Sequence[int],
+    storage_type: StorageType,
+    expressed: ExpressedType,
+    zero_points: Any = None,
+    offsets: Any = None,
+) -> Any:
+    """Dequantize; arguments are those of `BlockForm`, with scales and offsets as floats."""
+    shape, cast = storage.shape, Cast(storage_type, expressed)
+    given = [numbers for numbers in (zero_points, scales, offsets) if numbers is not None]
+    if any(extent % size for extent, size in zip(shape, block_sizes, strict=True)):
+        grouped, spread = shape, [spread_blocks(array, shape, block_sizes) for array in given]
+    else:
+        # Each axis as (block number, position in block), over which scales are broadcast.
+        counts = [extent // size for extent, size in zip(shape, block_sizes, strict=True)]
+        grouped = _interleaved(counts, block_sizes)
+        spread = [array.reshape(_interleaved(counts, [1] * len(counts))) for array in given]
+    zero_point: Array | int = 0 if zero_points is None else spread.pop(0)
+    with np.errstate(all="ignore"):
+        real = cast.dequantize(storage.reshape(grouped), spread[0], zero_point, *spread[1:])
+    return real.reshape(shape)
+
+
+def _interleaved(counts: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(n for pair in zip(counts, sizes, strict=True) for n in pair)
