@@ -182,8 +182,7 @@ def test_loaded_arrays_are_views_of_the_file(tmp_path: Path) -> None:
 
 
 def test_blobs_are_as_sharktank_writes_them(tmp_path: Path) -> None:
-    """Name for name and byte for byte, apart from the white space and escapes of JSON, and the
-    metadata of a layout that has none."""
+    """Name for name and byte for byte, apart from JSON's white space and absent metadata."""
     theirs = Archive(unpacked_file("written.irpa", tmp_path))
     Dataset.load(theirs.path).save(tmp_path / "ours.irpa")
     ours = Archive(tmp_path / "ours.irpa")
