@@ -597,6 +597,9 @@ def test_what_does_not_fit_is_said(case: str) -> None:
         StaticScaledQuantizer(None, np.float32(1e-9), 5, dtype=np.int32, name="a.q_input"),
         StaticScaledQuantizer(None, normal((16,), 2) ** 2 + 0.01, axis=-1, name="a.q_input"),
         StaticScaledQuantizer(None, normal((3, 4), 2) ** 2 + 0.01, block_size=4, name="a.q_input"),
+        StaticScaledQuantizer(
+            None, normal((3, 4), 2) ** 2 + 0.01, np.arange(12).reshape(3, 4), block_size=4
+        ),
     ],
 )
 @pytest.mark.parametrize("device", DEVICES)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
+from ..numerics.array_functions import is_known
 from ..numerics.casts import Cast, quantize
 from ..numerics.element_types import Array
 from ..numerics.parameters import (
@@ -114,7 +115,7 @@ class StaticScaledQuantizer(QuantizerTensor):
         """
         values, name = _values(tensor, name)
         parameters = self._parameters(values)
-        if not isinstance(values, np.ndarray):
+        if not is_known(values):
             stored = self._traced(values, parameters)
         else:
             stored = quantize(values, parameters)
@@ -308,7 +309,7 @@ class DynamicScaledQuantizer(QuantizerTensor):
 def _values(tensor: Any, name: str) -> tuple[Any, str]:
     if isinstance(tensor, PrimitiveTensor):
         tensor, name = tensor.array, name or tensor.name
-    if hasattr(tensor, "__array_function__") and not isinstance(tensor, np.ndarray):
+    if not is_known(tensor):
         return tensor.astype(np.float32), name  # traced
     values = np.asarray(tensor)
     return (values if values.dtype == np.float64 else values.astype(np.float32)), name

@@ -25,7 +25,7 @@ import numpy as np
 from ... import emit
 from ..._mlir import Operation, Value, ir
 from ...dialects.quant import parameters_of, type_of, with_axis
-from ...dialects.stablehlo import DEQUANTIZE, QUANTIZE, why_illegal
+from ...dialects.stablehlo import DEQUANTIZE, OPERATIONS, QUANTIZE, why_illegal
 from ...emit import with_element
 from ...numerics.parameters import QuantizationParameters, StorageType
 from ..math.contraction import Contraction
@@ -33,7 +33,6 @@ from .retyping import Retyping, why_invalid
 
 __all__ = ["split_sequences"]
 
-_CONTRACTIONS = ("stablehlo.convolution", "stablehlo.dot", "stablehlo.dot_general")
 _CHOICES = {"stablehlo.maximum": (0, 1), "stablehlo.minimum": (0, 1), "stablehlo.clamp": (1,)}
 """Operations that choose one of their operands: those that may be the computed one."""
 _CONSTANTS = ("arith.constant", "stablehlo.constant")
@@ -111,11 +110,13 @@ class _Sequences:
     def _accumulator(self, value: Value) -> ir.Type | None:
         """The i32 type of a contraction of two dequantized values."""
         op = _owner(value)
-        if op is None or op.name not in _CONTRACTIONS:
+        if op is None or op.name not in OPERATIONS:
             return None
-        if any(operand not in self.dequantizes for operand in list(op.operands)[:2]):
+        if OPERATIONS[op.name].category != "contraction" or len(op.operands) != 2:
             return None
-        types = [self.dequantizes[operand].operands[0].type for operand in list(op.operands)[:2]]
+        if any(operand not in self.dequantizes for operand in op.operands):
+            return None
+        types = [self.dequantizes[operand].operands[0].type for operand in op.operands]
         left, right = (parameters_of(type_) for type_ in types)
         if left is None or right is None or left.granularity != "per-tensor":
             return None
