@@ -125,9 +125,9 @@ def test_no_arguments_and_no_results(executable: Executable) -> None:
 def test_results_outlive_everything(cpu: Device) -> None:
     """IREE's own arrays can be views of memory that is freed with the temporary result."""
     x = np.random.default_rng(1).random((256, 256), np.float32)
-    results = []
+    results, data = [], compile_to_bytes(PROGRAM)
     for _ in range(20):
-        temporary = subquant.compile(PROGRAM, device=cpu)
+        temporary = Executable(data, cpu)
         results.append(temporary.large(x))
         del temporary
         gc.collect()

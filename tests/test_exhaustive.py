@@ -130,10 +130,12 @@ def test_all_pairs(set_: str, device: str, request: pytest.FixtureRequest) -> No
     text = program(*types, x.size)
     target = "vulkan" if found_on.is_vulkan else "llvm-cpu"
     for requantization, tolerance in (("exact", 0), ("fixed-point", 1)):
-        main = subquant.compile(
+        executable = subquant.compile(
             text, target=target, device=found_on, requantization=requantization
-        ).main
-        for name, got in zip([*BINARY, *UNARY], main(x, y), strict=True):
+        )
+        results = executable.main(x, y)
+        del executable  # no device is open while the next is compiled
+        for name, got in zip([*BINARY, *UNARY], results, strict=True):
             expected = expected_of(name, reals, types)
             difference = np.abs(got.astype(np.int64) - expected)
             place = int(difference.argmax())
