@@ -21,11 +21,12 @@ from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
+from subquant.emit import linalg
+from subquant.emit.operation import is_dynamic
 from subquant.numerics.casts import dequantize, quantize
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from subquant.runtime import Device, Executable
-from subquant.transforms.base import Builder, walk
-from subquant.transforms.lower_quant_casts import _generic
+from subquant.transforms.base import walk
 
 # IREE removes the roundings between bf16 operations, so upstream's arithmetic cannot be run there.
 NOT_BF16 = [ExpressedType.F16, ExpressedType.F32, ExpressedType.F64]
@@ -58,9 +59,8 @@ def expand_splat(op: Any) -> None:
     with ir.InsertionPoint(op):
         value, *extents = op.operands
         type_ = op.results[0].type
-        empty = Builder().op("tensor.empty", extents, type_)
-        identity = ir.AffineMap.get_identity(type_.rank)
-        filled = _generic(Builder(), [], empty, [identity], lambda: value)
+        shape = [extents.pop(0) if is_dynamic(extent) else extent for extent in type_.shape]
+        filled = linalg.filled(shape, value)
     op.results[0].replace_all_uses_with(filled)
     op.erase()
 

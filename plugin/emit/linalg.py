@@ -14,6 +14,8 @@ __all__ = [
     "Extent",
     "Iterator",
     "affine_maps",
+    "block_count",
+    "block_of",
     "cast",
     "check",
     "collapse",
@@ -57,6 +59,18 @@ def dim(tensor: Value, axis: Extent) -> Value:
     """The extent of an axis (a number, or a value of type ``index``), as an ``index``."""
     number = constant_index(axis) if isinstance(axis, int) else axis
     return value("tensor.dim", [tensor, number], index_type())
+
+
+def block_count(extent: Value, size: int) -> Value:
+    """How many blocks of a size an extent has, of which the last may be shorter."""
+    return value("arith.ceildivsi", [extent, constant_index(size)], index_type())
+
+
+def block_of(position: Value, size: int) -> Value:
+    """The number of the block of a size that a position is in."""
+    if size == 1:
+        return position
+    return value("arith.divui", [position, constant_index(size)], index_type())
 
 
 _PREDICATES = {"equal": 0, "greater_equal": 5}

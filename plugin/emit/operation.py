@@ -180,9 +180,13 @@ def tensor_type(
     return ir.RankedTensorType.get(extents, element, encoding)
 
 
-def with_element(type_: ir.Type, element: ir.Type) -> ir.RankedTensorType:
-    """A ranked tensor type with other elements."""
-    return ir.RankedTensorType.get(list(type_.shape), element, type_.encoding)
+def with_element(type_: ir.Type, element: ir.Type) -> ir.Type:
+    """A tensor type with other elements; the element type for a type of one element."""
+    if isinstance(type_, ir.RankedTensorType):
+        return ir.RankedTensorType.get(list(type_.shape), element, type_.encoding)
+    if isinstance(type_, ir.UnrankedTensorType):
+        return ir.UnrankedTensorType.get(element)
+    return element
 
 
 def with_shape(type_: ir.Type, shape: Sequence[int | None]) -> ir.RankedTensorType:

@@ -55,17 +55,21 @@ class Form(ABC):
             TypeError: a number with a fraction among integers.
             OverflowError: an integer that `element` has no bits for.
         """
-        array = np.asarray(number)
-        if not element.is_float:
-            _check_integers(array, element)
-        if array.size != 1:
-            return self.emitted(self._grid(array, element), element)
-        item = array.reshape(-1)[0]
-        item = float(item) if element.is_float else int(item)
-        key = (element, repr(item))
-        if key not in self._constants:
-            self._constants[key] = self._constant(item, element)
-        return self.emitted(self._constants[key], element)
+        if not isinstance(number, (int, float)):
+            array = np.asarray(number)
+            if array.size != 1:
+                if not element.is_float:
+                    _check_integers(array, element)
+                return self.emitted(self._grid(array, element), element)
+            number = array.item()
+        key = (element, repr(number))
+        constant = self._constants.get(key)
+        if constant is None:
+            if not element.is_float:
+                _check_integer(number, element)
+            item = float(number) if element.is_float else int(number)
+            constant = self._constants[key] = self._constant(item, element)
+        return self.emitted(constant, element)
 
     def operand(self, value: Any, element: ElementType) -> Any:
         """The operand of an operation on values of an element type that a value is."""
@@ -107,19 +111,21 @@ class Form(ABC):
 
 # -- values ---------------------------------------------------------------------------------------
 
-_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-_BINARY = (
-    "add",
-    "subtract",
-    "multiply",
-    "divide",
-    "maximum",
-    "minimum",
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-    "left_shift",
-    "right_shift",
+_COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
+_BINARY = frozenset(
+    (
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "maximum",
+        "minimum",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "left_shift",
+        "right_shift",
+    )
 )
 _UNARY = ("absolute", "exp", "floor", "invert", "log", "negative", "rint", "sqrt", "tanh")
 _OF_FLOATS = ("divide", "exp", "floor", "log", "rint", "sqrt", "tanh")
@@ -220,14 +226,13 @@ class Emitted(Symbolic, NDArrayOperatorsMixin):
 
 def _common(inputs: Sequence[Any]) -> tuple[Form, ElementType]:
     """The form of values, and the element type that they have together."""
-    values = [value for value in inputs if isinstance(value, Emitted)]
-    wide = [value for value in values if value.element != BOOL]
-    if wide:
-        return wide[0].form, wide[0].element
+    for value in inputs:
+        if isinstance(value, Emitted) and value.element != BOOL:
+            return value.form, value.element
     numbers = [value for value in inputs if not isinstance(value, Emitted)]
     # A truth value and a number that is none: what was compared says which integers are meant.
     counts = any(np.asarray(number).dtype.kind not in "b" for number in numbers)
-    first = values[0]
+    first = next(value for value in inputs if isinstance(value, Emitted))
     return first.form, (first.like or I64) if counts else BOOL
 
 
@@ -249,13 +254,18 @@ def _where(condition: Any, yes: Any, no: Any) -> Any:
 
 
 def _check_integers(numbers: npt.NDArray[Any], element: ElementType) -> None:
-    if not numbers.size or numbers.dtype.kind == "b":
-        return
-    if numbers.dtype.kind not in "iuO" and (numbers != np.rint(numbers)).any():
-        raise TypeError(f"integers are needed among values of {element}, got {numbers}")
-    low, high = int(numbers.min()), int(numbers.max())
-    if low < -(1 << (element.bits - 1)) or high >= 1 << element.bits:
-        raise OverflowError(f"no bits of {element} stand for the numbers {low} to {high}")
+    if numbers.size:
+        if numbers.dtype.kind not in "biuO" and (numbers != np.rint(numbers)).any():
+            raise TypeError(f"integers are needed among values of {element}, got {numbers}")
+        for number in (numbers.min(), numbers.max()):
+            _check_integer(number.item(), element)
+
+
+def _check_integer(number: float | int, element: ElementType) -> None:
+    if isinstance(number, float) and not number.is_integer():
+        raise TypeError(f"integers are needed among values of {element}, got {number}")
+    if not -(1 << (element.bits - 1)) <= number < 1 << element.bits:
+        raise OverflowError(f"no bits of {element} stand for the number {number}")
 
 
 # -- scalars --------------------------------------------------------------------------------------

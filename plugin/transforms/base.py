@@ -17,7 +17,6 @@ from ..options import check_choices
 
 __all__ = [
     "SIGNATURE_ATTRIBUTE",
-    "Builder",
     "ModulePass",
     "NoMatch",
     "Pattern",
@@ -156,64 +155,3 @@ def record_signature(function: Any) -> None:
     """Keep a public function's signature before a pass changes it, unless one is kept already."""
     if is_public(function) and SIGNATURE_ATTRIBUTE not in function.attributes:
         function.attributes[SIGNATURE_ATTRIBUTE] = function.attributes["function_type"]
-
-
-class Builder:
-    """Creates operations by name at the current insertion point, with the current location.
-
-    `created` lists them in order.
-    """
-
-    def __init__(self) -> None:
-        self.index = ir.IndexType.get()
-        self.i1 = ir.IntegerType.get_signless(1)
-        self.i32 = ir.IntegerType.get_signless(32)
-        self.i64 = ir.IntegerType.get_signless(64)
-        self.f32 = ir.F32Type.get()
-        self.f64 = ir.F64Type.get()
-        self.created: list[Any] = []
-
-    def op(
-        self,
-        name: str,
-        operands: Sequence[Any],
-        result: ir.Type | None = None,
-        attributes: dict[str, ir.Attribute] | None = None,
-    ) -> Any:
-        """Create an operation with at most one result; return the result, or the operation."""
-        results = [] if result is None else [result]
-        created = ir.Operation.create(
-            name, results=results, operands=operands, attributes=attributes
-        )
-        self.created.append(created)
-        return created.results[0] if results else created
-
-    def constant(self, value: float | int, type_: ir.Type) -> Any:
-        """Create a scalar ``arith.constant`` (integers are given as signed)."""
-        if isinstance(type_, (ir.IntegerType, ir.IndexType)):
-            attribute: ir.Attribute = ir.IntegerAttr.get(type_, int(value))
-        else:
-            attribute = ir.FloatAttr.get(type_, float(value))
-        return self.op("arith.constant", [], type_, {"value": attribute})
-
-    def dense(self, attribute: Any) -> Any:
-        """Create an ``arith.constant`` from a dense attribute."""
-        return self.op("arith.constant", [], attribute.type, {"value": attribute})
-
-    def dim(self, tensor: Any, axis: int) -> Any:
-        """Create a ``tensor.dim``."""
-        return self.op("tensor.dim", [tensor, self.constant(axis, self.index)], self.index)
-
-    def compare(self, predicate: int, left: Any, right: Any) -> Any:
-        """Create an ``arith.cmpi`` with the number of its predicate (0: eq, 2: slt, 5: sge)."""
-        attribute = ir.IntegerAttr.get(self.i64, predicate)
-        return self.op("arith.cmpi", [left, right], self.i1, {"predicate": attribute})
-
-    def compare_float(self, predicate: int, left: Any, right: Any) -> Any:
-        """Create an ``arith.cmpf`` (2: ogt, 4: olt, 14: uno)."""
-        attribute = ir.IntegerAttr.get(self.i64, predicate)
-        return self.op("arith.cmpf", [left, right], self.i1, {"predicate": attribute})
-
-    def check(self, condition: Any, message: str) -> None:
-        """Create a ``cf.assert``: the program fails with `message` unless `condition` holds."""
-        self.op("cf.assert", [condition], None, {"msg": ir.StringAttr.get(message)})

@@ -367,9 +367,4 @@ def _all_signless(types: Any) -> Iterator[ir.Type]:
 
 
 def _signless(type_: ir.Type) -> ir.Type:
-    element = ir.IntegerType.get_signless(element_type(type_).width)
-    if isinstance(type_, ir.RankedTensorType):
-        return with_element(type_, element)
-    if isinstance(type_, ir.UnrankedTensorType):
-        return ir.UnrankedTensorType.get(element)
-    return element
+    return with_element(type_, ir.IntegerType.get_signless(element_type(type_).width))

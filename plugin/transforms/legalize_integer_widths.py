@@ -168,12 +168,7 @@ class _Legalizer:
         width = self._held_width(type_)
         if width is None:
             return type_
-        container = ir.IntegerType.get_signless(self._container(width))
-        if isinstance(type_, ir.RankedTensorType):
-            return with_element(type_, container)
-        if isinstance(type_, ir.UnrankedTensorType):
-            return ir.UnrankedTensorType.get(container)
-        return container
+        return with_element(type_, ir.IntegerType.get_signless(self._container(width)))
 
     # -- operations -------------------------------------------------------------------------------
 

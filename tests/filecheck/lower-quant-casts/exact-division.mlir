@@ -5,10 +5,9 @@
 // CHECK-LABEL: func.func @f32(
 // CHECK-SAME: %[[X:[^:]+]]: tensor<4xf32>) -> tensor<4x!quant.uniform<i8:f32, 3.000000e+00>> {
 // CHECK: %[[BITCAST:.+]] = arith.bitcast %{{.+}} : f32 to i32
-// CHECK: %[[SHRUI:.+]] = arith.shrui %[[BITCAST]], %{{.+}} : i32
-// CHECK: %[[BITCAST2:.+]] = arith.bitcast %{{.+}} : f32 to i32
-// CHECK: %[[SHRUI2:.+]] = arith.shrui %[[BITCAST2]], %{{.+}} : i32
-// CHECK: %[[CMPI:.+]] = arith.cmpi slt, %{{.+}}, %{{.+}} : i32
+// CHECK: %[[SHRSI:.+]] = arith.shrsi %[[BITCAST]], %{{.+}} : i32
+// CHECK: %[[S:.+]] = arith.constant 12582912 : i32
+// CHECK-NEXT: %[[CMPI:.+]] = arith.cmpi slt, %{{.+}}, %[[S]] : i32
 // CHECK: %[[SELECT:.+]] = arith.select %[[CMPI]], %{{.+}}, %{{.+}} : i32
 // CHECK: %[[SELECT2:.+]] = arith.select %[[CMPI]], %{{.+}}, %{{.+}} : i32
 // CHECK: %[[DIVF:.+]] = arith.divf %{{.+}}, %{{.+}} : f32
@@ -33,8 +32,9 @@
 // CHECK-NEXT: %[[SELECT8:.+]] = arith.select %{{.+}}, %[[BITCAST3]], %[[DIVF3]] : f32
 // CHECK: %[[SELECT9:.+]] = arith.select %{{.+}}, %{{.+}}, %[[SELECT8]] : f32
 // CHECK-NEXT: %[[SELECT10:.+]] = arith.select %{{.+}}, %{{.+}}, %[[SELECT9]] : f32
+// CHECK-NEXT: %[[NAN:.+]] = arith.cmpf uno, %[[SELECT8]], %[[SELECT8]] : f32
 // CHECK-NEXT: %[[ROUNDEVEN:.+]] = math.roundeven %[[SELECT10]] : f32
-// CHECK: %[[SELECT11:.+]] = arith.select %{{.+}}, %{{.+}}, %[[ROUNDEVEN]] : f32
+// CHECK: %[[SELECT11:.+]] = arith.select %[[NAN]], %{{.+}}, %[[ROUNDEVEN]] : f32
 // CHECK-NEXT: %[[FPTOSI3:.+]] = arith.fptosi %[[SELECT11]] : f32 to i32
 !q = !quant.uniform<i8:f32, 3.0>
 func.func @f32(%x: tensor<4xf32>) -> tensor<4x!q> {
@@ -50,12 +50,12 @@ func.func @f32(%x: tensor<4xf32>) -> tensor<4x!q> {
 // CHECK-SAME: %[[X:[^:]+]]: tensor<4xf16>) -> tensor<4x!quant.uniform<i8:f16, 3.000000e+00>> {
 // CHECK: %[[GENERIC:.+]] = linalg.generic {indexing_maps = [#[[MAP]], #[[MAP]]], iterator_types = ["parallel"]} ins(%[[X]] : tensor<4xf16>) outs(%{{.+}} : tensor<4xi8>) {
 // CHECK: %[[EXTF:.+]] = arith.extf %{{.+}} : f16 to f32
-// CHECK-NEXT: %[[EXTF2:.+]] = arith.extf %{{.+}} : f16 to f32
 // CHECK: %[[DIVF:.+]] = arith.divf %{{.+}}, %{{.+}} : f32
 // CHECK: %[[DIVF2:.+]] = arith.divf %{{.+}}, %{{.+}} : f32
-// CHECK: %[[DIVF3:.+]] = arith.divf %[[EXTF]], %[[EXTF2]] : f32
+// CHECK: %[[SCALE:.+]] = arith.constant 3.000000e+00 : f32
+// CHECK-NEXT: %[[DIVF3:.+]] = arith.divf %[[EXTF]], %[[SCALE]] : f32
 // CHECK: %[[TRUNCF:.+]] = arith.truncf %{{.+}} : f32 to f16
-// CHECK-NEXT: %[[EXTF3:.+]] = arith.extf %[[TRUNCF]] : f16 to f32
+// CHECK-NEXT: %[[EXTF2:.+]] = arith.extf %[[TRUNCF]] : f16 to f32
 // CHECK: %[[ROUNDEVEN:.+]] = math.roundeven %{{.+}} : f32
 !q = !quant.uniform<i8:f16, 3.0>
 func.func @f16(%x: tensor<4xf16>) -> tensor<4x!q> {

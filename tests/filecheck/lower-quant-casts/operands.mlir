@@ -38,15 +38,14 @@ func.func @narrow(%q: tensor<4x8xi8>, %s: tensor<4x2xf16>, %z: tensor<4x2xi4>) -
 // CHECK-NEXT: %[[EXTF:.+]] = arith.extf %[[IN2]] : f16 to f32
 // CHECK-NEXT: %[[DIVF:.+]] = arith.divf %[[IN]], %[[EXTF]] : f32
 // CHECK-NEXT: %[[C:.+]] = arith.constant 0.000000e+00 : f32
-// CHECK-NEXT: %[[C2:.+]] = arith.constant 1.500000e+01 : f32
 // CHECK-NEXT: %[[CMPF:.+]] = arith.cmpf olt, %[[DIVF]], %[[C]] : f32
+// CHECK-NEXT: %[[C2:.+]] = arith.constant 1.500000e+01 : f32
 // CHECK-NEXT: %[[CMPF2:.+]] = arith.cmpf ogt, %[[DIVF]], %[[C2]] : f32
 // CHECK-NEXT: %[[SELECT:.+]] = arith.select %[[CMPF]], %[[C]], %[[DIVF]] : f32
 // CHECK-NEXT: %[[SELECT2:.+]] = arith.select %[[CMPF2]], %[[C2]], %[[SELECT]] : f32
-// CHECK-NEXT: %[[ROUNDEVEN:.+]] = math.roundeven %[[SELECT2]] : f32
 // CHECK-NEXT: %[[CMPF3:.+]] = arith.cmpf uno, %[[DIVF]], %[[DIVF]] : f32
-// CHECK-NEXT: %[[C3:.+]] = arith.constant 0.000000e+00 : f32
-// CHECK-NEXT: %[[SELECT3:.+]] = arith.select %[[CMPF3]], %[[C3]], %[[ROUNDEVEN]] : f32
+// CHECK-NEXT: %[[ROUNDEVEN:.+]] = math.roundeven %[[SELECT2]] : f32
+// CHECK-NEXT: %[[SELECT3:.+]] = arith.select %[[CMPF3]], %[[C]], %[[ROUNDEVEN]] : f32
 // CHECK-NEXT: %[[FPTOSI:.+]] = arith.fptosi %[[SELECT3]] : f32 to i32
 // CHECK-NEXT: %[[TRUNCI:.+]] = arith.trunci %[[FPTOSI]] : i32 to i4
 // CHECK-NEXT: linalg.yield %[[TRUNCI]] : i4
@@ -84,13 +83,13 @@ func.func @quantize(%x: tensor<4x8xf32>, %s: tensor<4x2xf16>) -> tensor<4x8xi4> 
 // CHECK-NEXT: %[[EXTRACT:.+]] = tensor.extract %[[S]][%[[INDEX]], %[[DIVUI]]] : tensor<?x2xf32>
 // CHECK-NEXT: %[[DIVF:.+]] = arith.divf %[[IN]], %[[EXTRACT]] : f32
 // CHECK-NEXT: %[[C6:.+]] = arith.constant -7.000000e+00 : f32
-// CHECK-NEXT: %[[C7:.+]] = arith.constant 7.000000e+00 : f32
 // CHECK-NEXT: %[[CMPF:.+]] = arith.cmpf olt, %[[DIVF]], %[[C6]] : f32
+// CHECK-NEXT: %[[C7:.+]] = arith.constant 7.000000e+00 : f32
 // CHECK-NEXT: %[[CMPF2:.+]] = arith.cmpf ogt, %[[DIVF]], %[[C7]] : f32
 // CHECK-NEXT: %[[SELECT:.+]] = arith.select %[[CMPF]], %[[C6]], %[[DIVF]] : f32
 // CHECK-NEXT: %[[SELECT2:.+]] = arith.select %[[CMPF2]], %[[C7]], %[[SELECT]] : f32
-// CHECK-NEXT: %[[ROUNDEVEN:.+]] = math.roundeven %[[SELECT2]] : f32
 // CHECK-NEXT: %[[CMPF3:.+]] = arith.cmpf uno, %[[DIVF]], %[[DIVF]] : f32
+// CHECK-NEXT: %[[ROUNDEVEN:.+]] = math.roundeven %[[SELECT2]] : f32
 // CHECK-NEXT: %[[C8:.+]] = arith.constant 0.000000e+00 : f32
 // CHECK-NEXT: %[[SELECT3:.+]] = arith.select %[[CMPF3]], %[[C8]], %[[ROUNDEVEN]] : f32
 // CHECK-NEXT: %[[FPTOSI:.+]] = arith.fptosi %[[SELECT3]] : f32 to i32

@@ -77,8 +77,8 @@ func.func @f16(%x: tensor<4xf16>) -> tensor<4xf16> {
 // CHECK-NEXT: %[[ADDF:.+]] = arith.addf %[[DIVF]], %[[C2]] : f64
 // CHECK-NEXT: %[[FPTOUI:.+]] = arith.fptoui %[[ADDF]] : f64 to i32
 // CHECK-NEXT: %[[C3:.+]] = arith.constant 10 : i32
-// CHECK-NEXT: %[[C4:.+]] = arith.constant 200 : i32
 // CHECK-NEXT: %[[MAXUI:.+]] = arith.maxui %[[FPTOUI]], %[[C3]] : i32
+// CHECK-NEXT: %[[C4:.+]] = arith.constant 200 : i32
 // CHECK-NEXT: %[[MINUI:.+]] = arith.minui %[[MAXUI]], %[[C4]] : i32
 // CHECK-NEXT: %[[TRUNCI:.+]] = arith.trunci %[[MINUI]] : i32 to i8
 // CHECK-NEXT: linalg.yield %[[TRUNCI]] : i8

@@ -112,13 +112,13 @@ func.func @unranked_sub_channel(%q: tensor<*x!q>) -> tensor<*xf32> {
 // CHECK-NEXT: ^bb0(%[[IN:[^:]+]]: f32, %[[IN2:[^:]+]]: f32, %[[OUT:[^:]+]]: i8):
 // CHECK-NEXT: %[[DIVF:.+]] = arith.divf %[[IN]], %[[IN2]] : f32
 // CHECK-NEXT: %[[C11:.+]] = arith.constant -1.280000e+02 : f32
-// CHECK-NEXT: %[[C12:.+]] = arith.constant 1.270000e+02 : f32
 // CHECK-NEXT: %[[CMPF:.+]] = arith.cmpf olt, %[[DIVF]], %[[C11]] : f32
+// CHECK-NEXT: %[[C12:.+]] = arith.constant 1.270000e+02 : f32
 // CHECK-NEXT: %[[CMPF2:.+]] = arith.cmpf ogt, %[[DIVF]], %[[C12]] : f32
 // CHECK-NEXT: %[[SELECT:.+]] = arith.select %[[CMPF]], %[[C11]], %[[DIVF]] : f32
 // CHECK-NEXT: %[[SELECT2:.+]] = arith.select %[[CMPF2]], %[[C12]], %[[SELECT]] : f32
-// CHECK-NEXT: %[[ROUNDEVEN:.+]] = math.roundeven %[[SELECT2]] : f32
 // CHECK-NEXT: %[[CMPF3:.+]] = arith.cmpf uno, %[[DIVF]], %[[DIVF]] : f32
+// CHECK-NEXT: %[[ROUNDEVEN:.+]] = math.roundeven %[[SELECT2]] : f32
 // CHECK-NEXT: %[[C13:.+]] = arith.constant 0.000000e+00 : f32
 // CHECK-NEXT: %[[SELECT3:.+]] = arith.select %[[CMPF3]], %[[C13]], %[[ROUNDEVEN]] : f32
 // CHECK-NEXT: %[[FPTOSI:.+]] = arith.fptosi %[[SELECT3]] : f32 to i32

@@ -1,0 +1,1 @@
+"""Casts as loops over blocks: helpers of ``lower-quant-casts``."""
