@@ -1,4 +1,4 @@
-"""What the passes share: the pass protocol, walking, and building operations at a place.
+"""What the passes share: the pass protocol, patterns, walking, signatures.
 
 A pass is a frozen dataclass whose fields are its options; `run` changes a module in place and
 leaves it valid, or raises and leaves it unspecified.
