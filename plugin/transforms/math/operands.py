@@ -209,51 +209,43 @@ def difference_of_blocks(operand: Operand) -> Formula:
 
 def dequantize(operand: Operand, op: Any, division: Division) -> Formula:
     """The reals of an operand, in the expressed type."""
-    return _dequantize(operand.stored, operand.parameters, op, division, operand.rank)
-
-
-def _dequantize(
-    storage: Formula, parameters: QuantizationParameters, op: Any, division: Division, rank: int
-) -> Formula:
-    check_scales(parameters, op)
-    scale = axis_grid(parameters, parameters.scales, rank)
-    cast = Cast(parameters.storage, parameters.expressed, division=division)
-    real: Formula = cast.dequantize(storage, scale, zero_point_grid(parameters, rank))
-    return real
+    parameters = operand.parameters
+    cast = _checked_cast(parameters, op, division)
+    return cast.dequantize(operand.stored, *_grids(parameters, operand.rank))
 
 
 def quantize(
     reals: Formula, target: QuantizationParameters, op: Any, division: Division
 ) -> Formula:
     """The storage values of a tensor of reals of the target's expressed type."""
-    check_scales(target, op)
     rank = len(reals.value.type.shape)
-    scale = axis_grid(target, target.scales, rank)
-    cast = Cast(target.storage, target.expressed, division=division)
-    result: Formula = cast.quantize(reals, scale, zero_point_grid(target, rank))
-    return result
+    return _checked_cast(target, op, division).quantize(reals, *_grids(target, rank))
 
 
 def dequantize_blocks(
     split: Formula, parameters: QuantizationParameters, op: Any, division: Division
 ) -> Formula:
     """As `dequantize`, for storage that `split_blocks` has split."""
-    check_scales(parameters, op)
-    scales, zero_points = _split_grids(parameters, split)
-    cast = Cast(parameters.storage, parameters.expressed, division=division)
-    result: Formula = cast.dequantize(split, scales, zero_points)
-    return result
+    cast = _checked_cast(parameters, op, division)
+    return cast.dequantize(split, *_split_grids(parameters, split))
 
 
 def quantize_blocks(
     split: Formula, parameters: QuantizationParameters, op: Any, division: Division
 ) -> Formula:
     """As `quantize`, for reals that `split_blocks` has split."""
+    cast = _checked_cast(parameters, op, division)
+    return cast.quantize(split, *_split_grids(parameters, split))
+
+
+def _checked_cast(parameters: QuantizationParameters, op: Any, division: Division) -> Cast:
     check_scales(parameters, op)
-    scales, zero_points = _split_grids(parameters, split)
-    cast = Cast(parameters.storage, parameters.expressed, division=division)
-    result: Formula = cast.quantize(split, scales, zero_points)
-    return result
+    return Cast(parameters.storage, parameters.expressed, division=division)
+
+
+def _grids(parameters: QuantizationParameters, rank: int) -> tuple[Array, Array]:
+    """Scales, as they are rounded to the expressed type, and zero points."""
+    return axis_grid(parameters, parameters.scales, rank), zero_point_grid(parameters, rank)
 
 
 def split_blocks(
