@@ -322,8 +322,8 @@ def _split_dynamic(x: Any) -> Any:
     unknown = linalg.cast(x, tensor_type([None, 8], x.type.element_type))
     rows = linalg.dim(unknown, 0)
     parts = linalg.expand(unknown, [[0], [1, 2]], [rows, 2, 4])
-    linalg.check(linalg.compare_index("equal", rows, linalg.constant_index(3)), "three rows")
-    linalg.check(linalg.compare_index("greater_equal", rows, linalg.constant_index(3)), "or more")
+    linalg.check((scalar(rows) == 3).value, "three rows")
+    linalg.check((scalar(rows) >= 3).value, "or more")
     return linalg.cast(parts, tensor_type([3, 2, 4], x.type.element_type))
 
 

@@ -19,7 +19,6 @@ __all__ = [
     "cast",
     "check",
     "collapse",
-    "compare_index",
     "concatenate",
     "constant",
     "constant_index",
@@ -71,16 +70,6 @@ def block_of(position: Value, size: int) -> Value:
     if size == 1:
         return position
     return value("arith.divui", [position, constant_index(size)], index_type())
-
-
-_PREDICATES = {"equal": 0, "greater_equal": 5}
-
-
-def compare_index(predicate: Literal["equal", "greater_equal"], left: Value, right: Value) -> Value:
-    """Compare two values of type ``index``, as signed."""
-    i1 = ir.IntegerType.get_signless(1)
-    attributes = {"predicate": integer(_PREDICATES[predicate])}
-    return value("arith.cmpi", [left, right], i1, attributes)
 
 
 def check(condition: Value, message: str) -> None:

@@ -2,17 +2,13 @@
 
 IREE 3.13 refuses
 
-* ``reverse`` of narrow integers and a convolution's ``window_reversal``: they become loops over a
-  decreasing map, which its verifier takes for out of bounds. A ``gather`` of decreasing positions
-  does the same.
-* ``dynamic_broadcast_in_dim`` where the loops are written before IREE sees them: the shape is then
-  a tensor of ``index``, which must not cross a dispatch. A loop nest whose extents are
-  ``tensor.dim`` of the values that the shape was made of does the same.
-* ``batch_norm_grad``, for which it has no lowering: its definition in the specification is written
-  out.
-* a convolution whose result has one position along a window that leaves some of the operand unread:
-  its verifier takes the extents for wrong. The rest is cut off.
-* a depthwise convolution of integers into wider ones: the operands are widened before.
+* ``reverse`` of narrow integers: `iree.reversal`.
+* ``dynamic_broadcast_in_dim`` where the loops are written before IREE sees them:
+  `iree.dynamic_broadcasts`.
+* ``batch_norm_grad``, for which it has no lowering: `iree.batch_norm`.
+* convolutions with ``window_reversal``, of integers in groups, and some of one position:
+  `iree.convolutions`.
+* ``sort`` along a negative dimension.
 
 and gives wrong results for
 
@@ -20,10 +16,9 @@ and gives wrong results for
   ``scatter`` out of bounds, where it writes there, or the process ends: `iree.index_bounds`.
 * ``dynamic_slice`` and ``dynamic_update_slice`` with start indices of fewer than 32 bits, which it
   takes for unsigned.
-* ``sort`` with ``is_stable``, which it ignores (`iree.stable_sort`), or a negative dimension.
+* ``sort`` with ``is_stable``, which it ignores: `iree.stable_sort`.
 * ``add`` of i1, which is a logical or.
-* a convolution of another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`` on Vulkan, where
-  it is written as loops before IREE sees it: operands and result are transposed.
+* a convolution of another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`` on Vulkan.
 
 Before::
 
@@ -34,7 +29,7 @@ After::
     %i = stablehlo.constant dense<[3, 2, 1, 0]> : tensor<4xi32>
     %r = "stablehlo.gather"(%x, %i) {dimension_numbers = #stablehlo.gather<offset_dims = [0], ...>}
 
-Source: StableHLO specification, ``reverse``, ``convolution`` and ``batch_norm_grad``.
+Source: StableHLO specification.
 """
 
 from __future__ import annotations
@@ -43,9 +38,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import emit
-from .._mlir import Operation, Value, ir
+from .._mlir import Operation, ir
 from ..dialects.quant import element_type
-from ..emit.operation import integer
 from .base import ModulePass, NoMatch, Pattern, apply_patterns, walk
 from .iree.batch_norm import expand_batch_norm_grad
 from .iree.convolutions import expand_convolution, split_groups
@@ -81,36 +75,6 @@ class ExpandStablehlo(ModulePass):
             apply_patterns(module, {"stablehlo.convolution": split_groups})
 
 
-# -- patterns --------------------------------------------------------------------------------------
-
-
-def _gather(op: Operation, rewriter: Any) -> NoMatch | None:
-    return clamp_gather(op)
-
-
-def _starts(op: Operation, rewriter: Any) -> NoMatch | None:
-    return widen_starts(op)
-
-
-def _scatter(op: Operation, rewriter: Any) -> NoMatch | None:
-    return _replaced(contain_scatter(op), rewriter, op)
-
-
-def _sort(op: Operation, rewriter: Any) -> NoMatch | None:
-    axis = int(op.attributes["dimension"].value)
-    if axis < 0:
-        axis += len(op.operands[0].type.shape)
-        op.attributes["dimension"] = integer(axis)
-    return _replaced(stabilize_sort(op), rewriter, op)
-
-
-def _replaced(results: list[Value] | NoMatch, rewriter: Any, op: Operation) -> NoMatch | None:
-    if isinstance(results, NoMatch):
-        return results
-    rewriter.replace_op(op, results)
-    return None
-
-
 def _add(op: Operation, rewriter: Any) -> NoMatch | None:
     """The sum of truth values is their logical or."""
     if element_type(op.results[0].type) != ir.IntegerType.get_signless(1):
@@ -121,11 +85,11 @@ def _add(op: Operation, rewriter: Any) -> NoMatch | None:
 
 
 _BOUNDS: dict[str, Pattern] = {
-    "stablehlo.dynamic_slice": _starts,
-    "stablehlo.dynamic_update_slice": _starts,
-    "stablehlo.gather": _gather,
-    "stablehlo.scatter": _scatter,
-    "stablehlo.sort": _sort,
+    "stablehlo.dynamic_slice": widen_starts,
+    "stablehlo.dynamic_update_slice": widen_starts,
+    "stablehlo.gather": clamp_gather,
+    "stablehlo.scatter": contain_scatter,
+    "stablehlo.sort": stabilize_sort,
 }
 _PATTERNS: dict[str, Pattern] = {
     "stablehlo.add": _add,

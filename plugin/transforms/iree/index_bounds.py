@@ -29,7 +29,7 @@ from ..base import NoMatch
 __all__ = ["clamp_gather", "contain_scatter", "widen_starts"]
 
 
-def clamp_gather(op: Operation) -> NoMatch | None:
+def clamp_gather(op: Operation, rewriter: Any) -> NoMatch | None:
     """Clamp the start indices of a ``gather``, in place."""
     numbers = bindings.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     operand, indices = op.operands[0], op.operands[1]
@@ -54,13 +54,14 @@ def clamp_gather(op: Operation) -> NoMatch | None:
     return None
 
 
-def contain_scatter(op: Operation) -> list[Value] | NoMatch:
-    """Write a ``scatter`` with room around its inputs; return the new results."""
+def contain_scatter(op: Operation, rewriter: Any) -> NoMatch | None:
+    """Write a ``scatter`` with room around its inputs."""
     count = len(op.operands) // 2
     operands = list(op.operands)
     inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
     if 0 in inputs[0].type.shape or 0 in updates[0].type.shape:
-        return inputs
+        rewriter.replace_op(op, inputs)
+        return None
     if not all(value.type.has_static_shape for value in operands):
         return NoMatch("has a dynamic shape")
     numbers = bindings.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
@@ -86,10 +87,11 @@ def contain_scatter(op: Operation) -> list[Value] | NoMatch:
     types = [value.type for value in padded]
     created = emit.like(op, [*padded, moved.value, *updates], types, take_bodies=True)
     ends = [before + extent for before, extent in zip(room, shape, strict=True)]
-    return [stablehlo.slice_(value, room, ends) for value in created.results]
+    rewriter.replace_op(op, [stablehlo.slice_(value, room, ends) for value in created.results])
+    return None
 
 
-def widen_starts(op: Operation) -> NoMatch | None:
+def widen_starts(op: Operation, rewriter: Any) -> NoMatch | None:
     """Give ``dynamic_slice`` and ``dynamic_update_slice`` start indices of 32 bits or more.
 
     IREE takes narrower ones for unsigned.

@@ -1,5 +1,7 @@
 """Sorts that keep the order of equal elements, which IREE's loops do not.
 
+IREE refuses a negative dimension, too: it is counted from the other end.
+
 The position of each element along the sorted dimension becomes one more operand, and decides where
 the comparator says of neither of two elements that it comes first::
 
@@ -10,32 +12,37 @@ Source: StableHLO specification, ``sort``, ``is_stable``.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ... import emit
 from ..._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...emit import stablehlo
-from ...emit.operation import mlir_type, tensor_type
+from ...emit.operation import integer, mlir_type, tensor_type
 from ...numerics.element_types import I32
 from ..base import NoMatch
 
 __all__ = ["stabilize_sort"]
 
 
-def stabilize_sort(op: Operation) -> list[Value] | NoMatch:
-    """Write a stable ``sort`` with the positions as an operand; return the results."""
+def stabilize_sort(op: Operation, rewriter: Any) -> NoMatch | None:
+    """Write a stable ``sort`` with the positions as an operand."""
+    like = op.operands[0].type
+    axis = int(op.attributes["dimension"].value)
+    if axis < 0:
+        axis += like.rank
+        op.attributes["dimension"] = integer(axis)
     if "is_stable" not in op.attributes or not op.attributes["is_stable"].value:
         return NoMatch("need not be stable")
     block = op.regions[0].blocks[0]
     *comparator, terminator = [operation.operation for operation in block.operations]
     if _equals_are_alike(op, comparator):
         return NoMatch("has equal elements that are alike")
-    like = op.operands[0].type
     if not like.has_static_shape:
         return NoMatch("sorts a dynamic shape")
     if any(len(operation.regions) for operation in comparator):
         return NoMatch("has control flow in its comparator")
     i32 = mlir_type(I32)
-    axis = int(op.attributes["dimension"].value)
     positions = stablehlo.iota(tensor_type([int(n) for n in like.shape], i32), axis)
     results = [*(result.type for result in op.results), positions.type]
     created = emit.like(op, [*op.operands, positions], results)
@@ -52,7 +59,8 @@ def stabilize_sort(op: Operation) -> list[Value] | NoMatch:
         return [(first | (~second & (emit.tensor(here) < emit.tensor(there)))).value]
 
     stablehlo.fill_body(created.regions[0], types, before)
-    return list(created.results)[:-1]
+    rewriter.replace_op(op, list(created.results)[:-1])
+    return None
 
 
 def _equals_are_alike(op: Operation, comparator: list[Operation]) -> bool:
