@@ -126,7 +126,10 @@ def draw(path: str, operators: list[str], count: int, seed: int) -> list[Change]
 
 
 class _WithoutDeclarations(ast.NodeTransformer):
-    """Leaves out types, which nothing evaluates, and decorators (``frozen=True``)."""
+    """Leaves out types, which nothing evaluates, decorators (``frozen=True``), and assertions."""
+
+    def visit_keyword(self, node: ast.keyword) -> Any:
+        return None if node.arg == "strict" else self.generic_visit(node)  # of zip
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None

@@ -280,11 +280,12 @@ func.func @main(%x: tensor<1x5x8xf32>, %s: tensor<1x4x8xi8>) -> tensor<1x5x8xf32
 # -- the loop nest, evaluated in NumPy ------------------------------------------------------------
 
 
+NEST_PASSES = "fuse-block-contractions,lower-block-contractions,lower-quant-casts"
+
+
 def nest_of(text: str) -> ir.Module:
     module = parse_text(text, create_context())
-    run_pipeline(
-        module, parse_pipeline("fuse-block-contractions,lower-block-contractions,lower-quant-casts")
-    )
+    run_pipeline(module, parse_pipeline(NEST_PASSES))
     assert "stablehlo.dot" not in str(module)
     assert "stablehlo.convolution" not in str(module)
     return module
@@ -379,6 +380,21 @@ func.func @main(%s: tensor<4x4xi8>) -> tensor<4x4xf32> {{
     q = stored((4, 4), I8)
     w = dequantize(q, params)
     check_sum(evaluate(nest_of(text), "main", [q])[0], w, w, ([], []), ([1], [0]))
+
+
+def test_a_weight_of_a_dynamic_shape_keeps_its_cast() -> None:
+    text = """
+!w = !quant.uniform<i8:f32:{1:2}, {{0.5, 0.25:3}}>
+func.func @main(%x: tensor<3x?xf32>, %w: tensor<?x4x!w>) -> tensor<3x4xf32> {
+  %r = quant.dcast %w : tensor<?x4x!w> to tensor<?x4xf32>
+  %y = stablehlo.dot_general %x, %r, contracting_dims = [1] x [0]
+      : (tensor<3x?xf32>, tensor<?x4xf32>) -> tensor<3x4xf32>
+  return %y : tensor<3x4xf32>
+}
+"""
+    module = parse_text(text, create_context())
+    run_pipeline(module, parse_pipeline(NEST_PASSES))
+    assert "stablehlo.dot_general" in str(module)
 
 
 def test_a_window_beyond_all_there_is_reads_zeros() -> None:

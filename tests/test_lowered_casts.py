@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from numpy_evaluation import evaluate
 from programs import Cast, casts, examples, module_text, same_bits
@@ -19,7 +20,10 @@ from subquant._mlir import ir
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
+from subquant.numerics.array_functions import Symbolic, convert
+from subquant.numerics.casts import Cast as Formulas
 from subquant.numerics.casts import dequantize, quantize
+from subquant.numerics.element_types import ElementType
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 
@@ -90,6 +94,35 @@ def test_an_exact_division_needs_no_exact_device(steps: int, generated: list[Cas
     check(generated, "nearest-even", "exact", nudged(steps))
 
 
+class OnDevice(Symbolic, NDArrayOperatorsMixin):
+    """An array whose quotients are a device's, for formulas over arrays."""
+
+    def __init__(self, data: np.ndarray, divide: Any) -> None:
+        self.data, self.divide = data, divide
+        self.element = ElementType.of_dtype(data.dtype)
+
+    def convert(self, element: ElementType) -> OnDevice:
+        return OnDevice(convert(self.data, element), self.divide)
+
+    def bits_of(self, element: ElementType) -> OnDevice:
+        return OnDevice(self.data.view(element.dtype), self.divide)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> OnDevice:
+        function = self.divide if ufunc is np.true_divide else ufunc
+        return self.__array_function__(function, (), inputs, options)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> OnDevice:
+        values = [arg.data if isinstance(arg, OnDevice) else arg for arg in args]
+        return OnDevice(np.asarray(function(*values)), self.divide)
+
+
+def quantized_on(reals: np.ndarray, scales: np.ndarray, divide: Any) -> np.ndarray:
+    """The formula with an exact division, to i32."""
+    cast = Formulas(StorageType(32), ExpressedType.F32, division="exact")
+    with np.errstate(all="ignore"):
+        return cast.quantize(OnDevice(reals, divide), OnDevice(scales, divide)).data
+
+
 def test_quotients_next_to_a_tie() -> None:
     """The remainder is the integer next to half the divisor: nothing is nearer to a tie."""
     rng = np.random.default_rng(6)
@@ -110,6 +143,7 @@ def test_quotients_next_to_a_tie() -> None:
     for steps in range(-2, 3):
         (got,) = evaluate(module, "q0", [reals], nudged(steps))
         np.testing.assert_array_equal(got[0], below + above)
+        np.testing.assert_array_equal(quantized_on(reals, scales, nudged(steps))[0], below + above)
     assert len(pairs) > 300
     assert {0, 1} == set(below % 2)
 
@@ -133,6 +167,7 @@ def test_the_last_bit_of_a_quotient_is_right_on_an_inexact_device() -> None:
     expected = np.rint(x / scales).astype(np.int64)
     for steps in range(-2, 3):
         np.testing.assert_array_equal(evaluate(module, "q0", [x], nudged(steps))[0], expected)
+        np.testing.assert_array_equal(quantized_on(x, scales, nudged(steps)), expected)
 
     def scattered(value: np.ndarray, by: np.ndarray) -> np.ndarray:
         quotient = value / by

@@ -176,6 +176,22 @@ def test_extreme_multipliers(storage: StorageType, exponent: int) -> None:
         check(both, 3, storage, 32)
 
 
+@pytest.mark.parametrize("bits", [32, 33, 45, 61, 62, 63])
+@pytest.mark.parametrize("ones", [33, 40, 61])
+def test_the_greatest_integers_do_not_wrap(bits: int, ones: int) -> None:
+    """Multipliers whose digits are all ones make the greatest sums."""
+    bound = (1 << bits) - 1
+    values = [bound, -bound, bound - 1, 1 << (bits - 1), (1 << 31) - 1, -(1 << 31), 0]
+    for multiplier in (
+        Fraction((1 << ones) - 1, 1 << 62),
+        Fraction(1, bound),
+        Fraction(100, bound),
+    ):
+        for storage in (StorageType(8), StorageType(32), StorageType(32, False)):
+            check([(values, bound, multiplier)], 3, storage, 64)
+            check([(values, bound, multiplier), (values[::-1], bound, multiplier)], 3, storage, 64)
+
+
 @pytest.mark.parametrize("zero_point", [0, 1])
 @pytest.mark.parametrize("bound", [1, 127, 128, 255, 1 << 20])
 def test_a_multiplier_almost_one_changes_ties_only(bound: int, zero_point: int) -> None:
