@@ -157,6 +157,13 @@ FUNCTIONS: dict[str, tuple[Function, list[np.ndarray]]] = {
     "sums of integers": (lambda q, u: (q.sum(-1, np.int32), u.sum((0, 2), np.int32, keepdims=True)),
                          [Q, U]),
     "greatest": (lambda x, q: (x.max(), x.max(1), q.max((0, 1), keepdims=True)), [X, Q]),
+    "means": (lambda x: (x.mean(), x.mean((0, 2)), x.mean(1, keepdims=True)), [(X * 8).round()]),
+    "choices": (lambda x, q: (np.where(Q[:, :1] > 0, x, 1), np.clip(q, -5, 100), ~q, ~(q > 3)),
+                [X, Q]),
+    "arrays without elements": (lambda x: (x[:, 2:2] + 1, np.concatenate([x[:0], x])), [X]),
+    "wide unsigned order": (lambda w: (w.astype(np.uint64) << 49 > np.uint64(1) << np.uint64(63),
+                                       np.maximum(w.astype(np.uint32) << 16, 1 << 31)), [W]),
+    "padding": (lambda x: np.pad(x, [(1, 0), (0, 0), (2, 3)], constant_values=-1), [X]),
     "broadcasting": (lambda x: (x * x[:, :1], x + x[0, 0]), [X]),
 }  # fmt: skip
 
