@@ -129,6 +129,7 @@ OF_ONE_INTEGER: dict[str, Function] = {
     "shift left": lambda x: x << 2,
     "shift right": lambda x: x >> 3,
     "is not zero": lambda x: convert(x, BOOL),
+    "zeros": lambda x: np.zeros_like(x) + x,
 }
 OF_ONE_FLOAT: dict[str, Function] = {
     "absolute": np.abs,
@@ -323,7 +324,7 @@ def _split_dynamic(x: Any) -> Any:
     rows = linalg.dim(unknown, 0)
     parts = linalg.expand(unknown, [[0], [1, 2]], [rows, 2, 4])
     linalg.check((scalar(rows) == 3).value, "three rows")
-    linalg.check((scalar(rows) >= 3).value, "or more")
+    linalg.check((scalar(rows) * 8 >= 24).value, "or more")
     return linalg.cast(parts, tensor_type([3, 2, 4], x.type.element_type))
 
 
@@ -345,11 +346,23 @@ def _positions(x: Any) -> Any:
     """Each element plus the number of its column."""
 
     def body(element: Any, _: Any) -> Any:
-        column = operation.value("arith.index_cast", [linalg.loop_index(1)], element.type)
-        return (scalar(element) + scalar(column)).value
+        column = scalar(linalg.loop_index(1))
+        return (scalar(element) + convert(column + 1, I32) - 1).value
 
     output = linalg.empty([3, 8], x.type.element_type)
     return linalg.generic([x], output, [linalg.identity_map(2)] * 2, body)
+
+
+def _total(x: Any) -> Any:
+    """The sum of a row's elements, one after the other, in a tensor of one element."""
+
+    def body(position: Any, total: Any) -> Any:
+        element = linalg.extract(x, [linalg.constant_index(1), position])
+        return (scalar(element) + scalar(total)).value
+
+    first, end = linalg.constant_index(2), linalg.dim(x, 1)
+    zero = linalg.extract(x, [linalg.constant_index(0)] * 2)
+    return linalg.from_elements([linalg.fold(first, end, zero, body)])
 
 
 TABLE = np.arange(24, dtype=np.int32).reshape(3, 8)
@@ -360,6 +373,12 @@ AROUND_LOOPS: dict[str, tuple[Function, list[np.ndarray], np.ndarray]] = {
     "collapse": (lambda x: linalg.collapse(x, [[0, 1]]), [TABLE], TABLE.reshape(24)),
     "collapse nothing": (lambda x: linalg.collapse(x, [[0], [1]]), [TABLE], TABLE),
     "reduce in a loop": (_sums, [TABLE], TABLE.sum(1, np.int32)),
+    "a loop over a row": (_total, [TABLE], TABLE[1, 2:].sum(keepdims=True, dtype=np.int32)),
+    "concatenate": (
+        lambda x, y: linalg.concatenate([x, y], 0, tensor_type([5, 8], x.type.element_type)),
+        [TABLE, TABLE[:2].copy()],
+        np.concatenate([TABLE, TABLE[:2]]),
+    ),
     "positions": (_positions, [TABLE], TABLE + np.arange(8, dtype=np.int32)),
 }
 
