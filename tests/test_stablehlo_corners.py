@@ -5,6 +5,7 @@ Expected numbers are computed here, from the reals, with NumPy and exact fractio
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -112,6 +113,24 @@ def test_padding_that_cuts(
     dilation: list[int],
     zero_point: int,
 ) -> None:
+    text, x, kernel, expected = padded_window(padding, dilation, zero_point)
+    assert run(text, device, x, kernel).reshape(-1).tolist() == expected
+
+
+@pytest.mark.parametrize("dilation", [[1, 1], [2, 2], [2, 1], [1, 3]])
+def test_every_padding_interpreted(dilation: list[int]) -> None:
+    ends = ([0, 0], [1, 0], [0, -1], [-1, 0], [-1, -1], [2, -1])
+    for first, second in itertools.product(ends, ends):
+        text, x, kernel, expected = padded_window([first, second], dilation, 3)
+        if expected:  # the interpreter takes no tensors without elements
+            (found,) = InterpretedModule(text)["main"].invoke([x, kernel])
+            assert found.reshape(-1).tolist() == expected, (first, second)
+
+
+def padded_window(
+    padding: list[list[int]], dilation: list[int], zero_point: int
+) -> tuple[str, np.ndarray, np.ndarray, list[int]]:
+    """A convolution, its arguments, and its result, flat."""
     rng = np.random.default_rng(1)
     x = rng.integers(-128, 127, (2, 4), np.int8, endpoint=True)
     kernel = rng.integers(-128, 127, (2, 2), np.int8, endpoint=True)
@@ -130,8 +149,8 @@ func.func @main(%x: {types[0]}, %k: {types[1]}) -> {types[2]} {{
   return %r : {types[2]}
 }}
 """
-    found = run(text, device, x.reshape(1, 2, 4, 1), kernel.reshape(2, 2, 1, 1))
-    assert found.reshape(-1).tolist() == quantized(expected, 32.0, -4)
+    arguments = x.reshape(1, 2, 4, 1), kernel.reshape(2, 2, 1, 1)
+    return text, *arguments, quantized(expected, 32.0, -4)
 
 
 @ON_DEVICES
