@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._mlir import ir, rewrite
+from .._mlir import Operation, ir, rewrite
 from ..errors import Remark
 from ..options import check_choices
 
@@ -23,6 +23,7 @@ __all__ = [
     "TypePredicate",
     "apply_patterns",
     "convert_future",
+    "convert_signature",
     "is_in_loop_body",
     "is_public",
     "record_signature",
@@ -47,7 +48,7 @@ class ModulePass(ABC):
         check_choices(self, self.name)
 
     @abstractmethod
-    def run(self, module: ir.Operation) -> Sequence[Remark] | None:
+    def run(self, module: Operation) -> Sequence[Remark] | None:
         """Transform `module` in place; return what there is to say about it, if anything."""
 
 
@@ -61,7 +62,7 @@ class NoMatch:
 Pattern = Callable[[Any, Any], NoMatch | None]
 
 
-def apply_patterns(module: ir.Operation, patterns: dict[str, Pattern]) -> None:
+def apply_patterns(module: Operation, patterns: dict[str, Pattern]) -> None:
     """Apply patterns, by root operation name, once to every operation of `module`, in order.
 
     The walk driver is used: unlike the greedy one it folds nothing, so ``dcast(qcast(x))`` keeps
@@ -149,6 +150,22 @@ def is_public(function: Any) -> bool:
     if "sym_visibility" not in function.attributes:
         return True
     return bool(function.attributes["sym_visibility"].value == "public")
+
+
+def convert_signature(function: Operation, convert: Callable[[ir.Type], ir.Type]) -> bool:
+    """Convert the types of a function's signature, and record the one that it had.
+
+    Returns:
+        True if a type is another one.
+    """
+    type_ = function.attributes["function_type"].value
+    inputs, results = ([convert(old) for old in types] for types in (type_.inputs, type_.results))
+    converted = ir.FunctionType.get(inputs, results)
+    if converted == type_:
+        return False
+    record_signature(function)
+    function.attributes["function_type"] = ir.TypeAttr.get(converted)
+    return True
 
 
 def record_signature(function: Any) -> None:

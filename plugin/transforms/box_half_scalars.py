@@ -24,8 +24,9 @@ from typing import ClassVar
 
 from .._mlir import Operation, ir
 from ..emit import linalg
+from ..emit.operation import tensor_type
 from ..errors import UnsupportedError
-from .base import ModulePass, is_public, record_signature, walk
+from .base import ModulePass, convert_signature, is_public, walk
 
 __all__ = ["BoxHalfScalars"]
 
@@ -60,19 +61,13 @@ class BoxHalfScalars(ModulePass):
 
 def _boxed(type_: ir.Type) -> ir.Type:
     if isinstance(type_, (ir.F16Type, ir.BF16Type)):
-        return ir.RankedTensorType.get([], type_)
+        return tensor_type([], type_)
     return type_
 
 
 def _box(function: Operation) -> bool:
-    type_ = function.attributes["function_type"].value
-    converted = ir.FunctionType.get(
-        [_boxed(t) for t in type_.inputs], [_boxed(t) for t in type_.results]
-    )
-    if converted == type_:
+    if not convert_signature(function, _boxed):
         return False
-    record_signature(function)
-    function.attributes["function_type"] = ir.TypeAttr.get(converted)
     entry = function.regions[0].blocks[0]
     for argument in entry.arguments:
         if _boxed(argument.type) != argument.type:

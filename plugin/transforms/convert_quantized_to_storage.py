@@ -31,8 +31,9 @@ from typing import Any, ClassVar
 from .._mlir import ir
 from ..dialects.quant import is_quantized, parameters_of, storage_mlir_type
 from ..dialects.stablehlo import DEPRECATED_MOVEMENT, of_category
+from ..emit.operation import with_element
 from ..errors import UnsupportedError
-from .base import ModulePass, TypePredicate, convert_future, record_signature, walk
+from .base import ModulePass, TypePredicate, convert_future, convert_signature, walk
 
 __all__ = ["ConvertQuantizedToStorage"]
 
@@ -115,7 +116,7 @@ class ConvertQuantizedToStorage(ModulePass):
         values = []
         for op in operations:
             if op.name == "func.func":
-                _convert_signature(op)
+                convert_signature(op, functools.partial(_converted, op=op))
             found = quantized.values_of(op)
             values += found
             if found and op.name not in _SCASTS:
@@ -200,16 +201,6 @@ def _takes_whole_axis(op: Any, axis: int) -> bool:
     )
 
 
-def _convert_signature(function: Any) -> None:
-    type_ = function.attributes["function_type"].value
-    inputs = [_converted(t, function) for t in type_.inputs]
-    results = [_converted(t, function) for t in type_.results]
-    converted = ir.FunctionType.get(inputs, results)
-    if converted != type_:
-        record_signature(function)
-        function.attributes["function_type"] = ir.TypeAttr.get(converted)
-
-
 def _converted(type_: ir.Type, op: Any) -> ir.Type:
     return _storage_type(type_, op) if is_quantized(type_) else type_
 
@@ -218,14 +209,10 @@ def _storage_type(type_: ir.Type, op: Any) -> ir.Type:
     parameters = parameters_of(type_, op)
     assert parameters is not None  # callers ask only for quantized types
     storage = storage_mlir_type(parameters.storage)
-    if isinstance(type_, ir.RankedTensorType):
-        with op.location:
-            return ir.RankedTensorType.get(list(type_.shape), storage, type_.encoding)
-    if isinstance(type_, ir.UnrankedTensorType):
-        with op.location:
-            return ir.UnrankedTensorType.get(storage)
-    if isinstance(type_, ir.ShapedType):
+    is_tensor = isinstance(type_, (ir.RankedTensorType, ir.UnrankedTensorType))
+    if isinstance(type_, ir.ShapedType) and not is_tensor:
         raise UnsupportedError(
             f"has a quantized value in '{type_}'; expected a tensor or a scalar", op
         )
-    return storage
+    with op.location:
+        return with_element(type_, storage)

@@ -31,9 +31,8 @@ Source: TOSA specification, "Quantization" and the operations' argument tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -44,7 +43,7 @@ from ..dialects.quant import element_type, is_quantized, parameters_of, storage_
 from ..emit.operation import number_of, with_element
 from ..errors import UnsupportedError
 from ..numerics.parameters import StorageType
-from .base import ModulePass, TypePredicate, record_signature, walk
+from .base import ModulePass, TypePredicate, convert_signature, walk
 
 __all__ = ["ConvertTosaToStorage"]
 
@@ -344,13 +343,7 @@ def _check_carries(op: Operation, type_: ir.Type) -> None:
 
 def _convert_unsigned_attributes(op: Operation) -> None:
     if op.name == "func.func":
-        type_ = op.attributes["function_type"].value
-        converted = ir.FunctionType.get(
-            [*_all_signless(type_.inputs)], [*_all_signless(type_.results)]
-        )
-        if converted != type_:
-            record_signature(op)
-            op.attributes["function_type"] = ir.TypeAttr.get(converted)
+        convert_signature(op, lambda type_: _signless(type_) if _is_unsigned(type_) else type_)
     elif op.name == "tosa.variable" and _is_unsigned(op.attributes["type"].value):
         op.attributes["type"] = ir.TypeAttr.get(_signless(op.attributes["type"].value))
     names = {"tosa.const": "values", "tosa.variable": "initial_value"}
@@ -360,10 +353,6 @@ def _convert_unsigned_attributes(op: Operation) -> None:
         with op.location:
             signless = _signless(element_type(dense.type))
             op.attributes[name] = dense_of_array(array_of_dense(dense), signless)
-
-
-def _all_signless(types: Any) -> Iterator[ir.Type]:
-    return (_signless(type_) if _is_unsigned(type_) else type_ for type_ in types)
 
 
 def _signless(type_: ir.Type) -> ir.Type:

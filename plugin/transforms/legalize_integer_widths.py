@@ -30,7 +30,7 @@ from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type
 from ..emit.operation import number_of, with_element
 from ..errors import UnsupportedError
-from .base import ModulePass, TypePredicate, convert_future, record_signature, walk
+from .base import ModulePass, TypePredicate, convert_future, convert_signature, walk
 from .iree.explicit_loops import make_loops_explicit
 
 __all__ = ["LegalizeIntegerWidths"]
@@ -176,7 +176,7 @@ class _Legalizer:
         """Change the types of an operation's results and block arguments."""
         if op.name == "func.func":
             with op.location:
-                self._signature(op)
+                convert_signature(op, self._held_type)
         elif op.name == "stablehlo.async_start":
             with op.location:
                 convert_future(op.results[0], self._held_type)
@@ -218,16 +218,6 @@ class _Legalizer:
         self._width_of[value] = width
         value.set_type(self._held_type(value.type))
         return width
-
-    def _signature(self, function: Operation) -> None:
-        type_ = function.attributes["function_type"].value
-        converted = ir.FunctionType.get(
-            [self._held_type(t) for t in type_.inputs],
-            [self._held_type(t) for t in type_.results],
-        )
-        if converted != type_:
-            record_signature(function)
-            function.attributes["function_type"] = ir.TypeAttr.get(converted)
 
     def _global(self, op: Operation) -> None:
         type_ = op.attributes["type"].value
