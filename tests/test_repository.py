@@ -90,6 +90,13 @@ def test_the_oracle_shares_no_arithmetic_with_what_it_checks() -> None:
             assert module.removeprefix(".") in files, f"{name} imports {module}"
 
 
+def test_the_files_of_mutation_testing_exist() -> None:
+    """``scripts/mutate.py`` changes these files; one that moves takes its lines along."""
+    configuration = (ROOT / "cosmic-ray.toml").read_text()
+    for path in re.findall(r"(?:plugin|tests)/[\w/]+\.py", configuration):
+        assert (ROOT / path).is_file(), f"cosmic-ray.toml names {path}"
+
+
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_help_imports_no_bindings(command: list[str]) -> None:
     program = (
