@@ -30,10 +30,9 @@ def layout_of(name: str) -> QuantizedLayout:
     raw = np.random.default_rng(10).integers(0, 256, 256 * kind.block.itemsize, np.uint8)
     blocks = raw.view(kind.block)
     pairs = np.stack(np.meshgrid(REALS, REALS), -1).reshape((-1, 2))
-    blocks["d"][: len(pairs)] = pairs[:, 0]
-    for field in ("m", "dmin"):
+    for field, column in (("d", 0), ("m", 1), ("dmin", 1)):
         if field in blocks.dtype.names:
-            blocks[field][: len(pairs)] = pairs[:, 1]
+            blocks[field][: len(pairs)] = pairs[:, column]
     return GgmlTensor(raw, name, (2, 128 * kind.size)).unpack()
 
 
@@ -63,7 +62,7 @@ def check(name: str, device: Device) -> None:
     assert got.shape == expected.shape
     assert (same | (np.isnan(got) & np.isnan(expected))).all()
     assert np.isfinite(expected).any()
-    assert np.isnan(expected).any()
+    assert np.isnan(expected).any() or "d" not in BLOCK_TYPES[name].block.names
 
 
 @pytest.mark.parametrize("name", BLOCK_TYPES)
