@@ -50,6 +50,13 @@ def test_the_suite_covers_every_operation() -> None:
     assert len(PROGRAMS) >= 300
 
 
+def test_every_program_has_expected_results() -> None:
+    """`subquant conformance --update-expected` writes them, once for all devices."""
+    path = Path(suite.__file__).with_name("expected.json")
+    expected = json.loads(path.read_text())["results"]
+    assert {f"suite/{name}" for name in PROGRAMS} == {n for n in expected if n.startswith("suite/")}
+
+
 def test_every_program_is_a_valid_module() -> None:
     context = create_context()
     for program in [*PROGRAMS.values(), *random_programs(100)]:

@@ -479,20 +479,17 @@ INVALID: dict[str, tuple[bytes, type[SubquantError], str]] = {
     "an unknown type": (
         one_tensor((32,), 99, 64),
         UnsupportedError,
-        "tensor 'w' is of the GGML type 99, which has no layout; expected one of: "
-        f"{KNOWN}",
+        f"tensor 'w' is of the GGML type 99, which has no layout; expected one of: {KNOWN}",
     ),
     "a type that is gone": (
         one_tensor((32,), 4, 64),
         UnsupportedError,
-        "tensor 'w' is of the GGML type 4, which has no layout; expected one of: "
-        f"{KNOWN}",
+        f"tensor 'w' is of the GGML type 4, which has no layout; expected one of: {KNOWN}",
     ),
     "a type without layout": (
         one_tensor((256,), 16, 66),
         UnsupportedError,
-        "tensor 'w' is of the GGML type IQ2_XXS, which has no layout; expected one of: "
-        f"{KNOWN}",
+        f"tensor 'w' is of the GGML type IQ2_XXS, which has no layout; expected one of: {KNOWN}",
     ),
     "half a block": (
         one_tensor((16, 2), 8, 34),
