@@ -151,7 +151,10 @@ TRUTH: dict[str, Function] = {
 }
 MIXED: dict[str, tuple[Function, tuple[str, ...]]] = {
     "a truth value counts": (lambda x, y: x + (y < 0) - (x > y), ("i32", "i32")),
-    "a truth value and a number": (lambda x, y: ((x < y) + 3) * x, ("i32", "i32")),
+    "a truth value and a number": (
+        lambda x, y: convert(((x < y) + 3) * x, I32),
+        ("i32", "i32"),
+    ),
     "a truth value first": (lambda x, y: (x < y) * x, ("i32", "i32")),
     "numbers by a comparison": (lambda x, y: np.where(x < y, 3, -4) * y, ("i64", "i64")),
     "numbers or a value": (lambda x, y: np.where(x < y, x, 5), ("i8", "i8")),
