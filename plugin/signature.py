@@ -46,6 +46,15 @@ class ValueType:
     parameters: QuantizationParameters | None = None
     abi: tuple[str, ...] = ()
 
+    @property
+    def is_packed(self) -> bool:
+        """True for 4-bit elements that the function takes two to a byte, the even one low."""
+        if self.element not in ("i4", "ui4") or not self.shape or len(self.abi) != 1:
+            return False
+        shape = (*self.shape[:-1], (self.shape[-1] or 0) // 2)
+        dims = "".join(f"{'?' if n is None else n}x" for n in shape)
+        return self.shape[-1] is not None and self.abi[0] == f"tensor<{dims}i8>"
+
     def __str__(self) -> str:
         element = self.element
         if self.parameters is not None:

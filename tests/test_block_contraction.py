@@ -503,3 +503,61 @@ func.func @main({", ".join(f"%{name}: {type_}" for name, (type_, _) in given.ite
     bound = np.abs(arrays["x"]).max() * (np.abs(reals).max() + 20) * np.prod(extents)
     unit = {"f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}[real]
     np.testing.assert_allclose(got.astype(np.float64), expected, rtol=0, atol=bound * unit)
+
+
+# -- packed storage -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@pytest.mark.parametrize("quantized", ["i4", "u4"])
+@pytest.mark.parametrize("depth", [64, 33])
+def test_weights_of_4_bits_are_two_to_a_byte(
+    quantized: str, depth: int, device: str, request: pytest.FixtureRequest
+) -> None:
+    """Arguments, where the last axis is even; the runtime packs what it is given."""
+    where: Device = request.getfixturevalue(device)
+    text = f"""
+func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}xi4>, %s: tensor<8x1xf32>)
+    -> tensor<3x8xf32> {{
+  %w = "subquant.dequantize"(%q, %s) {{block_sizes = array<i64: 1, {depth}>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<{quantized}:f32>}}
+      : (tensor<8x{depth}xi4>, tensor<8x1xf32>) -> tensor<8x{depth}xf32>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+      : (tensor<3x{depth}xf32>, tensor<8x{depth}xf32>) -> tensor<3x8xf32>
+  return %y : tensor<3x8xf32>
+}}
+"""
+    target = "vulkan" if device == "vulkan" else "llvm-cpu"
+    function = subquant.compile(text, device=where, target=target)["main"]
+    given = function.signature.inputs[1]
+    held = where.has_8bit_storage and depth % 2 == 0
+    assert given.is_packed == held
+    assert given.abi == ((f"tensor<8x{depth // 2}xi8>",) if held else given.abi)
+    low = -8 if quantized == "i4" else 0
+    q = (np.arange(8 * depth) * 7 % 16 + low).reshape((8, depth)).astype(np.int8)
+    rng = np.random.default_rng(8)
+    x, s = rng.standard_normal((3, depth)).astype(np.float32), rng.uniform(0.1, 1, (8, 1))
+    s = s.astype(np.float32)
+    check_sum(function(x, q, s), x, q * s, ([], []), ([1], [1]))
+
+
+def test_constants_of_4_bits_are_two_to_a_byte(cpu: Device) -> None:
+    q = np.random.default_rng(9).integers(-8, 8, (256, 128)).astype(np.int8)
+    text = f"""
+func.func @main(%x: tensor<128xf32>, %s: tensor<256x4xf32>) -> tensor<256xf32> {{
+  %q = stablehlo.constant dense<{q.tolist()}> : tensor<256x128xi4>
+  %w = "subquant.dequantize"(%q, %s) {{block_sizes = array<i64: 1, 32>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>}}
+      : (tensor<256x128xi4>, tensor<256x4xf32>) -> tensor<256x128xf32>
+  %y = stablehlo.dot_general %w, %x, contracting_dims = [1] x [0]
+      : (tensor<256x128xf32>, tensor<128xf32>) -> tensor<256xf32>
+  return %y : tensor<256xf32>
+}}
+"""
+    executable = compile_to_bytes(text)
+    assert len(executable) < q.size  # bytes, with the program
+    rng = np.random.default_rng(10)
+    x = rng.standard_normal(128).astype(np.float32)
+    s = rng.uniform(0.1, 1, (256, 4)).astype(np.float32)
+    found = Executable(executable, cpu).main(x, s)
+    check_sum(found, x, q * np.repeat(s, 32, 1), ([], []), ([0], [1]))

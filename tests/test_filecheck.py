@@ -37,6 +37,7 @@ NEVER_FAILS = {
     "legalize-qdq-to-quantized-op",
     "legalize-quantized-op-to-qdq",
     "lower-block-contractions",
+    "pack-narrow-storage",
     "quant-legalize-to-tosa-rescale",
 }
 

@@ -195,6 +195,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("lower-unranked-tensors", {}),
         ("box-half-scalars", {}),
         ("legalize-integer-widths", {"containers": options.containers}),
+        *([("pack-narrow-storage", {})] if options.containers == 8 else []),
         *(
             [("expand-sign-extension", {}), ("isolate-contraction-operands", {})]
             if is_vulkan

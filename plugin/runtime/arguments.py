@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ..errors import InputError, SignatureError, UsageError
 from ..numerics.casts import dequantize, quantize
 from ..numerics.element_types import I64, Array, ElementType
+from ..numerics.packed_integers import pack_bits
 from ..signature import ValueType
 
 __all__ = ["abi_element", "array_of_argument", "array_of_result", "element_type", "held"]
@@ -141,7 +142,9 @@ def abi_element(abi: str) -> str:
 
 
 def held(array: Array, type_: ValueType) -> Array:
-    """Storage values in their container, where a program holds them sign-extended."""
+    """Storage values as a program takes them: sign-extended in a container, or packed."""
+    if type_.is_packed:
+        return pack_bits(array.view(np.uint8) & 15, 4).view(np.int8)
     dtype = element_type(abi_element(type_.abi[0])).dtype
     parameters = type_.parameters
     if parameters is None or parameters.storage.signed:

@@ -28,9 +28,9 @@ from .. import emit
 from .._mlir import Operation, Value, ir
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type
-from ..emit.operation import number_of, with_element
+from ..emit.operation import integer, number_of, with_element
 from ..errors import UnsupportedError
-from .base import ModulePass, TypePredicate, convert_future, convert_signature, walk
+from .base import BITS_ATTRIBUTE, ModulePass, TypePredicate, convert_future, convert_signature, walk
 from .iree.explicit_loops import make_loops_explicit
 
 __all__ = ["LegalizeIntegerWidths"]
@@ -268,6 +268,8 @@ class _Legalizer:
             op.attributes["value"] = number_of(type_, signed)
         elif isinstance(attribute, ir.DenseElementsAttr):
             op.attributes["value"] = dense_of_array(array_of_dense(attribute), type_.element_type)
+            if (self._narrowest, self._width_of[op.results[0]]) == (8, 4):
+                op.attributes[BITS_ATTRIBUTE] = integer(4)  # for pack-narrow-storage
         else:
             raise UnsupportedError(
                 f"has a constant of kind '{type(attribute).__name__}'; expected dense<...>", op
