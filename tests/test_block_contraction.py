@@ -510,11 +510,11 @@ func.func @main({", ".join(f"%{name}: {type_}" for name, (type_, _) in given.ite
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
 @pytest.mark.parametrize("quantized", ["i4", "u4"])
-@pytest.mark.parametrize("depth", [64, 33])
+@pytest.mark.parametrize("depth", [32, 192, 96, 33])
 def test_weights_of_4_bits_are_two_to_a_byte(
     quantized: str, depth: int, device: str, request: pytest.FixtureRequest
 ) -> None:
-    """Arguments, where the last axis is even; the runtime packs what it is given."""
+    """Arguments, where vectors divide the last axis; the runtime packs what it is given."""
     where: Device = request.getfixturevalue(device)
     text = f"""
 func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}xi4>, %s: tensor<8x1xf32>)
@@ -530,7 +530,7 @@ func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}xi4>, %s: tensor<
     target = "vulkan" if device == "vulkan" else "llvm-cpu"
     function = subquant.compile(text, device=where, target=target)["main"]
     given = function.signature.inputs[1]
-    held = where.has_8bit_storage and depth % 2 == 0
+    held = where.has_8bit_storage and depth in (32, 192)
     assert given.is_packed == held
     assert given.abi == ((f"tensor<8x{depth // 2}xi8>",) if held else given.abi)
     low = -8 if quantized == "i4" else 0
@@ -542,22 +542,22 @@ func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}xi4>, %s: tensor<
 
 
 def test_constants_of_4_bits_are_two_to_a_byte(cpu: Device) -> None:
-    q = np.random.default_rng(9).integers(-8, 8, (256, 128)).astype(np.int8)
+    q = np.random.default_rng(9).integers(-8, 8, (256, 512)).astype(np.int8)
     text = f"""
-func.func @main(%x: tensor<128xf32>, %s: tensor<256x4xf32>) -> tensor<256xf32> {{
-  %q = stablehlo.constant dense<{q.tolist()}> : tensor<256x128xi4>
+func.func @main(%x: tensor<512xf32>, %s: tensor<256x16xf32>) -> tensor<256xf32> {{
+  %q = stablehlo.constant dense<{q.tolist()}> : tensor<256x512xi4>
   %w = "subquant.dequantize"(%q, %s) {{block_sizes = array<i64: 1, 32>,
       operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>}}
-      : (tensor<256x128xi4>, tensor<256x4xf32>) -> tensor<256x128xf32>
+      : (tensor<256x512xi4>, tensor<256x16xf32>) -> tensor<256x512xf32>
   %y = stablehlo.dot_general %w, %x, contracting_dims = [1] x [0]
-      : (tensor<256x128xf32>, tensor<128xf32>) -> tensor<256xf32>
+      : (tensor<256x512xf32>, tensor<512xf32>) -> tensor<256xf32>
   return %y : tensor<256xf32>
 }}
 """
     executable = compile_to_bytes(text)
-    assert len(executable) < q.size  # bytes, with the program
+    assert len(executable) < q.size  # with the program
     rng = np.random.default_rng(10)
-    x = rng.standard_normal(128).astype(np.float32)
-    s = rng.uniform(0.1, 1, (256, 4)).astype(np.float32)
+    x = rng.standard_normal(512).astype(np.float32)
+    s = rng.uniform(0.1, 1, (256, 16)).astype(np.float32)
     found = Executable(executable, cpu).main(x, s)
     check_sum(found, x, q * np.repeat(s, 32, 1), ([], []), ([0], [1]))

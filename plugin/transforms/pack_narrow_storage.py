@@ -6,18 +6,20 @@ bits. IREE reads the bytes as i4 (``flow.tensor.bitcast``) and extends elements 
 reads them: measured on llvm-cpu and Vulkan, the extension is in the dispatch of the contraction, in
 registers, where an unpacking of bytes by a loop nest of ours is a dispatch of its own.
 
-Before (``%q`` was written as ``tensor<64x8xi4>``)::
+Before (``%q`` was written as ``tensor<8x64xi4>``)::
 
-    func.func @f(%q: tensor<64x8xi8>) -> ...
+    func.func @f(%q: tensor<8x64xi8>) -> ...
 
 After::
 
-    func.func @f(%b: tensor<64x4xi8>) -> ... {
-      %n = "flow.tensor.bitcast"(%b) : (tensor<64x4xi8>) -> tensor<64x8xi4>
-      %q = linalg.generic ins(%n) { arith.extsi ... : i4 to i8 } -> tensor<64x8xi8>
+    func.func @f(%b: tensor<8x32xi8>) -> ... {
+      %n = "flow.tensor.bitcast"(%b) : (tensor<8x32xi8>) -> tensor<8x64xi4>
+      %q = linalg.generic ins(%n) { arith.extsi ... : i4 to i8 } -> tensor<8x64xi8>
 
 Left as they are: results, functions that are called in the module, dynamic shapes, and a last axis
-of odd extent. The runtime packs arguments as the signature says (`subquant.signature`).
+whose extent is no multiple of 64 (and not 16 or 32): IREE 3.13 has no masked loads of i4, which it
+makes where a vector is no divisor of a loop. The runtime packs arguments as the signature says
+(`subquant.signature`).
 """
 
 from __future__ import annotations
@@ -38,6 +40,10 @@ from .base import BITS_ATTRIBUTE, SIGNATURE_ATTRIBUTE, ModulePass, is_public, wa
 __all__ = ["PackNarrowStorage"]
 
 _BITS = 4
+_VECTOR = 64
+"""Elements of the longest vector that IREE loads."""
+_SHORTER = (16, 32)
+"""Extents of one vector: the usual sizes of blocks."""
 _WORTH_PACKING = 256
 """Elements of a constant from which on it is packed; smaller ones are zero points and tables."""
 
@@ -74,7 +80,9 @@ def _pack_constant(op: Operation) -> None:
     values = array_of_dense(attribute)
     with ir.InsertionPoint(op), op.location:
         array = pack_bits(values & (2**_BITS - 1), _BITS).view(np.int8)
-        wide = _extended(linalg.constant(dense_of_array(array, packed.element_type)), type_)
+        constant = linalg.constant(dense_of_array(array, packed.element_type))
+        # IREE would extend the constant when it compiles, and store that.
+        wide = _extended(value("util.optimization_barrier", [constant], packed), type_)
     op.results[0].replace_all_uses_with(wide)
     op.erase()
 
@@ -116,7 +124,8 @@ def _packed_type(type_: ir.Type, bits: int) -> ir.RankedTensorType | None:
     if bits != _BITS or not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
         return None
     shape = [int(n) for n in type_.shape]
-    if not shape or not shape[-1] or shape[-1] % 2 or type_.element_type.width != 8:
+    fits = bool(shape) and (shape[-1] % _VECTOR == 0 or shape[-1] in _SHORTER)
+    if not fits or 0 in shape or type_.element_type.width != 8:
         return None
     return with_shape(type_, [*shape[:-1], shape[-1] // 2])
 
