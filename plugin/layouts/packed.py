@@ -25,8 +25,8 @@ class BlockScaledPackedLayout(BlockScaledLayout):
     Planes, for a tensor of shape ``[..., K]`` and blocks of ``B``:
         d: scales ``[..., K / B, 1]``.
         qs (2 bits): ``[..., K / B, B / 4]`` (uint8).
-        qs_low, qs_high (3, 5 or 6 bits): low 2, 4 or 4 bits and high 1, 1 or 2, ``[..., K / B,
-            B * bits / 8]`` (uint8).
+        qs_low (3, 5 or 6 bits): low 2, 4 or 4 bits, ``[..., K / B, B * low / 8]`` (uint8).
+        qs_high (3, 5 or 6 bits): high 1, 1 or 2 bits, ``[..., K / B, B * high / 8]`` (uint8).
         m: offsets in units of the reals, of the shape of ``d``; 0 if left out.
 
     Metadata:
