@@ -17,6 +17,7 @@ from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 from subquant.dialects.block_contraction import terms_of
+from subquant.errors import Remark
 from subquant.numerics.block_contraction import contract_blocks
 from subquant.numerics.casts import dequantize, dequantize_blocks
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
@@ -561,3 +562,34 @@ func.func @main(%x: tensor<512xf32>, %s: tensor<256x16xf32>) -> tensor<256xf32> 
     s = rng.uniform(0.1, 1, (256, 16)).astype(np.float32)
     found = Executable(executable, cpu).main(x, s)
     check_sum(found, x, q * np.repeat(s, 32, 1), ([], []), ([0], [1]))
+
+
+@pytest.mark.parametrize(
+    ("left", "weight", "blocks", "scales", "reason"),
+    [
+        ("4x7", "7x2", "4, 1", "2x2", "has a ragged last block"),
+        ("4x?", "8x2", "4, 1", "2x2", "has blocks along a dimension that is dynamic in the other"),
+        ("4x8", "?x2", "4, 1", "2x2", "has a weight of a dynamic shape"),
+    ],
+)
+def test_why_a_contraction_is_left_alone(
+    left: str, weight: str, blocks: str, scales: str, reason: str
+) -> None:
+    text = f"""
+func.func @main(%x: tensor<{left}xf32>, %q: tensor<{weight}xi8>, %s: tensor<{scales}xf32>)
+    -> tensor<4x2xf32> {{
+  %w = "subquant.dequantize"(%q, %s) {{block_sizes = array<i64: {blocks}>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>}}
+      : (tensor<{weight}xi8>, tensor<{scales}xf32>) -> tensor<{weight}xf32>
+  %y = stablehlo.dot %x, %w : (tensor<{left}xf32>, tensor<{weight}xf32>) -> tensor<4x2xf32>
+  return %y : tensor<4x2xf32>
+}}
+"""
+    module = parse_text(text, create_context())
+    remarks: list[Remark] = []
+    steps = parse_pipeline("fuse-block-contractions{explain=true}")
+    run_pipeline(module, steps, on_remark=remarks.append)
+    (remark,) = remarks
+    assert remark.place is not None
+    assert remark.place.line == 7
+    assert f"is left alone: {reason}" in remark.message
