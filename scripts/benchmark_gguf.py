@@ -48,9 +48,9 @@ def measure(path: Path, folder: Path) -> dict[str, Any]:
         "megabytes": round(path.stat().st_size / 1e6, 1),
         "tensors": len(tensors),
         "archive_megabytes": round(archive.stat().st_size / 1e6, 1),
-        "read_seconds": round(read - start, 3),
-        "planes_seconds": round(planes - read, 3),
-        "import_seconds": round(time.perf_counter() - planes, 3),
+        "read_seconds": round(read - start, 6),
+        "planes_seconds": round(planes - read, 6),
+        "import_seconds": round(time.perf_counter() - planes, 6),
         "peak_megabytes": round(peak_memory() / 1e6, 1),
     }
 
