@@ -375,3 +375,41 @@ def test_the_interpreter_ends_its_own_process_only() -> None:
             module["main"].invoke([])
     (found,) = InterpretedModule(ADD)["negate"].invoke([np.array([1, -128], np.int8)])
     assert found.tolist() == [-1, 127]
+
+
+# -- functions by table ---------------------------------------------------------------------------
+
+
+def reduced(x: Fraction, exponent_bits: int, mantissa_bits: int) -> Fraction | None:
+    """A real in a narrower float format: subnormals are 0, None is an infinity."""
+    unit = Fraction(1, 1 << 60)
+    while abs(x) >= unit * (2 << mantissa_bits):
+        unit *= 2
+    bias = (1 << (exponent_bits - 1)) - 1
+    nearest = round(x / unit) * unit
+    if abs(nearest) < Fraction(2) ** (1 - bias):
+        return Fraction(0)
+    greatest = (2 - Fraction(1, 1 << mantissa_bits)) * Fraction(2) ** bias
+    return None if abs(nearest) > greatest else nearest
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.0625, 0.001953125])
+@pytest.mark.parametrize(("exponent_bits", "mantissa_bits"), [(3, 2), (4, 0), (2, 3), (5, 10)])
+def test_reduced_precision_has_its_range(
+    exponent_bits: int, mantissa_bits: int, scale: float
+) -> None:
+    type_ = f"tensor<256x!quant.uniform<i8:f32, {scale}:-3>>"
+    text = f"""
+func.func @main(%x: {type_}) -> {type_} {{
+  %r = stablehlo.reduce_precision %x, format = e{exponent_bits}m{mantissa_bits} : {type_}
+  return %r : {type_}
+}}
+"""
+    x = np.arange(-128, 128).astype(np.int8)
+    expected = []
+    for value in real(x, scale, -3):
+        result = reduced(value, exponent_bits, mantissa_bits)
+        infinity = 127 if value > 0 else -128
+        expected += [infinity] if result is None else quantized(np.array([result]), scale, -3)
+    (found,) = InterpretedModule(text)["main"].invoke([x])
+    assert found.tolist() == expected
