@@ -45,6 +45,14 @@ def test_floats(name: str) -> None:
     assert ElementType.of_dtype(dtype) is element
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("i8", "i8"), ("si8", "i8"), ("ui16", "u16"), ("si64", "i64"), ("f32", "f32"), ("i1", "i1")],
+)
+def test_the_text_of_mlir(text: str, name: str) -> None:
+    assert ElementType.of_mlir(text) is ElementType.parse(name)
+
+
 @pytest.mark.parametrize("name", ["i0", "i65", "u99", "i08", "f8", "int8", "s8", "", "i8x"])
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="expected an element type among f16, bf16, f32, f64, i1"):
