@@ -15,7 +15,7 @@ from .._mlir import in_context_of, ir, passmanager, register_upstream_passes, tr
 from ..errors import Remark, UnsupportedError, UsageError
 from ..options import parse_option
 from ..transforms import PASSES, load_pass
-from ..transforms.base import ModulePass
+from ..transforms.base import UNCHANGED, ModulePass
 from .options import CompileOptions
 
 __all__ = ["NAMED_PIPELINES", "UpstreamPass", "compile_pipeline", "parse_pipeline", "run_pipeline"]
@@ -138,7 +138,7 @@ def run_pipeline(
     on_pass: Callable[[ModulePass], None] | None = None,
     on_remark: Callable[[Remark], None] | None = None,
 ) -> None:
-    """Run passes on a module in place, and verify it after each.
+    """Run passes on a module in place, and verify it after each that changes it.
 
     Args:
         module: the module.
@@ -154,7 +154,10 @@ def run_pipeline(
         if on_pass is not None:
             on_pass(step)
         with in_context_of(operation):
-            for remark in step.run(operation) or ():
+            remarks = step.run(operation)
+            if remarks is UNCHANGED:
+                continue
+            for remark in remarks or ():
                 if on_remark is not None:
                     on_remark(remark)
             name = step.name or getattr(step, "text", "")

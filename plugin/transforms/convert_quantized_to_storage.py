@@ -33,7 +33,7 @@ from ..dialects.quant import is_quantized, parameters_of, storage_mlir_type
 from ..dialects.stablehlo import DEPRECATED_MOVEMENT, of_category
 from ..emit.operation import with_element
 from ..errors import UnsupportedError
-from .base import ModulePass, TypePredicate, convert_future, convert_signature, walk
+from .base import ModulePass, TypePredicate, convert_future, convert_signature, named, walk
 
 __all__ = ["ConvertQuantizedToStorage"]
 
@@ -130,10 +130,9 @@ class ConvertQuantizedToStorage(ModulePass):
             owner = value.owner
             owner = owner.owner if isinstance(owner, ir.Block) else owner
             value.set_type(_storage_type(value.type, owner.operation))
-        for op in operations:
-            if op.name == "stablehlo.async_start":
-                convert_future(op.results[0], functools.partial(_converted, op=op))
-        for op in [op for op in operations if op.name in _SCASTS]:
+        for op in named(module, ["stablehlo.async_start"]):
+            convert_future(op.results[0], functools.partial(_converted, op=op))
+        for op in named(module, _SCASTS):
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
 

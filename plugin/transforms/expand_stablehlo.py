@@ -34,13 +34,15 @@ Source: StableHLO specification.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import emit
 from .._mlir import Operation, ir
 from ..dialects.quant import element_type
-from .base import ModulePass, NoMatch, Pattern, apply_patterns, walk
+from ..errors import Remark
+from .base import UNCHANGED, ModulePass, NoMatch, Pattern, apply_patterns, named
 from .iree.batch_norm import expand_batch_norm_grad
 from .iree.convolutions import expand_convolution, split_groups
 from .iree.dynamic_broadcasts import expand_dynamic_broadcast
@@ -64,15 +66,15 @@ class ExpandStablehlo(ModulePass):
 
     split_groups: bool = False
 
-    def run(self, module: Operation) -> None:
+    def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
-        names = {op.name for op in walk(module)}
+        if not named(module, (*_BOUNDS, *_PATTERNS)):
+            return UNCHANGED
         for patterns in (_BOUNDS, _PATTERNS):  # what the first make is for the second
-            if names & patterns.keys():
-                apply_patterns(module, patterns)
-                names = {op.name for op in walk(module)}
+            apply_patterns(module, patterns)
         if self.split_groups:
             apply_patterns(module, {"stablehlo.convolution": split_groups})
+        return None
 
 
 def _add(op: Operation, rewriter: Any) -> NoMatch | None:

@@ -134,8 +134,11 @@ class LegalizeIntegerWidths(ModulePass):
             operations = walk(module)
         for op in operations:  # all widths first: a block may use what a later one defines
             legalizer.hold(op)
+        touched = legalizer.touched()
         for op in operations:
-            legalizer.operation(op)
+            results = op.results
+            if not len(results) or results[0] in touched:
+                legalizer.operation(op)
 
 
 class _Legalizer:
@@ -189,9 +192,21 @@ class _Legalizer:
                 for value in held:
                     self._hold(value)
 
+    def touched(self) -> set[Value]:
+        """The first results of operations that have held results or operands.
+
+        A set of the operations themselves would not do: their hashes change with their types.
+        """
+        found: set[Value] = set()
+        for value in self._width_of:
+            owners = [use.owner.operation for use in value.uses]
+            if not isinstance(value.owner, ir.Block):
+                owners.append(value.owner.operation)
+            found.update(owner.results[0] for owner in owners if len(owner.results))
+        return found
+
     def operation(self, op: Operation) -> None:
         """Make one operation right whose operands or results changed their type."""
-        # No set of operations that use held values: an operation's hash changes with its types.
         if not self._width_of or op.name.startswith(_DIALECTS_THAT_MOVE):
             return
         results = (self._width_of.get(value) for value in op.results)

@@ -32,15 +32,17 @@ Sources: StableHLO specification, "Quantization computations" and each operation
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from .._mlir import ir
 from ..dialects.quant import is_quantized
+from ..errors import Remark
 from ..numerics.casts import Division
-from .base import ModulePass, NoMatch, Pattern, apply_patterns, walk
+from .base import UNCHANGED, ModulePass, NoMatch, Pattern, apply_patterns, named
 from .math.casts import STABLEHLO_CASTS
-from .math.reduction import legalize_reductions
+from .math.reduction import REDUCTIONS, legalize_reductions
 from .math.rules import QuantizedOperation, Rule, rules
 
 __all__ = ["LegalizeQuantToMath"]
@@ -61,18 +63,18 @@ class LegalizeQuantToMath(ModulePass):
     division: Division = "native"
     casts: Literal["keep", "stablehlo"] = "keep"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Legalize `module`.
 
         Raises:
             UnsupportedError: an operation that has no meaning for its quantized types.
         """
         taken = rules() | (STABLEHLO_CASTS if self.casts == "stablehlo" else {})
-        legalize_reductions(walk(module))
-        patterns = {name: self._pattern(rule) for name, rule in taken.items()}
-        present = {op.name for op in walk(module)}
-        if present & patterns.keys():
-            apply_patterns(module, patterns)
+        if not named(module, (*taken, *REDUCTIONS)):
+            return UNCHANGED
+        legalize_reductions(named(module, REDUCTIONS))
+        apply_patterns(module, {name: self._pattern(rule) for name, rule in taken.items()})
+        return None
 
     def _pattern(self, rule: Rule) -> Pattern:
         """A pattern for operations that touch quantized values."""

@@ -33,9 +33,9 @@ from .. import emit
 from .._mlir import Operation, Value, ir
 from ..emit import linalg
 from ..emit.operation import INDEX, tensor_type
-from ..errors import UnsupportedError
+from ..errors import Remark, UnsupportedError
 from ..numerics.element_types import I64
-from .base import ModulePass, TypePredicate, record_signature, walk
+from .base import UNCHANGED, ModulePass, TypePredicate, record_signature, walk
 
 __all__ = ["LowerUnrankedTensors"]
 
@@ -46,7 +46,7 @@ class LowerUnrankedTensors(ModulePass):
 
     name: ClassVar[str] = "lower-unranked-tensors"
 
-    def run(self, module: Operation) -> None:
+    def run(self, module: Operation) -> Sequence[Remark] | None:
         """Convert `module`.
 
         Raises:
@@ -55,11 +55,12 @@ class LowerUnrankedTensors(ModulePass):
         operations = walk(module)
         unranked = TypePredicate(_is_unranked)
         if not any(unranked.values_of(op) or _declares_unranked(op) for op in operations):
-            return
+            return UNCHANGED
         for op in operations:
             if op.name == "func.func":
                 with op.location:
                     _lower_function(op)
+        return None
 
 
 def _is_unranked(type_: ir.Type) -> bool:

@@ -24,6 +24,7 @@ makes where a vector is no divisor of a loop. The runtime packs arguments as the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,8 +35,9 @@ from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type, parameters_of
 from ..emit import linalg
 from ..emit.operation import value, with_element, with_shape
+from ..errors import Remark
 from ..numerics.packed_integers import pack_bits
-from .base import BITS_ATTRIBUTE, SIGNATURE_ATTRIBUTE, ModulePass, is_public, walk
+from .base import BITS_ATTRIBUTE, SIGNATURE_ATTRIBUTE, UNCHANGED, ModulePass, is_public, named
 
 __all__ = ["PackNarrowStorage"]
 
@@ -54,13 +56,15 @@ class PackNarrowStorage(ModulePass):
 
     name: ClassVar[str] = "pack-narrow-storage"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: Operation) -> Sequence[Remark] | None:
         """Pack in `module`."""
-        operations = walk(module)
+        remarks: Sequence[Remark] | None = UNCHANGED
+        operations = named(module, ("arith.constant", "func.call", "func.func"))
         called = {op.attributes["callee"].value for op in operations if op.name == "func.call"}
         for op in operations:
             if op.name == "arith.constant" and BITS_ATTRIBUTE in op.attributes:
                 _pack_constant(op)
+                remarks = None
             elif (
                 op.name == "func.func"
                 and SIGNATURE_ATTRIBUTE in op.attributes
@@ -68,6 +72,8 @@ class PackNarrowStorage(ModulePass):
                 and op.attributes["sym_name"].value not in called
             ):
                 _pack_arguments(op)
+                remarks = None
+        return remarks
 
 
 def _pack_constant(op: Operation) -> None:

@@ -34,9 +34,9 @@ from ...numerics.element_types import I32, I64
 from ...numerics.parameters import QuantizationParameters
 from .operands import Operand, zero_point_grid
 
-__all__ = ["legalize_reductions"]
+__all__ = ["REDUCTIONS", "legalize_reductions"]
 
-_REDUCTIONS = frozenset(of_category("reduction"))
+REDUCTIONS = frozenset(of_category("reduction"))
 _WITH_ONE_BODY = ("stablehlo.all_reduce", "stablehlo.collective_reduce", "stablehlo.reduce_scatter")
 
 
@@ -47,7 +47,7 @@ def legalize_reductions(operations: list[Any]) -> None:
         UnsupportedError: a sub-channel type.
     """
     for op in operations:
-        if op.name in _REDUCTIONS and any(is_quantized(value.type) for value in op.operands):
+        if op.name in REDUCTIONS and any(is_quantized(value.type) for value in op.operands):
             with op.location:
                 _legalize(op)
 
