@@ -38,7 +38,7 @@ from typing import Any
 from .._mlir import ir
 from ..errors import VerificationError
 from ..numerics.parameters import ExpressedType, StorageType
-from .quant import element_type, storage_of_any
+from .quant import described_type, element_type
 from .subquant import operands_of
 
 __all__ = ["BlockContraction", "Term", "check_block_contraction", "sum_type", "terms_of"]
@@ -79,8 +79,7 @@ class BlockContraction:
         """Read an operation that has been verified."""
         operands = operands_of(op)
         maps = [attribute.value for attribute in op.attributes["indexing_maps"]]
-        described = storage_of_any(op.attributes["quantized_type"].value, op)
-        assert described is not None  # verified
+        described = described_type(op)
         activations, storage, result = (terms_of(map_) for map_ in maps)
         assert activations is not None  # verified
         assert storage is not None
@@ -139,7 +138,7 @@ def _term(expression: Any) -> Term | None:
 
 def check_block_contraction(op: Any) -> None:
     """Raise a VerificationError unless the operation is as the file's text says."""
-    described = _quantized_type(op)
+    described = described_type(op)
     maps = _maps(op)
     operands = operands_of(op)
     tensors = [operands["activations"], operands["storage"], op.results[0]]
@@ -175,18 +174,6 @@ def _fail(op: Any, message: str) -> None:
 
 def _spoken(name: str) -> str:
     return name.replace("_", " ")
-
-
-def _quantized_type(op: Any) -> tuple[StorageType, ExpressedType]:
-    any_type = getattr(op.attributes["quantized_type"], "value", None)
-    described = None if any_type is None else storage_of_any(any_type, op)
-    if described is None:
-        raise VerificationError(
-            "attribute 'quantized_type' must be a type !quant.any<storage<min:max>:expressed>, "
-            f"got '{op.attributes['quantized_type']}'",
-            op,
-        )
-    return described
 
 
 def _maps(op: Any) -> list[ir.AffineMap]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .._mlir import ir, quant
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, VerificationError
 from ..numerics.element_types import Array
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from .dense import array_of_dense, dense_of_array
@@ -20,6 +20,7 @@ from .dense import array_of_dense, dense_of_array
 __all__ = [
     "CASTS",
     "any_type_of",
+    "described_type",
     "element_type",
     "expressed_mlir_type",
     "is_quantized",
@@ -193,6 +194,24 @@ def any_type_of(storage: StorageType, expressed: ExpressedType) -> ir.Type:
         storage.minimum,
         storage.maximum,
     )
+
+
+def described_type(op: Any) -> tuple[StorageType, ExpressedType]:
+    """Read the attribute ``quantized_type``, a type ``!quant.any<...>``, of an operation.
+
+    Raises:
+        VerificationError: it is none.
+        UnsupportedError: as `storage_of_any`.
+    """
+    any_type = getattr(op.attributes["quantized_type"], "value", None)
+    described = None if any_type is None else storage_of_any(any_type, op)
+    if described is None:
+        raise VerificationError(
+            "attribute 'quantized_type' must be a type !quant.any<storage<min:max>:expressed>, "
+            f"got '{op.attributes['quantized_type']}'",
+            op,
+        )
+    return described
 
 
 def storage_mlir_type(storage: StorageType) -> ir.Type:

@@ -29,15 +29,16 @@ from ..dialects import subquant
 from ..dialects.block_contraction import check_block_contraction
 from ..dialects.integer_steps import check_requantize, check_saturate, check_subtract_zero_point
 from ..dialects.quant import (
+    described_type,
     element_type,
     is_quantized,
     parameters_of,
     raw_scales,
-    storage_of_any,
 )
 from ..dialects.reduction_rules import REDUCTION_CHECKS
 from ..errors import VerificationError
-from ..numerics.parameters import ExpressedType, QuantizationParameters
+from ..numerics.element_types import ElementType
+from ..numerics.parameters import EXPRESSED_TYPES, ExpressedType, QuantizationParameters
 from .base import ModulePass, walk
 
 __all__ = ["OPERATION_CHECKS", "VerifyQuantization", "check_type"]
@@ -363,20 +364,9 @@ def _check_scast(op: Any) -> None:
     _check_same_container(op)
 
 
-_FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
-
-
 def _check_operand_op(op: Any) -> None:
     quantize = op.name == "subquant.quantize"
-    any_type = getattr(op.attributes["quantized_type"], "value", None)
-    described = None if any_type is None else storage_of_any(any_type, op)
-    if described is None:
-        raise VerificationError(
-            "attribute 'quantized_type' must be a type !quant.any<storage<min:max>:expressed>, "
-            f"got '{op.attributes['quantized_type']}'",
-            op,
-        )
-    storage, expressed = described
+    storage, expressed = described_type(op)
     real = op.operands[0].type if quantize else op.results[0].type
     stored = op.results[0].type if quantize else op.operands[0].type
     for type_, what in ((real, "real"), (stored, "stored")):
@@ -456,8 +446,8 @@ def _check_parameter_operand(
 
 
 def _check_float_parameter(op: Any, type_: ir.Type, what: str, expressed: ExpressedType) -> None:
-    found, bits = str(element_type(type_)), _FLOAT_BITS[expressed.value]
-    narrower = _FLOAT_BITS.get(found, 99) < bits
+    found = str(element_type(type_))
+    narrower = found in EXPRESSED_TYPES and ElementType.parse(found).bits < expressed.element.bits
     if not narrower and found != expressed.value:
         raise VerificationError(
             f"{what} must have a floating-point type not wider than the expressed type "
