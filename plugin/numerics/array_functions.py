@@ -18,6 +18,7 @@ from .element_types import ElementType
 __all__ = [
     "Symbolic",
     "bits_of",
+    "both",
     "concatenate",
     "contract",
     "convert",
@@ -69,6 +70,14 @@ def dispatched(function: Callable[_P, Any]) -> Callable[_P, Any]:
 def is_known(value: Any) -> bool:
     """True for a number or an array: a value that is known when a program is written."""
     return not isinstance(value, Symbolic)
+
+
+def both(left: Any, right: Any) -> Any:
+    """Both truth values are true; what is known to be is left out."""
+    for one, other in ((left, right), (right, left)):
+        if is_known(one) and np.all(one):
+            return other
+    return left & right
 
 
 def is_zero(value: Any) -> bool:

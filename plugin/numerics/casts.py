@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from .array_functions import bits_of, convert, is_known, is_zero, truncate
+from .array_functions import bits_of, both, convert, is_known, is_zero, truncate
 from .element_types import BF16, F16, F32, F64, I32, I64, U32, Array, ElementType
 from .parameters import ExpressedType, QuantizationParameters, StorageType, spread_blocks
 
@@ -249,7 +249,7 @@ def _exact_quotient(value: Any, scale: Any) -> Any:
         exponent_field >= 1,
         exponent_field < 254,
     ):
-        normal = normal & condition
+        normal = both(normal, condition)
     return np.where(normal, exact, value / scale)
 
 

@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 
 from ..options import RequantizationForm
-from .array_functions import convert, is_known, is_zero
+from .array_functions import both, convert, is_known, is_zero
 from .element_types import I32, I64, Array, ElementType
 from .fixed_point import FixedPointRounding, apply_scale, multiplier_and_shift, shift_right
 from .parameters import StorageType
@@ -301,19 +301,11 @@ class _Digits:
         for index in range(noise, last):
             if sums[index] is not None:
                 allowed = 2 * tolerance - 1 if index == noise else 0
-                tie = _both(tie, (sums[index] & self._mask) <= allowed)
+                tie = both(tie, (sums[index] & self._mask) <= allowed)
         if is_zero(top >= half):  # the tolerance alone
             return False
         even = (number & 1) == 0
-        return (top >= half) & ~_both(tie, even)
-
-
-def _both(left: Any, right: Any) -> Any:
-    """Both are true; what is known to be is left out."""
-    for one, other in ((left, right), (right, left)):
-        if is_known(one) and np.all(one):
-            return other
-    return left & right
+        return (top >= half) & ~both(tie, even)
 
 
 def _plus(sum_: Any, value: Any) -> Any:
