@@ -214,6 +214,51 @@ def test_a_sum_of_scaled_contractions_is_still_wrong_without_barriers(vulkan: De
     )
 
 
+PERMUTED = """
+func.func @main(%a: tensor<4x4xf32>, %b: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<4x4xf32>
+  %i = linalg.fill ins(%zero : f32) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %r = linalg.generic {indexing_maps = [affine_map<(LOOPS) -> (m, k)>,
+                                        affine_map<(LOOPS) -> (k, n)>,
+                                        affine_map<(LOOPS) -> (m, n)>],
+                       iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%a, %b : tensor<4x4xf32>, tensor<4x4xf32>) outs(%i : tensor<4x4xf32>) {
+  ^bb0(%x: f32, %y: f32, %sum: f32):
+    %p = arith.mulf %x, %y : f32
+    %s = arith.addf %sum, %p : f32
+    linalg.yield %s : f32
+  } -> tensor<4x4xf32>
+  return %r : tensor<4x4xf32>
+}
+"""
+
+
+def product_of_loops(loops: str, device: Device) -> tuple[np.ndarray, np.ndarray]:
+    """Small integers, so that every order of a sum gives the same."""
+    a, b = np.random.default_rng(4).integers(1, 5, (2, 4, 4)).astype(np.float32)
+    executable = subquant.compile(PERMUTED.replace("LOOPS", loops), target="vulkan", device=device)
+    return executable.main(a, b), a @ b
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("device", ["vulkan", "vulkan_32bit"])
+def test_a_sum_whose_loops_are_in_the_order_of_its_result(
+    device: str, request: pytest.FixtureRequest
+) -> None:
+    got, expected = product_of_loops("m, n, k", request.getfixturevalue(device))
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("device", ["vulkan", "vulkan_32bit"])
+def test_a_sum_is_still_wrong_whose_loops_are_in_another_order(
+    device: str, request: pytest.FixtureRequest
+) -> None:
+    got, expected = product_of_loops("n, m, k", request.getfixturevalue(device))
+    assert (got != expected).any(), FIXED + "the known limit about the order of loops"
+
+
 @pytest.mark.vulkan
 def test_an_executable_for_8bit_storage_is_refused_without_it(vulkan_32bit: Device) -> None:
     """Loading it would end the process: SwiftShader stops at an illegal instruction."""
