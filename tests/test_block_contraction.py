@@ -233,6 +233,64 @@ func.func @main(%x: tensor<2x9x7x8xf32>, %s: tensor<3x2x8x6xi8>) -> tensor<2x5x7
     assert (abs(got - expected) <= 50 * 2.0**-24 * total).all()
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@pytest.mark.parametrize("layout", ["bf01", "fb01", "b01f", "0bf1"])
+def test_features_before_positions(
+    layout: str, device: str, request: pytest.FixtureRequest
+) -> None:
+    """Small integers, so that every order of a sum gives the same."""
+    result = tensor(tuple({"b": 2, "f": 6, "0": 7, "1": 6}[axis] for axis in layout), "f32")
+    text = f"""
+func.func @main(%x: tensor<2x8x9x7xf32>, %q: tensor<6x8x3x2xi8>, %s: tensor<6x2x1x1xf32>)
+    -> {result} {{
+  %w = "subquant.dequantize"(%q, %s) {{block_sizes = array<i64: 1, 4, 3, 2>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>}}
+      : (tensor<6x8x3x2xi8>, tensor<6x2x1x1xf32>) -> tensor<6x8x3x2xf32>
+  %y = stablehlo.convolution(%x, %w)
+      dim_numbers = [b, f, 0, 1]x[o, i, 0, 1]->[{", ".join(layout)}], window = {{}}
+      {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+      : (tensor<2x8x9x7xf32>, tensor<6x8x3x2xf32>) -> {result}
+  return %y : {result}
+}}
+"""
+    check_no_float_weight(text, (6, 8, 3, 2))
+    rng = np.random.default_rng(11)
+    x = rng.integers(-4, 5, (2, 8, 9, 7)).astype(np.float32)
+    q = rng.integers(-4, 5, (6, 8, 3, 2)).astype(np.int8)
+    s = rng.integers(1, 4, (6, 2, 1, 1)).astype(np.float32)
+    w = q * np.repeat(s, 4, 1)
+    expected = np.zeros((2, 6, 7, 6))
+    for i, j in np.ndindex(3, 2):
+        expected += np.einsum("bchw,oc->bohw", x[:, :, i : i + 7, j : j + 6], w[:, :, i, j])
+    target = "vulkan" if device == "vulkan" else "llvm-cpu"
+    main = subquant.compile(text, target=target, device=request.getfixturevalue(device)).main
+    np.testing.assert_array_equal(
+        main(x, q, s), expected.transpose(["bf01".index(a) for a in layout])
+    )
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@pytest.mark.parametrize("loops", ["m, n, k", "n, m, k", "k, n, m", "n, k, m"])
+def test_loops_in_any_order(loops: str, device: str, request: pytest.FixtureRequest) -> None:
+    maps = [f"affine_map<({loops}) -> ({axes})>" for axes in ("m, k", "k, n", "m, n")]
+    text = f"""
+func.func @main(%x: tensor<4x4xf32>, %q: tensor<4x4xi8>, %s: tensor<2x4xf32>) -> tensor<4x4xf32> {{
+  %y = "subquant.block_contraction"(%x, %q, %s) {{block_sizes = array<i64: 2, 1>,
+      indexing_maps = [{", ".join(maps)}], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>,
+      quantized_type = !quant.any<i8:f32>}}
+      : (tensor<4x4xf32>, tensor<4x4xi8>, tensor<2x4xf32>) -> tensor<4x4xf32>
+  return %y : tensor<4x4xf32>
+}}
+"""
+    rng = np.random.default_rng(12)
+    x, q = rng.integers(1, 5, (2, 4, 4))
+    s = rng.integers(1, 4, (2, 4)).astype(np.float32)
+    target = "vulkan" if device == "vulkan" else "llvm-cpu"
+    main = subquant.compile(text, target=target, device=request.getfixturevalue(device)).main
+    got = main(x.astype(np.float32), q.astype(np.int8), s)
+    np.testing.assert_array_equal(got, x @ (q * np.repeat(s, 2, 0)))
+
+
 def test_scales_as_operands(cpu: Device) -> None:
     text = """
 func.func @main(%x: tensor<3x64xf32>, %q: tensor<64x8xi4>, %s: tensor<2x8xf16>, %z: tensor<2x8xi4>)

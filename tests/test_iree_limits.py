@@ -256,7 +256,9 @@ def test_a_sum_is_still_wrong_whose_loops_are_in_another_order(
     device: str, request: pytest.FixtureRequest
 ) -> None:
     got, expected = product_of_loops("n, m, k", request.getfixturevalue(device))
-    assert (got != expected).any(), FIXED + "the known limit about the order of loops"
+    assert (got != expected).any(), (
+        FIXED + "_in_order_of_result in lower-block-contractions, and the known limit"
+    )
 
 
 @pytest.mark.vulkan

@@ -2,9 +2,8 @@
 
 A loop that is summed over and has blocks is split into (block number, position in block), so that
 scales are indexed by plain loops; along the result's axes scales are repeated. The weight's real is
-computed in the body, as ``lower-quant-casts`` does it. Where there are windows, features are put
-last (in activations and result) by transpositions around the nest: with features before positions
-IREE 3.13 leaves elements of the result out on Vulkan.
+computed in the body, as ``lower-quant-casts`` does it. The result's loops come first, in the order
+of its axes: in another order IREE 3.13 leaves elements of the result out on Vulkan.
 
 Before::
 
@@ -32,12 +31,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._mlir import ir
-from ..dialects.block_contraction import BlockContraction, sum_type
+from ..dialects.block_contraction import BlockContraction, Term, sum_type
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.subquant import BLOCK_CONTRACTION
 from ..emit import Formula, Scalars, linalg, scalar
 from ..emit import stablehlo as emit_stablehlo
-from ..emit.operation import element_of, is_dynamic, tensor_type, with_shape
+from ..emit.operation import element_of, is_dynamic, tensor_type
 from ..numerics.casts import Cast
 from .base import ModulePass, NoMatch, Pattern, apply_patterns
 
@@ -57,28 +56,22 @@ class LowerBlockContractions(ModulePass):
 
 
 def _lower(op: Any, rewriter: Any) -> NoMatch | None:
-    contraction, order = _with_features_last(BlockContraction.of(op))
-    type_ = op.results[0].type
-    given = with_shape(
-        type_, [None if type_.is_dynamic_dim(axis) else int(type_.shape[axis]) for axis in order]
-    )
-    result = _Nest.of(contraction, given).emit()
-    restored = emit_stablehlo.transpose(result, [order.index(axis) for axis in range(len(order))])
-    rewriter.replace_op(op, [restored])
+    contraction = _in_order_of_result(BlockContraction.of(op))
+    rewriter.replace_op(op, [_Nest.of(contraction, op.results[0].type).emit()])
     return None
 
 
-def _with_features_last(contraction: BlockContraction) -> tuple[BlockContraction, list[int]]:
-    """The contraction in an order that IREE computes, and which axis of the result comes where."""
-    inputs, storage, results = contraction.indices
-    order = list(range(len(results)))
-    if all(len(axis) == 1 for axis in inputs):
-        return contraction, order
-    order.sort(key=lambda axis: results[axis] in storage)
-    of_inputs = sorted(range(len(inputs)), key=lambda axis: inputs[axis] in storage)
-    transposed = emit_stablehlo.transpose(contraction.activations, of_inputs)
-    indices = ([inputs[axis] for axis in of_inputs], storage, [results[axis] for axis in order])
-    return dataclasses.replace(contraction, activations=transposed, indices=indices), order
+def _in_order_of_result(contraction: BlockContraction) -> BlockContraction:
+    """The contraction with its loops numbered as the result has them, then those summed over."""
+    activations, storage, result = contraction.indices
+    loops = [*(loop for [(loop, _)] in result), *contraction.summed]
+    numbers = {loop: number for number, loop in enumerate(loops)}
+
+    def renumbered(axes: list[list[Term]]) -> list[list[Term]]:
+        return [[(numbers[loop], factor) for loop, factor in axis] for axis in axes]
+
+    indices = (renumbered(activations), renumbered(storage), renumbered(result))
+    return dataclasses.replace(contraction, indices=indices)
 
 
 @dataclass(frozen=True)
