@@ -651,3 +651,54 @@ func.func @main(%x: tensor<{left}xf32>, %q: tensor<{weight}xi8>, %s: tensor<{sca
     assert remark.place is not None
     assert remark.place.line == 7
     assert f"is left alone: {reason}" in remark.message
+
+
+def written_out(
+    x: np.ndarray, weight: np.ndarray, shape: tuple[int, ...], extents: tuple[int, ...], at: Any
+) -> np.ndarray:
+    """The sum of products, index by index; `at` says where the loops' indices are in each."""
+    result = np.zeros(shape)
+    for index in np.ndindex(*extents):
+        here, there, where = at(*index)
+        result[where] += x[here] * weight[there]
+    return result
+
+
+def test_the_meaning_in_numpy_is_a_sum_of_products() -> None:
+    """Small integers and powers of two: every sum is exact, in whatever order."""
+    generator, f32 = np.random.default_rng(5), ExpressedType.F32
+    stored = generator.integers(-8, 8, (3, 6))
+    scales, zero_points = (
+        2.0 ** generator.integers(-2, 3, (3, 3)),
+        generator.integers(-2, 3, (3, 3)),
+    )
+    offsets = generator.integers(-3, 4, (3, 3)).astype(np.float32)
+    blocks = [np.repeat(grid, 2, axis=1) for grid in (scales, zero_points, offsets)]
+    weight = (stored - blocks[1]) * blocks[0] + blocks[2]
+    m, n, k = 0, 1, 2
+    dot = [[[(m, 1)], [(k, 1)]], [[(n, 1)], [(k, 1)]], [[(m, 1)], [(n, 1)]]]
+    x = generator.integers(-4, 5, (4, 6)).astype(np.float32)
+    np.testing.assert_array_equal(
+        contract_blocks(x, stored, scales, dot, (4, 3, 6), (1, 2), f32, zero_points, offsets),
+        written_out(x, weight, (4, 3), (4, 3, 6), lambda m, n, k: ((m, k), (n, k), (m, n))),
+    )
+    # A window of three taps, three apart, that moves by two: [batch, position, feature].
+    b, o, f, w, c = range(5)
+    window = [
+        [[(b, 1)], [(o, 2), (w, 3)], [(c, 1)]],
+        [[(w, 1)], [(c, 1)], [(f, 1)]],
+        [[(b, 1)], [(o, 1)], [(f, 1)]],
+    ]
+    kernel = generator.integers(-8, 8, (3, 4, 5))
+    grid = 2.0 ** generator.integers(-2, 3, (3, 2, 5))
+    x = generator.integers(-4, 5, (2, 13, 4)).astype(np.float32)
+    np.testing.assert_array_equal(
+        contract_blocks(x, kernel, grid, window, (2, 4, 5, 3, 4), (1, 2, 1), f32),
+        written_out(
+            x,
+            kernel * np.repeat(grid, 2, axis=1),
+            (2, 4, 5),
+            (2, 4, 5, 3, 4),
+            lambda b, o, f, w, c: ((b, 2 * o + 3 * w, c), (w, c, f), (b, o, f)),
+        ),
+    )
