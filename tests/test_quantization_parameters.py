@@ -304,3 +304,17 @@ def test_rfc_introduction():
     parameters = QuantizationParameters(I8, F32, (0, 1), (1, 2), np.ones((6, 2)))
     assert parameters.grid_shape((6, 4)) == (6, 2)
     assert parameters.bits_per_element((6, 4)) == 8 + 32 / 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("i4", StorageType(4)),
+        ("u4", StorageType(4, signed=False)),
+        ("i8<-127:127>", StorageType(8, True, -127, 127)),
+        ("u8<1:254>", StorageType(8, False, 1, 254)),
+    ],
+)
+def test_storage_types_are_read_as_they_are_written(text: str, expected: StorageType) -> None:
+    assert StorageType.parse(text) == expected
+    assert str(expected) == text
