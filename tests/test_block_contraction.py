@@ -702,3 +702,20 @@ def test_the_meaning_in_numpy_is_a_sum_of_products() -> None:
             lambda b, o, f, w, c: ((b, 2 * o + 3 * w, c), (w, c, f), (b, o, f)),
         ),
     )
+
+
+def test_a_vector_times_a_weight() -> None:
+    """``stablehlo.dot`` contracts the last axis of the left operand, whatever its rank."""
+    weight = "tensor<4x3x!quant.uniform<i8:f32:{0:2,1:1}, {{0.5,1.0,2.0},{0.25,4.0,8.0}}>>"
+    text = f"""
+func.func @main(%x: tensor<4xf32>, %q: {weight}) -> tensor<3xf32> {{
+  %w = quant.dcast %q : {weight} to tensor<4x3xf32>
+  %y = "stablehlo.dot"(%x, %w) : (tensor<4xf32>, tensor<4x3xf32>) -> tensor<3xf32>
+  return %y : tensor<3xf32>
+}}
+"""
+    module = parse_text(text, create_context())
+    run_pipeline(module, parse_pipeline("fuse-block-contractions"))
+    (fused,) = [op for op in walk(module.operation) if op.name == "subquant.block_contraction"]
+    maps = [str(attribute.value) for attribute in fused.attributes["indexing_maps"]]
+    assert maps == ["(d0, d1) -> (d1)", "(d0, d1) -> (d1, d0)", "(d0, d1) -> (d0)"]

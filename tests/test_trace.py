@@ -249,3 +249,17 @@ def test_what_cannot_be_traced_is_said(case: str) -> None:
 def test_too_many_indices() -> None:
     with pytest.raises(UsageError, match="an index of 4 entries into an array of 3 axes"):
         trace_of(lambda x: x[0, 0, 0, 0], [X])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "axes", "batch", "subscripts"),
+    [
+        (((3, 4), (4, 5)), ((1,), (0,)), ((), ()), "ab,bc->ac"),
+        (((2, 3, 4), (4, 2, 5)), ((2,), (0,)), ((0,), (1,)), "abc,cad->abd"),
+        (((3, 4, 5), (5, 3, 2)), ((0, 2), (1, 0)), ((), ()), "abc,cad->bd"),
+    ],
+)
+def test_contractions_of_arrays(shapes: Any, axes: Any, batch: Any, subscripts: str) -> None:
+    left, right = (np.arange(np.prod(shape)).reshape(shape) - 7 for shape in shapes)
+    found = contract(left, right, axes, batch, np.int64)
+    np.testing.assert_array_equal(found, np.einsum(subscripts, left, right))
