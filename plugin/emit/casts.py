@@ -22,7 +22,7 @@ from ..numerics.array_functions import convert
 from ..numerics.element_types import I32, I64, Array
 from ..numerics.parameters import QuantizationParameters, StorageType
 from . import linalg
-from .operation import dense, integers, value, with_element
+from .operation import dense, dynamic_extents, integers, value, with_element
 from .values import Formula
 
 __all__ = ["Scaled", "ScaledSum", "as_quantized", "requantize", "saturate", "stored"]
@@ -143,14 +143,10 @@ def requantize(total: ScaledSum, target: QuantizationParameters) -> Any:
         "quantized_type": ir.TypeAttr.get(type_of(target)),
     }
     values = [convert(term.value, word).value for term in terms]
-    shape = min((v.type for v in values), key=_dynamic_extents)  # one type for all
+    shape = min((v.type for v in values), key=dynamic_extents)  # one type for all
     operands = [linalg.cast(v, shape) for v in values]
     result = with_element(operands[0].type, storage_mlir_type(target.storage))
     return value(REQUANTIZE[len(terms) - 1], operands, result, attributes)
-
-
-def _dynamic_extents(type_: Any) -> int:
-    return sum(type_.is_dynamic_dim(axis) for axis in range(len(type_.shape)))
 
 
 def _scales(factors: Sequence[Array]) -> ir.Attribute:

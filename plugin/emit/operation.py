@@ -22,6 +22,7 @@ __all__ = [
     "attributes_of",
     "create",
     "dense",
+    "dynamic_extents",
     "element_of",
     "index_type",
     "integer",
@@ -192,6 +193,11 @@ def with_element(type_: ir.Type, element: ir.Type) -> ir.Type:
 def with_shape(type_: ir.Type, shape: Sequence[int | None]) -> ir.RankedTensorType:
     """A ranked tensor type of another shape; an extent of None is dynamic."""
     return tensor_type(shape, type_.element_type, type_.encoding)
+
+
+def dynamic_extents(type_: ir.RankedTensorType) -> int:
+    """How many extents of a ranked tensor type are known at run time only."""
+    return sum(type_.is_dynamic_dim(axis) for axis in range(len(type_.shape)))
 
 
 def is_dynamic(extent: int) -> bool:

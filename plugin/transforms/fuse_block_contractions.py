@@ -35,6 +35,7 @@ from ..dialects.block_contraction import Term
 from ..dialects.dense import dense_of_array
 from ..dialects.quant import any_type_of, parameters_of
 from ..dialects.subquant import operands_of
+from ..dialects.windows import dot_axes, edge_padding, window_padding, window_steps
 from ..emit import linalg, stored
 from ..emit import stablehlo as emit_stablehlo
 from ..emit import subquant as emit_subquant
@@ -249,16 +250,7 @@ class _Loops:
 def _dot(op: Any, number: int, weight: _Weight) -> _Loops | NoMatch:
     """Loops are the result's axes, then the contracted ones in their order."""
     ranks = [value.type.rank for value in op.operands]
-    batch: list[list[int]] = [[], []]
-    if op.name == "stablehlo.dot":
-        contracted = [[ranks[0] - 1], [0]]
-    else:
-        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-        contracted = [
-            list(numbers.lhs_contracting_dimensions),
-            list(numbers.rhs_contracting_dimensions),
-        ]
-        batch = [list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)]
+    contracted, batch = dot_axes(op)
     free = [
         [axis for axis in range(rank) if axis not in contracted[side] and axis not in batch[side]]
         for side, rank in enumerate(ranks)
@@ -291,16 +283,17 @@ def _windows(op: Any, number: int, weight: _Weight) -> _Loops | NoMatch:
     spatial = list(numbers.input_spatial_dimensions)
     outer = list(numbers.output_spatial_dimensions)
     inner = list(numbers.kernel_spatial_dimensions)
-    ones = [1] * len(spatial)
+    count = len(spatial)
     if any(int(op.attributes[f"{kind}_group_count"].value) != 1 for kind in ("feature", "batch")):
         return NoMatch("has groups")
-    if _integers(op, "lhs_dilation", ones) != ones:
+    if window_steps(op, "lhs_dilation", count) != [1] * count:
         return NoMatch("dilates its left operand")
     if "window_reversal" in op.attributes and "true" in str(op.attributes["window_reversal"]):
         return NoMatch("reverses its window")
     if any(weight.has_blocks(axis) for axis in inner):
         return NoMatch("has blocks along its window")
-    strides, steps = _integers(op, "window_strides", ones), _integers(op, "rhs_dilation", ones)
+    strides = window_steps(op, "window_strides", count)
+    steps = window_steps(op, "rhs_dilation", count)
     reaches = [(weight.shape[a] - 1) * step + 1 for a, step in zip(inner, steps, strict=True)]
     if not op.operands[0].type.has_static_shape or not op.results[0].type.has_static_shape:
         return NoMatch("has a dynamic shape")
@@ -321,21 +314,13 @@ def _windows(op: Any, number: int, weight: _Weight) -> _Loops | NoMatch:
     return _Loops(padded, depth + 1, (activations, storage, result))
 
 
-def _integers(op: Any, name: str, default: list[int]) -> list[int]:
-    if name not in op.attributes:
-        return default
-    return [int(value) for value in op.attributes[name]]
-
-
 def _padded(op: Any, spatial: Sequence[int], outer: Sequence[int], reaches: Sequence[int]) -> Any:
     """The left operand with the convolution's padding.
 
     Where the result has one position, IREE takes elements after its window for wrong: they are cut.
     """
     value = op.operands[0]
-    padding = np.zeros((len(spatial), 2), np.int64)
-    if "padding" in op.attributes:
-        padding += np.array(op.attributes["padding"]).reshape(-1, 2)
+    padding = window_padding(op, len(spatial))
     for number, (axis, out, reach) in enumerate(zip(spatial, outer, reaches, strict=True)):
         if int(op.results[0].type.shape[out]) == 1:
             padding[number, 1] = reach - int(value.type.shape[axis]) - padding[number, 0]
@@ -343,8 +328,6 @@ def _padded(op: Any, spatial: Sequence[int], outer: Sequence[int], reaches: Sequ
         return value
     low, high = [0] * value.type.rank, [0] * value.type.rank
     for axis, (before, after) in zip(spatial, padding, strict=True):
-        low[axis], high[axis] = int(before), int(after)
         extent = int(value.type.shape[axis])
-        if extent + low[axis] + high[axis] <= 0:  # cuts all there is, or more
-            low[axis], high[axis] = 0, -extent
+        low[axis], high[axis] = edge_padding(extent, int(before), int(after))
     return emit_stablehlo.pad(value, low, high)

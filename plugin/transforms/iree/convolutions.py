@@ -22,15 +22,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ... import emit
 from ..._mlir import Operation, Value, ir
 from ..._mlir import stablehlo as bindings
 from ...dialects.quant import element_type
+from ...dialects.windows import window_padding, window_steps
 from ...emit import stablehlo
 from ...emit.operation import dense, integer, parse_attribute, with_shape
-from ...numerics.element_types import Array
 from ..base import NoMatch
 from .reversal import reversed_along
 
@@ -117,14 +115,15 @@ def _cut_unread(op: Operation) -> bool:
     spatial = list(numbers.input_spatial_dimensions)
     positions = [int(result.shape[axis]) for axis in numbers.output_spatial_dimensions]
     windows = [int(kernel.shape[axis]) for axis in numbers.kernel_spatial_dimensions]
-    dilates = any(step != 1 for step in _dilation(op, "lhs_dilation", spatial))
+    dilates = any(step != 1 for step in window_steps(op, "lhs_dilation", len(spatial)))
     if dilates:
         if 1 not in positions:
             return False
         if not isinstance(operand.type.element_type, (ir.IntegerType, ir.FloatType)):
             return False
         operand = _dilate(op, spatial)
-    padding, steps = _padding(op, len(spatial)), _dilation(op, "rhs_dilation", spatial)
+    padding = window_padding(op, len(spatial))
+    steps = window_steps(op, "rhs_dilation", len(spatial))
     shape = [int(extent) for extent in operand.type.shape]
     limits, cuts = list(shape), dilates
     for number, axis in enumerate(spatial):
@@ -148,26 +147,11 @@ def _dilate(op: Operation, spatial: Sequence[int]) -> Value:
     operand = op.operands[0]
     none = [0] * len(operand.type.shape)
     interior = list(none)
-    for axis, step in zip(spatial, _dilation(op, "lhs_dilation", spatial), strict=True):
+    for axis, step in zip(spatial, window_steps(op, "lhs_dilation", len(spatial)), strict=True):
         interior[axis] = step - 1
     op.operands[0] = stablehlo.pad(operand, none, none, interior)
     del op.attributes["lhs_dilation"]
     return op.operands[0]
-
-
-def _dilation(op: Operation, name: str, spatial: Sequence[int]) -> list[int]:
-    """How far apart elements are along each spatial dimension; 1 where it is left out."""
-    if name not in op.attributes:
-        return [1] * len(spatial)
-    return [int(step) for step in op.attributes[name]]
-
-
-def _padding(op: Operation, count: int) -> Array:
-    """A convolution's padding: (low, high) for each of `count` spatial dimensions."""
-    padding = np.zeros((count, 2), np.int64)
-    if "padding" in op.attributes:
-        padding += np.array(op.attributes["padding"]).reshape(-1, 2)
-    return padding
 
 
 # -- groups ---------------------------------------------------------------------------------------

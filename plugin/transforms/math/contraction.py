@@ -30,6 +30,7 @@ import numpy as np
 from ..._mlir import ir, stablehlo
 from ...dialects.quant import element_type, is_quantized, parameters_of
 from ...dialects.stablehlo import of_category
+from ...dialects.windows import dot_axes
 from ...emit import like, tensor, with_element
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.casts import Scaled, ScaledSum, split
@@ -103,13 +104,7 @@ class Contraction:
 def _dot(op: Any) -> Contraction:
     left, right = op.operands
     left_rank, right_rank = len(left.type.shape), len(right.type.shape)
-    if op.name == "stablehlo.dot":
-        contracted: Any = ([left_rank - 1], [0])
-        batch: Any = ([], [])
-    else:
-        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-        contracted = numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions
-        batch = numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions
+    contracted, batch = dot_axes(op)
     sides, next_axis = [], len(batch[0])
     for value, rank, own_contracted, own_batch in zip(
         (left, right), (left_rank, right_rank), contracted, batch, strict=True

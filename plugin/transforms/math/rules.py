@@ -19,6 +19,7 @@ from ...dialects.quant import element_type, is_quantized, parameters_of
 from ...dialects.stablehlo import of_category
 from ...emit import Formula, Tensors, as_quantized, linalg
 from ...emit.casts import ScaledSum, requantize
+from ...emit.operation import dynamic_extents
 from ...errors import UnsupportedError
 from ...numerics.array_functions import convert
 from ...numerics.casts import Division
@@ -100,7 +101,7 @@ class QuantizedOperation:
         ranked = [v for v in self.op.operands if isinstance(v.type, ir.RankedTensorType)]
         if len(ranked) != len(self.op.operands):
             raise UnsupportedError("has an unranked operand; expected ranked tensors", self.op)
-        return Tensors(min(ranked, key=_dynamic_extents))
+        return Tensors(min(ranked, key=lambda value: dynamic_extents(value.type)))
 
     # -- results ----------------------------------------------------------------------------------
 
@@ -128,10 +129,6 @@ class QuantizedOperation:
     def refuse(self, reason: str) -> UnsupportedError:
         """The error that says why this operation cannot be lowered."""
         return UnsupportedError(reason, self.op)
-
-
-def _dynamic_extents(value: Any) -> int:
-    return sum(value.type.is_dynamic_dim(axis) for axis in range(len(value.type.shape)))
 
 
 # -- registration ---------------------------------------------------------------------------------

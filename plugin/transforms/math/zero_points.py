@@ -25,6 +25,7 @@ import numpy as np
 from ..._mlir import ir, stablehlo
 from ...dialects.dense import array_of_dense
 from ...dialects.quant import parameters_of
+from ...dialects.windows import edge_padding, window_padding, window_steps
 from ...emit import Formula, Tensors, tensor
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import dense, element_of, integers, is_dynamic, mlir_type
@@ -218,12 +219,8 @@ def _pad(op: Any, value: Any, zero: int) -> tuple[Any, dict[str, ir.Attribute]]:
     """Write a convolution's padding and left dilation as a pad with the zero point."""
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     spatial = list(numbers.input_spatial_dimensions)
-    padding = np.zeros((len(spatial), 2), np.int64)
-    if "padding" in op.attributes:
-        padding += np.array(op.attributes["padding"]).reshape(-1, 2)
-    dilation = [1] * len(spatial)
-    if "lhs_dilation" in op.attributes:
-        dilation = [int(d) for d in op.attributes["lhs_dilation"]]
+    padding = window_padding(op, len(spatial))
+    dilation = window_steps(op, "lhs_dilation", len(spatial))
     if not padding.any() and all(step == 1 for step in dilation):
         return value, {}
     shape = [int(extent) for extent in value.type.shape]
@@ -232,8 +229,7 @@ def _pad(op: Any, value: Any, zero: int) -> tuple[Any, dict[str, ir.Attribute]]:
         low[axis], high[axis], interior[axis] = int(before), int(after), step - 1
         if not is_dynamic(shape[axis]):
             inner = max((shape[axis] - 1) * step + 1, 0) if shape[axis] else 0
-            if inner + int(before) + int(after) <= 0:  # cuts all there is, or more: no window fits
-                low[axis], high[axis] = 0, -inner
+            low[axis], high[axis] = edge_padding(inner, int(before), int(after))
     element = value.type.element_type
     padded = emit_stablehlo.pad(value, low, high, interior, emit_stablehlo.constant(zero, element))
     none = np.zeros((len(spatial), 2), np.int64)

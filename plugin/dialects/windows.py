@@ -1,0 +1,46 @@
+"""The attributes of StableHLO's windows and dots, with what stands for those that are left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._mlir import stablehlo
+from ..numerics.element_types import Array
+
+__all__ = ["dot_axes", "edge_padding", "window_padding", "window_steps"]
+
+Axes = tuple[list[int], list[int]]
+"""Axes of the left and of the right operand."""
+
+
+def dot_axes(op: Any) -> tuple[Axes, Axes]:
+    """The contracted axes and the batch axes of a ``dot`` or ``dot_general``."""
+    if op.name == "stablehlo.dot":
+        return ([len(op.operands[0].type.shape) - 1], [0]), ([], [])
+    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    return (
+        (list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)),
+        (list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)),
+    )
+
+
+def window_steps(op: Any, name: str, count: int) -> list[int]:
+    """Strides or dilations along `count` spatial dimensions; 1 where they are left out."""
+    if name not in op.attributes:
+        return [1] * count
+    return [int(step) for step in op.attributes[name]]
+
+
+def window_padding(op: Any, count: int) -> Array:
+    """A convolution's padding: (low, high) for each of `count` spatial dimensions."""
+    padding = np.zeros((count, 2), np.int64)
+    if "padding" in op.attributes:
+        padding += np.array(op.attributes["padding"]).reshape(-1, 2)
+    return padding
+
+
+def edge_padding(extent: int, before: int, after: int) -> tuple[int, int]:
+    """The padding of an axis, which cuts at most all there is: then no window fits."""
+    return (0, -extent) if extent + before + after <= 0 else (before, after)
