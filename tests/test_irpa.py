@@ -506,6 +506,24 @@ def test_names_and_metadata_that_overlap_are_bounded(tmp_path: Path) -> None:
         read(archive(*entries[:26], metadata=letters), tmp_path)
 
 
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_names_may_have_as_many_bytes_as_the_file(beyond: int, tmp_path: Path) -> None:
+    letters = bytes(97 + n % 26 for n in range(4_000))
+
+    def overlapping(first: int, second: int) -> bytes:
+        ranges = ((0, first), (1, second))
+        entries = [struct.pack("<QIQQQQQQQQ", 76, 2, 0, *name, 0, 0, 64, 0, 0) for name in ranges]
+        return archive(*entries, metadata=letters)
+
+    size = len(overlapping(1, 1))
+    data = overlapping(size // 2, size - size // 2 + beyond)
+    if beyond:
+        with pytest.raises(InputError, match="has names and metadata that overlap"):
+            read(data, tmp_path)
+    else:
+        assert len(read(data, tmp_path)) == 2
+
+
 @pytest.mark.parametrize(
     ("edit", "error", "message"),
     [

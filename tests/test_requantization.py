@@ -80,7 +80,7 @@ def expected(
     return results, distances
 
 
-def saturated(terms: list[Term], zero_point: int, storage: StorageType) -> np.ndarray:
+def saturated(terms: list[Term], zero_point: int | np.ndarray, storage: StorageType) -> np.ndarray:
     rounded = requantize(terms, np.array(zero_point), storage)
     return np.clip(rounded.value.data, storage.minimum, storage.maximum)
 
@@ -164,6 +164,22 @@ def test_sums(data: st.DataObject) -> None:
         sign = data.draw(st.sampled_from([1, -1]))
         terms.append((values, bound, sign * data.draw(multipliers)))
     check(terms, zero_point, storage, 32 if bits < 31 else 64)
+
+
+def test_multipliers_along_axes() -> None:
+    """Each element by the multipliers and the zero point of its row or column."""
+    rows = np.array([[Fraction(1, 6)], [Fraction(-7, 3)]], object)
+    columns = np.array([[Fraction(3, 5), Fraction(1, 1000), Fraction(200)]], object)
+    zero_points, storage = np.array([[3], [-4]]), StorageType(8)
+    left, right = np.array([[3, 9, 100], [-3, 15, 0]]), np.array([[7, 21, 0], [-14, 2, -1]])
+    signed = np.where(rows < 0, -left, left)
+    terms = [Term(Number(signed, I32), 255, abs(rows)), Term(Number(right, I32), 255, columns)]
+    exact = left * rows + right * columns
+    want = [
+        [min(max(round(real + int(zero_point)), -128), 127) for real in line]
+        for line, (zero_point,) in zip(exact, zero_points, strict=True)
+    ]
+    assert saturated(terms, zero_points, storage).tolist() == want
 
 
 @pytest.mark.parametrize("exponent", [-200, -80, -40, -20, 0, 20, 40, 80, 200])

@@ -117,27 +117,31 @@ def test_padding_that_cuts(
     assert run(text, device, x, kernel).reshape(-1).tolist() == expected
 
 
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 1)])
 @pytest.mark.parametrize("dilation", [[1, 1], [2, 2], [2, 1], [1, 3]])
-def test_every_padding_interpreted(dilation: list[int]) -> None:
+def test_every_padding_interpreted(dilation: list[int], sizes: tuple[int, int]) -> None:
     ends = ([0, 0], [1, 0], [0, -1], [-1, 0], [-1, -1], [2, -1])
     for first, second in itertools.product(ends, ends):
-        text, x, kernel, expected = padded_window([first, second], dilation, 3)
+        text, x, kernel, expected = padded_window([first, second], dilation, 3, sizes)
         if expected:  # the interpreter takes no tensors without elements
             (found,) = InterpretedModule(text)["main"].invoke([x, kernel])
             assert found.reshape(-1).tolist() == expected, (first, second)
 
 
 def padded_window(
-    padding: list[list[int]], dilation: list[int], zero_point: int
+    padding: list[list[int]],
+    dilation: list[int],
+    zero_point: int,
+    sizes: tuple[int, int] = (2, 2),
 ) -> tuple[str, np.ndarray, np.ndarray, list[int]]:
     """A convolution, its arguments, and its result, flat."""
     rng = np.random.default_rng(1)
     x = rng.integers(-128, 127, (2, 4), np.int8, endpoint=True)
-    kernel = rng.integers(-128, 127, (2, 2), np.int8, endpoint=True)
+    kernel = rng.integers(-128, 127, sizes, np.int8, endpoint=True)
     expected = correlate(real(x, 0.5, zero_point), real(kernel, 0.25, 0), padding, dilation)
     types = [
         f"tensor<1x2x4x1x!quant.uniform<i8:f32, 0.5:{zero_point}>>",
-        "tensor<2x2x1x1x!quant.uniform<i8:f32, 0.25>>",
+        f"tensor<{sizes[0]}x{sizes[1]}x1x1x!quant.uniform<i8:f32, 0.25>>",
         f"tensor<1x{expected.shape[0]}x{expected.shape[1]}x1x!quant.uniform<i8:f32, 32.0:-4>>",
     ]
     text = f"""
@@ -149,7 +153,7 @@ func.func @main(%x: {types[0]}, %k: {types[1]}) -> {types[2]} {{
   return %r : {types[2]}
 }}
 """
-    arguments = x.reshape(1, 2, 4, 1), kernel.reshape(2, 2, 1, 1)
+    arguments = x.reshape(1, 2, 4, 1), kernel.reshape(*sizes, 1, 1)
     return text, *arguments, quantized(expected, 32.0, -4)
 
 

@@ -53,6 +53,23 @@ func.func @constant(%x: tensor<2x2x!x>) -> tensor<2x2xi32> {
 // -----
 
 !x = !quant.uniform<i8:f32, 0.5:3>
+!w = !quant.uniform<u8:f32, 0.25:130>
+
+// Sums of unsigned constants, less the shift: 3 * (200 + 2 - 256) and 3 * (3 + 255 - 256).
+// CHECK-LABEL: func.func @unsigned_constant(
+// CHECK: stablehlo.constant dense<[-162, 6]> : tensor<2xi32>
+func.func @unsigned_constant(%x: tensor<2x2x!x>) -> tensor<2x2xi32> {
+  %c = stablehlo.constant dense<[[200, 3], [2, 255]]> : tensor<2x2xi8>
+  %w = "subquant.scast"(%c) : (tensor<2x2xi8>) -> tensor<2x2x!w>
+  %a = "subquant.subtract_zero_point"(%x) : (tensor<2x2x!x>) -> tensor<2x2xi32>
+  %b = "subquant.subtract_zero_point"(%w) : (tensor<2x2x!w>) -> tensor<2x2xi32>
+  %acc = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<2x2xi32>, tensor<2x2xi32>) -> tensor<2x2xi32>
+  return %acc : tensor<2x2xi32>
+}
+
+// -----
+
+!x = !quant.uniform<i8:f32, 0.5:3>
 !w = !quant.uniform<i8:f32:3, {0.25, 0.5}>
 
 // A convolution is padded with the zero point.
@@ -66,6 +83,21 @@ func.func @convolution(%x: tensor<1x4x4x2x!x>, %w: tensor<3x3x2x2x!w>) -> tensor
   %b = "subquant.subtract_zero_point"(%w) : (tensor<3x3x2x2x!w>) -> tensor<3x3x2x2xi32>
   %acc = stablehlo.convolution(%a, %b) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {pad = [[1, 1], [1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<1x4x4x2xi32>, tensor<3x3x2x2xi32>) -> tensor<1x4x4x2xi32>
   return %acc : tensor<1x4x4x2xi32>
+}
+
+// -----
+
+!x = !quant.uniform<i8:f32, 0.5:3>
+!w = !quant.uniform<i8:f32, 0.25>
+
+// An axis without elements has none to cut.
+// CHECK-LABEL: func.func @nothing_to_cut(
+// CHECK: stablehlo.pad {{.+}}, low = [0, 0, 1, 0], high = [0, 0, 1, 0], interior = [0, 0, 0, 0] : (tensor<1x0x4x2xi8>, tensor<i8>) -> tensor<1x0x6x2xi8>
+func.func @nothing_to_cut(%x: tensor<1x0x4x2x!x>, %w: tensor<3x3x2x2x!w>) -> tensor<1x0x4x2xi32> {
+  %a = "subquant.subtract_zero_point"(%x) : (tensor<1x0x4x2x!x>) -> tensor<1x0x4x2xi32>
+  %b = "subquant.subtract_zero_point"(%w) : (tensor<3x3x2x2x!w>) -> tensor<3x3x2x2xi32>
+  %acc = stablehlo.convolution(%a, %b) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {pad = [[-1, 0], [1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<1x0x4x2xi32>, tensor<3x3x2x2xi32>) -> tensor<1x0x4x2xi32>
+  return %acc : tensor<1x0x4x2xi32>
 }
 
 // -----
