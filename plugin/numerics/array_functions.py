@@ -7,13 +7,13 @@ meaning: as methods of these names, or as they do for NumPy's functions, by ``__
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ParamSpec
 
 import numpy as np
 import numpy.typing as npt
 
-from .element_types import ElementType
+from .element_types import AnyArray, ElementType
 
 __all__ = [
     "Symbolic",
@@ -41,24 +41,30 @@ class Symbolic:
 
     __slots__ = ()
 
-    def convert(self, element: ElementType) -> Any:
+    def convert(self, element: ElementType) -> AnyArray:
         """As the function `convert`."""
         raise NotImplementedError
 
-    def bits_of(self, element: ElementType) -> Any:
+    def bits_of(self, element: ElementType) -> AnyArray:
         """As the function `bits_of`."""
         raise NotImplementedError
 
-    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+    def __array_function__(
+        self,
+        function: Callable[..., AnyArray],
+        types: Iterable[type],
+        args: Sequence[AnyArray],
+        options: Mapping[str, object],
+    ) -> AnyArray:
         """Answer a function of arrays."""
         raise NotImplementedError
 
 
-def dispatched(function: Callable[_P, Any]) -> Callable[_P, Any]:
+def dispatched(function: Callable[_P, AnyArray]) -> Callable[_P, AnyArray]:
     """Let a value of a program among the arguments answer the call, as it answers NumPy's."""
 
     @functools.wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> AnyArray:
         for argument in args:
             if isinstance(argument, Symbolic):
                 return argument.__array_function__(call, (type(argument),), args, kwargs)
@@ -67,12 +73,12 @@ def dispatched(function: Callable[_P, Any]) -> Callable[_P, Any]:
     return call
 
 
-def is_known(value: Any) -> bool:
+def is_known(value: AnyArray) -> bool:
     """True for a number or an array: a value that is known when a program is written."""
     return not isinstance(value, Symbolic)
 
 
-def both(left: Any, right: Any) -> Any:
+def both(left: AnyArray, right: AnyArray) -> AnyArray:
     """Both truth values are true; what is known to be is left out."""
     for one, other in ((left, right), (right, left)):
         if is_known(one) and np.all(one):
@@ -80,12 +86,12 @@ def both(left: Any, right: Any) -> Any:
     return left & right
 
 
-def is_zero(value: Any) -> bool:
+def is_zero(value: AnyArray) -> bool:
     """True for a value that is known to be 0 everywhere."""
     return is_known(value) and not np.any(value)
 
 
-def convert(value: Any, element: ElementType) -> Any:
+def convert(value: AnyArray, element: ElementType) -> AnyArray:
     """Convert elements: integers are extended or cut, floats rounded to nearest even.
 
     Args:
@@ -100,7 +106,7 @@ def convert(value: Any, element: ElementType) -> Any:
     return array.astype(element.dtype)
 
 
-def truncate(value: Any, element: ElementType) -> Any:
+def truncate(value: AnyArray, element: ElementType) -> AnyArray:
     """Convert floats to integers towards zero.
 
     What does not fit is left to the device in a program, and saturates in NumPy; NaN is 0 there.
@@ -113,7 +119,7 @@ def truncate(value: Any, element: ElementType) -> Any:
     return inside.astype(element.dtype)
 
 
-def bits_of(value: Any, element: ElementType) -> Any:
+def bits_of(value: AnyArray, element: ElementType) -> AnyArray:
     """The bits of elements, read as another type of the same width."""
     if isinstance(value, Symbolic):
         return value.bits_of(element)
@@ -123,24 +129,24 @@ def bits_of(value: Any, element: ElementType) -> Any:
 # -- shapes and sums -------------------------------------------------------------------------------
 
 
-def concatenate(arrays: Sequence[Any], axis: int = -1) -> Any:
+def concatenate(arrays: Sequence[AnyArray], axis: int = -1) -> AnyArray:
     """Join arrays along an axis."""
     return np.concatenate(list(arrays), axis=axis)
 
 
-def stack(arrays: Sequence[Any], axis: int = -1) -> Any:
+def stack(arrays: Sequence[AnyArray], axis: int = -1) -> AnyArray:
     """Join arrays along a new axis."""
     return np.stack(list(arrays), axis=axis)
 
 
 @dispatched
 def contract(
-    left: Any,
-    right: Any,
+    left: AnyArray,
+    right: AnyArray,
     axes: tuple[Sequence[int], Sequence[int]],
     batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
     dtype: npt.DTypeLike = np.float32,
-) -> Any:
+) -> AnyArray:
     """Sum products over axes of both operands.
 
     Args:
@@ -169,13 +175,13 @@ def contract(
 
 @dispatched
 def convolve(
-    images: Any,
-    kernels: Any,
+    images: AnyArray,
+    kernels: AnyArray,
     strides: tuple[int, int] = (1, 1),
     dilations: tuple[int, int] = (1, 1),
     groups: int = 1,
     dtype: npt.DTypeLike = np.float32,
-) -> Any:
+) -> AnyArray:
     """Sum products over windows, without padding.
 
     Args:
@@ -201,24 +207,24 @@ def convolve(
 
 
 @dispatched
-def take(array: Any, indices: Any, axis: int = 0) -> Any:
+def take(array: AnyArray, indices: AnyArray, axis: int = 0) -> AnyArray:
     """As ``np.take``, for indices in range."""
     return np.take(array, indices, axis=axis)
 
 
 @dispatched
-def lookup(table: Any, indices: Any) -> Any:
+def lookup(table: AnyArray, indices: AnyArray) -> AnyArray:
     """The entry of a table (an array of one axis) for each index."""
     return np.take(table, indices)
 
 
-def unpack_bits(packed: Any, bits: int) -> Any:
+def unpack_bits(packed: AnyArray, bits: int) -> AnyArray:
     """The values of 1, 2 or 4 bits in each byte of the last axis, the lowest first, as uint8."""
     count = 8 // bits
     values = stack([(packed >> (bits * place)) & (2**bits - 1) for place in range(count)])
     return values.reshape((*packed.shape[:-1], count * packed.shape[-1]))
 
 
-def unpack_nibbles(packed: Any) -> Any:
+def unpack_nibbles(packed: AnyArray) -> AnyArray:
     """Two 4-bit values for each byte of the last axis, the low one first, as uint8."""
     return unpack_bits(packed, 4)

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from .array_functions import dispatched
 from .casts import Cast
-from .element_types import Array
+from .element_types import AnyArray, Array
 from .parameters import ExpressedType, StorageType, spread_blocks
 
 __all__ = ["BlockForm", "dequantize"]
@@ -38,14 +37,14 @@ class BlockForm:
         offsets: as `scales`; None for 0.
     """
 
-    storage: Any
+    storage: AnyArray
     storage_type: StorageType
     block_sizes: tuple[int, ...]
-    scales: Any
-    zero_points: Any = None
-    offsets: Any = None
+    scales: AnyArray | BlockForm
+    zero_points: AnyArray | None = None
+    offsets: AnyArray | None = None
 
-    def dequantize(self, expressed: ExpressedType) -> Any:
+    def dequantize(self, expressed: ExpressedType) -> AnyArray:
         """The reals."""
         return dequantize(
             self.storage,
@@ -57,29 +56,29 @@ class BlockForm:
             self.real_offsets(expressed),
         )
 
-    def real_scales(self, expressed: ExpressedType) -> Any:
+    def real_scales(self, expressed: ExpressedType) -> AnyArray:
         """The scales as floats."""
         return _reals(self.scales, expressed)
 
-    def real_offsets(self, expressed: ExpressedType) -> Any:
+    def real_offsets(self, expressed: ExpressedType) -> AnyArray:
         """The offsets as floats, or None."""
         return _reals(self.offsets, expressed)
 
 
-def _reals(numbers: Any, expressed: ExpressedType) -> Any:
+def _reals(numbers: AnyArray, expressed: ExpressedType) -> AnyArray:
     return numbers.dequantize(expressed) if isinstance(numbers, BlockForm) else numbers
 
 
 @dispatched
 def dequantize(
-    storage: Any,
-    scales: Any,
+    storage: AnyArray,
+    scales: AnyArray,
     block_sizes: Sequence[int],
     storage_type: StorageType,
     expressed: ExpressedType,
-    zero_points: Any = None,
-    offsets: Any = None,
-) -> Any:
+    zero_points: AnyArray | None = None,
+    offsets: AnyArray | None = None,
+) -> AnyArray:
     """Dequantize; arguments are those of `BlockForm`, with scales and offsets as floats."""
     shape, cast = storage.shape, Cast(storage_type, expressed)
     given = [numbers for numbers in (zero_points, scales, offsets) if numbers is not None]

@@ -32,14 +32,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
 from .array_functions import bits_of, both, convert, is_known, is_zero, truncate
-from .element_types import BF16, F16, F32, F64, I32, I64, U32, Array, ElementType
+from .element_types import BF16, F16, F32, F64, I32, I64, U32, AnyArray, Array, ElementType
 from .parameters import ExpressedType, QuantizationParameters, StorageType, spread_blocks
 
 __all__ = [
@@ -75,7 +75,7 @@ class Cast:
 
     # -- quantize ---------------------------------------------------------------------------------
 
-    def quantize(self, value: Any, scale: Any, zero_point: Any = 0) -> Any:
+    def quantize(self, value: AnyArray, scale: AnyArray, zero_point: AnyArray = 0) -> AnyArray:
         """Return storage values.
 
         Args:
@@ -93,7 +93,7 @@ class Cast:
             return self._cut(quotient)
         return self._saturated(quotient)
 
-    def _quotient(self, value: Any, scale: Any) -> Any:
+    def _quotient(self, value: AnyArray, scale: AnyArray) -> AnyArray:
         """``value / scale``, rounded to the expressed type."""
         if self.division == "native" or self.expressed is ExpressedType.F64:
             return self._rounded(convert(value, self._work) / convert(scale, self._work))
@@ -104,7 +104,7 @@ class Cast:
             return convert(quotient, F16)
         return self._rounded(quotient)
 
-    def _saturated(self, quotient: Any) -> Any:
+    def _saturated(self, quotient: AnyArray) -> AnyArray:
         storage = self.storage
         low, high = self._float_bounds
         below, above = quotient < low, quotient > high
@@ -134,7 +134,7 @@ class Cast:
             bounds.append(float(np.nextafter(near, dtype.type(inward)) if outside else near))
         return bounds[0], bounds[1]
 
-    def _cut(self, quotient: Any) -> Any:
+    def _cut(self, quotient: AnyArray) -> AnyArray:
         """Upstream's conversion: undefined outside the storage type, clamped to narrower bounds."""
         storage = self.storage
         integer = truncate(quotient, I32 if storage.signed else U32)
@@ -144,7 +144,13 @@ class Cast:
 
     # -- dequantize -------------------------------------------------------------------------------
 
-    def dequantize(self, stored: Any, scale: Any, zero_point: Any = 0, offset: Any = None) -> Any:
+    def dequantize(
+        self,
+        stored: AnyArray,
+        scale: AnyArray,
+        zero_point: AnyArray = 0,
+        offset: AnyArray | None = None,
+    ) -> AnyArray:
         """Return reals of the expressed type.
 
         Args:
@@ -163,7 +169,7 @@ class Cast:
             result = self._rounded(result + convert(offset, self._work))
         return convert(result, BF16) if self.expressed is ExpressedType.BF16 else result
 
-    def difference(self, stored: Any, zero_point: Any = 0) -> Any:
+    def difference(self, stored: AnyArray, zero_point: AnyArray = 0) -> AnyArray:
         """``stored - zero_point``, exact: i32, or i64 where 32-bit storage would overflow."""
         storage, symmetric = self.storage, is_zero(zero_point)
         fits = storage.width < 32 or (storage.signed and symmetric)
@@ -178,16 +184,16 @@ class Cast:
         """The type that operations are computed in: f32 for bf16, else the expressed type."""
         return F32 if self.expressed is ExpressedType.BF16 else self.expressed.element
 
-    def _real_of_integer(self, integer: Any) -> Any:
+    def _real_of_integer(self, integer: AnyArray) -> AnyArray:
         """A storage value or zero point as the nearest real."""
         return self._real(convert(integer, I64 if self._is_wide(integer) else I32))
 
-    def _is_wide(self, integer: Any) -> bool:
+    def _is_wide(self, integer: AnyArray) -> bool:
         if self.storage.signed:
             return False
         return self.storage.width == 32 and (is_known(integer) or integer.element.bits == 32)
 
-    def _real(self, integer: Any) -> Any:
+    def _real(self, integer: AnyArray) -> AnyArray:
         """Convert i32 or i64 to the work type: f16 and bf16 through f32."""
         if self.expressed is ExpressedType.F64:
             return convert(integer, F64)
@@ -196,7 +202,7 @@ class Cast:
             convert(single, F16) if self.expressed is ExpressedType.F16 else self._rounded(single)
         )
 
-    def _rounded(self, value: Any) -> Any:
+    def _rounded(self, value: AnyArray) -> AnyArray:
         """Round an f32 to the nearest bf16 (ties to even); other types pass."""
         if self.expressed is not ExpressedType.BF16:
             return value
@@ -206,7 +212,7 @@ class Cast:
         return np.where(value != value, value, rounded)
 
 
-def _exact_quotient(value: Any, scale: Any) -> Any:
+def _exact_quotient(value: AnyArray, scale: AnyArray) -> AnyArray:
     """The f32 nearest to ``value / scale`` on a device whose division is only nearly right.
 
     With 24-bit significands ``x`` and ``s``, ``x`` doubled if it is less than ``s``, the quotient's
@@ -217,7 +223,7 @@ def _exact_quotient(value: Any, scale: Any) -> Any:
     whatever their last bits are.
     """
 
-    def significand(real: Any) -> tuple[Any, Any, Any]:
+    def significand(real: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
         bits = bits_of(real, I32)
         return bits, (bits >> 23) & 0xFF, (bits & 0x7FFFFF) | (1 << 23)
 
@@ -283,7 +289,7 @@ def quantize_blocks(
     with np.errstate(all="ignore"):
         reals = np.asarray(values).astype(expressed.dtype)
         scale = spread_blocks(np.asarray(scales).astype(expressed.dtype), reals.shape, block_shape)
-        zero_point: Any = 0
+        zero_point: Array | int = 0
         if zero_points is not None:
             zero_point = spread_blocks(_integers(zero_points), reals.shape, block_shape)
         return np.asarray(Cast(storage, expressed, rounding).quantize(reals, scale, zero_point))
@@ -316,7 +322,7 @@ def dequantize_blocks(
             reals = np.asarray(values).astype(expressed.dtype)
             return spread_blocks(reals, integers.shape, block_shape)
 
-        zero_point: Any = 0
+        zero_point: Array | int = 0
         if zero_points is not None:
             zero_point = spread_blocks(_integers(zero_points), integers.shape, block_shape)
         offset = None if offsets is None else spread(offsets)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -26,15 +26,27 @@ __all__ = [
     "I32",
     "I64",
     "U32",
+    "AnyArray",
     "Array",
+    "DType",
     "ElementType",
     "Kind",
 ]
 
-Array = npt.NDArray[Any]
+Array: TypeAlias = npt.NDArray[Any]
+"""An array of NumPy's."""
+
+AnyArray: TypeAlias = Any
+"""What formulas are written over: a number, an array of NumPy's, or a value of a program that is
+being written (`subquant.numerics.array_functions.Symbolic`). NumPy's functions are annotated for
+its own arrays only, so this tells readers, not mypy."""
+
+DType: TypeAlias = np.dtype[Any]
+"""The dtype of a NumPy array."""
+
 Kind = Literal["bool", "int", "uint", "float"]
 
-_FLOATS: dict[str, Any] = {
+_FLOATS: dict[str, npt.DTypeLike] = {
     "f16": np.float16,
     "bf16": ml_dtypes.bfloat16,
     "f32": np.float32,
@@ -58,7 +70,7 @@ class ElementType:
     name: str
     kind: Kind = field(compare=False)
     bits: int = field(compare=False)
-    dtype: np.dtype[Any] = field(compare=False)
+    dtype: DType = field(compare=False)
 
     @staticmethod
     @functools.cache
@@ -96,7 +108,7 @@ class ElementType:
 
     @staticmethod
     @functools.cache
-    def of_dtype(found: np.dtype[Any]) -> ElementType:
+    def of_dtype(found: DType) -> ElementType:
         """Return the type that a NumPy dtype holds all of.
 
         Raises:

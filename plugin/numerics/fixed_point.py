@@ -31,13 +31,14 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import UsageError
 from .array_functions import convert, is_zero
-from .element_types import I64, Array
+from .element_types import I64, AnyArray, Array
 from .parameters import StorageType
 
 __all__ = [
@@ -65,7 +66,7 @@ MAX_SHIFT = 62
 """The greatest right shift; a smaller factor loses bits of its multiplier, as TOSA's does."""
 
 
-def multiplier_and_shift(real: Any, bits: int = 31) -> tuple[Array, Array]:
+def multiplier_and_shift(real: npt.ArrayLike | Fraction, bits: int = 31) -> tuple[Array, Array]:
     """Return the fixed-point form of positive factors.
 
     Args:
@@ -91,7 +92,7 @@ def multiplier_and_shift(real: Any, bits: int = 31) -> tuple[Array, Array]:
     return multipliers, shifts
 
 
-def _pair(factor: Any, bits: int) -> tuple[int, int]:
+def _pair(factor: Fraction | float, bits: int) -> tuple[int, int]:
     if not isinstance(factor, Fraction):
         number = float(factor)
         if not math.isfinite(number):
@@ -116,8 +117,11 @@ def _pair(factor: Any, bits: int) -> tuple[int, int]:
 
 
 def apply_scale(
-    values: Any, multiplier: Any, shift: Any, rounding: FixedPointRounding = "half-up"
-) -> Any:
+    values: AnyArray,
+    multiplier: AnyArray,
+    shift: AnyArray,
+    rounding: FixedPointRounding = "half-up",
+) -> AnyArray:
     """Scale integers.
 
     Args:
@@ -142,7 +146,7 @@ def apply_scale(
     return shift_right(product, s, rounding)
 
 
-def shift_right(products: Any, shift: Any, rounding: FixedPointRounding) -> Any:
+def shift_right(products: AnyArray, shift: AnyArray, rounding: FixedPointRounding) -> AnyArray:
     """Shift 64-bit products, or sums of products, to the right, rounded.
 
     Args:
@@ -158,12 +162,12 @@ def shift_right(products: Any, shift: Any, rounding: FixedPointRounding) -> Any:
     return np.where(negative, -magnitude, magnitude)
 
 
-def _first_half(v: Any, s: Any) -> Any:
+def _first_half(v: AnyArray, s: AnyArray) -> AnyArray:
     """Half of the first of TOSA's two roundings, with the sign of the value, where there is one."""
     return np.where(s > 31, np.where(v >= 0, 1 << 30, -(1 << 30)), 0)
 
 
-def _gemmlowp(v: Any, m: Any, s: Any) -> Any:
+def _gemmlowp(v: AnyArray, m: AnyArray, s: AnyArray) -> AnyArray:
     """LiteRT's: ``shift`` counts from the product, its own from the high half: 31 less."""
     left, right = np.maximum(31 - s, 0), np.maximum(s - 31, 0)
     shifted = np.clip(v << np.minimum(left, 31), -(1 << 31), (1 << 31) - 1)
@@ -176,7 +180,7 @@ def _gemmlowp(v: Any, m: Any, s: Any) -> Any:
     return (halved >> right) + ((halved & mask) > threshold)
 
 
-def saturate(values: Any, storage: StorageType, bound: int | None = None) -> Any:
+def saturate(values: AnyArray, storage: StorageType, bound: int | None = None) -> AnyArray:
     """Clamp integers to a storage range, and narrow them to the storage type.
 
     Args:
@@ -192,12 +196,12 @@ def saturate(values: Any, storage: StorageType, bound: int | None = None) -> Any
 
 
 def rescale(
-    values: Any,
-    multiplier: Any,
-    shift: Any,
-    zero_points: tuple[Any, Any],
+    values: AnyArray,
+    multiplier: AnyArray,
+    shift: AnyArray,
+    zero_points: tuple[AnyArray, AnyArray],
     rounding: FixedPointRounding,
-) -> Any:
+) -> AnyArray:
     """TOSA's ``RESCALE``, not saturated: ``apply_scale(value - input_zp) + output_zp``.
 
     Args:
@@ -218,9 +222,9 @@ def rescale(
 
 
 def requantize_fixed_point(
-    accumulators: Any,
-    factor: Any,
-    zero_point: Any,
+    accumulators: AnyArray,
+    factor: AnyArray,
+    zero_point: AnyArray,
     storage: StorageType,
     rounding: FixedPointRounding = "half-up",
 ) -> Array:

@@ -15,14 +15,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from .element_types import F32, F64, Array, ElementType
+from .element_types import F32, F64, Array, DType, ElementType
 
 __all__ = [
     "EXPRESSED_TYPES",
@@ -50,12 +50,12 @@ class ExpressedType(enum.Enum):
         return ElementType.parse(self.value)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """The NumPy dtype (bf16 comes from ml_dtypes)."""
         return self.element.dtype
 
     @property
-    def compute_dtype(self) -> np.dtype[Any]:
+    def compute_dtype(self) -> DType:
         """The dtype that operations are computed in before they are rounded to this type."""
         return (F64 if self is ExpressedType.F64 else F32).dtype
 
@@ -136,7 +136,7 @@ class StorageType:
         return self.dtype.itemsize * 8
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """The narrowest NumPy integer dtype that holds a storage value."""
         return self.element.dtype
 
@@ -221,7 +221,7 @@ class QuantizationParameters:
     # -- identity ---------------------------------------------------------------------------------
 
     @cached_property
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         return (
             self.storage,
             self.expressed,

@@ -36,13 +36,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from ..options import RequantizationForm
 from .array_functions import both, convert, is_known, is_zero
-from .element_types import I32, I64, Array, ElementType
+from .element_types import I32, I64, AnyArray, Array, ElementType
 from .fixed_point import FixedPointRounding, apply_scale, multiplier_and_shift, shift_right
 from .parameters import StorageType
 
@@ -88,7 +87,7 @@ class Term:
             dimension for each axis (1 where one block spans the axis).
     """
 
-    value: Any
+    value: AnyArray
     bound: int
     multiplier: Array
 
@@ -106,7 +105,7 @@ class Rounded:
         bound: their greatest magnitude, if it is known.
     """
 
-    value: Any
+    value: AnyArray
     bound: int | None = None
 
 
@@ -155,7 +154,7 @@ def _with_zero_points(term: Term, zero_points: Array) -> Rounded:
     return Rounded(_add_zero_points(value, zero_points), bound)
 
 
-def _fixed_point(terms: Sequence[Term], rounding: FixedPointRounding) -> Any:
+def _fixed_point(terms: Sequence[Term], rounding: FixedPointRounding) -> AnyArray:
     """One multiplication a term; several terms have the shift of the greatest multiplier."""
     if len(terms) == 1:
         (term,) = terms
@@ -166,7 +165,7 @@ def _fixed_point(terms: Sequence[Term], rounding: FixedPointRounding) -> Any:
         greatest = np.maximum(greatest, term.multiplier)
     _, shift = multiplier_and_shift(greatest)
     unit = np.array([1 << int(s) for s in shift.reshape(-1)], object).reshape(shift.shape)
-    total: Any = None
+    total: AnyArray = None
     for term in terms:
         exact = np.asarray(term.multiplier * unit, object)
         capped = [min(round(m), (1 << 31) - 1) for m in exact.reshape(-1)]
@@ -243,15 +242,15 @@ class _Digits:
     def _mask(self) -> int:
         return (1 << self.bits) - 1
 
-    def rounded(self, terms: Sequence[Term], zero_points: Array) -> Any:
+    def rounded(self, terms: Sequence[Term], zero_points: Array) -> AnyArray:
         """The sum plus the zero points, rounded; far outside every storage range only large."""
         values = [convert(term.value, self.word) for term in terms]
         # The tolerance is counted in digit `noise`: below it everything is noise.
         noise, tolerance = 0, 1 << (self.fraction * self.bits - TIE_BITS)
         while 2 * tolerance - 1 > self._mask and noise < self.fraction - 1:
             noise, tolerance = noise + 1, -(-tolerance >> self.bits)
-        carry: Any = None
-        sums: list[Any] = []  # None where every value is 0
+        carry: AnyArray = None
+        sums: list[AnyArray] = []  # None where every value is 0
         for index in range(self.total):
             sum_ = carry
             for value, multiplier in zip(values, self.multipliers, strict=True):
@@ -269,7 +268,7 @@ class _Digits:
         up = self._rounds_up(sums, number, noise, tolerance)
         return number if is_zero(up) else number + up
 
-    def _product(self, value: Any, multiplier: Array, index: int) -> Any:
+    def _product(self, value: AnyArray, multiplier: Array, index: int) -> AnyArray:
         """An integer times one digit of its multipliers; None for a digit of 0."""
         digits = np.array(
             [(int(m) >> (index * self.bits)) & self._mask for m in multiplier.reshape(-1)], np.int64
@@ -278,7 +277,7 @@ class _Digits:
             return None
         return value if (digits == 1).all() else value * digits.astype(self.word.dtype)
 
-    def _integer_part(self, sums: list[Any], carry: Any, like: Any) -> Any:
+    def _integer_part(self, sums: list[AnyArray], carry: AnyArray, like: AnyArray) -> AnyArray:
         """What is above the fraction; far outside every storage range it is only large."""
         whole = sums[self.fraction :]
         if not whole:
@@ -293,7 +292,9 @@ class _Digits:
         limit = 1 << (self.word.bits - 3)
         return np.maximum(np.minimum(integer, limit), -limit)
 
-    def _rounds_up(self, sums: list[Any], number: Any, noise: int, tolerance: int) -> Any:
+    def _rounds_up(
+        self, sums: list[AnyArray], number: AnyArray, noise: int, tolerance: int
+    ) -> AnyArray:
         """At least half, and not a tie whose lower neighbour is even."""
         half, last = 1 << (self.bits - 1), self.fraction - 1
         top = sums[last] & self._mask
@@ -308,17 +309,17 @@ class _Digits:
         return (top >= half) & ~both(tie, even)
 
 
-def _plus(sum_: Any, value: Any) -> Any:
+def _plus(sum_: AnyArray, value: AnyArray) -> AnyArray:
     if sum_ is None or value is None:
         return value if sum_ is None else sum_
     return sum_ + value
 
 
-def _at_least(value: Any, element: ElementType) -> Any:
+def _at_least(value: AnyArray, element: ElementType) -> AnyArray:
     """Integers as they are, or extended to `element`."""
     bits = value.dtype.itemsize * 8 if is_known(value) else value.element.bits
     return value if bits >= element.bits else convert(value, element)
 
 
-def _add_zero_points(value: Any, zero_points: Array) -> Any:
+def _add_zero_points(value: AnyArray, zero_points: Array) -> AnyArray:
     return value + zero_points if zero_points.any() else value
