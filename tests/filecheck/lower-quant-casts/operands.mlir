@@ -218,3 +218,13 @@ func.func @offsets(%q: tensor<4x8xi8>, %s: tensor<4x2xf16>, %o: tensor<4x2xf32>)
   %y = "subquant.dequantize"(%q, %s, %o) {block_sizes = array<i64: 1, 4>, operandSegmentSizes = array<i32: 1, 1, 0, 1>, quantized_type = !quant.any<u8<0:15>:f32>} : (tensor<4x8xi8>, tensor<4x2xf16>, tensor<4x2xf32>) -> tensor<4x8xf32>
   return %y : tensor<4x8xf32>
 }
+
+// -----
+
+// An axis of one block between two axes in blocks.
+// CHECK-LABEL: func.func @whole_between(
+// CHECK: tensor.collapse_shape %{{.+}} {{\[\[}}0], [1, 2]] : tensor<2x1x3xf32> into tensor<2x3xf32>
+func.func @whole_between(%q: tensor<2x4x6xi8>, %s: tensor<2x1x3xf32>) -> tensor<2x4x6xf32> {
+  %y = "subquant.dequantize"(%q, %s) {block_sizes = array<i64: 1, 4, 2>, operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<2x4x6xi8>, tensor<2x1x3xf32>) -> tensor<2x4x6xf32>
+  return %y : tensor<2x4x6xf32>
+}
