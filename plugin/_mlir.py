@@ -63,6 +63,7 @@ from torch_mlir.dialects import ext, quant  # noqa: E402
 __all__ = [
     "PINNED_VERSIONS",
     "Operation",
+    "Rewriter",
     "Value",
     "check_versions",
     "ext",
@@ -79,7 +80,10 @@ __all__ = [
 ]
 
 Operation: TypeAlias = ir.Operation
-"""An operation. The bindings come without type stubs: this and `Value` tell readers, not mypy."""
+"""An operation. The bindings come without type stubs: their types tell readers, not mypy."""
+
+Rewriter: TypeAlias = rewrite.PatternRewriter
+"""What a pattern replaces and erases operations with."""
 
 Value: TypeAlias = ir.Value
 """The result of an operation or an argument of a block."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +14,7 @@ from ..numerics.element_types import Array, ElementType
 __all__ = ["array_of_dense", "dense_of_array"]
 
 
-def array_of_dense(attribute: Any) -> Array:
+def array_of_dense(attribute: ir.DenseElementsAttr) -> Array:
     """Return the elements of a dense attribute: integers as int64 (signed), floats in their type.
 
     The bindings give a buffer for 8-, 16-, 32- and 64-bit elements only; the others (i4, i12,

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..errors import VerificationError
 from ..numerics.element_types import Array
 from ..numerics.parameters import QuantizationParameters, spread_blocks
@@ -32,21 +32,21 @@ __all__ = [
 ]
 
 
-def exact(values: Any) -> Array:
+def exact(values: npt.ArrayLike) -> Array:
     """Floats as rationals, an object array of the same shape."""
     array = np.asarray(values)
     flat = [Fraction(float(value)) for value in array.reshape(-1)]
     return np.array(flat, object).reshape(array.shape)
 
 
-def read_requantize(op: Any) -> tuple[list[Term], QuantizationParameters]:
+def read_requantize(op: Operation) -> tuple[list[Term], QuantizationParameters]:
     """The terms of a verified requantization, in units of the reals, and its target."""
     terms = []
     for value, scale, bound in zip(
         op.operands, op.attributes["scales"], op.attributes["bounds"], strict=True
     ):
         shape = [int(n) for n in value.type.shape]
-        multiplier: Any = np.array(Fraction(1), object)
+        multiplier: Array = np.array(Fraction(1), object)
         for factor in _factors_of(scale):
             multiplier = multiplier * _spread(exact(array_of_dense(factor)), shape)
         terms.append(Term(value, int(bound), multiplier))
@@ -55,7 +55,7 @@ def read_requantize(op: Any) -> tuple[list[Term], QuantizationParameters]:
     return terms, parameters
 
 
-def _factors_of(scale: Any) -> list[Any]:
+def _factors_of(scale: ir.Attribute) -> list[ir.DenseElementsAttr]:
     return list(scale) if isinstance(scale, ir.ArrayAttr) else [scale]
 
 
@@ -71,7 +71,7 @@ def _spread(grid: Array, shape: Sequence[int]) -> Array:
 # -- verification ---------------------------------------------------------------------------------
 
 
-def check_requantize(op: Any) -> ir.Type:
+def check_requantize(op: Operation) -> ir.Type:
     """Raise a located VerificationError if a ``subquant.requantize`` is wrong.
 
     Returns:
@@ -117,7 +117,7 @@ def check_requantize(op: Any) -> ir.Type:
     return target
 
 
-def _check_factor(op: Any, scale: Any, type_: Any) -> None:
+def _check_factor(op: Operation, scale: ir.Attribute, type_: ir.RankedTensorType) -> None:
     dense = isinstance(scale, ir.DenseElementsAttr)
     if not dense or not isinstance(scale.type.element_type, ir.F64Type):
         raise VerificationError(f"scales must be dense f64 attributes, got '{scale}'", op)
@@ -140,7 +140,7 @@ def _check_factor(op: Any, scale: Any, type_: Any) -> None:
         )
 
 
-def _check_integers(op: Any, values: Sequence[Any]) -> Any:
+def _check_integers(op: Operation, values: Sequence[Value]) -> ir.RankedTensorType:
     type_ = values[0].type
     is_wide = isinstance(type_, ir.RankedTensorType) and str(element_type(type_)) in ("i32", "i64")
     if not is_wide or any(value.type != type_ for value in values):
@@ -151,7 +151,7 @@ def _check_integers(op: Any, values: Sequence[Any]) -> Any:
     return type_
 
 
-def check_saturate(op: Any) -> None:
+def check_saturate(op: Operation) -> None:
     """Raise a located VerificationError if a ``subquant.saturate`` is wrong."""
     type_ = _check_integers(op, list(op.operands))
     result, bounds = op.results[0].type, op.attributes["range"]
@@ -175,7 +175,7 @@ def check_saturate(op: Any) -> None:
         )
 
 
-def check_subtract_zero_point(op: Any) -> None:
+def check_subtract_zero_point(op: Operation) -> None:
     """Raise a located VerificationError if a ``subquant.subtract_zero_point`` is wrong."""
     source, result = op.operands[0].type, op.results[0].type
     parameters = parameters_of(source, op)

@@ -7,11 +7,10 @@ The bindings have no operation classes for this dialect, so operations are known
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
-from .._mlir import ir, quant
+from .._mlir import Operation, ir, quant
 from ..errors import UnsupportedError, VerificationError
 from ..numerics.element_types import Array
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
@@ -61,7 +60,7 @@ def is_quantized(type_: ir.Type) -> bool:
 # -- types ----------------------------------------------------------------------------------------
 
 
-def _storage_of(type_: Any, at: Any) -> StorageType:
+def _storage_of(type_: ir.Type, at: Operation | None) -> StorageType:
     storage = type_.storage_type
     if not isinstance(storage, ir.IntegerType):
         raise UnsupportedError(
@@ -81,7 +80,7 @@ def _storage_of(type_: Any, at: Any) -> StorageType:
     return StorageType(width, signed, minimum, maximum)
 
 
-def _expressed_of(type_: Any, at: Any) -> ExpressedType:
+def _expressed_of(type_: ir.Type, at: Operation | None) -> ExpressedType:
     if isinstance(type_, quant.AnyQuantizedType) and not _names_expressed_type(type_):
         raise UnsupportedError(
             f"quantized type must name an expressed type, got '{type_}'; "
@@ -111,7 +110,7 @@ def raw_scales(type_: ir.Type) -> Array:
     return array_of_dense(element.scales).astype(np.float64)
 
 
-def parameters_of(type_: ir.Type, at: Any = None) -> QuantizationParameters | None:
+def parameters_of(type_: ir.Type, at: Operation | None = None) -> QuantizationParameters | None:
     """Read the parameters of a quantized type (or of a shaped type's elements).
 
     Args:
@@ -174,7 +173,9 @@ def parameters_of(type_: ir.Type, at: Any = None) -> QuantizationParameters | No
     )
 
 
-def storage_of_any(type_: ir.Type, at: Any = None) -> tuple[StorageType, ExpressedType] | None:
+def storage_of_any(
+    type_: ir.Type, at: Operation | None = None
+) -> tuple[StorageType, ExpressedType] | None:
     """Read storage and expressed type of ``!quant.any<...>``, or return None for another type.
 
     Raises:
@@ -196,7 +197,7 @@ def any_type_of(storage: StorageType, expressed: ExpressedType) -> ir.Type:
     )
 
 
-def described_type(op: Any) -> tuple[StorageType, ExpressedType]:
+def described_type(op: Operation) -> tuple[StorageType, ExpressedType]:
     """Read the attribute ``quantized_type``, a type ``!quant.any<...>``, of an operation.
 
     Raises:

@@ -16,9 +16,8 @@ with its element type ``T``, the body's ``E`` and the result's ``R``:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from .._mlir import ir
+from .._mlir import Operation, ir
 from ..errors import VerificationError
 from .dense import array_of_dense
 from .quant import element_type, is_quantized, parameters_of
@@ -43,7 +42,7 @@ def kind_of(type_: ir.Type) -> str:
 # -- operations -----------------------------------------------------------------------------------
 
 
-def _check_reduce(op: Any) -> None:
+def _check_reduce(op: Operation) -> None:
     shape = _check_inputs(op)
     dimensions = _integers(op, "dimensions", len(shape), None)
     if len(set(dimensions)) != len(dimensions) or any(
@@ -58,12 +57,12 @@ def _check_reduce(op: Any) -> None:
     _check_results(op, left)
 
 
-def _check_reduce_window(op: Any) -> None:
+def _check_reduce_window(op: Operation) -> None:
     shape = _check_inputs(op)
     _check_results(op, _window_counts(op, shape))
 
 
-def _check_select_and_scatter(op: Any) -> None:
+def _check_select_and_scatter(op: Operation) -> None:
     operand, source, init = (value.type for value in op.operands)
     shape = _extents(operand, "operand", op)
     counts = _window_counts(op, shape)
@@ -83,7 +82,7 @@ def _check_select_and_scatter(op: Any) -> None:
     _check_baseline(element_type(result), element_type(operand), "result", "operand", op)
 
 
-_CHECKS: dict[str, Callable[[Any], None]] = {
+_CHECKS: dict[str, Callable[[Operation], None]] = {
     "stablehlo.reduce": _check_reduce,
     "stablehlo.reduce_window": _check_reduce_window,
     "stablehlo.select_and_scatter": _check_select_and_scatter,
@@ -94,7 +93,7 @@ REDUCTION_CHECKS = {name: _CHECKS[like] for name, like in REDUCTIONS.items()}
 # -- operands and results -------------------------------------------------------------------------
 
 
-def _check_inputs(op: Any) -> Extents:
+def _check_inputs(op: Operation) -> Extents:
     """Check operands and body of a (windowed) reduction; return the shape of the inputs."""
     count = len(op.operands) // 2
     types = [value.type for value in op.operands]
@@ -111,7 +110,7 @@ def _check_inputs(op: Any) -> Extents:
     return shape
 
 
-def _check_results(op: Any, shape: Extents) -> None:
+def _check_results(op: Operation, shape: Extents) -> None:
     for number, result in enumerate(op.results):
         what = f"result {number}"
         _check_shape(_extents(result.type, what, op), shape, what, op)
@@ -119,7 +118,7 @@ def _check_results(op: Any, shape: Extents) -> None:
         _check_baseline(element_type(result.type), input_type, what, f"input {number}", op)
 
 
-def _extents(type_: Any, what: str, op: Any) -> Extents:
+def _extents(type_: ir.Type, what: str, op: Operation) -> Extents:
     if not isinstance(type_, ir.RankedTensorType):
         raise VerificationError(f"{what} must be a ranked tensor, got '{type_}'", op)
     element = type_.element_type
@@ -133,7 +132,7 @@ def _extents(type_: Any, what: str, op: Any) -> Extents:
     return [None if type_.is_dynamic_dim(a) else int(n) for a, n in enumerate(type_.shape)]
 
 
-def _check_per_tensor(element: ir.Type, what: str, op: Any) -> None:
+def _check_per_tensor(element: ir.Type, what: str, op: Operation) -> None:
     parameters = parameters_of(element, op)
     if parameters is not None and parameters.granularity != "per-tensor":
         raise VerificationError(
@@ -143,7 +142,7 @@ def _check_per_tensor(element: ir.Type, what: str, op: Any) -> None:
         )
 
 
-def _check_shape(found: Extents, expected: Extents, what: str, op: Any) -> None:
+def _check_shape(found: Extents, expected: Extents, what: str, op: Operation) -> None:
     fits = len(found) == len(expected) and all(
         f is None or e is None or f == e for f, e in zip(found, expected, strict=True)
     )
@@ -156,7 +155,7 @@ def _dims(shape: Extents) -> str:
     return "x".join("?" if n is None else str(n) for n in shape) or "scalar"
 
 
-def _check_element(type_: Any, expected: Any, what: str, whose: str, op: Any) -> None:
+def _check_element(type_: ir.Type, expected: ir.Type, what: str, whose: str, op: Operation) -> None:
     found, wanted = element_type(type_), element_type(expected)
     if found != wanted:
         raise VerificationError(
@@ -164,12 +163,14 @@ def _check_element(type_: Any, expected: Any, what: str, whose: str, op: Any) ->
         )
 
 
-def _check_init(type_: Any, input_type: Any, what: str, whose: str, op: Any) -> None:
+def _check_init(type_: ir.Type, input_type: ir.Type, what: str, whose: str, op: Operation) -> None:
     _check_shape(_extents(type_, what, op), [], what, op)
     _check_element(type_, input_type, what, whose, op)
 
 
-def _check_conversion(source: ir.Type, target: ir.Type, what: str, region: str, op: Any) -> None:
+def _check_conversion(
+    source: ir.Type, target: ir.Type, what: str, region: str, op: Operation
+) -> None:
     if source == target:
         return
     found, wanted = kind_of(source), kind_of(target)
@@ -187,7 +188,7 @@ def _check_conversion(source: ir.Type, target: ir.Type, what: str, region: str, 
         )
 
 
-def _check_baseline(result: ir.Type, source: ir.Type, what: str, whose: str, op: Any) -> None:
+def _check_baseline(result: ir.Type, source: ir.Type, what: str, whose: str, op: Operation) -> None:
     if result == source:
         return
     found, wanted = parameters_of(result, op), parameters_of(source, op)
@@ -208,7 +209,7 @@ def _check_baseline(result: ir.Type, source: ir.Type, what: str, whose: str, op:
 # -- regions --------------------------------------------------------------------------------------
 
 
-def _arguments_of(op: Any, region: int, what: str, count: int) -> list[ir.Type]:
+def _arguments_of(op: Operation, region: int, what: str, count: int) -> list[ir.Type]:
     """The element types of the first `count` block arguments, which the last ones repeat."""
     blocks = list(op.regions[region])
     found = len(blocks[0].arguments) if blocks else 0
@@ -226,7 +227,7 @@ def _arguments_of(op: Any, region: int, what: str, count: int) -> list[ir.Type]:
 
 
 def _check_body(
-    op: Any, region: int, what: str, left: list[ir.Type], right: list[ir.Type]
+    op: Operation, region: int, what: str, left: list[ir.Type], right: list[ir.Type]
 ) -> list[ir.Type]:
     """Check a region's arguments and terminator; return the element types that it returns."""
     _arguments_of(op, region, what, len(left))
@@ -252,7 +253,7 @@ def _check_body(
 
 
 def _check_returns(
-    returned: Sequence[ir.Type], arguments: Sequence[ir.Type], what: str, op: Any
+    returned: Sequence[ir.Type], arguments: Sequence[ir.Type], what: str, op: Operation
 ) -> None:
     for number, (found, expected) in enumerate(zip(returned, arguments, strict=True)):
         if found != expected:
@@ -266,7 +267,7 @@ def _check_returns(
 # -- windows --------------------------------------------------------------------------------------
 
 
-def _integers(op: Any, name: str, rank: int, default: int | None) -> tuple[int, ...]:
+def _integers(op: Operation, name: str, rank: int, default: int | None) -> tuple[int, ...]:
     """An attribute ``array<i64: ...>`` with an entry for each axis, all `default` if left out.
 
     Without a default, the attribute is not about each axis.
@@ -289,7 +290,7 @@ def _integers(op: Any, name: str, rank: int, default: int | None) -> tuple[int, 
     return found
 
 
-def _window_counts(op: Any, shape: Extents) -> Extents:
+def _window_counts(op: Operation, shape: Extents) -> Extents:
     """The number of windows along each axis."""
     rank = len(shape)
     sizes = _integers(op, "window_dimensions", rank, 1)

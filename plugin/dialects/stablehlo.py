@@ -169,7 +169,7 @@ class Instance:
     op: QuantizedOp
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
-    attributes: Any
+    attributes: Mapping[str, ir.Attribute]
 
     @cached_property
     def elements(self) -> tuple[Value, ...]:
@@ -242,7 +242,7 @@ def why_illegal(
     name: str,
     operands: Sequence[ir.Type],
     results: Sequence[ir.Type],
-    attributes: Mapping[str, ir.Attribute] | Any,
+    attributes: Mapping[str, ir.Attribute],
 ) -> str | None:
     """Say why the specification forbids an operation with these types, as far as quantization goes.
 

@@ -14,11 +14,10 @@ Source: TOSA specification 1.0, ``RESCALE``, and the verifier of upstream's ``to
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..errors import UnsupportedError, VerificationError
 from ..numerics.element_types import Array
 from ..numerics.fixed_point import MAX_SHIFT, FixedPointRounding
@@ -41,7 +40,7 @@ ROUNDING_MODES: dict[str, FixedPointRounding] = {
 _CONSTANTS = {"tosa.const": "values", "stablehlo.constant": "value", "arith.constant": "value"}
 
 
-def constant_of(value: Any) -> Array | None:
+def constant_of(value: Value) -> Array | None:
     """Return the elements of a constant tensor, integers as signed; None for another value."""
     if isinstance(value.owner, ir.Block):
         return None
@@ -61,12 +60,12 @@ class RescaleTensor:
         is_quantized: whether the elements are of a quantized type.
     """
 
-    type: Any
+    type: ir.RankedTensorType
     storage: StorageType
     is_quantized: bool
 
     @staticmethod
-    def of(value: Any, flag: bool, op: Any) -> RescaleTensor:
+    def of(value: Value, flag: bool, op: Operation) -> RescaleTensor:
         """Read a value's type.
 
         Raises:
@@ -110,16 +109,16 @@ class RescaleView:
 
     source: RescaleTensor
     result: RescaleTensor
-    multiplier: Any
-    shift: Any
-    input_zero_point: Any
-    output_zero_point: Any
+    multiplier: Array | Value
+    shift: Array | Value
+    input_zero_point: int | Value
+    output_zero_point: int | Value
     rounding: FixedPointRounding
     scale32: bool
     per_channel: bool
 
     @staticmethod
-    def of(op: Any) -> RescaleView:
+    def of(op: Operation) -> RescaleView:
         """Read an operation.
 
         Raises:
@@ -154,7 +153,7 @@ class RescaleView:
         )
 
 
-def _parameter(value: Any, rank: int) -> Any:
+def _parameter(value: Value, rank: int) -> Array | Value:
     constant = constant_of(value)
     if constant is None:
         return value
@@ -163,7 +162,7 @@ def _parameter(value: Any, rank: int) -> Any:
     return constant.reshape([1] * (rank - 1) + [constant.size])
 
 
-def _zero_point(value: Any, storage: StorageType) -> Any:
+def _zero_point(value: Value, storage: StorageType) -> int | Value:
     constant = constant_of(value)
     if constant is None:
         return value
@@ -171,7 +170,7 @@ def _zero_point(value: Any, storage: StorageType) -> Any:
     return number if storage.signed else number & ((1 << storage.width) - 1)
 
 
-def _check_range(parameter: Any, low: int, high: int, what: str, op: Any) -> None:
+def _check_range(parameter: Array | Value, low: int, high: int, what: str, op: Operation) -> None:
     if isinstance(parameter, np.ndarray):
         wrong = parameter[(parameter < low) | (parameter > high)]
         if wrong.size:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from .._mlir import stablehlo
+from .._mlir import Operation, stablehlo
 from ..numerics.element_types import Array
 
 __all__ = ["dot_axes", "edge_padding", "window_padding", "window_steps"]
@@ -15,7 +13,7 @@ Axes = tuple[list[int], list[int]]
 """Axes of the left and of the right operand."""
 
 
-def dot_axes(op: Any) -> tuple[Axes, Axes]:
+def dot_axes(op: Operation) -> tuple[Axes, Axes]:
     """The contracted axes and the batch axes of a ``dot`` or ``dot_general``."""
     if op.name == "stablehlo.dot":
         return ([len(op.operands[0].type.shape) - 1], [0]), ([], [])
@@ -26,14 +24,14 @@ def dot_axes(op: Any) -> tuple[Axes, Axes]:
     )
 
 
-def window_steps(op: Any, name: str, count: int) -> list[int]:
+def window_steps(op: Operation, name: str, count: int) -> list[int]:
     """Strides or dilations along `count` spatial dimensions; 1 where they are left out."""
     if name not in op.attributes:
         return [1] * count
     return [int(step) for step in op.attributes[name]]
 
 
-def window_padding(op: Any, count: int) -> Array:
+def window_padding(op: Operation, count: int) -> Array:
     """A convolution's padding: (low, high) for each of `count` spatial dimensions."""
     padding = np.zeros((count, 2), np.int64)
     if "padding" in op.attributes:
