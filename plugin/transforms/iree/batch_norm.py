@@ -5,19 +5,17 @@ Source: StableHLO specification, ``batch_norm_grad``.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ... import emit
-from ..._mlir import Operation
+from ..._mlir import Operation, Rewriter
 from ...emit import Formula, stablehlo
 from ..base import NoMatch
 
 __all__ = ["expand_batch_norm_grad"]
 
 
-def expand_batch_norm_grad(op: Operation, rewriter: Any) -> NoMatch | None:
+def expand_batch_norm_grad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """The gradients of operand, scale and offset, with the specification's names."""
     operand, scale, mean, variance, grad_output = (emit.tensor(value) for value in op.operands)
     vector, whole = op.operands[1].type, op.operands[0].type

@@ -20,10 +20,9 @@ Source: StableHLO specification, ``convolution``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ... import emit
-from ..._mlir import Operation, Value, ir
+from ..._mlir import Operation, Rewriter, Value, ir
 from ..._mlir import stablehlo as bindings
 from ...dialects.quant import element_type
 from ...dialects.windows import window_padding, window_steps
@@ -35,7 +34,7 @@ from .reversal import reversed_along
 __all__ = ["expand_convolution", "split_groups"]
 
 
-def expand_convolution(op: Operation, rewriter: Any) -> NoMatch | None:
+def expand_convolution(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Change what IREE does not take, in place."""
     changed = [
         _transpose_to_layout(op),
@@ -46,7 +45,7 @@ def expand_convolution(op: Operation, rewriter: Any) -> NoMatch | None:
     return None if any(changed) else NoMatch("is a convolution that IREE takes")
 
 
-def _dimension_numbers(op: Operation) -> Any:
+def _dimension_numbers(op: Operation) -> bindings.ConvDimensionNumbers:
     return bindings.ConvDimensionNumbers(op.attributes["dimension_numbers"])
 
 
@@ -174,7 +173,7 @@ def _widen_depthwise(op: Operation) -> bool:
 _MOST_SPLIT = 16
 
 
-def split_groups(op: Operation, rewriter: Any) -> NoMatch | None:
+def split_groups(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """One convolution a group, of its part of the operands; the results side by side."""
     of_features = int(op.attributes["feature_group_count"].value)
     of_batch = int(op.attributes["batch_group_count"].value)

@@ -6,10 +6,8 @@ not cross a dispatch; ``tensor.dim`` of the values that it was made of may.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ... import emit
-from ..._mlir import Operation, Value, ir
+from ..._mlir import Operation, Rewriter, Value, ir
 from ...dialects.dense import array_of_dense
 from ...emit import linalg
 from ...emit.operation import INDEX
@@ -18,7 +16,7 @@ from ..base import NoMatch
 __all__ = ["expand_dynamic_broadcast"]
 
 
-def expand_dynamic_broadcast(op: Operation, rewriter: Any) -> NoMatch | None:
+def expand_dynamic_broadcast(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Write a broadcast of a tensor of static shape as a loop nest."""
     operand, shape = op.operands
     source, target = operand.type, op.results[0].type

@@ -11,25 +11,24 @@ Source: StableHLO specification, ``gather`` and ``scatter``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ... import emit
-from ..._mlir import Operation, Value, ir
+from ..._mlir import Operation, Rewriter, Value, ir
 from ..._mlir import stablehlo as bindings
 from ...dialects.dense import array_of_dense
 from ...dialects.quant import element_type
 from ...emit import stablehlo
 from ...emit.operation import element_of, is_dynamic
 from ...numerics.array_functions import is_known
-from ...numerics.element_types import Array
+from ...numerics.element_types import AnyArray, Array
 from ..base import NoMatch
 
 __all__ = ["clamp_gather", "contain_scatter", "widen_starts"]
 
 
-def clamp_gather(op: Operation, rewriter: Any) -> NoMatch | None:
+def clamp_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Clamp the start indices of a ``gather``, in place."""
     numbers = bindings.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     operand, indices = op.operands[0], op.operands[1]
@@ -54,7 +53,7 @@ def clamp_gather(op: Operation, rewriter: Any) -> NoMatch | None:
     return None
 
 
-def contain_scatter(op: Operation, rewriter: Any) -> NoMatch | None:
+def contain_scatter(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Write a ``scatter`` with room around its inputs."""
     count = len(op.operands) // 2
     operands = list(op.operands)
@@ -91,7 +90,7 @@ def contain_scatter(op: Operation, rewriter: Any) -> NoMatch | None:
     return None
 
 
-def widen_starts(op: Operation, rewriter: Any) -> NoMatch | None:
+def widen_starts(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Give ``dynamic_slice`` and ``dynamic_update_slice`` start indices of 32 bits or more.
 
     IREE takes narrower ones for unsigned.
@@ -109,7 +108,9 @@ def widen_starts(op: Operation, rewriter: Any) -> NoMatch | None:
 # -- pieces ---------------------------------------------------------------------------------------
 
 
-def _window_sizes(numbers: Any, updates: Any, rank: int) -> list[int]:
+def _window_sizes(
+    numbers: bindings.ScatterDimensionNumbers, updates: ir.ShapedType, rank: int
+) -> list[int]:
     """The extent of an update along each axis of the inputs."""
     single = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
     sizes = iter(int(updates.shape[axis]) for axis in numbers.update_window_dims)
@@ -164,7 +165,7 @@ def _as_signed(indices: Value) -> Value:
     return stablehlo.convert(indices, i64 if element.width >= 32 else i32)
 
 
-def _extent(value: Value, axis: int, element: ir.Type) -> Any:
+def _extent(value: Value, axis: int, element: ir.Type) -> AnyArray:
     """The extent of an axis: a number, or a tensor without axes of an element type."""
     extent = int(value.type.shape[axis])
     if not is_dynamic(extent):
@@ -172,17 +173,17 @@ def _extent(value: Value, axis: int, element: ir.Type) -> Any:
     return emit.tensor(stablehlo.convert(stablehlo.dimension_size(value, axis), element))
 
 
-def _without_axes(number: Any, element: ir.Type) -> Value:
+def _without_axes(number: AnyArray, element: ir.Type) -> Value:
     """A number, or a tensor without axes, as a value of the program."""
     return stablehlo.constant(number, element) if is_known(number) else number.value
 
 
-def _are_equal(numbers: Sequence[Any]) -> bool:
+def _are_equal(numbers: Sequence[AnyArray]) -> bool:
     """True for one number, and for several that are known and equal."""
     return len(numbers) == 1 or (all(map(is_known, numbers)) and len(set(numbers)) == 1)
 
 
-def _by_component(indices: Value, numbers: Sequence[Any], vector: int) -> emit.Formula:
+def _by_component(indices: Value, numbers: Sequence[AnyArray], vector: int) -> emit.Formula:
     """A tensor of the shape of the indices with a number for each of their components."""
     form, element = emit.Tensors(indices), element_type(indices.type)
     if all(map(is_known, numbers)):

@@ -9,12 +9,11 @@ Source: StableHLO specification, ``reverse``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ... import emit
-from ..._mlir import Operation, Value, ir
+from ..._mlir import Operation, Rewriter, Value, ir
 from ...emit import stablehlo
 from ...emit.operation import integers, is_dynamic
 from ..base import NoMatch
@@ -22,7 +21,7 @@ from ..base import NoMatch
 __all__ = ["expand_reverse", "reversed_along"]
 
 
-def expand_reverse(op: Operation, rewriter: Any) -> NoMatch | None:
+def expand_reverse(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Write a ``reverse`` as gathers."""
     axes = [int(axis) for axis in op.attributes["dimensions"]]
     operand = op.operands[0]

@@ -15,7 +15,6 @@ selected. So the two are taken apart, each in its own type:
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -91,7 +90,7 @@ def _select(op: Operation, operand: Value, shape: list[int]) -> Value:
     )
     _fill_window_body(op, window)
     picked = emit.tensor(window.results[1])
-    selected: Any = np.where(picked < 0, total, picked)
+    selected: emit.Formula = np.where(picked < 0, total, picked)
     return selected.value
 
 
@@ -110,7 +109,7 @@ def _fill_window_body(op: Operation, window: Operation) -> None:
         form = emit.Tensors(left_number)
         i, j = form.emitted(left_number), form.emitted(right_number)
         takes_left = (i >= 0) & (emit.tensor(terminator.operands[0]) | (j < 0))
-        taken: Any = np.where(takes_left, i, j)
+        taken: emit.Formula = np.where(takes_left, i, j)
         pair = [takes_left.value, left, right]
         return [emit.value("stablehlo.select", pair, left.type), taken.value]
 

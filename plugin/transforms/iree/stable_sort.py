@@ -12,10 +12,8 @@ Source: StableHLO specification, ``sort``, ``is_stable``.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ... import emit
-from ..._mlir import Operation, Value, ir
+from ..._mlir import Operation, Rewriter, Value, ir
 from ...dialects.quant import element_type
 from ...emit import stablehlo
 from ...emit.operation import integer, mlir_type, tensor_type
@@ -25,7 +23,7 @@ from ..base import NoMatch
 __all__ = ["stabilize_sort"]
 
 
-def stabilize_sort(op: Operation, rewriter: Any) -> NoMatch | None:
+def stabilize_sort(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Write a stable ``sort`` with the positions as an operand."""
     like = op.operands[0].type
     axis = int(op.attributes["dimension"].value)

@@ -5,8 +5,7 @@ Source: StableHLO specification, ``uniform_quantize`` and ``uniform_dequantize``
 
 from __future__ import annotations
 
-from typing import Any
-
+from ..._mlir import Value
 from ...dialects.quant import is_quantized, parameters_of
 from ...emit import as_quantized, linalg, stored, tensor
 from .operands import dequantize_blocks, quantize_blocks, split_blocks
@@ -16,7 +15,7 @@ __all__ = ["STABLEHLO_CASTS"]
 
 
 @lowers("stablehlo.uniform_quantize")
-def uniform_quantize(op: QuantizedOperation) -> Any:
+def uniform_quantize(op: QuantizedOperation) -> Value:
     """``q = clamp(round(x / s + z))`` for reals; other parameters for quantized values."""
     type_ = op.op.results[0].type
     source = op.op.operands[0]
@@ -26,12 +25,12 @@ def uniform_quantize(op: QuantizedOperation) -> Any:
 
 
 @lowers("stablehlo.uniform_dequantize")
-def uniform_dequantize(op: QuantizedOperation) -> Any:
+def uniform_dequantize(op: QuantizedOperation) -> Value:
     """``s * (q - z)`` in the expressed type."""
     return op.real(op.dequantized(0))
 
 
-def quant_qcast(op: QuantizedOperation) -> Any:
+def quant_qcast(op: QuantizedOperation) -> Value:
     """``quant.qcast`` of any granularity, on a ranked tensor of a static shape."""
     (source,), type_ = op.op.operands, op.op.results[0].type
     target = parameters_of(type_, op.op)
@@ -41,7 +40,7 @@ def quant_qcast(op: QuantizedOperation) -> Any:
     return as_quantized(restore(storage.value), type_)
 
 
-def quant_dcast(op: QuantizedOperation) -> Any:
+def quant_dcast(op: QuantizedOperation) -> Value:
     """``quant.dcast`` of any granularity, on a ranked tensor of a static shape."""
     (operand,), type_ = op.op.operands, op.op.results[0].type
     source = parameters_of(operand.type, op.op)

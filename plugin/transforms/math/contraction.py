@@ -23,11 +23,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ..._mlir import ir, stablehlo
+from ..._mlir import Operation, Value, ir, stablehlo
 from ...dialects.quant import element_type, is_quantized, parameters_of
 from ...dialects.stablehlo import of_category
 from ...dialects.windows import dot_axes
@@ -37,7 +36,7 @@ from ...emit.casts import Scaled, ScaledSum, split
 from ...emit.operation import mlir_type, parse_attribute
 from ...errors import UnsupportedError
 from ...numerics.array_functions import convert
-from ...numerics.element_types import I32, I64, ElementType
+from ...numerics.element_types import I32, I64, Array, ElementType
 from ...numerics.parameters import ExpressedType
 from .operands import Operand, axis_grid
 from .rules import QuantizedOperation, element_names, lowers
@@ -55,7 +54,7 @@ _UNKNOWN_PRODUCTS = 1 << 24  # the bound where the number of products is known a
 class Side:
     """One operand: where its axes are in the result, and which of them are contracted."""
 
-    value: Any
+    value: Value
     to_result: dict[int, int]
     contracted: tuple[int, ...]
 
@@ -64,13 +63,13 @@ class Side:
 class Contraction:
     """A dot or convolution, whatever its operation."""
 
-    op: Any
+    op: Operation
     left: Side
     right: Side
     products: int | None  # for each element of the result; None if not known
 
     @staticmethod
-    def of(op: Any) -> Contraction:
+    def of(op: Operation) -> Contraction:
         """The contraction that a StableHLO operation on ranked tensors is."""
         if op.name in _WINDOWS:
             return _convolution(op)
@@ -83,11 +82,11 @@ class Contraction:
 
     def create(
         self,
-        left: Any,
-        right: Any,
+        left: Value,
+        right: Value,
         element: ir.Type,
         changed: Mapping[str, ir.Attribute] | None = None,
-    ) -> Any:
+    ) -> Value:
         """The operation on other operands, with a result of another element type."""
         name, attributes = self.op.name, dict(changed or {})
         if name == "stablehlo.dot":
@@ -101,7 +100,7 @@ class Contraction:
         return like(self.op, operands, [type_], attributes, name=name).results[0]
 
 
-def _dot(op: Any) -> Contraction:
+def _dot(op: Operation) -> Contraction:
     left, right = op.operands
     left_rank, right_rank = len(left.type.shape), len(right.type.shape)
     contracted, batch = dot_axes(op)
@@ -119,7 +118,7 @@ def _dot(op: Any) -> Contraction:
     return Contraction(op, sides[0], sides[1], products)
 
 
-def _convolution(op: Any) -> Contraction:
+def _convolution(op: Operation) -> Contraction:
     left, right = list(op.operands)[:2]
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     output = numbers.output_feature_dimension
@@ -129,7 +128,7 @@ def _convolution(op: Any) -> Contraction:
     return Contraction(op, left_side, right_side, _known_product(right, kernel))
 
 
-def _known_product(value: Any, axes: Sequence[int]) -> int | None:
+def _known_product(value: Value, axes: Sequence[int]) -> int | None:
     if any(value.type.is_dynamic_dim(axis) for axis in axes):
         return None
     return math.prod(int(value.type.shape[axis]) for axis in axes)
@@ -139,7 +138,7 @@ def _known_product(value: Any, axes: Sequence[int]) -> int | None:
 
 
 @lowers(*CONTRACTIONS)
-def contract(op: QuantizedOperation) -> Any:
+def contract(op: QuantizedOperation) -> Value:
     """``s3 * (q3 - z3) = s1 * s2 * sum_k (q1[k] - z1) * (q2[k] - z2)``."""
     for value in (*op.op.operands, *op.op.results):
         if not isinstance(value.type, ir.RankedTensorType):
@@ -158,7 +157,7 @@ def contract(op: QuantizedOperation) -> Any:
     )
 
 
-def _hybrid(op: QuantizedOperation, contraction: Contraction) -> Any:
+def _hybrid(op: QuantizedOperation, contraction: Contraction) -> Value:
     """``sum_k x[k] * s2 * (q2[k] - z2)``, in reals."""
     left, right = list(op.op.operands)[:2]
     parameters = parameters_of(right.type, op.op)
@@ -221,7 +220,7 @@ def _product(
     y: Scaled,
     count: int,
     accumulator: ElementType,
-    scales: Sequence[Any],
+    scales: Sequence[Array],
 ) -> Scaled:
     """The contraction of two integers, in units of the reals."""
     acc = contraction.create(x.value.value, y.value.value, mlir_type(accumulator))

@@ -13,11 +13,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-from ..._mlir import ir
+from ..._mlir import Value, ir
 from ...dialects.quant import is_quantized, parameters_of
 from ...dialects.stablehlo import OPERATIONS, of_category
 from ...emit import Formula, like, tensor, value
@@ -28,7 +27,7 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I64, Array, ElementType
 from ...numerics.parameters import ExpressedType, QuantizationParameters
 from .operands import Operand, dequantize, float_type
-from .rules import QuantizedOperation, lowers
+from .rules import QuantizedOperation, Results, lowers
 
 __all__ = ["PERIODIC"]
 
@@ -46,7 +45,7 @@ _PI = Fraction(
 
 
 @lowers(*(f"stablehlo.{name}" for name in function_tables.UNARY_FUNCTIONS))
-def unary(op: QuantizedOperation) -> Any:
+def unary(op: QuantizedOperation) -> Results:
     """``q2 = table[q1]``, or ``f(x)`` on the reals."""
     (operand,) = op.operands
     if not _takes_table(op):
@@ -55,7 +54,7 @@ def unary(op: QuantizedOperation) -> Any:
 
 
 @lowers(*(f"stablehlo.{name}" for name in function_tables.BINARY_FUNCTIONS))
-def binary(op: QuantizedOperation) -> Any:
+def binary(op: QuantizedOperation) -> Results:
     """``q3 = table[q1, q2]``, or ``f(x, y)`` on the reals."""
     left, right = op.operands
     if not _takes_table(op):
@@ -65,7 +64,7 @@ def binary(op: QuantizedOperation) -> Any:
 
 
 @lowers("stablehlo.reduce_precision")
-def reduce_precision(op: QuantizedOperation) -> Any:
+def reduce_precision(op: QuantizedOperation) -> Results:
     """``q2 = table[q1]`` for the numbers of bits that attributes say."""
     (operand,) = op.operands
     if not _takes_table(op):
@@ -90,9 +89,9 @@ def _takes_table(op: QuantizedOperation) -> bool:
     )
 
 
-def _look_up(op: QuantizedOperation, table: Array) -> Any:
+def _look_up(op: QuantizedOperation, table: Array) -> Value:
     """The entries at the operands' storage values, counted from the least of their types."""
-    index: Any = None
+    index: Formula = None
     for operand in op.operands:
         storage = operand.parameters.storage
         position = operand.widened() + -storage.type_range[0]
@@ -105,7 +104,7 @@ def _look_up(op: QuantizedOperation, table: Array) -> Any:
 
 
 @lowers(*of_category("normalization", "linear-algebra"))
-def through_float(op: QuantizedOperation) -> Any:
+def through_float(op: QuantizedOperation) -> list[Value]:
     """``q = quantize(f(dequantize(q1), ...))``."""
     operands = [_in_single(op, number) for number in range(len(op.op.operands))]
     if op.name in PERIODIC:
@@ -127,7 +126,7 @@ def through_float(op: QuantizedOperation) -> Any:
 
 
 @lowers("stablehlo.is_finite")
-def is_finite(op: QuantizedOperation) -> Any:
+def is_finite(op: QuantizedOperation) -> Value:
     """True, unless a wide storage value times a scale can be infinite (in f16)."""
     (source,) = op.operands
     largest = source.bound * max(source.scales().reshape(-1), default=Fraction(0))
@@ -155,15 +154,15 @@ def _with_single(parameters: QuantizationParameters) -> QuantizationParameters:
     )
 
 
-def _single_type(type_: Any) -> Any:
+def _single_type(type_: ir.Type) -> ir.Type:
     """A tensor type of reals, quantized or not, with f32 for f16 and bf16."""
-    real: Any = float_type(type_) if is_quantized(type_) else type_
+    real: ir.Type = float_type(type_) if is_quantized(type_) else type_
     if not isinstance(real.element_type, (ir.F16Type, ir.BF16Type)):
         return real
     return with_element(real, ir.F32Type.get())
 
 
-def _overflowing(operand: Operand, real: Formula) -> Any:
+def _overflowing(operand: Operand, real: Formula) -> Formula:
     """The f32 value of an f16 operand, infinite where f16 is: at the half beyond its greatest."""
     parameters = operand.parameters
     largest = max(operand.scales().reshape(-1), default=Fraction(0))
@@ -172,7 +171,7 @@ def _overflowing(operand: Operand, real: Formula) -> Any:
     return np.where(np.abs(real) >= _F16_OVERFLOW, real * np.inf, real)
 
 
-def _angle(operand: Operand, real: Formula) -> Any:
+def _angle(operand: Operand, real: Formula) -> Formula:
     """The angle of a large real, less whole turns.
 
     A device's sine of 10**9 is garbage. The number of turns is ``d * s / (2 pi)``; its fraction, in
@@ -199,7 +198,7 @@ def _apply(name: str, *operands: Formula) -> Formula:
     return first.form.emitted(value(f"stablehlo.{name}", values, values[0].type), first.element)
 
 
-def _power(base: Any, exponent: Any) -> Any:
+def _power(base: Formula, exponent: Formula) -> Formula:
     """``base ** exponent``, for negative bases too, where IREE gives NaN for every exponent.
 
     A negative base has a power if the exponent is an integer, negative if that is odd.
@@ -214,9 +213,9 @@ def _power(base: Any, exponent: Any) -> Any:
     return np.where(exponent == 0.0, 1.0, result)
 
 
-def _remainder(dividend: Any, divisor: Any) -> Any:
+def _remainder(dividend: Formula, divisor: Formula) -> Formula:
     """``dividend - trunc(dividend / divisor) * divisor``; by 0 NaN, where IREE gives a number."""
     return np.where(divisor == 0.0, np.nan, _apply("remainder", dividend, divisor))
 
 
-_WITH_GAPS: dict[str, Callable[..., Any]] = {"power": _power, "remainder": _remainder}
+_WITH_GAPS: dict[str, Callable[..., Formula]] = {"power": _power, "remainder": _remainder}

@@ -9,10 +9,10 @@ Source: StableHLO specification, "Quantization computations", and the operations
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
+from ..._mlir import Value
 from ...emit import as_quantized, like, tensor
 from ...emit.casts import Scaled, ScaledSum, requantize
 from ...emit.operation import mlir_type, with_element
@@ -25,42 +25,42 @@ __all__: list[str] = []
 
 
 @lowers("stablehlo.add")
-def add(op: QuantizedOperation) -> Any:
+def add(op: QuantizedOperation) -> Value:
     """``s3 * (q3 - z3) = s1 * (q1 - z1) + s2 * (q2 - z2)``."""
     x, y = op.operands
     return op.nearest(x.real + y.real)
 
 
 @lowers("stablehlo.subtract")
-def subtract(op: QuantizedOperation) -> Any:
+def subtract(op: QuantizedOperation) -> Value:
     """``s3 * (q3 - z3) = s1 * (q1 - z1) - s2 * (q2 - z2)``."""
     x, y = op.operands
     return op.nearest(x.real - y.real)
 
 
 @lowers("stablehlo.negate")
-def negate(op: QuantizedOperation) -> Any:
+def negate(op: QuantizedOperation) -> Value:
     """``s3 * (q3 - z3) = -s1 * (q1 - z1)``."""
     (x,) = op.operands
     return op.nearest(-x.real)
 
 
 @lowers("stablehlo.abs")
-def absolute(op: QuantizedOperation) -> Any:
+def absolute(op: QuantizedOperation) -> Value:
     """``s3 * (q3 - z3) = s1 * |q1 - z1|``: scales are positive."""
     (x,) = op.operands
     return op.nearest(abs(x.real))
 
 
 @lowers("stablehlo.multiply")
-def multiply(op: QuantizedOperation) -> Any:
+def multiply(op: QuantizedOperation) -> Value:
     """``s3 * (q3 - z3) = s1 * s2 * (q1 - z1) * (q2 - z2)``."""
     x, y = op.operands
     return op.nearest(x.real * y.real)
 
 
 @lowers("stablehlo.sign")
-def sign(op: QuantizedOperation) -> Any:
+def sign(op: QuantizedOperation) -> Value:
     """-1, 0 or 1 by the sign of ``q1 - z1``; each has one storage value in the result."""
     (x,) = op.operands
     difference = x.difference
@@ -84,7 +84,7 @@ def _storage_of(real: int, target: QuantizationParameters, rank: int) -> Array:
 
 
 @lowers("stablehlo.iota", "stablehlo.dynamic_iota")
-def iota(op: QuantizedOperation) -> Any:
+def iota(op: QuantizedOperation) -> Value:
     """``s * (q - z) = i``, the position along an axis."""
     type_ = op.op.results[0].type
     position = like(op.op, results=[with_element(type_, mlir_type(I32))]).results[0]

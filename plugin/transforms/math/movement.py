@@ -7,8 +7,9 @@ Source: StableHLO specification, the operations' own sections (their constraints
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NoReturn
 
+from ..._mlir import Operation, Value
 from ...dialects.quant import element_type, is_quantized, parameters_of
 from ...dialects.stablehlo import DEPRECATED_MOVEMENT, OPERATIONS, of_category
 from ...emit import as_quantized, create, with_element
@@ -45,7 +46,7 @@ def move(op: QuantizedOperation) -> None:
         op.op.operands[number] = as_quantized(changed.value, wanted)
 
 
-def _moved(op: Any) -> range | list[int]:
+def _moved(op: Operation) -> range | list[int]:
     """The numbers of the operands whose elements are in the result."""
     count = len(op.operands)
     if op.name in DEPRECATED_MOVEMENT:
@@ -65,7 +66,7 @@ def _is_one_block(source: QuantizationParameters, target: QuantizationParameters
 
 
 @lowers("stablehlo.composite")
-def composite(op: QuantizedOperation) -> list[Any]:
+def composite(op: QuantizedOperation) -> list[Value]:
     """A call of the function that says what it computes."""
     callee = {"callee": op.op.attributes["decomposition"]}
     types = [result.type for result in op.op.results]
@@ -85,6 +86,6 @@ _REFUSED = {
 
 
 @lowers(*_REFUSED)
-def refuse(op: QuantizedOperation) -> Any:
+def refuse(op: QuantizedOperation) -> NoReturn:
     """Raise for an operation that has no meaning here."""
     raise UnsupportedError(_REFUSED[op.op.name], op.op)

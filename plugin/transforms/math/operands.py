@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from ..._mlir import ir
+from ..._mlir import Operation, Value, ir
 from ...dialects.integer_steps import exact
 from ...dialects.quant import element_type, expressed_mlir_type, parameters_of
 from ...emit import Formula, Tensors, stored, tensor, value, with_element
@@ -115,13 +114,13 @@ class Operand:
         known_bound: a bound on its differences that is less than the storage's.
     """
 
-    quantized: Any
+    quantized: Value
     parameters: QuantizationParameters
     known_bound: int | None = None
 
     @staticmethod
     def of(
-        value_: Any, op: Any, known_bound: int | None = None, *, blocks: bool = False
+        value_: Value, op: Operation, known_bound: int | None = None, *, blocks: bool = False
     ) -> Operand:
         """The operand for a quantized value; UnsupportedError for sub-channel types.
 
@@ -207,7 +206,7 @@ def difference_of_blocks(operand: Operand) -> Formula:
 # -- reals ----------------------------------------------------------------------------------------
 
 
-def dequantize(operand: Operand, op: Any, division: Division) -> Formula:
+def dequantize(operand: Operand, op: Operation, division: Division) -> Formula:
     """The reals of an operand, in the expressed type."""
     parameters = operand.parameters
     cast = _checked_cast(parameters, op, division)
@@ -215,7 +214,7 @@ def dequantize(operand: Operand, op: Any, division: Division) -> Formula:
 
 
 def quantize(
-    reals: Formula, target: QuantizationParameters, op: Any, division: Division
+    reals: Formula, target: QuantizationParameters, op: Operation, division: Division
 ) -> Formula:
     """The storage values of a tensor of reals of the target's expressed type."""
     rank = len(reals.value.type.shape)
@@ -223,7 +222,7 @@ def quantize(
 
 
 def dequantize_blocks(
-    split: Formula, parameters: QuantizationParameters, op: Any, division: Division
+    split: Formula, parameters: QuantizationParameters, op: Operation, division: Division
 ) -> Formula:
     """As `dequantize`, for storage that `split_blocks` has split."""
     cast = _checked_cast(parameters, op, division)
@@ -231,14 +230,14 @@ def dequantize_blocks(
 
 
 def quantize_blocks(
-    split: Formula, parameters: QuantizationParameters, op: Any, division: Division
+    split: Formula, parameters: QuantizationParameters, op: Operation, division: Division
 ) -> Formula:
     """As `quantize`, for reals that `split_blocks` has split."""
     cast = _checked_cast(parameters, op, division)
     return cast.quantize(split, *_split_grids(parameters, split))
 
 
-def _checked_cast(parameters: QuantizationParameters, op: Any, division: Division) -> Cast:
+def _checked_cast(parameters: QuantizationParameters, op: Operation, division: Division) -> Cast:
     check_scales(parameters, op)
     return Cast(parameters.storage, parameters.expressed, division=division)
 
@@ -249,8 +248,8 @@ def _grids(parameters: QuantizationParameters, rank: int) -> tuple[Array, Array]
 
 
 def split_blocks(
-    value_: Any, parameters: QuantizationParameters, op: Any
-) -> tuple[Any, Callable[[Any], Any]]:
+    value_: Value, parameters: QuantizationParameters, op: Operation
+) -> tuple[Value, Callable[[Value], Value]]:
     """Split each axis of a tensor into (block number, position in block).
 
     Returns:
@@ -278,7 +277,7 @@ def split_blocks(
             )
         split += [extent // block, block] if block else [1, extent]
 
-    def restore(result: Any) -> Any:
+    def restore(result: Value) -> Value:
         back = ir.RankedTensorType.get(shape, result.type.element_type, type_.encoding)
         return value("stablehlo.reshape", [result], back)
 
@@ -295,14 +294,14 @@ def _split_grids(parameters: QuantizationParameters, split: Formula) -> tuple[Ar
     return scales.reshape(shape), zero_points.reshape(shape)
 
 
-def float_type(type_: Any) -> ir.Type:
+def float_type(type_: ir.Type) -> ir.Type:
     """A quantized tensor type with its expressed type in place of the quantized one."""
     parameters = parameters_of(type_)
     assert parameters is not None  # callers have looked
     return with_element(type_, expressed_mlir_type(parameters.expressed))
 
 
-def check_scales(parameters: QuantizationParameters, op: Any) -> None:
+def check_scales(parameters: QuantizationParameters, op: Operation) -> None:
     """Refuse scales that IREE's runtimes, which flush subnormal floats to zero, would get wrong.
 
     With a scale of more than twice the least normal number, no product is subnormal, and a

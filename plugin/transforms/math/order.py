@@ -7,11 +7,10 @@ Source: StableHLO specification, the operations' own sections, and "dequantize_c
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ...emit import as_quantized, like, tensor, value
+from ..._mlir import Value
+from ...emit import Formula, as_quantized, like, tensor, value
 from ...emit.operation import parse_attribute
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I32, I64
@@ -22,25 +21,25 @@ __all__: list[str] = []
 
 
 @lowers("stablehlo.maximum")
-def maximum(op: QuantizedOperation) -> Any:
+def maximum(op: QuantizedOperation) -> Value:
     """``q3 = max(q1, q2)``, both in the result's parameters."""
     return op.holding(np.maximum(*(_comparable(op, operand) for operand in op.operands)))
 
 
 @lowers("stablehlo.minimum")
-def minimum(op: QuantizedOperation) -> Any:
+def minimum(op: QuantizedOperation) -> Value:
     """``q3 = min(q1, q2)``, both in the result's parameters."""
     return op.holding(np.minimum(*(_comparable(op, operand) for operand in op.operands)))
 
 
 @lowers("stablehlo.clamp")
-def clamp(op: QuantizedOperation) -> Any:
+def clamp(op: QuantizedOperation) -> Value:
     """``q = min(max(x, low), high)``, the bounds of rank 0 or of the operand's shape."""
     operands = [_comparable(op, operand).value for operand in op.operands]
     return op.holding(tensor(value("stablehlo.clamp", operands, operands[1].type)))
 
 
-def _comparable(op: QuantizedOperation, operand: Operand) -> Any:
+def _comparable(op: QuantizedOperation, operand: Operand) -> Formula:
     """Storage in the result's parameters, widened where the storage is unsigned."""
     storage = operand.in_parameters(op.target)
     target = op.target.storage
@@ -50,7 +49,7 @@ def _comparable(op: QuantizedOperation, operand: Operand) -> Any:
 
 
 @lowers("stablehlo.select")
-def select(op: QuantizedOperation) -> Any:
+def select(op: QuantizedOperation) -> Value:
     """``q3 = q1`` or ``q2``, in the result's parameters."""
     predicate = op.op.operands[0]
     chosen = [op.operand(number).in_parameters(op.target).value for number in (1, 2)]
@@ -59,7 +58,7 @@ def select(op: QuantizedOperation) -> Any:
 
 
 @lowers("stablehlo.compare")
-def compare(op: QuantizedOperation) -> Any:
+def compare(op: QuantizedOperation) -> Value:
     """``q1 < q2`` where both have one scale and zero point, else ``x1 < x2`` on the reals."""
     left, right = op.operands
     if left.parameters == right.parameters:

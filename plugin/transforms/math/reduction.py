@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-from ..._mlir import ir
+from ..._mlir import Operation, Value, ir
 from ...dialects.integer_steps import exact
 from ...dialects.quant import is_quantized, parameters_of
 from ...dialects.stablehlo import of_category
-from ...emit import as_quantized, tensor
+from ...emit import Formula, as_quantized, tensor
 from ...emit.casts import saturate
 from ...emit.operation import mlir_type, tensor_type, with_element
 from ...numerics.array_functions import convert
@@ -40,7 +39,7 @@ REDUCTIONS = frozenset(of_category("reduction"))
 _WITH_ONE_BODY = ("stablehlo.all_reduce", "stablehlo.collective_reduce", "stablehlo.reduce_scatter")
 
 
-def legalize_reductions(operations: list[Any]) -> None:
+def legalize_reductions(operations: list[Operation]) -> None:
     """Write the additive reductions among `operations` as sums of integers, in place.
 
     Raises:
@@ -52,7 +51,7 @@ def legalize_reductions(operations: list[Any]) -> None:
                 _legalize(op)
 
 
-def _legalize(op: Any) -> None:
+def _legalize(op: Operation) -> None:
     body = op.regions[-1].blocks[0]
     for number, group in enumerate(_groups(op)):
         value = op.results[number]
@@ -66,7 +65,7 @@ def _legalize(op: Any) -> None:
             _sum_differences(op, number, group, addition, parameters)
 
 
-def _groups(op: Any) -> list[list[int]]:
+def _groups(op: Operation) -> list[list[int]]:
     """For each result, the numbers of the operands that share its element type."""
     count = len(op.operands)
     if op.name == "stablehlo.select_and_scatter":
@@ -79,7 +78,7 @@ def _groups(op: Any) -> list[list[int]]:
     return [[number, number + count // 2] for number in range(count // 2)]
 
 
-def _addition(body: Any, number: int, results: int) -> Any:
+def _addition(body: ir.Block, number: int, results: int) -> Operation | None:
     """The operation that adds the two arguments of a result and does nothing else, or None."""
     arguments = list(body.arguments)
     if len(arguments) != 2 * results:
@@ -96,7 +95,11 @@ def _addition(body: Any, number: int, results: int) -> Any:
 
 
 def _sum_differences(
-    op: Any, number: int, group: list[int], addition: Any, parameters: QuantizationParameters
+    op: Operation,
+    number: int,
+    group: list[int],
+    addition: Operation,
+    parameters: QuantizationParameters,
 ) -> None:
     """Give one result's operands, arguments and addition an integer type."""
     with ir.InsertionPoint(op):
@@ -123,7 +126,7 @@ def _sum_differences(
         owner.operands[operand_number] = quantized
 
 
-def _saturated(total: Any, bound: int | None, parameters: QuantizationParameters) -> Any:
+def _saturated(total: Formula, bound: int | None, parameters: QuantizationParameters) -> Value:
     """``z + total`` in the storage range; what `bound` leaves out wraps in nothing on the way."""
     storage = parameters.storage
     zero_points = zero_point_grid(parameters, len(total.value.type.shape))
@@ -140,7 +143,7 @@ def _saturated(total: Any, bound: int | None, parameters: QuantizationParameters
     return saturate(total, storage)
 
 
-def _bound_of_change(value: Any) -> int | None:
+def _bound_of_change(value: Value) -> int | None:
     """The greatest difference that a change of parameters can give, from its source's."""
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.uniform_quantize":
@@ -158,7 +161,7 @@ def _bound_of_change(value: Any) -> int | None:
     return bound
 
 
-def _restore_arguments(block: Any, operand: Operand, scalar: ir.Type) -> None:
+def _restore_arguments(block: ir.Block, operand: Operand, scalar: ir.Type) -> None:
     """Let a body that compares quantized values see them, from differences."""
     with ir.InsertionPoint.at_block_begin(block):
         for argument in block.arguments:
@@ -172,7 +175,7 @@ def _restore_arguments(block: Any, operand: Operand, scalar: ir.Type) -> None:
                 owner.operands[number] = value
 
 
-def _most_addends(op: Any) -> int | None:
+def _most_addends(op: Operation) -> int | None:
     """The greatest number of values that one sum can have, the init value included."""
     if op.name == "stablehlo.reduce":
         type_ = op.operands[0].type

@@ -12,9 +12,9 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypeAlias
 
-from ..._mlir import ir
+from ..._mlir import Operation, Value, ir
 from ...dialects.quant import element_type, is_quantized, parameters_of
 from ...dialects.stablehlo import of_category
 from ...emit import Formula, Tensors, as_quantized, linalg
@@ -35,7 +35,7 @@ __all__ = [
     "rules",
 ]
 
-Results = Any
+Results: TypeAlias = Value | Sequence[Value] | None
 """A value, several, or None where the operation stays as it is."""
 
 
@@ -48,7 +48,7 @@ class QuantizedOperation:
         division: of ``lower-quant-casts``.
     """
 
-    op: Any
+    op: Operation
     division: Division
 
     @property
@@ -105,11 +105,11 @@ class QuantizedOperation:
 
     # -- results ----------------------------------------------------------------------------------
 
-    def nearest(self, total: ScaledSum) -> Any:
+    def nearest(self, total: ScaledSum) -> Value:
         """The result whose storage values are nearest to an exact sum."""
         return as_quantized(requantize(total, self.target), self.op.results[0].type)
 
-    def holding(self, storage: Formula) -> Any:
+    def holding(self, storage: Formula) -> Value:
         """The result of these storage values, which fit its storage type."""
         narrow = convert(storage, self.target.storage.element)
         return as_quantized(narrow.value, self.op.results[0].type)
@@ -118,11 +118,11 @@ class QuantizedOperation:
         """The reals of an operand, in its expressed type."""
         return dequantize(self.operand(number), self.op, self.division)
 
-    def quantized(self, reals: Formula, target: QuantizationParameters, type_: ir.Type) -> Any:
+    def quantized(self, reals: Formula, target: QuantizationParameters, type_: ir.Type) -> Value:
         """A result of reals in the target's expressed type."""
         return as_quantized(quantize(reals, target, self.op, self.division).value, type_)
 
-    def real(self, reals: Formula) -> Any:
+    def real(self, reals: Formula) -> Value:
         """The result of these reals, of a compatible shape."""
         return linalg.cast(reals.value, self.op.results[0].type)
 
@@ -174,6 +174,6 @@ NO_RULE: dict[str, str] = {
 """Why operations of the table have no rule."""
 
 
-def element_names(values: Sequence[Any]) -> list[str]:
+def element_names(values: Sequence[Value]) -> list[str]:
     """The element types of values, for messages."""
     return [str(element_type(value.type)) for value in values]

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from ..._mlir import ir, stablehlo
+from ..._mlir import Operation, Value, ir, stablehlo
 from ...dialects.dense import array_of_dense
 from ...dialects.quant import parameters_of
 from ...dialects.windows import edge_padding, window_padding, window_steps
@@ -30,7 +29,7 @@ from ...emit import Formula, Tensors, tensor
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import dense, element_of, integers, is_dynamic, mlir_type
 from ...numerics.array_functions import convert
-from ...numerics.element_types import I64, Array, ElementType
+from ...numerics.element_types import I64, AnyArray, Array, ElementType
 from ...options import ZeroPoints
 from .contraction import MOST_AT_ONCE, Contraction, Side
 from .operands import Operand, difference_of_blocks, zero_point_grid
@@ -40,7 +39,7 @@ __all__ = ["correct_zero_points"]
 _CONSTANTS = ("arith.constant", "stablehlo.constant")
 
 
-def correct_zero_points(op: Any, style: ZeroPoints) -> Any:
+def correct_zero_points(op: Operation, style: ZeroPoints) -> Value | None:
     """Write a contraction of two ``subquant.subtract_zero_point`` on the storage values.
 
     Args:
@@ -67,7 +66,7 @@ def correct_zero_points(op: Any, style: ZeroPoints) -> Any:
     return correction.of_differences() if inside else correction.of_dot()
 
 
-def _has_blocks(value: Any) -> bool:
+def _has_blocks(value: Value) -> bool:
     parameters = parameters_of(value.type)
     return parameters is not None and parameters.granularity == "sub-channel"
 
@@ -136,14 +135,14 @@ class _Correction:
     right: _Factor
     accumulator: ElementType
 
-    def of_differences(self) -> Any:
+    def of_differences(self) -> Value:
         """``sum_k (q1[k] - z1) * (q2[k] - z2)`` as it stands."""
         return self._contract(self.left.difference, self.right.difference)
 
-    def of_dot(self) -> Any:
+    def of_dot(self) -> Value:
         """A dot of the storage, corrected by the sums of rows and columns."""
         contraction = self.contraction
-        acc: Any = tensor(self._contract(self.left.narrow, self.right.narrow))
+        acc: Formula = tensor(self._contract(self.left.narrow, self.right.narrow))
         form = acc.form
         zero_left = self.left.zero_point_grid(form.rank, contraction.left)
         zero_right = self.right.zero_point_grid(form.rank, contraction.right)
@@ -158,7 +157,7 @@ class _Correction:
             acc = acc + self._products(form) * both
         return acc.value
 
-    def of_window(self, inside: bool) -> Any:
+    def of_window(self, inside: bool) -> Value:
         """A convolution: the left operand padded with its zero point, or both centred."""
         op = self.contraction.op
         zero = self.left.zero_points
@@ -170,15 +169,15 @@ class _Correction:
             return self._contract(x, y)
         padded, changed = _pad(op, x.value, int(zero.reshape(-1)[0]))
         type_ = mlir_type(self.accumulator)
-        acc: Any = tensor(self.contraction.create(padded, y.value, type_, changed))
+        acc: Formula = tensor(self.contraction.create(padded, y.value, type_, changed))
         sums = self._sums(acc.form, self.contraction.right, self.right)
         return (acc - sums * zero.reshape(-1)[0]).value
 
-    def _contract(self, left: Formula, right: Formula) -> Any:
+    def _contract(self, left: Formula, right: Formula) -> Value:
         x, y = _common_width(left, right)
         return self.contraction.create(x.value, y.value, mlir_type(self.accumulator))
 
-    def _sums(self, form: Tensors, side: Side, factor: _Factor) -> Any:
+    def _sums(self, form: Tensors, side: Side, factor: _Factor) -> AnyArray:
         """Sums of an operand over its contracted axes, in the result's shape."""
         rank = len(side.value.type.shape)
         targets = [side.to_result[axis] for axis in range(rank) if axis not in side.contracted]
@@ -195,12 +194,12 @@ class _Correction:
         places = [targets[axis] for axis in order]
         return form.emitted(form.broadcast(emit_stablehlo.transpose(sums, order), places))
 
-    def _products(self, form: Tensors) -> Any:
+    def _products(self, form: Tensors) -> AnyArray:
         """The number of contracted elements, which may be known at run time only."""
         if self.contraction.products is not None:
             return np.int64(self.contraction.products)
         side = self.contraction.left
-        total: Any = None
+        total: Formula = None
         for axis in side.contracted:
             size = convert(
                 tensor(emit_stablehlo.dimension_size(side.value, axis)), self.accumulator
@@ -215,7 +214,7 @@ def _common_width(x: Formula, y: Formula) -> tuple[Formula, Formula]:
     return convert(x, wide), convert(y, wide)
 
 
-def _pad(op: Any, value: Any, zero: int) -> tuple[Any, dict[str, ir.Attribute]]:
+def _pad(op: Operation, value: Value, zero: int) -> tuple[Value, dict[str, ir.Attribute]]:
     """Write a convolution's padding and left dilation as a pad with the zero point."""
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     spatial = list(numbers.input_spatial_dimensions)
