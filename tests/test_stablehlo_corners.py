@@ -6,6 +6,7 @@ Expected numbers are computed here, from the reals, with NumPy and exact fractio
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -395,6 +396,25 @@ def reduced(x: Fraction, exponent_bits: int, mantissa_bits: int) -> Fraction | N
         return Fraction(0)
     greatest = (2 - Fraction(1, 1 << mantissa_bits)) * Fraction(2) ** bias
     return None if abs(nearest) > greatest else nearest
+
+
+@pytest.mark.parametrize("name", ["cosine", "sine", "tan"])
+def test_angles_of_many_turns(name: str) -> None:
+    """As libm, which knows pi to any number of bits; the products are exact in f64."""
+    x = np.array([0, 1, -7, 10**3, -(10**6), 10**9, 2**31 - 1, -(2**31)], np.int32)
+    x_type = "tensor<8x!quant.uniform<i32:f32, 0.75:5>>"
+    y_type = "tensor<8x!quant.uniform<i32:f32, 0.000244140625:3>>"
+    text = f"""
+func.func @main(%x: {x_type}) -> {y_type} {{
+  %r = stablehlo.{name} %x : ({x_type}) -> {y_type}
+  return %r : {y_type}
+}}
+"""
+    (found,) = InterpretedModule(text)["main"].invoke([x])
+    function = {"cosine": math.cos, "sine": math.sin, "tan": math.tan}[name]
+    reals = [function((int(d) - 5) * 0.75) for d in x]
+    assert np.ptp(reals) > 1
+    np.testing.assert_array_equal(found, np.rint(np.array(reals) * 4096 + 3))
 
 
 @pytest.mark.parametrize("scale", [0.5, 0.0625, 0.001953125])

@@ -40,3 +40,17 @@ func.func @wide_dot(%x: tensor<2x8x!quant.uniform<i32:f32, 0.5>>,
      -> tensor<2x3x!r>
   return %s : tensor<2x3x!r>
 }
+
+!q = !quant.uniform<i8:f32, 0.5:3>
+
+// Positions along a static axis are less than its extent, along a dynamic one what i32 holds.
+// CHECK-LABEL: func.func @positions(
+// CHECK: stablehlo.iota dim = 1 : tensor<2x5xi32>
+// CHECK: "subquant.requantize"{{.+}}bounds = array<i64: 5>
+// CHECK: stablehlo.dynamic_iota %arg0, dim = 0 : (tensor<1xi32>) -> tensor<?xi32>
+// CHECK: "subquant.requantize"{{.+}}bounds = array<i64: 2147483647>
+func.func @positions(%n: tensor<1xi32>) -> (tensor<2x5x!q>, tensor<?x!q>) {
+  %a = stablehlo.iota dim = 1 : tensor<2x5x!q>
+  %b = stablehlo.dynamic_iota %n, dim = 0 : (tensor<1xi32>) -> tensor<?x!q>
+  return %a, %b : tensor<2x5x!q>, tensor<?x!q>
+}

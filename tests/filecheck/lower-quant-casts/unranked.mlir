@@ -133,3 +133,16 @@ func.func @unranked_per_axis(%x: tensor<*xf32>) -> tensor<*x!q> {
   %q = quant.qcast %x : tensor<*xf32> to tensor<*x!q>
   return %q : tensor<*x!q>
 }
+
+// -----
+
+// Blocks of 1 are never shorter: their axis has one extent, and the other may be less than 8.
+// CHECK-LABEL: func.func @unranked_blocks_of_one(
+// CHECK: cf.assert %{{.+}}, "'subquant.dcast' op at {{[^ ]+}}: dimension 0 must be 2 at run time (2 blocks of 1)"
+// CHECK: cf.assert %{{.+}}, "'subquant.dcast' op at {{[^ ]+}}: dimension 1 must be 5 to 8 at run time (2 blocks of 4, the last may be shorter)"
+// CHECK: tensor.reshape %{{.+}} : (tensor<*xi8>, tensor<5xindex>) -> tensor<?x2x?x?x?xi8>
+!q = !quant.uniform<i8:f32:{0:1, 1:4}, {{1.0, 2.0}, {3.0, 4.0}}>
+func.func @unranked_blocks_of_one(%q: tensor<*x!q>) -> tensor<*xf32> {
+  %x = "subquant.dcast"(%q) : (tensor<*x!q>) -> tensor<*xf32>
+  return %x : tensor<*xf32>
+}
