@@ -25,9 +25,9 @@ Source: the lowering's "Zero-Point Correction", in both of its ways.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .._mlir import ir
+from .._mlir import Operation, Rewriter, ir
 from ..options import ZeroPoints
 from .base import ModulePass, NoMatch, apply_patterns
 from .math.contraction import CONTRACTIONS
@@ -52,7 +52,7 @@ class CorrectZeroPoints(ModulePass):
     def run(self, module: ir.Operation) -> None:
         """Lower in `module`, which `verify-quantization` has accepted."""
 
-        def contract(op: Any, rewriter: Any) -> NoMatch | None:
+        def contract(op: Operation, rewriter: Rewriter) -> NoMatch | None:
             value = correct_zero_points(op, self.style)
             if value is None:
                 return NoMatch("does not contract two differences")
@@ -63,7 +63,7 @@ class CorrectZeroPoints(ModulePass):
         apply_patterns(module, {"subquant.subtract_zero_point": _subtract})
 
 
-def _subtract(op: Any, rewriter: Any) -> NoMatch | None:
+def _subtract(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Subtract where no contraction took the operands, or nothing where nobody uses it any more."""
     if next(iter(op.results[0].uses), None) is None:
         rewriter.erase_op(op)

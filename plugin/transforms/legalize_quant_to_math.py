@@ -34,9 +34,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from .._mlir import ir
+from .._mlir import Operation, Rewriter, ir
 from ..dialects.quant import is_quantized
 from ..errors import Remark
 from ..numerics.casts import Division
@@ -79,7 +79,7 @@ class LegalizeQuantToMath(ModulePass):
     def _pattern(self, rule: Rule) -> Pattern:
         """A pattern for operations that touch quantized values."""
 
-        def pattern(op: Any, rewriter: Any) -> NoMatch | None:
+        def pattern(op: Operation, rewriter: Rewriter) -> NoMatch | None:
             if not any(is_quantized(value.type) for value in (*op.operands, *op.results)):
                 return NoMatch("touches no quantized value")
             results = rule(QuantizedOperation(op, self.division))

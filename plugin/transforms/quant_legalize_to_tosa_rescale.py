@@ -64,19 +64,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
 from ..dialects.tosa import MIN_SHIFT
-from ..emit import as_quantized, linalg, stablehlo, stored, tensor, value
+from ..emit import Formula, as_quantized, linalg, stablehlo, stored, tensor, value
 from ..emit.operation import mlir_type, with_element
 from ..emit.tosa import create_rescale
 from ..errors import Remark, UsageError
 from ..numerics.array_functions import convert
-from ..numerics.element_types import I32, I64, Array
+from ..numerics.element_types import I32, I64, AnyArray, Array
 from ..numerics.fixed_point import multiplier_and_shift
 from ..numerics.parameters import QuantizationParameters
 from .base import ModulePass, NoMatch, walk
@@ -162,7 +162,7 @@ class QuantLegalizeToTosaRescale(ModulePass):
 class _Rewritten:
     """The value that takes the operation's place, and its distance from the exact one in steps."""
 
-    value: Any
+    value: Value
     bound: Fraction = Fraction(0)
 
 
@@ -172,7 +172,7 @@ class _Elementwise:
     `Operand` is used for what it knows of the parameters; values are made when all is decided.
     """
 
-    def __init__(self, op: Any, options: QuantLegalizeToTosaRescale) -> None:
+    def __init__(self, op: Operation, options: QuantLegalizeToTosaRescale) -> None:
         self.op = op
         self.types = options.types
         self.mode = _MODES[options.rounding]
@@ -214,8 +214,8 @@ class _Elementwise:
     ) -> _Plan | NoMatch:
         """Decide the factors of the rescales."""
         name, bounds = self.op.name, [side.bound for side in inputs]
-        scales: list[Any] = [side.scales() for side in inputs]
-        wanted: Any = 1 if target is None else scale_grid(target, inputs[0].rank)
+        scales: list[AnyArray] = [side.scales() for side in inputs]
+        wanted: AnyArray = 1 if target is None else scale_grid(target, inputs[0].rank)
         drop, raised, half = 0, 0, self.rounding_error
         if name == "stablehlo.abs":
             h = self._headroom(bounds[0], 0)
@@ -264,7 +264,7 @@ class _Elementwise:
             plan.bound = unit * inner + outer * self._relative_error(plan.result) + half
         return plan
 
-    def _relative_error(self, factor: Any) -> Fraction:
+    def _relative_error(self, factor: AnyArray) -> Fraction:
         """The greatest error of the multipliers, relative to the factors they stand for."""
         exact = np.asarray(factor, object)
         multipliers, shifts = multiplier_and_shift(exact, self.bits)
@@ -278,8 +278,11 @@ class _Elementwise:
             h -= 1
         return h
 
-    def _dropped_bits(self, greatest: Fraction, factor: Any, target: Any) -> int:
+    def _dropped_bits(
+        self, greatest: Fraction, factor: AnyArray, target: QuantizationParameters | None
+    ) -> int:
         """The bits to drop from a product, so that what is above 31 bits saturates the result."""
+        assert target is not None  # only a comparison has none
         span = _span(target)
         least = min(np.asarray(factor, object).reshape(-1))
         drop = 0
@@ -307,14 +310,14 @@ class _Elementwise:
             result = value(op.name, values, values[0].type)
         return _Rewritten(self._as_result(self._rescale_result(result, plan, target)), plan.bound)
 
-    def _as_result(self, result: Any) -> Any:
+    def _as_result(self, result: Value) -> Value:
         """A rescaled value, of storage or quantized elements, with the operation's type."""
         type_ = self.op.results[0].type
         if not is_quantized(result.type):
             return as_quantized(result, type_)
         return linalg.cast(result, type_)
 
-    def _rescale_input(self, operand: Operand, factor: Array) -> Any:
+    def _rescale_input(self, operand: Operand, factor: Array) -> Value:
         """The integers nearest to the differences times a factor, as i32."""
         parameters, i32 = operand.parameters, mlir_type(I32)
         if _has_rescale(parameters):
@@ -328,7 +331,7 @@ class _Elementwise:
             return difference
         return self._rescale(difference, i32, factor)
 
-    def _rescale_result(self, given: Any, plan: _Plan, target: QuantizationParameters) -> Any:
+    def _rescale_result(self, given: Value, plan: _Plan, target: QuantizationParameters) -> Value:
         """The nearest storage values, as storage or in the quantized type."""
         storage = target.storage
         if _has_rescale(target) and not storage.is_narrowed:
@@ -351,12 +354,12 @@ class _Elementwise:
 
     def _rescale(
         self,
-        given: Any,
+        given: Value,
         element: ir.Type,
         factor: Array,
         zero_points: tuple[int, int] = (0, 0),
         unsigned: tuple[bool, bool] = (False, False),
-    ) -> Any:
+    ) -> Value:
         """Create a rescale; factors along an axis that is not the last one need a transposition."""
         multipliers, shifts = multiplier_and_shift(factor, self.bits)
         axis = next((axis for axis, n in enumerate(factor.shape) if n != 1), None)
@@ -379,18 +382,18 @@ class _Elementwise:
 
     # -- the operations that need more than one integer operation ---------------------------------
 
-    def _compare(self, values: list[Any]) -> Any:
+    def _compare(self, values: list[Value]) -> Value:
         direction = str(self.op.attributes["comparison_direction"]).split()[-1].rstrip(">")
         left, right = values
         return stablehlo.compare(direction, "SIGNED", left, right, self.op.results[0].type)
 
-    def _multiply(self, values: list[Any], inputs: list[Operand], drop: int) -> Any:
+    def _multiply(self, values: list[Value], inputs: list[Operand], drop: int) -> Value:
         left, right = (tensor(number) for number in values)
         if inputs[0].bound * inputs[1].bound <= _I32_MAX:
             return (left * right).value
         return _narrowed(convert(left, I64) * convert(right, I64), drop).value
 
-    def _divide(self, values: list[Any], plan: _Plan, target: QuantizationParameters) -> Any:
+    def _divide(self, values: list[Value], plan: _Plan, target: QuantizationParameters) -> Value:
         """The quotient, rescaled; what a divisor of zero gives is chosen afterwards."""
         storage = target.storage
         dividend, divisor = (tensor(number) for number in values)
@@ -418,13 +421,13 @@ class _Elementwise:
         return self._as_result(np.where(by_zero, special, nearest).value)
 
 
-def _truncated(dividend: Any, divisor: Any) -> Any:
+def _truncated(dividend: Formula, divisor: Formula) -> Formula:
     """``dividend / divisor`` of integers, towards zero."""
     quotient = value("stablehlo.divide", [dividend.value, divisor.value], dividend.value.type)
     return dividend.form.emitted(quotient)
 
 
-def _narrowed(wide: Any, drop: int) -> Any:
+def _narrowed(wide: Formula, drop: int) -> Formula:
     """A 64-bit value without its lowest `drop` bits, rounded and saturated to 32 bits."""
     if drop:
         wide = (wide + (1 << (drop - 1))) >> drop

@@ -39,11 +39,11 @@ Source: TOSA specification 1.0, ``RESCALE``, ``apply_scale_32`` and ``apply_scal
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..dialects.quant import element_type
 from ..dialects.tosa import RescaleTensor, RescaleView
 from ..emit import Tensors, as_quantized, linalg, stablehlo, stored, tensor
@@ -51,7 +51,7 @@ from ..emit.operation import element_of, mlir_type
 from ..errors import UnsupportedError
 from ..numerics import fixed_point
 from ..numerics.array_functions import convert
-from ..numerics.element_types import I64
+from ..numerics.element_types import I64, AnyArray, Array
 from .base import ModulePass, walk
 
 __all__ = ["TosaRescaleLegalizeToStablehlo"]
@@ -82,7 +82,7 @@ class TosaRescaleLegalizeToStablehlo(ModulePass):
                 _erase_if_unused(operand)
 
 
-def _lower(op: Any, rescale: RescaleView) -> Any:
+def _lower(op: Operation, rescale: RescaleView) -> Value:
     for side in (rescale.source, rescale.result):
         _check_width(side, op)
     source, target = rescale.source, rescale.result
@@ -116,7 +116,7 @@ def _lower(op: Any, rescale: RescaleView) -> Any:
     return linalg.cast(result, target.type)
 
 
-def _parameter(form: Tensors, parameter: Any, signed: bool) -> Any:
+def _parameter(form: Tensors, parameter: int | Array | Value, signed: bool) -> AnyArray:
     """A number or an array that is known, or 64-bit integers of the form's shape.
 
     A vector has one element, or one for each index of the last axis.
@@ -130,7 +130,7 @@ def _parameter(form: Tensors, parameter: Any, signed: bool) -> Any:
     return form.emitted(form.broadcast(stablehlo.reshape(wide, [])))
 
 
-def _check_width(tensor: RescaleTensor, op: Any) -> None:
+def _check_width(tensor: RescaleTensor, op: Operation) -> None:
     if tensor.storage.width not in _STABLEHLO_WIDTHS:
         raise UnsupportedError(
             f"has elements of type '{element_type(tensor.type)}', and StableHLO has no integers "
@@ -139,7 +139,7 @@ def _check_width(tensor: RescaleTensor, op: Any) -> None:
         )
 
 
-def _erase_if_unused(value: Any) -> None:
+def _erase_if_unused(value: Value) -> None:
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != "tosa.const":
         return

@@ -19,12 +19,13 @@ The module is not changed.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from .._mlir import ir
+from .._mlir import Operation, ir
 from ..dialects import subquant
 from ..dialects.block_contraction import check_block_contraction
 from ..dialects.integer_steps import check_requantize, check_saturate, check_subtract_zero_point
@@ -56,7 +57,7 @@ class VerifyQuantization(ModulePass):
         lenient = _types_of_subquant_casts(operations)
         verified: set[ir.Type] = set()
 
-        def check(type_: ir.Type, op: Any, what: str) -> None:
+        def check(type_: ir.Type, op: Operation, what: str) -> None:
             if type_ in verified:
                 return
             for part in _quantized_parts(type_):
@@ -80,7 +81,7 @@ class VerifyQuantization(ModulePass):
                 verify(op)
 
 
-def _types_of_subquant_casts(operations: list[Any]) -> set[ir.Type]:
+def _types_of_subquant_casts(operations: list[Operation]) -> set[ir.Type]:
     types = set()
     for op in operations:
         if op.name in subquant.CASTS:
@@ -107,7 +108,7 @@ def _quantized_parts(type_: ir.Type) -> list[ir.Type]:
     return parts
 
 
-def _check_signature(op: Any, check: Any) -> None:
+def _check_signature(op: Operation, check: Callable[[ir.Type, Operation, str], None]) -> None:
     type_ = getattr(op.attributes["function_type"], "value", None)
     if not isinstance(type_, ir.FunctionType):
         return
@@ -120,7 +121,7 @@ def _check_signature(op: Any, check: Any) -> None:
 # -- types ----------------------------------------------------------------------------------------
 
 
-def check_type(type_: ir.Type, op: Any, what: str, *, lenient: bool) -> None:
+def check_type(type_: ir.Type, op: Operation, what: str, *, lenient: bool) -> None:
     """Check one quantized type with its container.
 
     Args:
@@ -159,11 +160,13 @@ def check_type(type_: ir.Type, op: Any, what: str, *, lenient: bool) -> None:
     _check_shape(parameters, shape, op, what, lenient)
 
 
-def _shape(type_: Any) -> list[int]:
+def _shape(type_: ir.ShapedType) -> list[int]:
     return [int(extent) for extent in type_.shape]
 
 
-def _check_values(type_: ir.Type, parameters: QuantizationParameters, op: Any, what: str) -> None:
+def _check_values(
+    type_: ir.Type, parameters: QuantizationParameters, op: Operation, what: str
+) -> None:
     written = raw_scales(type_)
     rounded = parameters.scales.astype(np.float64)
     expressed = parameters.expressed.value
@@ -201,7 +204,7 @@ def _number(value: float) -> str:
     return "NaN" if math.isnan(value) else f"{value:g}"
 
 
-def _check_axes(parameters: QuantizationParameters, op: Any, what: str) -> None:
+def _check_axes(parameters: QuantizationParameters, op: Operation, what: str) -> None:
     seen: set[int] = set()
     for axis, block in zip(parameters.axes, parameters.block_sizes, strict=True):
         if axis < 0:
@@ -224,7 +227,7 @@ def _check_axes(parameters: QuantizationParameters, op: Any, what: str) -> None:
         seen.add(axis)
 
 
-def _check_collapsed(parameters: QuantizationParameters, op: Any, what: str) -> None:
+def _check_collapsed(parameters: QuantizationParameters, op: Operation, what: str) -> None:
     """Check the scales of an unranked container: a dimension for each quantized axis, or full."""
     if parameters.granularity != "sub-channel":
         return
@@ -238,14 +241,14 @@ def _check_collapsed(parameters: QuantizationParameters, op: Any, what: str) -> 
     )
 
 
-def _dims(shape: Any) -> str:
+def _dims(shape: Sequence[int | None]) -> str:
     return "x".join("?" if n is None else str(n) for n in shape) or "scalar"
 
 
 def _check_shape(
     parameters: QuantizationParameters,
     shape: list[int | None],
-    op: Any,
+    op: Operation,
     what: str,
     lenient: bool,
 ) -> None:
@@ -317,7 +320,7 @@ def _container(type_: ir.Type) -> str:
     return _dims([None if type_.is_dynamic_dim(a) else n for a, n in enumerate(_shape(type_))])
 
 
-def _check_same_container(op: Any) -> None:
+def _check_same_container(op: Operation) -> None:
     operand, result = _container(op.operands[0].type), _container(op.results[0].type)
     if operand != result:
         raise VerificationError(
@@ -325,7 +328,9 @@ def _check_same_container(op: Any) -> None:
         )
 
 
-def _check_cast(op: Any, real: ir.Type, quantized: ir.Type, role: str, quantized_role: str) -> None:
+def _check_cast(
+    op: Operation, real: ir.Type, quantized: ir.Type, role: str, quantized_role: str
+) -> None:
     if not is_quantized(quantized):
         raise VerificationError(
             f"{quantized_role} must be quantized or a tensor of quantized elements, "
@@ -340,15 +345,15 @@ def _check_cast(op: Any, real: ir.Type, quantized: ir.Type, role: str, quantized
     _check_same_container(op)
 
 
-def _check_qcast(op: Any) -> None:
+def _check_qcast(op: Operation) -> None:
     _check_cast(op, op.operands[0].type, op.results[0].type, "operand", "result")
 
 
-def _check_dcast(op: Any) -> None:
+def _check_dcast(op: Operation) -> None:
     _check_cast(op, op.results[0].type, op.operands[0].type, "result", "operand")
 
 
-def _check_scast(op: Any) -> None:
+def _check_scast(op: Operation) -> None:
     source, target = op.operands[0].type, op.results[0].type
     if is_quantized(source) == is_quantized(target):
         raise VerificationError(
@@ -364,7 +369,7 @@ def _check_scast(op: Any) -> None:
     _check_same_container(op)
 
 
-def _check_operand_op(op: Any) -> None:
+def _check_operand_op(op: Operation) -> None:
     quantize = op.name == "subquant.quantize"
     storage, expressed = described_type(op)
     real = op.operands[0].type if quantize else op.results[0].type
@@ -420,7 +425,7 @@ def _check_operand_op(op: Any) -> None:
             )
 
 
-def _block_sizes(op: Any) -> list[int]:
+def _block_sizes(op: Operation) -> list[int]:
     attribute = op.attributes["block_sizes"]
     if not isinstance(attribute, ir.DenseI64ArrayAttr):
         raise VerificationError(
@@ -430,7 +435,7 @@ def _block_sizes(op: Any) -> list[int]:
 
 
 def _check_parameter_operand(
-    op: Any, type_: ir.Type, what: str, expected: list[int | None]
+    op: Operation, type_: ir.Type, what: str, expected: list[int | None]
 ) -> None:
     if not isinstance(type_, ir.RankedTensorType):
         raise VerificationError(f"{what} must be a ranked tensor, got '{type_}'", op)
@@ -445,7 +450,9 @@ def _check_parameter_operand(
         )
 
 
-def _check_float_parameter(op: Any, type_: ir.Type, what: str, expressed: ExpressedType) -> None:
+def _check_float_parameter(
+    op: Operation, type_: ir.Type, what: str, expressed: ExpressedType
+) -> None:
     found = str(element_type(type_))
     narrower = found in EXPRESSED_TYPES and ElementType.parse(found).bits < expressed.element.bits
     if not narrower and found != expressed.value:
@@ -456,7 +463,7 @@ def _check_float_parameter(op: Any, type_: ir.Type, what: str, expressed: Expres
         )
 
 
-def _check_requantize(op: Any) -> None:
+def _check_requantize(op: Operation) -> None:
     check_type(check_requantize(op), op, "attribute 'quantized_type'", lenient=False)
 
 
