@@ -28,8 +28,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .program import DTYPES, Array, Program, Quantized, Tensor
-from .semantics import OPERATIONS, Attributes, Operation
+from .program import DTYPES, Array, Attributes, Program, Quantized, Tensor
+from .semantics import OPERATIONS, Operation
 
 __all__ = [
     "ROUNDED", "TIE", "Golden", "compute", "dequantize", "goldens", "quantize", "quantize_real",

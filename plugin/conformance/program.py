@@ -13,17 +13,23 @@ import string
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsFloat, SupportsInt, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DTYPES", "Array", "Program", "Quantized", "Tensor"]
+__all__ = ["DTYPES", "Array", "Attributes", "DType", "Numbers", "Program", "Quantized", "Tensor"]
 
-Array = npt.NDArray[Any]
+Array: TypeAlias = npt.NDArray[Any]
+DType: TypeAlias = np.dtype[Any]
+Attributes: TypeAlias = Mapping[str, Any]
+"""What the oracle has to know of an operation, by the specification's names."""
 
-DTYPES: dict[str, np.dtype[Any]] = {
+Numbers: TypeAlias = Any
+"""One number, several along an axis, or a nested tuple of those of blocks."""
+
+DTYPES: dict[str, DType] = {
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "f32": np.dtype(np.float32),
@@ -54,8 +60,8 @@ class Quantized:
     """
 
     storage: str
-    scale: Any
-    zero_point: Any = 0
+    scale: Numbers
+    zero_point: Numbers = 0
     axis: int | None = None
     expressed: str = "f32"
     bounds: tuple[int, int] | None = None
@@ -76,7 +82,7 @@ class Quantized:
         return -(2 ** (self.width - 1)), 2 ** (self.width - 1) - 1
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """The NumPy dtype that holds storage values."""
         width = next(w for w in (8, 16, 32) if w >= self.width)
         return np.dtype(f"{'u' if self.storage.startswith('u') else 'i'}{width // 8}")
@@ -95,7 +101,7 @@ class Quantized:
         return f"!quant.uniform<{head}, {pairs[0]}>"
 
 
-def _pair(scale: Any, zero_point: Any) -> str:
+def _pair(scale: SupportsFloat, zero_point: SupportsInt) -> str:
     # MLIR reads "1e-05" as the integer 1 and a name: a number needs its point.
     mantissa, exponent, power = repr(float(scale)).partition("e")
     number = mantissa if "." in mantissa else f"{mantissa}.0"
@@ -164,9 +170,9 @@ class Program:
     results: tuple[Tensor, ...]
     body: str
     oracle: str
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
     types: Mapping[str, Tensor] = field(default_factory=dict)
-    inputs: Mapping[int, Any] = field(default_factory=dict)
+    inputs: Mapping[int, npt.ArrayLike] = field(default_factory=dict)
     runs: bool = True
     interpreted: bool = True
 
@@ -207,7 +213,7 @@ class Program:
         return arrays
 
 
-def _dtype(tensor: Tensor) -> np.dtype[Any]:
+def _dtype(tensor: Tensor) -> DType:
     element = tensor.element
     return element.dtype if isinstance(element, Quantized) else DTYPES[element]
 

@@ -19,10 +19,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from .cases import PASSING, Outcome
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = [
     "EXPECTED_FILE", "Expected", "Judgement", "judge", "read_expected", "render_table", "to_json",
@@ -150,7 +153,7 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
-def render_table(outcomes: Sequence[Outcome]) -> Any:
+def render_table(outcomes: Sequence[Outcome]) -> Table:
     """Return a table of operations and devices: passed of all, near ties, what did not pass."""
     from rich.table import Table
 

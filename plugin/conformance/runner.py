@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.process
 import os
 import re
 import tempfile
@@ -19,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +28,10 @@ from ..errors import SubquantError, UnsupportedError
 from .cases import SYMBOL, Case, Outcome, Prepared, Status, compare, prepare
 from .oracle import ROUNDED, quantize_real, real_inputs
 from .program import DTYPES, Array, Program, Quantized
+
+if TYPE_CHECKING:  # imported when a process runs programs
+    from ..compiler.options import CompileOptions
+    from ..runtime.executable import Function
 
 __all__ = ["BATCH", "DEVICES", "run_cases", "save_case"]
 
@@ -92,7 +97,7 @@ def _batches(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
 
 @dataclass
 class _Worker:
-    process: Any
+    process: multiprocessing.process.BaseProcess
     connection: Any
     log: Path
     batch: tuple[Case, ...] = ()
@@ -170,7 +175,7 @@ class _Pool:
         return [Outcome(case.name, case.op, self.device, "crash", message=message)]
 
 
-def _work(connection: Any, device: str, log: str) -> None:
+def _work(connection: multiprocessing.connection.Connection, device: str, log: str) -> None:
     """The loop of a process: batches in, outcomes out. What it prints is kept for a crash."""
     handle = os.open(log, os.O_WRONLY | os.O_TRUNC)
     os.dup2(handle, 1)
@@ -190,7 +195,7 @@ def _work(connection: Any, device: str, log: str) -> None:
 class _Runner:
     def __init__(self, device: str) -> None:
         self.device = device
-        self._options: Any = None
+        self._options: CompileOptions | None = None
 
     def run_safely(self, batch: Sequence[Case]) -> list[Outcome]:
         """Run cases; an exception that is no error of subquant is a crash of the case it is in."""
@@ -249,7 +254,7 @@ class _Runner:
         texts = [p.text.replace(SYMBOL, f"case_{n}") for n, (_, p) in enumerate(batch)]
         return compile_to_bytes("\n".join(texts), self._options, reproducer=os.devnull)
 
-    def _call(self, case: Case, prepared: Prepared, function: Any) -> Outcome:
+    def _call(self, case: Case, prepared: Prepared, function: Function) -> Outcome:
         try:
             first = function.invoke(prepared.inputs)
             second = function.invoke(prepared.inputs)

@@ -7,23 +7,23 @@ names where it has them, and returns a list of arrays. No quantized type is know
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import SupportsFloat
 
 import numpy as np
+import numpy.typing as npt
 
-from .program import Array
+from .program import Array, Attributes
 
-__all__ = ["OPERATIONS", "Attributes", "Operation"]
+__all__ = ["OPERATIONS", "Operation"]
 
-Attributes = Mapping[str, Any]
 Operation = Callable[[list[Array], Attributes], list[Array]]
 
 
 # -- element by element ---------------------------------------------------------------------------
 
 
-def _elementwise(function: Callable[..., Any]) -> Operation:
+def _elementwise(function: Callable[..., npt.ArrayLike]) -> Operation:
     return lambda inputs, attributes: [np.asarray(function(*inputs))]
 
 
@@ -143,7 +143,7 @@ def _correlate(x: Array, w: Array, strides: Sequence[int]) -> Array:
             slice(o, o + (n - 1) * s + 1 if n else o, s)
             for o, n, s in zip(offset, extents, strides, strict=True)
         )
-        everything: tuple[Any, ...] = (slice(None), slice(None))
+        everything: tuple[slice, ...] = (slice(None), slice(None))
         piece, weights = x[everything + cut], w[everything + offset]
         out += np.einsum("bi...,oi->bo...", piece, weights)
     return out
@@ -163,14 +163,13 @@ def _triangular_solve(inputs: list[Array], attributes: Attributes) -> list[Array
 
 # -- reductions -----------------------------------------------------------------------------------
 
-_BODIES: dict[str, Callable[..., Any]] = {
+_BODIES: dict[str, np.ufunc] = {
     "add": np.add, "maximum": np.maximum, "minimum": np.minimum, "multiply": np.multiply,
 }  # fmt: skip
 
 
-def _fold(body: str, x: Array, init: Any, axes: tuple[int, ...]) -> Array:
-    ufunc: Any = _BODIES[body]
-    return np.asarray(ufunc.reduce(x, axis=axes, initial=float(init)))
+def _fold(body: str, x: Array, init: SupportsFloat, axes: tuple[int, ...]) -> Array:
+    return np.asarray(_BODIES[body].reduce(x, axis=axes, initial=float(init)))
 
 
 def _reduce(inputs: list[Array], attributes: Attributes) -> list[Array]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .program import DTYPES, Program, Quantized, Tensor
+from .program import DTYPES, Array, Program, Quantized, Tensor
 from .suite_types import (
     SHAPES,
     TYPES,
@@ -97,7 +97,7 @@ def _cast(
                    interpreted=False, **more)  # fmt: skip
 
 
-def _special(element: str) -> np.ndarray[Any, Any]:
+def _special(element: str) -> Array:
     with np.errstate(over="ignore"):
         return np.array(_SPECIAL).astype(DTYPES[element])
 

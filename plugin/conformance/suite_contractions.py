@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from .program import Program, Quantized, Tensor
+from .program import Attributes, Program, Quantized, Tensor
 from .suite_types import (
     TYPES,
     element_of,
@@ -17,14 +17,19 @@ from .suite_types import (
     tensor,
 )
 
-__all__ = ["CONVOLUTION", "convolution_of", "convolutions", "dot_of", "dots"]
+__all__ = ["CONVOLUTION", "Axes", "convolution_of", "convolutions", "dot_of", "dots"]
+
+Axes: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""Axes of the left and of the right operand."""
+
+_Element = str | Quantized
 
 _CHANNELS = Quantized("i8", (0.1, 0.02, 0.3, 0.004), axis=1)
 _CHANNELS_OUT = Quantized("i32", (0.005, 0.001, 0.015, 0.0002), axis=1)
 _CHANNELS_I8 = Quantized("i8", (0.5, 0.1, 1.5, 0.02), (1, -2, 3, 0), axis=1)
 _CHANNELS_I4 = Quantized("i4", (0.1, 0.02, 0.3, 0.004), axis=1)
 
-DOT: dict[str, tuple[str | Quantized, str | Quantized, str | Quantized]] = {
+DOT: dict[str, tuple[_Element, _Element, _Element]] = {
     "i8-to-i8": ("i8", Quantized("i8", 0.07), "i8b"),
     "i8-to-i32": ("i8", Quantized("i8", 0.07), Quantized("i32", 0.0035)),
     "i8-to-i32-other-scale": ("i8", Quantized("i8", 0.07), "i32b"),
@@ -55,7 +60,7 @@ DOT: dict[str, tuple[str | Quantized, str | Quantized, str | Quantized]] = {
 }
 """Dots of 3x8 by 8x4: left, right and result type."""
 
-DOT_DIMENSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Any, Any]] = {
+DOT_DIMENSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Axes, Axes]] = {
     "transposed-rhs": ((3, 8), (4, 8), ((), ()), ((1,), (1,))),
     "transposed-lhs": ((8, 3), (8, 4), ((), ()), ((0,), (0,))),
     "batch": ((2, 3, 5), (2, 5, 4), ((0,), (0,)), ((2,), (1,))),
@@ -73,7 +78,7 @@ DOT_DIMENSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Any, Any]] = {
 
 
 def dot_of(
-    name: str, lhs: Tensor, rhs: Tensor, result: str | Quantized, batch: Any, contract: Any,
+    name: str, lhs: Tensor, rhs: Tensor, result: str | Quantized, batch: Axes, contract: Axes,
     **more: Any,
 ) -> Program:  # fmt: skip
     """Return a dot of two tensors with batching and contracting dimensions."""
@@ -190,7 +195,7 @@ def dots() -> Iterator[Program]:
         yield replace(dot, arguments=arguments, body=body, types=types, interpreted=False)
 
 
-CONVOLUTION: dict[str, dict[str, Any]] = {
+CONVOLUTION: dict[str, Attributes] = {
     "nhwc-valid": {},
     "nhwc-same": {"padding": ((1, 1), (1, 1))},
     "nhwc-uneven-padding": {"padding": ((0, 2), (3, 1))},
@@ -228,7 +233,7 @@ CONVOLUTION: dict[str, dict[str, Any]] = {
 """Convolutions of 1x5x6x2 (NHWC) by 2x3x2x4 (HWIO), and what differs from that."""
 
 _OUT_AXIS = (0.1, 0.02, 0.3, 0.004)
-CONVOLUTION_TYPES: dict[str, tuple[Any, Any, Any]] = {
+CONVOLUTION_TYPES: dict[str, tuple[_Element, _Element, _Element]] = {
     "i8-to-i8": ("i8", Quantized("i8", 0.07), "i8c"),
     "i8-to-i32": ("i8", Quantized("i8", 0.07), Quantized("i32", 0.0035)),
     "rhs-zero-point": ("i8", Quantized("i8", 0.07, -6), "i8c"),
@@ -249,7 +254,9 @@ CONVOLUTION_TYPES: dict[str, tuple[Any, Any, Any]] = {
 """Left, kernel and result types; ``axis-`` and ``out-`` have a scale for each output channel."""
 
 
-def convolution_of(name: str, row: dict[str, Any], types: tuple[Any, Any, Any]) -> Program:
+def convolution_of(
+    name: str, row: Attributes, types: tuple[_Element, _Element, _Element]
+) -> Program:
     """Return a convolution: a row of `CONVOLUTION` with left, kernel and result types."""
     layout = row.get("layout", ("b01f", "01io", "b01f"))
     count = len(layout[0]) - 2

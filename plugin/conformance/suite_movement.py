@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from .program import Program, Quantized, Tensor
+from .program import Attributes, Program, Quantized, Tensor
 from .suite_types import (
     I32_OF_I8,
     TYPES,
@@ -21,7 +20,7 @@ from .suite_types import (
 
 __all__ = ["moves"]
 
-MOVES: dict[str, tuple[str, tuple[tuple[int, ...], ...], str, dict[str, Any]]] = {
+MOVES: dict[str, tuple[str, tuple[tuple[int, ...], ...], str, Attributes]] = {
     "broadcast_in_dim": ("broadcast_in_dim", ((3, 1),), "broadcast_dimensions = array<i64: 1, 2>",
                          {"shape": (2, 3, 4), "dimensions": (1, 2)}),
     "concatenate": ("concatenate", ((2, 3), (2, 4)), "dimension = 1 : i64", {"dimension": 1}),
@@ -88,7 +87,7 @@ def moves() -> Iterator[Program]:
 def _axis_moves() -> Iterator[Program]:
     """The operations that move per-axis values."""
     at = {axis: Quantized("i8", (0.1, 0.2, 0.3), (1, 2, 3), axis=axis) for axis in range(3)}
-    rows: tuple[tuple[str, str, Tensor, Tensor, str, dict[str, Any]], ...] = (
+    rows: tuple[tuple[str, str, Tensor, Tensor, str, Attributes], ...] = (
         ("broadcast_in_dim", "broadcast_in_dim", Tensor((3, 2), at[0]), Tensor((2, 3, 2), at[1]),
          "broadcast_dimensions = array<i64: 1, 2>", {"shape": (2, 3, 2), "dimensions": (1, 2)}),
         ("reshape", "reshape", Tensor((3, 4), at[0]), Tensor((3, 2, 2), at[0]), "",

@@ -6,12 +6,10 @@ for what nobody thought of.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .program import Program, Quantized, Tensor
-from .suite_contractions import CONVOLUTION, convolution_of, dot_of
+from .suite_contractions import CONVOLUTION, Axes, convolution_of, dot_of
 from .suite_elementwise import BINARY, UNARY
 from .suite_reductions import WINDOWS, reduce_of, window_of
 from .suite_types import generic
@@ -121,7 +119,7 @@ def _dot(draw: np.random.Generator, name: str) -> Program:
     kernel = _kernel(draw, storage, expressed, n, 2 if batched else 1)
     right = Tensor((batch, k, n) if batched else (k, n), kernel)
     out = _output(draw, storage, expressed, kernel, 2 if batched else 1)
-    dims: Any = (((0,), (0,)), ((2,), (1,))) if batched else (((), ()), ((1,), (0,)))
+    dims: tuple[Axes, Axes] = (((0,), (0,)), ((2,), (1,))) if batched else (((), ()), ((1,), (0,)))
     return dot_of(f"{name}-dot_general", left, right, out, *dims)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from .program import Program, Quantized, Tensor
+import numpy.typing as npt
+
+from .program import Attributes, Program, Quantized, Tensor
 from .suite_types import (
     I32_OF_I8,
     TYPES,
@@ -48,7 +49,7 @@ REDUCE: dict[str, tuple[str, _Element, _Element, tuple[int, ...], tuple[int, ...
 }  # fmt: skip
 """Body, operand type, accumulation and result type, shape, reduced dimensions."""
 
-WINDOWS: dict[str, dict[str, Any]] = {
+WINDOWS: dict[str, Attributes] = {
     "plain": {"window_dimensions": (2, 3)},
     "strided": {"window_dimensions": (2, 2), "window_strides": (2, 2)},
     "padded": {"window_dimensions": (3, 3), "padding": ((1, 1), (0, 2))},
@@ -64,7 +65,7 @@ WINDOW_TYPES: dict[str, tuple[str, str | Quantized, str | Quantized]] = {
 }
 
 
-def _window_text(row: dict[str, Any], rank: int = 2) -> str:
+def _window_text(row: Attributes, rank: int = 2) -> str:
     parts = []
     for key in ("window_dimensions", "window_strides", "base_dilations", "window_dilations"):
         if key in row:
@@ -84,7 +85,7 @@ def reduce_of(
     attributes = {"dimensions": axes, "body": body}
     (out,) = result_types("reduce", arguments, attributes, ("f32",))
     dims = f"dimensions = array<i64: {', '.join(map(str, axes))}>"
-    inputs: dict[int, Any] = {1: [neutral(body, source)]}
+    inputs: dict[int, npt.ArrayLike] = {1: [neutral(body, source)]}
     if bounds is not None:
         inputs[0] = bounds
     return Program(name, "reduce", arguments, (Tensor(out.shape, target),),
@@ -92,7 +93,7 @@ def reduce_of(
                    {"e": Tensor((), target)}, inputs)  # fmt: skip
 
 
-def window_of(name: str, row: dict[str, Any], types: tuple[str, _Element, _Element]) -> Program:
+def window_of(name: str, row: Attributes, types: tuple[str, _Element, _Element]) -> Program:
     """Return a ``reduce_window`` of a row of `WINDOWS`: body, operand type, accumulation type."""
     body, source, target = types
     arguments = (Tensor((5, 6), source), Tensor((), source))
@@ -186,7 +187,7 @@ def _batch_norms() -> Iterator[Program]:
 
 def _three(
     name: str, op: str, arguments: tuple[Tensor, ...], results: tuple[Tensor, ...], text: str,
-    attributes: Mapping[str, Any], inputs: Mapping[int, Any],
+    attributes: Attributes, inputs: Mapping[int, npt.ArrayLike],
 ) -> Program:  # fmt: skip
     """A program whose operation has several results: they are named through a reshape."""
     names = "\n".join(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from .program import Quantized, Tensor
+from .program import Attributes, Quantized, Tensor
 from .semantics import OPERATIONS
 
 __all__ = [
@@ -85,7 +84,7 @@ def split(row: str) -> tuple[list[str], list[str]]:
 
 
 def result_types(
-    op: str, arguments: Sequence[Tensor], attributes: Mapping[str, Any], names: Sequence[str]
+    op: str, arguments: Sequence[Tensor], attributes: Attributes, names: Sequence[str]
 ) -> tuple[Tensor, ...]:
     """Return the result types: named elements, with the shapes that the operation gives."""
     with np.errstate(all="ignore"):

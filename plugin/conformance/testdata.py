@@ -27,11 +27,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..compiler.reading import parse_text
 from ..dialects import create_context
 from ..emit import create
@@ -130,11 +129,11 @@ def _with_plain_checks(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Check:
-    value: Any
+    value: Value
     golden: Golden
 
 
-def function_case(function: Any, name: str) -> Case:
+def function_case(function: Operation, name: str) -> Case:
     """Turn a function with constants and checks into one with arguments and results.
 
     Raises:
@@ -183,13 +182,13 @@ _NOT_TESTED = (
 """What stands around the operation that a function is about."""
 
 
-def _is_check(operation: Any) -> bool:
+def _is_check(operation: Operation) -> bool:
     if operation.name == "stablehlo.custom_call":
         return bool(operation.attributes["call_target_name"].value == "check.eq")
     return str(operation.name).startswith("check.")
 
 
-def _read_check(operation: Any) -> _Check:
+def _read_check(operation: Operation) -> _Check:
     if operation.name == "stablehlo.custom_call":
         left, right = operation.operands
         golden, value = (left, right) if _constant(left) is not None else (right, left)
@@ -208,7 +207,7 @@ def _read_check(operation: Any) -> _Check:
     return _Check(operation.operands[0], Golden(expected, bound=np.full(expected.shape, tolerance)))
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: Value) -> ir.DenseElementsAttr | None:
     """The dense attribute of a constant, None for any other value."""
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.constant":
@@ -216,7 +215,7 @@ def _constant(value: Any) -> Any:
     return owner.operation.attributes["value"]
 
 
-def _constants_to_arguments(function: Any, block: Any) -> list[Array]:
+def _constants_to_arguments(function: Operation, block: ir.Block) -> list[Array]:
     """Replace every constant by an argument; return what to give for it."""
     inputs = []
     for operation in [op.operation for op in block.operations]:

@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from .._mlir import ir
+from .._mlir import Operation, ir
 from ..compiler.pipeline import NAMED_PIPELINES, parse_pipeline, run_pipeline
 from ..compiler.reading import parse_text
 from ..dialects import create_context
@@ -97,7 +96,7 @@ def _file_cases(file: Path) -> Iterator[Case]:
             yield Case(label, "tosa.rescale", prepared=prepared)
 
 
-def _checked_case(function: Any, label: str) -> Case:
+def _checked_case(function: Operation, label: str) -> Case:
     """A function with a check, whose golden is a decimal fraction: ``1.05`` for ``7 * 0.15``."""
     prepared = function_case(function, label).prepared
     assert prepared is not None
@@ -108,7 +107,7 @@ def _checked_case(function: Any, label: str) -> Case:
     return Case(label, "tosa.rescale", prepared=replace(prepared, goldens=goldens))
 
 
-def _draw(type_: Any, seed: int) -> Array:
+def _draw(type_: ir.ShapedType, seed: int) -> Array:
     """Storage values of a type, its extremes among them."""
     storage = _storage(type_)
     shape = [int(extent) for extent in type_.shape]
@@ -119,12 +118,12 @@ def _draw(type_: Any, seed: int) -> Array:
     return values.astype(storage.dtype)
 
 
-def _storage(type_: Any) -> StorageType:
+def _storage(type_: ir.ShapedType) -> StorageType:
     parameters = parameters_of(type_)
     return parameters.storage if parameters else StorageType(element_type(type_).width)
 
 
-def _reference(function: Any) -> _Reference | None:
+def _reference(function: Operation) -> _Reference | None:
     """What a function must give for storage values; None if it checks itself.
 
     Raises:
@@ -167,7 +166,7 @@ _COMPARISONS = {
 }  # fmt: skip
 
 
-def _elementwise_reference(op: Any) -> _Reference:
+def _elementwise_reference(op: Operation) -> _Reference:
     """The exact result in f64, which holds a difference of 16 bits times a scale of 24."""
     name = op.name.partition(".")[2]
     sides = [parameters_of(value.type, op) for value in op.operands]
@@ -181,7 +180,7 @@ def _elementwise_reference(op: Any) -> _Reference:
         direction = str(op.attributes["comparison_direction"]).split()[-1].rstrip(">")
 
     def reference(inputs: list[Array]) -> Golden:
-        reals: list[Any] = [
+        reals: list[Array] = [
             (array.astype(np.int64) - zero_point) * scale
             for array, zero_point, scale in zip(inputs, zero_points, scales, strict=True)
         ]
