@@ -16,15 +16,23 @@ After::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized, parameters_of
-from ..errors import UnsupportedError
+from ..errors import Remark, UnsupportedError
 from ..signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
-from .base import SIGNATURE_ATTRIBUTE, ModulePass, TypePredicate, is_public, named, walk
+from .base import (
+    SIGNATURE_ATTRIBUTE,
+    UNCHANGED,
+    ModulePass,
+    TypePredicate,
+    is_public,
+    named,
+    walk,
+)
 
 __all__ = ["CheckHandOff", "signature_of"]
 
@@ -43,12 +51,11 @@ class CheckHandOff(ModulePass):
 
     target: str = ""
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: ir.Operation) -> Sequence[Remark]:
         """Check `module`."""
-        operations = walk(module)
         left = TypePredicate(lambda type_: bool(_why_left(type_)))
         known: set[str] = set()
-        for op in operations:
+        for op in walk(module):
             name = op.name
             if name not in known:
                 _check_name(name, op)
@@ -63,6 +70,7 @@ class CheckHandOff(ModulePass):
         for op in named(module, ["func.func"]):
             if is_public(op) and len(op.regions[0].blocks):
                 _record(op, self.target)
+        return UNCHANGED  # a function's reflection is an attribute that no verifier knows
 
 
 _LEFT_DIALECTS = ("quant.", "subquant.", "shape.")

@@ -25,15 +25,24 @@ After::
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..dialects.quant import is_quantized, parameters_of, storage_mlir_type
 from ..dialects.stablehlo import DEPRECATED_MOVEMENT, of_category
 from ..emit.operation import with_element
-from ..errors import UnsupportedError
-from .base import ModulePass, TypePredicate, convert_future, convert_signature, named, walk
+from ..errors import Remark, UnsupportedError
+from .base import (
+    UNCHANGED,
+    ModulePass,
+    TypePredicate,
+    convert_future,
+    convert_signature,
+    named,
+    walk,
+)
 
 __all__ = ["ConvertQuantizedToStorage"]
 
@@ -105,36 +114,44 @@ class ConvertQuantizedToStorage(ModulePass):
 
     name: ClassVar[str] = "convert-quantized-to-storage"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Convert `module`.
 
         Raises:
             UnsupportedError: an operation computes with quantized values.
         """
-        quantized = TypePredicate(is_quantized)
-        operations = walk(module)
+        changed = False
+        for op in named(module, ["func.func"]):
+            changed |= convert_signature(op, functools.partial(_converted, op=op))
         values = []
-        for op in operations:
-            if op.name == "func.func":
-                convert_signature(op, functools.partial(_converted, op=op))
-            found = quantized.values_of(op)
+        for op, found in TypePredicate(is_quantized).among(walk(module)):
             values += found
-            if found and op.name not in _SCASTS:
+            if op.name not in _SCASTS:
                 _check_moves_data(op)
                 _check_keeps_blocks(op)
         for value in values:
             for use in value.uses:
                 if use.owner.operation.name not in _SCASTS:
                     _check_moves_data(use.owner.operation)
+        storage_types: dict[ir.Type, ir.Type] = {}  # reading the parameters of a type takes 10 us
         for value in values:
-            owner = value.owner
-            owner = owner.owner if isinstance(owner, ir.Block) else owner
-            value.set_type(_storage_type(value.type, owner.operation))
-        for op in named(module, ["stablehlo.async_start"]):
+            type_ = value.type
+            if type_ not in storage_types:
+                storage_types[type_] = _storage_type(type_, _operation_of(value))
+            value.set_type(storage_types[type_])
+        futures, scasts = named(module, ["stablehlo.async_start"]), named(module, _SCASTS)
+        for op in futures:
             convert_future(op.results[0], functools.partial(_converted, op=op))
-        for op in named(module, _SCASTS):
+        for op in scasts:
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
+        return None if changed or values or futures or scasts else UNCHANGED
+
+
+def _operation_of(value: Value) -> Operation:
+    """The operation that has a value as a result, or as an argument of a block."""
+    owner = value.owner
+    return (owner.owner if isinstance(owner, ir.Block) else owner).operation
 
 
 def _check_moves_data(op: Any) -> None:

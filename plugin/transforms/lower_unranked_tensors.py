@@ -35,7 +35,7 @@ from ..emit import linalg
 from ..emit.operation import INDEX, tensor_type
 from ..errors import Remark, UnsupportedError
 from ..numerics.element_types import I64
-from .base import UNCHANGED, ModulePass, TypePredicate, record_signature, walk
+from .base import UNCHANGED, ModulePass, TypePredicate, named, record_signature, walk
 
 __all__ = ["LowerUnrankedTensors"]
 
@@ -52,14 +52,13 @@ class LowerUnrankedTensors(ModulePass):
         Raises:
             UnsupportedError: an operation with unranked operands or results that is not known.
         """
-        operations = walk(module)
+        functions = named(module, ["func.func"])
         unranked = TypePredicate(_is_unranked)
-        if not any(unranked.values_of(op) or _declares_unranked(op) for op in operations):
+        if not any(map(_declares_unranked, functions)) and not any(unranked.among(walk(module))):
             return UNCHANGED
-        for op in operations:
-            if op.name == "func.func":
-                with op.location:
-                    _lower_function(op)
+        for op in functions:
+            with op.location:
+                _lower_function(op)
         return None
 
 
@@ -68,8 +67,6 @@ def _is_unranked(type_: ir.Type) -> bool:
 
 
 def _declares_unranked(op: Operation) -> bool:
-    if op.name != "func.func":
-        return False
     type_ = op.attributes["function_type"].value
     return any(_is_unranked(t) for t in (*type_.inputs, *type_.results))
 

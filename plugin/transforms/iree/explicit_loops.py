@@ -21,7 +21,7 @@ from ...emit.operation import create, integer
 from ...errors import UnsupportedError
 from ..base import walk
 
-__all__ = ["make_loops_explicit"]
+__all__ = ["hides_a_loop", "make_loops_explicit"]
 
 _TO_LOOPS = (
     "builtin.module(stablehlo-legalize-to-linalg,"
@@ -41,7 +41,7 @@ def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type]
         True if the module was changed: `operations` must then not be used again.
     """
     if not any(
-        _hides_a_loop(op) and any(applies(value.type) for value in (*op.operands, *op.results))
+        hides_a_loop(op) and any(applies(value.type) for value in (*op.operands, *op.results))
         for op in operations
     ):
         return False
@@ -58,7 +58,8 @@ def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type]
     return True
 
 
-def _hides_a_loop(op: Operation) -> bool:
+def hides_a_loop(op: Operation) -> bool:
+    """True for StableHLO, TOSA, named linalg, and element-wise operations on tensors."""
     name = op.name
     if name in _EXPLICIT:
         return False
