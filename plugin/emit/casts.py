@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-from .._mlir import ir
+from .._mlir import Value, ir
 from ..dialects.integer_steps import exact
 from ..dialects.quant import parameters_of, storage_mlir_type, type_of
 from ..dialects.subquant import MAX_TERMS, REQUANTIZE
@@ -34,7 +33,7 @@ _GREATEST = (1 << 63) - 1
 # -- storage --------------------------------------------------------------------------------------
 
 
-def stored(quantized: Any) -> Any:
+def stored(quantized: Value) -> Value:
     """The storage of a quantized tensor, through a ``subquant.scast`` if it is not at hand."""
     owner = quantized.owner
     if not isinstance(owner, ir.Block) and owner.operation.name in _SCASTS:
@@ -45,7 +44,7 @@ def stored(quantized: Any) -> Any:
     return value("subquant.scast", [quantized], type_)
 
 
-def as_quantized(storage: Any, type_: Any) -> Any:
+def as_quantized(storage: Value, type_: ir.Type) -> Value:
     """A storage tensor as a value of a quantized tensor type (of a compatible shape)."""
     parameters = parameters_of(type_)
     assert parameters is not None  # callers have looked
@@ -127,7 +126,7 @@ def split(term: Scaled, *, at_once: bool = False) -> list[Scaled]:
     return [upper.times(1 << _PART), Scaled(term.value & lower, lower, term.factors)]
 
 
-def requantize(total: ScaledSum, target: QuantizationParameters) -> Any:
+def requantize(total: ScaledSum, target: QuantizationParameters) -> Value:
     """Write ``subquant.requantize``: the storage values that are nearest to a sum.
 
     Args:
@@ -152,7 +151,7 @@ def requantize(total: ScaledSum, target: QuantizationParameters) -> Any:
 def _scales(factors: Sequence[Array]) -> ir.Attribute:
     """One dense attribute where the product of all factors is exact in f64, else each."""
     f64 = ir.F64Type.get()
-    product: Any = np.array(Fraction(1), object)
+    product: Array = np.array(Fraction(1), object)
     for factor in factors:
         product = np.asarray(product * exact(factor), object)
     if all(_is_double(number) for number in product.reshape(-1)):
@@ -160,14 +159,14 @@ def _scales(factors: Sequence[Array]) -> ir.Attribute:
     return ir.ArrayAttr.get([dense(np.asarray(factor, np.float64), f64) for factor in factors])
 
 
-def _is_double(number: Any) -> bool:
+def _is_double(number: Fraction) -> bool:
     try:
         return bool(Fraction(float(number)) == number)
     except OverflowError:
         return False
 
 
-def saturate(number: Any, storage: StorageType, bound: int | None = None) -> Any:
+def saturate(number: Formula, storage: StorageType, bound: int | None = None) -> Value:
     """Write ``subquant.saturate``, or only a conversion where nothing is outside the range.
 
     Args:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from .._mlir import ir
+from .._mlir import Value, ir
 from ..dialects.subquant import BLOCK_CONTRACTION, SEGMENTS
 from .operation import integers, value, with_element
 
@@ -13,14 +12,14 @@ __all__ = ["block_contraction", "dequantize"]
 
 
 def dequantize(
-    storage: Any,
-    scales: Any,
+    storage: Value,
+    scales: Value,
     block_sizes: Sequence[int],
-    quantized_type: Any,
+    quantized_type: ir.TypeAttr,
     expressed: ir.Type,
-    zero_points: Any = None,
-    offsets: Any = None,
-) -> Any:
+    zero_points: Value | None = None,
+    offsets: Value | None = None,
+) -> Value:
     """Reals of storage values.
 
     Args:
@@ -44,16 +43,16 @@ def dequantize(
 
 
 def block_contraction(
-    activations: Any,
-    storage: Any,
-    scales: Any,
+    activations: Value,
+    storage: Value,
+    scales: Value,
     maps: Sequence[ir.AffineMap],
     block_sizes: Sequence[int],
-    quantized_type: Any,
+    quantized_type: ir.TypeAttr,
     result: ir.Type,
-    zero_points: Any = None,
-    offsets: Any = None,
-) -> Any:
+    zero_points: Value | None = None,
+    offsets: Value | None = None,
+) -> Value:
     """Sums of products with a weight in blocks; see `subquant.dialects.block_contraction`."""
     operands = [activations, storage, scales, zero_points, offsets]
     return value(
@@ -69,9 +68,9 @@ def block_contraction(
     )
 
 
-def _given(operands: Sequence[Any]) -> list[Any]:
+def _given(operands: Sequence[Value | None]) -> list[Value]:
     return [operand for operand in operands if operand is not None]
 
 
-def _segments(operands: Sequence[Any]) -> ir.Attribute:
+def _segments(operands: Sequence[Value | None]) -> ir.Attribute:
     return ir.DenseI32ArrayAttr.get([int(operand is not None) for operand in operands])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 
 from ..layouts import QuantizedLayout, TensorScaledLayout
+from ..numerics.element_types import AnyArray, DType
 
 __all__ = ["accumulator", "is_affine", "offsets", "scales_along"]
 
 
-def is_affine(layout: Any, axis: int | None) -> bool:
+def is_affine(layout: object, axis: int | None) -> bool:
     """True for a tensor-scaled layout of integers with one scale, or scales along one axis.
 
     Args:
@@ -34,7 +34,7 @@ def _padded(layout: QuantizedLayout) -> tuple[int, ...]:
     return (*(1,) * (len(layout.shape) - len(shape)), *shape)
 
 
-def scales_along(layout: QuantizedLayout, axis: int | None) -> Any:
+def scales_along(layout: QuantizedLayout, axis: int | None) -> AnyArray:
     """The scales in float32: of shape (), or one for each index of `axis`."""
     scales = layout.planes["d"].astype(np.float32)
     extent = 1 if axis is None else layout.shape[axis]
@@ -43,7 +43,7 @@ def scales_along(layout: QuantizedLayout, axis: int | None) -> Any:
     return scales.reshape((extent,))
 
 
-def offsets(layout: QuantizedLayout, axis: int | None, dtype: Any) -> Any | None:
+def offsets(layout: QuantizedLayout, axis: int | None, dtype: npt.DTypeLike) -> AnyArray | None:
     """The offsets as integers, of the form of `scales_along`; None if there are none."""
     if "m" not in layout.planes:
         return None
@@ -53,7 +53,7 @@ def offsets(layout: QuantizedLayout, axis: int | None, dtype: Any) -> Any | None
     return plane.reshape((1 if axis is None else layout.shape[axis],))
 
 
-def accumulator(left: QuantizedLayout, right: QuantizedLayout, products: int) -> np.dtype[Any]:
+def accumulator(left: QuantizedLayout, right: QuantizedLayout, products: int) -> DType:
     """int32, or int64 where sums of so many products of storage values may overflow it."""
     reach = 1
     for layout in (left, right):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +12,9 @@ from .. import compile as compile_module
 from .._mlir import ir
 from ..emit.trace import trace
 from ..layouts import InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
+from ..numerics.element_types import AnyArray, Array
 from ..runtime import Function
-from .registry import operand
+from .registry import Argument, operand
 
 __all__ = ["Compiled", "compile_function", "trace_function"]
 
@@ -35,13 +36,15 @@ class Compiled:
         """The MLIR module before its compilation."""
         return str(self._write())
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Argument) -> AnyArray:
         """Call with arrays and tensors of the shapes and layouts that it was compiled for."""
         flat = [array for argument in arguments for array in _arrays(argument)]
         return self._function(*[_stored(array) for array in flat])
 
 
-def compile_function(function: Callable[..., Any], *examples: Any, **options: Any) -> Compiled:
+def compile_function(
+    function: Callable[..., AnyArray], *examples: Argument, **options: Any
+) -> Compiled:
     """Compile a function of arrays and tensors.
 
     Args:
@@ -59,7 +62,7 @@ def compile_function(function: Callable[..., Any], *examples: Any, **options: An
     return Compiled(compile_module(write(), **options)["main"], write)
 
 
-def trace_function(function: Callable[..., Any], *examples: Any) -> ir.Module:
+def trace_function(function: Callable[..., AnyArray], *examples: Argument) -> ir.Module:
     """Write a function of arrays and tensors as a module whose function ``main`` takes planes.
 
     Args:
@@ -73,7 +76,7 @@ def trace_function(function: Callable[..., Any], *examples: Any) -> ir.Module:
     """
     counts = [len(_arrays(example)) for example in examples]
 
-    def flat(*arrays: Any) -> Any:
+    def flat(*arrays: AnyArray) -> AnyArray:
         given, place = [], 0
         for example, count in zip(examples, counts, strict=True):
             given.append(_rebuilt(example, arrays[place : place + count]))
@@ -83,13 +86,13 @@ def trace_function(function: Callable[..., Any], *examples: Any) -> ir.Module:
     return trace(flat, [(a.shape, a.dtype) for example in examples for a in _arrays(example)])
 
 
-def _arrays(argument: Any) -> list[Any]:
+def _arrays(argument: Argument) -> list[AnyArray]:
     if isinstance(argument, QuantizedTensor):
         return list(argument.unpack().planes.values())
     return [np.asarray(operand(argument))]
 
 
-def _rebuilt(example: Any, arrays: Any) -> Any:
+def _rebuilt(example: Argument, arrays: Sequence[AnyArray]) -> Argument:
     if isinstance(example, QuantizedTensor):
         layout = example.unpack()
         planes = dict(zip(layout.planes, arrays, strict=True))
@@ -98,7 +101,7 @@ def _rebuilt(example: Any, arrays: Any) -> Any:
     return arrays[0]
 
 
-def _stored(array: Any) -> Any:
+def _stored(array: Array) -> Array:
     if array.dtype.kind != "u":
         return array
     return np.ascontiguousarray(array).view(f"i{array.dtype.itemsize}")

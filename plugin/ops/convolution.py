@@ -12,15 +12,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import UsageError
 from ..numerics.array_functions import convolve
+from ..numerics.element_types import AnyArray
 from .affine import accumulator, is_affine, offsets, scales_along
-from .registry import Op, real
+from .registry import Op, Operand, real
 
 __all__ = ["conv2d"]
 
@@ -38,7 +41,7 @@ class _Window:
     """The options of ``conv2d``."""
 
     strides: _Pair = (1, 1)
-    padding: Any = (0, 0)
+    padding: Sequence[int | _Pair] = (0, 0)
     dilations: _Pair = (1, 1)
     groups: int = 1
 
@@ -48,7 +51,7 @@ class _Window:
         return [(p, p) if isinstance(p, int) else (int(p[0]), int(p[1])) for p in self.padding]
 
 
-def _fits(x: Any, w: Any, bias: Any = None, **options: Any) -> bool:
+def _fits(x: Operand, w: Operand, bias: Operand = None, **options: Any) -> bool:
     window = _Window(**options)
     groups, strides, dilations = window.groups, window.strides, window.dilations
     images, kernels = tuple(x.shape), tuple(w.shape)
@@ -74,28 +77,30 @@ def _fits(x: Any, w: Any, bias: Any = None, **options: Any) -> bool:
     return True
 
 
-def _padded(images: Any, window: _Window, value: Any) -> Any:
+def _padded(images: AnyArray, window: _Window, value: AnyArray) -> AnyArray:
     if not any(map(any, window.pads)):
         return images
     return np.pad(images, [(0, 0), (0, 0), *window.pads], constant_values=value)
 
 
-def _convolve(images: Any, kernels: Any, window: _Window, dtype: Any = np.float32) -> Any:
+def _convolve(
+    images: AnyArray, kernels: AnyArray, window: _Window, dtype: npt.DTypeLike = np.float32
+) -> AnyArray:
     return convolve(images, kernels, window.strides, window.dilations, window.groups, dtype)
 
 
-def _with_bias(result: Any, bias: Any) -> Any:
+def _with_bias(result: AnyArray, bias: Operand) -> AnyArray:
     if bias is None:
         return result
     return result + real(bias).reshape((-1, 1, 1))
 
 
-def _takes_affine(x: Any, w: Any, bias: Any = None, **options: Any) -> bool:
+def _takes_affine(x: Operand, w: Operand, bias: Operand = None, **options: Any) -> bool:
     return _fits(x, w, bias, **options) and is_affine(x, None) and is_affine(w, 0)
 
 
 @conv2d.implementation("affine", _takes_affine)
-def _affine(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
+def _affine(x: Operand, w: Operand, bias: Operand = None, **options: Any) -> AnyArray:
     window = _Window(**options)
     features, per_group, *sizes = w.shape
     products = per_group * math.prod(sizes)
@@ -119,7 +124,7 @@ def _affine(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
 
 
 @conv2d.implementation("dequantized", _fits)
-def _dequantized(x: Any, w: Any, bias: Any = None, **options: Any) -> Any:
+def _dequantized(x: Operand, w: Operand, bias: Operand = None, **options: Any) -> AnyArray:
     window = _Window(**options)
     images = _padded(real(x), window, np.float32(0))
     return _with_bias(_convolve(images, real(w), window), bias)

@@ -12,10 +12,12 @@ from typing import Any
 
 from ..errors import UsageError
 from ..layouts import InferenceTensor, QuantizerTensor
+from ..numerics.element_types import AnyArray
 from ..weights.theta import Theta
 from .convolution import conv2d
 from .linear import linear
 from .others import embedding_lookup, multiply, rms_norm
+from .registry import Argument
 
 __all__ = ["Conv2d", "Embedding", "Linear", "RmsNorm", "ThetaLayer"]
 
@@ -45,13 +47,13 @@ class ThetaLayer:
             raise UsageError(f"tensor '{found.name}' is {found!r}, expected a quantizer")
         return found
 
-    def _quantized_input(self, x: Any) -> Any:
+    def _quantized_input(self, x: Argument) -> Argument:
         premultiplier, quantizer = self.optional("premul_input"), self.quantizer("q_input")
         if premultiplier is not None:
             x = multiply(x, premultiplier)
         return x if quantizer is None else quantizer.quantize(x)
 
-    def _quantized_output(self, y: Any) -> Any:
+    def _quantized_output(self, y: Argument) -> Argument:
         quantizer = self.quantizer("q_output")
         return y if quantizer is None else quantizer.quantize(y)
 
@@ -64,7 +66,7 @@ class Linear(ThetaLayer):
     quantized by ``q_output`` after.
     """  # noqa: D205  (a list of names)
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Argument) -> Argument:
         """Apply the layer to ``[..., K]``."""
         x = self._quantized_input(x)
         return self._quantized_output(linear(x, self.tensor("weight"), self.optional("bias")))
@@ -82,7 +84,7 @@ class Conv2d(ThetaLayer):
         super().__init__(theta)
         self.options = options
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Argument) -> Argument:
         """Apply the layer to ``[N, C, H, W]``."""
         x, bias = self._quantized_input(x), self.optional("bias")
         return self._quantized_output(conv2d(x, self.tensor("weight"), bias, **self.options))
@@ -91,7 +93,7 @@ class Conv2d(ThetaLayer):
 class Embedding(ThetaLayer):
     """``embedding_lookup`` in ``weight``."""
 
-    def __call__(self, ids: Any) -> Any:
+    def __call__(self, ids: Argument) -> AnyArray:
         """Look up integers."""
         return embedding_lookup(ids, self.tensor("weight"))
 
@@ -108,6 +110,6 @@ class RmsNorm(ThetaLayer):
         super().__init__(theta)
         self.epsilon = epsilon
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Argument) -> AnyArray:
         """Normalize the last axis."""
         return rms_norm(x, self.tensor("weight"), epsilon=self.epsilon)

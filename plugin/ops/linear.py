@@ -23,15 +23,14 @@ Bound of the last two, beside exact sums: ``(K + 4) * 2**-24 * sum_k |x| |w|`` w
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..errors import UsageError
 from ..layouts import BlockLayout, QuantizedLayout
 from ..numerics.array_functions import contract, is_known
+from ..numerics.element_types import AnyArray
 from .affine import accumulator, is_affine, offsets, scales_along
-from .registry import Op, operand, real
+from .registry import Argument, Op, Operand, operand, real
 
 __all__ = ["linear", "matmul"]
 
@@ -39,15 +38,15 @@ linear = Op("linear")
 """``linear(x, w, bias=None)``: ``x [..., K]``, ``w [N, K]``, ``bias [N]`` to ``[..., N]``."""
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def _shape(value: Operand) -> tuple[int, ...]:
     return tuple(value.shape)
 
 
-def _is_real(value: Any) -> bool:
+def _is_real(value: Operand) -> bool:
     return value is not None and not isinstance(value, QuantizedLayout)
 
 
-def _fits(x: Any, w: Any, bias: Any = None) -> bool:
+def _fits(x: Operand, w: Operand, bias: Operand = None) -> bool:
     shapes = _shape(x), _shape(w)
     if len(shapes[1]) != 2 or not shapes[0] or shapes[0][-1] != shapes[1][1]:
         raise UsageError(f"linear takes x [..., K] and w [N, K], got {shapes[0]} and {shapes[1]}")
@@ -56,16 +55,16 @@ def _fits(x: Any, w: Any, bias: Any = None) -> bool:
     return True
 
 
-def _with_bias(result: Any, bias: Any) -> Any:
+def _with_bias(result: AnyArray, bias: Operand) -> AnyArray:
     return result if bias is None else result + real(bias)
 
 
-def _takes_affine(x: Any, w: Any, bias: Any = None) -> bool:
+def _takes_affine(x: Operand, w: Operand, bias: Operand = None) -> bool:
     return _fits(x, w, bias) and is_affine(x, None) and is_affine(w, 0)
 
 
 @linear.implementation("affine", _takes_affine)
-def _affine(x: Any, w: Any, bias: Any = None) -> Any:
+def _affine(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
     depth = w.shape[1]
     dtype = accumulator(x, w, depth)
     qx, qw = x.planes["qs"], w.planes["qs"]
@@ -83,14 +82,14 @@ def _affine(x: Any, w: Any, bias: Any = None) -> Any:
     return _with_bias(acc.astype(np.float32) * scales, bias)
 
 
-def _takes_blocks(x: Any, w: Any, bias: Any = None) -> bool:
+def _takes_blocks(x: Operand, w: Operand, bias: Operand = None) -> bool:
     return (
         _fits(x, w, bias) and _is_real(x) and isinstance(w, BlockLayout) and w.row_block is not None
     )
 
 
 @linear.implementation("blocks", _takes_blocks)
-def _blocks(x: Any, w: Any, bias: Any = None) -> Any:
+def _blocks(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
     if not all(map(is_known, (x, *w.planes.values()))):
         return _dequantized(x, w, bias)  # a program's passes find the blocks
     count, depth = w.shape
@@ -113,12 +112,12 @@ def _blocks(x: Any, w: Any, bias: Any = None) -> Any:
 
 
 @linear.implementation("dequantized", _fits)
-def _dequantized(x: Any, w: Any, bias: Any = None) -> Any:
+def _dequantized(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
     axis = len(_shape(x)) - 1
     return _with_bias(contract(real(x), real(w), ((axis,), (1,))), bias)
 
 
-def matmul(x: Any, w: Any, *, transpose_rhs: bool = False) -> Any:
+def matmul(x: Argument, w: Argument, *, transpose_rhs: bool = False) -> AnyArray:
     """``x @ w``, or ``x @ w.T``: by `linear` for ``w`` in blocks of its last axis.
 
     Args:

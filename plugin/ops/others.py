@@ -7,14 +7,14 @@ and dequantizes only those (*rows*). The others compute with the float values (*
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from ..errors import UsageError
 from ..layouts import QuantizedLayout
 from ..numerics.array_functions import take
-from .registry import Op, real
+from ..numerics.element_types import AnyArray
+from .registry import Op, Operand, real
 
 __all__ = ["add", "embedding_lookup", "multiply", "rms_norm", "silu", "subtract"]
 
@@ -27,7 +27,7 @@ rms_norm = Op("rms_norm")
 add, subtract, multiply, silu = Op("add"), Op("subtract"), Op("multiply"), Op("silu")
 
 
-def _is_table(ids: Any, table: Any) -> bool:
+def _is_table(ids: AnyArray, table: Operand) -> bool:
     if np.dtype(ids.dtype).kind not in "iu" or len(table.shape) != 2:
         raise UsageError(
             f"embedding_lookup takes integers and a table [N, K], got {np.dtype(ids.dtype).name} "
@@ -36,14 +36,14 @@ def _is_table(ids: Any, table: Any) -> bool:
     return True
 
 
-def _has_rows(ids: Any, table: Any) -> bool:
+def _has_rows(ids: AnyArray, table: Operand) -> bool:
     if not _is_table(ids, table) or not isinstance(table, QuantizedLayout):
         return False
     return all(plane.shape[:1] == table.shape[:1] for plane in table.planes.values())
 
 
 @embedding_lookup.implementation("rows", _has_rows)
-def _rows(ids: Any, table: QuantizedLayout) -> Any:
+def _rows(ids: AnyArray, table: QuantizedLayout) -> AnyArray:
     flat = ids.reshape(-1)
     planes = {name: take(plane, flat) for name, plane in table.planes.items()}
     rows = type(table)((flat.shape[0], table.shape[1]), planes, table.metadata)
@@ -51,12 +51,12 @@ def _rows(ids: Any, table: QuantizedLayout) -> Any:
 
 
 @embedding_lookup.implementation("dequantized", _is_table)
-def _lookup(ids: Any, table: Any) -> Any:
+def _lookup(ids: AnyArray, table: Operand) -> AnyArray:
     rows = take(real(table), ids.reshape(-1))
     return rows.reshape((*ids.shape, table.shape[1]))
 
 
-def _normalizes(x: Any, weight: Any, epsilon: float = 1e-6) -> bool:
+def _normalizes(x: Operand, weight: Operand, epsilon: float = 1e-6) -> bool:
     if tuple(weight.shape) != tuple(x.shape)[-1:]:
         raise UsageError(
             f"rms_norm takes a weight of the last axis of x, got {tuple(weight.shape)} for "
@@ -66,14 +66,14 @@ def _normalizes(x: Any, weight: Any, epsilon: float = 1e-6) -> bool:
 
 
 @rms_norm.implementation("dequantized", _normalizes)
-def _rms_norm(x: Any, weight: Any, epsilon: float = 1e-6) -> Any:
+def _rms_norm(x: Operand, weight: Operand, epsilon: float = 1e-6) -> AnyArray:
     values = real(x)
     squares = (values * values).sum(axis=-1, dtype=np.float32, keepdims=True)
     mean = squares / np.float32(values.shape[-1])
     return values / np.sqrt(mean + np.float32(epsilon)) * real(weight)
 
 
-def _broadcasts(x: Any, y: Any) -> bool:
+def _broadcasts(x: Operand, y: Operand) -> bool:
     try:
         np.broadcast_shapes(tuple(x.shape), tuple(y.shape))
     except ValueError:
@@ -83,7 +83,7 @@ def _broadcasts(x: Any, y: Any) -> bool:
     return True
 
 
-def _elementwise(op: Op, function: Callable[[Any, Any], Any]) -> None:
+def _elementwise(op: Op, function: Callable[[AnyArray, AnyArray], AnyArray]) -> None:
     op.implementation("dequantized", _broadcasts)(lambda x, y: function(real(x), real(y)))
 
 
@@ -93,6 +93,6 @@ _elementwise(multiply, lambda x, y: x * y)
 
 
 @silu.implementation("dequantized", lambda x: True)
-def _silu(x: Any) -> Any:
+def _silu(x: Operand) -> AnyArray:
     values = real(x)
     return values / (1 + np.exp(-values))

@@ -9,18 +9,25 @@ Source: "Direct quantization with sharktank", "Op specializations".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..errors import UsageError
-from ..layouts import PrimitiveTensor, QuantizedLayout, QuantizedTensor
+from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedLayout, QuantizedTensor
+from ..numerics.element_types import AnyArray
 
-__all__ = ["Op", "Ran", "operand", "real", "recorded"]
+__all__ = ["Argument", "Op", "Operand", "Ran", "operand", "real", "recorded"]
+
+Argument: TypeAlias = InferenceTensor | AnyArray
+"""What an operation is called with: a tensor, an array or a number."""
+
+Operand: TypeAlias = Any
+"""What an implementation takes: the layout of a quantized tensor, or an array."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ def recorded() -> Iterator[list[Ran]]:
         _RECORD.reset(token)
 
 
-def operand(value: Any) -> Any:
+def operand(value: Argument) -> Operand:
     """A layout for a quantized tensor, an array (or traced array) for another, None for None."""
     if isinstance(value, QuantizedTensor):
         return value.unpack()
@@ -61,20 +68,21 @@ def operand(value: Any) -> Any:
     return value
 
 
-def real(value: Any) -> Any:
+def real(value: Operand) -> AnyArray:
     """The float32 values of a layout or an array."""
     values = value.dequant() if isinstance(value, QuantizedLayout) else value
     return values.astype(np.float32)
 
 
 Accepts = Callable[..., bool]
+Function = Callable[..., AnyArray]
 
 
 @dataclass(frozen=True)
 class _Implementation:
     name: str
     accepts: Accepts
-    function: Callable[..., Any]
+    function: Function
 
 
 class Op:
@@ -90,7 +98,7 @@ class Op:
 
     def implementation(
         self, name: str, accepts: Accepts, *, first: bool = False
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    ) -> Callable[[Function], Function]:
         """Register a function as an implementation.
 
         Args:
@@ -104,7 +112,7 @@ class Op:
         if name in self.implementations:
             raise UsageError(f"{self.name} has an implementation named '{name}'")
 
-        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def register(function: Function) -> Function:
             place = 0 if first else len(self._implementations)
             self._implementations.insert(place, _Implementation(name, accepts, function))
             return function
@@ -116,7 +124,7 @@ class Op:
         """The names, in the order in which they are tried."""
         return tuple(known.name for known in self._implementations)
 
-    def _find(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> _Implementation:
+    def _find(self, arguments: tuple[Operand, ...], options: Mapping[str, Any]) -> _Implementation:
         for known in self._implementations:
             if known.accepts(*arguments, **options):
                 return known
@@ -125,7 +133,7 @@ class Op:
         )
         raise UsageError(f"{self.name} has no implementation for ({kinds})")
 
-    def choose(self, *arguments: Any, **options: Any) -> str:
+    def choose(self, *arguments: Argument, **options: Any) -> str:
         """The name of the implementation that would run.
 
         Raises:
@@ -133,7 +141,7 @@ class Op:
         """
         return self._find(tuple(operand(a) for a in arguments), options).name
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
+    def __call__(self, *arguments: Argument, **options: Any) -> AnyArray:
         """Run the first implementation that accepts the arguments.
 
         Raises:
