@@ -16,18 +16,19 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import EllipsisType
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from .._mlir import ir
+from .._mlir import Value, ir
 from ..dialects import create_context
 from ..dialects.quant import any_type_of
 from ..errors import UnsupportedError, UsageError
 from ..numerics import array_functions, block_form
-from ..numerics.element_types import ElementType
+from ..numerics.element_types import AnyArray, DType, ElementType
 from ..numerics.parameters import ExpressedType, StorageType
 from . import stablehlo, subquant
 from .operation import create, element_of, integers, mlir_type, tensor_type
@@ -35,9 +36,15 @@ from .values import Emitted, Tensors
 
 __all__ = ["TracedArray", "trace"]
 
+Axis: TypeAlias = int | Sequence[int] | None
+"""Axes of an array; None for all."""
+
+Index: TypeAlias = int | slice | EllipsisType | None
+"""An entry of a basic index."""
+
 
 def trace(
-    function: Callable[..., Any],
+    function: Callable[..., AnyArray],
     arguments: Sequence[tuple[Sequence[int], npt.DTypeLike]],
     name: str = "main",
 ) -> ir.Module:
@@ -87,14 +94,14 @@ class _Arrays(Tensors):
     """The form of tensors that are traced arrays."""
 
     def emitted(
-        self, value: Any, element: ElementType | None = None, like: ElementType | None = None
+        self, value: Value, element: ElementType | None = None, like: ElementType | None = None
     ) -> TracedArray:
         """A value of this form, or of the form of its own shape."""
         form = self if list(value.type.shape) == self.shape else _Arrays(value)
         return TracedArray(form, value, element or element_of(value.type), like)
 
 
-def _traced(value: Any, dtype: np.dtype[Any] | None = None) -> TracedArray:
+def _traced(value: AnyArray, dtype: DType | None = None) -> TracedArray:
     """An array or number as a constant of its own shape; a traced array converted."""
     if isinstance(value, TracedArray):
         return value if dtype is None else value.astype(dtype)
@@ -104,7 +111,7 @@ def _traced(value: Any, dtype: np.dtype[Any] | None = None) -> TracedArray:
     return _Arrays(constant).emitted(constant, element)
 
 
-def _result_dtype(values: Sequence[Any]) -> np.dtype[Any]:
+def _result_dtype(values: Sequence[AnyArray]) -> DType:
     """NumPy's, in which bare Python numbers do not widen."""
     known = [v if isinstance(v, numbers.Number) else np.dtype(v.dtype) for v in values]
     return np.result_type(*known)  # type: ignore[arg-type]
@@ -118,7 +125,7 @@ class TracedArray(Emitted):
     form: _Arrays
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """NumPy's; signless integers of the module may be unsigned."""
         return self.element.dtype
 
@@ -145,13 +152,13 @@ class TracedArray(Emitted):
     def __repr__(self) -> str:
         return f"TracedArray({self.dtype.name}{list(self.shape)})"
 
-    def _with(self, value: Any) -> TracedArray:
+    def _with(self, value: Value) -> TracedArray:
         """Another value whose elements are read as these are."""
         return self.form.emitted(value, self.element)
 
     # -- shapes -----------------------------------------------------------------------------------
 
-    def reshape(self, *shape: Any) -> TracedArray:
+    def reshape(self, *shape: int | Sequence[int]) -> TracedArray:
         """Another shape of as many elements; one extent may be -1."""
         given = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         wanted = np.broadcast_to(np.empty(()), self.shape).reshape(tuple(given)).shape
@@ -175,7 +182,7 @@ class TracedArray(Emitted):
         axes = [axis + offset for axis in kept]
         return self._with(stablehlo.broadcast(squeezed.value, type_, axes))
 
-    def __getitem__(self, key: Any) -> TracedArray:
+    def __getitem__(self, key: Index | tuple[Index, ...]) -> TracedArray:
         """Basic indexing: integers, slices, ``...`` and None."""
         keys = list(key) if isinstance(key, tuple) else [key]
         used = sum(k is not None and k is not Ellipsis for k in keys)
@@ -200,33 +207,33 @@ class TracedArray(Emitted):
     # -- reductions -------------------------------------------------------------------------------
 
     def sum(
-        self, axis: Any = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False
+        self, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False
     ) -> TracedArray:
         """Add along axes; narrow integers in `dtype`, by default NumPy's int64 for them."""
         target = np.dtype(dtype or np.add.reduce(np.zeros(1, self.dtype)).dtype)
         summed: TracedArray = self.astype(target)
         return summed._reduced("add", 0, axis, keepdims)
 
-    def max(self, axis: Any = None, keepdims: bool = False) -> TracedArray:
+    def max(self, axis: Axis = None, keepdims: bool = False) -> TracedArray:
         """The greatest along axes."""
         if self.element.kind not in ("int", "float"):
             raise UnsupportedError(f"the maximum of {self.dtype.name} cannot be traced")
         least = -np.inf if self.element.is_float else np.iinfo(self.dtype).min
         return self._reduced("maximum", least, axis, keepdims)
 
-    def mean(self, axis: Any = None, keepdims: bool = False) -> TracedArray:
+    def mean(self, axis: Axis = None, keepdims: bool = False) -> TracedArray:
         """The sum, divided by the number of elements."""
         count = math.prod(self.shape[a] for a in self._axes(axis))
         total = self.sum(axis, self.dtype, keepdims)
         return total / np.asarray(count, self.dtype)  # type: ignore[no-any-return]
 
-    def _axes(self, axis: Any) -> list[int]:
+    def _axes(self, axis: Axis) -> list[int]:
         if axis is None:
             return list(range(self.ndim))
         given = axis if isinstance(axis, (tuple, list)) else (axis,)
         return sorted(int(a) % self.ndim for a in given)
 
-    def _reduced(self, function: str, start: float, axis: Any, keepdims: bool) -> TracedArray:
+    def _reduced(self, function: str, start: float, axis: Axis, keepdims: bool) -> TracedArray:
         axes = self._axes(axis)
         first = _traced(np.array(start, self.dtype)).value
         result = self._with(stablehlo.reduce(self.value, axes, function, first))
@@ -236,7 +243,9 @@ class TracedArray(Emitted):
 
     # -- NumPy's protocols ------------------------------------------------------------------------
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: AnyArray, **options: object
+    ) -> AnyArray:
         """Elementwise functions, of one dtype and shape as in NumPy."""
         if method != "__call__" or options:
             return super().__array_ufunc__(ufunc, method, *inputs, **options)
@@ -247,7 +256,13 @@ class TracedArray(Emitted):
         aligned = [_aligned(value, dtype, shape) for value in inputs]
         return super().__array_ufunc__(ufunc, method, *aligned)
 
-    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+    def __array_function__(
+        self,
+        function: Callable[..., AnyArray],
+        types: Iterable[type],
+        args: Sequence[AnyArray],
+        options: Mapping[str, object],
+    ) -> AnyArray:
         """NumPy's functions of arrays, and those of `subquant.numerics.array_functions`."""
         implementation = _FUNCTIONS.get(function)
         if implementation is not None:
@@ -260,7 +275,7 @@ class TracedArray(Emitted):
         return super().__array_function__(function, types, args, options)
 
 
-def _aligned(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+def _aligned(value: AnyArray, dtype: DType, shape: tuple[int, ...]) -> AnyArray:
     """An operand of a dtype and shape; a known one with as many axes, which broadcast."""
     if isinstance(value, TracedArray):
         return value.astype(dtype).broadcast_to(shape)
@@ -268,7 +283,7 @@ def _aligned(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     return array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
 
 
-def _bounds(key: Any, extent: int) -> tuple[int, int, int]:
+def _bounds(key: Index | tuple[Index, ...], extent: int) -> tuple[int, int, int]:
     """First, limit and step of an index into an axis."""
     if isinstance(key, slice):
         start, stop, step = key.indices(extent)
@@ -284,14 +299,14 @@ def _bounds(key: Any, extent: int) -> tuple[int, int, int]:
 # -- functions ------------------------------------------------------------------------------------
 
 
-def _concatenate(arrays: Sequence[Any], axis: int = 0) -> TracedArray:
+def _concatenate(arrays: Sequence[AnyArray], axis: int = 0) -> TracedArray:
     dtype = _result_dtype(arrays)
     parts = [_traced(array, dtype) for array in arrays]
     joined = stablehlo.concatenate([part.value for part in parts], axis % parts[0].ndim)
     return parts[0]._with(joined)
 
 
-def _stack(arrays: Sequence[Any], axis: int = 0) -> TracedArray:
+def _stack(arrays: Sequence[AnyArray], axis: int = 0) -> TracedArray:
     parts = [_traced(array) for array in arrays]
     axis %= parts[0].ndim + 1
     shape = list(parts[0].shape)
@@ -308,7 +323,7 @@ def _repeat(array: TracedArray, repeats: int, axis: int) -> TracedArray:
     return spread.reshape([*before, extent * int(repeats), *after])
 
 
-def _take(table: Any, indices: Any, axis: int | None = None) -> TracedArray:
+def _take(table: AnyArray, indices: AnyArray, axis: int | None = None) -> TracedArray:
     source = _traced(table)
     if axis is None and source.ndim != 1:
         raise UnsupportedError("np.take without an axis from several axes cannot be traced")
@@ -328,8 +343,8 @@ def _pad(
 
 
 def _contract(
-    left: Any,
-    right: Any,
+    left: AnyArray,
+    right: AnyArray,
     axes: Sequence[Sequence[int]],
     batch: Sequence[Sequence[int]] = ((), ()),
     dtype: npt.DTypeLike = np.float32,
@@ -345,8 +360,8 @@ def _contract(
 
 
 def _convolve(
-    images: Any,
-    kernels: Any,
+    images: AnyArray,
+    kernels: AnyArray,
     strides: Sequence[int] = (1, 1),
     dilations: Sequence[int] = (1, 1),
     groups: int = 1,
@@ -365,7 +380,7 @@ def _convolve(
     return x.form.emitted(result, target)
 
 
-def _factors(left: Any, right: Any, target: ElementType) -> list[TracedArray]:
+def _factors(left: AnyArray, right: AnyArray, target: ElementType) -> list[TracedArray]:
     """Operands of a contraction: floats as they are summed, integers in one signed type."""
     sides = [_traced(side) for side in (left, right)]
     dtype = target.dtype
@@ -376,12 +391,12 @@ def _factors(left: Any, right: Any, target: ElementType) -> list[TracedArray]:
 
 def _dequantize(
     storage: TracedArray,
-    scales: Any,
+    scales: AnyArray,
     block_sizes: Sequence[int],
     storage_type: StorageType,
     expressed: ExpressedType,
-    zero_points: Any = None,
-    offsets: Any = None,
+    zero_points: AnyArray | None = None,
+    offsets: AnyArray | None = None,
 ) -> TracedArray:
     """A ``subquant.dequantize``, whatever its scales are."""
     given = [None if p is None else _traced(p).value for p in (scales, zero_points, offsets)]
@@ -396,7 +411,7 @@ def _dequantize(
     return _Arrays(real).emitted(real, expressed.element)
 
 
-_FUNCTIONS: dict[Callable[..., Any], Callable[..., TracedArray]] = {
+_FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., TracedArray]] = {
     array_functions.contract: _contract,
     array_functions.convolve: _convolve,
     array_functions.lookup: _take,

@@ -27,17 +27,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
 from ..layouts.quantizers import StaticScaledQuantizer
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
-from ..numerics.element_types import Array
+from ..numerics.element_types import Array, DType
 from .huggingface import split_properties
 from .safetensors import read_safetensors
-from .strict_json import load_json, shown
+from .strict_json import Json, JsonObject, load_json, shown
 
 __all__ = ["read_brevitas"]
 
@@ -49,7 +48,7 @@ def read_brevitas(
     config: str | os.PathLike[str],
     params: str | os.PathLike[str],
     quant_params: str | os.PathLike[str],
-) -> tuple[dict[str, Any], dict[str, InferenceTensor]]:
+) -> tuple[JsonObject, dict[str, InferenceTensor]]:
     """Read a model, and quantize its weights.
 
     Args:
@@ -93,7 +92,7 @@ class _Layer:
     """A layer's quantization parameters, and the tensors that they make."""
 
     def __init__(
-        self, name: str, values: Mapping[str, Any], arrays: Mapping[str, Array], place: Place
+        self, name: str, values: Mapping[str, Json], arrays: Mapping[str, Array], place: Place
     ) -> None:
         self.name, self.values, self.arrays, self.place = name, values, arrays, place
         self.replaced: list[str] = []
@@ -126,7 +125,7 @@ class _Layer:
             raise self.error("there is no 'weight_scale', which a quantized layer must have")
         return made
 
-    def weights(self, dtype: np.dtype[Any]) -> list[InferenceTensor]:
+    def weights(self, dtype: DType) -> list[InferenceTensor]:
         """The quantized weight and bias, in parts if they are fused."""
         weight, bias = self.weight(), self.arrays.get(f"{self.name}.bias")
         if not np.isfinite(weight).all():
@@ -193,7 +192,7 @@ class _Layer:
             raise self.error(f"expected a weight of floats among the parameters, got {found}")
         return weight
 
-    def quantizer(self, kind: str, name: str, dtype: np.dtype[Any]) -> StaticScaledQuantizer:
+    def quantizer(self, kind: str, name: str, dtype: DType) -> StaticScaledQuantizer:
         """A quantizer of activations, for the whole tensor."""
         scale = self.scalar(f"{kind}_scale")
         return StaticScaledQuantizer(reciprocal_scale=scale, dtype=dtype, name=name)
@@ -245,7 +244,7 @@ class _Layer:
         """An array as float32, None if it is not there."""
         return self.array(key, np.dtype(np.float32)) if key in self.values else None
 
-    def array(self, key: str, dtype: np.dtype[Any]) -> Array:
+    def array(self, key: str, dtype: DType) -> Array:
         """An array that must be there, of finite numbers that the type holds."""
         values, shape = self.values.get(key), self.values.get(f"{key}_shape")
         elements = values if isinstance(values, list) else [values]
@@ -268,7 +267,7 @@ class _Layer:
         except ValueError:  # too many dimensions
             raise self.error(f"'{key}' has the shape {shown(shape)}") from None
 
-    def dtype(self, key: str, default: str | None) -> np.dtype[Any]:
+    def dtype(self, key: str, default: str | None) -> DType:
         """The type of a storage."""
         name = self.values.get(key, default)
         plain = name.removeprefix("torch.") if isinstance(name, str) else None

@@ -29,14 +29,15 @@ import os
 import stat
 import struct
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import InputError, Place, UnsupportedError
 from ..layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES, GgmlTensor
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
-from ..numerics.element_types import Array
+from ..numerics.element_types import Array, DType
+from .strict_json import Json, JsonObject
 
 __all__ = ["MAGIC", "read_gguf"]
 
@@ -51,7 +52,7 @@ _MOST_AXES = 4
 _LONGEST_NAME = 2**16 - 1
 _DEFAULT_ALIGNMENT = 32
 
-_SCALARS: dict[int, np.dtype[Any]] = {
+_SCALARS: dict[int, DType] = {
     0: np.dtype("u1"),
     1: np.dtype("i1"),
     2: np.dtype("<u2"),
@@ -78,7 +79,7 @@ _GGML_TYPES = {
 
 def read_gguf(
     path: str | os.PathLike[str],
-) -> tuple[dict[str, Any], dict[str, InferenceTensor]]:
+) -> tuple[JsonObject, dict[str, InferenceTensor]]:
     """Read a GGUF file of version 2 or 3, little endian.
 
     Args:
@@ -131,7 +132,7 @@ class _Reader:
         """An error with the name of the file."""
         return InputError(message, Place(self.file))
 
-    def read(self) -> tuple[dict[str, Any], dict[str, InferenceTensor]]:
+    def read(self) -> tuple[JsonObject, dict[str, InferenceTensor]]:
         """The whole file."""
         tensors, properties = self.counts()
         values = self.properties(properties)
@@ -222,9 +223,9 @@ class _Reader:
         properties = self.count("properties", 8 + 1 + 4 + 1, _MOST_PROPERTIES)
         return tensors, properties
 
-    def properties(self, count: int) -> dict[str, Any]:
+    def properties(self, count: int) -> JsonObject:
         """The properties by key."""
-        values: dict[str, Any] = {}
+        values: JsonObject = {}
         for number in range(count):
             key = self.name(f"the key of property {number}")
             if key in values:
@@ -241,7 +242,7 @@ class _Reader:
             )
         return values
 
-    def value(self, kind: int, what: str) -> Any:
+    def value(self, kind: int, what: str) -> Json:
         """A value of a type."""
         if kind == _STRING:
             return self.string(what)
@@ -251,7 +252,7 @@ class _Reader:
             raise self.error(f"{what} is of the type {kind}, expected 0 to 12")
         return self.scalars(kind, 1, what)[0]
 
-    def array(self, what: str) -> list[Any]:
+    def array(self, what: str) -> list[Json]:
         """An array, as a list."""
         kind = self.integer("I", f"the type of the elements of {what}")
         if kind == _ARRAY:
@@ -268,7 +269,7 @@ class _Reader:
             return [self.string(what) for _ in range(count)]
         return self.scalars(kind, count, what)
 
-    def scalars(self, kind: int, count: int, what: str) -> list[Any]:
+    def scalars(self, kind: int, count: int, what: str) -> list[Json]:
         """Some numbers or truth values."""
         dtype = _SCALARS[kind]
         start = self.take(count * dtype.itemsize, what)

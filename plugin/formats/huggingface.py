@@ -18,14 +18,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..errors import InputError, Place
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
 from ..numerics.element_types import Array
 from .packed_int4 import packed_int4_form, read_packed_int4
 from .safetensors import read_safetensors
-from .strict_json import load_json, shown
+from .strict_json import Json, JsonObject, load_json, shown
 
 __all__ = ["read_huggingface", "split_properties"]
 
@@ -35,7 +34,7 @@ _OLD_CONFIGURATIONS = ("quantize_config.json", "quant_config.json")
 
 def read_huggingface(
     path: str | os.PathLike[str],
-) -> tuple[dict[str, Any], dict[str, InferenceTensor]]:
+) -> tuple[JsonObject, dict[str, InferenceTensor]]:
     """Read a checkpoint, with its files mapped.
 
     Args:
@@ -54,7 +53,7 @@ def read_huggingface(
     folder = path if is_folder else path.parent
     source = _weights_of(folder) if is_folder else path
     configuration = folder / "config.json"
-    config: dict[str, Any] = {}
+    config: JsonObject = {}
     if is_folder or os.path.exists(configuration):
         config = load_json(configuration, "the model's configuration")
     if source.name.endswith(_INDEX):
@@ -72,7 +71,7 @@ def read_huggingface(
     return split_properties(config), tensors
 
 
-def split_properties(config: Mapping[str, Any]) -> dict[str, Any]:
+def split_properties(config: Mapping[str, Json]) -> JsonObject:
     """Split a configuration into ``meta`` (keys that begin with an underscore) and ``hparams``."""
     return {
         "meta": {key: value for key, value in config.items() if key.startswith("_")},
@@ -101,7 +100,9 @@ def _weights_of(folder: Path) -> Path:
     raise InputError(f"'{folder}' holds no weights, expected model.safetensors or model{_INDEX}")
 
 
-def _quantization(config: Mapping[str, Any], folder: Path) -> tuple[Mapping[str, Any] | None, str]:
+def _quantization(
+    config: Mapping[str, Json], folder: Path
+) -> tuple[Mapping[str, Json] | None, str]:
     """What says how weights are packed, and the file that does."""
     found = config.get("quantization_config")
     file = str(folder / "config.json")

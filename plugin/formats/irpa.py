@@ -44,7 +44,7 @@ import numpy as np
 
 from ..errors import InputError, Place, UnsupportedError
 from ..files import open_whole
-from ..numerics.element_types import Array
+from ..numerics.element_types import Array, DType
 from .strict_json import parse_json, regular_file_size, shown
 
 __all__ = [
@@ -75,7 +75,7 @@ _NAMES = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("bool", "complex64", "complex128"),
 )
-DTYPES: dict[str, np.dtype[Any]] = {n: np.dtype(getattr(ml_dtypes, n, n)) for n in _NAMES}
+DTYPES: dict[str, DType] = {n: np.dtype(getattr(ml_dtypes, n, n)) for n in _NAMES}
 """The element types of tensors in archives, by PyTorch's names."""
 
 
@@ -145,7 +145,7 @@ class Entry:
     def __str__(self) -> str:
         return f"entry {shown(self.name)}"
 
-    def _type(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    def _type(self) -> tuple[DType, tuple[int, ...]]:
         if not self.metadata.startswith(_PREFIX):
             size = len(self.pattern) or 1
             dtype = np.dtype("complex128" if size == 16 else f"u{size}")

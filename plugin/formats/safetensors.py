@@ -24,19 +24,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ..errors import InputError, Place, UnsupportedError
-from ..numerics.element_types import Array
-from .strict_json import parse_object, regular_file_size, shown
+from ..numerics.element_types import Array, DType
+from .strict_json import Json, parse_object, regular_file_size, shown
 
 __all__ = ["DTYPES", "SafetensorsFile", "read_safetensors"]
 
-DTYPES: dict[str, np.dtype[Any]] = {
+DTYPES: dict[str, DType] = {
     name: np.dtype(dtype)
     for name, dtype in {
         "BOOL": np.bool_,
@@ -109,7 +108,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
     return SafetensorsFile(str(path), metadata, tensors)
 
 
-def _array(name: str, entry: Mapping[str, Any], data: Array, place: Place) -> Array:
+def _array(name: str, entry: Mapping[str, Json], data: Array, place: Place) -> Array:
     """The view of a tensor whose description the library has checked."""
     kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     if kind not in DTYPES:

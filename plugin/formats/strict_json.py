@@ -19,13 +19,15 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
 from ..errors import InputError, Place
 
 __all__ = [
     "MAX_BYTES",
     "MAX_VALUES",
+    "Json",
+    "JsonObject",
     "is_deep",
     "load_json",
     "parse_json",
@@ -33,6 +35,12 @@ __all__ = [
     "regular_file_size",
     "shown",
 ]
+
+Json: TypeAlias = Any
+"""A value of JSON: None, a truth value, a number, a text, a list or an object."""
+
+JsonObject: TypeAlias = dict[str, Json]
+"""An object of JSON."""
 
 MAX_BYTES = 100_000_000
 MAX_VALUES = 8_000_000
@@ -57,7 +65,7 @@ def regular_file_size(path: str | os.PathLike[str]) -> int:
     return status.st_size
 
 
-def load_json(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
+def load_json(path: str | os.PathLike[str], what: str) -> JsonObject:
     """Read a JSON file that holds an object.
 
     Args:
@@ -81,7 +89,7 @@ def load_json(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
 
 def parse_object(
     data: bytes, what: str, file: str, *, is_part: bool = False, has_any_number: bool = False
-) -> dict[str, Any]:
+) -> JsonObject:
     """Parse JSON that must be an object; arguments and errors are those of `parse_json`."""
     loaded = parse_json(data, what, file, is_part=is_part, has_any_number=has_any_number)
     if not isinstance(loaded, dict):
@@ -91,7 +99,7 @@ def parse_object(
 
 def parse_json(
     data: bytes, what: str, file: str, *, is_part: bool = False, has_any_number: bool = False
-) -> Any:
+) -> Json:
     """Parse JSON.
 
     Args:
@@ -137,7 +145,7 @@ def parse_json(
     return loaded
 
 
-def is_deep(value: Any) -> bool:
+def is_deep(value: Json) -> bool:
     """True for JSON that nests more than 100 levels, which recursive functions would fail on."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(_MAX_LEVELS):
@@ -148,8 +156,8 @@ def is_deep(value: Any) -> bool:
     return True
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    loaded: dict[str, Any] = {}
+def _unique(pairs: list[tuple[str, Json]]) -> JsonObject:
+    loaded: JsonObject = {}
     for key, value in pairs:
         if key in loaded:
             raise ValueError(f"the key {shown(key)} is there twice")
@@ -157,7 +165,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return loaded
 
 
-def _refuse_constant(text: str) -> Any:
+def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number of JSON")
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ..formats.packed_int4 import PackedInt4Tensor
-from ..formats.strict_json import shown
+from ..formats.strict_json import Json, JsonObject, shown
 from ..layouts.ggml import GgmlTensor
 from ..layouts.tensors import (
     InferenceTensor,
@@ -99,7 +98,7 @@ def _plane_arrays(tensor: InferenceTensor) -> dict[str, PlaneArray]:
     }
 
 
-def to_json(dataset: Dataset) -> dict[str, Any]:
+def to_json(dataset: Dataset) -> JsonObject:
     """Return properties, tensors and totals as JSON values."""
     tensors = [describe(tensor) for tensor in dataset.theta.flatten().values()]
     listed = [{**asdict(t), "bits_per_element": t.bits_per_element} for t in tensors]
@@ -112,7 +111,7 @@ def to_json(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def property_lines(properties: Mapping[str, Any], prefix: str = "") -> list[str]:
+def property_lines(properties: Mapping[str, Json], prefix: str = "") -> list[str]:
     """Return one line for each property, nested ones with dots, long values shortened."""
     lines = []
     for name, value in properties.items():

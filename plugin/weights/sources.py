@@ -11,9 +11,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import InputError, UsageError
+from ..formats.strict_json import Json
 from ..layouts.tensors import InferenceTensor
 from .theta import Dataset, Theta
 
@@ -106,7 +106,7 @@ def open_weights(path: str | os.PathLike[str]) -> Dataset:
     )
 
 
-def _dataset(properties: Mapping[str, Any], tensors: Mapping[str, InferenceTensor]) -> Dataset:
+def _dataset(properties: Mapping[str, Json], tensors: Mapping[str, InferenceTensor]) -> Dataset:
     return Dataset(properties, Theta(tensors))
 
 

@@ -23,11 +23,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
 from ..formats.irpa import Archive, create_archive
-from ..formats.strict_json import is_deep, parse_object, shown
+from ..formats.strict_json import Json, JsonObject, is_deep, parse_object, shown
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor, tensor_from_record
 
 __all__ = ["Dataset", "Theta"]
@@ -40,6 +40,9 @@ _MOST_LEVELS = 100
 
 Transform = Callable[[InferenceTensor], InferenceTensor | Iterable[InferenceTensor] | None]
 """What to put in the place of a tensor: another, several, or none."""
+
+Tree: TypeAlias = "dict[str, InferenceTensor | Tree]"
+"""Tensors and parts of the tree by name."""
 
 
 class Theta:
@@ -59,7 +62,7 @@ class Theta:
             named = list(tensors.items())
         else:
             named = [(tensor.name, tensor) for tensor in tensors]
-        self._tree: dict[str, Any] = {}
+        self._tree: Tree = {}
         for name, tensor in named:
             *levels, last = name.split(".")
             if len(levels) > _MOST_LEVELS:
@@ -68,9 +71,10 @@ class Theta:
                 )
             node = self._tree
             for level in levels:
-                node = node.setdefault(level, {})
-                if not isinstance(node, dict):
+                below = node.setdefault(level, {})
+                if not isinstance(below, dict):
                     raise InputError(f"{shown(name)} is below the name of another tensor")
+                node = below
             if last in node:
                 other = "a level of the tree" if isinstance(node[last], dict) else "two tensors"
                 raise InputError(f"{shown(name)} is the name of {other}")
@@ -144,13 +148,13 @@ class Theta:
         return f"Theta({len(self)} tensors: {', '.join(self.keys[:8])})"
 
     def _find(self, path: tuple[str | int, ...]) -> InferenceTensor | Theta | None:
-        node: Any = self._tree
+        node: InferenceTensor | Tree = self._tree
         for level in ".".join(map(str, path)).split(".") if path else []:
             if not isinstance(node, dict) or level not in node:
                 return None
             node = node[level]
         if not isinstance(node, dict):
-            return node  # type: ignore[no-any-return]
+            return node
         part = Theta([])
         part._tree = node
         return part
@@ -163,7 +167,7 @@ class Theta:
         return f"no tensor is named '{name}'; there are: {listed or 'none'}"
 
 
-def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, InferenceTensor]]:
+def _leaves(tree: Tree, prefix: str) -> Iterator[tuple[str, InferenceTensor]]:
     for name, child in tree.items():
         if isinstance(child, dict):
             yield from _leaves(child, f"{prefix}{name}.")
@@ -182,7 +186,7 @@ class Dataset:
         InputError: the properties nest more than 100 levels.
     """
 
-    def __init__(self, properties: Mapping[str, Any], theta: Theta) -> None:
+    def __init__(self, properties: Mapping[str, Json], theta: Theta) -> None:
         self.properties = dict(properties)
         if is_deep(self.properties):
             raise InputError("the properties are nested too deeply")
@@ -207,7 +211,7 @@ class Dataset:
         """
         properties = _to_json({**self.properties, _VERSION: 1}, "the properties")
         tensors = list(self.theta.flatten().values())
-        records: dict[str, Any] = {}
+        records: JsonObject = {}
         try:
             with create_archive(path) as archive:
                 for number, tensor in enumerate(tensors):
@@ -270,13 +274,13 @@ def _tree(tensors: Iterable[InferenceTensor], file: str) -> Theta:
         raise InputError(error.message, Place(file)) from None
 
 
-def _blob(archive: Archive, name: str) -> dict[str, Any]:
+def _blob(archive: Archive, name: str) -> JsonObject:
     what = f"entry '{name}'"
     data = archive[name].content()
     return parse_object(data, what, archive.path, is_part=True, has_any_number=True)
 
 
-def _tensor(archive: Archive, name: str, record: Any) -> InferenceTensor:
+def _tensor(archive: Archive, name: str, record: Json) -> InferenceTensor:
     raw = record.get("raw_tensors") if isinstance(record, dict) else None
     what, place = f"tensor {shown(name)}", Place(archive.path)
     if not isinstance(raw, dict) or not isinstance(record.get("type_name"), str):
@@ -294,7 +298,7 @@ def _tensor(archive: Archive, name: str, record: Any) -> InferenceTensor:
         raise kind(reason, place) from None
 
 
-def _to_json(value: Any, what: str) -> bytes:
+def _to_json(value: Json, what: str) -> bytes:
     try:
         # Without white space and escapes: the words of a tokenizer are several megabytes.
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
