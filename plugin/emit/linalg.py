@@ -26,6 +26,7 @@ __all__ = [
     "empty",
     "expand",
     "extract",
+    "fill",
     "filled",
     "fold",
     "from_elements",
@@ -101,16 +102,20 @@ def empty(
 
 def filled(extents: Sequence[Extent], scalar: Value) -> Value:
     """A tensor of equal elements; extents as for `empty`."""
-    output = empty(extents, scalar.type)
-    fill = create(
+    return fill(scalar, empty(extents, scalar.type))
+
+
+def fill(scalar: Value, output: Value) -> Value:
+    """The tensor `output` with `scalar` in all places."""
+    filling = create(
         "linalg.fill",
         [scalar, output],
         [output.type],
         {"operandSegmentSizes": segments(1, 1)},
         regions=1,
     )
-    _fill_body(fill, [scalar.type] * 2, lambda number, _: number)
-    return fill.results[0]
+    _fill_body(filling, [scalar.type] * 2, lambda number, _: number)
+    return filling.results[0]
 
 
 def from_elements(elements: Sequence[Value], type_: ir.Type | None = None) -> Value:

@@ -17,6 +17,8 @@ and gives wrong results for
 * ``dynamic_slice`` and ``dynamic_update_slice`` with start indices of fewer than 32 bits, which it
   takes for unsigned.
 * ``sort`` with ``is_stable``, which it ignores: `iree.stable_sort`.
+* several ``sort``, ``scatter`` or ``dynamic_update_slice`` of equal tensors that are computed from
+  no buffer, as two argsorts: `iree.updates_in_place`.
 * ``add`` of i1, which is a logical or.
 * a convolution of another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`` on Vulkan.
 
@@ -49,6 +51,7 @@ from .iree.dynamic_broadcasts import expand_dynamic_broadcast
 from .iree.index_bounds import clamp_gather, contain_scatter, widen_starts
 from .iree.reversal import expand_reverse
 from .iree.stable_sort import stabilize_sort
+from .iree.updates_in_place import UPDATES, separate_updated
 
 __all__ = ["ExpandStablehlo"]
 
@@ -99,4 +102,5 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.convolution": expand_convolution,
     "stablehlo.dynamic_broadcast_in_dim": expand_dynamic_broadcast,
     "stablehlo.reverse": expand_reverse,
+    **dict.fromkeys(UPDATES, separate_updated),
 }

@@ -9,6 +9,9 @@ do it, but for what IREE then refuses or gets wrong:
   operations inside them as loops over one element. The bodies are kept aside meanwhile.
 * The fill of a tensor of one element: a loop nest without loops over a scalar. It becomes
   ``tensor.from_elements``.
+* The fill of a tensor that ``tensor.insert_slice`` writes into, as a pad between elements does: a
+  loop nest that reads no buffer, and two that are equal become one (`updates_in_place`). It becomes
+  ``linalg.fill`` again.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type]
     with translate_errors(UnsupportedError, "cannot write the module as loops"):
         manager.run(root)
     _put_scalar_bodies(root, bodies)
-    _fill_single_elements(root)
+    _rewrite_fills(root)
     return True
 
 
@@ -84,21 +87,30 @@ def _concatenate_tensors(operations: list[Operation]) -> list[Operation]:
     return remaining
 
 
-def _fill_single_elements(root: Operation) -> None:
-    """Write the fill of a tensor of one element as ``tensor.from_elements``."""
+def _rewrite_fills(root: Operation) -> None:
+    """Write the fill of a tensor of one element, or of one that is written into, without a loop."""
     for op in walk(root):
         if op.name != "linalg.generic" or len(op.operands) != 2 or len(op.results) != 1:
             continue
-        scalar, result = op.operands[0], op.results[0]
+        (scalar, output), result = op.operands, op.results[0]
         body = op.regions[0].blocks[0]
         returned = list(body.operations)[-1].operation.operands[0]
-        if isinstance(scalar.type, ir.ShapedType) or any(n != 1 for n in result.type.shape):
+        if isinstance(scalar.type, ir.ShapedType) or returned != body.arguments[0]:
             continue
-        if returned == body.arguments[0]:
-            with ir.InsertionPoint(op), op.location:
+        with ir.InsertionPoint(op), op.location:
+            if all(n == 1 for n in result.type.shape):
                 value = linalg.from_elements([scalar], result.type)
-            result.replace_all_uses_with(value)
-            op.erase()
+            elif any(_writes_into(use) for use in result.uses):
+                value = linalg.fill(scalar, output)
+            else:
+                continue
+        result.replace_all_uses_with(value)
+        op.erase()
+
+
+def _writes_into(use: ir.OpOperand) -> bool:
+    """True if a tensor is the one that a slice is inserted into."""
+    return bool(use.owner.name == "tensor.insert_slice" and use.operand_number == 1)
 
 
 # -- bodies of scalars ----------------------------------------------------------------------------

@@ -54,3 +54,22 @@ func.func @logical_or(%x: tensor<4xi1>, %y: tensor<4xi1>) -> tensor<4xi1> {
   %r = stablehlo.add %x, %y : tensor<4xi1>
   return %r : tensor<4xi1>
 }
+
+// What is computed from no buffer gets its own flag where it is updated; a constant does not.
+// CHECK-LABEL: func.func @updates
+// CHECK: %[[IOTA:.*]] = stablehlo.iota dim = 0 : tensor<9xi32>
+// CHECK: %[[HIDDEN:.*]] = "util.optimization_barrier"(%{{.*}}) : (i1) -> i1
+// CHECK: %[[FLAG:.*]] = tensor.from_elements %[[HIDDEN]] : tensor<i1>
+// CHECK: %[[OWN:.*]] = stablehlo.select %[[FLAG]], %[[IOTA]], %{{.*}} : tensor<i1>, tensor<9xi32>
+// CHECK: stablehlo.dynamic_update_slice %[[OWN]], %arg0, %arg1
+// CHECK: %[[FILLED:.*]] = stablehlo.constant dense<7>
+// CHECK-NEXT: stablehlo.dynamic_update_slice %[[FILLED]], %arg0, %arg1
+// CHECK-NEXT: stablehlo.dynamic_update_slice %arg2, %arg0, %arg1
+func.func @updates(%x: tensor<2xi32>, %at: tensor<i32>, %whole: tensor<9xi32>) -> (tensor<9xi32>, tensor<9xi32>, tensor<9xi32>) {
+  %i = stablehlo.iota dim = 0 : tensor<9xi32>
+  %0 = stablehlo.dynamic_update_slice %i, %x, %at : (tensor<9xi32>, tensor<2xi32>, tensor<i32>) -> tensor<9xi32>
+  %c = stablehlo.constant dense<7> : tensor<9xi32>
+  %1 = stablehlo.dynamic_update_slice %c, %x, %at : (tensor<9xi32>, tensor<2xi32>, tensor<i32>) -> tensor<9xi32>
+  %2 = stablehlo.dynamic_update_slice %whole, %x, %at : (tensor<9xi32>, tensor<2xi32>, tensor<i32>) -> tensor<9xi32>
+  return %0, %1, %2 : tensor<9xi32>, tensor<9xi32>, tensor<9xi32>
+}
