@@ -18,10 +18,11 @@ from .errors import SubquantError
 
 if TYPE_CHECKING:
     from .compiler.options import CompileOptions
-    from .compiler.reading import Source
     from .compiler.targets import Target
+    from .compiler.worker import Source
     from .numerics.casts import dequantize, quantize
     from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
+    from .processes import Limits
     from .runtime import Device, Executable
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Device",
     "Executable",
     "ExpressedType",
+    "Limits",
     "QuantizationParameters",
     "StorageType",
     "SubquantError",
@@ -45,6 +47,7 @@ _PLACES = {
     "Device": "runtime",
     "Executable": "runtime",
     "ExpressedType": "numerics.parameters",
+    "Limits": "processes",
     "QuantizationParameters": "numerics.parameters",
     "StorageType": "numerics.parameters",
     "dequantize": "numerics.casts",
@@ -67,6 +70,7 @@ def compile(
     device: Device | str | None = None,
     cache: str | os.PathLike[str] | None = None,
     parameters: Mapping[str, str | os.PathLike[str]] | None = None,
+    limits: Limits | None = None,
     **options: Any,
 ) -> Executable:
     """Compile a module and load it.
@@ -78,6 +82,7 @@ def compile(
             description is chosen by what the device can do, unless ``vulkan_target`` is given.
         cache: a folder that keeps executables by content.
         parameters: parameter archives (``.irpa``) by scope.
+        limits: how long MLIR may read the module, and how much memory it may take.
         **options: further fields of `CompileOptions`.
 
     Returns:
@@ -87,6 +92,9 @@ def compile(
         SubquantError: the input is wrong or not supported (with its place), IREE failed, or there
             is no device.
     """
+    from .processes import prepare
+
+    prepare()  # the child imports MLIR while the runtime is imported here
     from .compiler.compilation import compile_to_bytes
     from .compiler.options import CompileOptions
     from .runtime import Device, Executable
@@ -95,7 +103,9 @@ def compile(
     if target == "vulkan":
         options.setdefault("vulkan_target", where.vulkan_target)
     choices = CompileOptions(target=target, **options)
-    return Executable(compile_to_bytes(source, choices, cache=cache), where, parameters)
+    return Executable(
+        compile_to_bytes(source, choices, cache=cache, limits=limits), where, parameters
+    )
 
 
 def load(

@@ -8,51 +8,11 @@ Python-defined dialects in one context. If another wheel takes its place, only t
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
-import os
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from .errors import EnvironmentProblem, Place, SubquantError, place_of
-
-PINNED_VERSIONS = {
-    "torch-mlir": "20261001",
-    "iree-base-compiler": "3.13.0",
-    "iree-base-runtime": "3.13.0",
-}
-"""Distribution name to the version that subquant is tested with (also in pyproject.toml)."""
-
-
-def installed_versions() -> dict[str, str | None]:
-    """Return the installed version of each pinned distribution, None where it is missing."""
-    found: dict[str, str | None] = {}
-    for name in PINNED_VERSIONS:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-def check_versions() -> None:
-    """Raise EnvironmentProblem unless the pinned versions are installed.
-
-    The environment variable ``SUBQUANT_ANY_VERSION=1`` accepts other versions.
-    """
-    if os.environ.get("SUBQUANT_ANY_VERSION") == "1":
-        return
-    for name, found in installed_versions().items():
-        expected = PINNED_VERSIONS[name]
-        if found is None:
-            raise EnvironmentProblem(
-                f"the package '{name}' is not installed; run: pip install {name}=={expected}"
-            )
-        if found.split("+")[0] != expected:
-            raise EnvironmentProblem(
-                f"expected {name} {expected}, got {found}; run: pip install {name}=={expected}, "
-                "or set SUBQUANT_ANY_VERSION=1 to try the one you have"
-            )
-
+from .errors import Place, SubquantError, place_of
+from .versions import check_versions
 
 check_versions()
 
@@ -61,14 +21,11 @@ from torch_mlir._mlir_libs import _stablehlo as stablehlo  # noqa: E402
 from torch_mlir.dialects import ext, quant  # noqa: E402
 
 __all__ = [
-    "PINNED_VERSIONS",
     "Operation",
     "Rewriter",
     "Value",
-    "check_versions",
     "ext",
     "in_context_of",
-    "installed_versions",
     "ir",
     "passmanager",
     "place_of",

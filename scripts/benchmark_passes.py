@@ -22,8 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from subquant.compiler.compilation import bytecode_of
 from subquant.compiler.iree import compiler_path
+from subquant.compiler.lowering import bytecode_of
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text

@@ -21,10 +21,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from subquant import __version__
-from subquant._mlir import PINNED_VERSIONS
 from subquant.cli import COMMANDS, main
 from subquant.compiler.pipeline import NAMED_PIPELINES
 from subquant.transforms import PASSES
+from subquant.versions import PINNED_VERSIONS
 
 MODEL = """
 !q = !quant.uniform<i8:f32, 0.5:1>

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant._mlir import PINNED_VERSIONS, check_versions
 from subquant.cli import COMMANDS
 from subquant.errors import EnvironmentProblem
 from subquant.runtime import Device
 from subquant.transforms import PASSES, load_pass
+from subquant.versions import PINNED_VERSIONS, check_versions
 
 ROOT = Path(__file__).parent.parent
 

@@ -10,8 +10,9 @@ import click
 
 from ..compiler.options import CompileOptions, Emit
 from ..errors import SubquantError, UsageError
-from .console import show_progress, shown_name, source_of, write_output
-from .options import compile_options, make_compile_options
+from ..processes import Limits, prepare
+from .console import reproducer_of, show_progress, shown_name, source_of, write_output
+from .options import compile_options, limit_options, make_compile_options, pop_limits
 
 __all__ = ["command", "compile_model"]
 
@@ -33,6 +34,7 @@ __all__ = ["command", "compile_model"]
     help="Stop before IREE with mlir or mlirbc.",
 )
 @compile_options
+@limit_options
 def command(model: str, output: str | None, emit: Emit, **options: Any) -> None:
     """Compile MODEL (.mlir text or bytecode, - for standard input) to an IREE executable.
 
@@ -44,12 +46,16 @@ def command(model: str, output: str | None, emit: Emit, **options: Any) -> None:
     subquant compile model.mlir --target vulkan
     subquant compile model.mlir --emit mlir | less
     """
+    prepare()
+    limits = pop_limits(options)
     if output is None:
         stem = "model" if model == "-" else Path(model).stem
         output = f"{stem}.vmfb" if emit == "vmfb" else "-"
     if "-" not in (model, output) and os.path.realpath(model) == os.path.realpath(output):
         raise UsageError(f"the output '{output}' is the input; give another file with -o")
-    data = compile_model(model, make_compile_options(**options), emit=emit, output=output)
+    data = compile_model(
+        model, make_compile_options(**options), emit=emit, output=output, limits=limits
+    )
     write_output(output, data)
     if output != "-":
         click.echo(f"wrote {output} ({len(data):,} bytes)", err=True)
@@ -62,6 +68,7 @@ def compile_model(
     emit: Emit = "vmfb",
     output: str | None = None,
     source: bytes | Path | None = None,
+    limits: Limits | None = None,
 ) -> bytes:
     """Compile a module and show progress; a reproducer goes beside the output.
 
@@ -71,20 +78,22 @@ def compile_model(
         emit: as of `compile_to_bytes`.
         output: where the result will be written, if it will.
         source: what was read of the model already.
+        limits: what MLIR may take.
     """
     from ..compiler.compilation import compile_to_bytes
 
-    stem, folder = Path("stdin" if model == "-" else model).stem, Path()
-    if output not in (None, "-"):
-        stem, folder = Path(output).stem, Path(output).parent
+    reproducer = reproducer_of(model)
+    if output is not None and output != "-":
+        reproducer = reproducer_of(output, Path(output).parent)
     with show_progress(f"compile {model}") as progress:
         try:
             return compile_to_bytes(
                 source_of(model) if source is None else source,
                 options,
                 emit=emit,
-                reproducer=folder / f"{stem}.reproducer.mlir",
+                reproducer=reproducer,
                 progress=progress,
+                limits=limits,
             )
         except SubquantError as error:
             raise error.in_file(shown_name(model)) from None

@@ -16,7 +16,15 @@ import click
 from ..errors import InputError, SubquantError
 from ..files import write_whole
 
-__all__ = ["read_input", "report_error", "show_progress", "shown_name", "source_of", "write_output"]
+__all__ = [
+    "read_input",
+    "report_error",
+    "reproducer_of",
+    "show_progress",
+    "shown_name",
+    "source_of",
+    "write_output",
+]
 
 
 def report_error(error: SubquantError) -> None:
@@ -48,6 +56,12 @@ def show_progress(title: str) -> Iterator[Callable[[str], None]]:
 def shown_name(path: str) -> str:
     """The name of an input in errors."""
     return "<stdin>" if path == "-" else path
+
+
+def reproducer_of(model: str, folder: Path | None = None) -> Path:
+    """The file that replays what went wrong with a model."""
+    stem = Path("stdin" if model == "-" else model).stem
+    return (folder or Path()) / f"{stem}.reproducer.mlir"
 
 
 def read_input(path: str) -> bytes:

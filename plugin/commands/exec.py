@@ -9,9 +9,16 @@ import click
 
 from ..compiler.options import CompileOptions
 from ..errors import SubquantError
+from ..processes import prepare
 from .compile import compile_model
 from .console import shown_name, source_of
-from .options import compile_options, make_compile_options, run_options
+from .options import (
+    compile_options,
+    limit_options,
+    make_compile_options,
+    pop_limits,
+    run_options,
+)
 from .run import Call, parse_parameters
 
 __all__ = ["command"]
@@ -37,6 +44,7 @@ __all__ = ["command"]
 )
 @compile_options
 @run_options
+@limit_options
 def command(
     model: str,
     device: str | None,
@@ -52,8 +60,10 @@ def command(
     subquant exec model.mlir --target vulkan --input 4xf32=1,2,3,4
     subquant exec model.mlir --interpret --input @x.npy    beside StableHLO's interpreter
     """
+    prepare()
     from ..runtime import Device, Executable
 
+    limits = pop_limits(options)
     source = source_of(model)
     choices = {declared.name: options.pop(declared.name) for declared in fields(CompileOptions)}
     call = Call(**options)
@@ -71,5 +81,5 @@ def command(
     where = Device(device or choices["target"])
     if choices["target"] == "vulkan" and choices["vulkan_target"] in (None, "auto"):
         choices["vulkan_target"] = where.vulkan_target
-    data = compile_model(model, make_compile_options(**choices), source=source)
+    data = compile_model(model, make_compile_options(**choices), source=source, limits=limits)
     call.run(Executable(data, where, parse_parameters(parameters)), beside=interpreted)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ..errors import UsageError
-from .console import read_input, report_error, shown_name, write_output
+from ..processes import prepare
+from .console import (
+    read_input,
+    report_error,
+    reproducer_of,
+    show_progress,
+    shown_name,
+    write_output,
+)
+from .options import limit_options, pop_limits
 
 __all__ = ["command"]
 
@@ -30,6 +41,7 @@ __all__ = ["command"]
     help="Check errors against // expected-error @+1 {{text}} comments.",
 )
 @click.option("--list-passes", is_flag=True, help="List the passes.")
+@limit_options
 def command(
     model: str | None,
     passes: str | None,
@@ -37,6 +49,7 @@ def command(
     split_input_file: bool,
     verify_diagnostics: bool,
     list_passes: bool,
+    **limits: Any,
 ) -> None:
     """Run passes on MODEL (- for standard input) and print the result, like mlir-opt.
 
@@ -44,10 +57,10 @@ def command(
     subquant opt model.mlir --passes verify-quantization,lower-quant-casts
     subquant opt model.mlir --passes "lower-quant-casts{rounding=toward-zero},canonicalize"
     """
-    from ..compiler.pipeline import NAMED_PIPELINES
-    from ..transforms import PASSES
-
     if list_passes:
+        from ..compiler.pipeline import NAMED_PIPELINES
+        from ..transforms import PASSES
+
         for name, description in PASSES.items():
             click.echo(f"{name:32} {description}")
         for name, text in NAMED_PIPELINES.items():
@@ -55,15 +68,20 @@ def command(
         return
     if model is None:
         raise UsageError("expected a MODEL; see 'subquant opt --help'")
-    from ..compiler.opt import run_opt
+    from ..compiler import worker
 
-    result = run_opt(
-        read_input(model),
-        shown_name(model),
-        passes,
-        split=split_input_file,
-        verify_diagnostics=verify_diagnostics,
-    )
+    prepare()
+    with show_progress(f"opt {model}") as progress:
+        result = worker.optimize(
+            read_input(model),
+            shown_name(model),
+            passes,
+            split=split_input_file,
+            verify_diagnostics=verify_diagnostics,
+            reproducer=reproducer_of(model),
+            progress=progress,
+            limits=pop_limits(limits),
+        )
     if result.text is not None:
         write_output(output, result.text.encode())
     for remark in result.remarks:

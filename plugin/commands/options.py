@@ -10,8 +10,16 @@ import click
 
 from ..compiler.options import CompileOptions
 from ..options import Options, annotations_of, choices_of
+from ..processes import Limits
 
-__all__ = ["compile_options", "make_compile_options", "options_of", "run_options"]
+__all__ = [
+    "compile_options",
+    "limit_options",
+    "make_compile_options",
+    "options_of",
+    "pop_limits",
+    "run_options",
+]
 
 Command = Callable[..., Any]
 
@@ -71,6 +79,15 @@ def _type_of(options: type[Options], name: str) -> Any:
     annotation = annotations_of(options)[name]
     kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
     return kinds[0] if kinds else annotation
+
+
+limit_options = options_of(Limits)
+"""What MLIR may take, for `pop_limits`."""
+
+
+def pop_limits(options: dict[str, Any]) -> Limits:
+    """Take the values of `limit_options` out of a command's options."""
+    return Limits(**{declared.name: options.pop(declared.name) for declared in fields(Limits)})
 
 
 _VULKAN_TARGET = CompileOptions.__dataclass_fields__["vulkan_target"]

@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .._mlir import installed_versions
 from ..files import write_whole
+from ..versions import installed_versions
 from .options import CompileOptions
 
 __all__ = ["Cache", "key_of"]

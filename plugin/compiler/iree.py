@@ -8,10 +8,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .._mlir import PINNED_VERSIONS, ir
 from ..errors import CompilerError, EnvironmentProblem, Place
 from ..files import write_whole
+from ..versions import PINNED_VERSIONS
 from .options import CompileOptions
+from .worker import text_of
 
 __all__ = ["compiler_path", "run_iree"]
 
@@ -33,7 +34,6 @@ def compiler_path() -> str:
 
 
 def run_iree(
-    module: ir.Module,
     bytecode: bytes,
     options: CompileOptions,
     reproducer: str | os.PathLike[str] | None = None,
@@ -41,8 +41,7 @@ def run_iree(
     """Compile a module to an executable.
 
     Args:
-        module: what to write as a reproducer if IREE fails.
-        bytecode: the same module.
+        bytecode: the module.
         options: what to compile for.
         reproducer: where to write it; by default ``subquant.reproducer.mlir`` in the current
             folder.
@@ -58,11 +57,11 @@ def run_iree(
         result = subprocess.run(command, capture_output=True, check=False)
         if result.returncode == 0 and output.is_file():
             return output.read_bytes()
-    raise _compiler_error(module, options, reproducer, result)
+    raise _compiler_error(bytecode, options, reproducer, result)
 
 
 def _compiler_error(
-    module: ir.Module,
+    bytecode: bytes,
     options: CompileOptions,
     reproducer: str | os.PathLike[str] | None,
     result: subprocess.CompletedProcess[bytes],
@@ -70,7 +69,7 @@ def _compiler_error(
     """Write a reproducer, and say what happened and how to replay it."""
     path = Path(reproducer or "subquant.reproducer.mlir")
     replay = shlex.join(["iree-compile", str(path), "-o", os.devnull, *options.flags])
-    text = str(module)
+    text = text_of(bytecode)
     try:
         write_whole(path, f"// {replay}\n{text}\n".encode())
         where = f"replay with: {replay}"

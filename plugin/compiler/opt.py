@@ -11,17 +11,21 @@ gives exactly the errors and remarks that its comments expect (``expected-error`
 
 from __future__ import annotations
 
+import contextlib
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
+from .._mlir import ir
 from ..dialects import create_context
 from ..errors import InputError, Place, Remark, SubquantError, UsageError
 from ..transforms.base import ModulePass
 from ..transforms.verify_quantization import VerifyQuantization
 from .pipeline import parse_pipeline, run_pipeline
 from .reading import BYTECODE_MAGIC, decode_text, parse_bytecode, parse_text
+from .worker import OptResult
 
-__all__ = ["OptResult", "run_opt"]
+__all__ = ["run_opt"]
 
 _SEPARATOR = re.compile(r"(?m)^// -----[ \t\r]*$")
 _EXPECTED = re.compile(
@@ -29,17 +33,15 @@ _EXPECTED = re.compile(
 )
 
 
-@dataclass
-class OptResult:
-    """The printed modules (None where there is nothing to print), the errors and the remarks."""
-
-    text: str | None = None
-    errors: list[SubquantError] = field(default_factory=list)
-    remarks: list[Remark] = field(default_factory=list)
-
-
 def run_opt(
-    data: bytes, file: str, passes: str | None, *, split: bool, verify_diagnostics: bool
+    data: bytes,
+    file: str,
+    passes: str | None,
+    *,
+    split: bool,
+    verify_diagnostics: bool,
+    around_parsing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    on_pass: Callable[[ModulePass], None] | None = None,
 ) -> OptResult:
     """Parse, run passes and print.
 
@@ -50,17 +52,28 @@ def run_opt(
             types are verified before the first pass, as before every compilation.
         split: treat the parts between ``// -----`` lines as modules of their own.
         verify_diagnostics: compare errors and remarks with the comments; print nothing.
+        around_parsing: makes a context in which each module is parsed.
+        on_pass: called before each pass.
 
     Raises:
         UsageError: the pipeline is wrong.
         ParseError: the input is neither bytecode nor text.
     """
     steps = parse_pipeline(passes) if passes else []
+
+    def process(source: str | bytes, remarks: list[Remark]) -> str:
+        with around_parsing():
+            module = _parse(source, file)
+        if not steps or not isinstance(steps[0], VerifyQuantization):
+            run_pipeline(module, [VerifyQuantization()], on_pass)
+        run_pipeline(module, steps, on_pass, lambda r: remarks.append(r.in_file(file)))
+        return f"{module}\n"
+
     if data.startswith(BYTECODE_MAGIC):
         if split or verify_diagnostics:
             raise UsageError("bytecode has no text to split or to compare errors with")
         remarks: list[Remark] = []
-        text = _process(data, file, steps, remarks)
+        text = process(data, remarks)
         return OptResult(text, remarks=remarks)
     source = decode_text(data, file)
     parts = _split_at_separators(source) if split else [source]
@@ -70,7 +83,7 @@ def run_opt(
         errors: list[SubquantError] = []
         remarks = []
         try:
-            printed.append(_process(part, file, steps, remarks))
+            printed.append(process(part, remarks))
         except UsageError:
             raise
         except SubquantError as error:
@@ -95,16 +108,11 @@ def _split_at_separators(source: str) -> list[str]:
     return parts
 
 
-def _process(source: str | bytes, file: str, steps: list[ModulePass], remarks: list[Remark]) -> str:
+def _parse(source: str | bytes, file: str) -> ir.Module:
     context = create_context()
     if isinstance(source, bytes):
-        module = parse_bytecode(source, context, file)
-    else:
-        module = parse_text(source, context, file)
-    if not steps or not isinstance(steps[0], VerifyQuantization):
-        run_pipeline(module, [VerifyQuantization()])
-    run_pipeline(module, steps, on_remark=lambda remark: remarks.append(remark.in_file(file)))
-    return f"{module}\n"
+        return parse_bytecode(source, context, file)
+    return parse_text(source, context, file)
 
 
 def _unexpected(part: str, found: list[SubquantError | Remark], file: str) -> list[SubquantError]:

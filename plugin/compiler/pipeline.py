@@ -18,7 +18,14 @@ from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass
 from .options import CompileOptions
 
-__all__ = ["NAMED_PIPELINES", "UpstreamPass", "compile_pipeline", "parse_pipeline", "run_pipeline"]
+__all__ = [
+    "NAMED_PIPELINES",
+    "UpstreamPass",
+    "compile_pipeline",
+    "parse_pipeline",
+    "run_pipeline",
+    "text_of_pass",
+]
 
 Step = tuple[str, dict[str, Any]]
 """The name of a pass and its options."""
@@ -49,6 +56,19 @@ class UpstreamPass(ModulePass):
             )
         with translate_errors(UnsupportedError, f"pass '{self.text}' failed"):
             manager.run(module)
+
+
+def text_of_pass(step: ModulePass) -> str:
+    """Return a pass with its options, as `parse_pipeline` reads it."""
+    if isinstance(step, UpstreamPass):
+        return step.text
+    given = [(each.name, getattr(step, each.name), each.default) for each in fields(step)]
+    options = [
+        f"{name.replace('_', '-')}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value, default in given
+        if value != default
+    ]
+    return f"{step.name}{{{' '.join(options)}}}" if options else step.name
 
 
 NAMED_PIPELINES = {

@@ -6,20 +6,18 @@ Text and bytecode that would crash upstream's parser are refused first, by `cras
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
 
 from .._mlir import ir, translate_errors
 from ..dialects import create_context
 from ..errors import InputError, ParseError, Place
 from ..formats.tflite import is_tflite, tosa_of_tflite
 from .crash_guards import check_text, crashes
+from .worker import Source
 
 __all__ = [
     "BYTECODE_MAGIC",
-    "Source",
     "decode_text",
     "parse_bytecode",
     "parse_bytes",
@@ -29,9 +27,6 @@ __all__ = [
 ]
 
 BYTECODE_MAGIC = b"ML\xefR"
-
-Source: TypeAlias = "str | bytes | os.PathLike[str] | ir.Module"
-"""What `read_module` takes."""
 
 _HINTS = (
     (

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from .._mlir import in_context_of, ir
 from ..compiler.pipeline import NAMED_PIPELINES, parse_pipeline, run_pipeline
-from ..compiler.reading import Source, read_module
+from ..compiler.reading import read_module
+from ..compiler.worker import Source
 from ..errors import SignatureError, UnsupportedError, UsageError
 from ..numerics.element_types import Array
 from ..signature import Signature, ValueType

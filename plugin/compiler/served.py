@@ -1,0 +1,90 @@
+"""What is done to modules in a child process, by request: the other side of `worker`.
+
+Each function takes JSON values, blobs, and a function to report its steps with, as
+`subquant.processes.call` says, and returns JSON values and blobs. A ``source`` is
+``{"file": name}`` with ``"path"``, or with a blob in place of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from .._mlir import ir
+from ..dialects import create_context
+from ..processes import Steps, error_to_json, time_limit
+from ..transforms.base import ModulePass
+from .lowering import bytecode_of, has_public_function, lower
+from .opt import run_opt
+from .options import CompileOptions
+from .pipeline import text_of_pass
+from .reading import parse_bytes, parse_file
+
+__all__ = ["lower_module", "optimize", "text_of"]
+
+Answer = tuple[Any, list[bytes]]
+
+
+def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+    """Parse a module and run the passes of a compilation; the blob is text or bytecode."""
+    chosen = arguments["options"]
+    options = CompileOptions(**{**chosen, "iree_flags": tuple(chosen["iree_flags"])})
+    module = _parse(arguments, blobs, steps)
+    lower(module, options, _telling(steps))
+    steps("write")
+    if arguments["emit"] == "mlir":
+        return None, [(str(module) + "\n").encode()]
+    return {"has_public_function": has_public_function(module)}, [bytecode_of(module)]
+
+
+def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+    """Do what ``subquant opt`` does."""
+
+    @contextlib.contextmanager
+    def around_parsing() -> Iterator[None]:
+        steps("parse")
+        with time_limit(arguments["parse_seconds"]):
+            yield
+
+    result = run_opt(
+        blobs[0],
+        arguments["source"]["file"],
+        arguments["passes"],
+        split=arguments["split"],
+        verify_diagnostics=arguments["verify_diagnostics"],
+        around_parsing=around_parsing,
+        on_pass=_telling(steps),
+    )
+    value = {
+        "has_text": result.text is not None,
+        "errors": [error_to_json(error) for error in result.errors],
+        "remarks": [asdict(remark) for remark in result.remarks],
+    }
+    return value, [(result.text or "").encode()]
+
+
+def text_of(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+    """Return a module as text."""
+    return None, [str(_parse(arguments, blobs, steps)).encode()]
+
+
+def _parse(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> ir.Module:
+    source = arguments["source"]
+    steps("parse")
+    with time_limit(arguments["parse_seconds"]):
+        context = create_context()
+        if "path" in source:
+            return parse_file(source["path"], context)
+        return parse_bytes(blobs[0], context, source["file"])
+
+
+def _telling(steps: Steps) -> Callable[[ModulePass], None]:
+    """Report each pass: its name, and how to write it with its options."""
+
+    def on_pass(step: ModulePass) -> None:
+        text = text_of_pass(step)
+        steps(f"pass {step.name or text}", text)
+
+    return on_pass

@@ -1,0 +1,273 @@
+"""MLIR in a child process: what reads modules, runs passes on them and looks into them.
+
+MLIR's parser, its bytecode reader, its C++ passes and StableHLO's interpreter crash on hostile
+input, and on some that is only unusual. All that the command line and `subquant.compile` do with
+modules goes through these functions, so that a crash is one line: what was being done, by which
+pass, to which file, that the crash is upstream's, and how to replay it with the reproducer that was
+written. `subquant.processes` has the protocol, the limits and the life of the child; `served` is
+what runs there. This process needs no MLIR, and does not import it.
+
+A module of the bindings that the caller has parsed already is handed over as bytecode. The
+functions of `reading`, `pipeline` and `opt` run where they are called, without any of this.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..errors import CompilerError, InputError, ParseError, Place, Remark, SubquantError
+from ..files import write_whole
+from ..formats.tflite import is_tflite, tosa_of_tflite
+from ..processes import ChildEnded, Limits, call, error_from_json
+from .options import CompileOptions, Emit
+
+if TYPE_CHECKING:
+    from .._mlir import ir
+
+__all__ = ["OptResult", "Source", "lower", "optimize", "text_of"]
+
+Source: TypeAlias = "str | bytes | os.PathLike[str] | ir.Module"
+"""A path, MLIR text, bytecode, a TensorFlow Lite model, or a module of the bindings."""
+
+_LARGEST_COPY = 1 << 26
+"""Bytes of an input that are copied into a reproducer."""
+
+
+@dataclass
+class OptResult:
+    """The printed modules (None where there is nothing to print), the errors and the remarks."""
+
+    text: str | None = None
+    errors: list[SubquantError] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Input:
+    """A source as it is handed over: by its path, or as bytes."""
+
+    file: str
+    path: str | None = None
+    data: bytes = b""
+
+    @property
+    def request(self) -> dict[str, Any]:
+        return {"file": self.file} if self.path is None else {"file": self.file, "path": self.path}
+
+    @property
+    def blobs(self) -> list[bytes]:
+        return [] if self.path is not None else [self.data]
+
+    def read(self) -> bytes:
+        """The input, for a reproducer; of a long one the beginning."""
+        if self.path is None:
+            return self.data
+        with open(self.path, "rb") as file:
+            return file.read(_LARGEST_COPY + 1)
+
+
+def _input_of(source: Source) -> _Input:
+    """Return what to hand over.
+
+    A string is text if it has a line break, ``{`` or ``"``; else it is a path.
+
+    Raises:
+        EnvironmentProblem, InputError, ParseError: it cannot be read, or converted.
+    """
+    if isinstance(source, str) and any(mark in source for mark in '\n{"'):
+        try:
+            return _Input("-", data=source.encode())
+        except UnicodeEncodeError as error:
+            line = source.count("\n", 0, error.start) + 1
+            column = error.start - (source.rfind("\n", 0, error.start) + 1) + 1
+            raise ParseError(
+                "text has a surrogate, which is no character", Place("-", line, column)
+            ) from None
+    if isinstance(source, bytes):
+        if is_tflite(source):
+            return _Input("-", data=tosa_of_tflite(source).encode())
+        return _Input("-", data=source)
+    if isinstance(source, (str, os.PathLike)):
+        return _input_of_file(os.fspath(source))
+    buffer = io.BytesIO()
+    source.operation.write_bytecode(buffer)
+    return _Input("-", data=buffer.getvalue())
+
+
+def _input_of_file(path: str) -> _Input:
+    try:
+        with open(path, "rb") as file:
+            start = file.read(8)
+            if is_tflite(start) or not os.path.isfile(path):  # a pipe cannot be read twice
+                data = start + file.read()
+                return _Input(
+                    path, data=tosa_of_tflite(data, path).encode() if is_tflite(data) else data
+                )
+    except OSError as error:
+        raise InputError(f"cannot read '{path}': {error.strerror}") from None
+    return _Input(path, path)
+
+
+# -- what is asked for ----------------------------------------------------------------------------
+
+
+def lower(
+    source: Source,
+    options: CompileOptions,
+    emit: Emit,
+    *,
+    reproducer: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+    limits: Limits | None = None,
+) -> tuple[bytes, bool]:
+    """Parse a module and run the passes of a compilation.
+
+    Args:
+        source: the module.
+        options: what it is compiled for.
+        emit: ``mlir`` for text; else bytecode is returned.
+        reproducer: where to write the input if MLIR crashes; by default
+            ``subquant.reproducer.mlir`` in the current folder.
+        progress: called with a line about each step.
+        limits: of the child process.
+
+    Returns:
+        The module, and whether it has, or may have, a function to run.
+
+    Raises:
+        CompilerError: MLIR crashed, or reached a limit.
+        SubquantError: the input is wrong or not supported (with its place).
+    """
+    given = _input_of(source)
+    value, blobs = _ask(
+        "lower_module",
+        given,
+        {"options": asdict(options), "emit": emit},
+        reproducer=reproducer,
+        progress=progress,
+        limits=limits,
+    )
+    return blobs[0], value is None or bool(value["has_public_function"])
+
+
+def optimize(
+    data: bytes,
+    file: str,
+    passes: str | None,
+    *,
+    split: bool = False,
+    verify_diagnostics: bool = False,
+    reproducer: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+    limits: Limits | None = None,
+) -> OptResult:
+    """Do what `subquant.compiler.opt.run_opt` does, with the rest as `lower`.
+
+    Raises:
+        CompilerError: MLIR crashed, or reached a limit.
+        UsageError, ParseError: as there.
+    """
+    value, blobs = _ask(
+        "optimize",
+        _Input(file, data=data),
+        {"passes": passes, "split": split, "verify_diagnostics": verify_diagnostics},
+        reproducer=reproducer,
+        progress=progress,
+        limits=limits,
+    )
+    return OptResult(
+        blobs[0].decode() if value["has_text"] else None,
+        [error_from_json(error) for error in value["errors"]],
+        [_remark_of(remark) for remark in value["remarks"]],
+    )
+
+
+def text_of(bytecode: bytes) -> str:
+    """Return a module as text."""
+    _, blobs = _ask("text_of", _Input("-", data=bytecode), {}, reproducer=os.devnull)
+    return blobs[0].decode()
+
+
+def _remark_of(fields: dict[str, Any]) -> Remark:
+    place = fields["place"]
+    return Remark(fields["message"], None if place is None else Place(**place), fields["op_name"])
+
+
+def _ask(
+    function: str,
+    source: _Input,
+    arguments: dict[str, Any],
+    *,
+    reproducer: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+    limits: Limits | None = None,
+) -> tuple[Any, list[bytes]]:
+    limits = limits or Limits()
+    arguments |= {"source": source.request, "parse_seconds": limits.parse_seconds}
+    try:
+        return call(
+            f"{__package__}.served:{function}",
+            arguments,
+            source.blobs,
+            steps=progress,
+            limits=limits,
+        )
+    except ChildEnded as ended:
+        raise _crash(ended, source, limits, reproducer) from None
+
+
+# -- crashes --------------------------------------------------------------------------------------
+
+_REASON = re.compile(r"(?:LLVM ERROR|Assertion|Fatal Python error)[: ]+(.*)")
+_OUT_OF_MEMORY = re.compile(r"bad_alloc|[Aa]llocation failed|out of memory|Cannot allocate memory")
+
+
+def _crash(
+    ended: ChildEnded, source: _Input, limits: Limits, reproducer: str | os.PathLike[str] | None
+) -> CompilerError:
+    """Write a reproducer, and say in a line what crashed where, and how to replay it."""
+    passes = [detail for detail in ended.details if detail]
+    name = ended.step.removeprefix("pass ")
+    doing = f"in pass '{name}'" if ended.step.startswith("pass ") else f"at step '{name}'"
+    if name in ("", "parse"):
+        doing = "while it parsed the module"
+    if ended.cause == "SIGALRM":
+        what = (
+            f"upstream's MLIR did not read the module in {limits.parse_seconds:g} s "
+            "(--parse-seconds)"
+        )
+    elif ended.exhausted == "memory" or _OUT_OF_MEMORY.search(ended.words):
+        size = (limits.memory_bytes or 0) / 2**30
+        what = f"upstream's MLIR took more than {size:.3g} GiB of memory {doing} (--memory-gib)"
+    elif ended.exhausted == "stack":
+        what = f"the module is nested too deep for MLIR's bindings, {doing}"
+    else:
+        reason = _REASON.search(ended.words)
+        said = f": {reason.group(1).strip()}" if reason else ""
+        what = f"upstream's MLIR crashed {doing} ({ended.cause}{said})"
+    return CompilerError(f"{what}; {_reproduce(source, passes, reproducer)}", Place(source.file))
+
+
+def _reproduce(
+    source: _Input, passes: Sequence[str], reproducer: str | os.PathLike[str] | None
+) -> str:
+    """Write a reproducer, and return how to replay it."""
+    path = os.fspath(reproducer or "subquant.reproducer.mlir")
+    options = f' --passes "{",".join(passes)}"' if passes else ""
+    if source.path is not None and path != os.devnull:
+        with open(source.path, "rb") as file:
+            is_long = os.fstat(file.fileno()).st_size > _LARGEST_COPY
+        if is_long or os.path.realpath(path) == os.path.realpath(source.path):
+            return f"replay with: subquant opt {source.path}{options}"
+    if path == os.devnull:
+        return f"replay with: subquant opt{options}"
+    try:
+        write_whole(path, source.read())
+    except OSError as error:
+        return f"no reproducer was written to '{path}': {error.strerror}"
+    return f"replay with: subquant opt {path}{options}"

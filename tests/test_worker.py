@@ -1,0 +1,328 @@
+"""MLIR in a child process: what crashes, hangs or takes all memory there is one line here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import subquant
+from subquant import processes
+from subquant.compiler import worker
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.compiler.reading import parse_text
+from subquant.dialects import create_context
+from subquant.errors import CompilerError, EnvironmentProblem, Place, UnsupportedError, UsageError
+from subquant.processes import ChildEnded, Limits, call, error_from_json, error_to_json
+
+PROGRAM = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
+SPARSE = "#C = #sparse_tensor.encoding<{}>\nfunc.func private @f(tensor<4x4xf32, #C>)\n"
+NO_OPERAND = """func.func @main(%a: tensor<f32>) -> tensor<f32> {
+  %0 = "chlo.broadcast_subtract"(%a) : (tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}
+"""
+RESULTS = """func.func @main(%a: tensor<4xi8>) -> tensor<4xi8> {
+  return %r#2147483647 : tensor<4xi8>
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(in_temporary_folder: Path) -> Path:
+    """Reproducers go to the current folder."""
+    return in_temporary_folder
+
+
+def opt(text: str, passes: str | None = None, **options: object) -> str:
+    result = worker.optimize(text.encode(), "x.mlir", passes, **options)  # type: ignore[arg-type]
+    assert result.text is not None
+    return result.text
+
+
+def error_of(text: str, passes: str | None = None, **options: object) -> CompilerError:
+    with pytest.raises(CompilerError) as caught:
+        opt(text, passes, **options)
+    assert opt(PROGRAM)  # the next call has another child
+    return caught.value
+
+
+# -- crashes --------------------------------------------------------------------------------------
+
+
+def test_a_crash_of_the_parser_is_one_line(here: Path) -> None:
+    error = error_of(SPARSE)
+    assert str(error) == (
+        "x.mlir: error: upstream's MLIR crashed while it parsed the module (SIGSEGV); replay with: "
+        "subquant opt subquant.reproducer.mlir"
+    )
+    assert error.exit_status == 1
+    assert (here / "subquant.reproducer.mlir").read_text() == SPARSE
+
+
+def test_a_crash_of_a_pass_names_the_pass(here: Path) -> None:
+    passes = "verify-quantization,chlo-legalize-to-stablehlo,canonicalize"
+    assert str(error_of(NO_OPERAND, passes, reproducer="here.mlir")) == (
+        "x.mlir: error: upstream's MLIR crashed in pass 'chlo-legalize-to-stablehlo' (SIGSEGV); "
+        'replay with: subquant opt here.mlir --passes "verify-quantization,'
+        'chlo-legalize-to-stablehlo"'
+    )
+    assert (here / "here.mlir").read_text() == NO_OPERAND
+
+
+def test_the_last_words_are_in_the_line() -> None:
+    text = "func.func @f(%a: tensor<1x4x4x2xf32>, %b: tensor<3x3x2x2xf32>) { %0 = "
+    text += "stablehlo.convolution(%a, %b) dim_numbers = [b, 0, 99999999999, f]x[0, 1, i, o]"
+    assert "(SIGABRT: SmallVector unable to grow." in error_of(text).message
+
+
+def test_the_input_is_its_own_reproducer(here: Path) -> None:
+    (here / "sparse.mlir").write_text(SPARSE)
+    with pytest.raises(CompilerError, match=r"replay with: subquant opt sparse\.mlir$"):
+        compile_to_bytes("sparse.mlir", reproducer="sparse.mlir")
+    with pytest.raises(CompilerError, match="no reproducer was written to 'no/x': No such file"):
+        compile_to_bytes("sparse.mlir", reproducer="no/x")
+    with pytest.raises(CompilerError, match=r"subquant opt subquant\.reproducer\.mlir$"):
+        subquant.compile(SPARSE)
+    assert sorted(os.listdir()) == ["sparse.mlir", "subquant.reproducer.mlir"]
+
+
+def test_a_module_of_the_bindings_is_handed_over() -> None:
+    module = parse_text(PROGRAM, create_context())
+    before = str(module)
+    assert b"tensor<4xf32>" in compile_to_bytes(module, emit="mlir")
+    assert str(module) == before
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+def test_the_time_of_the_parser_is_limited() -> None:
+    chain = "affine_map<(d0) -> (" + " + ".join(["d0"] * 200_000) + ")>"
+    text = f'"t.x"() {{a = {chain}}} : () -> ()'
+    error = error_of(text, limits=Limits(parse_seconds=0.05))
+    assert error.message.startswith("upstream's MLIR did not read the module in 0.05 s (--parse-")
+
+
+def test_memory_is_limited() -> None:
+    error = error_of(RESULTS, limits=Limits(memory_gib=0.5))
+    assert error.message.startswith(
+        "upstream's MLIR took more than 0.5 GiB of memory while it parsed the module (--memory-gib)"
+    )
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_limits_are_positive(value: float) -> None:
+    with pytest.raises(UsageError, match="option 'memory-gib' must be positive"):
+        Limits(memory_gib=value)
+    with pytest.raises(UsageError, match="option 'parse-seconds' must be positive"):
+        Limits(parse_seconds=value)
+
+
+# -- calls ----------------------------------------------------------------------------------------
+
+
+def test_steps_come_when_they_begin() -> None:
+    seen: list[str] = []
+    opt(PROGRAM, "canonicalize,verify-quantization", progress=seen.append)
+    assert seen == [
+        "parse", "pass verify-quantization", "pass canonicalize", "pass verify-quantization"
+    ]  # fmt: skip
+
+
+def test_a_step_that_raises_ends_the_child() -> None:
+    def stop(step: str) -> None:
+        raise UsageError(step)
+
+    with pytest.raises(UsageError, match="parse"):
+        opt(PROGRAM, progress=stop)
+    assert opt(PROGRAM)
+
+
+def test_what_is_no_error_of_ours_keeps_its_traceback() -> None:
+    with pytest.raises(RuntimeError, match=r"Traceback(.*\n)+.*KeyError: 'source'"):
+        call("subquant.compiler.served:lower_module", {"options": {"iree_flags": []}})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnsupportedError("is wrong", Place("a.mlir", 1, 2), ("one", "two")),
+        EnvironmentProblem("is missing"),
+    ],
+)
+def test_errors_come_over_the_pipe(error: UnsupportedError) -> None:
+    error.op_name = "a.b"
+    found = error_from_json(error_to_json(error))
+    assert type(found) is type(error)
+    assert (str(found), found.notes, found.place) == (
+        str(error).replace("error: is", "error: 'a.b' op is"), error.notes, error.place
+    )  # fmt: skip
+    for wrong in ({"class": "Place"}, {"class": "os"}, {"class": "UsageError", "place": 3}):
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            error_from_json({**error_to_json(error), **wrong})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"\xff" * 64,  # sizes
+        b"\2\0\0\0\0\0\0\0" + b"\0" * 8 + b"{]",
+        b"\2\0\0\0\0\0\0\0" + b"\0" * 8 + b"[]",
+        b"\2\0\0\0\0\0\0\0" + b"\0" * 8 + b"{}",
+        b"\2\0\0\0\0\0\0\0" + b"\1" + b"\0" * 7 + b"\0\0\0\0\0\0\0\x7f" + b"{}",  # a blob's size
+        b"\2\0",
+    ],
+)
+def test_a_child_that_makes_no_sense(words: bytes) -> None:
+    with pytest.raises(ChildEnded) as caught:
+        call("test_worker:write", {"words": list(words)}, limits=Limits(memory_gib=1))
+    assert caught.value.cause == "an answer that makes no sense"
+    assert opt(PROGRAM)
+
+
+def write(arguments: dict[str, list[int]], blobs: object, steps: object) -> None:
+    """What a broken child does: write anything, and end."""
+    for handle in range(3, 20):
+        try:
+            os.write(handle, bytes(arguments["words"]))
+        except OSError:
+            continue
+    os._exit(0)
+
+
+def test_what_cplusplus_prints_is_no_answer(capfd: pytest.CaptureFixture[str]) -> None:
+    assert "return" in opt(PROGRAM, "print-op-stats")
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "func.return" in shown.err
+
+
+# -- life -----------------------------------------------------------------------------------------
+
+
+def children_of(pid: int) -> list[int]:
+    shown = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in shown.stdout.split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def ends(pid: int) -> bool:
+    for _ in range(100):
+        if not is_alive(pid):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+LOOPS = """
+import sys, threading
+from subquant.compiler import worker
+chain = "affine_map<(d0) -> (" + " + ".join(["d0"] * 200_000) + ")>"
+text = f'"t.x"() {{a = {chain}}} : () -> ()'
+def run():
+    worker.optimize(text.encode(), "x.mlir", None, progress=lambda step: print(step, flush=True))
+thread = threading.Thread(target=run, daemon=True)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="SIGIO at a pipe's end is Linux's")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_busy_child_dies_with_its_parent(number: signal.Signals) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", LOOPS], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"parse\n"
+    (child,) = children_of(parent.pid)
+    parent.send_signal(number)
+    parent.wait()
+    parent.stdout.close()
+    assert ends(child)
+
+
+def test_an_idle_child_dies_with_its_parent() -> None:
+    code = "from subquant.processes import prepare; prepare(); print(flush=True); input()"
+    pipe = subprocess.PIPE
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stdin=pipe)
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    (child,) = children_of(parent.pid)
+    parent.kill()
+    parent.communicate()
+    assert ends(child)
+
+
+def test_a_child_is_used_again_and_one_that_was_killed_is_replaced() -> None:
+    opt(PROGRAM)
+    (first,) = {child._process.pid for child in processes._POOL._idle[-1:]}
+    opt(PROGRAM)
+    assert processes._POOL._idle[-1]._process.pid == first
+    os.kill(first, signal.SIGKILL)
+    assert ends(first)
+    assert opt(PROGRAM)
+
+
+def test_threads_do_not_mix() -> None:
+    wrong: list[str] = []
+
+    def run(number: int) -> None:
+        for _ in range(5):
+            text = opt(PROGRAM.replace("@main", f"@f{number}"))
+            if f"@f{number}(" not in text:
+                wrong.append(text)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(processes._POOL._idle) <= processes.MOST
+
+
+def test_a_forked_process_has_a_child_of_its_own() -> None:
+    code = f"""
+import os
+from subquant.compiler import worker
+def opt(): return worker.optimize({PROGRAM!r}.encode(), "x", None).text
+first = opt()
+pid = os.fork()
+assert opt() == first
+if pid:
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert opt() == first
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("variable", ["PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"])
+def test_the_environment_changes_nothing(variable: str, here: Path) -> None:
+    for name in ("json", "signal", "subquant", "torch_mlir"):
+        (here / f"{name}.py").write_text("raise SystemExit('the current folder is imported')")
+    (here / "model.mlir").write_text(SPARSE)
+    command = [Path(sys.executable).with_name("subquant"), "opt", "model.mlir"]
+    run = subprocess.run(
+        command, env={**os.environ, variable: "1"}, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 1
+    assert "crashed while it parsed the module (SIGSEGV)" in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_options_come_through() -> None:
+    options = CompileOptions(requantization="fixed-point", iree_flags=("--x",))
+    assert compile_to_bytes(PROGRAM, options, emit="mlir").startswith(b"module")
