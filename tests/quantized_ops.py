@@ -1,4 +1,4 @@
-"""A program for each of the 84 StableHLO operations that admit quantized types.
+"""A program for each of the StableHLO operations that admit quantized types.
 
 `PROGRAMS` has one row an operation. In it ``Q`` stands for a quantized element type; `program_text`
 writes the row as a function, with given element types in the places of ``Q``.

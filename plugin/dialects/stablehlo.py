@@ -1,4 +1,4 @@
-"""StableHLO: the 84 operations that admit quantized types, and what each asks of them.
+"""StableHLO: the operations that admit quantized types, and what each asks of them.
 
 The table `OPERATIONS` has one row an operation: its category, whether it admits per-axis types, and
 the rules of the specification that concern quantization. `why_illegal` says whether an operation
@@ -211,6 +211,7 @@ class QuantizedOp:
         per_tensor_operands: positions where a per-axis type is not admitted all the same.
         bodies: from the element types of operands and results to those of the regions' arguments
             and results; None for an operation without regions, or whose regions take no elements.
+        is_periodic: a function of angles, which may lose whole turns.
     """
 
     name: str
@@ -221,6 +222,7 @@ class QuantizedOp:
     quantized_results: bool = True
     per_tensor_operands: tuple[int, ...] = ()
     bodies: Bodies | None = None
+    is_periodic: bool = False
 
     @property
     def computes(self) -> bool:
@@ -707,7 +709,7 @@ _ROWS = (
     _row("abs", "elementwise-unary", _one_baseline("C2")),
     _row("cbrt", "elementwise-unary", _one_baseline()),
     _row("ceil", "elementwise-unary", _one_baseline()),
-    _row("cosine", "elementwise-unary", _one_baseline()),
+    _row("cosine", "elementwise-unary", _one_baseline(), is_periodic=True),
     _row("exponential", "elementwise-unary", _one_baseline()),
     _row("exponential_minus_one", "elementwise-unary", _one_baseline()),
     _row("floor", "elementwise-unary", _one_baseline()),
@@ -720,9 +722,9 @@ _ROWS = (
     _row("round_nearest_even", "elementwise-unary", _one_baseline()),
     _row("rsqrt", "elementwise-unary", _one_baseline()),
     _row("sign", "elementwise-unary", _one_baseline()),
-    _row("sine", "elementwise-unary", _one_baseline()),
+    _row("sine", "elementwise-unary", _one_baseline(), is_periodic=True),
     _row("sqrt", "elementwise-unary", _one_baseline()),
-    _row("tan", "elementwise-unary", _one_baseline()),
+    _row("tan", "elementwise-unary", _one_baseline(), is_periodic=True),
     _row("tanh", "elementwise-unary", _one_baseline()),
     # two and three operands, element by element
     _row("add", "elementwise-binary", _add, **_PER_AXIS),

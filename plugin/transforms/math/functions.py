@@ -29,12 +29,10 @@ from ...numerics.parameters import ExpressedType, QuantizationParameters
 from .operands import Operand, dequantize, float_type
 from .rules import QuantizedOperation, Results, lowers
 
-__all__ = ["PERIODIC"]
+__all__: list[str] = []
 
 _F16_OVERFLOW = 65520.0  # what rounds to infinity in f16
 _HALVES = (ExpressedType.F16, ExpressedType.BF16)
-PERIODIC = ("cosine", "sine", "tan")
-"""The functions whose angles lose whole turns before a device computes them."""
 _LARGEST_ANGLE = 1000.0
 _PI = Fraction(
     "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534"
@@ -107,7 +105,7 @@ def _look_up(op: QuantizedOperation, table: Array) -> Value:
 def through_float(op: QuantizedOperation) -> list[Value]:
     """``q = quantize(f(dequantize(q1), ...))``."""
     operands = [_in_single(op, number) for number in range(len(op.op.operands))]
-    if op.name in PERIODIC:
+    if OPERATIONS[op.op.name].is_periodic:
         operands = [_angle(op.operand(0), operands[0])]
     if op.name in _WITH_GAPS:
         values = [_WITH_GAPS[op.name](*operands).value]
