@@ -58,12 +58,13 @@ def command(
     subquant opt model.mlir --passes "lower-quant-casts{rounding=toward-zero},canonicalize"
     """
     if list_passes:
-        from ..compiler.pipeline import NAMED_PIPELINES
+        from ..compiler.pipeline import NAMED_PIPELINES, passes_of, text_of_pass
         from ..transforms import PASSES
 
         for name, description in PASSES.items():
             click.echo(f"{name:32} {description}")
-        for name, text in NAMED_PIPELINES.items():
+        for name, steps in NAMED_PIPELINES.items():
+            text = ",".join(map(text_of_pass, passes_of(steps)))
             click.echo(f"{name:32} the pipeline {text}")
         return
     if model is None:

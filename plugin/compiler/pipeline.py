@@ -23,6 +23,7 @@ __all__ = [
     "UpstreamPass",
     "compile_pipeline",
     "parse_pipeline",
+    "passes_of",
     "run_pipeline",
     "text_of_pass",
 ]
@@ -71,17 +72,34 @@ def text_of_pass(step: ModulePass) -> str:
     return f"{step.name}{{{' '.join(options)}}}" if options else step.name
 
 
-NAMED_PIPELINES = {
-    "interpreter": "verify-quantization,canonicalize-reductions,"
-    "legalize-quant-to-math{casts=stablehlo},correct-zero-points,lower-requantization,"
-    "lower-saturation,convert-quantized-to-storage,"
-    "chlo-legalize-to-stablehlo,canonicalize,shape-legalize-to-stablehlo,"
-    "stablehlo-canonicalize-dynamism",
+NAMED_PIPELINES: dict[str, list[Step]] = {
+    "interpreter": [
+        ("verify-quantization", {}),
+        ("canonicalize-reductions", {}),
+        ("legalize-quant-to-math", {"casts": "stablehlo"}),
+        ("correct-zero-points", {}),
+        ("lower-requantization", {}),
+        ("lower-saturation", {}),
+        ("convert-quantized-to-storage", {}),
+        ("chlo-legalize-to-stablehlo", {}),
+        ("canonicalize", {}),
+        ("shape-legalize-to-stablehlo", {}),
+        ("stablehlo-canonicalize-dynamism", {}),
+    ],
 }
 """Names that stand for several passes in the text of a pipeline.
 
 ``interpreter``: a quantized program in operations that StableHLO's reference interpreter knows.
 """
+
+
+def passes_of(steps: Sequence[Step]) -> list[ModulePass]:
+    """Return the passes of a pipeline; upstream's by their names."""
+    return [
+        load_pass(name)(**options) if name in PASSES else UpstreamPass(text=name)
+        for name, options in steps
+    ]
+
 
 _NAME = re.compile(r"\s*([A-Za-z][A-Za-z0-9_.-]*)\s*")
 
@@ -105,7 +123,7 @@ def parse_pipeline(text: str) -> list[ModulePass]:
             options = text[position : end + 1]
             position = end + 1
         if name in NAMED_PIPELINES and not options:
-            passes += parse_pipeline(NAMED_PIPELINES[name])
+            passes += passes_of(NAMED_PIPELINES[name])
         else:
             passes.append(_create(name, options))
         rest = text[position:].lstrip()
@@ -226,4 +244,4 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ),
         ("check-hand-off", {"target": options.label}),
     ]
-    return [load_pass(name)(**values) for name, values in steps]
+    return passes_of(steps)

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from .._mlir import Operation, ir
-from ..compiler.pipeline import NAMED_PIPELINES, parse_pipeline, run_pipeline
+from ..compiler.pipeline import parse_pipeline, run_pipeline
 from ..compiler.reading import parse_text
 from ..dialects import create_context
 from ..dialects.quant import element_type, parameters_of
@@ -42,7 +42,7 @@ _QUANTIZED = ("legalize_quant_ops_to_tosa_rescale.mlir", "rescale_interpreter.ml
 _RESCALES = ("legalize_tosa_rescale_to_stablehlo.mlir",)
 _PASSES = (
     "verify-quantization,quant-legalize-to-tosa-rescale,tosa-rescale-legalize-to-stablehlo,"
-    + NAMED_PIPELINES["interpreter"]
+    "interpreter"
 )
 _NEAR = 2.0**-19
 _TOLERANCE = 1e-4  # of StableHLO's checks

@@ -1,8 +1,8 @@
 """Evaluate a module with StableHLO's reference interpreter, instead of IREE.
 
-The quantized program is written with StableHLO's integer and float operations by the passes of
-`INTERPRETER_PIPELINE`, those of the StableHLO documentation's "Evaluating quantized programs" with
-subquant's own lowering in front, and evaluated operation by operation. It is slow, and shares
+The quantized program is written with StableHLO's integer and float operations by the passes of the
+pipeline ``interpreter``, those of the StableHLO documentation's "Evaluating quantized programs"
+with subquant's own lowering in front, and evaluated operation by operation. It is slow, and shares
 nothing with IREE: what differs between the two is a bug of one of them.
 
 Source: StableHLO documentation, "Quantization", section on the interpreter's sequence of passes.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy.typing as npt
 
 from .._mlir import in_context_of, ir
-from ..compiler.pipeline import NAMED_PIPELINES, parse_pipeline, run_pipeline
+from ..compiler.pipeline import NAMED_PIPELINES, passes_of, run_pipeline
 from ..compiler.reading import read_module
 from ..compiler.worker import Source
 from ..errors import SignatureError, UnsupportedError, UsageError
@@ -26,10 +26,7 @@ from ..transforms.check_hand_off import signature_of
 from .arguments import array_of_argument, array_of_result
 from .evaluation import Request, evaluate_apart
 
-__all__ = ["INTERPRETER_PIPELINE", "InterpretedFunction", "InterpretedModule"]
-
-INTERPRETER_PIPELINE = NAMED_PIPELINES["interpreter"]
-"""The passes that prepare a module, as text."""
+__all__ = ["InterpretedFunction", "InterpretedModule"]
 
 _EVALUATED = ("func.", "stablehlo.", "chlo.", "quant.", "subquant.")
 
@@ -54,7 +51,7 @@ class InterpretedModule:
                     "functions of stablehlo, chlo, quant and subquant operations",
                     op,
                 )
-        run_pipeline(self._module, parse_pipeline("interpreter"))
+        run_pipeline(self._module, passes_of(NAMED_PIPELINES["interpreter"]))
         self.functions: dict[str, InterpretedFunction] = {}
         with in_context_of(self._module.operation):
             for op in self._module.body.operations:
