@@ -6,6 +6,7 @@ be as wrong as Vulkan allows.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,24 @@ def check(generated: list[Cast], rounding: str, division: str, divide: Any = np.
 @settings(max_examples=examples(12))
 @given(generated=st.lists(casts(), min_size=8, max_size=12))
 def test_casts_equal_the_reference(generated: list[Cast]) -> None:
+    check(generated, "nearest-even", "native")
+
+
+@settings(max_examples=examples(24))
+@given(cast=casts(), seed=st.integers(0, 1 << 32))
+def test_casts_that_differ_in_numbers_alone(cast: Cast, seed: int) -> None:
+    """In one module, where later ones may be copies of the first with other constants."""
+    rng, parameters = np.random.default_rng(seed), cast.parameters
+    storage, shape = parameters.storage, parameters.scales.shape
+    others = [
+        dataclasses.replace(
+            parameters,
+            scales=rng.permutation(parameters.scales.reshape(-1)).reshape(shape),
+            zero_points=rng.integers(storage.minimum, storage.maximum, shape, endpoint=True),
+        )
+        for _ in range(3)
+    ]
+    generated = [dataclasses.replace(cast, parameters=other) for other in (parameters, *others)]
     check(generated, "nearest-even", "native")
 
 

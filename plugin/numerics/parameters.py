@@ -64,7 +64,7 @@ class ExpressedType(enum.Enum):
         """The greatest finite number."""
         return float(ml_dtypes.finfo(self.dtype).max)
 
-    @property
+    @cached_property
     def smallest_normal(self) -> float:
         """The smallest positive normal number."""
         return float(ml_dtypes.finfo(self.dtype).smallest_normal)
