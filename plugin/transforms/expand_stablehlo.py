@@ -20,6 +20,7 @@ and gives wrong results for
 * several ``sort``, ``scatter`` or ``dynamic_update_slice`` of equal tensors that are computed from
   no buffer, as two argsorts: `iree.updates_in_place`.
 * ``add`` of i1, which is a logical or.
+* ``batch_norm_training`` on Vulkan, whose sums must not be fused with the rest: `iree.batch_norm`.
 * a convolution of another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`` on Vulkan.
 
 Before::
@@ -45,7 +46,7 @@ from .._mlir import Operation, ir
 from ..dialects.quant import element_type
 from ..errors import Remark
 from .base import UNCHANGED, ModulePass, NoMatch, Pattern, apply_patterns, named
-from .iree.batch_norm import expand_batch_norm_grad
+from .iree.batch_norm import expand_batch_norm_grad, expand_batch_norm_training
 from .iree.convolutions import expand_convolution, split_groups
 from .iree.dynamic_broadcasts import expand_dynamic_broadcast
 from .iree.index_bounds import clamp_gather, contain_scatter, widen_starts
@@ -99,6 +100,7 @@ _BOUNDS: dict[str, Pattern] = {
 _PATTERNS: dict[str, Pattern] = {
     "stablehlo.add": _add,
     "stablehlo.batch_norm_grad": expand_batch_norm_grad,
+    "stablehlo.batch_norm_training": expand_batch_norm_training,
     "stablehlo.convolution": expand_convolution,
     "stablehlo.dynamic_broadcast_in_dim": expand_dynamic_broadcast,
     "stablehlo.reverse": expand_reverse,

@@ -5,8 +5,9 @@ uses it. For a contraction of some shapes, and for every operation with a slidin
 cast goes through workgroup memory, which is written and read without a barrier between: the result
 is wrong, on every Vulkan target. An optimization barrier between the two keeps the cast in a
 dispatch of its own. The same goes for a tensor that a loop reads at positions of its own choice, as
-a gather does its operand; and for a sum over what loops made of a contraction's result, where the
-threads of the contraction do not wait for each other before others add up.
+a gather does its operand; for a sum over what loops made of a contraction's result, where the
+threads of the contraction do not wait for each other before others add up; and for every sum whose
+threads read what others have computed, before it or after it: `iree.thread_positions` says which.
 
 What a loop reads at its own position, as a gather of single elements does its indices, becomes an
 input of the loop: that is fused safely, and IREE cannot resolve the extents of a dynamic tensor
@@ -32,11 +33,14 @@ from typing import ClassVar
 from .. import emit
 from .._mlir import Operation, Value, ir
 from ..emit import linalg
+from ..emit.operation import is_dynamic
 from .base import ModulePass, walk
+from .iree.thread_positions import is_row_sum, is_shared, is_spread
 
 __all__ = ["IsolateContractionOperands"]
 
 _BARRIER = "util.optimization_barrier"
+_TIE_SHAPE = "flow.tensor.tie_shape"
 _CONTRACTIONS = (
     "linalg.batch_",
     "linalg.contract",
@@ -67,7 +71,9 @@ _NOT_COMPUTED = (
     "stablehlo.optimization_barrier",
     "tensor.empty",
     _BARRIER,
+    _TIE_SHAPE,
 )
+_TOSA_REDUCTIONS = ("tosa.argmax", "tosa.reduce_")
 _READS_ANYWHERE = (
     "stablehlo.dynamic_gather",
     "stablehlo.gather",
@@ -89,10 +95,13 @@ class IsolateContractionOperands(ModulePass):
             _read_in_place(op)
         for op in walk(module):
             _reduce_last(op)
-            if _contracts(op) or (_reduces(op) and _follows_contraction(_inputs(op))):
+            if _contracts(op) or (_reduces(op) and _reads_other_threads(op)):
                 _isolate(op, _inputs(op), op)
             elif op.name == "tensor.extract" and op.parent.operation.name == "linalg.generic":
                 _isolate(op, list(op.operands)[:1], op.parent.operation)
+            if _contracts(op) or _reduces(op):
+                by_rows = not _contracts(op) and is_row_sum(op)
+                _isolate_results([v for v in op.results if is_spread(v, by_rows)])
 
 
 def _read_in_place(op: Operation) -> None:
@@ -205,7 +214,28 @@ def _isolate(op: Operation, operands: list[Value], before: Operation) -> None:
     with ir.InsertionPoint(before), op.location:
         for number, operand in enumerate(operands):
             if _is_computed(operand):
-                op.operands[number] = emit.value(_BARRIER, [operand], operand.type)
+                op.operands[number] = _behind_barrier(operand)
+
+
+def _behind_barrier(tensor: Value) -> Value:
+    """A tensor behind a barrier, where IREE has to be told its dynamic extents."""
+    behind = emit.value(_BARRIER, [tensor], tensor.type)
+    dynamic = [axis for axis, extent in enumerate(tensor.type.shape) if is_dynamic(int(extent))]
+    if not dynamic:
+        return behind
+    extents = [linalg.dim(tensor, axis) for axis in dynamic]
+    return emit.value(_TIE_SHAPE, [behind, *extents], tensor.type)
+
+
+def _isolate_results(results: list[Value]) -> None:
+    """Put a barrier after each of some results."""
+    for result in results:
+        owner = result.owner.operation
+        users = [(use.owner, use.operand_number) for use in result.uses]
+        with ir.InsertionPoint.after(owner), owner.location:
+            isolated = _behind_barrier(result)
+        for user, number in users:
+            user.operands[number] = isolated
 
 
 def _contracts(op: Operation) -> bool:
@@ -220,11 +250,17 @@ def _contracts(op: Operation) -> bool:
 
 
 def _reduces(op: Operation) -> bool:
-    if op.name in ("linalg.reduce", "stablehlo.reduce"):
+    if op.name in ("linalg.reduce", "stablehlo.reduce") or op.name.startswith(_TOSA_REDUCTIONS):
         return True
     return op.name == "linalg.generic" and any(
         "reduction" in str(kind) for kind in op.attributes["iterator_types"]
     )
+
+
+def _reads_other_threads(op: Operation) -> bool:
+    """True if a sum may read what other threads of its dispatch have computed."""
+    inputs = _inputs(op)
+    return _follows_contraction(inputs) or (not is_row_sum(op) and any(map(is_shared, inputs)))
 
 
 def _follows_contraction(values: list[Value]) -> bool:

@@ -52,3 +52,46 @@ func.func @longer(%x: tensor<?xi8>, %n: index, %m: index) -> tensor<?xi32> {
   } -> tensor<?xi32>
   return %r : tensor<?xi32>
 }
+
+// Columns of what is used elsewhere are summed behind a barrier, and so is what all threads read.
+// CHECK-LABEL: func.func @columns(
+// CHECK: %[[SQUARE:.+]] = stablehlo.multiply %arg0, %arg0
+// CHECK: %[[ALONE:.+]] = "util.optimization_barrier"(%[[SQUARE]])
+// CHECK: %[[SUM:.+]] = stablehlo.reduce(%[[ALONE]] init
+// CHECK: %[[SUMS:.+]] = "util.optimization_barrier"(%[[SUM]]) : (tensor<2xf32>)
+// CHECK: stablehlo.broadcast_in_dim %[[SUMS]], dims = [1]
+func.func @columns(%x: tensor<8x2xf32>) -> tensor<8x2xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %y = stablehlo.multiply %x, %x : tensor<8x2xf32>
+  %s = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32>
+  %b = stablehlo.broadcast_in_dim %s, dims = [1] : (tensor<2xf32>) -> tensor<8x2xf32>
+  %r = stablehlo.subtract %y, %b : tensor<8x2xf32>
+  return %r : tensor<8x2xf32>
+}
+
+// A thread that adds up its own row reads nothing of another.
+// CHECK-LABEL: func.func @rows(
+// CHECK-NOT: util.optimization_barrier
+// CHECK: return
+func.func @rows(%x: tensor<8x2xf32>) -> tensor<8x2xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %y = stablehlo.multiply %x, %x : tensor<8x2xf32>
+  %s = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+  %b = stablehlo.broadcast_in_dim %s, dims = [0] : (tensor<8xf32>) -> tensor<8x2xf32>
+  %r = stablehlo.subtract %y, %b : tensor<8x2xf32>
+  return %r : tensor<8x2xf32>
+}
+
+// IREE is told the extents of a dynamic tensor behind a barrier.
+// CHECK-LABEL: func.func @dynamic(
+// CHECK: %[[SQUARE:.+]] = stablehlo.multiply %arg0, %arg0
+// CHECK: %[[BARRIER:.+]] = "util.optimization_barrier"(%[[SQUARE]])
+// CHECK: %[[N:.+]] = tensor.dim %[[SQUARE]], %{{.+}} : tensor<?x2xf32>
+// CHECK: %[[ALONE:.+]] = "flow.tensor.tie_shape"(%[[BARRIER]], %[[N]])
+// CHECK: stablehlo.reduce(%[[ALONE]] init
+func.func @dynamic(%x: tensor<?x2xf32>) -> (tensor<?x2xf32>, tensor<2xf32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %y = stablehlo.multiply %x, %x : tensor<?x2xf32>
+  %s = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<?x2xf32>, tensor<f32>) -> tensor<2xf32>
+  return %y, %s : tensor<?x2xf32>, tensor<2xf32>
+}

@@ -1,0 +1,154 @@
+"""Sums whose threads read what other threads compute, on Vulkan.
+
+IREE 3.13 fuses what is computed before and after a sum into its dispatch, and writes no barrier
+between. A thread has one position along each loop, outermost first, in every part of a dispatch. So
+it reads what it has computed itself where
+
+* a sum is over the last axes of its operand, in order (a row sum), and
+* what is made of the sum has the loops of the sum that do not reduce as its first ones.
+
+Elsewhere it reads what another thread may not have written yet::
+
+    %e = stablehlo.exponential %x : tensor<8x2xf32>                // thread i writes row i
+    %s = stablehlo.reduce(%e ...) across dimensions = [0]          // thread j reads column j
+    %b = stablehlo.broadcast_in_dim %s, dims = [1]
+    %r = stablehlo.divide %e, %b : tensor<8x2xf32>                 // thread i reads all sums
+
+What is used by the sum alone is computed in its loop, and needs no other thread.
+"""
+
+from __future__ import annotations
+
+from ..._mlir import Operation, Value, ir
+from ...emit.operation import is_dynamic
+
+__all__ = ["is_row_sum", "is_shared", "is_spread"]
+
+_BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
+_RESHAPES = (
+    "stablehlo.reshape",
+    "tensor.cast",
+    "tensor.collapse_shape",
+    "tensor.expand_shape",
+    "tosa.reshape",
+)
+_OF_ELEMENTS = ("arith.", "chlo.", "math.", "stablehlo.", "tosa.")
+
+
+def is_row_sum(op: Operation) -> bool:
+    """True if a reduction is over the last axes of its operands, in order and of known extents.
+
+    Rows of unknown extent are kept in workgroup memory, for which IREE refuses them.
+    """
+    shape = [int(extent) for extent in op.operands[0].type.shape]
+    if op.name in ("linalg.reduce", "stablehlo.reduce"):
+        axes = sorted(int(axis) for axis in op.attributes["dimensions"])
+        first = len(shape) - len(axes)
+        return axes == list(range(first, len(shape))) and not any(map(is_dynamic, shape[first:]))
+    if op.name.startswith("tosa."):
+        axis = int(op.attributes["axis"].value)
+        return axis == len(shape) - 1 and not is_dynamic(shape[axis])
+    inputs = int(op.attributes["operandSegmentSizes"][0])
+    maps = [attribute.value for attribute in op.attributes["indexing_maps"]]
+    reduces = ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
+    in_order = reduces == sorted(reduces)
+    return in_order and all(
+        map_ == ir.AffineMap.get_identity(map_.n_dims) for map_ in maps[:inputs]
+    )
+
+
+def is_shared(value: Value) -> bool:
+    """True if a value is computed element by element from one that is also used elsewhere."""
+    seen: set[Value] = set()
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if value in seen or isinstance(value.owner, ir.Block):
+            continue
+        seen.add(value)
+        producer = value.owner.operation
+        if not _is_elementwise(producer) and producer.name not in (*_RESHAPES, *_BROADCASTS):
+            continue
+        if len(list(value.uses)) > 1:
+            return True
+        pending += [v for v in producer.operands if isinstance(v.type, ir.RankedTensorType)]
+    return False
+
+
+def is_spread(value: Value, by_rows: bool) -> bool:
+    """True if what is made of a sum may be computed by other threads than the sum.
+
+    Args:
+        value: a result of the sum, or of a contraction.
+        by_rows: the threads of the sum are those of its first axes (`is_row_sum`).
+    """
+    seen: set[Value] = set()
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        for use in value.uses:
+            user = use.owner.operation
+            loops = _loops_of_axes(user, use.operand_number)
+            if loops is None:
+                continue
+            rank = len(loops)
+            if loops != list(range(rank)):
+                return True
+            is_whole = rank == _loop_count(user)
+            if not is_whole and not by_rows and rank:
+                return True
+            if is_whole or user.name in _RESHAPES:
+                pending += user.results
+    return False
+
+
+def _loops_of_axes(user: Operation, number: int) -> list[int] | None:
+    """The loops of `user` along which an operand is read, but for axes of one element.
+
+    None where `user` computes in a dispatch of its own, or moves what it reads.
+    """
+    operand = user.operands[number].type
+    if user.name == "linalg.generic":
+        if any("reduction" in str(kind) for kind in user.attributes["iterator_types"]):
+            return None
+        map_ = user.attributes["indexing_maps"][number].value
+        found = [expr for expr in map_.results if not isinstance(expr, ir.AffineConstantExpr)]
+        return [expr.position if isinstance(expr, ir.AffineDimExpr) else -1 for expr in found]
+    if user.name in _BROADCASTS and not number:
+        axes = [int(axis) for axis in user.attributes["broadcast_dimensions"]]
+    elif user.name in _RESHAPES or _is_elementwise(user):
+        axes = list(range(len(operand.shape)))
+        if user.name in _RESHAPES:
+            return axes
+    else:
+        return None
+    return [axis for axis, extent in zip(axes, operand.shape, strict=True) if extent != 1]
+
+
+def _loop_count(user: Operation) -> int:
+    if user.name == "linalg.generic":
+        return len(user.attributes["iterator_types"])
+    return sum(extent != 1 for extent in user.results[0].type.shape)
+
+
+def _is_elementwise(op: Operation) -> bool:
+    """True for an operation whose loops are the axes of its result."""
+    if op.name == "linalg.generic":
+        return not any("reduction" in str(kind) for kind in op.attributes["iterator_types"])
+    if not op.name.startswith(_OF_ELEMENTS) or len(op.regions) or len(op.results) != 1:
+        return False
+    result = op.results[0].type
+    if not isinstance(result, ir.RankedTensorType) or op.name in (*_RESHAPES, *_BROADCASTS):
+        return False
+    ranked = [v.type for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
+    is_tosa = op.name.startswith("tosa.")  # which broadcasts axes of one element
+    return bool(ranked) and all(
+        len(type_.shape) == len(result.shape)
+        if is_tosa
+        else list(type_.shape) == list(result.shape)
+        for type_ in ranked
+        if len(type_.shape)
+    )
