@@ -85,7 +85,7 @@ class Limits:
     """How much a child may take.
 
     Args:
-        parse_seconds: of MLIR's parser and bytecode reader, on one input.
+        parse_seconds: of MLIR's parser and bytecode reader on one input, and of its printer.
         memory_gib: of the child's data; by default three quarters of the machine's memory.
 
     Raises:

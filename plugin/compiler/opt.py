@@ -11,10 +11,9 @@ gives exactly the errors and remarks that its comments expect (``expected-error`
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 from .._mlir import ir
 from ..dialects import create_context
@@ -40,7 +39,7 @@ def run_opt(
     *,
     split: bool,
     verify_diagnostics: bool,
-    around_parsing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    around: Callable[[str], AbstractContextManager[None]] = lambda step: nullcontext(),
     on_pass: Callable[[ModulePass], None] | None = None,
 ) -> OptResult:
     """Parse, run passes and print.
@@ -52,7 +51,7 @@ def run_opt(
             types are verified before the first pass, as before every compilation.
         split: treat the parts between ``// -----`` lines as modules of their own.
         verify_diagnostics: compare errors and remarks with the comments; print nothing.
-        around_parsing: makes a context in which each module is parsed.
+        around: makes a context for each step that is no pass, ``parse`` or ``print``.
         on_pass: called before each pass.
 
     Raises:
@@ -62,12 +61,13 @@ def run_opt(
     steps = parse_pipeline(passes) if passes else []
 
     def process(source: str | bytes, remarks: list[Remark]) -> str:
-        with around_parsing():
+        with around("parse"):
             module = _parse(source, file)
         if not steps or not isinstance(steps[0], VerifyQuantization):
             run_pipeline(module, [VerifyQuantization()], on_pass)
         run_pipeline(module, steps, on_pass, lambda r: remarks.append(r.in_file(file)))
-        return f"{module}\n"
+        with around("print"):
+            return f"{module}\n"
 
     if data.startswith(BYTECODE_MAGIC):
         if split or verify_diagnostics:

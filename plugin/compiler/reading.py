@@ -1,6 +1,7 @@
 """Read modules: MLIR text and bytecode, and TensorFlow Lite models.
 
-Text and bytecode that would crash upstream's parser are refused first, by `crash_guards`.
+They are read where they are asked for: on hostile input upstream's parser ends the process, so that
+`worker` has this done in a child. What it would read wrongly is refused first, by `misreadings`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from .._mlir import ir, translate_errors
 from ..dialects import create_context
 from ..errors import InputError, ParseError, Place
 from ..formats.tflite import is_tflite, tosa_of_tflite
-from .crash_guards import check_text, crashes
+from .misreadings import check_text
 from .worker import Source
 
 __all__ = [
@@ -110,17 +111,12 @@ def decode_text(data: bytes, file: str = "-") -> str:
 
 
 def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
-    """Parse MLIR bytecode, after a trial in a process of its own.
+    """Parse MLIR bytecode.
 
-    Bytecode has no text to scan, and a broken file may crash the reader, or whoever reads an
-    operation's name that is not UTF-8: the trial turns that into a `ParseError`.
+    Raises:
+        ParseError: it is broken, or has a name that is not UTF-8 text.
+        VerificationError: as `parse_text`.
     """
-    if crashes(data, file):
-        raise ParseError(
-            "MLIR's bytecode reader crashed on this file; write the module again with the tool "
-            "that made it",
-            Place(file),
-        )
     try:
         with _parsing(context, file):
             return ir.Module.parse(data, context)

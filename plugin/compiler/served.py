@@ -33,28 +33,21 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
     options = CompileOptions(**{**chosen, "iree_flags": tuple(chosen["iree_flags"])})
     module = _parse(arguments, blobs, steps)
     lower(module, options, _telling(steps))
-    steps("write")
-    if arguments["emit"] == "mlir":
-        return None, [(str(module) + "\n").encode()]
-    return {"has_public_function": has_public_function(module)}, [bytecode_of(module)]
+    with _limited("print", arguments, steps):
+        if arguments["emit"] == "mlir":
+            return None, [(str(module) + "\n").encode()]
+        return {"has_public_function": has_public_function(module)}, [bytecode_of(module)]
 
 
 def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
     """Do what ``subquant opt`` does."""
-
-    @contextlib.contextmanager
-    def around_parsing() -> Iterator[None]:
-        steps("parse")
-        with time_limit(arguments["parse_seconds"]):
-            yield
-
     result = run_opt(
         blobs[0],
         arguments["source"]["file"],
         arguments["passes"],
         split=arguments["split"],
         verify_diagnostics=arguments["verify_diagnostics"],
-        around_parsing=around_parsing,
+        around=lambda step: _limited(step, arguments, steps),
         on_pass=_telling(steps),
     )
     value = {
@@ -72,12 +65,19 @@ def text_of(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answ
 
 def _parse(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> ir.Module:
     source = arguments["source"]
-    steps("parse")
-    with time_limit(arguments["parse_seconds"]):
+    with _limited("parse", arguments, steps):
         context = create_context()
         if "path" in source:
             return parse_file(source["path"], context)
         return parse_bytes(blobs[0], context, source["file"])
+
+
+@contextlib.contextmanager
+def _limited(step: str, arguments: dict[str, Any], steps: Steps) -> Iterator[None]:
+    """Report a step of upstream's alone, and limit its time."""
+    steps(step)
+    with time_limit(arguments["parse_seconds"]):
+        yield
 
 
 def _telling(steps: Steps) -> Callable[[ModulePass], None]:

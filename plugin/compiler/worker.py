@@ -223,6 +223,7 @@ def _ask(
 
 # -- crashes --------------------------------------------------------------------------------------
 
+_DONE = {"parse": "parsed", "print": "printed", "interpret": "interpreted", "run": "read"}
 _REASON = re.compile(r"(?:LLVM ERROR|Assertion|Fatal Python error)[: ]+(.*)")
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|[Aa]llocation failed|out of memory|Cannot allocate memory")
 
@@ -232,14 +233,13 @@ def _crash(
 ) -> CompilerError:
     """Write a reproducer, and say in a line what crashed where, and how to replay it."""
     passes = [detail for detail in ended.details if detail]
-    name = ended.step.removeprefix("pass ")
-    doing = f"in pass '{name}'" if ended.step.startswith("pass ") else f"at step '{name}'"
-    if name in ("", "parse"):
-        doing = "while it parsed the module"
+    if ended.step.startswith("pass "):
+        doing = f"in pass '{ended.step.removeprefix('pass ')}'"
+    else:
+        doing = f"while it {_DONE.get(ended.step, _DONE['parse'])} the module"
     if ended.cause == "SIGALRM":
         what = (
-            f"upstream's MLIR did not read the module in {limits.parse_seconds:g} s "
-            "(--parse-seconds)"
+            f"upstream's MLIR took more than {limits.parse_seconds:g} s {doing} (--parse-seconds)"
         )
     elif ended.exhausted == "memory" or _OUT_OF_MEMORY.search(ended.words):
         size = (limits.memory_bytes or 0) / 2**30

@@ -1,0 +1,141 @@
+"""What upstream's parser reads wrongly without a word, found in the text before it is parsed.
+
+It takes a NUL character for the end of the text, and cuts a sub-channel zero point that does not
+fit its storage, which the parsed module does not show any more. On storage types that are no
+integers it crashes (the sub-channel form) or is vague, and so they are named here, with their
+place. What only crashes is for the child process to bear: see `worker`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..errors import ParseError, Place, VerificationError
+
+__all__ = ["check_text"]
+
+_SKIP = re.compile(r'//[^\n]*|"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
+_NAME = r"[A-Za-z_!][\w.!$-]*"
+_UNIFORM = re.compile(rf"!quant(?:\.uniform|<\s*uniform)\s*<\s*({_NAME})")
+_CALIBRATED = re.compile(r"!quant(?:\.|<\s*)calibrated\b")
+_INTEGER_STORAGE = re.compile(r"([su]?i|u)(\d{1,9})\Z")
+_AXES = re.compile(r"\s*(?:<[^>]*>)?\s*:\s*[\w.!$-]+\s*:\s*\{")
+_ZERO_POINT = re.compile(r":\s*(-?\s*\w+)")
+
+
+@dataclass(frozen=True)
+class _Text:
+    text: str
+    file: str
+
+    def place(self, position: int) -> Place:
+        line = self.text.count("\n", 0, position) + 1
+        column = position - (self.text.rfind("\n", 0, position) + 1) + 1
+        return Place(self.file, line, column)
+
+
+def check_text(text: str, file: str = "-") -> None:
+    """Refuse text that upstream's parser would read wrongly without a word.
+
+    Anything else that is wrong is left to the parser, which says it better.
+
+    Raises:
+        ParseError: a NUL character, or a surrogate, which is none.
+        VerificationError: a storage type that is not an integer of 2 to 32 bits, or a sub-channel
+            zero point that does not fit the storage type. The storage of an unsigned type is
+            printed as signed by upstream, so both readings of its bits are accepted. With TOSA, a
+            type without uniform parameters.
+    """
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ParseError(
+                "text has a surrogate, which is no character", _Text(text, file).place(error.start)
+            ) from None
+    if "\0" in text:
+        raise ParseError("text has a NUL character", _Text(text, file).place(text.index("\0")))
+    if "!quant" in text:
+        _check_types(_Text(_without_comments_and_strings(text), file), has_tosa="tosa." in text)
+
+
+def _without_comments_and_strings(text: str) -> str:
+    """Blank out comments and strings; every other character keeps its position."""
+    return _SKIP.sub(lambda match: " " * len(match.group()), text)
+
+
+def _check_types(whole: _Text, has_tosa: bool) -> None:
+    calibrated = _CALIBRATED.search(whole.text) if has_tosa else None
+    if calibrated is not None:
+        raise VerificationError(
+            "quantized type must have uniform parameters, got '!quant.calibrated'; upstream's "
+            "verifier of tosa operations crashes on it",
+            whole.place(calibrated.start()),
+        )
+    position = 0
+    while match := _UNIFORM.search(whole.text, position):
+        position = match.end()
+        name = _without_aliases(whole.text, match.group(1))
+        integer = _INTEGER_STORAGE.match(name)
+        width = int(integer.group(2)) if integer else 0
+        if integer is None or not 2 <= width <= 32:
+            raise VerificationError(
+                f"quantized storage type must be an integer of 2 to 32 bits, got '{name}'; "
+                "write for example i4, u4 or i8",
+                whole.place(match.start(1)),
+            )
+        axes = _AXES.match(whole.text, position)
+        if axes is not None:
+            position = _check_sub_channel(whole, axes.end(), name, width)
+
+
+def _without_aliases(text: str, name: str) -> str:
+    """Follow type aliases (``!name = i8``) to the name that they stand for."""
+    seen: set[str] = set()
+    while name.startswith("!") and name not in seen:
+        seen.add(name)
+        definition = re.search(rf"{re.escape(name)}\s*=\s*({_NAME})", text)
+        if definition is not None:
+            name = definition.group(1)
+    return name
+
+
+def _check_sub_channel(whole: _Text, position: int, name: str, width: int) -> int:
+    """Check the zero points of one sub-channel type; return the position after it."""
+    text = whole.text
+    start = text.find("}", position) + 1  # of the axes
+    end = text.find(">", start)
+    if not start or end < 0:
+        return position
+    is_unsigned = name.startswith("u")
+    low = -(1 << (width - 1))
+    high = (1 << width) - 1 if is_unsigned else (1 << (width - 1)) - 1
+
+    def fits(written: str) -> bool:
+        value = _integer(written)
+        return value is not None and low <= value <= high
+
+    if not all(fits(written) for written in set(_ZERO_POINT.findall(text, start, end))):
+        for match in _ZERO_POINT.finditer(text, start, end):
+            if not fits(match.group(1)):
+                shown = f"0:{high}" if is_unsigned else f"{low}:{high}"
+                written = re.sub(r"\s", "", match.group(1))
+                raise VerificationError(
+                    f"zero point {written} does not fit the storage type {name}, expected a value "
+                    f"in {shown}; upstream's parser would cut it without a word",
+                    whole.place(match.start(1)),
+                )
+    return end + 1
+
+
+def _integer(written: str) -> int | None:
+    """Read an MLIR integer; None for what is none, and for what fits no 64-bit integer."""
+    match = re.fullmatch(r"(-?)\s*(?:0x([0-9A-Fa-f]+)|(\d+))", written)
+    if match is None:
+        return None
+    sign, hexadecimal, decimal = match.groups()
+    digits = (hexadecimal or decimal).lstrip("0") or "0"
+    if len(digits) > 20:
+        return None
+    return int(f"{sign}{digits}", 16 if hexadecimal else 10)
