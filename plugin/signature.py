@@ -19,7 +19,14 @@ from .errors import InputError
 from .numerics.element_types import Array
 from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
-__all__ = ["REFLECTION_KEY", "TARGET_KEY", "Signature", "ValueType"]
+__all__ = [
+    "REFLECTION_KEY",
+    "TARGET_KEY",
+    "Signature",
+    "ValueType",
+    "parameters_from_json",
+    "parameters_to_json",
+]
 
 REFLECTION_KEY = "subquant.signature"
 TARGET_KEY = "subquant.target"
@@ -112,7 +119,7 @@ def _value_to_json(value: ValueType) -> dict[str, Any]:
     else:
         fields["shape"] = None if value.shape is None else list(value.shape)
     if value.parameters is not None:
-        fields["quantized"] = _parameters_to_json(value.parameters)
+        fields["quantized"] = parameters_to_json(value.parameters)
     return fields
 
 
@@ -123,12 +130,13 @@ def _value_from_json(fields: dict[str, Any]) -> ValueType:
         element=fields["element"],
         shape=None if shape is None else tuple(shape),
         is_scalar=bool(fields.get("scalar")),
-        parameters=None if quantized is None else _parameters_from_json(quantized),
+        parameters=None if quantized is None else parameters_from_json(quantized),
         abi=tuple(fields["abi"]),
     )
 
 
-def _parameters_to_json(parameters: QuantizationParameters) -> dict[str, Any]:
+def parameters_to_json(parameters: QuantizationParameters) -> dict[str, Any]:
+    """Return quantization parameters as JSON values; scales and zero points are exact."""
     storage = parameters.storage
     return {
         "storage": [storage.width, storage.signed, storage.minimum, storage.maximum],
@@ -142,7 +150,8 @@ def _parameters_to_json(parameters: QuantizationParameters) -> dict[str, Any]:
     }
 
 
-def _parameters_from_json(fields: dict[str, Any]) -> QuantizationParameters:
+def parameters_from_json(fields: dict[str, Any]) -> QuantizationParameters:
+    """Return the parameters that `parameters_to_json` wrote."""
     shape = tuple(fields["shape"])
     return QuantizationParameters(
         StorageType(*fields["storage"]),

@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
-from subquant.compiler.inspection import InspectedTensor, inspect_module
+from subquant.compiler.inspected_tensors import InspectedTensor
+from subquant.compiler.inspection import inspect_module
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 

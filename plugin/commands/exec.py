@@ -72,7 +72,7 @@ def command(
         from ..runtime.interpreter import InterpretedModule
 
         try:
-            interpreted = InterpretedModule(source)
+            interpreted = InterpretedModule(source, limits)
         except SubquantError as error:
             raise error.in_file(shown_name(model)) from None
         if interpret_only:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import SubquantError, UsageError
-from .console import read_input, show_progress, shown_name
+from ..processes import Limits, prepare
+from .console import read_input, reproducer_of, show_progress, shown_name
+from .options import limit_options, pop_limits
 
 if TYPE_CHECKING:
-    from ..compiler.inspection import InspectedTensor
+    from ..compiler.inspected_tensors import InspectedTensor
 
 __all__ = ["command"]
 
@@ -32,7 +34,10 @@ __all__ = ["command"]
     help="With --scales: write the picture as SVG or PNG instead.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(file: str, tensor: str | None, picture: str | None, as_json: bool) -> None:
+@limit_options
+def command(
+    file: str, tensor: str | None, picture: str | None, as_json: bool, **limits: Any
+) -> None:
     """Show what is quantized in FILE, how, and how big it is.
 
     FILE is a module (.mlir), an executable (.vmfb), or weights: .gguf, .irpa, .safetensors, or a
@@ -52,32 +57,31 @@ def command(file: str, tensor: str | None, picture: str | None, as_json: bool) -
         if tensor is not None:
             raise UsageError("--scales shows tensors of .mlir files only")
         _inspect_weights(file, as_json)
-    elif file.endswith(".vmfb"):
+        return
+    prepare()
+    if file.endswith(".vmfb"):
         _inspect_executable(file, as_json)
     else:
-        _inspect_module(file, tensor, picture, as_json)
+        _inspect_module(file, tensor, picture, as_json, pop_limits(limits))
 
 
-def _inspect_module(file: str, name: str | None, picture: str | None, as_json: bool) -> None:
+def _inspect_module(
+    file: str, name: str | None, picture: str | None, as_json: bool, limits: Limits
+) -> None:
     """Show the quantized tensors of a module, or the scales of one of them."""
-    from ..compiler import inspection
-    from ..compiler.pipeline import run_pipeline
-    from ..compiler.reading import read_module
-    from ..transforms.verify_quantization import VerifyQuantization
+    from ..compiler import inspected_tensors, worker
 
-    try:
-        data = read_input(file)
-        module = read_module(data)
-        run_pipeline(module, [VerifyQuantization()])
-        tensors = inspection.with_source_names(
-            inspection.inspect_module(module), data.decode(errors="replace")
-        )
-    except SubquantError as error:
-        raise error.in_file(shown_name(file)) from None
+    with show_progress(f"inspect {file}") as progress:
+        try:
+            tensors = worker.inspect(
+                read_input(file), reproducer=reproducer_of(file), progress=progress, limits=limits
+            )
+        except SubquantError as error:
+            raise error.in_file(shown_name(file)) from None
     if name is not None:
         _show_scales(_choose(tensors, name), picture)
     elif as_json:
-        click.echo(json.dumps(inspection.to_json(tensors), indent=2))
+        click.echo(json.dumps(inspected_tensors.to_json(tensors), indent=2))
     elif not tensors:
         click.echo("nothing is quantized")
     else:

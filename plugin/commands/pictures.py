@@ -38,7 +38,7 @@ from .tables import extents_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ..compiler.inspection import InspectedTensor
+    from ..compiler.inspected_tensors import InspectedTensor
     from ..weights.quantizing import LayerError
 
 __all__ = [

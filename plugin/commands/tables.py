@@ -17,7 +17,7 @@ from ..weights.inspection import WeightTensor, by_kind, describe, total_of
 from ..weights.theta import Dataset
 
 if TYPE_CHECKING:
-    from ..compiler.inspection import InspectedTensor  # with the bindings, for modules only
+    from ..compiler.inspected_tensors import InspectedTensor
 
 __all__ = ["extents_text", "render_table", "render_weights"]
 

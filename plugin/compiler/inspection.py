@@ -3,19 +3,14 @@
 `inspect_module` makes one `InspectedTensor` of each value that has a quantized type, and of each
 storage tensor that ``subquant.quantize`` makes or ``subquant.dequantize`` reads. All that is shown
 comes from these records, so the table, the JSON and the pictures agree.
-
-Sizes count storage packed to its width, one scale a block, and zero points unless a type says that
-all are 0. Scales that are themselves dequantized (super-blocks) count with their own bits; the
-tensor that `holds_scales` is then left out of totals.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,93 +20,16 @@ from ..dialects import quant
 from ..dialects.dense import array_of_dense
 from ..dialects.quant import element_type, is_quantized
 from ..dialects.subquant import BLOCK_CONTRACTION, OPERAND_OPS, operands_of
-from ..errors import Place, VerificationError
+from ..errors import VerificationError
 from ..numerics.element_types import Array
 from ..numerics.parameters import Granularity, QuantizationParameters
 from ..transforms.base import walk
+from .inspected_tensors import InspectedTensor
 
-__all__ = [
-    "InspectedTensor",
-    "inspect_module",
-    "to_json",
-    "with_source_names",
-]
+__all__ = ["inspect_module"]
 
 
 Number = TypeVar("Number", int, float)
-
-
-@dataclass(frozen=True)
-class InspectedTensor:
-    """One quantized tensor of a module.
-
-    Args:
-        name: its SSA name; in a declaration ``argument 0`` or ``result 0``.
-        function: the symbol of the function around it, "" outside of functions.
-        place: where it is defined, if known.
-        where: ``argument``, ``block argument of 'op'``, ``result of 'op'``, ``operand of 'op'`` or
-            ``function result``.
-        shape: extents, None for a dynamic one; () for a scalar; None for an unranked tensor.
-        parameters: storage, expressed type, blocks, scales and zero points. Where `scale_range` is
-            None the scales are known at run time only, and one NaN stands for them; likewise
-            `zero_point_range` and one 0.
-        scale_type: the floating-point type in which scales are given.
-        scale_count: the number of scales, None when it is known at run time only.
-        scale_range, zero_point_range: least and greatest value, None when unknown.
-        scale_bits: bits of one scale with its zero point and offset.
-        holds_scales: true when its dequantized values are scales or offsets of another tensor.
-
-    """
-
-    name: str
-    function: str
-    place: Place | None
-    where: str
-    shape: tuple[int | None, ...] | None
-    parameters: QuantizationParameters
-    scale_type: str
-    scale_count: int | None
-    scale_range: tuple[float, float] | None
-    zero_point_range: tuple[int, int] | None
-    scale_bits: float
-    holds_scales: bool = False
-
-    @property
-    def block_shape(self) -> tuple[int | None, ...] | None:
-        """The block's extents; None for a dynamic one, and for an unranked tensor."""
-        if self.shape is None:
-            return None
-        size_of = self.parameters.block_size_of
-        return tuple(size_of(axis) or extent for axis, extent in enumerate(self.shape))
-
-    @property
-    def elements(self) -> int | None:
-        """The number of elements, None when the shape is not static."""
-        if self.shape is None or None in self.shape:
-            return None
-        return math.prod(extent or 0 for extent in self.shape)
-
-    @property
-    def storage_bytes(self) -> int | None:
-        """Bytes of the storage values, packed; None when the shape is not static."""
-        return None if self.elements is None else -(-self.elements * self._width // 8)
-
-    @property
-    def scale_bytes(self) -> int | None:
-        """Bytes of the scales and zero points; None when their number is unknown."""
-        count = self.scale_count
-        return None if count is None else math.ceil(count * self.scale_bits / 8)
-
-    @property
-    def bits_per_element(self) -> float | None:
-        """Bits of an element with its share of scales; None when the shape is not static."""
-        if self.elements is None or self.scale_count is None:
-            return None
-        return self._width + self.scale_bits * self.scale_count / max(self.elements, 1)
-
-    @property
-    def _width(self) -> int:
-        return self.parameters.storage.width
 
 
 def inspect_module(module: ir.Module) -> list[InspectedTensor]:
@@ -156,26 +74,6 @@ def inspect_module(module: ir.Module) -> list[InspectedTensor]:
                 where=where,
             )
     return list(found.values())
-
-
-_DEFINITION = re.compile(r"(%[\w$.-]+)(?::\d+)?\s*=\s*$")
-
-
-def with_source_names(tensors: list[InspectedTensor], source: str) -> list[InspectedTensor]:
-    """Give tensors the names that they have in the text they were parsed from, where it shows them.
-
-    MLIR forgets the names of values; a result's place is where its operation starts, after ``=``.
-    """
-    lines = source.splitlines()
-    named = []
-    for tensor in tensors:
-        place = tensor.place
-        if place is not None and tensor.where.startswith("result") and place.line <= len(lines):
-            match = _DEFINITION.search(lines[place.line - 1][: place.column - 1])
-            if match is not None:
-                tensor = replace(tensor, name=match.group(1))
-        named.append(tensor)
-    return named
 
 
 def _values(op: Operation) -> Iterator[tuple[Value, str]]:
@@ -336,33 +234,3 @@ def _scale_bits(scales: Value) -> float:
         if bits is not None:
             return bits
     return float(element_type(scales.type).width)
-
-
-# -- JSON -----------------------------------------------------------------------------------------
-
-
-def to_json(tensors: list[InspectedTensor]) -> list[dict[str, Any]]:
-    """Return plain JSON values, one object a tensor; what is unknown or not finite is None."""
-    return [_json_of(tensor) for tensor in tensors]
-
-
-def _json_of(tensor: InspectedTensor) -> dict[str, Any]:
-    def plain(*names: str, of: Any = tensor) -> dict[str, Any]:
-        values = {name: getattr(of, name) for name in names}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
-
-    def bounds(limits: tuple[Any, Any] | None) -> dict[str, Any]:
-        low, high = (n if math.isfinite(n) else None for n in limits or (math.nan, math.nan))
-        return {"count": tensor.scale_count, "minimum": low, "maximum": high}
-
-    parameters = tensor.parameters
-    return {
-        **plain("name", "function", "where", "shape", "block_shape"),
-        "place": tensor.place and asdict(tensor.place),
-        **plain("granularity", "axes", "block_sizes", of=parameters),
-        "storage": asdict(parameters.storage),
-        "expressed": parameters.expressed.value,
-        **plain("elements", "bits_per_element", "storage_bytes", "scale_bytes", "holds_scales"),
-        "scales": {"type": tensor.scale_type, **bounds(tensor.scale_range)},
-        "zero_points": bounds(tensor.zero_point_range),
-    }

@@ -12,17 +12,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from .._mlir import ir
+from .._mlir import in_context_of, ir
 from ..dialects import create_context
+from ..errors import UnsupportedError
 from ..processes import Steps, error_to_json, time_limit
-from ..transforms.base import ModulePass
+from ..transforms.base import ModulePass, is_public, walk
+from ..transforms.check_hand_off import signature_of
+from ..transforms.verify_quantization import VerifyQuantization
+from .inspected_tensors import to_fields, with_source_names
+from .inspection import inspect_module
 from .lowering import bytecode_of, has_public_function, lower
 from .opt import run_opt
 from .options import CompileOptions
-from .pipeline import text_of_pass
+from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
 from .reading import parse_bytes, parse_file
 
-__all__ = ["lower_module", "optimize", "text_of"]
+__all__ = ["inspect", "interpretable", "lower_module", "optimize", "text_of"]
 
 Answer = tuple[Any, list[bytes]]
 
@@ -56,6 +61,40 @@ def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Ans
         "remarks": [asdict(remark) for remark in result.remarks],
     }
     return value, [(result.text or "").encode()]
+
+
+def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+    """Describe the quantized tensors of a module."""
+    module = _parse(arguments, blobs, steps)
+    run_pipeline(module, [VerifyQuantization()], _telling(steps))
+    steps("inspect")
+    tensors = with_source_names(inspect_module(module), blobs[0].decode(errors="replace"))
+    return to_fields(tensors), []
+
+
+_INTERPRETED = ("func.", "stablehlo.", "chlo.", "quant.", "subquant.")
+
+
+def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+    """Write a module with what StableHLO's interpreter knows; the value has the signatures."""
+    module = _parse(arguments, blobs, steps)
+    for op in walk(module.operation):
+        if not op.name.startswith(_INTERPRETED):
+            raise UnsupportedError(
+                "is not an operation that StableHLO's interpreter evaluates; it takes functions of "
+                "stablehlo, chlo, quant and subquant operations",
+                op,
+            )
+    run_pipeline(module, passes_of(NAMED_PIPELINES["interpreter"]), _telling(steps))
+    signatures = {}
+    with in_context_of(module.operation):
+        for op in module.body.operations:
+            operation = op.operation
+            if operation.name == "func.func" and is_public(operation):
+                name = operation.attributes["sym_name"].value
+                signatures[name] = signature_of(operation).to_json()
+    with _limited("print", arguments, steps):
+        return signatures, [str(module).encode()]
 
 
 def text_of(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:

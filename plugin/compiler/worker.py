@@ -24,12 +24,23 @@ from ..errors import CompilerError, InputError, ParseError, Place, Remark, Subqu
 from ..files import write_whole
 from ..formats.tflite import is_tflite, tosa_of_tflite
 from ..processes import ChildEnded, Limits, call, error_from_json
+from .inspected_tensors import InspectedTensor, tensors_from_fields
 from .options import CompileOptions, Emit
 
 if TYPE_CHECKING:
     from .._mlir import ir
 
-__all__ = ["OptResult", "Source", "lower", "optimize", "text_of"]
+__all__ = [
+    "Input",
+    "OptResult",
+    "Source",
+    "ask",
+    "inspect",
+    "interpretable",
+    "lower",
+    "optimize",
+    "text_of",
+]
 
 Source: TypeAlias = "str | bytes | os.PathLike[str] | ir.Module"
 """A path, MLIR text, bytecode, a TensorFlow Lite model, or a module of the bindings."""
@@ -48,7 +59,7 @@ class OptResult:
 
 
 @dataclass(frozen=True)
-class _Input:
+class Input:
     """A source as it is handed over: by its path, or as bytes."""
 
     file: str
@@ -71,7 +82,7 @@ class _Input:
             return file.read(_LARGEST_COPY + 1)
 
 
-def _input_of(source: Source) -> _Input:
+def _input_of(source: Source) -> Input:
     """Return what to hand over.
 
     A string is text if it has a line break, ``{`` or ``"``; else it is a path.
@@ -81,7 +92,7 @@ def _input_of(source: Source) -> _Input:
     """
     if isinstance(source, str) and any(mark in source for mark in '\n{"'):
         try:
-            return _Input("-", data=source.encode())
+            return Input("-", data=source.encode())
         except UnicodeEncodeError as error:
             line = source.count("\n", 0, error.start) + 1
             column = error.start - (source.rfind("\n", 0, error.start) + 1) + 1
@@ -90,27 +101,27 @@ def _input_of(source: Source) -> _Input:
             ) from None
     if isinstance(source, bytes):
         if is_tflite(source):
-            return _Input("-", data=tosa_of_tflite(source).encode())
-        return _Input("-", data=source)
+            return Input("-", data=tosa_of_tflite(source).encode())
+        return Input("-", data=source)
     if isinstance(source, (str, os.PathLike)):
         return _input_of_file(os.fspath(source))
     buffer = io.BytesIO()
     source.operation.write_bytecode(buffer)
-    return _Input("-", data=buffer.getvalue())
+    return Input("-", data=buffer.getvalue())
 
 
-def _input_of_file(path: str) -> _Input:
+def _input_of_file(path: str) -> Input:
     try:
         with open(path, "rb") as file:
             start = file.read(8)
             if is_tflite(start) or not os.path.isfile(path):  # a pipe cannot be read twice
                 data = start + file.read()
-                return _Input(
+                return Input(
                     path, data=tosa_of_tflite(data, path).encode() if is_tflite(data) else data
                 )
     except OSError as error:
         raise InputError(f"cannot read '{path}': {error.strerror}") from None
-    return _Input(path, path)
+    return Input(path, path)
 
 
 # -- what is asked for ----------------------------------------------------------------------------
@@ -144,8 +155,8 @@ def lower(
         SubquantError: the input is wrong or not supported (with its place).
     """
     given = _input_of(source)
-    value, blobs = _ask(
-        "lower_module",
+    value, blobs = ask(
+        "subquant.compiler.served:lower_module",
         given,
         {"options": asdict(options), "emit": emit},
         reproducer=reproducer,
@@ -172,9 +183,9 @@ def optimize(
         CompilerError: MLIR crashed, or reached a limit.
         UsageError, ParseError: as there.
     """
-    value, blobs = _ask(
-        "optimize",
-        _Input(file, data=data),
+    value, blobs = ask(
+        "subquant.compiler.served:optimize",
+        Input(file, data=data),
         {"passes": passes, "split": split, "verify_diagnostics": verify_diagnostics},
         reproducer=reproducer,
         progress=progress,
@@ -187,9 +198,56 @@ def optimize(
     )
 
 
+def inspect(
+    source: Source,
+    *,
+    reproducer: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+    limits: Limits | None = None,
+) -> list[InspectedTensor]:
+    """Describe every quantized tensor of a module, with its name in the text.
+
+    Args:
+        source: the module.
+        reproducer: as of `lower`, and so the others.
+        progress: called with a line about each step.
+        limits: of the child process.
+
+    Raises:
+        CompilerError: MLIR crashed, or reached a limit.
+        SubquantError: the module is wrong, with the place.
+    """
+    value, _ = ask(
+        "subquant.compiler.served:inspect",
+        _input_of(source),
+        {},
+        reproducer=reproducer,
+        progress=progress,
+        limits=limits,
+    )
+    return tensors_from_fields(value)
+
+
+def interpretable(source: Source, *, limits: Limits | None = None) -> tuple[str, dict[str, str]]:
+    """Write a module with what StableHLO's interpreter knows.
+
+    Returns:
+        Its text, and the signature of each public function, as JSON.
+
+    Raises:
+        CompilerError: MLIR crashed, or reached a limit.
+        SubquantError: the module is wrong, or nothing writes an operation so.
+    """
+    value, blobs = ask(
+        "subquant.compiler.served:interpretable", _input_of(source), {}, limits=limits
+    )
+    return blobs[0].decode(), value
+
+
 def text_of(bytecode: bytes) -> str:
     """Return a module as text."""
-    _, blobs = _ask("text_of", _Input("-", data=bytecode), {}, reproducer=os.devnull)
+    function = "subquant.compiler.served:text_of"
+    _, blobs = ask(function, Input("-", data=bytecode), {}, reproducer=os.devnull)
     return blobs[0].decode()
 
 
@@ -198,24 +256,36 @@ def _remark_of(fields: dict[str, Any]) -> Remark:
     return Remark(fields["message"], None if place is None else Place(**place), fields["op_name"])
 
 
-def _ask(
+def ask(
     function: str,
-    source: _Input,
+    source: Input,
     arguments: dict[str, Any],
+    blobs: Sequence[bytes] = (),
     *,
     reproducer: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
     limits: Limits | None = None,
 ) -> tuple[Any, list[bytes]]:
+    """Call a function in a child, by `subquant.processes.call`.
+
+    Args:
+        function: ``subquant.module:name``.
+        source: what it works on: its argument ``source``, and the first blob if it has data.
+        arguments: its further arguments, beside ``parse_seconds``.
+        blobs: further ones.
+        reproducer: where to write the source if the child ends.
+        progress: called with each step.
+        limits: of the child.
+
+    Raises:
+        CompilerError: the child ended.
+        SubquantError: from the function.
+    """
     limits = limits or Limits()
     arguments |= {"source": source.request, "parse_seconds": limits.parse_seconds}
     try:
         return call(
-            f"{__package__}.served:{function}",
-            arguments,
-            source.blobs,
-            steps=progress,
-            limits=limits,
+            function, arguments, [*source.blobs, *blobs], steps=progress, limits=limits
         )
     except ChildEnded as ended:
         raise _crash(ended, source, limits, reproducer) from None
@@ -223,13 +293,13 @@ def _ask(
 
 # -- crashes --------------------------------------------------------------------------------------
 
-_DONE = {"parse": "parsed", "print": "printed", "interpret": "interpreted", "run": "read"}
+_DONE = {"parse": "parsed", "print": "printed", "inspect": "inspected"}
 _REASON = re.compile(r"(?:LLVM ERROR|Assertion|Fatal Python error)[: ]+(.*)")
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|[Aa]llocation failed|out of memory|Cannot allocate memory")
 
 
 def _crash(
-    ended: ChildEnded, source: _Input, limits: Limits, reproducer: str | os.PathLike[str] | None
+    ended: ChildEnded, source: Input, limits: Limits, reproducer: str | os.PathLike[str] | None
 ) -> CompilerError:
     """Write a reproducer, and say in a line what crashed where, and how to replay it."""
     passes = [detail for detail in ended.details if detail]
@@ -254,7 +324,7 @@ def _crash(
 
 
 def _reproduce(
-    source: _Input, passes: Sequence[str], reproducer: str | os.PathLike[str] | None
+    source: Input, passes: Sequence[str], reproducer: str | os.PathLike[str] | None
 ) -> str:
     """Write a reproducer, and return how to replay it."""
     path = os.fspath(reproducer or "subquant.reproducer.mlir")

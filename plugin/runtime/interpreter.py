@@ -14,21 +14,15 @@ from collections.abc import Sequence
 
 import numpy.typing as npt
 
-from .._mlir import in_context_of, ir
-from ..compiler.pipeline import NAMED_PIPELINES, passes_of, run_pipeline
-from ..compiler.reading import read_module
-from ..compiler.worker import Source
+from ..compiler.worker import Source, interpretable
 from ..errors import SignatureError, UnsupportedError, UsageError
 from ..numerics.element_types import Array
+from ..processes import Limits
 from ..signature import Signature, ValueType
-from ..transforms.base import is_public, walk
-from ..transforms.check_hand_off import signature_of
 from .arguments import array_of_argument, array_of_result
-from .evaluation import Request, evaluate_apart
+from .evaluation import evaluate_apart
 
 __all__ = ["InterpretedFunction", "InterpretedModule"]
-
-_EVALUATED = ("func.", "stablehlo.", "chlo.", "quant.", "subquant.")
 
 
 class InterpretedModule:
@@ -36,30 +30,19 @@ class InterpretedModule:
 
     Args:
         source: as for `subquant.compiler.reading.read_module`.
+        limits: of the child process in which it is prepared.
 
     Raises:
         SubquantError: the module is wrong, or has an operation that no pass writes with
             StableHLO's operations.
     """
 
-    def __init__(self, source: Source) -> None:
-        self._module = read_module(source)
-        for op in walk(self._module.operation):
-            if not op.name.startswith(_EVALUATED):
-                raise UnsupportedError(
-                    "is not an operation that StableHLO's interpreter evaluates; it takes "
-                    "functions of stablehlo, chlo, quant and subquant operations",
-                    op,
-                )
-        run_pipeline(self._module, passes_of(NAMED_PIPELINES["interpreter"]))
-        self.functions: dict[str, InterpretedFunction] = {}
-        with in_context_of(self._module.operation):
-            for op in self._module.body.operations:
-                operation = op.operation
-                if operation.name == "func.func" and is_public(operation):
-                    name = operation.attributes["sym_name"].value
-                    signature = signature_of(operation)
-                    self.functions[name] = InterpretedFunction(name, signature, self._module)
+    def __init__(self, source: Source, limits: Limits | None = None) -> None:
+        text, signatures = interpretable(source, limits=limits)
+        self.functions = {
+            name: InterpretedFunction(name, Signature.from_json(signature), text)
+            for name, signature in signatures.items()
+        }
 
     def __getitem__(self, name: str) -> InterpretedFunction:
         """Return a function by name; UsageError if there is none."""
@@ -73,10 +56,10 @@ class InterpretedModule:
 class InterpretedFunction:
     """A function of an `InterpretedModule`."""
 
-    def __init__(self, name: str, signature: Signature, module: ir.Module) -> None:
+    def __init__(self, name: str, signature: Signature, text: str) -> None:
         self.name = name
         self.signature = signature
-        self._module = module
+        self._text = text
 
     def invoke(
         self, arguments: Sequence[npt.ArrayLike], *, quantized_io: bool = False
@@ -97,14 +80,13 @@ class InterpretedFunction:
             _check_interpreted(type_, f"argument {number} of '{self.name}'")
             where = f"argument {number} of '{self.name}'"
             arrays.append(array_of_argument(argument, type_, where, quantized_io))
-        request = Request(
-            str(self._module),
+        values = evaluate_apart(
+            self._text,
             self.name,
-            tuple(arrays),
-            tuple(_element(type_) for type_ in inputs),
-            any(None in (type_.shape or ()) for type_ in inputs),
+            arrays,
+            [_element(type_) for type_ in inputs],
+            is_dynamic=any(None in (type_.shape or ()) for type_ in inputs),
         )
-        values = evaluate_apart(request)
         outputs = self.signature.outputs
         return [
             array_of_result(value, type_, quantized_io)
