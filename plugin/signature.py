@@ -108,7 +108,7 @@ class Signature:
                 tuple(_value_from_json(value) for value in values["inputs"]),
                 tuple(_value_from_json(value) for value in values["outputs"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"the executable's signature cannot be read: {error}") from None
 
 

@@ -11,7 +11,7 @@ from ..compiler.options import CompileOptions
 from ..errors import SubquantError
 from ..processes import prepare
 from .compile import compile_model
-from .console import shown_name, source_of
+from .console import reproducer_of, shown_name, source_of
 from .options import (
     compile_options,
     limit_options,
@@ -72,7 +72,7 @@ def command(
         from ..runtime.interpreter import InterpretedModule
 
         try:
-            interpreted = InterpretedModule(source, limits)
+            interpreted = InterpretedModule(source, reproducer=reproducer_of(model), limits=limits)
         except SubquantError as error:
             raise error.in_file(shown_name(model)) from None
         if interpret_only:

@@ -149,7 +149,7 @@ def to_fields(tensors: Sequence[InspectedTensor]) -> dict[str, Any]:
     Parameters that several tensors share are there once.
     """
     shared: dict[int, int] = {}
-    parameters = []
+    parameters: list[dict[str, Any]] = []
     described = []
     for tensor in tensors:
         if id(tensor.parameters) not in shared:

@@ -68,10 +68,12 @@ class Input:
 
     @property
     def request(self) -> dict[str, Any]:
+        """What the child is told of it."""
         return {"file": self.file} if self.path is None else {"file": self.file, "path": self.path}
 
     @property
     def blobs(self) -> list[bytes]:
+        """The bytes that are handed over, if it is not by a path."""
         return [] if self.path is not None else [self.data]
 
     def read(self) -> bytes:
@@ -228,7 +230,12 @@ def inspect(
     return tensors_from_fields(value)
 
 
-def interpretable(source: Source, *, limits: Limits | None = None) -> tuple[str, dict[str, str]]:
+def interpretable(
+    source: Source,
+    *,
+    reproducer: str | os.PathLike[str] | None = None,
+    limits: Limits | None = None,
+) -> tuple[str, dict[str, str]]:
     """Write a module with what StableHLO's interpreter knows.
 
     Returns:
@@ -239,7 +246,11 @@ def interpretable(source: Source, *, limits: Limits | None = None) -> tuple[str,
         SubquantError: the module is wrong, or nothing writes an operation so.
     """
     value, blobs = ask(
-        "subquant.compiler.served:interpretable", _input_of(source), {}, limits=limits
+        "subquant.compiler.served:interpretable",
+        _input_of(source),
+        {},
+        reproducer=reproducer,
+        limits=limits,
     )
     return blobs[0].decode(), value
 
@@ -284,9 +295,7 @@ def ask(
     limits = limits or Limits()
     arguments |= {"source": source.request, "parse_seconds": limits.parse_seconds}
     try:
-        return call(
-            function, arguments, [*source.blobs, *blobs], steps=progress, limits=limits
-        )
+        return call(function, arguments, [*source.blobs, *blobs], steps=progress, limits=limits)
     except ChildEnded as ended:
         raise _crash(ended, source, limits, reproducer) from None
 

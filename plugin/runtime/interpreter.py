@@ -10,6 +10,7 @@ Source: StableHLO documentation, "Quantization", section on the interpreter's se
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy.typing as npt
@@ -30,6 +31,8 @@ class InterpretedModule:
 
     Args:
         source: as for `subquant.compiler.reading.read_module`.
+        reproducer: where to write the source if MLIR crashes; by default
+            ``subquant.reproducer.mlir`` in the current folder.
         limits: of the child process in which it is prepared.
 
     Raises:
@@ -37,8 +40,14 @@ class InterpretedModule:
             StableHLO's operations.
     """
 
-    def __init__(self, source: Source, limits: Limits | None = None) -> None:
-        text, signatures = interpretable(source, limits=limits)
+    def __init__(
+        self,
+        source: Source,
+        *,
+        reproducer: str | os.PathLike[str] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        text, signatures = interpretable(source, reproducer=reproducer, limits=limits)
         self.functions = {
             name: InterpretedFunction(name, Signature.from_json(signature), text)
             for name, signature in signatures.items()

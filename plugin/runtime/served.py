@@ -1,7 +1,6 @@
-"""What is done in a child process for the runtime, by request: the other side of `evaluation` and
-`vm_modules`.
+"""What is done in a child process by request of `evaluation`: StableHLO's interpreter.
 
-Each function takes and gives what `subquant.processes.call` says.
+The function takes and gives what `subquant.processes.call` says.
 """
 
 from __future__ import annotations

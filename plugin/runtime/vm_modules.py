@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..formats.irpa import check_mountable
+from ..processes import ChildEnded, Steps, call
 from ..signature import REFLECTION_KEY, Signature, ValueType
 from .device import iree_runtime
 
@@ -18,6 +19,7 @@ __all__ = [
     "parameters_module",
     "public_functions",
     "read_signatures",
+    "served_signatures",
     "signature_of",
     "vm_instance",
 ]
@@ -39,16 +41,21 @@ def load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any]:
     Raises:
         InputError: the file cannot be read or is no executable.
     """
-    if isinstance(source, bytes):
-        name, data = "<bytes>", source
-    else:
-        name = str(source)
-        try:
-            data = Path(source).read_bytes()
-        except OSError as error:
-            raise InputError(f"cannot read '{name}': {error.strerror}") from None
+    name, data = ("<bytes>", source) if isinstance(source, bytes) else _read(source)
+    return name, _module_of(name, data)
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[str, bytes]:
+    name = os.fspath(path)
     try:
-        return name, iree_runtime().VmModule.copy_buffer(vm_instance(), data)
+        return name, Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read '{name}': {error.strerror}") from None
+
+
+def _module_of(name: str, data: bytes) -> Any:
+    try:
+        return iree_runtime().VmModule.copy_buffer(vm_instance(), data)
     except (RuntimeError, ValueError, IndexError):
         raise InputError(
             f"'{name}' is no IREE executable; expected the output of 'subquant compile'"
@@ -79,16 +86,39 @@ def parameters_module(instance: Any, parameters: Mapping[str, str | os.PathLike[
 def read_signatures(path: str | os.PathLike[str]) -> dict[str, Signature]:
     """Return the signatures of an executable's functions, without a device.
 
+    IREE's runtime reads damaged files beyond their ends, so it does that in a child process.
+
     Raises:
-        InputError: the file cannot be read or is no executable.
+        InputError: the file cannot be read, or is no executable.
     """
-    _, module = load_module(path)
+    name, data = _read(path)
+    try:
+        found, _ = call("subquant.runtime.vm_modules:served_signatures", {"name": name}, [data])
+    except ChildEnded as ended:
+        raise InputError(
+            f"'{name}' is damaged: IREE's runtime crashed while it read the file ({ended.cause}); "
+            "compile the module again"
+        ) from None
+    return {function: Signature.from_json(text) for function, text in found.items()}
+
+
+def served_signatures(
+    arguments: dict[str, Any], blobs: list[bytes], steps: Steps
+) -> tuple[dict[str, str], list[bytes]]:
+    """Read the signatures, as JSON, of the executable that the blob is: in a child process."""
+    module = _module_of(arguments["name"], blobs[0])
     signatures = {}
-    for name in public_functions(module):
-        signature = signature_of(module.lookup_function(name))
-        if signature is not None:
-            signatures[name] = signature
-    return signatures
+    try:
+        for name in public_functions(module):
+            signature = signature_of(module.lookup_function(name))
+            if signature is not None:
+                signatures[name] = signature.to_json()
+    except (RuntimeError, UnicodeDecodeError):  # the bindings' own, for what is not UTF-8
+        raise InputError(
+            f"'{arguments['name']}' is damaged: it has a name that is not UTF-8 text; compile the "
+            "module again"
+        ) from None
+    return signatures, []
 
 
 def public_functions(module: Any) -> list[str]:
