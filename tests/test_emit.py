@@ -23,7 +23,7 @@ from subquant.errors import UnsupportedError
 from subquant.numerics.array_functions import bits_of, convert, is_known, is_zero, truncate
 from subquant.numerics.element_types import BOOL, F32, I32, I64, ElementType
 from subquant.runtime import Device, Executable
-from subquant.runtime.evaluation import Request, evaluate_apart
+from subquant.runtime.evaluation import evaluate_apart
 
 Function = Callable[..., Any]
 
@@ -288,7 +288,7 @@ def evaluated(module: Any, arguments: Any, types: Any, dynamic: bool = False) ->
     module.operation.verify()
     elements = tuple(str(type_.element_type) for type_ in types)
     given = tuple(stored(argument) for argument in arguments)
-    return evaluate_apart(Request(str(module), "main", given, elements, dynamic))
+    return evaluate_apart(str(module), "main", given, elements, is_dynamic=dynamic)
 
 
 @pytest.fixture(scope="module")
