@@ -72,6 +72,8 @@ Category = Literal[
     "transfer",
 ]
 
+Reads = Literal["shape", "window", "index"]
+
 _COMPUTES = frozenset(
     (
         "comparison",
@@ -212,6 +214,8 @@ class QuantizedOp:
         bodies: from the element types of operands and results to those of the regions' arguments
             and results; None for an operation without regions, or whose regions take no elements.
         is_periodic: a function of angles, which may lose whole turns.
+        reads: what says which elements of an operand become an element of a result: the shapes
+            alone, a window that moves, or an index of its own (``dynamic_slice`` has one for all).
     """
 
     name: str
@@ -223,6 +227,7 @@ class QuantizedOp:
     per_tensor_operands: tuple[int, ...] = ()
     bodies: Bodies | None = None
     is_periodic: bool = False
+    reads: Reads = "shape"
 
     @property
     def computes(self) -> bool:
@@ -742,8 +747,15 @@ _ROWS = (
     _row("is_finite", "comparison", **_PREDICATE),
     # contractions
     _row("dot_general", "contraction", _dot_general, **_WEIGHTS),
-    _row("convolution", "contraction", _convolution, **_WEIGHTS),
-    _row("dynamic_conv", "contraction", _convolution, element_operands=_first(2), **_WEIGHTS),
+    _row("convolution", "contraction", _convolution, reads="window", **_WEIGHTS),
+    _row(
+        "dynamic_conv",
+        "contraction",
+        _convolution,
+        element_operands=_first(2),
+        reads="window",
+        **_WEIGHTS,
+    ),
     # several results, or whole matrices
     _row("batch_norm_grad", "normalization", _one_baseline("C2")),
     _row("batch_norm_inference", "normalization", _one_baseline("C2")),
@@ -753,7 +765,7 @@ _ROWS = (
     # functions on elements
     _row("map", "map", bodies=_maps),
     _row("reduce", "reduction", _promotable("C2", "C6"), bodies=_reduces),
-    _row("reduce_window", "reduction", _promotable("C3", "C13"), bodies=_reduces),
+    _row("reduce_window", "reduction", _promotable("C3", "C13"), bodies=_reduces, reads="window"),
     _row(
         "scatter",
         "reduction",
@@ -766,6 +778,7 @@ _ROWS = (
         "reduction",
         _promotable("C1, C3", "C10"),
         bodies=_selects_and_scatters,
+        reads="window",
     ),
     _row(
         "all_reduce", "reduction", _promotable("C5", "C5"), _one_computation, bodies=_reduces_pairs
@@ -782,7 +795,13 @@ _ROWS = (
         **_PER_AXIS,
     ),
     _row("concatenate", "data-movement", _one_element_type("C1, C5")),
-    _row("dynamic_gather", "data-movement", _one_element_type("C14"), element_operands=_first(1)),
+    _row(
+        "dynamic_gather",
+        "data-movement",
+        _one_element_type("C14"),
+        element_operands=_first(1),
+        reads="index",
+    ),
     _row("dynamic_pad", "data-movement", _one_element_type(), element_operands=_first(2)),
     _row(
         "dynamic_reshape",
@@ -799,7 +818,13 @@ _ROWS = (
         _one_element_type("C1, C2"),
         element_operands=_first(2),
     ),
-    _row("gather", "data-movement", _one_element_type("C23"), element_operands=_first(1)),
+    _row(
+        "gather",
+        "data-movement",
+        _one_element_type("C23"),
+        element_operands=_first(1),
+        reads="index",
+    ),
     _row("pad", "data-movement", _one_element_type()),
     _row("reshape", "data-movement", _moved_axis, _reshape, **_PER_AXIS),
     _row("reverse", "data-movement", _one_element_type()),

@@ -22,6 +22,7 @@ from typing import ClassVar
 
 from .._mlir import Operation, Value, ir
 from ..dialects.quant import element_type
+from ..dialects.stablehlo import of_category
 from ..errors import UnsupportedError
 from .base import ModulePass, TypePredicate, walk
 
@@ -109,13 +110,8 @@ _CONVERSIONS = (
     "arith.sitofp",
     "arith.uitofp",
     "stablehlo.bitcast_convert",
-    "stablehlo.compare",
     "stablehlo.convert",
-    "stablehlo.is_finite",
-    "tosa.cast",
-    "tosa.equal",
-    "tosa.greater",
-    "tosa.greater_equal",
+    *of_category("comparison"),
 )
 
 

@@ -32,16 +32,18 @@ from typing import ClassVar
 
 from .. import emit
 from .._mlir import Operation, Value, ir
+from ..dialects.stablehlo import OPERATIONS
 from ..emit import linalg
 from ..emit.operation import is_dynamic
 from .base import ModulePass, walk
 from .iree.thread_positions import is_row_sum, is_shared, is_spread
+from .math.contraction import CONTRACTIONS
 
 __all__ = ["IsolateContractionOperands"]
 
 _BARRIER = "util.optimization_barrier"
 _TIE_SHAPE = "flow.tensor.tie_shape"
-_CONTRACTIONS = (
+_OF_LINALG = (
     "linalg.batch_",
     "linalg.contract",
     "linalg.conv",
@@ -52,17 +54,14 @@ _CONTRACTIONS = (
     "linalg.pooling",
     "linalg.quantized_",
     "linalg.vecmat",
-    "stablehlo.convolution",
-    "stablehlo.dot",
-    "stablehlo.dynamic_conv",
-    "stablehlo.reduce_window",
-    "stablehlo.select_and_scatter",
-    "tosa.avg_pool",
-    "tosa.conv",
-    "tosa.depthwise",
-    "tosa.matmul",
-    "tosa.max_pool",
-    "tosa.transpose_conv",
+)
+"""What the names of contractions and windows start with."""
+_OF_STABLEHLO = frozenset(
+    (
+        *CONTRACTIONS,
+        *(name for name, row in OPERATIONS.items() if row.reads != "shape"),
+        "stablehlo.torch_index_select",
+    )
 )
 _NOT_COMPUTED = (
     "arith.constant",
@@ -72,13 +71,6 @@ _NOT_COMPUTED = (
     "tensor.empty",
     _BARRIER,
     _TIE_SHAPE,
-)
-_TOSA_REDUCTIONS = ("tosa.argmax", "tosa.reduce_")
-_READS_ANYWHERE = (
-    "stablehlo.dynamic_gather",
-    "stablehlo.gather",
-    "stablehlo.torch_index_select",
-    "tosa.gather",
 )
 
 
@@ -239,7 +231,7 @@ def _isolate_results(results: list[Value]) -> None:
 
 
 def _contracts(op: Operation) -> bool:
-    if op.name.startswith((*_CONTRACTIONS, *_READS_ANYWHERE)):
+    if op.name in _OF_STABLEHLO or op.name.startswith(_OF_LINALG):
         return True
     if op.name != "linalg.generic":
         return False
@@ -250,7 +242,7 @@ def _contracts(op: Operation) -> bool:
 
 
 def _reduces(op: Operation) -> bool:
-    if op.name in ("linalg.reduce", "stablehlo.reduce") or op.name.startswith(_TOSA_REDUCTIONS):
+    if op.name in ("linalg.reduce", "stablehlo.reduce"):
         return True
     return op.name == "linalg.generic" and any(
         "reduction" in str(kind) for kind in op.attributes["iterator_types"]

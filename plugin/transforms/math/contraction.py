@@ -28,7 +28,7 @@ import numpy as np
 
 from ..._mlir import Operation, Value, ir, stablehlo
 from ...dialects.quant import element_type, is_quantized, parameters_of
-from ...dialects.stablehlo import of_category
+from ...dialects.stablehlo import OPERATIONS, of_category
 from ...dialects.windows import dot_axes
 from ...emit import like, tensor, with_element
 from ...emit import stablehlo as emit_stablehlo
@@ -44,7 +44,7 @@ from .rules import QuantizedOperation, element_names, lowers
 __all__ = ["CONTRACTIONS", "MOST_AT_ONCE", "Contraction", "Side"]
 
 CONTRACTIONS = (*of_category("contraction"), "stablehlo.dot")
-_WINDOWS = ("stablehlo.convolution", "stablehlo.dynamic_conv")
+_WINDOWS = tuple(n for n in of_category("contraction") if OPERATIONS[n].reads == "window")
 MOST_AT_ONCE = 1 << 17
 """Greater differences are contracted in parts."""
 _UNKNOWN_PRODUCTS = 1 << 24  # the bound where the number of products is known at run time only
