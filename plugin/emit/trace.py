@@ -29,7 +29,7 @@ from ..dialects.quant import any_type_of
 from ..errors import UnsupportedError, UsageError
 from ..numerics import array_functions, block_form
 from ..numerics.element_types import AnyArray, DType, ElementType
-from ..numerics.parameters import ExpressedType, StorageType
+from ..numerics.parameters import ExpressedType
 from . import stablehlo, subquant
 from .operation import create, element_of, integers, mlir_type, tensor_type
 from .values import Emitted, Tensors
@@ -390,21 +390,16 @@ def _factors(left: AnyArray, right: AnyArray, target: ElementType) -> list[Trace
 
 
 def _dequantize(
-    storage: TracedArray,
-    scales: AnyArray,
-    block_sizes: Sequence[int],
-    storage_type: StorageType,
-    expressed: ExpressedType,
-    zero_points: AnyArray | None = None,
-    offsets: AnyArray | None = None,
+    storage: TracedArray, form: block_form.BlockForm, expressed: ExpressedType
 ) -> TracedArray:
     """A ``subquant.dequantize``, whatever its scales are."""
-    given = [None if p is None else _traced(p).value for p in (scales, zero_points, offsets)]
+    planes = (form.scales, form.zero_points, form.offsets)
+    given = [None if plane is None else _traced(plane).value for plane in planes]
     real = subquant.dequantize(
         storage.value,
         given[0],
-        block_sizes,
-        ir.TypeAttr.get(any_type_of(storage_type, expressed)),
+        form.block_sizes,
+        ir.TypeAttr.get(any_type_of(form.storage_type, expressed)),
         mlir_type(expressed.element),
         *given[1:],
     )

@@ -12,7 +12,7 @@ that, in NumPy as in a program, where it becomes ``subquant.dequantize``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,15 +46,8 @@ class BlockForm:
 
     def dequantize(self, expressed: ExpressedType) -> AnyArray:
         """The reals."""
-        return dequantize(
-            self.storage,
-            self.real_scales(expressed),
-            self.block_sizes,
-            self.storage_type,
-            expressed,
-            self.zero_points,
-            self.real_offsets(expressed),
-        )
+        scales, offsets = self.real_scales(expressed), self.real_offsets(expressed)
+        return dequantize(self.storage, replace(self, scales=scales, offsets=offsets), expressed)
 
     def real_scales(self, expressed: ExpressedType) -> AnyArray:
         """The scales as floats."""
@@ -70,18 +63,18 @@ def _reals(numbers: AnyArray, expressed: ExpressedType) -> AnyArray:
 
 
 @dispatched
-def dequantize(
-    storage: AnyArray,
-    scales: AnyArray,
-    block_sizes: Sequence[int],
-    storage_type: StorageType,
-    expressed: ExpressedType,
-    zero_points: AnyArray | None = None,
-    offsets: AnyArray | None = None,
-) -> AnyArray:
-    """Dequantize; arguments are those of `BlockForm`, with scales and offsets as floats."""
-    shape, cast = storage.shape, Cast(storage_type, expressed)
-    given = [numbers for numbers in (zero_points, scales, offsets) if numbers is not None]
+def dequantize(storage: AnyArray, form: BlockForm, expressed: ExpressedType) -> AnyArray:
+    """Dequantize.
+
+    Args:
+        storage: that of the form, which answers where it is a value of a program.
+        form: with scales and offsets as floats.
+        expressed: the type of the result.
+    """
+    shape, cast = storage.shape, Cast(form.storage_type, expressed)
+    arrays = (form.zero_points, form.scales, form.offsets)
+    given: list[AnyArray] = [numbers for numbers in arrays if numbers is not None]
+    block_sizes = form.block_sizes
     if any(extent % size for extent, size in zip(shape, block_sizes, strict=True)):
         grouped, spread = shape, [spread_blocks(array, shape, block_sizes) for array in given]
     else:
@@ -89,7 +82,7 @@ def dequantize(
         counts = [extent // size for extent, size in zip(shape, block_sizes, strict=True)]
         grouped = _interleaved(counts, block_sizes)
         spread = [array.reshape(_interleaved(counts, [1] * len(counts))) for array in given]
-    zero_point: Array | int = 0 if zero_points is None else spread.pop(0)
+    zero_point: Array | int = 0 if form.zero_points is None else spread.pop(0)
     with np.errstate(all="ignore"):
         real = cast.dequantize(storage.reshape(grouped), spread[0], zero_point, *spread[1:])
     return real.reshape(shape)
