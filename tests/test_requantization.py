@@ -34,6 +34,9 @@ class Number(Symbolic, NDArrayOperatorsMixin):
     def convert(self, element: ElementType) -> Number:
         return Number(self.data, element)
 
+    def bits_of(self, element: ElementType) -> Number:
+        raise AssertionError("no formula of integers reads their bits as another type")
+
     def _numbers(self, value: Any) -> Any:
         if not isinstance(value, Number):
             return np.asarray(value).astype(object)

@@ -7,6 +7,7 @@ meaning: as methods of these names, or as they do for NumPy's functions, by ``__
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ParamSpec
 
@@ -36,19 +37,20 @@ __all__ = [
 _P = ParamSpec("_P")
 
 
-class Symbolic:
+class Symbolic(ABC):
     """A value that a program computes; `subquant.emit` says how."""
 
     __slots__ = ()
 
+    @abstractmethod
     def convert(self, element: ElementType) -> AnyArray:
         """As the function `convert`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bits_of(self, element: ElementType) -> AnyArray:
         """As the function `bits_of`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def __array_function__(
         self,
         function: Callable[..., AnyArray],
@@ -57,7 +59,6 @@ class Symbolic:
         options: Mapping[str, object],
     ) -> AnyArray:
         """Answer a function of arrays."""
-        raise NotImplementedError
 
 
 def dispatched(function: Callable[_P, AnyArray]) -> Callable[_P, AnyArray]:
