@@ -30,9 +30,8 @@ _RESHAPES = (
     "tensor.cast",
     "tensor.collapse_shape",
     "tensor.expand_shape",
-    "tosa.reshape",
 )
-_OF_ELEMENTS = ("arith.", "chlo.", "math.", "stablehlo.", "tosa.")
+_OF_ELEMENTS = ("arith.", "chlo.", "math.", "stablehlo.")
 
 
 def is_row_sum(op: Operation) -> bool:
@@ -45,9 +44,6 @@ def is_row_sum(op: Operation) -> bool:
         axes = sorted(int(axis) for axis in op.attributes["dimensions"])
         first = len(shape) - len(axes)
         return axes == list(range(first, len(shape))) and not any(map(is_dynamic, shape[first:]))
-    if op.name.startswith("tosa."):
-        axis = int(op.attributes["axis"].value)
-        return axis == len(shape) - 1 and not is_dynamic(shape[axis])
     inputs = int(op.attributes["operandSegmentSizes"][0])
     maps = [attribute.value for attribute in op.attributes["indexing_maps"]]
     reduces = ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
@@ -144,11 +140,6 @@ def _is_elementwise(op: Operation) -> bool:
     if not isinstance(result, ir.RankedTensorType) or op.name in (*_RESHAPES, *_BROADCASTS):
         return False
     ranked = [v.type for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
-    is_tosa = op.name.startswith("tosa.")  # which broadcasts axes of one element
     return bool(ranked) and all(
-        len(type_.shape) == len(result.shape)
-        if is_tosa
-        else list(type_.shape) == list(result.shape)
-        for type_ in ranked
-        if len(type_.shape)
+        list(type_.shape) == list(result.shape) for type_ in ranked if len(type_.shape)
     )
