@@ -56,7 +56,7 @@ class Place:
 _FILE_POSITION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 
 
-def place_of(location: Any) -> Place | None:
+def place_of(location: object) -> Place | None:
     """Return the first file position inside an MLIR location, or None for an unknown one."""
     match = _FILE_POSITION.search(str(location))
     if match is None:

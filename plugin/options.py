@@ -60,7 +60,7 @@ def annotations_of(options: type[Options]) -> dict[str, Any]:
     return {declared.name: types[declared.name] for declared in fields(options)}
 
 
-def choices_of(options: type[Options], name: str) -> tuple[Any, ...] | None:
+def choices_of(options: type[Options], name: str) -> tuple[object, ...] | None:
     """Return the values that a field takes, or None if its type is no `Literal`."""
     annotation = annotations_of(options)[name]
     return get_args(annotation) if get_origin(annotation) is Literal else None
@@ -82,7 +82,7 @@ def check_choices(options: Options, owner: str = "") -> None:
             raise _wrong_choice(name, choices, value, owner)
 
 
-def parse_option(options: type[Options], name: str, text: str, owner: str = "") -> Any:
+def parse_option(options: type[Options], name: str, text: str, owner: str = "") -> object:
     """Read the value of a field from text, as the type of the field says.
 
     Raises:
@@ -107,7 +107,7 @@ def parse_option(options: type[Options], name: str, text: str, owner: str = "") 
     return text
 
 
-def _wrong_choice(name: str, choices: tuple[Any, ...], value: Any, owner: str) -> UsageError:
+def _wrong_choice(name: str, choices: tuple[object, ...], value: object, owner: str) -> UsageError:
     listed = ", ".join(str(choice) for choice in choices)
     return UsageError(f"{_named(name, owner)} must be one of {listed}, got '{value}'")
 

@@ -50,7 +50,7 @@ __all__ = [
     "write_picture",
 ]
 
-_UNDATED: dict[str, dict[str, Any]] = {
+_UNDATED: dict[str, dict[str, object]] = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
 }

@@ -162,7 +162,7 @@ def _compare_with_interpreter(
         )
 
 
-def _json_lists(array: Array) -> Any:
+def _json_lists(array: Array) -> object:
     """An array as JSON lists; floats that JSON does not know become text."""
     if array.dtype.kind in "iub":
         return array.tolist()

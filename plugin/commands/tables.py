@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import RenderableType
@@ -74,7 +74,7 @@ def render_table(tensors: list[InspectedTensor]) -> RenderableType:
     return table
 
 
-def _span(limits: tuple[Any, Any] | None, unknown: str) -> str:
+def _span(limits: tuple[object, object] | None, unknown: str) -> str:
     return "..".join(dict.fromkeys(f"{n:.3g}" for n in limits)) if limits else unknown
 
 

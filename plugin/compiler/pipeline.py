@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 from .._mlir import in_context_of, ir, passmanager, register_upstream_passes, translate_errors
 from ..errors import Remark, UnsupportedError, UsageError
@@ -28,7 +28,7 @@ __all__ = [
     "text_of_pass",
 ]
 
-Step = tuple[str, dict[str, Any]]
+Step: TypeAlias = tuple[str, dict[str, Any]]
 """The name of a pass and its options."""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import EnvironmentProblem, InputError
-from ..numerics.element_types import BF16, Array
+from ..numerics.element_types import BF16, Array, DType
 from .arguments import element_type
 
 __all__ = ["DEVICES", "Device", "OpenDevice", "iree_runtime", "list_devices"]
@@ -145,7 +145,7 @@ class OpenDevice:
         del target, mapped
         return runtime.HalBufferView(buffer, array.shape, _hal_element_type(element))
 
-    def download(self, view: Any, dtype: np.dtype[Any]) -> Array:
+    def download(self, view: Any, dtype: DType) -> Array:
         """Copy a buffer view's contents into a new array."""
         runtime = iree_runtime()
         shape = tuple(view.shape)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ExecutionError, SignatureError, UsageError
-from ..numerics.element_types import Array
+from ..numerics.element_types import Array, DType
 from ..signature import TARGET_KEY, ValueType
 from .arguments import abi_element, array_of_argument, array_of_result, element_type, held
 from .device import Device, OpenDevice, iree_runtime
@@ -214,7 +214,7 @@ def _results(
     return results
 
 
-def _scalar(value: Any, dtype: np.dtype[Any]) -> Array:
+def _scalar(value: Any, dtype: DType) -> Array:
     """A number from IREE's virtual machine, which gives narrow integers as unsigned ones."""
     if dtype.kind != "i":
         return np.asarray(value, dtype)

@@ -39,10 +39,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .. import emit
-from .._mlir import Operation, ir
+from .._mlir import Operation, Rewriter, ir
 from ..dialects.quant import element_type
 from ..errors import Remark
 from .base import UNCHANGED, ModulePass, NoMatch, Pattern, apply_patterns, named
@@ -81,7 +81,7 @@ class ExpandStablehlo(ModulePass):
         return None
 
 
-def _add(op: Operation, rewriter: Any) -> NoMatch | None:
+def _add(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """The sum of truth values is their logical or."""
     if element_type(op.results[0].type) != ir.IntegerType.get_signless(1):
         return NoMatch("does not add truth values")

@@ -32,10 +32,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .. import emit
-from .._mlir import Operation, Value, ir
+from .._mlir import Operation, Rewriter, Value, ir
 from ..dialects.quant import (
     expressed_mlir_type,
     parameters_of,
@@ -43,7 +43,7 @@ from ..dialects.quant import (
     storage_of_any,
 )
 from ..dialects.subquant import operands_of
-from ..emit import Scalars, linalg
+from ..emit import Formula, Scalars, linalg
 from ..emit.operation import dense, element_of, recorded, tensor_type, with_element
 from ..emit.template import Template
 from ..errors import UnsupportedError
@@ -109,7 +109,7 @@ class _Lowering:
         self._of_types: dict[tuple[str, ir.Type, ir.Type], Template] = {}
         self._of_structures: dict[tuple[object, ...] | None, Template] = {}
 
-    def cast(self, op: Operation, rewriter: Any) -> NoMatch | None:
+    def cast(self, op: Operation, rewriter: Rewriter) -> NoMatch | None:
         """Lower a qcast or dcast."""
         source, target = op.operands[0], op.results[0].type
         types = (op.name, source.type, target)
@@ -150,7 +150,7 @@ class _Lowering:
             self._formulas[storage, expressed] = formula
         return self._formulas[storage, expressed]
 
-    def cast_with_operands(self, op: Operation, rewriter: Any) -> NoMatch | None:
+    def cast_with_operands(self, op: Operation, rewriter: Rewriter) -> NoMatch | None:
         """Lower a quantize or dequantize with scales as operands."""
         described = storage_of_any(op.attributes["quantized_type"].value, op)
         if described is None:
@@ -196,7 +196,7 @@ class _Formula:
         """Write the result of one element; `parameters` are the arguments of the formula."""
         form = Scalars()
 
-        def element(given: Any) -> Any:
+        def element(given: Value | float) -> Formula:
             if isinstance(given, (int, float)):
                 return given
             return form.emitted(given, element_of(given.type, signed=self.cast.storage.signed))

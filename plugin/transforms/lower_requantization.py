@@ -26,9 +26,9 @@ specification, ``uniform_quantize``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .._mlir import ir
+from .._mlir import Operation, Rewriter, ir
 from ..dialects.integer_steps import read_requantize
 from ..dialects.subquant import REQUANTIZE
 from ..emit import Tensors
@@ -60,7 +60,7 @@ class LowerRequantization(ModulePass):
         """Lower in `module`, which `verify-quantization` has accepted."""
         how = Requantization(self.requantization, self.fixed_point_rounding)
 
-        def lower(op: Any, rewriter: Any) -> NoMatch | None:
+        def lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
             terms, target = read_requantize(op)
             form = Tensors(terms[0].value)
             scales, zero_points = grids_of(target, form)

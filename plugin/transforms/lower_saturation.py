@@ -18,11 +18,11 @@ Source: the lowering's "Clamping and Casting".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from .._mlir import ir
+from .._mlir import Operation, Rewriter, ir
 from ..emit import tensor
 from ..emit.operation import element_of
 from ..numerics.array_functions import convert
@@ -42,7 +42,7 @@ class LowerSaturation(ModulePass):
         apply_patterns(module, {"subquant.saturate": _lower})
 
 
-def _lower(op: Any, rewriter: Any) -> NoMatch | None:
+def _lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     (value,) = op.operands
     low, high = (int(bound) for bound in op.attributes["range"])
     clamped = np.maximum(np.minimum(tensor(value), high), low)

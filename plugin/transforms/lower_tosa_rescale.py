@@ -30,11 +30,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .._mlir import ir
+from .._mlir import Operation, Rewriter, Value, ir
 from ..dialects.dense import array_of_dense
-from ..emit import Scalars, linalg
+from ..emit import Formula, Scalars, linalg
 from ..emit.operation import dense, mlir_type
 from ..errors import UnsupportedError, VerificationError
 from ..numerics.element_types import I32, Array, ElementType
@@ -63,7 +63,7 @@ class LowerTosaRescale(ModulePass):
         apply_patterns(module, {"tosa.rescale": _lower})
 
 
-def _lower(op: Any, rewriter: Any) -> NoMatch | None:
+def _lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     source, multiplier, shift, input_zp, output_zp = op.operands
     result_type = op.results[0].type
     for type_ in (source.type, result_type):
@@ -89,7 +89,7 @@ def _lower(op: Any, rewriter: Any) -> NoMatch | None:
     storage = StorageType(result_type.element_type.width, not flag["output_unsigned"])
     element = _element(source.type, flag["input_unsigned"])
 
-    def body(x: Any, *parameters: Any) -> Any:
+    def body(x: Value, *parameters: Value) -> Value:
         form = Scalars()
         number = form.emitted(x, element)
         known = [parameter(form, parameters) for parameter in (m, s, before, after)]
@@ -107,7 +107,7 @@ def _lower(op: Any, rewriter: Any) -> NoMatch | None:
     return None
 
 
-def _check_range(op: Any, vector: Any, greatest: int, what: str) -> None:
+def _check_range(op: Operation, vector: Value, greatest: int, what: str) -> None:
     constant = _constant(vector)
     if constant is None:
         return
@@ -116,22 +116,24 @@ def _check_range(op: Any, vector: Any, greatest: int, what: str) -> None:
         raise VerificationError(f"has a {what} of {int(wrong[0])}; expected 0 to {greatest}", op)
 
 
-def _element(type_: Any, unsigned: bool) -> ElementType:
+def _element(type_: ir.RankedTensorType, unsigned: bool) -> ElementType:
     return ElementType.parse(f"{'u' if unsigned else 'i'}{type_.element_type.width}")
 
 
-Parameter = Callable[[Scalars, tuple[Any, ...]], Any]
+Parameter = Callable[[Scalars, tuple[Value, ...]], int | Formula]
 """Gives, in the body, a number that is known, or the value of a further input."""
 
 
 class _Loop:
     """The inputs of a parallel loop over one tensor: itself, and parameters that are not known."""
 
-    def __init__(self, source: Any, rank: int) -> None:
+    def __init__(self, source: Value, rank: int) -> None:
         self.inputs = [source]
         self.maps = [linalg.identity_map(rank)]
 
-    def parameter(self, vector: Any, axis: int | None = None, unsigned: bool = False) -> Parameter:
+    def parameter(
+        self, vector: Value, axis: int | None = None, unsigned: bool = False
+    ) -> Parameter:
         """Return what gives a vector's element at the index of `axis`, or its first one."""
         constant, element = _constant(vector), _element(vector.type, unsigned)
         if constant is not None:
@@ -151,7 +153,7 @@ class _Loop:
         return lambda form, parameters: form.emitted(parameters[position], element)
 
 
-def _constant(vector: Any) -> Array | None:
+def _constant(vector: Value) -> Array | None:
     if isinstance(vector.owner, ir.Block):
         return None
     owner = vector.owner.operation

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -230,7 +230,7 @@ def _grouped(
     return values.reshape((-1, how.block_size)), restore_blocks
 
 
-def _tensor_scaled(q: Array, d: Array, z: Array, spread: Any) -> QuantizedLayout:
+def _tensor_scaled(q: Array, d: Array, z: Array, spread: Sequence[int]) -> QuantizedLayout:
     planes = {"d": d.reshape(spread), "qs": np.ascontiguousarray(q)}
     if z.any():
         planes["m"] = z.reshape(spread).astype(np.int32)

@@ -15,10 +15,8 @@ IREE does not look through, of its own for each update::
 
 from __future__ import annotations
 
-from typing import Any
-
 from ... import emit
-from ..._mlir import Operation, Value, ir
+from ..._mlir import Operation, Rewriter, Value, ir
 from ...dialects.quant import element_type
 from ...emit import linalg, stablehlo
 from ...emit.operation import parse_attribute, tensor_type
@@ -35,7 +33,7 @@ _OF_ELEMENTS = ("arith.", "chlo.", "linalg.", "math.", "stablehlo.", "tensor.")
 _SAME_ELEMENTS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
 
 
-def separate_updated(op: Operation, rewriter: Any) -> NoMatch | None:
+def separate_updated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Give an operation of `UPDATES` its own tensors, where they are computed from no buffer."""
     found = [
         number
