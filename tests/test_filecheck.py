@@ -10,6 +10,7 @@ Each pass has a folder with its name, and in it ``no-op.mlir``, which the pass m
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import shlex
@@ -24,9 +25,14 @@ from filecheck.matcher import Matcher
 from filecheck.options import parse_argv_options
 from filecheck.parser import Parser
 
+from subquant._mlir import in_context_of
 from subquant.cli import main
 from subquant.compiler.opt import run_opt
-from subquant.transforms import PASSES
+from subquant.compiler.reading import parse_text
+from subquant.dialects import create_context
+from subquant.errors import SubquantError
+from subquant.transforms import PASSES, load_pass
+from subquant.transforms.base import UNCHANGED
 
 FOLDER = Path(__file__).parent / "filecheck"
 NEVER_FAILS = {
@@ -207,9 +213,39 @@ def test_a_pass_runs_twice(name: str) -> None:
         assert twice.text == once.text, path
 
 
-# -- the runner itself ----------------------------------------------------------------------------
-
 _IDENTITY = "func.func @f(%x: f32) -> f32 {\n  return %x : f32\n}\n"
+_SEPARATOR = re.compile(r"^// -----$", re.MULTILINE)
+_ATTRIBUTES_ONLY = ("check-hand-off", "pack-narrow-storage")
+"""Passes that change attributes that no verifier knows, and then say that nothing changed."""
+_UNCHANGED_WITHOUT_WORK = (
+    "box-half-scalars",
+    "check-hand-off",
+    "convert-quantized-to-storage",
+    "expand-stablehlo",
+    "legalize-integer-widths",
+    "legalize-quant-to-math",
+    "lower-unranked-tensors",
+    "pack-narrow-storage",
+)
+
+
+@pytest.mark.parametrize("name", list(PASSES))
+def test_what_a_pass_calls_unchanged_is_unchanged(name: str) -> None:
+    """A module is not verified after a pass that says so."""
+    texts = [p.read_text() for p in sorted((FOLDER / name).glob("*.mlir")) if p.stem != "invalid"]
+    unchanged = 0
+    for part in [_IDENTITY, *(part for text in texts for part in _SEPARATOR.split(text))]:
+        module = parse_text(part, create_context())
+        before = str(module)
+        with in_context_of(module.operation), contextlib.suppress(SubquantError):
+            if load_pass(name)().run(module.operation) is UNCHANGED:
+                unchanged += 1
+                assert module.operation.verify()
+                assert name in _ATTRIBUTES_ONLY or str(module) == before
+    assert unchanged or name not in _UNCHANGED_WITHOUT_WORK
+
+
+# -- the runner itself ----------------------------------------------------------------------------
 
 
 def write_test(folder: Path, run: str, check: str) -> Path:

@@ -44,7 +44,12 @@ class Template:
         Returns:
             A template of the copy.
         """
-        location = ir.Location.current
+        location, advance = ir.Location.current, ir.WalkResult.ADVANCE
+
+        def locate(op: Operation) -> ir.WalkResult:
+            op.location = location
+            return advance
+
         wiring = self._wiring = self._wiring or _Wiring.of(self._operations, self.result)
         copies: list[Operation] = []
         for op, operands, captured in zip(
@@ -53,11 +58,12 @@ class Template:
             copied = op.clone()
             for index, (number, result) in enumerate(operands):
                 copied.operands[index] = source if number < 0 else copies[number].results[result]
-            copied.location = location
             if len(copied.regions):
+                copied.walk(locate)  # 7 us for a cast, where going through its blocks takes 9
+            else:
+                copied.location = location
+            if captured:
                 inners = [inner.operation for inner in copied.regions[0].blocks[0].operations]
-                for inner in inners:
-                    inner.location = location
                 for n, index, (number, result) in captured:
                     inners[n].operands[index] = copies[number].results[result]
             copies.append(copied)

@@ -58,31 +58,30 @@ class PackNarrowStorage(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Pack in `module`."""
-        remarks: Sequence[Remark] | None = UNCHANGED
+        changed = False
         operations = named(module, ("arith.constant", "func.call", "func.func"))
         called = {op.attributes["callee"].value for op in operations if op.name == "func.call"}
         for op in operations:
-            if op.name == "arith.constant" and BITS_ATTRIBUTE in op.attributes:
-                _pack_constant(op)
-                remarks = None
+            if op.name == "arith.constant":
+                changed |= BITS_ATTRIBUTE in op.attributes and _pack_constant(op)
             elif (
                 op.name == "func.func"
                 and SIGNATURE_ATTRIBUTE in op.attributes
                 and is_public(op)
                 and op.attributes["sym_name"].value not in called
             ):
-                _pack_arguments(op)
-                remarks = None
-        return remarks
+                changed |= _pack_arguments(op)
+        return None if changed else UNCHANGED
 
 
-def _pack_constant(op: Operation) -> None:
+def _pack_constant(op: Operation) -> bool:
+    """Pack a constant, if it is worth it; return whether it was."""
     bits = op.attributes[BITS_ATTRIBUTE].value
     del op.attributes[BITS_ATTRIBUTE]
     attribute, type_ = op.attributes["value"], op.results[0].type
     packed = _packed_type(type_, bits)
     if packed is None or attribute.is_splat or len(attribute) < _WORTH_PACKING:
-        return
+        return False
     values = array_of_dense(attribute)
     with ir.InsertionPoint(op), op.location:
         array = pack_bits(values & (2**_BITS - 1), _BITS).view(np.int8)
@@ -91,13 +90,15 @@ def _pack_constant(op: Operation) -> None:
         wide = _extended(value("util.optimization_barrier", [constant], packed), type_)
     op.results[0].replace_all_uses_with(wide)
     op.erase()
+    return True
 
 
-def _pack_arguments(function: Operation) -> None:
+def _pack_arguments(function: Operation) -> bool:
+    """Pack the arguments of a function that can be; return whether there were any."""
     written = function.attributes[SIGNATURE_ATTRIBUTE].value
     compiled = function.attributes["function_type"].value
     if len(function.regions[0].blocks) == 0 or len(written.inputs) != len(compiled.inputs):
-        return  # a declaration, or an unranked tensor, which is two arguments
+        return False  # a declaration, or an unranked tensor, which is two arguments
     inputs = list(compiled.inputs)
     block = function.regions[0].blocks[0]
     for number, (given, type_) in enumerate(zip(written.inputs, inputs, strict=True)):
@@ -111,9 +112,11 @@ def _pack_arguments(function: Operation) -> None:
             wide = _extended(argument, type_)
         narrow = wide.owner.operation.operands[0].owner.operation
         argument.replace_all_uses_except(wide, [narrow])
-    if inputs != list(compiled.inputs):
-        changed = ir.FunctionType.get(inputs, list(compiled.results))
-        function.attributes["function_type"] = ir.TypeAttr.get(changed)
+    if inputs == list(compiled.inputs):
+        return False
+    changed = ir.FunctionType.get(inputs, list(compiled.results))
+    function.attributes["function_type"] = ir.TypeAttr.get(changed)
+    return True
 
 
 def _width(type_: ir.Type, op: Operation) -> int:

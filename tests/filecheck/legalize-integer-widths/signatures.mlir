@@ -27,3 +27,13 @@ func.func private @inner(%x: i3) -> i3 {
 func.func @recorded(%x: i4) -> i4 attributes {subquant.function_type = (!quant.uniform<i4:f32, 2.0>) -> !quant.uniform<i4:f32, 2.0>} {
   return %x : i4
 }
+
+// -----
+
+// What nothing in the module computes: declarations, and variables of IREE's.
+// CHECK: util.global
+// CHECK-SAME: initial_value = dense<[1, -2]> : tensor<2xi8>
+// CHECK-SAME: type = tensor<2xi8>
+// CHECK-LABEL: func.func private @declared(tensor<3xi8>) -> i16
+"util.global"() <{sym_name = "variable", type = tensor<2xi4>, initial_value = dense<[1, -2]> : tensor<2xi4>, is_mutable}> : () -> ()
+func.func private @declared(tensor<3xi4>) -> i12
