@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_t
 from .errors import UsageError
 
 __all__ = [
+    "Activations",
+    "Containers",
     "Options",
     "RequantizationForm",
     "ZeroPoints",
@@ -24,6 +26,15 @@ __all__ = [
     "option",
     "parse_option",
 ]
+
+Activations = Literal["float", "int8"]
+"""What contractions with weights in blocks multiply.
+
+The activations as they are, or rounded to 8 bits with a scale for each block that is summed over.
+"""
+
+Containers = Literal[8, 32]
+"""The narrowest integers that the target loads and stores, in bits."""
 
 RequantizationForm = Literal["exact", "fixed-point"]
 """How accumulators become storage: by the real multiplier, or by 31 bits of it and a shift."""

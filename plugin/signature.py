@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from .errors import InputError
 from .numerics.element_types import Array
+from .numerics.packed_integers import PLANE_BITS, packed_shape
 from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 __all__ = [
@@ -54,13 +56,20 @@ class ValueType:
     abi: tuple[str, ...] = ()
 
     @property
-    def is_packed(self) -> bool:
-        """True for 4-bit elements that the function takes two to a byte, the even one low."""
-        if self.element not in ("i4", "ui4") or not self.shape or len(self.abi) != 1:
-            return False
-        shape = (*self.shape[:-1], (self.shape[-1] or 0) // 2)
-        dims = "".join(f"{'?' if n is None else n}x" for n in shape)
-        return self.shape[-1] is not None and self.abi[0] == f"tensor<{dims}i8>"
+    def plane_bits(self) -> tuple[int, ...] | None:
+        """The bits of an integer in each plane of bytes that the function takes; None if in none.
+
+        How they lie is the text of `subquant.numerics.packed_integers`.
+        """
+        match = re.fullmatch(r"u?i(\d+)", self.element)
+        if match is None or len(self.abi) != 1 or not self.shape or None in self.shape:
+            return None
+        bits = PLANE_BITS.get(int(match.group(1)))
+        known = [extent or 0 for extent in self.shape]
+        shape = None if bits is None else packed_shape(known, bits)
+        if shape is None or self.abi[0] != f"tensor<{''.join(f'{n}x' for n in shape)}i8>":
+            return None
+        return bits
 
     def __str__(self) -> str:
         element = self.element

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,12 @@ from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
-from subquant.dialects.block_contraction import terms_of
+from subquant.dialects.block_contraction import activation_blocks, terms_of
 from subquant.errors import Remark
+from subquant.formats.irpa import create_archive
 from subquant.numerics.block_contraction import contract_blocks
 from subquant.numerics.casts import dequantize, dequantize_blocks
+from subquant.numerics.packed_integers import PLANE_BITS, pack_planes
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from subquant.runtime import Device, Executable
 from subquant.transforms.base import walk
@@ -276,7 +279,7 @@ def test_loops_in_any_order(loops: str, device: str, request: pytest.FixtureRequ
     text = f"""
 func.func @main(%x: tensor<4x4xf32>, %q: tensor<4x4xi8>, %s: tensor<2x4xf32>) -> tensor<4x4xf32> {{
   %y = "subquant.block_contraction"(%x, %q, %s) {{block_sizes = array<i64: 2, 1>,
-      indexing_maps = [{", ".join(maps)}], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>,
+      indexing_maps = [{", ".join(maps)}], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>,
       quantized_type = !quant.any<i8:f32>}}
       : (tensor<4x4xf32>, tensor<4x4xi8>, tensor<2x4xf32>) -> tensor<4x4xf32>
   return %y : tensor<4x4xf32>
@@ -492,6 +495,33 @@ AFFINE = {
 }  # fmt: skip
 
 
+PACKED = {
+    "rows": (
+        "(m, n, k)", ("(m, k)", "(n, k)", "(m, n)"), (3, 5, 32), (1, 16), ("f32", "f16", "f32"),
+    ),
+    "whole rows": (
+        "(m, n, k)", ("(m, k)", "(n, k)", "(m, n)"), (3, 5, 24), (1, 24), ("f32", "f32", "f32"),
+    ),
+    "elements": ("(n, k)", ("(k)", "(n, k)", "(n)"), (3, 16), (1, 1), ("f32", "f32", "f32")),
+    "columns": (
+        "(m, n, k)", ("(k, m)", "(k, n)", "(m, n)"), (3, 16, 6), (3, 1), ("f32", "f32", "f16"),
+    ),
+    "columns in blocks": (
+        "(b, m, n, k)", ("(m, b, k)", "(b, k, n)", "(n, m, b)"),
+        (2, 3, 16, 6), (1, 2, 8), ("f32", "f32", "f32"),
+    ),
+    "features of a window": (
+        "(n, y, f, i, c)", ("(n, y * 2 + i, c)", "(f, i, c)", "(n, f, y)"),
+        (2, 3, 4, 3, 16), (2, 1, 8), ("f32", "f32", "f32"),
+    ),
+    "positions of a window": (
+        "(y, f, c, i)", ("(y + i * 2, c)", "(f, c, i)", "(y, f)"),
+        (5, 4, 6, 8), (2, 3, 1), ("f32", "f32", "f32"),
+    ),
+}  # fmt: skip
+"""Their last axis of storage fills bytes whatever the integers' bits are."""
+
+
 @pytest.mark.parametrize(
     ("case", "device"),
     [
@@ -504,61 +534,118 @@ def test_the_operation_beside_its_meaning(
     case: str, device: str, parameters_there: str, request: pytest.FixtureRequest
 ) -> None:
     """Any orders of axes, with zero points and offsets or without."""
-    loops, results, extents, blocks, types = AFFINE[case]
+    where = request.getfixturevalue(device)
+    check_operation(AFFINE[case], where, parameters_there, StorageType.parse("u4"))
+
+
+@pytest.mark.parametrize(
+    ("case", "device"),
+    [
+        *((case, "cpu") for case in PACKED),
+        *(pytest.param(case, "vulkan", marks=pytest.mark.vulkan) for case in ("rows", "columns")),
+    ],
+)
+@pytest.mark.parametrize("storage", ["u2", "i3", "i4", "u5", "i6", "u8<0:63>"])
+def test_planes_beside_their_meaning(
+    case: str, device: str, storage: str, request: pytest.FixtureRequest
+) -> None:
+    """Integers in the bytes of planes, signed and unsigned."""
+    where, type_ = request.getfixturevalue(device), StorageType.parse(storage)
+    planes = PLANE_BITS[6 if type_.width == 8 else type_.width]
+    there = "zo" if type_.width % 2 else ""
+    check_operation(PACKED[case], where, there, type_, planes=planes)
+
+
+@pytest.mark.parametrize(
+    ("case", "device"),
+    [
+        *((case, "cpu") for case in (*PACKED, *AFFINE)),
+        *(pytest.param(case, "vulkan", marks=pytest.mark.vulkan) for case in ("rows", "window")),
+    ],
+)
+def test_activations_of_8_bits_beside_their_meaning(
+    case: str, device: str, request: pytest.FixtureRequest
+) -> None:
+    """One scale for the elements that one scale of the weight multiplies."""
+    where, type_ = request.getfixturevalue(device), StorageType.parse("u4")
+    packed = case in PACKED
+    planes = (4,) if packed else None
+    check_operation((PACKED | AFFINE)[case], where, "o", type_, planes=planes, activations="int8")
+
+
+def check_operation(
+    form: Any,
+    where: Device,
+    parameters_there: str,
+    storage: StorageType,
+    *,
+    planes: tuple[int, ...] | None = None,
+    activations: str | None = None,
+) -> None:
+    """Run one operation, compiled, beside `contract_blocks`."""
+    loops, results, extents, blocks, types = form
     maps = [f"affine_map<{loops} -> {result}>" for result in results]
     with create_context():
-        indices = [terms_of(ir.Attribute.parse(map_).value) for map_ in maps]
+        indices = [terms_of(ir.Attribute.parse(map_).value) or [] for map_ in maps]
     shapes = [
-        [1 + sum((extents[loop] - 1) * factor for loop, factor in axis) for axis in axes or []]
+        [1 + sum((extents[loop] - 1) * factor for loop, factor in axis) for axis in axes]
         for axes in indices
     ]
     grid = [n // b for n, b in zip(shapes[1], blocks, strict=True)]
     real, scale, offset = types
     rng = np.random.default_rng(11)
+    q = rng.integers(storage.minimum, storage.maximum + 1, shapes[1])
+    word = f"i{storage.width}"
     given: dict[str, tuple[str, np.ndarray]] = {
         "x": (tensor(tuple(shapes[0]), real), rng.standard_normal(shapes[0])),
-        "q": (tensor(tuple(shapes[1]), "i4"), rng.integers(0, 16, shapes[1])),
+        "q": (tensor(tuple(shapes[1]), word), q),
         "s": (tensor(tuple(grid), scale), rng.uniform(0.1, 1, grid)),
     }
     if "z" in parameters_there:
-        given["z"] = (tensor(tuple(grid), "i4"), rng.integers(0, 16, grid))
+        z = rng.integers(storage.minimum, storage.maximum + 1, grid)
+        given["z"] = (tensor(tuple(grid), word), z)
     if "o" in parameters_there:
         given["o"] = (tensor(tuple(grid), offset), rng.standard_normal(grid))
-    dtypes = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "i4": np.uint8}
+    if planes is not None:
+        low, *high = pack_planes(q.astype(np.int8), planes)
+        for name, plane in zip("qh", (low, *high), strict=False):
+            given[name] = (tensor(plane.shape, "i8"), plane.view(np.int8))
+    dtypes = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
     arrays = {
-        name: value.astype(dtypes[re.findall(r"[fi]\d+", type_)[-1]])
+        name: value.astype(dtypes.get(re.findall(r"[fi]\d+", type_)[-1], np.int8))
         for name, (type_, value) in given.items()
     }
-    there = [int(name in given) for name in "xqszo"]
+    there = [int(name in given) for name in "xqszoh"]
     signature = [type_ for type_, _ in given.values()]
     out = tensor(tuple(shapes[2]), real)
+    more = f"plane_bits = array<i64: {', '.join(map(str, planes))}>, " if planes else ""
+    more += f'activation_type = "{activations}", ' if activations else ""
     text = f"""
 func.func @main({", ".join(f"%{name}: {type_}" for name, (type_, _) in given.items())}) -> {out} {{
   %y = "subquant.block_contraction"({", ".join(f"%{name}" for name in given)})
       {{block_sizes = array<i64: {", ".join(map(str, blocks))}>,
-       indexing_maps = [{", ".join(maps)}],
+       indexing_maps = [{", ".join(maps)}], {more}
        operandSegmentSizes = array<i32: {", ".join(map(str, there))}>,
-       quantized_type = !quant.any<u4:{real}>}} : ({", ".join(signature)}) -> {out}
+       quantized_type = !quant.any<{storage}:{real}>}} : ({", ".join(signature)}) -> {out}
   return %y : {out}
 }}
 """
-    where: Device = request.getfixturevalue(device)
-    target = "vulkan" if device == "vulkan" else "llvm-cpu"
+    target = "vulkan" if where.is_vulkan else "llvm-cpu"
     got = subquant.compile(text, device=where, target=target).main(*arrays.values())
     expressed = ExpressedType(real)
-
-    def meaning(x: Any, expressed: ExpressedType = expressed) -> Any:
-        return contract_blocks(
-            x, arrays["q"], arrays["s"], [axes or [] for axes in indices], extents, blocks,
-            expressed, arrays.get("z"), arrays.get("o"),
-        )  # fmt: skip
-
-    expected = meaning(arrays["x"])
+    z, o = (given[n][1] if n in given else None for n in "zo")
+    o = arrays.get("o")
+    sums = None
+    if activations is not None:
+        result_loops = {loop for axis in indices[2] for loop, _ in axis}
+        summed = set(range(len(extents))) - result_loops
+        sums = activation_blocks(indices, summed, blocks, shapes[1])
+    expected = contract_blocks(
+        arrays["x"], q, arrays["s"], indices, extents, blocks, expressed, z, o, sums
+    )
     assert got.shape == expected.shape
     # The order of a sum, products and sums of the weight fused or not, and the result's rounding.
-    reals = dequantize_blocks(
-        arrays["q"], arrays["s"], arrays.get("z"), blocks, expressed, arrays.get("o")
-    )
+    reals = dequantize_blocks(q, arrays["s"], z, blocks, expressed, o)
     bound = np.abs(arrays["x"]).max() * (np.abs(reals).max() + 20) * np.prod(extents)
     unit = {"f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}[real]
     np.testing.assert_allclose(got.astype(np.float64), expected, rtol=0, atol=bound * unit)
@@ -568,19 +655,20 @@ func.func @main({", ".join(f"%{name}: {type_}" for name, (type_, _) in given.ite
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
-@pytest.mark.parametrize("quantized", ["i4", "u4"])
-@pytest.mark.parametrize("depth", [32, 192, 96, 33])
-def test_weights_of_4_bits_are_two_to_a_byte(
+@pytest.mark.parametrize("depth", [32, 24, 33])
+@pytest.mark.parametrize("quantized", ["i2", "u3", "i4", "u4", "i5", "u6"])
+def test_weights_of_few_bits_are_packed(
     quantized: str, depth: int, device: str, request: pytest.FixtureRequest
 ) -> None:
-    """Arguments, where vectors divide the last axis; the runtime packs what it is given."""
+    """Arguments whose rows fill bytes; the runtime packs what it is given."""
     where: Device = request.getfixturevalue(device)
+    word = f"i{quantized[1:]}"
     text = f"""
-func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}xi4>, %s: tensor<8x1xf32>)
+func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}x{word}>, %s: tensor<8x1xf32>)
     -> tensor<3x8xf32> {{
   %w = "subquant.dequantize"(%q, %s) {{block_sizes = array<i64: 1, {depth}>,
       operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<{quantized}:f32>}}
-      : (tensor<8x{depth}xi4>, tensor<8x1xf32>) -> tensor<8x{depth}xf32>
+      : (tensor<8x{depth}x{word}>, tensor<8x1xf32>) -> tensor<8x{depth}xf32>
   %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
       : (tensor<3x{depth}xf32>, tensor<8x{depth}xf32>) -> tensor<3x8xf32>
   return %y : tensor<3x8xf32>
@@ -589,15 +677,73 @@ func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}xi4>, %s: tensor<
     target = "vulkan" if device == "vulkan" else "llvm-cpu"
     function = subquant.compile(text, device=where, target=target)["main"]
     given = function.signature.inputs[1]
-    held = where.has_8bit_storage and depth in (32, 192)
-    assert given.is_packed == held
-    assert given.abi == ((f"tensor<8x{depth // 2}xi8>",) if held else given.abi)
-    low = -8 if quantized == "i4" else 0
-    q = (np.arange(8 * depth) * 7 % 16 + low).reshape((8, depth)).astype(np.int8)
+    storage = StorageType.parse(quantized)
+    bits = PLANE_BITS[storage.width]
+    held = where.has_8bit_storage and depth != 33
+    assert given.plane_bits == (bits if held else None)
+    size = 8 * depth * storage.width // 8
+    packed = f"{8}x{size // 8}" if len(bits) == 1 else size
+    assert given.abi == ((f"tensor<{packed}xi8>",) if held else given.abi)
+    low, count = storage.minimum, 2**storage.width
+    q = (np.arange(8 * depth) * 7 % count + low).reshape((8, depth)).astype(np.int8)
     rng = np.random.default_rng(8)
     x, s = rng.standard_normal((3, depth)).astype(np.float32), rng.uniform(0.1, 1, (8, 1))
     s = s.astype(np.float32)
     check_sum(function(x, q, s), x, q * s, ([], []), ([1], [1]))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@pytest.mark.parametrize("quantized", ["i2", "i3", "u4", "i5", "u6"])
+def test_packed_arguments_that_no_contraction_reads(
+    quantized: str, device: str, request: pytest.FixtureRequest
+) -> None:
+    """Every integer that there is, written out again."""
+    where: Device = request.getfixturevalue(device)
+    storage = StorageType.parse(quantized)
+    text = f"""
+!q = !quant.uniform<{quantized}:f32:0, {{1.0, 0.5:1, 2.0}}>
+func.func @main(%q: tensor<3x80x!q>) -> tensor<3x80xf32> {{
+  %y = quant.dcast %q : tensor<3x80x!q> to tensor<3x80xf32>
+  return %y : tensor<3x80xf32>
+}}
+"""
+    target = "vulkan" if device == "vulkan" else "llvm-cpu"
+    function = subquant.compile(text, device=where, target=target)["main"]
+    assert (function.signature.inputs[0].plane_bits is not None) == where.has_8bit_storage
+    values = np.arange(240).reshape((3, 80)) * 7 % (2**storage.width) + storage.minimum
+    expected = (values - np.array([[0], [1], [0]])) * np.array([[1.0], [0.5], [2.0]])
+    np.testing.assert_array_equal(function(values.astype(np.int8)), expected)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6])
+def test_packed_parameters(bits: int, cpu: Device, tmp_path: Path) -> None:
+    """A global of narrow integers; the file has the bytes of its planes."""
+    text = f"""
+"util.global"() {{sym_name = "w", sym_visibility = "private", type = tensor<8x32xi{bits}>,
+    initial_value = #flow.parameter.named<"model"::"w"> : tensor<8x32xi{bits}>}} : () -> ()
+func.func @main(%x: tensor<3x32xf32>, %s: tensor<8x2xf32>) -> tensor<3x8xf32> {{
+  %q = "util.global.load"() {{global = @w}} : () -> tensor<8x32xi{bits}>
+  %w = "subquant.dequantize"(%q, %s) {{block_sizes = array<i64: 1, 16>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i{bits}:f32>}}
+      : (tensor<8x32xi{bits}>, tensor<8x2xf32>) -> tensor<8x32xf32>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+      : (tensor<3x32xf32>, tensor<8x32xf32>) -> tensor<3x8xf32>
+  return %y : tensor<3x8xf32>
+}}
+"""
+    rng = np.random.default_rng(13)
+    q = rng.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (8, 32)).astype(np.int8)
+    planes = pack_planes(q, PLANE_BITS[bits])
+    packed = np.concatenate([plane.reshape(-1) for plane in planes])
+    assert packed.size == q.size * bits // 8
+    path = tmp_path / "w.irpa"
+    with create_archive(path) as writer:
+        writer.add_tensor("w", packed)
+    executable = compile_to_bytes(text)
+    x, s = rng.standard_normal((3, 32)).astype(np.float32), rng.uniform(0.1, 1, (8, 2))
+    s = s.astype(np.float32)
+    found = Executable(executable, cpu, parameters={"model": path}).main(x, s)
+    check_sum(found, x, q * np.repeat(s, 16, 1), ([], []), ([1], [1]))
 
 
 def test_constants_of_4_bits_are_two_to_a_byte(cpu: Device) -> None:

@@ -175,11 +175,13 @@ def test_the_high_bits_of_6_bit_minimums_are_shifted(
     got = layout.dequant_blocked()
     np.testing.assert_array_equal(got, np.broadcast_to(expected[None, ..., None], got.shape))
 
-    def unshifted(self: PackedIntegers, planes: dict[str, np.ndarray]) -> np.ndarray:
+    def unshifted(
+        self: PackedIntegers, planes: dict[str, np.ndarray], shape: tuple[int, ...]
+    ) -> np.ndarray:
         parts = [unpack_bits(planes[name], bits) for name, bits in self.bits.items()]
-        return np.bitwise_or.reduce(parts)
+        return np.bitwise_or.reduce(parts).reshape(shape)
 
-    monkeypatch.setattr(PackedIntegers, "unpack", unshifted)
+    monkeypatch.setattr(PackedIntegers, "packed", unshifted)
     wrong = layout.dequant_blocked()[0, ..., 0] != expected
     assert wrong[expected <= -16].all()
 

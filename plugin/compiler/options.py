@@ -7,7 +7,7 @@ from typing import Literal
 
 from ..numerics.casts import Rounding
 from ..numerics.fixed_point import FixedPointRounding
-from ..options import RequantizationForm, ZeroPoints, check_choices, option
+from ..options import Activations, RequantizationForm, ZeroPoints, check_choices, option
 from .targets import VULKAN_TARGETS, Target
 
 __all__ = ["CompileOptions", "Emit"]
@@ -59,6 +59,11 @@ class CompileOptions:
         "auto",
         "Correct a contraction after its sums, subtract zero points inside, or inside where only "
         "the left operand has one (auto: mixed for llvm-cpu, after for vulkan).",
+    )
+    activations: Activations = option(
+        "float",
+        "What contractions with weights in blocks multiply: activations as they are, or rounded to "
+        "8 bits with a scale for each block.",
     )
     integer_only: bool = option(
         False, "Fail if quantized values are computed with floats on the way."

@@ -223,12 +223,14 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("lower-tosa-rescale", {}),
         ("lower-tosa", {}),
         ("canonicalize-reductions", {}),
-        ("fuse-block-contractions", {}),
+        *([("pack-narrow-storage", {})] if options.containers == 8 else []),
+        ("fuse-block-contractions", {"activations": options.activations}),
         ("legalize-quant-to-math", {"division": division}),
         ("correct-zero-points", {"style": zero_points}),
         ("lower-requantization", requantization),
         ("lower-saturation", {}),
-        ("lower-block-contractions", {}),
+        ("lower-block-contractions", {"division": division}),
+        ("lower-packed-storage", {"containers": options.containers}),
         ("lower-quant-casts", {"rounding": options.rounding, "division": division}),
         ("convert-quantized-to-storage", {}),
         *([("check-integer-only", {})] if options.integer_only else []),
@@ -236,7 +238,6 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("lower-unranked-tensors", {}),
         ("box-half-scalars", {}),
         ("legalize-integer-widths", {"containers": options.containers}),
-        *([("pack-narrow-storage", {})] if options.containers == 8 else []),
         *(
             [("expand-sign-extension", {}), ("isolate-contraction-operands", {})]
             if is_vulkan

@@ -14,7 +14,7 @@ result, so that there is one form for all orders of axes, batches and windows::
            {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>,
                              affine_map<(m, n, k) -> (m, n)>],
             block_sizes = array<i64: 1, 32>, quantized_type = !quant.any<u4:f32>,
-            operandSegmentSizes = array<i32: 1, 1, 1, 1, 0>}
+            operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>}
          : (tensor<5x64xf32>, tensor<7x64xi4>, tensor<7x2xf16>, tensor<7x2xi4>) -> tensor<5x7xf32>
 
 * A loop indexes each axis of storage and of result, each axis another one. An axis of activations
@@ -25,26 +25,54 @@ result, so that there is one form for all orders of axes, batches and windows::
 * The real weight is as ``subquant.dequantize`` defines it, of the expressed type of
   ``quantized_type``. Products and sums are f32 for f16 and bf16, else of the expressed type, the
   sums in any order; they are rounded to the result's element type once.
+* With ``plane_bits`` the storage is packed: the operand ``storage``, and ``storage_high`` where
+  integers have two planes, are the bytes that ``subquant.unpack`` with these ``bits`` takes, of the
+  shape that this says. What is said of storage above is said of the integers. A tensor of integers
+  of 6 bits is ``(%x, %low, %scales, %high) {plane_bits = array<i64: 4, 2>, operandSegmentSizes =
+  array<i32: 1, 1, 1, 0, 0, 1>, ...}``.
+* With ``activation_type = "int8"`` activations are integers from -127 to 127 with a scale for each
+  block, before they are multiplied (``"float"``, the default, takes them as they are)::
+
+      scale = max |activations| / 127            (* 1/127 in f32; 1 if that is under 2**-100)
+      activations' = clamp(round(activations / scale)) * scale
+
+  Blocks are those of the storage: along an axis whose loop is summed over, and no window's, the
+  block size of that loop; single elements along others. A sum is then one of products of integers
+  in each block, which processors have instructions for.
 
 The meaning in NumPy is `subquant.numerics.block_contraction`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from .._mlir import ir
 from ..errors import VerificationError
+from ..numerics.packed_integers import PLANE_BITS
 from ..numerics.parameters import ExpressedType, StorageType
+from ..options import Activations
 from .quant import described_type, element_type
 from .subquant import operands_of
 
-__all__ = ["BlockContraction", "Term", "check_block_contraction", "sum_type", "terms_of"]
+__all__ = [
+    "ACTIVATION_TYPES",
+    "BlockContraction",
+    "Term",
+    "activation_blocks",
+    "check_block_contraction",
+    "check_unpack",
+    "sum_type",
+    "terms_of",
+]
 
 Term = tuple[int, int]
 """A loop, and what its index is multiplied by."""
+
+ACTIVATION_TYPES: tuple[str, ...] = get_args(Activations)
+"""What activations are multiplied as."""
 
 _NAMES = ("activations", "storage", "result")
 _FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
@@ -61,6 +89,9 @@ class BlockContraction:
         loops: how many there are.
         block_sizes: for each axis of the storage.
         storage_type, expressed: of ``quantized_type``.
+        storage_high: the second plane, or None.
+        plane_bits: the bits of an integer in each plane, or None where storage is not packed.
+        activation_type: what activations are multiplied as.
     """
 
     activations: Any
@@ -73,6 +104,9 @@ class BlockContraction:
     block_sizes: tuple[int, ...]
     storage_type: StorageType
     expressed: ExpressedType
+    storage_high: Any = None
+    plane_bits: tuple[int, ...] | None = None
+    activation_type: str = "float"
 
     @classmethod
     def of(cls, op: Any) -> BlockContraction:
@@ -94,13 +128,65 @@ class BlockContraction:
             maps[0].n_dims,
             tuple(int(size) for size in op.attributes["block_sizes"]),
             *described,
+            operands.get("storage_high"),
+            _plane_bits(op),
+            op.attributes["activation_type"].value
+            if "activation_type" in op.attributes
+            else "float",
         )
+
+    @property
+    def planes(self) -> list[Any]:
+        """The operands that hold the storage."""
+        return [self.storage] if self.storage_high is None else [self.storage, self.storage_high]
+
+    @property
+    def storage_shape(self) -> list[int]:
+        """The extents of the storage, unpacked."""
+        return _storage_shape(self.storage.type, self.plane_bits)
+
+    def activation_blocks(self) -> list[int | None]:
+        """The block size of integer activations along each axis; None for all of a summed axis."""
+        return activation_blocks(self.indices, self.summed, self.block_sizes, self.storage_shape)
 
     @property
     def summed(self) -> list[int]:
         """The loops that the result does not have."""
         kept = {loop for axis in self.indices[2] for loop, _ in axis}
         return [loop for loop in range(self.loops) if loop not in kept]
+
+
+def activation_blocks(
+    indices: Sequence[Sequence[Sequence[Term]]],
+    summed: Collection[int],
+    block_sizes: Sequence[int],
+    storage_shape: Sequence[int],
+) -> list[int | None]:
+    """The block size of integer activations along each axis; None for all of a summed axis."""
+    stored = {axis[0][0]: number for number, axis in enumerate(indices[1])}
+    sizes: list[int | None] = []
+    for terms in indices[0]:
+        loop = terms[0][0]
+        if len(terms) > 1 or loop not in summed:
+            sizes.append(1)
+            continue
+        size, extent = block_sizes[stored[loop]], storage_shape[stored[loop]]
+        sizes.append(None if size == extent else size)
+    return sizes
+
+
+def _plane_bits(op: Any) -> tuple[int, ...] | None:
+    if "plane_bits" not in op.attributes:
+        return None
+    return tuple(int(count) for count in op.attributes["plane_bits"])
+
+
+def _storage_shape(type_: Any, plane_bits: Sequence[int] | None) -> list[int]:
+    """The extents of integers in a plane, or in a tensor of their own."""
+    shape = [int(n) for n in type_.shape]
+    if plane_bits is not None:
+        shape[-1] = shape[-1] * 8 // plane_bits[0]
+    return shape
 
 
 def sum_type(expressed: ExpressedType) -> ir.Type:
@@ -141,12 +227,14 @@ def check_block_contraction(op: Any) -> None:
     described = described_type(op)
     maps = _maps(op)
     operands = operands_of(op)
-    tensors = [operands["activations"], operands["storage"], op.results[0]]
     for name, value in (*operands.items(), ("result", op.results[0])):
         if not isinstance(value.type, ir.RankedTensorType):
             _fail(op, f"{_spoken(name)} must be a ranked tensor, got '{value.type}'")
+    check_planes(op, operands, "plane_bits", "storage", "storage_high")
+    _check_activation_type(op)
+    types = [operands["activations"].type, _storage_type(op, operands), op.results[0].type]
     indices = []
-    for name, map_, value in zip(_NAMES, maps, tensors, strict=True):
+    for name, map_, type_ in zip(_NAMES, maps, types, strict=True):
         terms = terms_of(map_)
         if terms is None:
             _fail(
@@ -155,16 +243,16 @@ def check_block_contraction(op: Any) -> None:
                 f"constants, got '{map_}'",
             )
             return
-        if len(terms) != value.type.rank:
+        if len(terms) != type_.rank:
             _fail(
                 op,
-                f"the indexing map of {name} must have {value.type.rank} results, one for each "
+                f"the indexing map of {name} must have {type_.rank} results, one for each "
                 f"axis, got '{map_}'",
             )
         indices.append(terms)
     _check_loops(op, indices, maps)
-    _check_extents(op, indices, tensors)
-    _check_blocks(op, indices, operands)
+    _check_extents(op, indices, types)
+    _check_blocks(op, indices, operands, types)
     _check_elements(op, operands, *described)
 
 
@@ -222,14 +310,87 @@ def _check_loops(
             _fail(op, f"loop {loop} is summed over, and does not index the storage")
 
 
-def _check_extents(op: Any, indices: Sequence[list[list[Term]]], tensors: Sequence[Any]) -> None:
+def _storage_type(op: Any, operands: dict[str, Any]) -> Any:
+    """The type of the storage, unpacked."""
+    type_, bits = operands["storage"].type, _plane_bits(op)
+    if bits is None or not type_.has_static_shape:
+        return type_
+    return ir.RankedTensorType.get(_storage_shape(type_, bits), type_.element_type)
+
+
+def _check_activation_type(op: Any) -> None:
+    if "activation_type" not in op.attributes:
+        return
+    attribute = op.attributes["activation_type"]
+    if not isinstance(attribute, ir.StringAttr) or attribute.value not in ACTIVATION_TYPES:
+        expected = " or ".join(f'"{name}"' for name in ACTIVATION_TYPES)
+        _fail(op, f"attribute 'activation_type' must be {expected}, got '{attribute}'")
+
+
+def check_unpack(op: Any) -> None:
+    """Raise a VerificationError unless a ``subquant.unpack`` is as the dialect's text says."""
+    operands = operands_of(op)
+    for name, value in (*operands.items(), ("result", op.results[0])):
+        if not isinstance(value.type, ir.RankedTensorType):
+            _fail(op, f"{name} must be a ranked tensor, got '{value.type}'")
+    check_planes(op, operands, "bits", "low", "high")
+    bits = [int(count) for count in op.attributes["bits"]]
+    expected, type_ = list(operands["low"].type.shape), op.results[0].type
+    if not operands["low"].type.is_dynamic_dim(len(expected) - 1):
+        expected[-1] = expected[-1] * 8 // bits[0]
+    if list(type_.shape) != expected:
+        _fail(op, f"result must have the shape {_dims(expected)}, got '{type_}'")
+    element = type_.element_type
+    if not isinstance(element, ir.IntegerType) or not sum(bits) <= element.width <= 8:
+        _fail(op, f"result must have integers of {sum(bits)} to 8 bits, got '{element}'")
+
+
+def check_planes(op: Any, operands: dict[str, Any], attribute: str, low: str, high: str) -> None:
+    """Check the operands that are planes, and the attribute that has the bits of each."""
+    if attribute not in op.attributes:
+        if high in operands:
+            _fail(op, f"has operand '{_spoken(high)}' without attribute '{attribute}'")
+        return
+    given = op.attributes[attribute]
+    bits = tuple(map(int, given)) if isinstance(given, ir.DenseI64ArrayAttr) else ()
+    if bits not in PLANE_BITS.values():
+        expected = ", ".join(str(list(counts)) for counts in PLANE_BITS.values())
+        _fail(op, f"attribute '{attribute}' must be array<i64: ...> of one of {expected}, got "
+                  f"'{given}'")  # fmt: skip
+    if (len(bits) > 1) != (high in operands):
+        _fail(op, f"attribute '{attribute}' has {len(bits)} entries, and there are "
+                  f"{1 + (high in operands)} planes")  # fmt: skip
+    for name in (low, high):
+        if name not in operands:
+            continue
+        type_ = operands[name].type
+        if (
+            str(type_.element_type) != "i8"
+            or not type_.rank
+            or type_.is_dynamic_dim(type_.rank - 1)
+        ):
+            _fail(op, f"{_spoken(name)} must be a tensor of i8 whose last axis is static, got "
+                      f"'{type_}'")  # fmt: skip
+    first = operands[low].type
+    if int(first.shape[-1]) * 8 // bits[0] * min(bits) % 8:
+        _fail(op, f"{_spoken(low)} has a last axis of {first.shape[-1]} bytes, and its integers "
+                  f"of {min(bits)} bits would not fill the bytes of the other plane")  # fmt: skip
+    if high in operands:
+        expected_shape = list(first.shape)
+        expected_shape[-1] = expected_shape[-1] * bits[1] // bits[0]
+        if list(operands[high].type.shape) != expected_shape:
+            _fail(op, f"{_spoken(high)} must have the shape {_dims(expected_shape)}, got "
+                      f"'{operands[high].type}'")  # fmt: skip
+
+
+def _check_extents(op: Any, indices: Sequence[list[list[Term]]], types: Sequence[Any]) -> None:
     """Extents that one loop indexes are equal; a window stays inside its axis."""
     extents: dict[int, int | None] = {}
-    for name, terms, value in zip(_NAMES, indices, tensors, strict=True):
+    for name, terms, type_ in zip(_NAMES, indices, types, strict=True):
         for number, axis in enumerate(terms):
             if len(axis) > 1:
                 continue
-            loop, extent = axis[0][0], _extent(value.type, number)
+            loop, extent = axis[0][0], _extent(type_, number)
             known = extents.get(loop)
             if extent is not None and known is not None and extent != known:
                 _fail(op, f"axis {number} of {name} has the extent {extent}, expected {known}, "
@@ -238,7 +399,7 @@ def _check_extents(op: Any, indices: Sequence[list[list[Term]]], tensors: Sequen
     for number, axis in enumerate(indices[0]):
         if len(axis) == 1:
             continue
-        extent, counts = _extent(tensors[0].type, number), [extents[loop] for loop, _ in axis]
+        extent, counts = _extent(types[0], number), [extents[loop] for loop, _ in axis]
         if extent is None or None in counts:
             _fail(op, f"axis {number} of activations has a window and a dynamic extent")
         reach = 1 + sum(
@@ -257,8 +418,9 @@ def _check_blocks(
     op: Any,
     indices: Sequence[list[list[Term]]],
     operands: dict[str, Any],
+    types: Sequence[Any],
 ) -> None:
-    attribute, type_ = op.attributes["block_sizes"], operands["storage"].type
+    attribute, type_ = op.attributes["block_sizes"], types[1]
     if not isinstance(attribute, ir.DenseI64ArrayAttr):
         _fail(op, f"attribute 'block_sizes' must be array<i64: ...>, got '{attribute}'")
     sizes = [int(size) for size in attribute]
@@ -273,13 +435,16 @@ def _check_blocks(
         if size < 1 or extent % size:
             _fail(op, f"block size along axis {axis} of storage must divide its extent {extent}, "
                       f"got {size}")  # fmt: skip
-        loop = indices[1][axis][0][0]
+        loop, bits = indices[1][axis][0][0], _plane_bits(op)
+        if bits and axis == len(shape) - 1 and 1 < size < extent and size * min(bits) % 8:
+            _fail(op, f"block size along axis {axis} of storage must fill bytes of its planes, a "
+                      f"multiple of {8 // min(bits)}, got {size}")  # fmt: skip
         if loop in windowed and size not in (1, extent):
             _fail(op, f"axis {axis} of storage is a window's and has blocks of {size}; expected "
                       f"1 or {extent}")  # fmt: skip
         if 1 < size < extent and [(loop, 1)] in indices[0]:
             other = indices[0].index([(loop, 1)])
-            if operands["activations"].type.is_dynamic_dim(other):
+            if types[0].is_dynamic_dim(other):
                 _fail(op, f"axis {other} of activations is dynamic, and storage has blocks there")
     expected = [extent // size for extent, size in zip(shape, sizes, strict=True)]
     for name in ("scales", "zero_points", "offsets"):
@@ -289,14 +454,17 @@ def _check_blocks(
 
 
 def _dims(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
+    return "x".join("?" if n < 0 else str(n) for n in shape) or "scalar"
 
 
 def _check_elements(
     op: Any, operands: dict[str, Any], storage: StorageType, expressed: ExpressedType
 ) -> None:
-    stored = str(element_type(operands["storage"].type))
-    if stored != f"i{storage.width}":
+    stored, bits = str(element_type(operands["storage"].type)), _plane_bits(op)
+    if bits is not None and not sum(bits) <= storage.width <= 8:
+        _fail(op, f"storage has {sum(bits)} bits in its planes, expected a storage type of as "
+                  f"many to 8 bits, got {storage}")  # fmt: skip
+    if bits is None and stored != f"i{storage.width}":
         _fail(op, f"storage must have elements of the storage type 'i{storage.width}', got "
                   f"'{stored}'")  # fmt: skip
     sums = str(sum_type(expressed))

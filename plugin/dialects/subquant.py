@@ -36,6 +36,15 @@ Operations (generic form; each is pure):
     there are (input, scales, zero points, offsets: 1 or 0). Super-blocks nest: scales and offsets
     may be the results of other ``subquant.dequantize``.
 
+``subquant.unpack``
+    Integers of few bits from the bytes of one plane or two, whose bits of an integer ``bits`` says,
+    the low ones first; how they lie in the bytes is the text of
+    `subquant.numerics.packed_integers`. The result's elements have at least as many bits as the
+    planes together; bits above those are 0::
+
+        %q = "subquant.unpack"(%low, %high) {bits = array<i64: 4, 2>}
+             : (tensor<8x32xi8>, tensor<8x16xi8>) -> tensor<8x64xi6>
+
 ``subquant.block_contraction``
     A sum of products with a weight in blocks, over whatever indices; see
     `subquant.dialects.block_contraction`.
@@ -104,6 +113,7 @@ __all__ = [
     "REDUCTIONS",
     "REQUANTIZE",
     "SEGMENTS",
+    "UNPACK",
     "BlockContractionOp",
     "DequantizeCast",
     "DequantizeOp",
@@ -113,6 +123,7 @@ __all__ = [
     "SelectAndScatterOp",
     "StorageCast",
     "SubtractZeroPointOp",
+    "UnpackOp",
     "load",
     "operands_of",
 ]
@@ -166,6 +177,15 @@ class DequantizeOp(SubquantDialect.Operation, name="dequantize", traits=[ext.Pur
     offsets: Optional[ext.Operand[Any]] = None  # noqa: UP045
 
 
+class UnpackOp(SubquantDialect.Operation, name="unpack", traits=[ext.Pure]):
+    """Integers from planes of bytes."""
+
+    low: ext.Operand[Any]
+    bits: Any
+    result: ext.Result[Any]
+    high: Optional[ext.Operand[Any]] = None  # noqa: UP045
+
+
 class BlockContractionOp(SubquantDialect.Operation, name="block_contraction", traits=[ext.Pure]):
     """Sums of products with a weight in blocks."""
 
@@ -178,6 +198,7 @@ class BlockContractionOp(SubquantDialect.Operation, name="block_contraction", tr
     result: ext.Result[Any]
     zero_points: Optional[ext.Operand[Any]] = None  # noqa: UP045
     offsets: Optional[ext.Operand[Any]] = None  # noqa: UP045
+    storage_high: Optional[ext.Operand[Any]] = None  # noqa: UP045
 
 
 class SubtractZeroPointOp(SubquantDialect.Operation, name="subtract_zero_point", traits=[ext.Pure]):
@@ -258,6 +279,7 @@ CASTS = ("subquant.qcast", "subquant.dcast", "subquant.scast")
 REQUANTIZE = tuple(operation.OPERATION_NAME for operation in _REQUANTIZE)
 """Operation names, by the number of terms less one."""
 BLOCK_CONTRACTION = "subquant.block_contraction"
+UNPACK = "subquant.unpack"
 OPERAND_OPS = ("subquant.quantize", "subquant.dequantize")
 REDUCTIONS = {operation.OPERATION_NAME: "stablehlo.reduce" for operation in _REDUCE}
 REDUCTIONS |= {operation.OPERATION_NAME: "stablehlo.reduce_window" for operation in _REDUCE_WINDOW}
@@ -279,7 +301,15 @@ SEGMENTS = "operandSegmentSizes"
 _OPERANDS = {
     "subquant.quantize": ("input", "scales", "zero_points"),
     "subquant.dequantize": ("input", "scales", "zero_points", "offsets"),
-    BLOCK_CONTRACTION: ("activations", "storage", "scales", "zero_points", "offsets"),
+    UNPACK: ("low", "high"),
+    BLOCK_CONTRACTION: (
+        "activations",
+        "storage",
+        "scales",
+        "zero_points",
+        "offsets",
+        "storage_high",
+    ),
 }
 
 

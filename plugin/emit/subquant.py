@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .._mlir import Value, ir
-from ..dialects.subquant import BLOCK_CONTRACTION, SEGMENTS
-from .operation import integers, value, with_element
+from ..dialects.subquant import BLOCK_CONTRACTION, SEGMENTS, UNPACK
+from .operation import integers, value, with_element, with_shape
 
-__all__ = ["block_contraction", "dequantize"]
+__all__ = ["block_contraction", "dequantize", "unpack"]
 
 
 def dequantize(
@@ -42,9 +42,25 @@ def dequantize(
     )
 
 
+def unpack(planes: Sequence[Value], bits: Sequence[int], element: ir.Type | None = None) -> Value:
+    """Integers of few bits.
+
+    Args:
+        planes: one tensor of bytes or two.
+        bits: of an integer in each plane.
+        element: of the result; bytes by default.
+    """
+    operands = [planes[0], planes[1] if len(planes) > 1 else None]
+    *others, last = (int(n) for n in planes[0].type.shape)
+    shape = with_shape(planes[0].type, [*others, last * 8 // bits[0]])
+    result = shape if element is None else with_element(shape, element)
+    attributes = {"bits": integers(bits), SEGMENTS: _segments(operands)}
+    return value(UNPACK, _given(operands), result, attributes)
+
+
 def block_contraction(
     activations: Value,
-    storage: Value,
+    storage: Sequence[Value],
     scales: Value,
     maps: Sequence[ir.AffineMap],
     block_sizes: Sequence[int],
@@ -52,20 +68,34 @@ def block_contraction(
     result: ir.Type,
     zero_points: Value | None = None,
     offsets: Value | None = None,
+    plane_bits: Sequence[int] | None = None,
+    activation_type: str | None = None,
 ) -> Value:
-    """Sums of products with a weight in blocks; see `subquant.dialects.block_contraction`."""
-    operands = [activations, storage, scales, zero_points, offsets]
-    return value(
-        BLOCK_CONTRACTION,
-        _given(operands),
-        result,
-        {
-            "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps]),
-            "block_sizes": integers(block_sizes),
-            "quantized_type": quantized_type,
-            SEGMENTS: _segments(operands),
-        },
-    )
+    """Sums of products with a weight in blocks; see `subquant.dialects.block_contraction`.
+
+    Args:
+        storage: the tensor, or the planes of `plane_bits`.
+    """
+    low, *high = storage
+    operands: list[Value | None] = [
+        activations,
+        low,
+        scales,
+        zero_points,
+        offsets,
+        *(high or [None]),
+    ]
+    attributes = {
+        "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps]),
+        "block_sizes": integers(block_sizes),
+        "quantized_type": quantized_type,
+        SEGMENTS: _segments(operands),
+    }
+    if plane_bits is not None:
+        attributes["plane_bits"] = integers(plane_bits)
+    if activation_type is not None:
+        attributes["activation_type"] = ir.StringAttr.get(activation_type)
+    return value(BLOCK_CONTRACTION, _given(operands), result, attributes)
 
 
 def _given(operands: Sequence[Value | None]) -> list[Value]:

@@ -27,7 +27,7 @@ from .._mlir import Value, ir
 from ..dialects import create_context
 from ..dialects.quant import any_type_of
 from ..errors import UnsupportedError, UsageError
-from ..numerics import array_functions, block_form
+from ..numerics import array_functions, block_form, packed_integers
 from ..numerics.element_types import AnyArray, DType, ElementType
 from ..numerics.parameters import ExpressedType
 from . import stablehlo, subquant
@@ -406,12 +406,20 @@ def _dequantize(
     return _Arrays(real).emitted(real, expressed.element)
 
 
+def _unpack_planes(low: AnyArray, bits: Sequence[int], high: AnyArray | None = None) -> TracedArray:
+    """A ``subquant.unpack``."""
+    planes = [_traced(plane) for plane in (low, high) if plane is not None]
+    integers = subquant.unpack([plane.value for plane in planes], bits)
+    return _Arrays(integers).emitted(integers, planes[0].element)
+
+
 _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., TracedArray]] = {
     array_functions.contract: _contract,
     array_functions.convolve: _convolve,
     array_functions.lookup: _take,
     block_form.dequantize: _dequantize,
     array_functions.take: lambda table, indices, axis=0: _take(table, indices, axis),
+    packed_integers.unpack_planes: _unpack_planes,
     np.broadcast_to: lambda array, shape: array.broadcast_to(shape),
     np.concatenate: _concatenate,
     np.pad: _pad,

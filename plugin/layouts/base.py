@@ -24,9 +24,18 @@ import numpy.typing as npt
 
 from ..errors import InputError, UsageError
 from ..numerics.block_form import BlockForm
+from ..numerics.packed_integers import PackedIntegers
 from ..numerics.parameters import ExpressedType, StorageType
 
-__all__ = ["LAYOUTS", "BlockLayout", "Planes", "QuantizedLayout", "integers_of", "layout_class"]
+__all__ = [
+    "LAYOUTS",
+    "BlockLayout",
+    "Planes",
+    "QuantizedLayout",
+    "integers_of",
+    "layout_class",
+    "packed_form",
+]
 
 Planes = Mapping[str, Any]
 """Arrays, or traced values, by the name of the plane."""
@@ -155,6 +164,37 @@ def integers_of(array: Any, bits: int | None = None) -> StorageType:
     info = np.iinfo(array.dtype)
     narrow = StorageType(bits or info.bits, info.min < 0)
     return StorageType(info.bits, info.min < 0, narrow.minimum, narrow.maximum)
+
+
+def packed_form(
+    integers: PackedIntegers,
+    planes: Planes,
+    shape: tuple[int, ...],
+    block_size: int,
+    scales: Any,
+    offsets: Any = None,
+) -> BlockForm:
+    """The form of integers that lie in planes, in blocks of the last axis.
+
+    What signed integers are more in the planes is a zero point: the planes are read as they lie.
+
+    Args:
+        integers: how they lie.
+        planes: by name.
+        shape: of the tensor.
+        block_size: along the last axis.
+        scales, offsets: as of `BlockForm`.
+    """
+    stored = integers.packed(planes, shape)
+    grid = (*shape[:-1], shape[-1] // block_size)
+    return BlockForm(
+        stored,
+        integers_of(stored, integers.low + integers.high),
+        (*(1,) * (len(shape) - 1), block_size),
+        scales,
+        np.full(grid, integers.zero, stored.dtype) if integers.zero else None,
+        offsets,
+    )
 
 
 def layout_class(name: str) -> type[QuantizedLayout]:

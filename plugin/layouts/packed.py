@@ -8,15 +8,17 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ..errors import InputError
+from ..numerics.block_form import BlockForm
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import PackedIntegers
 from ..numerics.parameters import StorageType
+from .base import packed_form
 from .scaled import BlockScaledLayout
 
 __all__ = ["BlockScaledPackedLayout"]
 
-_SPLITS = {2: (2, 0), 3: (2, 1), 5: (4, 1), 6: (4, 2)}
-"""Low and high bits, by the bits of an integer; `BlockScaledI4Layout` has those of 4."""
+_WIDTHS = (2, 3, 5, 6)
+"""Bits of an integer; `BlockScaledI4Layout` has those of 4."""
 
 
 class BlockScaledPackedLayout(BlockScaledLayout):
@@ -54,7 +56,7 @@ class BlockScaledPackedLayout(BlockScaledLayout):
     def check(self) -> None:
         """Check the metadata, and the blocks of the last axis."""
         bits, signed = self.metadata.get("bits"), self.metadata.get("signed")
-        if bits not in _SPLITS or type(bits) is not int:
+        if bits not in _WIDTHS or type(bits) is not int:
             raise InputError(f"'bits' of {self.name} must be 2, 3, 5 or 6, got {bits!r}")
         if not isinstance(signed, bool):
             raise InputError(f"'signed' of {self.name} must be true or false, got {signed!r}")
@@ -80,6 +82,13 @@ class BlockScaledPackedLayout(BlockScaledLayout):
         """The storage values ``[..., K / B, B]`` as int8 or uint8."""
         return self._integers.unpack(self.planes)
 
+    def block_form(self) -> BlockForm:
+        """The integers in the shape of the tensor, scales and offsets."""
+        scales, offsets = self._scales_and_offsets()
+        return packed_form(
+            self._integers, self.planes, self.shape, self.block_size, scales, offsets
+        )
+
 
 def _field(bits: int, signed: bool) -> PackedIntegers:
-    return PackedIntegers("qs", *_SPLITS[bits], zero=2 ** (bits - 1) if signed else 0)
+    return PackedIntegers.of("qs", bits, zero=2 ** (bits - 1) if signed else 0)

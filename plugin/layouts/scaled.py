@@ -13,8 +13,9 @@ import numpy.typing as npt
 from ..errors import InputError, UsageError
 from ..numerics.array_functions import unpack_nibbles
 from ..numerics.block_form import BlockForm
+from ..numerics.packed_integers import PackedIntegers
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from .base import BlockLayout, QuantizedLayout, integers_of
+from .base import BlockLayout, QuantizedLayout, integers_of, packed_form
 
 __all__ = ["BlockAffineLayout", "BlockScaledI4Layout", "BlockScaledLayout", "TensorScaledLayout"]
 
@@ -243,15 +244,23 @@ class BlockScaledLayout(BlockLayout):
 
     def block_form(self) -> BlockForm:
         """The integers in the shape of the tensor, scales and offsets."""
-        grid = (*self.shape[:-1], self.shape[-1] // self.block_size)
-        offsets = self.planes.get("m")
+        scales, offsets = self._scales_and_offsets()
         stored = self.stored()
         return BlockForm(
             stored,
             integers_of(stored, self.storage.width),
-            (*(1,) * (len(grid) - 1), self.block_size),
-            self.planes["d"].reshape(grid),
+            (*(1,) * (len(self.shape) - 1), self.block_size),
+            scales,
             None,
+            offsets,
+        )
+
+    def _scales_and_offsets(self) -> tuple[Any, Any]:
+        """One for each block; the offsets may be None."""
+        grid = (*self.shape[:-1], self.shape[-1] // self.block_size)
+        offsets = self.planes.get("m")
+        return (
+            self.planes["d"].reshape(grid),
             None if offsets is None else offsets.reshape(grid),
         )
 
@@ -296,6 +305,18 @@ class BlockScaledI4Layout(BlockScaledLayout):
         if not self.metadata["signed"]:
             return nibbles
         return ((nibbles ^ 8) - 8).astype(np.int8)
+
+    def block_form(self) -> BlockForm:
+        """The integers in the shape of the tensor, scales and offsets.
+
+        The sign bit the other way round, a signed integer is one between 0 and 15, less 8.
+        """
+        planes, signed = dict(self.planes), self.metadata["signed"]
+        if signed:
+            planes["qs"] = planes["qs"] ^ 0x88
+        integers = PackedIntegers("qs", 4, zero=8 if signed else 0)
+        scales, offsets = self._scales_and_offsets()
+        return packed_form(integers, planes, self.shape, self.block_size, scales, offsets)
 
 
 def _storage_of(dtype: Any) -> StorageType:

@@ -32,7 +32,7 @@ from ..numerics.block_form import BlockForm
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import PackedIntegers
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from .base import BlockLayout, integers_of
+from .base import BlockLayout, packed_form
 
 __all__ = [
     "SuperBlockLayout",
@@ -115,30 +115,18 @@ class SuperBlockLayout(BlockLayout):
 
     def block_form(self) -> BlockForm:
         """The integers in the shape of the tensor; scales, and less the minimums as offsets."""
-        stored = self.values().reshape(self.shape)
         minimums = None
         if self.MINIMUMS is not None:
             minus = self.planes["dmin"].astype(self.compute_dtype()) * self.compute_dtype().type(-1)
             minimums = self._of_super_blocks(minus, self.MINIMUMS)
-        return BlockForm(
-            stored,
-            integers_of(stored, self.QS.low + self.QS.high),
-            (*(1,) * (len(self.shape) - 1), self.block_size),
-            self._of_super_blocks(self.planes["d"], self.SCALES),
-            None,
-            minimums,
-        )
+        scales = self._of_super_blocks(self.planes["d"], self.SCALES)
+        return packed_form(self.QS, self.planes, self.shape, self.block_size, scales, minimums)
 
     def _of_super_blocks(self, reals: Any, field: PackedIntegers) -> BlockForm:
         """Small integers, one for each sub-block, times a float for each super-block."""
         grid = (*self.shape[:-1], self.shape[-1] // self.block_size)
-        stored = field.unpack(self.planes).reshape(grid)
-        return BlockForm(
-            stored,
-            integers_of(stored, field.low + field.high),
-            (*(1,) * (len(grid) - 1), self.sub_blocks),
-            reals.reshape((*grid[:-1], grid[-1] // self.sub_blocks)),
-        )
+        scales = reals.reshape((*grid[:-1], grid[-1] // self.sub_blocks))
+        return packed_form(field, self.planes, grid, self.sub_blocks, scales)
 
     def parameters(self) -> QuantizationParameters:
         """The same as a quantized type, of scales that are the products of both levels.

@@ -4,12 +4,14 @@
 
     result[p] = sum_r activations[p, r] * ((storage[p, r] - zero_point) * scale + offset)
 
-`subquant.dialects.block_contraction` says which forms there are.
+`subquant.dialects.block_contraction` says which forms there are, and what activations of 8 bits
+are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +20,47 @@ from .casts import dequantize_blocks
 from .element_types import Array
 from .parameters import ExpressedType
 
-__all__ = ["Term", "contract_blocks"]
+__all__ = ["LEAST_SCALED", "Term", "activation_scale", "contract_blocks", "round_activations"]
 
 Term = tuple[int, int]
 """A loop, and what its index is multiplied by."""
+
+
+LEAST_SCALED = 2.0**-100
+"""A block of activations whose greatest magnitude is smaller counts as zeros: its scale is 1."""
+
+
+def activation_scale(greatest: Any) -> Any:
+    """The scale of integer activations, of the greatest magnitude in each block.
+
+    The reciprocal of 127 in f32, so that every target has the same scale: division has rounding
+    errors of its own on Vulkan.
+    """
+    scaled = greatest * float(np.float32(1 / 127))
+    return np.where(greatest < LEAST_SCALED, greatest * 0 + 1, scaled)
+
+
+def round_activations(
+    activations: npt.ArrayLike, blocks: Sequence[int | None], dtype: npt.DTypeLike = np.float32
+) -> Array:
+    """Activations as integers from -127 to 127 times the scale of their block.
+
+    Args:
+        activations: reals.
+        blocks: the block size along each axis, which divides it; None for all of it.
+        dtype: what is computed in.
+    """
+    values = np.asarray(activations, dtype)
+    sizes = [size or extent for size, extent in zip(blocks, values.shape, strict=True)]
+    grouped = values.reshape([
+        n for extent, size in zip(values.shape, sizes, strict=True) for n in (extent // size, size)
+    ])  # fmt: skip
+    inner = tuple(range(1, grouped.ndim, 2))
+    scales = activation_scale(np.abs(grouped).max(axis=inner, keepdims=True, initial=0))
+    scales = scales.astype(dtype)
+    integers = np.clip(np.rint(grouped / scales), -127, 127)
+    rounded: Array = (integers * scales).reshape(values.shape)
+    return rounded
 
 
 def contract_blocks(
@@ -34,6 +73,7 @@ def contract_blocks(
     expressed: ExpressedType,
     zero_points: npt.ArrayLike | None = None,
     offsets: npt.ArrayLike | None = None,
+    activation_blocks: Sequence[int | None] | None = None,
 ) -> Array:
     """Sum products of activations with a weight in blocks.
 
@@ -45,6 +85,8 @@ def contract_blocks(
         extents: of each loop.
         block_sizes: for each axis of the storage.
         expressed: the type of the weight's reals.
+        activation_blocks: of activations of 8 bits, along each axis; None for activations as they
+            are.
 
     Returns:
         The sums, float32 for f16 and bf16, else of the expressed type.
@@ -52,6 +94,8 @@ def contract_blocks(
     dtype = expressed.compute_dtype if expressed is ExpressedType.F64 else np.dtype(np.float32)
     weight = dequantize_blocks(storage, scales, zero_points, block_sizes, expressed, offsets)
     values = np.asarray(activations)
+    if activation_blocks is not None:
+        values = round_activations(values, activation_blocks, dtype)
     loops: list[int] = []
     for axes in indices[0]:
         # Each axis becomes as many as the loops that index it.

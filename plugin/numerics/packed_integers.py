@@ -3,21 +3,42 @@
 Integers of 1, 2 or 4 bits lie in the bytes of one plane, along its last axis, the first in the
 lowest bits of a byte. Integers of 3, 5 or 6 bits are split: their low 2 or 4 bits are a plane, the
 bits above them another one. An integer of ``b`` bits then takes ``b`` bits, and any of them is at
-hand with a shift and a mask for each plane.
+hand with a shift and a mask for each plane::
+
+    integer[k] = sum_i (plane_i[k * bits_i / 8] >> (k * bits_i) % 8 & 2**bits_i - 1) << first_i
+
+where ``first_i`` is the sum of the bits of the planes before. The last axis has a multiple of
+``8 / min(bits)`` integers.
+
+Where they are one tensor (an argument of a program), two planes follow one another: all bytes of
+the low one, then all of the high one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .array_functions import unpack_bits
+from .array_functions import dispatched, unpack_bits
 from .element_types import Array
 
-__all__ = ["PackedIntegers", "pack_bits"]
+__all__ = [
+    "PLANE_BITS",
+    "PackedIntegers",
+    "integer_at",
+    "integers_of_bytes",
+    "pack_bits",
+    "pack_planes",
+    "packed_shape",
+    "plane_shapes",
+    "unpack_planes",
+]
+
+PLANE_BITS: dict[int, tuple[int, ...]] = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}
+"""The bits of an integer in each of its planes, by the bits of the integer."""
 
 
 def pack_bits(values: Array, bits: int) -> Array:
@@ -30,9 +51,75 @@ def pack_bits(values: Array, bits: int) -> Array:
     return packed
 
 
+def pack_planes(values: Array, bits: Sequence[int]) -> list[Array]:
+    """The planes (uint8) of integers of which only the lowest ``sum(bits)`` bits count.
+
+    Args:
+        values: integers of 8 bits, whose last axis has a multiple of ``8 / min(bits)``.
+        bits: of an integer in each plane.
+    """
+    rest, planes = values.view(np.uint8), []
+    for count in bits:
+        planes.append(pack_bits(rest & np.uint8(2**count - 1), count))
+        rest = rest >> np.uint8(count)
+    return planes
+
+
+@dispatched
+def unpack_planes(low: Any, bits: Sequence[int], high: Any = None) -> Any:
+    """The integers of planes (uint8), as uint8 between 0 and ``2**sum(bits) - 1``."""
+    values = unpack_bits(low, bits[0])
+    return values if high is None else values | (unpack_bits(high, bits[1]) << bits[0])
+
+
+def integer_at(planes: Sequence[Any], places: Sequence[Any], bits: Sequence[int]) -> Any:
+    """The integer, of a byte of each plane and the number of its bits' place in that byte.
+
+    Args:
+        planes, places: uint8, arrays or values of a program.
+        bits: of an integer in each plane.
+    """
+    integer, first = None, 0
+    for byte, place, count in zip(planes, places, bits, strict=True):
+        part = (byte >> (place * count)) & (2**count - 1)
+        integer = part if integer is None else integer | (part << first)
+        first += count
+    return integer
+
+
+def plane_shapes(shape: Sequence[int], bits: Sequence[int]) -> list[tuple[int, ...]] | None:
+    """The shape of each plane of integers of a shape, or None if a byte would be left unfilled."""
+    if not shape or shape[-1] * min(bits) % 8:
+        return None
+    return [(*shape[:-1], shape[-1] * count // 8) for count in bits]
+
+
+def packed_shape(shape: Sequence[int], bits: Sequence[int]) -> tuple[int, ...] | None:
+    """The shape of all planes as one tensor of bytes, or None as `plane_shapes`.
+
+    One plane keeps its shape; two are bytes along one axis.
+    """
+    shapes = plane_shapes(shape, bits)
+    if shapes is None:
+        return None
+    if len(shapes) == 1:
+        return shapes[0]
+    return (sum(int(np.prod(plane)) for plane in shapes),)
+
+
+def integers_of_bytes(packed: Any, shape: Sequence[int], bits: Sequence[int]) -> Any:
+    """The planes of integers of a shape in one tensor of bytes, one after another."""
+    shapes = plane_shapes(shape, bits)
+    assert shapes is not None  # or nobody would have packed them
+    if len(shapes) == 1:
+        return [packed]
+    first = int(np.prod(shapes[0]))
+    return [packed[:first].reshape(shapes[0]), packed[first:].reshape(shapes[1])]
+
+
 @dataclass(frozen=True)
 class PackedIntegers:
-    """How integers of few bits lie in planes.
+    """How integers of few bits lie in the planes of a layout.
 
     Attributes:
         name: of the plane, or what ``_low`` and ``_high`` are appended to if there are two.
@@ -46,6 +133,12 @@ class PackedIntegers:
     high: int = 0
     zero: int = 0
 
+    @classmethod
+    def of(cls, name: str, bits: int, zero: int = 0) -> PackedIntegers:
+        """Integers of 2 to 6 bits."""
+        low, *high = PLANE_BITS[bits]
+        return cls(name, low, high[0] if high else 0, zero)
+
     @property
     def bits(self) -> dict[str, int]:
         """Bits of an integer by name of the plane."""
@@ -53,14 +146,26 @@ class PackedIntegers:
             return {self.name: self.low}
         return {f"{self.name}_low": self.low, f"{self.name}_high": self.high}
 
+    def packed(self, planes: Mapping[str, Any], shape: Sequence[int] | None = None) -> Any:
+        """What the planes hold, `zero` more than the integers: uint8, or int8 if not packed.
+
+        Args:
+            planes: by name.
+            shape: of the integers; by default that of the planes with a longer last axis.
+        """
+        given = [planes[name] for name in self.bits]
+        if self.low == 8:
+            return given[0] if shape is None else given[0].reshape(tuple(shape))
+        bits = tuple(self.bits.values())
+        if shape is not None:
+            shapes = plane_shapes(shape, bits)
+            assert shapes is not None  # a layout's blocks fill bytes
+            given = [plane.reshape(own) for plane, own in zip(given, shapes, strict=True)]
+        return unpack_planes(given[0], bits, *given[1:])
+
     def unpack(self, planes: Mapping[str, Any]) -> Any:
         """The integers, int8 if they are signed, else uint8."""
-        low, *high = (planes[name] for name in self.bits)
-        if self.low == 8:
-            return low
-        values = unpack_bits(low, self.low)
-        if high:
-            values = values | (unpack_bits(high[0], self.high) << self.low)
+        values = self.packed(planes)
         return values.astype(np.int8) - self.zero if self.zero else values
 
     def pack(self, values: Array) -> dict[str, Array]:
@@ -68,8 +173,4 @@ class PackedIntegers:
         if self.low == 8:
             return {self.name: values.astype(np.int8)}
         raw = (values.astype(np.int8) + np.int8(self.zero)).astype(np.uint8)
-        parts = (raw & (2**self.low - 1), raw >> self.low)
-        return {
-            name: pack_bits(part, bits)
-            for (name, bits), part in zip(self.bits.items(), parts, strict=False)
-        }
+        return dict(zip(self.bits, pack_planes(raw, tuple(self.bits.values())), strict=True))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..errors import InputError, SignatureError, UsageError
 from ..numerics.casts import dequantize, quantize
 from ..numerics.element_types import I64, Array, ElementType
-from ..numerics.packed_integers import pack_bits
+from ..numerics.packed_integers import pack_planes
 from ..signature import ValueType
 
 __all__ = ["abi_element", "array_of_argument", "array_of_result", "element_type", "held"]
@@ -143,8 +143,9 @@ def abi_element(abi: str) -> str:
 
 def held(array: Array, type_: ValueType) -> Array:
     """Storage values as a program takes them: sign-extended in a container, or packed."""
-    if type_.is_packed:
-        return pack_bits(array.view(np.uint8) & 15, 4).view(np.int8)
+    if type_.plane_bits is not None:
+        planes = [plane.view(np.int8) for plane in pack_planes(array, type_.plane_bits)]
+        return planes[0] if len(planes) == 1 else np.concatenate([p.reshape(-1) for p in planes])
     dtype = element_type(abi_element(type_.abi[0])).dtype
     parameters = type_.parameters
     if parameters is None or parameters.storage.signed:

@@ -16,7 +16,6 @@ from ..errors import Remark
 from ..options import check_choices
 
 __all__ = [
-    "BITS_ATTRIBUTE",
     "SIGNATURE_ATTRIBUTE",
     "UNCHANGED",
     "ModulePass",
@@ -33,8 +32,6 @@ __all__ = [
     "walk",
 ]
 
-BITS_ATTRIBUTE = "subquant.bits"
-"""The attribute of a constant that is held in wider integers: the bits that it was written with."""
 SIGNATURE_ATTRIBUTE = "subquant.function_type"
 """The function attribute that holds the signature as the user wrote it."""
 

@@ -3,7 +3,8 @@
 StableHLO's operations do not take sub-channel types, nor scales as operands, so a program has the
 weight dequantized in front of them: by ``quant.dcast`` or ``subquant.dcast`` of a sub-channel type,
 or by ``subquant.dequantize``. The pair becomes `subquant.block_contraction`, from the weight's
-storage; the float weight goes where nobody else uses it.
+storage, or from the planes that a ``subquant.unpack`` takes it from; the float weight goes where
+nobody else uses it.
 
 Before::
 
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,12 +36,13 @@ from .._mlir import ir, stablehlo
 from ..dialects.block_contraction import Term
 from ..dialects.dense import dense_of_array
 from ..dialects.quant import any_type_of, parameters_of
-from ..dialects.subquant import operands_of
+from ..dialects.subquant import UNPACK, operands_of
 from ..dialects.windows import dot_axes, edge_padding, window_padding, window_steps
 from ..emit import linalg, stored
 from ..emit import stablehlo as emit_stablehlo
 from ..emit import subquant as emit_subquant
 from ..errors import Remark
+from ..options import Activations
 from .base import ModulePass, NoMatch, walk
 from .math.contraction import CONTRACTIONS
 from .math.operands import check_scales
@@ -48,6 +51,7 @@ __all__ = ["FuseBlockContractions"]
 
 _CASTS = ("quant.dcast", "subquant.dcast")
 _DEQUANTIZING = (*_CASTS, "subquant.dequantize")
+_ERASED = (UNPACK, "quant.scast", "subquant.scast")
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,14 @@ class FuseBlockContractions(ModulePass):
 
     Options:
         explain: return a remark on each contraction of a dequantized weight that is left alone.
+        activations: what they are multiplied as: ``int8`` rounds them to 8 bits, with a scale for
+            each block that is summed over.
     """
 
     name: ClassVar[str] = "fuse-block-contractions"
 
     explain: bool = False
+    activations: Activations = "float"
 
     def run(self, module: ir.Operation) -> Sequence[Remark]:
         """Fuse in `module`; never fails."""
@@ -72,7 +79,7 @@ class FuseBlockContractions(ModulePass):
             if not any(casts):
                 continue
             with ir.InsertionPoint(op), op.location:
-                result = _fuse(op, casts)
+                result = _fuse(op, casts, self.activations)
             if isinstance(result, NoMatch):
                 if self.explain:
                     remarks.append(Remark.about(op, f"is left alone: {result.reason}"))
@@ -80,9 +87,22 @@ class FuseBlockContractions(ModulePass):
             op.results[0].replace_all_uses_with(result)
             op.erase()
             for cast in {id(cast): cast for cast in casts if cast is not None}.values():
-                if next(iter(cast.results[0].uses), None) is None:
-                    cast.erase()
+                _erase_unused(cast)
         return remarks
+
+
+def _erase_unused(op: Any) -> None:
+    """Erase an operation without uses, and what only it used of these kinds."""
+    if next(iter(op.results[0].uses), None) is not None:
+        return
+    owners: list[Any] = []
+    for operand in op.operands:
+        if not isinstance(operand.owner, ir.Block) and operand.owner not in owners:
+            owners.append(operand.owner)
+    op.erase()
+    for owner in owners:
+        if owner.operation.name in _ERASED:
+            _erase_unused(owner.operation)
 
 
 def _dequantizing(operand: Any) -> Any:
@@ -93,7 +113,7 @@ def _dequantizing(operand: Any) -> Any:
     return owner.operation
 
 
-def _fuse(op: Any, casts: Sequence[Any]) -> Any:
+def _fuse(op: Any, casts: Sequence[Any], activations: Activations) -> Any:
     """The result of a block contraction that does what `op` does, or why there is none."""
     why = NoMatch("its weight is not of a sub-channel type")
     for number in (1, 0):  # a weight is on the right, as a rule
@@ -109,7 +129,7 @@ def _fuse(op: Any, casts: Sequence[Any]) -> Any:
             return loops
         return emit_subquant.block_contraction(
             loops.activations,
-            weight.storage,
+            weight.planes,
             weight.scales(),
             loops.maps(),
             weight.blocks,
@@ -117,6 +137,8 @@ def _fuse(op: Any, casts: Sequence[Any]) -> Any:
             op.results[0].type,
             weight.zero_points(),
             weight.offsets,
+            weight.plane_bits,
+            None if activations == "float" else activations,
         )
     return why
 
@@ -141,6 +163,30 @@ class _Weight:
     blocks: list[int]
     given: tuple[Any, Any]
     offsets: Any = None
+
+    @cached_property
+    def _unpacking(self) -> Any:
+        """The ``subquant.unpack`` that gives the storage, or None; a block fills bytes there."""
+        owner = self.storage.owner
+        if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
+            return None
+        bits = [int(count) for count in owner.operation.attributes["bits"]]
+        axis = len(self.blocks) - 1
+        if self.has_blocks(axis) and self.blocks[axis] * min(bits) % 8:
+            return None
+        return owner.operation
+
+    @property
+    def planes(self) -> list[Any]:
+        """The storage, or the planes that it is unpacked from."""
+        return [self.storage] if self._unpacking is None else list(self._unpacking.operands)
+
+    @property
+    def plane_bits(self) -> list[int] | None:
+        """The bits of an integer in each plane; None where the storage is not packed."""
+        if self._unpacking is None:
+            return None
+        return [int(count) for count in self._unpacking.attributes["bits"]]
 
     @property
     def shape(self) -> list[int]:

@@ -23,16 +23,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from .. import emit
 from .._mlir import Operation, Value, ir
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type
-from ..emit.operation import integer, number_of, with_element
+from ..emit.operation import number_of, with_element
 from ..errors import Remark, UnsupportedError
+from ..options import Containers
 from .base import (
-    BITS_ATTRIBUTE,
     UNCHANGED,
     ModulePass,
     TypePredicate,
@@ -127,7 +127,7 @@ class LegalizeIntegerWidths(ModulePass):
 
     name: ClassVar[str] = "legalize-integer-widths"
 
-    containers: Literal[8, 32] = 8
+    containers: Containers = 8
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Convert `module`.
@@ -314,8 +314,6 @@ class _Legalizer:
                 held = dense_of_array(array_of_dense(attribute), type_.element_type)
                 self._dense[attribute] = held
             op.attributes["value"] = self._dense[attribute]
-            if (self._narrowest, self._width_of[op.results[0]]) == (8, 4):
-                op.attributes[BITS_ATTRIBUTE] = integer(4)  # for pack-narrow-storage
         else:
             raise UnsupportedError(
                 f"has a constant of kind '{type(attribute).__name__}'; expected dense<...>", op

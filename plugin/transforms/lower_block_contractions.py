@@ -2,8 +2,11 @@
 
 A loop that is summed over and has blocks is split into (block number, position in block), so that
 scales are indexed by plain loops; along the result's axes scales are repeated. The weight's real is
-computed in the body, as ``lower-quant-casts`` does it. The result's loops come first, in the order
-of its axes: in another order IREE 3.13 leaves elements of the result out on Vulkan.
+computed in the body, as ``lower-quant-casts`` does it. Where the storage is packed, the loop of its
+last axis is split into bytes and places in a byte: the body reads a byte of each plane, and shifts
+and masks its integer out of it, so that no tensor of the integers is made. The result's loops come
+first, in the order of its axes: in another order IREE 3.13 leaves elements of the result out on
+Vulkan.
 
 Before::
 
@@ -24,7 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -36,29 +39,43 @@ from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.subquant import BLOCK_CONTRACTION
 from ..emit import Formula, Scalars, linalg, scalar
 from ..emit import stablehlo as emit_stablehlo
-from ..emit.operation import element_of, is_dynamic, tensor_type
-from ..numerics.casts import Cast
+from ..emit.operation import element_of, is_dynamic, mlir_type
+from ..numerics.array_functions import convert
+from ..numerics.block_contraction import activation_scale
+from ..numerics.casts import Cast, Division
+from ..numerics.element_types import ElementType
+from ..numerics.packed_integers import integer_at
+from ..numerics.parameters import ExpressedType, StorageType
 from .base import ModulePass, NoMatch, Pattern, apply_patterns
 
 __all__ = ["LowerBlockContractions"]
 
+I8, U8 = ElementType.parse("i8"), ElementType.parse("u8")
+
 
 @dataclass(frozen=True)
 class LowerBlockContractions(ModulePass):
-    """Lower every ``subquant.block_contraction``."""
+    """Lower every ``subquant.block_contraction``.
+
+    Options:
+        division: as of ``lower-quant-casts``, for activations that are rounded to 8 bits.
+    """
 
     name: ClassVar[str] = "lower-block-contractions"
 
+    division: Division = "native"
+
     def run(self, module: ir.Operation) -> None:
         """Lower in `module`."""
-        patterns: dict[str, Pattern] = {BLOCK_CONTRACTION: _lower}
+
+        def lower(op: Any, rewriter: Any) -> NoMatch | None:
+            contraction = _in_order_of_result(BlockContraction.of(op))
+            nest = _Nest.of(contraction, op.results[0].type, self.division)
+            rewriter.replace_op(op, [nest.emit()])
+            return None
+
+        patterns: dict[str, Pattern] = {BLOCK_CONTRACTION: lower}
         apply_patterns(module, patterns)
-
-
-def _lower(op: Any, rewriter: Any) -> NoMatch | None:
-    contraction = _in_order_of_result(BlockContraction.of(op))
-    rewriter.replace_op(op, [_Nest.of(contraction, op.results[0].type).emit()])
-    return None
 
 
 def _in_order_of_result(contraction: BlockContraction) -> BlockContraction:
@@ -75,23 +92,40 @@ def _in_order_of_result(contraction: BlockContraction) -> BlockContraction:
 
 
 @dataclass(frozen=True)
+class _Operand:
+    """A tensor as the loops take it.
+
+    Attributes:
+        tensor: with an axis for each loop that indexes it, or for a sum of loops.
+        indices: the affine expression that indexes each axis.
+        extents: of the axes: ints, or values of type ``index``.
+    """
+
+    tensor: Any
+    indices: list[ir.AffineExpr]
+    extents: list[Any]
+
+
+@dataclass(frozen=True)
 class _Nest:
     """The loops of one contraction.
 
     Attributes:
         contraction: what is computed.
         result: the type.
-        parts: for each loop of the contraction the loops that it becomes: one, or two.
+        division: for activations that are rounded to 8 bits.
+        parts: for each loop of the contraction the loops that it becomes, the slowest first.
         extents: of each of these: ints, or values of type ``index``.
     """
 
     contraction: BlockContraction
     result: Any
+    division: Division
     parts: list[list[int]]
     extents: list[Any]
 
     @classmethod
-    def of(cls, contraction: BlockContraction, result: Any) -> _Nest:
+    def of(cls, contraction: BlockContraction, result: Any, division: Division) -> _Nest:
         """Plan the loops; this writes the extents that are known at run time only."""
         found, summed = _extents(contraction, result), contraction.summed
         stored = [loop for [(loop, _)] in contraction.indices[1]]
@@ -99,62 +133,88 @@ class _Nest:
         parts: list[list[int]] = []
         extents: list[Any] = []
         for loop, extent in enumerate(found):
-            first, block = len(extents), blocks.get(loop, 1)
+            block = blocks.get(loop, 1)
+            split = [extent]
             if loop in summed and 1 < block < extent:
-                extents += [extent // block, block]
-                parts.append([first, first + 1])
-            else:
-                extents.append(extent)
-                parts.append([first])
-        return cls(contraction, result, parts, extents)
+                split = [extent // block, block]
+            if contraction.plane_bits is not None and loop == stored[-1]:
+                split = [*split[:-1], *_places(split[-1], contraction.plane_bits)]
+            parts.append(list(range(len(extents), len(extents) + len(split))))
+            extents += split
+        return cls(contraction, result, division, parts, extents)
 
     def emit(self) -> Any:
         """Write the loop nest, and return the result."""
         contraction = self.contraction
-        storage, storage_loops = self._operand(contraction.storage, 1)
-        activations, activation_loops = self._operand(contraction.activations, 0)
-        loops = [ir.AffineExpr.get_dim(number) for number in range(len(self.extents))]
+        planes = self._planes()
+        activations = self._activations()
         block_loops, named = self._parameters()
-        result_loops = [self.parts[loop][0] for [(loop, _)] in contraction.indices[2]]
+        result_loops = [self.parts[loop] for [(loop, _)] in contraction.indices[2]]
         output = linalg.filled(
-            [self.extents[number] for number in result_loops],
+            [self.extents[number] for loops in result_loops for number in loops],
             Scalars().known(0.0, element_of(sum_type(contraction.expressed))).value,
         )
+        dims = [ir.AffineExpr.get_dim(number) for number in range(len(self.extents))]
         indices = [
-            activation_loops,
-            storage_loops,
-            *[[loops[number] for number in block_loops]] * len(named),
-            [loops[number] for number in result_loops],
+            *[operand.indices for operand in (*activations, *planes)],
+            *[[dims[number] for number in block_loops]] * len(named),
+            [dims[number] for loops in result_loops for number in loops],
         ]
-        maps = [ir.AffineMap.get(len(loops), 0, list(expressions)) for expressions in indices]
         reduced = {number for loop in contraction.summed for number in self.parts[loop]}
         nest = linalg.generic(
-            [activations, storage, *named.values()],
+            [*(operand.tensor for operand in (*activations, *planes)), *named.values()],
             output,
-            maps,
-            self._body(list(named)),
-            ["reduction" if number in reduced else "parallel" for number in range(len(loops))],
+            [ir.AffineMap.get(len(dims), 0, list(expressions)) for expressions in indices],
+            self._body(len(activations), len(planes), list(named)),
+            ["reduction" if number in reduced else "parallel" for number in range(len(dims))],
         )
+        nest = linalg.collapse(nest, _consecutive([len(loops) for loops in result_loops]))
         nest = emit_stablehlo.convert(nest, self.result.element_type)
         return linalg.cast(nest, self.result)
 
-    def _body(self, names: Sequence[str]) -> Any:
+    def _body(self, activations: int, planes: int, names: Sequence[str]) -> Any:
         contraction = self.contraction
         cast = Cast(contraction.storage_type, contraction.expressed)
         total = element_of(sum_type(contraction.expressed))
 
-        def body(x: Any, q: Any, *rest: Any) -> Any:
-            *parameters, sum_so_far = rest
-            given = {name: scalar(v) for name, v in zip(names, parameters, strict=True)}
-            if "zero_points" in given:
-                given["zero_points"] = self._signed(given["zero_points"].value)
+        def body(*elements: Any) -> Any:
+            *given, sum_so_far = elements
+            activation = scalar(given[0]).convert(total)
+            for scale in given[1:activations]:
+                activation = activation * scalar(scale)
+            stored = given[activations : activations + planes]
+            parameters = {
+                name: scalar(v)
+                for name, v in zip(names, given[activations + planes :], strict=True)
+            }
+            if "zero_points" in parameters:
+                parameters["zero_points"] = self._signed(parameters["zero_points"].value)
             real = cast.dequantize(
-                self._signed(q), given["scales"], given.get("zero_points", 0), given.get("offsets")
+                self._integer(stored),
+                parameters["scales"],
+                parameters.get("zero_points", 0),
+                parameters.get("offsets"),
             )
-            product = scalar(x).convert(total) * real.convert(total)
-            return (scalar(sum_so_far) + product).value
+            return (scalar(sum_so_far) + activation * real.convert(total)).value
 
         return body
+
+    def _integer(self, stored: Sequence[Any]) -> Formula:
+        """The storage value in a tensor of its own, or in the bytes of planes."""
+        bits, storage = self.contraction.plane_bits, self.contraction.storage_type
+        if bits is None:
+            return self._signed(stored[0])
+        *_, middle, inner = self.parts[self.contraction.indices[1][-1][0][0]]
+        places = [scalar(linalg.loop_index(inner))]
+        if len(bits) > 1:
+            places.append(scalar(linalg.loop_index(middle)) * (8 // bits[0]) + places[0])
+        integer = integer_at(
+            [scalar(byte, U8) for byte in stored], [place.convert(U8) for place in places], bits
+        )
+        if not storage.signed or storage.width > sum(bits):
+            return integer
+        sign = 1 << (sum(bits) - 1)
+        return convert(integer ^ sign, I8) - sign
 
     def _signed(self, integer: Any) -> Formula:
         """A storage value or zero point, which is read with the storage type's sign."""
@@ -165,41 +225,159 @@ class _Nest:
     def _parameters(self) -> tuple[list[int], dict[str, Any]]:
         """What indexes scales, zero points and offsets, and these as the loops take them."""
         contraction = self.contraction
-        shape = [int(n) for n in contraction.storage.type.shape]
-        kept, repeats, loops = [], [], []
+        shape = contraction.storage_shape
+        kept, repeats, groups = [], [], []
         for axis, ([(loop, _)], size) in enumerate(
             zip(contraction.indices[1], contraction.block_sizes, strict=True)
         ):
-            if size != shape[axis]:
-                kept.append(axis)
-                # A block's number is the first of the two loops that a loop has become.
-                loops.append(self.parts[loop][0])
-                repeats.append(1 if loop in contraction.summed else size)
+            if size == shape[axis]:
+                continue
+            kept.append(axis)
+            by_block = loop in contraction.summed and size > 1
+            # A block's number is the first of the loops that a loop has become.
+            groups.append(self.parts[loop][:1] if by_block else self.parts[loop])
+            repeats.append(1 if by_block else size)
+        loops = [number for group in groups for number in group]
+        extents = [self.extents[number] for number in loops]
         named = {
-            name: _spread(given, kept, repeats)
+            name: linalg.expand(
+                _spread(given, kept, repeats), _consecutive(map(len, groups)), extents
+            )
             for name in ("scales", "zero_points", "offsets")
             if (given := getattr(contraction, name)) is not None
         }
         return loops, named
 
-    def _operand(self, tensor: Any, which: int) -> tuple[Any, list[Any]]:
-        """A tensor with its axes split, and what indexes each of them."""
-        counts, extents, indices = [], [], []
-        for axis, (first, *window) in enumerate(self.contraction.indices[which]):
-            numbers = self.parts[first[0]]
+    def _planes(self) -> list[_Operand]:
+        """The storage, or its planes: a byte has a place for each index of the fastest loops."""
+        contraction, axes = self.contraction, self.contraction.indices[1]
+        if contraction.plane_bits is None:
+            return [self._operand(contraction.storage, axes)]
+        last = axes[-1][0][0]
+        return [
+            self._operand(tensor, axes, {last: self.parts[last][: -1 - number]})
+            for number, tensor in enumerate(contraction.planes)
+        ]
+
+    def _activations(self) -> list[_Operand]:
+        """The activations; of 8 bits, their integers and scales."""
+        contraction = self.contraction
+        activations = self._operand(contraction.activations, contraction.indices[0])
+        if contraction.activation_type == "float":
+            return [activations]
+        shared: list[bool] = []  # the axes along which one scale is for all
+        for terms, block in zip(
+            contraction.indices[0], contraction.activation_blocks(), strict=True
+        ):
+            count = 1 if len(terms) > 1 else len(self.parts[terms[0][0]])
+            shared += [block is None, *[block != 1] * (count - 1)]
+        return _rounded(activations, shared, contraction.expressed, self.division)
+
+    def _operand(
+        self,
+        tensor: Any,
+        axes: Sequence[Sequence[Term]],
+        used: Mapping[int, Sequence[int]] | None = None,
+    ) -> _Operand:
+        """A tensor with its axes split, and what indexes each of them.
+
+        Args:
+            tensor: the tensor.
+            axes: the terms that index each axis.
+            used: for loops of which not all parts index their axis, those that do.
+        """
+        counts: list[int] = []
+        extents: list[Any] = []
+        indices: list[ir.AffineExpr] = []
+        for axis, (first, *window) in enumerate(axes):
             if window:
-                terms = [
-                    ir.AffineExpr.get_dim(self.parts[loop][0]) * factor
-                    for loop, factor in (first, *window)
-                ]
                 counts.append(1)
                 extents.append(int(tensor.type.shape[axis]))
-                indices.append(terms[0] + terms[1])
+                indices.append(self._sum([first, *window]))
             else:
+                numbers = (used or {}).get(first[0], self.parts[first[0]])
                 counts.append(len(numbers))
                 extents += [self.extents[number] for number in numbers]
                 indices += [ir.AffineExpr.get_dim(number) for number in numbers]
-        return linalg.expand(tensor, _consecutive(counts), extents), indices
+        return _Operand(linalg.expand(tensor, _consecutive(counts), extents), indices, extents)
+
+    def _sum(self, terms: Sequence[Term]) -> ir.AffineExpr:
+        """A sum of loops times factors, in what the loops have become."""
+        total = None
+        for loop, factor in terms:
+            step = factor
+            for number in reversed(self.parts[loop]):
+                part = ir.AffineExpr.get_dim(number) * step
+                total = part if total is None else total + part
+                step *= self.extents[number]
+        return total
+
+
+def _places(extent: int, bits: Sequence[int]) -> list[int]:
+    """The extents of the loops over packed integers: bytes of the last plane, then places.
+
+    With two planes of ``c`` and ``d > c`` integers a byte: bytes of the second plane, those of the
+    first in each, and the ``c`` places in one.
+    """
+    counts = [8 // count for count in bits]
+    if len(counts) == 1:
+        return [extent // counts[0], counts[0]]
+    return [extent // counts[1], counts[1] // counts[0], counts[0]]
+
+
+_INT8 = StorageType(8, True, -127, 127)
+
+
+def _rounded(
+    activations: _Operand, shared: Sequence[bool], expressed: ExpressedType, division: Division
+) -> list[_Operand]:
+    """Activations as integers of 8 bits, and the scales of these.
+
+    Args:
+        activations: reals.
+        shared: for each axis whether one scale is for all of it.
+        expressed: of the weight.
+        division: of `Cast`.
+    """
+    wide = sum_type(expressed)
+    total = element_of(wide)
+    rank = len(activations.extents)
+    axes = [axis for axis in range(rank) if not shared[axis]]
+    kept = ir.AffineMap.get(rank, 0, [ir.AffineExpr.get_dim(axis) for axis in axes])
+    every, own = linalg.identity_map(rank), linalg.identity_map(len(axes))
+    extents = [activations.extents[axis] for axis in axes]
+
+    def greater(x: Any, so_far: Any) -> Any:
+        return np.maximum(scalar(so_far), abs(scalar(x).convert(total))).value
+
+    greatest = linalg.generic(
+        [activations.tensor],
+        linalg.filled(extents, Scalars().known(0.0, total).value),
+        [every, kept],
+        greater,
+        ["reduction" if along else "parallel" for along in shared],
+    )
+    scales = linalg.generic(
+        [greatest],
+        linalg.empty(extents, wide),
+        [own, own],
+        lambda x, _: activation_scale(scalar(x)).value,
+    )
+    cast = Cast(_INT8, ExpressedType(total.name), division=division)
+
+    def quantize(x: Any, scale: Any, _: Any) -> Any:
+        return cast.quantize(scalar(x).convert(total), scalar(scale)).value
+
+    integers = linalg.generic(
+        [activations.tensor, scales],
+        linalg.empty(activations.extents, mlir_type(I8)),
+        [every, kept, every],
+        quantize,
+    )
+    return [
+        _Operand(integers, activations.indices, activations.extents),
+        _Operand(scales, [activations.indices[axis] for axis in axes], extents),
+    ]
 
 
 def _consecutive(counts: Iterable[int]) -> list[list[int]]:
@@ -213,13 +391,13 @@ def _extents(contraction: BlockContraction, result: Any) -> list[Any]:
     extents: list[Any] = [None] * contraction.loops
     for axis, [(loop, _)] in enumerate(contraction.indices[2]):
         extents[loop] = int(result.shape[axis])
-    for tensor, axes in (
-        (contraction.activations, contraction.indices[0]),
-        (contraction.storage, contraction.indices[1]),
+    for tensor, shape, axes in (
+        (contraction.activations, contraction.activations.type.shape, contraction.indices[0]),
+        (contraction.storage, contraction.storage_shape, contraction.indices[1]),
     ):
         for axis, (first, *window) in enumerate(axes):
             if not window:
-                extent = int(tensor.type.shape[axis])
+                extent = int(shape[axis])
                 extents[first[0]] = linalg.dim(tensor, axis) if is_dynamic(extent) else extent
     return extents
 
@@ -241,9 +419,16 @@ def _spread(tensor: Any, kept: Sequence[int], repeats: Sequence[int]) -> Any:
         tensor = linalg.collapse(tensor, groups)
     if all(count == 1 for count in repeats):
         return tensor
-    wide = [n for pair in zip(shape, repeats, strict=True) for n in pair]
-    axes = range(0, len(wide), 2)
-    type_ = tensor_type(wide, tensor.type.element_type)
-    repeated = emit_stablehlo.broadcast(tensor, type_, axes)
-    whole = [n * count for n, count in zip(shape, repeats, strict=True)]
-    return emit_stablehlo.reshape(repeated, whole)
+    # Not StableHLO's broadcast: it has no integers of 3, 5 or 6 bits.
+    rank = 2 * len(shape)
+    dims = [ir.AffineExpr.get_dim(number) for number in range(0, rank, 2)]
+    repeated = linalg.generic(
+        [tensor],
+        linalg.empty(
+            [n for pair in zip(shape, repeats, strict=True) for n in pair],
+            tensor.type.element_type,
+        ),
+        [ir.AffineMap.get(rank, 0, dims), linalg.identity_map(rank)],
+        lambda element, _: element,
+    )
+    return linalg.collapse(repeated, _consecutive([2] * len(shape)))

@@ -1,153 +1,210 @@
-"""``pack-narrow-storage``: 4-bit arguments and constants are stored two to a byte.
+"""``pack-narrow-storage``: arguments, constants and parameters of 2 to 6 bits are stored packed.
 
-``legalize-integer-widths`` holds i4 in i8. This pass gives public functions bytes for such
-arguments, and constants bytes, each with two elements of the last axis, the even one in the low
-bits. IREE reads the bytes as i4 (``flow.tensor.bitcast``) and extends elements in the loop that
-reads them: measured on llvm-cpu and Vulkan, the extension is in the dispatch of the contraction, in
-registers, where an unpacking of bytes by a loop nest of ours is a dispatch of its own.
+Programs are written with tensors of whole integers. This pass gives public functions bytes for
+arguments of 2, 3, 4, 5 or 6 bits (integers, or quantized values of such storage), and constants and
+globals bytes, as `subquant.numerics.packed_integers` says; ``subquant.unpack`` gives the program
+its integers. Where these are a weight in blocks, ``fuse-block-contractions`` makes the bytes an
+operand of the contraction; elsewhere ``lower-packed-storage`` writes the integers out.
 
-Before (``%q`` was written as ``tensor<8x64xi4>``)::
+Before::
 
-    func.func @f(%q: tensor<8x64xi8>) -> ...
+    func.func @f(%q: tensor<8x64xi4>) -> ...
 
 After::
 
     func.func @f(%b: tensor<8x32xi8>) -> ... {
-      %n = "flow.tensor.bitcast"(%b) : (tensor<8x32xi8>) -> tensor<8x64xi4>
-      %q = linalg.generic ins(%n) { arith.extsi ... : i4 to i8 } -> tensor<8x64xi8>
+      %q = "subquant.unpack"(%b) {bits = array<i64: 4>} : (tensor<8x32xi8>) -> tensor<8x64xi4>
 
-Left as they are: results, functions that are called in the module, dynamic shapes, and a last axis
-whose extent is no multiple of 64 (and not 16 or 32): IREE 3.13 has no masked loads of i4, which it
-makes where a vector is no divisor of a loop. The runtime packs arguments as the signature says
-(`subquant.signature`).
+Left as they are, an integer in a byte: results, functions that are called in the module, dynamic
+shapes, a last axis whose integers do not fill bytes (a multiple of 2 for 4 bits, of 4 for 2 and 6,
+of 8 for 3 and 5), globals that are stored to, and constants of fewer than 256 elements, which are
+zero points and tables. The runtime packs arguments as the signature says (`subquant.signature`); a
+parameter's file has the bytes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .._mlir import Operation, Value, ir
 from ..dialects.dense import array_of_dense, dense_of_array
-from ..dialects.quant import element_type, parameters_of
-from ..emit import linalg
-from ..emit.operation import value, with_element, with_shape
+from ..dialects.quant import parameters_of, storage_mlir_type
+from ..emit import linalg, stablehlo, subquant
+from ..emit.operation import tensor_type, value, with_element
 from ..errors import Remark
-from ..numerics.packed_integers import pack_bits
-from .base import BITS_ATTRIBUTE, SIGNATURE_ATTRIBUTE, UNCHANGED, ModulePass, is_public, named
+from ..numerics.packed_integers import PLANE_BITS, pack_planes, packed_shape, plane_shapes
+from .base import UNCHANGED, ModulePass, is_public, named, record_signature
 
 __all__ = ["PackNarrowStorage"]
 
-_BITS = 4
-_VECTOR = 64
-"""Elements of the longest vector that IREE loads."""
-_SHORTER = (16, 32)
-"""Extents of one vector: the usual sizes of blocks."""
 _WORTH_PACKING = 256
-"""Elements of a constant from which on it is packed; smaller ones are zero points and tables."""
+"""Elements of a constant from which on it is packed."""
+_CONSTANTS = ("arith.constant", "stablehlo.constant")
 
 
 @dataclass(frozen=True)
 class PackNarrowStorage(ModulePass):
-    """Store 4-bit arguments and constants two to a byte."""
+    """Store narrow integers in the bytes of planes."""
 
     name: ClassVar[str] = "pack-narrow-storage"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Pack in `module`."""
-        changed = False
-        operations = named(module, ("arith.constant", "func.call", "func.func"))
+        uses = ("func.call", "util.global.load", "util.global.store")
+        operations = named(module, (*_CONSTANTS, *uses, "func.func", "util.global"))
         called = {op.attributes["callee"].value for op in operations if op.name == "func.call"}
+        stored_to = {
+            op.attributes["global"].value for op in operations if op.name == "util.global.store"
+        }
+        loads = [op for op in operations if op.name == "util.global.load"]
+        packed: dict[str, _Packed] = {}
+        changed = False
         for op in operations:
-            if op.name == "arith.constant":
-                changed |= BITS_ATTRIBUTE in op.attributes and _pack_constant(op)
-            elif (
-                op.name == "func.func"
-                and SIGNATURE_ATTRIBUTE in op.attributes
-                and is_public(op)
-                and op.attributes["sym_name"].value not in called
-            ):
-                changed |= _pack_arguments(op)
-        return None if changed else UNCHANGED
+            if op.name in _CONSTANTS:
+                changed |= _pack_constant(op)
+            elif op.name == "func.func":
+                if is_public(op) and op.attributes["sym_name"].value not in called:
+                    changed |= _pack_arguments(op)
+            elif op.name == "util.global":
+                name = op.attributes["sym_name"].value
+                form = None if name in stored_to else _pack_global(op)
+                if form is not None:
+                    packed[name] = form
+        for op in loads:
+            form = packed.get(op.attributes["global"].value)
+            if form is not None:
+                _unpack_load(op, form)
+        return None if changed or packed else UNCHANGED
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A type of narrow integers, and the bytes that hold its values.
+
+    Attributes:
+        type: of the tensor.
+        element: an integer type, the storage type if the tensor is quantized.
+        bits: of an integer in each plane.
+        bytes: the type of the bytes.
+    """
+
+    type: ir.RankedTensorType
+    element: ir.IntegerType
+    bits: tuple[int, ...]
+    bytes: ir.RankedTensorType
+
+    @classmethod
+    def of(cls, type_: ir.Type, op: Operation) -> _Packed | None:
+        """How a tensor of a type is packed, or None."""
+        if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+            return None
+        parameters, element = parameters_of(type_, op), type_.element_type
+        if parameters is not None:
+            element = storage_mlir_type(parameters.storage)
+        if not isinstance(element, ir.IntegerType) or type_.encoding is not None:
+            return None
+        bits = PLANE_BITS.get(element.width)
+        shape = None if bits is None else packed_shape([int(n) for n in type_.shape], bits)
+        if bits is None or shape is None or 0 in shape:
+            return None
+        byte = ir.IntegerType.get_signless(8)
+        return cls(type_, element, bits, tensor_type(shape, byte))
+
+    def unpacked(self, bytes_: Value) -> Value:
+        """Write what gives the tensor of its bytes."""
+        shape = [int(n) for n in self.type.shape]
+        shapes = plane_shapes(shape, self.bits)
+        assert shapes is not None  # or there was no such type
+        planes, first = [bytes_], 0
+        if len(shapes) > 1:
+            planes = []
+            for plane in shapes:
+                end = first + math.prod(plane)
+                planes.append(
+                    stablehlo.reshape(stablehlo.slice_(bytes_, [first], [end], [1]), plane)
+                )
+                first = end
+        signless = ir.IntegerType.get_signless(self.element.width)
+        integers = subquant.unpack(planes, self.bits, signless)
+        if self.element != signless:
+            type_ = with_element(integers.type, self.element)
+            integers = value("stablehlo.bitcast_convert", [integers], type_)
+        if self.type.element_type == self.element:
+            return integers
+        return value("subquant.scast", [integers], self.type)
+
+    def packed(self, attribute: ir.DenseElementsAttr) -> ir.DenseElementsAttr:
+        """The bytes of a dense attribute of the type."""
+        planes = pack_planes(array_of_dense(attribute).astype(np.int8), self.bits)
+        array = np.concatenate([plane.reshape(-1) for plane in planes])
+        shape = [int(n) for n in self.bytes.shape]
+        return dense_of_array(array.view(np.int8).reshape(shape), self.bytes.element_type)
 
 
 def _pack_constant(op: Operation) -> bool:
-    """Pack a constant, if it is worth it; return whether it was."""
-    bits = op.attributes[BITS_ATTRIBUTE].value
-    del op.attributes[BITS_ATTRIBUTE]
-    attribute, type_ = op.attributes["value"], op.results[0].type
-    packed = _packed_type(type_, bits)
-    if packed is None or attribute.is_splat or len(attribute) < _WORTH_PACKING:
+    attribute = op.attributes["value"]
+    if not isinstance(attribute, ir.DenseElementsAttr) or attribute.is_splat:
         return False
-    values = array_of_dense(attribute)
+    form = _Packed.of(op.results[0].type, op) if len(attribute) >= _WORTH_PACKING else None
+    if form is None or form.type.element_type != form.element:
+        return False
     with ir.InsertionPoint(op), op.location:
-        array = pack_bits(values & (2**_BITS - 1), _BITS).view(np.int8)
-        constant = linalg.constant(dense_of_array(array, packed.element_type))
-        # IREE would extend the constant when it compiles, and store that.
-        wide = _extended(value("util.optimization_barrier", [constant], packed), type_)
-    op.results[0].replace_all_uses_with(wide)
+        # IREE would unpack the constant when it compiles, and store that.
+        constant = linalg.constant(form.packed(attribute))
+        bytes_ = value("util.optimization_barrier", [constant], form.bytes)
+        op.results[0].replace_all_uses_with(form.unpacked(bytes_))
     op.erase()
     return True
 
 
 def _pack_arguments(function: Operation) -> bool:
-    """Pack the arguments of a function that can be; return whether there were any."""
-    written = function.attributes[SIGNATURE_ATTRIBUTE].value
-    compiled = function.attributes["function_type"].value
-    if len(function.regions[0].blocks) == 0 or len(written.inputs) != len(compiled.inputs):
-        return False  # a declaration, or an unranked tensor, which is two arguments
-    inputs = list(compiled.inputs)
-    block = function.regions[0].blocks[0]
-    for number, (given, type_) in enumerate(zip(written.inputs, inputs, strict=True)):
-        packed = _packed_type(type_, _width(given, function))
-        if packed is None:
+    if len(function.regions[0].blocks) == 0:
+        return False  # a declaration
+    type_ = function.attributes["function_type"].value
+    inputs, block = list(type_.inputs), function.regions[0].blocks[0]
+    for number, given in enumerate(type_.inputs):
+        form = _Packed.of(given, function)
+        if form is None:
             continue
-        inputs[number] = packed
+        inputs[number] = form.bytes
         argument = block.arguments[number]
-        argument.set_type(packed)
         with ir.InsertionPoint.at_block_begin(block), function.location:
-            wide = _extended(argument, type_)
-        narrow = wide.owner.operation.operands[0].owner.operation
-        argument.replace_all_uses_except(wide, [narrow])
-    if inputs == list(compiled.inputs):
+            first = value("builtin.unrealized_conversion_cast", [argument], form.bytes)
+            unpacked = form.unpacked(first)
+        argument.replace_all_uses_except(unpacked, [first.owner.operation])
+        argument.set_type(form.bytes)
+        first.replace_all_uses_with(argument)
+        first.owner.operation.erase()
+    if inputs == list(type_.inputs):
         return False
-    changed = ir.FunctionType.get(inputs, list(compiled.results))
+    record_signature(function)
+    changed = ir.FunctionType.get(inputs, list(type_.results))
     function.attributes["function_type"] = ir.TypeAttr.get(changed)
     return True
 
 
-def _width(type_: ir.Type, op: Operation) -> int:
-    """The bits of the integers of a type as it was written; 0 for another type."""
-    parameters = parameters_of(type_, op)
-    element = element_type(type_)
-    if parameters is not None:
-        return parameters.storage.width
-    return element.width if isinstance(element, ir.IntegerType) else 0
-
-
-def _packed_type(type_: ir.Type, bits: int) -> ir.RankedTensorType | None:
-    """Bytes for a tensor of so many bits that is held in bytes, or None."""
-    if bits != _BITS or not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+def _pack_global(op: Operation) -> _Packed | None:
+    form = _Packed.of(op.attributes["type"].value, op)
+    if form is None or "is_mutable" in op.attributes or "initial_value" not in op.attributes:
         return None
-    shape = [int(n) for n in type_.shape]
-    fits = bool(shape) and (shape[-1] % _VECTOR == 0 or shape[-1] in _SHORTER)
-    if not fits or 0 in shape or type_.element_type.width != 8:
-        return None
-    return with_shape(type_, [*shape[:-1], shape[-1] // 2])
+    initial: Any = op.attributes["initial_value"]
+    if isinstance(initial, ir.DenseElementsAttr):
+        op.attributes["initial_value"] = form.packed(initial)
+    else:
+        name, _, _ = str(initial).rpartition(" : ")  # a parameter, of a dialect of IREE's
+        op.attributes["initial_value"] = ir.Attribute.parse(f"{name} : {form.bytes}")
+    op.attributes["type"] = ir.TypeAttr.get(form.bytes)
+    return form
 
 
-def _extended(packed: Value, type_: ir.RankedTensorType) -> Value:
-    """The elements of bytes, in bytes of their own: a loop nest that IREE fuses."""
-    narrow = with_element(type_, ir.IntegerType.get_signless(_BITS))
-    segments = {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0, 0])}
-    read = value("flow.tensor.bitcast", [packed], narrow, segments)
-    output = linalg.empty([int(n) for n in type_.shape], type_.element_type)
-    identity = linalg.identity_map(type_.rank)
-
-    def body(element: Value, _: Value) -> Value:
-        return value("arith.extsi", [element], type_.element_type)
-
-    return linalg.generic([read], output, [identity, identity], body)
+def _unpack_load(op: Operation, form: _Packed) -> None:
+    with ir.InsertionPoint(op), op.location:
+        symbol = {"global": op.attributes["global"]}
+        bytes_ = value("util.global.load", [], form.bytes, symbol)
+        op.results[0].replace_all_uses_with(form.unpacked(bytes_))
+    op.erase()

@@ -27,7 +27,7 @@ import numpy as np
 
 from .._mlir import Operation, ir
 from ..dialects import subquant
-from ..dialects.block_contraction import check_block_contraction
+from ..dialects.block_contraction import check_block_contraction, check_unpack
 from ..dialects.integer_steps import check_requantize, check_saturate, check_subtract_zero_point
 from ..dialects.quant import (
     described_type,
@@ -474,6 +474,7 @@ OPERATION_CHECKS = {
     "subquant.quantize": _check_operand_op,
     "subquant.dequantize": _check_operand_op,
     subquant.BLOCK_CONTRACTION: check_block_contraction,
+    subquant.UNPACK: check_unpack,
     "subquant.subtract_zero_point": check_subtract_zero_point,
     "subquant.saturate": check_saturate,
     **dict.fromkeys(subquant.REQUANTIZE, _check_requantize),

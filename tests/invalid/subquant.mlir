@@ -195,112 +195,112 @@
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op attribute 'quantized_type' must be a type !quant.any<storage<min:max>:expressed>, got 'i4'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = i4} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = i4} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op attribute 'indexing_maps' must have three maps of the same loops, for activations, storage and result, got '[affine_map<(d0, d1, d2) -> (d0, d2)>, affine_map<(d0, d1, d2) -> (d1, d2)>]'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op attribute 'indexing_maps' must have three maps of the same loops, for activations, storage and result, got '[affine_map<(d0, d1, d2) -> (d0, d2)>, affine_map<(d0, d1, d2) -> (d1, d2)>, affine_map<(d0, d1) -> (d0, d1)>]'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op storage must be a ranked tensor, got 'tensor<*xi4>'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<*xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<*xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<*xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op the indexing map of activations must have loops, or sums of two loops times constants, got '(d0, d1, d2) -> (d0, d2 floordiv 2)'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k floordiv 2)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k floordiv 2)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op the indexing map of storage must have 2 results, one for each axis, got '(d0, d1, d2) -> (d2)'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op the indexing map of storage must have another loop for each axis, got '(d0, d1, d2) -> (d2, d2)'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (k, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (k, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op the indexing map of activations steps over an axis; expected a window
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k * 2)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k * 2)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op the indexing map of activations has a window whose first loop is not one of the result alone, or whose second is not one of the storage alone
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, n + k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, n + k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op loop 3 indexes neither activations nor storage
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k, l) -> (m, k)>, affine_map<(m, n, k, l) -> (n, k)>, affine_map<(m, n, k, l) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k, l) -> (m, k)>, affine_map<(m, n, k, l) -> (n, k)>, affine_map<(m, n, k, l) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op loop 0 is summed over, and does not index the storage
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of storage has the extent 8, expected 9, that of loop 2
 %x, %q, %s = "test.make"() : () -> (tensor<5x9xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x9xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x9xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of activations has the extent 8, and its window reaches 9
 %x, %q, %s = "test.make"() : () -> (tensor<1x8x4xf32>, tensor<6x3x4xi4>, tensor<6x3x1xf32>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 1, 4>, indexing_maps = [affine_map<(b, o, f, k, c) -> (b, o * 2 + k, c)>, affine_map<(b, o, f, k, c) -> (f, k, c)>, affine_map<(b, o, f, k, c) -> (b, o, f)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<1x8x4xf32>, tensor<6x3x4xi4>, tensor<6x3x1xf32>) -> tensor<1x4x6xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 1, 4>, indexing_maps = [affine_map<(b, o, f, k, c) -> (b, o * 2 + k, c)>, affine_map<(b, o, f, k, c) -> (f, k, c)>, affine_map<(b, o, f, k, c) -> (b, o, f)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<1x8x4xf32>, tensor<6x3x4xi4>, tensor<6x3x1xf32>) -> tensor<1x4x6xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of activations has a window and a dynamic extent
 %x, %q, %s = "test.make"() : () -> (tensor<1x?x4xf32>, tensor<6x3x4xi4>, tensor<6x3x1xf32>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 1, 4>, indexing_maps = [affine_map<(b, o, f, k, c) -> (b, o * 2 + k, c)>, affine_map<(b, o, f, k, c) -> (f, k, c)>, affine_map<(b, o, f, k, c) -> (b, o, f)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<1x?x4xf32>, tensor<6x3x4xi4>, tensor<6x3x1xf32>) -> tensor<1x4x6xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 1, 4>, indexing_maps = [affine_map<(b, o, f, k, c) -> (b, o * 2 + k, c)>, affine_map<(b, o, f, k, c) -> (f, k, c)>, affine_map<(b, o, f, k, c) -> (b, o, f)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<1x?x4xf32>, tensor<6x3x4xi4>, tensor<6x3x1xf32>) -> tensor<1x4x6xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of storage is a window's and has blocks of 2; expected 1 or 4
 %x, %q, %s = "test.make"() : () -> (tensor<1x8x4xf32>, tensor<6x4x4xi4>, tensor<6x2x1xf32>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 2, 4>, indexing_maps = [affine_map<(b, o, f, k, c) -> (b, o + k, c)>, affine_map<(b, o, f, k, c) -> (f, k, c)>, affine_map<(b, o, f, k, c) -> (b, o, f)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<1x8x4xf32>, tensor<6x4x4xi4>, tensor<6x2x1xf32>) -> tensor<1x4x6xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 2, 4>, indexing_maps = [affine_map<(b, o, f, k, c) -> (b, o + k, c)>, affine_map<(b, o, f, k, c) -> (f, k, c)>, affine_map<(b, o, f, k, c) -> (b, o, f)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<1x8x4xf32>, tensor<6x4x4xi4>, tensor<6x2x1xf32>) -> tensor<1x4x6xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op attribute 'block_sizes' must be array<i64: ...>, got '4 : i64'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = 4, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = 4, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op attribute 'block_sizes' must have an entry for each of the 2 axes of storage, got 1
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op storage must have a static shape, got 'tensor<?x8xi4>'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<?x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<?x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<?x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op block size along axis 1 of storage must divide its extent 8, got 3
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 3>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 3>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op block size along axis 0 of storage must divide its extent 3, got 0
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 0, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 0, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op scales must have the shape 3x2, one for each block, got 'tensor<3x4xf16>'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x4xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x4xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x4xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op offsets must have the shape 3x2, one for each block, got 'tensor<3xf32>'
 %x, %q, %s, %e = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>, tensor<3xf32>)
-%y = "subquant.block_contraction"(%x, %q, %s, %e) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 1>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>, tensor<3xf32>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s, %e) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 1, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>, tensor<3xf32>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op storage must have elements of the storage type 'i4', got 'i8'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi8>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi8>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi8>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op activations must have a floating-point type not wider than 'f32', in which products are summed, got 'f64'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf64>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf64>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf64>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op scales must have a floating-point type not wider than 'f32', in which products are summed, got 'i8'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xi8>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xi8>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xi8>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op result must have a floating-point type, got 'i32'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xi32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xi32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op zero points must have an integer type of 2 to 4 bits, not wider than the storage type, got 'i8'
 %x, %q, %s, %e = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>, tensor<3x2xi8>)
-%y = "subquant.block_contraction"(%x, %q, %s, %e) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 1, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>, tensor<3x2xi8>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s, %e) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>, tensor<3x2xi8>) -> tensor<5x3xf32>
 // -----
 // error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of activations is dynamic, and storage has blocks there
 %x, %q, %s = "test.make"() : () -> (tensor<5x?xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
-%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x?xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x?xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>

@@ -35,7 +35,7 @@
 // CHECK-NEXT: %[[V3:[^: ]+]] = stablehlo.convert %[[V2]] : (tensor<?x3xf32>) -> tensor<?x3xf16>
 // CHECK-NEXT: return %[[V3]] : tensor<?x3xf16>
 func.func @half(%x: tensor<?x8xf16>, %q: tensor<3x8xi4>, %s: tensor<1x2xf16>, %z: tensor<1x2xi4>, %o: tensor<1x2xf16>) -> tensor<?x3xf16> {
-  %y = "subquant.block_contraction"(%x, %q, %s, %z, %o) {block_sizes = array<i64: 3, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 1, 1>, quantized_type = !quant.any<u4:f16>} : (tensor<?x8xf16>, tensor<3x8xi4>, tensor<1x2xf16>, tensor<1x2xi4>, tensor<1x2xf16>) -> tensor<?x3xf16>
+  %y = "subquant.block_contraction"(%x, %q, %s, %z, %o) {block_sizes = array<i64: 3, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0>, quantized_type = !quant.any<u4:f16>} : (tensor<?x8xf16>, tensor<3x8xi4>, tensor<1x2xf16>, tensor<1x2xi4>, tensor<1x2xf16>) -> tensor<?x3xf16>
   return %y : tensor<?x3xf16>
 }
 
@@ -65,6 +65,6 @@ func.func @half(%x: tensor<?x8xf16>, %q: tensor<3x8xi4>, %s: tensor<1x2xf16>, %z
 // CHECK-NEXT: } -> tensor<1x2x2xf32>
 // CHECK-NEXT: return %[[V2]] : tensor<1x2x2xf32>
 func.func @window(%x: tensor<1x7x4xf32>, %q: tensor<3x4x2xi8>, %s: tensor<1x2x2xf32>) -> tensor<1x2x2xf32> {
-  %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 3, 2, 1>, indexing_maps = [affine_map<(b, o, f, k, c) -> (b, o * 2 + k * 2, c)>, affine_map<(b, o, f, k, c) -> (k, c, f)>, affine_map<(b, o, f, k, c) -> (b, o, f)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<1x7x4xf32>, tensor<3x4x2xi8>, tensor<1x2x2xf32>) -> tensor<1x2x2xf32>
+  %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 3, 2, 1>, indexing_maps = [affine_map<(b, o, f, k, c) -> (b, o * 2 + k * 2, c)>, affine_map<(b, o, f, k, c) -> (k, c, f)>, affine_map<(b, o, f, k, c) -> (b, o, f)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i8:f32>} : (tensor<1x7x4xf32>, tensor<3x4x2xi8>, tensor<1x2x2xf32>) -> tensor<1x2x2xf32>
   return %y : tensor<1x2x2xf32>
 }
