@@ -43,6 +43,7 @@ NEVER_FAILS = {
     "legalize-qdq-to-quantized-op",
     "legalize-quantized-op-to-qdq",
     "lower-block-contractions",
+    "lower-packed-storage",
     "pack-narrow-storage",
     "quant-legalize-to-tosa-rescale",
 }

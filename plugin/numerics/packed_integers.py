@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .array_functions import dispatched, unpack_bits
+from .array_functions import dispatched, is_zero, unpack_bits
 from .element_types import Array
 
 __all__ = [
@@ -81,7 +81,7 @@ def integer_at(planes: Sequence[Any], places: Sequence[Any], bits: Sequence[int]
     """
     integer, first = None, 0
     for byte, place, count in zip(planes, places, bits, strict=True):
-        part = (byte >> (place * count)) & (2**count - 1)
+        part = (byte if is_zero(place) else byte >> (place * count)) & (2**count - 1)
         integer = part if integer is None else integer | (part << first)
         first += count
     return integer

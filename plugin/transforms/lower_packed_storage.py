@@ -98,8 +98,8 @@ def _fields_of_words(plane: Value, bits: int) -> Value:
         packed = scalar(byte, U8)
         total: Formula = None
         for place in range(count):
-            part = convert(integer_at([packed], [place], [bits]), word) << (8 * place)
-            total = part if total is None else total | part
+            part = convert(integer_at([packed], [place], [bits]), word)
+            total = part if total is None else total | (part << (8 * place))
         return total.value
 
     *others, last = _extents(plane)

@@ -304,3 +304,83 @@
 // error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of activations is dynamic, and storage has blocks there
 %x, %q, %s = "test.make"() : () -> (tensor<5x?xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x?xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.unpack' op attribute 'bits' must be array<i64: ...> of one of [2], [2, 1], [4], [4, 1], [4, 2], got 'array<i64: 3>'
+%l = "test.make"() : () -> (tensor<2x3xi8>)
+%q = "subquant.unpack"(%l) {bits = array<i64: 3>, operandSegmentSizes = array<i32: 1, 0>} : (tensor<2x3xi8>) -> tensor<2x8xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.unpack' op attribute 'bits' must be array<i64: ...> of one of [2], [2, 1], [4], [4, 1], [4, 2], got '4 : i64'
+%l = "test.make"() : () -> (tensor<2x3xi8>)
+%q = "subquant.unpack"(%l) {bits = 4, operandSegmentSizes = array<i32: 1, 0>} : (tensor<2x3xi8>) -> tensor<2x6xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.unpack' op attribute 'bits' has 2 entries, and there are 1 planes
+%l = "test.make"() : () -> (tensor<2x4xi8>)
+%q = "subquant.unpack"(%l) {bits = array<i64: 4, 2>, operandSegmentSizes = array<i32: 1, 0>} : (tensor<2x4xi8>) -> tensor<2x8xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.unpack' op attribute 'bits' has 1 entries, and there are 2 planes
+%l, %h = "test.make"() : () -> (tensor<2x4xi8>, tensor<2x2xi8>)
+%q = "subquant.unpack"(%l, %h) {bits = array<i64: 4>, operandSegmentSizes = array<i32: 1, 1>} : (tensor<2x4xi8>, tensor<2x2xi8>) -> tensor<2x8xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.unpack' op low must be a tensor of i8 whose last axis is static, got 'tensor<2x3xi16>'
+%l = "test.make"() : () -> (tensor<2x3xi16>)
+%q = "subquant.unpack"(%l) {bits = array<i64: 4>, operandSegmentSizes = array<i32: 1, 0>} : (tensor<2x3xi16>) -> tensor<2x6xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.unpack' op low must be a tensor of i8 whose last axis is static, got 'tensor<i8>'
+%l = "test.make"() : () -> (tensor<i8>)
+%q = "subquant.unpack"(%l) {bits = array<i64: 4>, operandSegmentSizes = array<i32: 1, 0>} : (tensor<i8>) -> tensor<i8>
+// -----
+// error @+2:6 VerificationError: 'subquant.unpack' op high must be a tensor of i8 whose last axis is static, got 'tensor<2x?xi8>'
+%l, %h = "test.make"() : () -> (tensor<2x4xi8>, tensor<2x?xi8>)
+%q = "subquant.unpack"(%l, %h) {bits = array<i64: 4, 2>, operandSegmentSizes = array<i32: 1, 1>} : (tensor<2x4xi8>, tensor<2x?xi8>) -> tensor<2x8xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.unpack' op high must have the shape 2x2, got 'tensor<2x4xi8>'
+%l, %h = "test.make"() : () -> (tensor<2x4xi8>, tensor<2x4xi8>)
+%q = "subquant.unpack"(%l, %h) {bits = array<i64: 4, 2>, operandSegmentSizes = array<i32: 1, 1>} : (tensor<2x4xi8>, tensor<2x4xi8>) -> tensor<2x8xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.unpack' op low has a last axis of 3 bytes, and its integers of 2 bits would not fill the bytes of the other plane
+%l, %h = "test.make"() : () -> (tensor<2x3xi8>, tensor<2x1xi8>)
+%q = "subquant.unpack"(%l, %h) {bits = array<i64: 4, 2>, operandSegmentSizes = array<i32: 1, 1>} : (tensor<2x3xi8>, tensor<2x1xi8>) -> tensor<2x6xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.unpack' op result must have the shape ?x6, got 'tensor<?x7xi8>'
+%l = "test.make"() : () -> (tensor<?x3xi8>)
+%q = "subquant.unpack"(%l) {bits = array<i64: 4>, operandSegmentSizes = array<i32: 1, 0>} : (tensor<?x3xi8>) -> tensor<?x7xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.unpack' op result must have integers of 4 to 8 bits, got 'i3'
+%l = "test.make"() : () -> (tensor<2x3xi8>)
+%q = "subquant.unpack"(%l) {bits = array<i64: 4>, operandSegmentSizes = array<i32: 1, 0>} : (tensor<2x3xi8>) -> tensor<2x6xi3>
+// -----
+// error @+2:6 VerificationError: 'subquant.unpack' op result must have integers of 4 to 8 bits, got 'f32'
+%l = "test.make"() : () -> (tensor<2x3xi8>)
+%q = "subquant.unpack"(%l) {bits = array<i64: 4>, operandSegmentSizes = array<i32: 1, 0>} : (tensor<2x3xi8>) -> tensor<2x6xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.unpack' op low must be a ranked tensor, got 'tensor<*xi8>'
+%l = "test.make"() : () -> (tensor<*xi8>)
+%q = "subquant.unpack"(%l) {bits = array<i64: 4>, operandSegmentSizes = array<i32: 1, 0>} : (tensor<*xi8>) -> tensor<2x6xi8>
+// -----
+// error @+2:6 VerificationError: 'subquant.block_contraction' op has operand 'storage high' without attribute 'plane_bits'
+%x, %q, %s, %h = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>, tensor<3x2xi8>)
+%y = "subquant.block_contraction"(%x, %q, %s, %h) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>, tensor<3x2xi8>) -> tensor<5x3xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.block_contraction' op attribute 'plane_bits' must be array<i64: ...> of one of [2], [2, 1], [4], [4, 1], [4, 2], got 'array<i64: 8>'
+%x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x4xi8>, tensor<3x2xf16>)
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, plane_bits = array<i64: 8>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x4xi8>, tensor<3x2xf16>) -> tensor<5x3xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.block_contraction' op storage has 6 bits in its planes, expected a storage type of as many to 8 bits, got i4
+%x, %q, %s, %h = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x4xi8>, tensor<3x2xf16>, tensor<3x2xi8>)
+%y = "subquant.block_contraction"(%x, %q, %s, %h) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1>, plane_bits = array<i64: 4, 2>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x4xi8>, tensor<3x2xf16>, tensor<3x2xi8>) -> tensor<5x3xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.block_contraction' op axis 1 of storage has the extent 16, expected 8, that of loop 2
+%x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi8>, tensor<3x2xf16>)
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, plane_bits = array<i64: 4>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi8>, tensor<3x2xf16>) -> tensor<5x3xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.block_contraction' op block size along axis 1 of storage must fill bytes of its planes, a multiple of 4, got 2
+%x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x2xi8>, tensor<3x4xf16>)
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 2>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, plane_bits = array<i64: 2>, quantized_type = !quant.any<i2:f32>} : (tensor<5x8xf32>, tensor<3x2xi8>, tensor<3x4xf16>) -> tensor<5x3xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.block_contraction' op attribute 'activation_type' must be "float" or "int8", got '"int4"'
+%x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, activation_type = "int4", quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.block_contraction' op attribute 'activation_type' must be "float" or "int8", got '8 : i64'
+%x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
+%y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, activation_type = 8, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>

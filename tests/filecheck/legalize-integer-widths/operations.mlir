@@ -7,7 +7,7 @@
 // CHECK-NEXT: %[[C2:.+]] = arith.constant -2048 : i16
 // CHECK-NEXT: %[[C3:.+]] = arith.constant dense<[-2, 1, -1]> : tensor<3xi8>
 // CHECK-NEXT: %[[C4:.+]] = arith.constant dense<-4> : tensor<2xi8>
-// CHECK-NEXT: %[[C5:.+]] = arith.constant {subquant.bits = 4 : i64} dense<{{\[\[}}-8, 7], [0, -1]]> : tensor<2x2xi8>
+// CHECK-NEXT: %[[C5:.+]] = arith.constant dense<{{\[\[}}-8, 7], [0, -1]]> : tensor<2x2xi8>
 // CHECK-NEXT: %[[C6:.+]] = arith.constant dense<[524287, -524288]> : tensor<2xi32>
 // CHECK-NEXT: return %[[C]], %[[C2]], %[[C3]], %[[C4]], %[[C5]], %[[C6]] : i8, i16, tensor<3xi8>, tensor<2xi8>, tensor<2x2xi8>, tensor<2xi32>
 func.func @constants() -> (i4, i12, tensor<3xi2>, tensor<2xi3>, tensor<2x2xi4>, tensor<2xi20>) {

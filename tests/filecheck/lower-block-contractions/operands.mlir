@@ -19,16 +19,16 @@
 // CHECK-NEXT: %[[V1:[^: ]+]] = linalg.fill ins(%[[CST]] : f32) outs(%[[V0]] : tensor<?x3xf32>) -> tensor<?x3xf32>
 // CHECK-NEXT: %[[V2:[^: ]+]] = linalg.generic {indexing_maps = [#[[MAP]], #[[MAP1]], #[[MAP2]], #[[MAP2]], #[[MAP2]], #[[MAP3]]], iterator_types = ["parallel", "parallel", "reduction", "reduction"]} ins(%[[EXPANDED_0]], %[[EXPANDED]], %[[COLLAPSED]], %[[COLLAPSED_1]], %[[COLLAPSED_2]] : tensor<?x2x4xf16>, tensor<3x2x4xi4>, tensor<2xf16>, tensor<2xi4>, tensor<2xf16>) outs(%[[V1]] : tensor<?x3xf32>) {
 // CHECK-NEXT: ^bb0(%[[IN:[^: ]+]]: f16, %[[IN_3:[^: ]+]]: i4, %[[IN_4:[^: ]+]]: f16, %[[IN_5:[^: ]+]]: i4, %[[IN_6:[^: ]+]]: f16, %[[OUT:[^: ]+]]: f32):
-// CHECK-NEXT: %[[V4:[^: ]+]] = arith.extui %[[IN_3]] : i4 to i32
-// CHECK-NEXT: %[[V5:[^: ]+]] = arith.extui %[[IN_5]] : i4 to i32
-// CHECK-NEXT: %[[V6:[^: ]+]] = arith.subi %[[V4]], %[[V5]] : i32
-// CHECK-NEXT: %[[V7:[^: ]+]] = arith.sitofp %[[V6]] : i32 to f32
-// CHECK-NEXT: %[[V8:[^: ]+]] = arith.truncf %[[V7]] : f32 to f16
-// CHECK-NEXT: %[[V9:[^: ]+]] = arith.mulf %[[V8]], %[[IN_4]] : f16
-// CHECK-NEXT: %[[V10:[^: ]+]] = arith.addf %[[V9]], %[[IN_6]] : f16
-// CHECK-NEXT: %[[V11:[^: ]+]] = arith.extf %[[IN]] : f16 to f32
-// CHECK-NEXT: %[[V12:[^: ]+]] = arith.extf %[[V10]] : f16 to f32
-// CHECK-NEXT: %[[V13:[^: ]+]] = arith.mulf %[[V11]], %[[V12]] : f32
+// CHECK-NEXT: %[[V4:[^: ]+]] = arith.extf %[[IN]] : f16 to f32
+// CHECK-NEXT: %[[V5:[^: ]+]] = arith.extui %[[IN_3]] : i4 to i32
+// CHECK-NEXT: %[[V6:[^: ]+]] = arith.extui %[[IN_5]] : i4 to i32
+// CHECK-NEXT: %[[V7:[^: ]+]] = arith.subi %[[V5]], %[[V6]] : i32
+// CHECK-NEXT: %[[V8:[^: ]+]] = arith.sitofp %[[V7]] : i32 to f32
+// CHECK-NEXT: %[[V9:[^: ]+]] = arith.truncf %[[V8]] : f32 to f16
+// CHECK-NEXT: %[[V10:[^: ]+]] = arith.mulf %[[V9]], %[[IN_4]] : f16
+// CHECK-NEXT: %[[V11:[^: ]+]] = arith.addf %[[V10]], %[[IN_6]] : f16
+// CHECK-NEXT: %[[V12:[^: ]+]] = arith.extf %[[V11]] : f16 to f32
+// CHECK-NEXT: %[[V13:[^: ]+]] = arith.mulf %[[V4]], %[[V12]] : f32
 // CHECK-NEXT: %[[V14:[^: ]+]] = arith.addf %[[OUT]], %[[V13]] : f32
 // CHECK-NEXT: linalg.yield %[[V14]] : f32
 // CHECK-NEXT: } -> tensor<?x3xf32>
