@@ -315,7 +315,8 @@ def _storage_type(op: Any, operands: dict[str, Any]) -> Any:
     type_, bits = operands["storage"].type, _plane_bits(op)
     if bits is None or not type_.has_static_shape:
         return type_
-    return ir.RankedTensorType.get(_storage_shape(type_, bits), type_.element_type)
+    with op.location:
+        return ir.RankedTensorType.get(_storage_shape(type_, bits), type_.element_type)
 
 
 def _check_activation_type(op: Any) -> None:
