@@ -293,10 +293,11 @@ def _check(tensor: InferenceTensor, q: Array, z: Array, reals: Array, block: lis
     planar = tensor.to_planar()
     assert isinstance(planar, PlanarQuantizedTensor)
     assert isinstance(planar.layout, BlockAffineLayout)
-    assert planar.layout.metadata == {"block_shape": block, "storage": "u4"}
+    assert planar.layout.metadata == {"block_shape": block, "storage": "u4", "packed": True}
+    assert planar.layout.planes["qs"].nbytes == reals.size // 2
     assert planar.shape == tensor.shape == reals.shape
     planes = planar.layout.planes
-    np.testing.assert_array_equal(planes["qs"], q.T)
+    np.testing.assert_array_equal(planar.layout.stored(), q.T)
     np.testing.assert_array_equal(planes["z"], z.T)
     # 4 bits and a scale of at most 24 make an exact product in float32.
     np.testing.assert_array_equal(planar.layout.dequant().astype(np.float64), reals)
@@ -305,7 +306,7 @@ def _check(tensor: InferenceTensor, q: Array, z: Array, reals: Array, block: lis
     parameters = planar.layout.parameters()
     expressed = parameters.expressed.dtype
     np.testing.assert_array_equal(
-        dequantize(planes["qs"], parameters), reals.astype(np.float32).astype(expressed)
+        dequantize(planar.layout.stored(), parameters), reals.astype(np.float32).astype(expressed)
     )
     again = tensor_from_record(tensor.name, tensor.record, tensor.arrays)
     np.testing.assert_array_equal(again.to_planar().layout.dequant(), planar.layout.dequant())  # type: ignore[attr-defined]
@@ -377,7 +378,7 @@ def test_every_pattern_of_bits(tmp_path: Path, method: str) -> None:
         config = {"quantization_config": {**config, "group_size": 8}}
         tensor = _read(_checkpoint(tmp_path, arrays, config))["l.weight"]
         assert isinstance(tensor, PackedInt4Tensor)
-        planes = tensor.unpack().planes
+        planes, stored = tensor.unpack().planes, tensor.unpack().stored()
         order = _INTERLEAVED if method == "awq" else list(range(8))
         for number, word in enumerate(words[:128] if zeros_vary else words):
             for i in range(8):
@@ -385,9 +386,9 @@ def test_every_pattern_of_bits(tmp_path: Path, method: str) -> None:
                 if zeros_vary:
                     assert planes["z"][order[i], number] == value
                 elif method == "gptq":
-                    assert planes["qs"][number % 8, number // 8 * 8 + i] == value
+                    assert stored[number % 8, number // 8 * 8 + i] == value
                 else:
-                    assert planes["qs"][order[i], number] == value
+                    assert stored[order[i], number] == value
 
 
 def test_zero_points_less_one_are_read_with_their_carries(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.numerics.array_functions import lookup, unpack_bits
 from subquant.numerics.casts import dequantize
 from subquant.numerics.packed_integers import PackedIntegers, pack_bits
-from subquant.numerics.parameters import ExpressedType
+from subquant.numerics.parameters import ExpressedType, StorageType
 
 TYPES = list(BLOCK_TYPES)
 SUPER = [name for name in TYPES if issubclass(BLOCK_TYPES[name].layout, SuperBlockLayout)]
@@ -499,6 +499,50 @@ def test_ragged_blocks_are_a_quantized_type() -> None:
         expected = np.float32(int(planes["qs"][row, column]) - int(zero)) * scale
         assert layout.dequant()[row, column] == expected
     np.testing.assert_array_equal(dequantize(planes["qs"], layout.parameters()), layout.dequant())
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("asymmetric", [True, False])
+def test_packed_storage_of_blocks_along_any_axes(bits: int, signed: bool, asymmetric: bool) -> None:
+    """Written out element by element; a byte holds no more than its bits."""
+    rng, storage = np.random.default_rng(bits), StorageType(bits, signed)
+    q = rng.integers(storage.minimum, storage.maximum + 1, (4, 24)).astype(storage.dtype)
+    scales = rng.uniform(0.1, 1, (2, 4)).astype(np.float32)
+    z = rng.integers(storage.minimum, storage.maximum + 1, (2, 4)) if asymmetric else None
+    layout = BlockAffineLayout.of(q, scales, z, [2, 7], storage)
+    assert layout.is_packed == (bits != 8)
+    assert sum(p.nbytes for n, p in layout.planes.items() if n[0] == "q") == q.size * bits // 8
+    np.testing.assert_array_equal(layout.stored(), q)
+    for row, column in np.ndindex(4, 24):
+        block = row // 2, column // 7
+        expected = np.float32(int(q[row, column]) - (0 if z is None else int(z[block])))
+        assert layout.dequant()[row, column] == expected * scales[block]
+    np.testing.assert_array_equal(dequantize(q, layout.parameters()), layout.dequant())
+
+
+@pytest.mark.parametrize(
+    ("planes", "metadata", "message"),
+    [
+        ({"qs": np.zeros((2, 8), np.uint8)}, {}, "plane 'qs' .* has the shape .2, 8., .* .2, 4."),
+        ({"qs": np.zeros((2, 4), np.int8)}, {}, "elements of int8, expected uint8"),
+        ({"qs_low": np.zeros((2, 4), np.uint8)}, {}, r"has the planes .'qs_low'., expected .'qs'."),
+        ({}, {}, r"has the planes \[\], expected .'qs'."),
+        ({"qs": np.zeros((2, 4), np.uint8)}, {"packed": 1}, "'packed' .* must be true or false"),
+        ({"qs": np.zeros((2, 8), np.uint8)}, {"storage": "u8"}, "u8, which cannot be packed"),
+        (
+            {"qs_low": np.zeros((2, 4), np.uint8)},
+            {"storage": "i6"},
+            r"storage i6 has the planes .'qs_low'., expected .'qs_low', 'qs_high'.",
+        ),
+    ],
+)
+def test_packed_planes_that_do_not_fit(
+    planes: dict[str, np.ndarray], metadata: dict[str, Any], message: str
+) -> None:
+    given = {"block_shape": [1, 4], "storage": "i4", "packed": True, **metadata}
+    with pytest.raises(InputError, match=message):
+        BlockAffineLayout((2, 8), {"d": np.ones((2, 2), np.float32), **planes}, given)
 
 
 def test_layouts_by_name() -> None:

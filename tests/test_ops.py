@@ -15,6 +15,7 @@ from subquant.errors import UsageError
 from subquant.layouts import (
     DynamicScaledQuantizer,
     GgmlTensor,
+    LookupBlockScaledLayout,
     PlanarQuantizedTensor,
     PrimitiveTensor,
     QuantizedTensor,
@@ -252,9 +253,45 @@ def test_linear_with_blocks(name: str, device: str, request: pytest.FixtureReque
     check_close(linear, [x, w], found, magnitude_of(x, w))
     assert "subquant.dequantize" in text_of(linear, x, w)
     lowered = compile_to_bytes(text_of(linear, x, w), emit="mlir").decode()
-    for dims in re.findall(r"tensor<((?:\d+x)+)f32>", lowered):
-        size = np.prod([int(n) for n in dims[:-1].split("x")])
-        assert size != w.shape[0] * w.shape[1], "the weights were dequantized"
+    count = w.shape[0] * w.shape[1]
+    assert count not in sizes_of(lowered, "f32"), "the weights were dequantized"
+    layout = w.unpack()
+    held = sum(plane.nbytes for plane in layout.planes.values() if plane.dtype.kind in "iu")
+    if held < count and not isinstance(layout, LookupBlockScaledLayout):
+        assert count not in sizes_of(lowered, "i8"), "the weights were unpacked"
+
+
+def sizes_of(text: str, element: str) -> set[int]:
+    """How many elements tensors of a type have."""
+    shapes = re.findall(rf"tensor<((?:\d+x)*){element}>", text)
+    return {int(np.prod([int(n) for n in dims.split("x")[:-1]])) for dims in shapes}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K", "zero points", "scale for each row"])
+def test_weights_that_a_function_brings_along(
+    name: str, device: str, request: pytest.FixtureRequest
+) -> None:
+    """Constants of the program, in as many bytes as they had."""
+    x = normal((3, 512), 4)
+    if name == "scale for each row":
+        w = per_row(normal((256, 512)))
+    elif name == "zero points":
+        how = WeightQuantization(4, granularity="block", block_size=64, asymmetric=True)
+        w = PlanarQuantizedTensor(quantize_array(normal((256, 512)), how), "w")
+    else:
+        w = ggml(name, (256, 512))
+
+    def function(values: Any) -> Any:
+        return linear(values, w)
+
+    found = compiled(function, [x], request.getfixturevalue(device))
+    check_close(linear, [x, w], found, np.abs(x) @ np.abs(reals(w)).T * 20)
+    text = text_of(function, x)
+    assert "subquant.dequantize" in text
+    assert "256x512xf32" not in compile_to_bytes(text, emit="mlir").decode()
+    planes = w.unpack().planes.values()
+    assert len(compile_to_bytes(text)) < sum(plane.nbytes for plane in planes) + 24_000  # the program
 
 
 FLOATS = ("float", "scale for each row")

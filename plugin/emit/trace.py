@@ -414,6 +414,7 @@ def _unpack_planes(low: AnyArray, bits: Sequence[int], high: AnyArray | None = N
 
 
 _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., TracedArray]] = {
+    array_functions.beside: lambda value, array: _traced(array),
     array_functions.contract: _contract,
     array_functions.convolve: _convolve,
     array_functions.lookup: _take,

@@ -39,6 +39,7 @@ from ..layouts.scaled import BlockAffineLayout
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..numerics.array_functions import unpack_nibbles
 from ..numerics.element_types import Array
+from ..numerics.parameters import StorageType
 from .strict_json import shown
 
 __all__ = ["PackedInt4Form", "PackedInt4Tensor", "packed_int4_form", "read_packed_int4"]
@@ -203,11 +204,12 @@ class PackedInt4Tensor(QuantizedTensor):
         scales = self.scales.T
         if self.groups is not None:
             scales, zero_points = scales[:, self.groups], zero_points[:, self.groups]
-        planes = {"d": scales, "qs": storage, "z": zero_points}
-        return BlockAffineLayout(
-            self.shape,
-            {name: np.ascontiguousarray(plane) for name, plane in planes.items()},
-            {"block_shape": [1, self.block_size], "storage": "u4"},
+        return BlockAffineLayout.of(
+            np.ascontiguousarray(storage),
+            np.ascontiguousarray(scales),
+            np.ascontiguousarray(zero_points),
+            [1, self.block_size],
+            StorageType(4, False),
         )
 
     @property

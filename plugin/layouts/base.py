@@ -130,6 +130,10 @@ class QuantizedLayout(ABC):
         wide = any(np.dtype(plane.dtype) == np.float64 for plane in self.planes.values())
         return np.dtype(np.float64 if wide else np.float32)
 
+    def expressed(self) -> ExpressedType:
+        """What reals are computed in: f64 if a plane is, else f32."""
+        return ExpressedType.of_dtype(self.compute_dtype())
+
     def __repr__(self) -> str:
         planes = ", ".join(
             f"{name}: {np.dtype(plane.dtype).name}{list(plane.shape)}"
@@ -153,10 +157,6 @@ class BlockLayout(QuantizedLayout):
     def dequant(self, dtype: npt.DTypeLike = np.float32) -> Any:
         """The values, of the layout's shape, computed as the form says."""
         return self.block_form().dequantize(self.expressed()).astype(dtype)
-
-    def expressed(self) -> ExpressedType:
-        """What reals are computed in: f64 if a plane is, else f32."""
-        return ExpressedType.of_dtype(self.compute_dtype())
 
 
 def integers_of(array: Any, bits: int | None = None) -> StorageType:

@@ -26,7 +26,7 @@ from ..numerics.parameters import (
     StorageType,
     spread_blocks,
 )
-from .base import QuantizedLayout
+from .base import QuantizedLayout, integers_of
 from .scaled import BlockAffineLayout, BlockScaledLayout, TensorScaledLayout
 from .tensors import PlanarQuantizedTensor, PrimitiveTensor, QuantizerTensor
 
@@ -377,11 +377,8 @@ def _layout(
 ) -> QuantizedLayout:
     if block_size is not None:
         if m is not None and m.any():
-            metadata = {
-                "block_shape": [1] * (len(shape) - 1) + [block_size],
-                "storage": f"{stored.dtype.kind}{8 * stored.dtype.itemsize}",
-            }
-            return BlockAffineLayout(shape, {"d": d, "qs": stored, "z": m}, metadata)
+            blocks_of = [1] * (len(shape) - 1) + [block_size]
+            return BlockAffineLayout.of(stored, d, m, blocks_of, integers_of(stored))
         blocks = stored.reshape((*shape[:-1], -1, block_size))
         return BlockScaledLayout(shape, {"d": d[..., None], "qs": blocks})
     if axis is not None:

@@ -5,15 +5,17 @@ Source: "Direct quantization with sharktank", ``TensorScaledLayout`` and ``Block
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, UsageError
-from ..numerics.array_functions import unpack_nibbles
+from ..numerics.array_functions import is_known, unpack_nibbles
 from ..numerics.block_form import BlockForm
-from ..numerics.packed_integers import PackedIntegers
+from ..numerics.element_types import AnyArray, Array
+from ..numerics.packed_integers import PLANE_BITS, PackedIntegers, plane_shapes
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from .base import BlockLayout, QuantizedLayout, integers_of, packed_form
 
@@ -49,13 +51,42 @@ class TensorScaledLayout(QuantizedLayout):
         self.expect("d", scales, *_FLOATS)
         self.expect("m", scales)
 
-    def dequant(self, dtype: npt.DTypeLike = np.float32) -> Any:
+    def dequant(self, dtype: npt.DTypeLike = np.float32) -> AnyArray:
         """The values, of the layout's shape."""
+        form = self._form()
+        if form is not None:
+            return form.dequantize(self.expressed()).astype(dtype)
         compute = self.compute_dtype()
         values = self.planes["qs"].astype(compute)
         if "m" in self.planes:
             values = values - self.planes["m"].astype(compute)
         return (values * self.planes["d"].astype(compute)).astype(dtype)
+
+    def _form(self) -> BlockForm | None:
+        """Integers less integers of their range, in blocks as long as the axes or of one element.
+
+        None for floats, for offsets that may be out of range, and where there is no element.
+        """
+        stored, scales, offsets = self.planes["qs"], self.planes["d"], self.planes.get("m")
+        dtype = np.dtype(stored.dtype)
+        if dtype.kind not in "iu" or dtype.itemsize > 4 or 0 in self.shape:
+            return None
+        if offsets is not None and np.dtype(offsets.dtype) != dtype:
+            if np.dtype(offsets.dtype).kind not in "iu" or not is_known(offsets):
+                return None
+            range_ = np.iinfo(dtype)
+            if offsets.min() < range_.min or offsets.max() > range_.max:
+                return None
+            offsets = offsets.astype(dtype)
+        grid = (*(1,) * (len(self.shape) - len(scales.shape)), *scales.shape)
+        return BlockForm(
+            stored,
+            integers_of(stored),
+            tuple(1 if count == extent else extent
+                  for count, extent in zip(grid, self.shape, strict=True)),
+            scales.reshape(grid),
+            None if offsets is None else offsets.reshape(grid),
+        )  # fmt: skip
 
     def parameters(self) -> QuantizationParameters:
         """The same as a quantized type.
@@ -83,22 +114,74 @@ class TensorScaledLayout(QuantizedLayout):
 
 
 class BlockAffineLayout(BlockLayout):
-    """``(qs - z) * d`` for blocks along any axes: the sub-channel type as planes.
+    """``(q - z) * d`` for blocks along any axes: the sub-channel type as planes.
 
     Planes:
         d: scales, of shape ``ceil(shape / block_shape)``.
-        qs: storage values, of the tensor's shape.
+        qs: storage values, of the tensor's shape; packed ones of 2 or 4 bits as
+            `subquant.numerics.packed_integers` says, ``[..., K * bits / 8]`` (uint8).
+        qs_low, qs_high: in place of ``qs`` the two planes of packed storage of 3, 5 or 6 bits.
         z: integer zero points, of the shape of ``d``; 0 if left out.
 
     Metadata:
         block_shape: the extents of a block, one an axis.
         storage: ``i4``, ``u8`` and so on, with the range if it is narrower: ``i8<-127:127>``.
+        packed: whether the storage is; false if left out. Planes have signed values plus half of
+            the range.
     """
 
-    PLANES: ClassVar = ("d", "qs", "z?")
+    PLANES: ClassVar = ("d", "qs?", "qs_low?", "qs_high?", "z?")
+
+    @classmethod
+    def of(
+        cls,
+        stored: Array,
+        scales: Array,
+        zero_points: Array | None,
+        block_shape: Sequence[int],
+        storage: StorageType,
+    ) -> BlockAffineLayout:
+        """The layout of storage values, packed where they have 2 to 6 bits and rows fill bytes.
+
+        Args:
+            stored: integers, of the tensor's shape.
+            scales, zero_points: of shape ``ceil(shape / block_shape)``.
+            block_shape: the extents of a block.
+            storage: the storage type.
+        """
+        bits = PLANE_BITS.get(storage.width)
+        packed = bits is not None and plane_shapes(stored.shape, bits) is not None
+        planes = {"qs": stored}
+        metadata: dict[str, object] = {
+            "block_shape": [int(n) for n in block_shape],
+            "storage": str(storage),
+        }
+        if packed:
+            planes = _integers(storage).pack(stored)
+            metadata["packed"] = True
+        given = {"d": scales, **planes, "z": zero_points}
+        return cls(stored.shape, given, metadata)
+
+    @classmethod
+    def of_quantized(
+        cls, stored: npt.ArrayLike, parameters: QuantizationParameters
+    ) -> BlockAffineLayout:
+        """The layout of storage values with parameters of any granularity."""
+        stored = np.asarray(stored)
+        scales, zero_points = parameters.grids(stored.ndim)
+        return cls.of(
+            stored,
+            scales,
+            None if parameters.is_symmetric else zero_points.astype(np.int32),
+            [
+                b or n
+                for b, n in zip(parameters.block_shape(stored.shape), stored.shape, strict=True)
+            ],
+            parameters.storage,
+        )
 
     def check(self) -> None:
-        """Check the grid of blocks."""
+        """Check the grid of blocks, and the planes of packed storage."""
         block = self.metadata.get("block_shape")
         is_list = isinstance(block, list) and len(block) == len(self.shape)
         if not is_list or not all(isinstance(n, int) and n >= 1 for n in block or ()):
@@ -107,13 +190,49 @@ class BlockAffineLayout(BlockLayout):
                 f"integers, got {block!r}"
             )
         grid = tuple(-(-n // b) for n, b in zip(self.shape, block or (), strict=True))
-        self.expect("qs", self.shape)
         self.expect("d", grid, *_FLOATS)
         self.expect("z", grid)
         try:
             StorageType.parse(self.metadata.get("storage", ""))
         except UsageError as error:
             raise InputError(f"'storage' of {self.name}: {error.message}") from None
+        self._check_storage()
+
+    def _check_storage(self) -> None:
+        packed, names = self.metadata.get("packed", False), [n for n in self.planes if n[0] == "q"]
+        if not isinstance(packed, bool):
+            raise InputError(f"'packed' of {self.name} must be true or false, got {packed!r}")
+        expected: dict[str, tuple[int, ...]] = {"qs": self.shape}
+        if packed:
+            bits = PLANE_BITS.get(self.storage.width)
+            shapes = None if bits is None else plane_shapes(self.shape, bits)
+            if shapes is None:
+                raise InputError(
+                    f"{self.name} of shape {self.shape} has storage {self.storage}, which cannot "
+                    "be packed"
+                )
+            expected = dict(zip(_integers(self.storage).bits, shapes, strict=True))
+        if sorted(names) != sorted(expected):
+            raise InputError(
+                f"{self.name} with storage {self.storage} has the planes {sorted(names)}, expected "
+                f"{list(expected)}"
+            )
+        for name, shape in expected.items():
+            self.expect(name, shape, *(["uint8"] if packed else []))
+
+    @property
+    def storage(self) -> StorageType:
+        """The storage type."""
+        return StorageType.parse(self.metadata["storage"])
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the storage lies in the bytes of planes."""
+        return bool(self.metadata.get("packed", False))
+
+    def stored(self) -> AnyArray:
+        """The storage values in the shape of the tensor."""
+        return _integers(self.storage).unpack(self.planes) if self.is_packed else self.planes["qs"]
 
     @property
     def row_block(self) -> int | None:
@@ -123,12 +242,19 @@ class BlockAffineLayout(BlockLayout):
         return last if divides and all(size == 1 for size in others) else None
 
     def block_form(self) -> BlockForm:
-        """The planes; zero points in the type of the storage, in whose range they are."""
-        stored = self.planes["qs"]
+        """The integers; zero points in the type of the storage, in whose range they are."""
         zero_points = self.planes.get("z")
+        if self.is_packed:
+            integers = _integers(self.storage)
+            stored = integers.packed(self.planes, self.shape)
+            if integers.zero:
+                there = np.int32(0) if zero_points is None else zero_points
+                zero_points = np.zeros(self.planes["d"].shape, np.int32) + there + integers.zero
+        else:
+            stored = self.planes["qs"]
         return BlockForm(
             stored,
-            integers_of(stored, StorageType.parse(self.metadata["storage"]).width),
+            integers_of(stored, self.storage.width),
             tuple(min(b, n) for b, n in zip(self.metadata["block_shape"], self.shape, strict=True)),
             self.planes["d"],
             None if zero_points is None else zero_points.astype(stored.dtype),
@@ -141,7 +267,7 @@ class BlockAffineLayout(BlockLayout):
         zero_points = np.asarray(self.planes.get("z", np.zeros(scales.shape, np.int64)))
         shape = scales.shape if axes else ()
         return QuantizationParameters(
-            StorageType.parse(self.metadata["storage"]),
+            self.storage,
             ExpressedType.of_dtype(scales.dtype),
             axes,
             tuple(block[axis] for axis in axes),
@@ -150,22 +276,10 @@ class BlockAffineLayout(BlockLayout):
             "sub-channel" if axes else "per-tensor",
         )
 
-    @classmethod
-    def of_quantized(cls, stored: Any, parameters: QuantizationParameters) -> BlockAffineLayout:
-        """The layout of storage values with parameters of any granularity."""
-        stored = np.asarray(stored)
-        scales, zero_points = parameters.grids(stored.ndim)
-        planes = {"d": scales, "qs": stored}
-        if not parameters.is_symmetric:
-            planes["z"] = zero_points.astype(np.int32)
-        metadata = {
-            "block_shape": [
-                int(b or n)
-                for b, n in zip(parameters.block_shape(stored.shape), stored.shape, strict=True)
-            ],
-            "storage": str(parameters.storage),
-        }
-        return cls(stored.shape, planes, metadata)
+
+def _integers(storage: StorageType) -> PackedIntegers:
+    """How packed storage lies in the planes of a `BlockAffineLayout`."""
+    return PackedIntegers.of("qs", storage.width, 2 ** (storage.width - 1) * storage.signed)
 
 
 class BlockScaledLayout(BlockLayout):

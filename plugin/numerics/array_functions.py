@@ -18,6 +18,7 @@ from .element_types import AnyArray, ElementType
 
 __all__ = [
     "Symbolic",
+    "beside",
     "bits_of",
     "both",
     "concatenate",
@@ -219,6 +220,12 @@ def take(array: AnyArray, indices: AnyArray, axis: int = 0) -> AnyArray:
 def lookup(table: AnyArray, indices: AnyArray) -> AnyArray:
     """The entry of a table (an array of one axis) for each index."""
     return np.take(table, indices)
+
+
+@dispatched
+def beside(value: AnyArray, array: AnyArray) -> AnyArray:
+    """An array as what `value` is: a value of the same program, or an array."""
+    return array
 
 
 def unpack_bits(packed: AnyArray, bits: int) -> AnyArray:

@@ -30,7 +30,7 @@ from ..layouts import BlockLayout, QuantizedLayout
 from ..numerics.array_functions import contract, is_known
 from ..numerics.element_types import AnyArray
 from .affine import accumulator, is_affine, offsets, scales_along
-from .registry import Argument, Op, Operand, operand, real
+from .registry import Argument, Op, Operand, operands, real
 
 __all__ = ["linear", "matmul"]
 
@@ -127,7 +127,7 @@ def matmul(x: Argument, w: Argument, *, transpose_rhs: bool = False) -> AnyArray
     """
     if transpose_rhs:
         return linear(x, w)
-    left, right = real(operand(x)), real(operand(w))
+    left, right = map(real, operands(x, w))
     if len(_shape(right)) != 2 or _shape(left)[-1] != _shape(right)[0]:
         raise UsageError(
             f"matmul takes x [..., K] and w [K, N], got {_shape(left)} and {_shape(right)}"

@@ -19,9 +19,10 @@ import numpy as np
 
 from ..errors import UsageError
 from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedLayout, QuantizedTensor
+from ..numerics.array_functions import beside, is_known
 from ..numerics.element_types import AnyArray
 
-__all__ = ["Argument", "Op", "Operand", "Ran", "operand", "real", "recorded"]
+__all__ = ["Argument", "Op", "Operand", "Ran", "operand", "operands", "real", "recorded"]
 
 Argument: TypeAlias = InferenceTensor | AnyArray
 """What an operation is called with: a tensor, an array or a number."""
@@ -66,6 +67,28 @@ def operand(value: Argument) -> Operand:
     if isinstance(value, (list, float, int)) and not isinstance(value, bool):
         return np.asarray(value)
     return value
+
+
+def operands(*values: Argument) -> tuple[Operand, ...]:
+    """Each as `operand` has it; beside values of a program, planes are values of it too.
+
+    So a layout that a traced function brings along enters the program as its planes, not as floats.
+    """
+    unpacked = tuple(operand(value) for value in values)
+    planes = [
+        plane
+        for value in unpacked
+        for plane in (value.planes.values() if isinstance(value, QuantizedLayout) else [value])
+    ]
+    program = next((p for p in planes if p is not None and not is_known(p)), None)
+    if program is None:
+        return unpacked
+    return tuple(
+        value.with_planes({name: beside(program, p) for name, p in value.planes.items()})
+        if isinstance(value, QuantizedLayout)
+        else value
+        for value in unpacked
+    )
 
 
 def real(value: Operand) -> AnyArray:
@@ -139,7 +162,7 @@ class Op:
         Raises:
             UsageError: none would.
         """
-        return self._find(tuple(operand(a) for a in arguments), options).name
+        return self._find(operands(*arguments), options).name
 
     def __call__(self, *arguments: Argument, **options: Any) -> AnyArray:
         """Run the first implementation that accepts the arguments.
@@ -147,7 +170,7 @@ class Op:
         Raises:
             UsageError: none does.
         """
-        unpacked = tuple(operand(a) for a in arguments)
+        unpacked = operands(*arguments)
         chosen = self._find(unpacked, options)
         record = _RECORD.get()
         if record is not None:

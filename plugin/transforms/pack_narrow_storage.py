@@ -34,6 +34,7 @@ import numpy as np
 from .._mlir import Operation, Value, ir
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import parameters_of, storage_mlir_type
+from ..dialects.subquant import UNPACK
 from ..emit import linalg, stablehlo, subquant
 from ..emit.operation import tensor_type, value, with_element
 from ..errors import Remark
@@ -55,7 +56,7 @@ class PackNarrowStorage(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Pack in `module`."""
-        uses = ("func.call", "util.global.load", "util.global.store")
+        uses = ("func.call", "util.global.load", "util.global.store", UNPACK)
         operations = named(module, (*_CONSTANTS, *uses, "func.func", "util.global"))
         called = {op.attributes["callee"].value for op in operations if op.name == "func.call"}
         stored_to = {
@@ -67,6 +68,8 @@ class PackNarrowStorage(ModulePass):
         for op in operations:
             if op.name in _CONSTANTS:
                 changed |= _pack_constant(op)
+            elif op.name == UNPACK:
+                changed |= _keep_packed(op)
             elif op.name == "func.func":
                 if is_public(op) and op.attributes["sym_name"].value not in called:
                     changed |= _pack_arguments(op)
@@ -154,12 +157,36 @@ def _pack_constant(op: Operation) -> bool:
     if form is None or form.type.element_type != form.element:
         return False
     with ir.InsertionPoint(op), op.location:
-        # IREE would unpack the constant when it compiles, and store that.
-        constant = linalg.constant(form.packed(attribute))
-        bytes_ = value("util.optimization_barrier", [constant], form.bytes)
-        op.results[0].replace_all_uses_with(form.unpacked(bytes_))
+        constant = _barrier(linalg.constant(form.packed(attribute)))
+        op.results[0].replace_all_uses_with(form.unpacked(constant))
     op.erase()
     return True
+
+
+def _keep_packed(op: Operation) -> bool:
+    """Let planes that are constants stay what they are."""
+    kept = False
+    for number, operand in enumerate(op.operands):
+        if _is_constant(operand):
+            with ir.InsertionPoint(op), op.location:
+                op.operands[number] = _barrier(operand)
+            kept = True
+    return kept
+
+
+def _is_constant(operand: Value) -> bool:
+    """True for a constant, also of another shape."""
+    owner = operand.owner
+    if isinstance(owner, ir.Block):
+        return False
+    if owner.operation.name == "stablehlo.reshape":
+        return _is_constant(owner.operation.operands[0])
+    return owner.operation.name in _CONSTANTS
+
+
+def _barrier(bytes_: Value) -> Value:
+    """What IREE does not compute with when it compiles: it would unpack, and store that."""
+    return value("util.optimization_barrier", [bytes_], bytes_.type)
 
 
 def _pack_arguments(function: Operation) -> bool:

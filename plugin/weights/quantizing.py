@@ -233,7 +233,7 @@ def _grouped(
 def _tensor_scaled(q: Array, d: Array, z: Array, spread: Sequence[int]) -> QuantizedLayout:
     planes = {"d": d.reshape(spread), "qs": np.ascontiguousarray(q)}
     if z.any():
-        planes["m"] = z.reshape(spread).astype(np.int32)
+        planes["m"] = z.reshape(spread).astype(q.dtype)
     return TensorScaledLayout(q.shape, planes)
 
 
@@ -242,16 +242,13 @@ def _block_scaled(
 ) -> QuantizedLayout:
     grid = (*shape[:-1], shape[-1] // how.block_size)
     if how.asymmetric:
-        metadata = {
-            "block_shape": [1] * (len(shape) - 1) + [how.block_size],
-            "storage": str(how.storage),
-        }
-        planes = {
-            "d": d.reshape(grid),
-            "qs": q.reshape(shape),
-            "z": z.reshape(grid).astype(np.int32),
-        }
-        return BlockAffineLayout(shape, planes, metadata)
+        return BlockAffineLayout.of(
+            q.reshape(shape),
+            d.reshape(grid),
+            z.reshape(grid).astype(np.int32),
+            [1] * (len(shape) - 1) + [how.block_size],
+            how.storage,
+        )
     blocks, scales = q.reshape((*grid, how.block_size)), d.reshape((*grid, 1))
     if how.bits == 4 and how.block_size % 2 == 0:
         nibbles = blocks.view(np.uint8) & 15
