@@ -55,7 +55,7 @@ class Form(ABC):
             TypeError: a number with a fraction among integers.
             OverflowError: an integer that `element` has no bits for.
         """
-        return Emitted(self, self._written(number, element), element)
+        return self.emitted(self._written(number, element), element)
 
     def _written(self, number: Any, element: ElementType) -> Any:
         if not isinstance(number, (int, float)):
@@ -182,7 +182,7 @@ class Emitted(Symbolic, NDArrayOperatorsMixin):
             return self.form.emitted(self.value, element)
         if element == BOOL:
             return self != 0
-        return Emitted(self.form, self.form.convert(self.value, self.element, element), element)
+        return self.form.emitted(self.form.convert(self.value, self.element, element), element)
 
     def bits_of(self, element: ElementType) -> Any:
         """The bits, read as another type; see `subquant.numerics.array_functions.bits_of`."""
@@ -202,7 +202,7 @@ class Emitted(Symbolic, NDArrayOperatorsMixin):
         form, element = _common(inputs)
         if name in _COMPARISONS:
             operands = [form.operand(value, element) for value in inputs]
-            return Emitted(form, form.compare(name, element, *operands), BOOL, element)
+            return form.emitted(form.compare(name, element, *operands), BOOL, element)
         if name not in (_UNARY if len(inputs) == 1 else _BINARY):
             raise UnsupportedError(f"np.{name} cannot be written as operations")
         written = _OF_TRUTH.get(name, "") if element == BOOL else name
@@ -213,7 +213,7 @@ class Emitted(Symbolic, NDArrayOperatorsMixin):
         if name == "negative" and not element.is_float:
             written, inputs = "subtract", (0, self)
         operands = [form.operand(value, element) for value in inputs]
-        return Emitted(form, form.apply(written, element, operands), element)
+        return form.emitted(form.apply(written, element, operands), element)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         """``np.where``, ``np.clip`` and ``np.zeros_like``."""
@@ -252,7 +252,7 @@ def _where(condition: Any, yes: Any, no: Any) -> Any:
             element = BOOL
     first = condition if isinstance(condition, Emitted) else form.known(condition, BOOL)
     operands = [form.operand(value, element) for value in (yes, no)]
-    return Emitted(form, form.select(first.value, *operands), element)
+    return form.emitted(form.select(first.value, *operands), element)
 
 
 def _check_integers(numbers: npt.NDArray[Any], element: ElementType) -> None:
