@@ -364,30 +364,6 @@ def test_i4_tensors_of_odd_size_need_containers(cpu: Device) -> None:
     assert b"does not have integral number of total bytes" in caught.value.stderr
 
 
-MASKED = """
-func.func @main(%x: tensor<2x6xi8>) -> tensor<4x6xi8> {
-  %q = flow.tensor.bitcast %x : tensor<2x6xi8> -> tensor<4x6xi4>
-  %e = tensor.empty() : tensor<4x6xi8>
-  %y = linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i, j)>],
-                       iterator_types = ["parallel", "parallel"]}
-      ins(%q : tensor<4x6xi4>) outs(%e : tensor<4x6xi8>) {
-  ^bb0(%a: i4, %b: i8):
-    %c = arith.extsi %a : i4 to i8
-    linalg.yield %c : i8
-  } -> tensor<4x6xi8>
-  return %y : tensor<4x6xi8>
-}
-"""
-
-
-def test_4_bits_are_packed_where_vectors_divide_an_axis() -> None:
-    """A vector of 16 elements is no divisor of 24, on any CPU with AVX."""
-    with pytest.raises(subprocess.CalledProcessError) as caught:
-        _iree(MASKED, *CPU_FLAGS)
-    message = FIXED + "the multiple of 64 in the pass pack-narrow-storage"
-    assert b"vector.maskedload" in caught.value.stderr, message
-
-
 SHIFT_REGISTER = """
 tosa.variable @state = dense<-128> : tensor<1x2x40xi8>
 func.func @main(%x: tensor<1x3x40xi8>) -> tensor<1x5x40xi8> {

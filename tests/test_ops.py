@@ -291,7 +291,9 @@ def test_weights_that_a_function_brings_along(
     assert "subquant.dequantize" in text
     assert "256x512xf32" not in compile_to_bytes(text, emit="mlir").decode()
     planes = w.unpack().planes.values()
-    assert len(compile_to_bytes(text)) < sum(plane.nbytes for plane in planes) + 24_000  # the program
+    assert (
+        len(compile_to_bytes(text)) < sum(plane.nbytes for plane in planes) + 24_000
+    )  # the program
 
 
 FLOATS = ("float", "scale for each row")

@@ -116,18 +116,19 @@ class TensorScaledLayout(QuantizedLayout):
 class BlockAffineLayout(BlockLayout):
     """``(q - z) * d`` for blocks along any axes: the sub-channel type as planes.
 
+    Packed storage lies as `subquant.numerics.packed_integers` says, signed values plus half their
+    range.
+
     Planes:
         d: scales, of shape ``ceil(shape / block_shape)``.
-        qs: storage values, of the tensor's shape; packed ones of 2 or 4 bits as
-            `subquant.numerics.packed_integers` says, ``[..., K * bits / 8]`` (uint8).
-        qs_low, qs_high: in place of ``qs`` the two planes of packed storage of 3, 5 or 6 bits.
+        qs: storage values, of the tensor's shape; packed ones of 2 or 4 bits are bytes (uint8).
+        qs_low, qs_high: in place of ``qs`` the two planes of packed ones of 3, 5 or 6 bits.
         z: integer zero points, of the shape of ``d``; 0 if left out.
 
     Metadata:
         block_shape: the extents of a block, one an axis.
         storage: ``i4``, ``u8`` and so on, with the range if it is narrower: ``i8<-127:127>``.
-        packed: whether the storage is; false if left out. Planes have signed values plus half of
-            the range.
+        packed: whether the storage is; false if left out.
     """
 
     PLANES: ClassVar = ("d", "qs?", "qs_low?", "qs_high?", "z?")
