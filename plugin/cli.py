@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from .commands.console import report_error
+from .commands.console import open_standard_streams, report_error
 from .errors import InputError, SubquantError
 
 __all__ = ["COMMANDS", "main"]
@@ -33,7 +33,7 @@ COMMANDS = {
 }
 """The first line of each command's help; `commands` has a file for each."""
 
-_OUTPUT_FAILED = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EPIPE)
+_OUTPUT_FAILED = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EPIPE, errno.EBADF)
 
 
 class _Group(click.Group):
@@ -52,6 +52,10 @@ class _Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        open_standard_streams()
+        return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -1,15 +1,118 @@
-"""Writing files whole or not at all."""
+"""Reading files that may be anything, and writing files whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["open_whole", "write_whole"]
+from .errors import InputError
+
+__all__ = [
+    "open_input",
+    "open_whole",
+    "read_input",
+    "read_stream",
+    "regular_file_size",
+    "write_whole",
+]
+
+LARGEST_STREAM = 1 << 32
+"""Bytes that are read of a pipe, which does not say how many it has."""
+
+_DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+_CHUNK = 1 << 20
+
+
+def regular_file_size(path: str | os.PathLike[str]) -> int:
+    """Check that a path is a file with contents (no folder, pipe or device), and return its size.
+
+    Raises:
+        InputError: it is not, or cannot be read.
+    """
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"cannot read '{path}': not a regular file")
+    return status.st_size
+
+
+def open_input(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a file for reading: no device or named pipe, which may never end or never begin.
+
+    Raises:
+        InputError: it is no regular file, or cannot be read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            return os.fdopen(handle, "rb")
+        is_folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+        os.close(handle)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    what = "Is a directory" if is_folder else "not a regular file; for a pipe give -"
+    raise InputError(f"cannot read '{os.fspath(path)}': {what}")
+
+
+def read_input(path: str | os.PathLike[str]) -> bytes:
+    """Read a file, or what the shell opened for this process (``/dev/stdin``, ``/dev/fd/63``).
+
+    Raises:
+        InputError: it cannot be read, or not into memory.
+    """
+    name = os.fspath(path)
+    try:
+        if os.path.abspath(name).startswith(_DESCRIPTORS):
+            with open(path, "rb") as file:
+                return read_stream(file, name)
+        with open_input(path) as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    except (MemoryError, OverflowError):
+        raise InputError(f"cannot read '{name}': it does not fit into memory") from None
+
+
+def read_stream(stream: IO[bytes], name: str) -> bytes:
+    """Read a file or a pipe to its end.
+
+    Raises:
+        InputError: it is a device other than a terminal, or longer than `LARGEST_STREAM`.
+        OSError: it cannot be read.
+    """
+    try:
+        status = os.fstat(stream.fileno())
+    except io.UnsupportedOperation:  # it is in memory
+        return stream.read()
+    if stat.S_ISBLK(status.st_mode) or (
+        stat.S_ISCHR(status.st_mode)
+        and not stream.isatty()
+        and not os.path.samestat(status, os.stat(os.devnull))
+    ):
+        raise InputError(f"cannot read '{name}': a device, not a file or a pipe")
+    parts, size = [], 0
+    while part := stream.read(_CHUNK):
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST_STREAM:
+            raise InputError(
+                f"cannot read '{name}': more than {LARGEST_STREAM:,} bytes come from a pipe; write "
+                "them to a file"
+            )
+    return b"".join(parts)
+
+
+def _unreadable(path: str | os.PathLike[str], error: Exception) -> InputError:
+    reason = getattr(error, "strerror", None) or error
+    return InputError(f"cannot read '{os.fspath(path)}': {reason}")
 
 
 @contextlib.contextmanager
@@ -26,7 +129,7 @@ def open_whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with path.open("wb") as file:  # a device or a pipe, which must not be replaced
             yield file
         return
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".subquant-")
     try:
         with os.fdopen(handle, "wb") as file:
             yield file

@@ -105,7 +105,7 @@ def test_a_module_of_the_bindings_is_handed_over() -> None:
 
 
 def test_the_time_of_the_parser_is_limited() -> None:
-    chain = "affine_map<(d0) -> (" + " + ".join(["d0"] * 200_000) + ")>"
+    chain = "affine_map<(d0, d1) -> (" + " + ".join(["d0", "d1"] * 100_000) + ")>"
     text = f'"t.x"() {{a = {chain}}} : () -> ()'
     error = error_of(text, limits=Limits(parse_seconds=0.05))
     assert error.message.startswith(
@@ -234,7 +234,7 @@ def ends(pid: int) -> bool:
 LOOPS = """
 import sys, threading
 from subquant.compiler import worker
-chain = "affine_map<(d0) -> (" + " + ".join(["d0"] * 200_000) + ")>"
+chain = "affine_map<(d0, d1) -> (" + " + ".join(["d0", "d1"] * 100_000) + ")>"
 text = f'"t.x"() {{a = {chain}}} : () -> ()'
 def run():
     worker.optimize(text.encode(), "x.mlir", None, progress=lambda step: print(step, flush=True))

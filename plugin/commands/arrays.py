@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from ..errors import InputError, UsageError
+from ..files import open_input
 from ..numerics.element_types import Array, ElementType
 
 __all__ = ["difference", "format_array", "parse_input", "read_npy", "to_npy"]
@@ -68,7 +69,7 @@ def read_npy(path: str | Path) -> Array:
         InputError: the file cannot be read.
     """
     try:
-        with open(path, "rb") as file:
+        with open_input(path) as file:
             if file.read(len(_NPY_MAGIC)) != _NPY_MAGIC:
                 raise InputError(f"cannot read '{path}': not a .npy file (one array)")
             file.seek(0)

@@ -7,6 +7,8 @@ only.
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +16,11 @@ from pathlib import Path
 import click
 
 from ..errors import InputError, SubquantError
-from ..files import write_whole
+from ..files import read_input, read_stream, write_whole
 
 __all__ = [
-    "read_input",
+    "open_standard_streams",
+    "read_model",
     "report_error",
     "reproducer_of",
     "show_progress",
@@ -25,6 +28,30 @@ __all__ = [
     "source_of",
     "write_output",
 ]
+
+
+_LONGEST_STEM = 200
+"""Bytes of a name that leave room for a suffix."""
+
+
+def open_standard_streams() -> None:
+    """Give this process the standard streams that it was started without, and text that fits them.
+
+    Otherwise the next file that is opened would be one of them. Reading the input, and writing the
+    output, then fails as on a file that cannot be; messages go nowhere. Characters that the
+    locale's encoding lacks are written as escapes.
+    """
+    for handle, (name, mode, access) in enumerate(
+        (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
+    ):
+        try:
+            os.fstat(handle)
+        except OSError:
+            os.open(os.devnull, access)  # takes the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(handle, mode, closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def report_error(error: SubquantError) -> None:
@@ -61,26 +88,28 @@ def shown_name(path: str) -> str:
 def reproducer_of(model: str, folder: Path | None = None) -> Path:
     """The file that replays what went wrong with a model."""
     stem = Path("stdin" if model == "-" else model).stem
+    while len(os.fsencode(stem)) > _LONGEST_STEM:
+        stem = stem[:-1]
     return (folder or Path()) / f"{stem}.reproducer.mlir"
 
 
-def read_input(path: str) -> bytes:
+def read_model(path: str) -> bytes:
     """Read a file, or standard input for "-".
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: it cannot be read.
     """
-    if path == "-":
-        return sys.stdin.buffer.read()
+    if path != "-":
+        return read_input(path)
     try:
-        return Path(path).read_bytes()
+        return read_stream(sys.stdin.buffer, "<stdin>")
     except OSError as error:
-        raise InputError(f"cannot read '{path}': {error.strerror}") from None
+        raise InputError(f"cannot read '<stdin>': {error.strerror}") from None
 
 
 def source_of(model: str) -> bytes | Path:
     """The bytes of standard input for "-", which can be read once; else the path."""
-    return sys.stdin.buffer.read() if model == "-" else Path(model)
+    return read_model(model) if model == "-" else Path(model)
 
 
 def write_output(path: str, data: bytes) -> None:

@@ -9,7 +9,7 @@ import click
 
 from ..errors import SubquantError, UsageError
 from ..processes import Limits, prepare
-from .console import read_input, reproducer_of, show_progress, shown_name
+from .console import read_model, reproducer_of, show_progress, shown_name
 from .options import limit_options, pop_limits
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _inspect_module(
     with show_progress(f"inspect {file}") as progress:
         try:
             tensors = worker.inspect(
-                read_input(file), reproducer=reproducer_of(file), progress=progress, limits=limits
+                read_model(file), reproducer=reproducer_of(file), progress=progress, limits=limits
             )
         except SubquantError as error:
             raise error.in_file(shown_name(file)) from None

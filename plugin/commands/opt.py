@@ -9,7 +9,7 @@ import click
 from ..errors import UsageError
 from ..processes import prepare
 from .console import (
-    read_input,
+    read_model,
     report_error,
     reproducer_of,
     show_progress,
@@ -74,7 +74,7 @@ def command(
     prepare()
     with show_progress(f"opt {model}") as progress:
         result = worker.optimize(
-            read_input(model),
+            read_model(model),
             shown_name(model),
             passes,
             split=split_input_file,

@@ -8,7 +8,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..files import write_whole
+from ..errors import InputError
+from ..files import open_input, write_whole
 from ..versions import installed_versions
 from .options import CompileOptions
 
@@ -24,8 +25,9 @@ class Cache:
     def read(self, key: str) -> bytes | None:
         """Return an executable if it is there and whole."""
         try:
-            data = (self.folder / key).read_bytes()
-        except OSError:
+            with open_input(self.folder / key) as file:
+                data = file.read()
+        except (InputError, OSError):
             return None
         digest, executable = data[:32], data[32:]
         return executable if hashlib.sha256(executable).digest() == digest else None
@@ -34,6 +36,9 @@ class Cache:
         """Keep an executable, if that is possible: a cache that cannot be written is no cache."""
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
+            entry = self.folder / key
+            if entry.exists() and not entry.is_file():  # a pipe, say: it would be written to
+                entry.unlink()
             write_whole(self.folder / key, hashlib.sha256(executable).digest() + executable)
 
     @contextlib.contextmanager

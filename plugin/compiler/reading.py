@@ -12,7 +12,8 @@ from pathlib import Path
 
 from .._mlir import ir, translate_errors
 from ..dialects import create_context
-from ..errors import InputError, ParseError, Place
+from ..errors import ParseError, Place
+from ..files import read_input
 from ..formats.tflite import is_tflite, tosa_of_tflite
 from .misreadings import check_text
 from .worker import Source
@@ -71,10 +72,7 @@ def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
         EnvironmentProblem, ParseError, VerificationError: as `parse_bytes`.
     """
     path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read '{path}': {error.strerror}") from None
+    data = read_input(path)
     is_pipe = not path.is_file()  # which cannot be read twice
     if is_pipe or data.startswith(BYTECODE_MAGIC) or is_tflite(data):
         return parse_bytes(data, context, str(path))

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import CompilerError, InputError, ParseError, Place, Remark, SubquantError
-from ..files import write_whole
+from ..errors import CompilerError, ParseError, Place, Remark, SubquantError
+from ..files import open_input, read_input, write_whole
 from ..formats.tflite import is_tflite, tosa_of_tflite
 from ..processes import ChildEnded, Limits, call, error_from_json
 from .inspected_tensors import InspectedTensor, tensors_from_fields
@@ -113,17 +113,16 @@ def _input_of(source: Source) -> Input:
 
 
 def _input_of_file(path: str) -> Input:
-    try:
-        with open(path, "rb") as file:
+    data = b""
+    if not os.path.isfile(path):  # what can be read once, or not at all
+        data = read_input(path)
+    else:
+        with open_input(path) as file:
             start = file.read(8)
-            if is_tflite(start) or not os.path.isfile(path):  # a pipe cannot be read twice
-                data = start + file.read()
-                return Input(
-                    path, data=tosa_of_tflite(data, path).encode() if is_tflite(data) else data
-                )
-    except OSError as error:
-        raise InputError(f"cannot read '{path}': {error.strerror}") from None
-    return Input(path, path)
+        if not is_tflite(start) and path.isprintable():
+            return Input(path, path)  # the child reads it, and MLIR knows its name
+        data = read_input(path)
+    return Input(path, data=tosa_of_tflite(data, path).encode() if is_tflite(data) else data)
 
 
 # -- what is asked for ----------------------------------------------------------------------------

@@ -43,9 +43,9 @@ import ml_dtypes
 import numpy as np
 
 from ..errors import InputError, Place, UnsupportedError
-from ..files import open_whole
+from ..files import open_whole, regular_file_size
 from ..numerics.element_types import Array, DType
-from .strict_json import parse_json, regular_file_size, shown
+from .strict_json import parse_json, shown
 
 __all__ = [
     "DTYPES",

@@ -30,8 +30,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ..errors import InputError, Place, UnsupportedError
+from ..files import regular_file_size
 from ..numerics.element_types import Array, DType
-from .strict_json import Json, parse_object, regular_file_size, shown
+from .strict_json import Json, parse_object, shown
 
 __all__ = ["DTYPES", "SafetensorsFile", "read_safetensors"]
 

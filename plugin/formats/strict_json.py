@@ -17,11 +17,11 @@ import json
 import math
 import os
 import re
-import stat
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from ..errors import InputError, Place
+from ..files import regular_file_size
 
 __all__ = [
     "MAX_BYTES",
@@ -32,7 +32,6 @@ __all__ = [
     "load_json",
     "parse_json",
     "parse_object",
-    "regular_file_size",
     "shown",
 ]
 
@@ -48,21 +47,6 @@ _MAX_DIGITS = 20
 _MAX_LONG_DIGITS = 4300  # what Python reads and writes unless it is told otherwise
 _MAX_LEVELS = 100
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-def regular_file_size(path: str | os.PathLike[str]) -> int:
-    """Check that a path is a file with contents (no folder, pipe or device), and return its size.
-
-    Raises:
-        InputError: it is not, or cannot be read.
-    """
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read '{path}': {_reason(error)}") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"cannot read '{path}': not a regular file")
-    return status.st_size
 
 
 def load_json(path: str | os.PathLike[str], what: str) -> JsonObject:

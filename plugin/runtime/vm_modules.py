@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..files import open_input, read_input
+from ..formats.gguf import read_gguf
 from ..formats.irpa import check_mountable
+from ..formats.safetensors import read_safetensors
 from ..processes import ChildEnded, Steps, call
 from ..signature import REFLECTION_KEY, Signature, ValueType
 from .device import iree_runtime
@@ -46,11 +48,7 @@ def load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any]:
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[str, bytes]:
-    name = os.fspath(path)
-    try:
-        return name, Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read '{name}': {error.strerror}") from None
+    return os.fspath(path), read_input(path)
 
 
 def _module_of(name: str, data: bytes) -> Any:
@@ -72,15 +70,40 @@ def parameters_module(instance: Any, parameters: Mapping[str, str | os.PathLike[
     providers = []
     for scope, path in parameters.items():
         index = runtime.ParameterIndex()
-        if os.fspath(path).endswith(".irpa"):
-            check_mountable(path)
+        kind = _checked_format(path)
         try:
-            index.load(str(path))
+            index.load(os.fspath(path), format=kind)
         except (RuntimeError, ValueError, IndexError, OSError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"cannot read the parameters '{path}': {reason}") from None
         providers.append(index.create_provider(scope=scope))
     return runtime.create_io_parameters_module(instance, *providers)
+
+
+def _checked_format(path: str | os.PathLike[str]) -> str:
+    """Return the format of a file of parameters, by what is in it, after a check of all of that.
+
+    IREE divides by zero, and reads beyond the end, in files that are not valid.
+
+    Raises:
+        InputError, UnsupportedError: it is none of the formats, or not valid.
+    """
+    with open_input(path) as file:
+        start = file.read(4)
+    if start == b"IRPA":
+        check_mountable(path)
+        return "irpa"
+    if start == b"GGUF":
+        read_gguf(path)
+        return "gguf"
+    if os.fspath(path).endswith(".irpa"):
+        check_mountable(path)  # which says what is wrong
+    if os.fspath(path).endswith(".safetensors"):
+        read_safetensors(path)
+        return "safetensors"
+    raise InputError(
+        f"cannot read the parameters '{os.fspath(path)}': not an .irpa, .gguf or .safetensors file"
+    )
 
 
 def read_signatures(path: str | os.PathLike[str]) -> dict[str, Signature]:

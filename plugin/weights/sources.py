@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError, UsageError
+from ..files import open_input
 from ..formats.strict_json import Json
 from ..layouts.tensors import InferenceTensor
 from .theta import Dataset, Theta
@@ -37,12 +38,12 @@ _SUFFIXES = {
 
 def weights_format(path: str | os.PathLike[str]) -> str | None:
     """Return "irpa", "gguf" or "huggingface" for a file or folder of weights, else None."""
-    if Path(path).is_dir():
+    if os.path.isdir(path):
         return "huggingface"
     try:
-        with open(path, "rb") as file:
+        with open_input(path) as file:
             start = file.read(4)
-    except OSError:
+    except (InputError, OSError):
         start = b""  # the reader says what is wrong
     name = os.fspath(path).lower()
     by_name = (kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix))
