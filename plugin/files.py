@@ -7,7 +7,7 @@ import io
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +27,8 @@ LARGEST_STREAM = 1 << 32
 
 _DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 _CHUNK = 1 << 20
+_OWN_FILES = "/proc/self/fd"
+_TEMPORARY = ".subquant-"
 
 
 def regular_file_size(path: str | os.PathLike[str]) -> int:
@@ -129,15 +131,42 @@ def open_whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with path.open("wb") as file:  # a device or a pipe, which must not be replaced
             yield file
         return
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".subquant-")
+    with _unnamed(path.parent) as (file, give_name):
+        yield file
+        file.flush()
+        give_name(path)
+
+
+@contextlib.contextmanager
+def _unnamed(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[Path], None]]]:
+    """Open a new file in a folder, and say how to give it a name, which may be taken.
+
+    On Linux it has no name before: a process that is killed leaves nothing. Elsewhere, and on file
+    systems without such files, it has a temporary one.
+    """
+    handle, temporary = -1, None
+    if hasattr(os, "O_TMPFILE") and os.path.isdir(_OWN_FILES):
+        with contextlib.suppress(OSError):
+            handle = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666)
+    if handle < 0:
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY)
+        os.chmod(temporary, 0o666 & ~_umask())
+
+    def give_name(path: Path) -> None:
+        nonlocal temporary
+        if temporary is None:
+            temporary = os.path.join(folder, f"{_TEMPORARY}{os.urandom(8).hex()}")
+            # With a folder's descriptor, which is not used, the link in /proc is followed.
+            os.link(f"{_OWN_FILES}/{handle}", temporary, src_dir_fd=handle, follow_symlinks=True)
+        os.replace(temporary, path)
+        temporary = None
+
     try:
         with os.fdopen(handle, "wb") as file:
-            yield file
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+            yield file, give_name
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:

@@ -5,9 +5,8 @@ memory, by a loop. So it runs in a child, which is started when it is first need
 further calls. `call` runs one function there and returns its result; if the child ended instead,
 `ChildEnded` says how, at which step, and with which last words. The next call has another child.
 
-**Protocol.** The child's standard input and output carry frames: the number of bytes of a JSON text
-and the number of blobs, the size of each blob, all as 8 bytes, then the JSON and the blobs. What is
-read is data only (no pickle): the child has run on hostile input, and is not trusted.
+**Protocol.** The child's standard input and output carry frames (`subquant.guardian`): JSON and
+blobs. What is read is data (no pickle): the child has run on hostile input, and is not trusted.
 
 * request: ``{"function": "subquant.module:name", "arguments": {...}, "memory": bytes,
   "folder": the current one}``, and blobs. The function takes the arguments, the blobs, and a
@@ -39,7 +38,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
-import json
 import os
 import signal
 import subprocess
@@ -52,19 +50,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from . import errors
+from . import errors, guardian
 from .errors import EnvironmentProblem, Place, SubquantError, UsageError
+from .guardian import Malformed, receive, send
 from .options import option
 
 __all__ = [
     "MOST",
     "ChildEnded",
+    "Finished",
     "Limits",
     "Steps",
     "call",
     "error_from_json",
     "error_to_json",
     "prepare",
+    "run_guarded",
     "serve",
     "time_limit",
 ]
@@ -72,8 +73,6 @@ __all__ = [
 MOST = 4
 """The greatest number of children."""
 
-_LARGEST_JSON = 1 << 31
-_CHUNK = 1 << 20
 _LAST_WORDS = 1 << 16
 
 Steps = Callable[..., None]
@@ -153,61 +152,7 @@ class ChildEnded(Exception):
             return f"signal {-self.status}"
 
 
-# -- frames ---------------------------------------------------------------------------------------
-
-
-def _send(stream: IO[bytes], value: Any, blobs: Sequence[bytes] = ()) -> None:
-    text = json.dumps(value).encode()
-    sizes = (len(text), len(blobs), *(len(blob) for blob in blobs))
-    head = b"".join(size.to_bytes(8, "little") for size in sizes)
-    for part in (head + text, *blobs):
-        rest = memoryview(part)
-        while rest:
-            rest = rest[stream.write(rest) :]
-
-
-class _Malformed(Exception):
-    """What was read is no frame, or no answer."""
-
-
-def _receive(stream: IO[bytes]) -> tuple[dict[str, Any], list[bytes]] | None:
-    """Read a frame; None at the end of the stream.
-
-    Raises:
-        _Malformed: anything else than a frame.
-    """
-    first = stream.read(1)
-    if not first:
-        return None
-    head = first + _exactly(stream, 15)
-    size, count = (int.from_bytes(head[start : start + 8], "little") for start in (0, 8))
-    if size > _LARGEST_JSON or count > _LARGEST_JSON:
-        raise _Malformed
-    sizes = _exactly(stream, 8 * count)
-    text = _exactly(stream, size)
-    blobs = [
-        _exactly(stream, int.from_bytes(sizes[start : start + 8], "little"))
-        for start in range(0, 8 * count, 8)
-    ]
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise _Malformed from None
-    if not isinstance(value, dict):
-        raise _Malformed
-    return value, blobs
-
-
-def _exactly(stream: IO[bytes], size: int) -> bytes:
-    """Read so many bytes, in pieces: a size that is wrong reserves no memory."""
-    parts = []
-    while size > 0:
-        part = stream.read(min(size, _CHUNK))
-        if not part:
-            raise _Malformed
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+# -- errors --------------------------------------------------------------------------------------
 
 
 def error_to_json(error: SubquantError) -> dict[str, Any]:
@@ -258,7 +203,7 @@ def _value_of(fields: dict[str, Any], blobs: list[bytes]) -> tuple[Any, list[byt
 
     Raises:
         _Answered, _Exhausted: it says what went wrong.
-        _Malformed: it is no answer.
+        Malformed: it is no answer.
     """
     if "value" in fields:
         return fields["value"], blobs
@@ -269,7 +214,7 @@ def _value_of(fields: dict[str, Any], blobs: list[bytes]) -> tuple[Any, list[byt
     try:
         error = error_from_json(fields["error"])
     except (KeyError, TypeError, ValueError):
-        raise _Malformed from None
+        raise Malformed from None
     raise _Answered(error)
 
 
@@ -327,8 +272,8 @@ class _Child:
         step, details = "", []
         try:
             with contextlib.suppress(BrokenPipeError):  # its end is noticed when it is read from
-                _send(self._process.stdin, request, blobs)
-            while (frame := _receive(self._process.stdout)) is not None and "step" in frame[0]:
+                send(self._process.stdin, request, blobs)
+            while (frame := receive(self._process.stdout)) is not None and "step" in frame[0]:
                 step = str(frame[0]["step"])
                 details.append(str(frame[0].get("detail")))
                 steps(step)
@@ -340,7 +285,7 @@ class _Child:
             if frame[0].get("last"):
                 self.close()
             return _value_of(*frame)
-        except _Malformed:
+        except Malformed:
             self.close(kill=True)
             raise ChildEnded(None, step, details, "") from None
         except _Exhausted as exhausted:
@@ -432,7 +377,13 @@ def _forget_all() -> None:
     global _POOL
     for child in list(_CHILDREN):
         child.forget()
+    for process in list(_GUARDIANS):
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+        process.returncode = 0
     _CHILDREN.clear()
+    _GUARDIANS.clear()
     _POOL = _Pool()
 
 
@@ -485,6 +436,87 @@ def call(
         return child.ask(request, blobs, steps or (lambda step: None))
 
 
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended.
+
+    Args:
+        status: its exit status, the negative number of a signal.
+        stdout: what it wrote.
+        stderr: what it wrote there.
+        output: the contents of its output file, if it made one.
+        in_time: false if its time was over.
+    """
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+    output: bytes | None
+    in_time: bool
+
+
+_GUARDIANS: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
+
+
+def run_guarded(
+    command: Sequence[str | dict[str, str]],
+    files: Mapping[str, bytes],
+    *,
+    stdin: str | None = None,
+    output: str | None = None,
+    seconds: float | None = None,
+) -> Finished:
+    """Run a command that ends, and whose files are removed, however this process ends.
+
+    Args:
+        command: the path of the program, and its arguments; ``{"file": name}`` stands for the path
+            of a file in the temporary folder.
+        files: what is written there before.
+        stdin: the file that is its standard input; by default there is none.
+        output: the file that is read when it has ended.
+        seconds: its time.
+
+    Raises:
+        EnvironmentProblem: it cannot be started, or there is no place for its files.
+    """
+    request = {
+        "command": list(command),
+        "files": list(files),
+        "folder": tempfile.gettempdir(),
+        "stdin": stdin,
+        "output": output,
+        "seconds": seconds,
+    }
+    title = os.path.basename(str(command[0]))
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", guardian.__file__, title],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    _GUARDIANS.add(process)
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            send(process.stdin, request, list(files.values()))
+        frame = receive(process.stdout)
+    except Malformed:
+        frame = None
+    finally:
+        process.stdin.close()  # which ends it, if it has not ended
+        process.stdout.close()
+        process.wait()
+        _GUARDIANS.discard(process)
+    if frame is None:
+        raise EnvironmentProblem(f"what ran '{title}' was ended (status {process.returncode})")
+    fields, blobs = frame
+    if "error" in fields:
+        raise EnvironmentProblem(f"'{title}' cannot be run: {fields['error']}")
+    made = blobs[2] if len(blobs) > 2 else None
+    return Finished(fields["status"], blobs[0], blobs[1], made, fields["in_time"])
+
+
 # -- the child's side -----------------------------------------------------------------------------
 
 
@@ -498,11 +530,11 @@ def serve() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     with contextlib.suppress(SubquantError):  # of the environment: the answer to the first call
         importlib.import_module(_PRELOADED)
-    while (frame := _receive(requests)) is not None:
+    while (frame := receive(requests)) is not None:
         with _ending_with_parent(requests):
             answer, blobs = _answer(*frame, answers)
         sys.stdout.flush()
-        _send(answers, answer, blobs)
+        send(answers, answer, blobs)
 
 
 _PRELOADED = "subquant.compiler.served"
@@ -513,7 +545,7 @@ def _answer(
     request: dict[str, Any], blobs: list[bytes], answers: IO[bytes]
 ) -> tuple[dict[str, Any], list[bytes]]:
     def steps(step: str, detail: str = "") -> None:
-        _send(answers, {"step": step, "detail": detail})
+        send(answers, {"step": step, "detail": detail})
 
     try:
         if request["folder"] is not None:

@@ -18,7 +18,7 @@ MODULES = {
     for path in sorted(PLUGIN.rglob("*.py"))
 }
 ORDER = (
-    *("errors", "versions", "files", "options", "processes", "numerics", "signature"),
+    *("errors", "versions", "files", "options", "guardian", "processes", "numerics", "signature"),
     *("_mlir", "dialects", "emit", "transforms"),
     *("layouts", "formats", "weights", "compiler", "runtime", "ops", "conformance", "commands"),
     *("cli", "__main__"),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
-import tempfile
 from pathlib import Path
 
 from ..errors import CompilerError, EnvironmentProblem, Place
 from ..files import write_whole
+from ..processes import Finished, run_guarded
 from ..versions import PINNED_VERSIONS
 from .options import CompileOptions
 from .worker import text_of
@@ -50,13 +49,12 @@ def run_iree(
         EnvironmentProblem: IREE's compiler is not installed.
         CompilerError: it refused the module, or crashed.
     """
-    with tempfile.TemporaryDirectory(prefix="subquant-") as folder:
-        source, output = Path(folder, "module.mlirbc"), Path(folder, "module.vmfb")
-        source.write_bytes(bytecode)
-        command = [compiler_path(), str(source), "-o", str(output), *options.flags]
-        result = subprocess.run(command, capture_output=True, check=False)
-        if result.returncode == 0 and output.is_file():
-            return output.read_bytes()
+    given, made = "module.mlirbc", "module.vmfb"
+    command: list[str | dict[str, str]]
+    command = [compiler_path(), {"file": given}, "-o", {"file": made}, *options.flags]
+    result = run_guarded(command, {given: bytecode}, output=made)
+    if result.status == 0 and result.output is not None:
+        return result.output
     raise _compiler_error(bytecode, options, reproducer, result)
 
 
@@ -64,7 +62,7 @@ def _compiler_error(
     bytecode: bytes,
     options: CompileOptions,
     reproducer: str | os.PathLike[str] | None,
-    result: subprocess.CompletedProcess[bytes],
+    result: Finished,
 ) -> CompilerError:
     """Write a reproducer, and say what happened and how to replay it."""
     path = Path(reproducer or "subquant.reproducer.mlir")
@@ -77,14 +75,14 @@ def _compiler_error(
         where = f"no reproducer was written to '{path}': {error.strerror}"
     stderr = result.stderr.decode(errors="replace")
     first = next((line for line in stderr.splitlines() if ": error: " in line), None)
-    if result.returncode < 0:
-        message, place = f"IREE's compiler crashed (signal {-result.returncode})", None
+    if result.status < 0:
+        message, place = f"IREE's compiler crashed (signal {-result.status})", None
     elif first is not None:
         position, _, reason = first.partition(": error: ")
         message, place = f"IREE refused the module: {reason}", _place(position)
     else:
         tail = stderr.strip().splitlines()[-1:] or ["no message"]
-        message = f"IREE's compiler failed with status {result.returncode}: {tail[0]}"
+        message = f"IREE's compiler failed with status {result.status}: {tail[0]}"
         place = None
     return CompilerError(message, place, (where,))
 

@@ -8,10 +8,10 @@ with locations, because its bytecode is of another MLIR version.
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 
 from ..errors import EnvironmentProblem, ParseError, Place
+from ..processes import run_guarded
 
 __all__ = ["CONVERTER", "is_tflite", "tosa_of_tflite"]
 
@@ -51,26 +51,21 @@ def tosa_of_tflite(data: bytes, file: str = "-") -> str:
             f"'{file}' is a TensorFlow Lite model, and the converter to TOSA is not installed; "
             f"run: pip install {CONVERTER}"
         )
-    try:
-        result = subprocess.run(
-            [sys.executable, "-c", _CONVERT],
-            input=data,
-            capture_output=True,
-            check=False,
-            timeout=_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
+    given = "model.tflite"
+    command = [sys.executable, "-c", _CONVERT]
+    result = run_guarded(command, {given: data}, stdin=given, seconds=_SECONDS)
+    if not result.in_time:
         raise ParseError(
             f"the converter to TOSA did not finish in {_SECONDS} s on this model", Place(file)
-        ) from None
-    if result.returncode < 0:
-        raise ParseError(
-            f"the converter to TOSA crashed on this model (signal {-result.returncode})",
-            Place(file),
         )
-    if result.returncode:
-        raise ParseError(f"the converter to TOSA refuses this model: {_reason(result.stderr)}",
-                         Place(file))  # fmt: skip
+    if result.status < 0:
+        raise ParseError(
+            f"the converter to TOSA crashed on this model (signal {-result.status})", Place(file)
+        )
+    if result.status:
+        raise ParseError(
+            f"the converter to TOSA refuses this model: {_reason(result.stderr)}", Place(file)
+        )
     # "-" is what the readers here replace by the file's name.
     return result.stdout.decode(errors="replace").replace('loc("<stdin>":0:0)', 'loc("-":0:0)')
 

@@ -1,0 +1,193 @@
+"""Processes that end at any moment, and the ends of those around them: nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from subquant import files
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.errors import CompilerError, EnvironmentProblem
+from subquant.files import write_whole
+from subquant.processes import run_guarded
+
+PROGRAM = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
+SUBQUANT = str(Path(sys.executable).with_name("subquant"))
+
+SLOW_COMPILER = """#!/bin/sh
+touch "$TMPDIR/own"
+sleep 1000 &
+echo $$ > {0}/pids
+echo $! >> {0}/pids
+wait
+"""
+COMPILE = """
+import sys, subquant.compiler.iree
+subquant.compiler.iree.compiler_path = lambda: sys.argv[1]
+from subquant.cli import main
+main(sys.argv[2:])
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition: object, seconds: float = 20) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():  # type: ignore[operator]
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.fixture
+def folder(in_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with one for temporary files in it."""
+    (in_temporary_folder / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(in_temporary_folder / "temporary"))
+    monkeypatch.delenv("SUBQUANT_CACHE", raising=False)
+    return in_temporary_folder
+
+
+def slow_compilation(
+    folder: Path, *, cache: bool = False
+) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """Start a compilation; return its process, and those of IREE's compiler, when they run."""
+    compiler = folder / "slow"
+    compiler.write_text(SLOW_COMPILER.format(folder))
+    compiler.chmod(0o755)
+    (folder / "model.mlir").write_text(PROGRAM)
+    command = [sys.executable, "-c", COMPILE, str(compiler), "compile", "model.mlir"]
+    environment = {**os.environ, "SUBQUANT_CACHE": str(folder / "cache")} if cache else None
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    pids = folder / "pids"
+    assert wait_until(lambda: pids.is_file() and pids.read_text().count("\n") == 2)
+    return process, [int(line) for line in pids.read_text().split()]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT", "SIGKILL"])
+def test_a_signal_ends_the_compiler_and_removes_its_folder(name: str, folder: Path) -> None:
+    process, pids = slow_compilation(folder)
+    (made,) = (folder / "temporary").iterdir()
+    assert sorted(path.name for path in made.iterdir()) == [
+        ".stderr", ".stdout", "module.mlirbc", "own"
+    ]  # fmt: skip
+    process.send_signal(signal.Signals[name])
+    _, errors = process.communicate(timeout=20)
+    if name == "SIGINT":
+        assert (process.returncode, errors.strip()) == (1, b"Aborted!")
+    else:
+        assert process.returncode == -signal.Signals[name]
+    assert wait_until(lambda: not any(is_alive(pid) for pid in pids))
+    assert wait_until(lambda: not list((folder / "temporary").iterdir()))
+    assert sorted(os.listdir()) == ["model.mlir", "pids", "slow", "temporary"]
+
+
+def test_a_cache_is_whole_after_a_kill(folder: Path) -> None:
+    process, _ = slow_compilation(folder, cache=True)
+    process.kill()
+    process.communicate()
+    expected = compile_to_bytes(Path("model.mlir"))
+    steps: list[str] = []
+    given = Path("model.mlir")
+    assert compile_to_bytes(given, cache="cache", progress=steps.append) == expected
+    assert steps[-1] == "iree-compile"
+    (entry,) = os.listdir("cache")
+    assert not entry.endswith(".lock")
+
+
+def test_what_guards_the_compiler_is_told_to_end(folder: Path) -> None:
+    process, pids = slow_compilation(folder)
+    shown = subprocess.run(
+        ["pgrep", "-P", str(process.pid), "-f", "slow"], capture_output=True, check=True
+    )
+    os.kill(int(shown.stdout), signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert errors == b"error: what ran 'slow' was ended (status 1)\n"
+    assert wait_until(lambda: not any(is_alive(pid) for pid in pids))
+    assert not list((folder / "temporary").iterdir())
+
+
+def test_commands_that_are_guarded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "cat; echo out; echo err >&2; cp $1 $2; exit 3"
+    command = ["/bin/sh", "-c", script, "sh", {"file": "a"}, {"file": "b"}]
+    done = run_guarded(command, {"a": b"text"}, stdin="a", output="b")
+    assert (done.status, done.stdout, done.stderr) == (3, b"textout\n", b"err\n")
+    assert (done.output, done.in_time) == (b"text", True)
+    assert run_guarded(["/bin/sh", "-c", "kill -SEGV $$"], {}).status == -signal.SIGSEGV
+    late = run_guarded(["/bin/sleep", "100"], {}, seconds=0.1)
+    assert (late.in_time, late.output) == (False, None)
+    # One that closes all that it has, and works on.
+    script = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; sleep 0.2; echo done"
+    assert run_guarded(["/bin/bash", "-c", script], {}).stdout == b"done\n"
+    with pytest.raises(EnvironmentProblem, match="'no' cannot be run: No such file"):
+        run_guarded(["/no"], {})
+    monkeypatch.setattr("tempfile.tempdir", "/proc/none")
+    with pytest.raises(EnvironmentProblem, match="'true' cannot be run: No such file or"):
+        run_guarded(["/bin/true"], {})
+    assert not list((folder / "temporary").iterdir())
+
+
+def test_a_compiler_that_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subquant.compiler.iree.compiler_path", lambda: "/no/iree-compile")
+    with pytest.raises(EnvironmentProblem, match="'iree-compile' cannot be run: No such file"):
+        compile_to_bytes(PROGRAM)
+    monkeypatch.setattr("subquant.compiler.iree.compiler_path", lambda: "/bin/false")
+    with pytest.raises(CompilerError, match="failed with status 1"):
+        compile_to_bytes(PROGRAM)
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+WRITE = """
+import sys
+from subquant.files import open_whole
+with open_whole("out") as file:
+    file.write(b"half")
+    file.flush()
+    print(flush=True)
+    input()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="files without a name are Linux's")
+def test_a_file_that_is_half_written_has_no_name(folder: Path) -> None:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", WRITE], stdin=pipe, stdout=pipe)
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert os.listdir() == ["temporary"]
+    process.kill()
+    process.communicate()
+    assert os.listdir() == ["temporary"]
+
+
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_files_are_whole(unnamed: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not unnamed:
+        monkeypatch.setattr(files, "_OWN_FILES", "/no")
+    Path("out").write_text("before")
+    write_whole("out", b"after")
+    assert Path("out").read_bytes() == b"after"
+    os.umask(mask := os.umask(0))
+    assert Path("out").stat().st_mode & 0o777 == 0o666 & ~mask
+    with pytest.raises(IsADirectoryError):
+        write_whole("temporary", b"after")
+    with pytest.raises(FileNotFoundError):
+        write_whole("no/out", b"after")
+    with pytest.raises(KeyError), files.open_whole("out"):
+        raise KeyError
+    assert sorted(os.listdir()) == ["out", "temporary"]
+    assert Path("out").read_bytes() == b"after"
