@@ -278,6 +278,7 @@ class _Child:
                 details.append(str(frame[0].get("detail")))
                 steps(step)
             if frame is None:
+                _wait_if_python_ends()
                 self._process.wait()
                 words = self._read_words()
                 raise ChildEnded(self.close(), step, details, words)
@@ -285,7 +286,8 @@ class _Child:
             if frame[0].get("last"):
                 self.close()
             return _value_of(*frame)
-        except Malformed:
+        except (Malformed, OSError):
+            _wait_if_python_ends()
             self.close(kill=True)
             raise ChildEnded(None, step, details, "") from None
         except _Exhausted as exhausted:
@@ -323,6 +325,11 @@ class _Child:
                 stream.close()
         _CHILDREN.discard(self)
         return self._process.wait()
+
+    def kill(self) -> None:
+        """End the process at the end of Python: a daemon thread may be reading from it."""
+        self._process.kill()
+        self._process.wait()
 
     def forget(self) -> None:
         """Let go of the parent's child, in a process that is forked from the parent."""
@@ -367,9 +374,20 @@ _CHILDREN: weakref.WeakSet[_Child] = weakref.WeakSet()
 _POOL = _Pool()
 
 
+_is_ending = False
+
+
 def _close_all() -> None:
+    global _is_ending
+    _is_ending = True
     for child in list(_CHILDREN):
-        child.close(kill=True)
+        child.kill()
+
+
+def _wait_if_python_ends() -> None:
+    """Let a daemon thread whose child was closed at the end of Python have no error."""
+    if _is_ending and threading.current_thread().daemon:
+        threading.Event().wait()
 
 
 def _forget_all() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from subquant import files
 from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
 from subquant.errors import CompilerError, EnvironmentProblem
 from subquant.files import write_whole
 from subquant.processes import run_guarded
@@ -147,6 +149,89 @@ def test_a_compiler_that_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("subquant.compiler.iree.compiler_path", lambda: "/bin/false")
     with pytest.raises(CompilerError, match="failed with status 1"):
         compile_to_bytes(PROGRAM)
+
+
+# -- threads and forks -----------------------------------------------------------------------------
+
+DAEMONS = """
+import sys, threading, time
+import numpy as np
+import subquant
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+program = sys.argv[2]
+executable = subquant.compile(program)
+x = np.ones(4, np.float32)
+def run():
+    while True:
+        if sys.argv[1] == "run":
+            executable.main(x)
+        else:
+            compile_to_bytes(program.replace("main", f"f{time.time_ns()}"), emit=sys.argv[1])
+for _ in range(3):
+    threading.Thread(target=run, daemon=True).start()
+time.sleep(0.3)
+"""
+
+
+@pytest.mark.parametrize("what", ["run", "mlirbc", "vmfb"])
+def test_python_ends_while_daemon_threads_work(what: str, folder: Path, cpu: object) -> None:
+    command = [sys.executable, "-c", DAEMONS, what, PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "terminate" not in done.stderr
+    assert wait_until(lambda: not list((folder / "temporary").iterdir()))
+    assert os.listdir() == ["temporary"]
+
+
+FORKS = """
+import multiprocessing, os, sys
+import numpy as np
+import subquant
+program, device = sys.argv[1:]
+def load():
+    return subquant.compile(program, target=device)
+def call(executable):
+    return executable.main(np.ones(4, np.float32)).tolist()
+executable = load()
+first = call(executable)
+def forked(queue):
+    try:
+        call(executable)
+    except subquant.SubquantError as error:
+        queue.put(str(error))
+    queue.put(call(load()))
+    queue.put(call(subquant.load("model.vmfb", executable.device)))
+context = multiprocessing.get_context("fork")
+queue = context.Queue()
+process = context.Process(target=forked, args=(queue,))
+process.start()
+print(queue.get())
+assert queue.get() == queue.get() == first == call(executable)
+process.join()
+assert process.exitcode == 0
+pid = os.fork()
+if not pid:
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+
+
+@pytest.mark.parametrize("device", ["llvm-cpu", "vulkan"])
+def test_a_forked_process(device: str, folder: Path, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("cpu" if device == "llvm-cpu" else "vulkan")
+    options = CompileOptions("vulkan") if device == "vulkan" else CompileOptions()
+    Path("model.vmfb").write_bytes(compile_to_bytes(PROGRAM, options))
+    command = [sys.executable, "-c", FORKS, PROGRAM, device]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert re.fullmatch(
+        r"error: this was loaded in process \d+, of which this process was forked without the "
+        r"threads that run it; load it again here, or start processes by multiprocessing's method "
+        r"'spawn'\n",
+        done.stdout,
+    )
 
 
 # -- files ----------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ buffers, and results are copied out, here and nowhere else.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
 import weakref
 from typing import Any
@@ -16,6 +18,7 @@ import numpy as np
 from ..errors import EnvironmentProblem, InputError
 from ..numerics.element_types import BF16, Array, DType
 from .arguments import element_type
+from .native_calls import is_forked
 
 __all__ = ["DEVICES", "Device", "OpenDevice", "iree_runtime", "list_devices"]
 
@@ -95,10 +98,38 @@ class Device:
             EnvironmentProblem: the driver fails to open it.
         """
         opened = self._opened() if self._opened is not None else None
-        if opened is None:
+        if opened is None or opened.process != os.getpid():
             opened = OpenDevice(self._uri)
             self._opened = weakref.ref(opened)
         return opened
+
+
+_OPEN: weakref.WeakSet[OpenDevice] = weakref.WeakSet()
+_INHERITED: list[OpenDevice] = []
+_DRIVERS: dict[str, Any] = {}
+
+
+def _keep_inherited() -> None:
+    """Never close, in a forked process, the devices of its parent, which has their threads."""
+    for opened in list(_OPEN):
+        _INHERITED.append(opened)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(opened.handle))
+    _OPEN.clear()
+    _DRIVERS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_inherited)
+
+
+def _own_driver(uri: str) -> Any:
+    """Return this process's driver, which its parent has not used."""
+    from iree.runtime._binding import create_hal_driver  # private: IREE has no public way
+
+    name = uri.partition("://")[0]
+    if name not in _DRIVERS:
+        _DRIVERS[name] = create_hal_driver(name)
+    return _DRIVERS[name]
 
 
 class OpenDevice:
@@ -116,11 +147,18 @@ class OpenDevice:
     """
 
     def __init__(self, uri: str) -> None:
+        self.process = os.getpid()
         try:
-            # IREE's cache of devices is never emptied: one in it would not be closed.
-            self.handle = iree_runtime().get_device(uri, cache=False)
+            # IREE's cache of devices is never emptied: one in it would not be closed. And the
+            # drivers in its cache have the threads of the process that made them.
+            if is_forked():
+                self.handle = _own_driver(uri).create_device_by_uri(uri)
+            else:
+                self.handle = iree_runtime().get_device(uri, cache=False)
         except (RuntimeError, ValueError, IndexError) as error:
             raise EnvironmentProblem(_no_device(uri, error)) from None
+
+        _OPEN.add(self)
 
     def upload(self, array: Array, element: str) -> Any:
         """Copy an array into a new device buffer and return a buffer view.

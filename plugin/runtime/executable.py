@@ -16,6 +16,7 @@ from ..numerics.element_types import Array, DType
 from ..signature import TARGET_KEY, ValueType
 from .arguments import abi_element, array_of_argument, array_of_result, element_type, held
 from .device import Device, OpenDevice, iree_runtime
+from .native_calls import check_process, native_call
 from .vm_modules import load_module, parameters_module, public_functions, signature_of, vm_instance
 
 __all__ = ["Executable", "Function"]
@@ -41,9 +42,17 @@ class Executable:
         device: Device | str = "llvm-cpu",
         parameters: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> None:
+        self.device = device if isinstance(device, Device) else Device(device)
+        with native_call():
+            self._load(source, parameters or {})
+
+    def _load(
+        self,
+        source: str | os.PathLike[str] | bytes,
+        parameters: Mapping[str, str | os.PathLike[str]],
+    ) -> None:
         runtime = iree_runtime()
         name, self._module = load_module(source)
-        self.device = device if isinstance(device, Device) else Device(device)
         instance = vm_instance()
         _check_target(self._module, name, self.device)
         opened = self.device.open()
@@ -109,7 +118,8 @@ class Function:
 
         Raises:
             SignatureError: an argument does not fit.
-            ExecutionError: the runtime failed, or a check of a dynamic dimension did.
+            ExecutionError: the runtime failed, or a check of a dynamic dimension did, or this
+                process was forked since the executable was loaded.
         """
         results = self.invoke(arguments, quantized_io=quantized_io)
         if not results:
@@ -125,6 +135,7 @@ class Function:
                 f"function '{self.name}' has no signature to convert its arguments with; compile "
                 "it with 'subquant compile'"
             )
+        check_process(self._device.process)
         inputs, outputs = self.signature.inputs, self.signature.outputs
         if len(arguments) != len(inputs):
             raise SignatureError(
@@ -134,7 +145,8 @@ class Function:
         # device: `self`. An error would keep them by its traceback, and the garbage collector frees
         # what lies in a cycle in any order, which crashes in IREE.
         try:
-            return self._run(arguments, inputs, outputs, quantized_io)
+            with native_call():
+                return self._run(arguments, inputs, outputs, quantized_io)
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)
             raise

@@ -1,0 +1,98 @@
+"""Calls of IREE's runtime, and what they must not meet: the end of Python, and a fork.
+
+When Python ends it stops a daemon thread where that next takes Python's lock; inside a call of C++
+this aborts the process. So Python's end waits for calls that are under way, and further ones never
+begin.
+
+A process that is forked has none of the threads that work for IREE: a call would wait for them
+forever, and so would the release of what they work for. What was loaded before is refused, with
+what to do, and never released; devices are opened anew.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+
+from ..errors import ExecutionError
+
+__all__ = ["check_process", "is_forked", "native_call"]
+
+PATIENCE = 60.0
+"""How many seconds the end of Python waits for calls."""
+
+
+class _Calls:
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.is_ending = False
+        self.changed = threading.Condition()
+
+    def begin(self) -> None:
+        with self.changed:
+            ending = self.is_ending and threading.current_thread().daemon
+            self.under_way += not ending
+        if ending:
+            threading.Event().wait()  # until the process has ended
+
+    def end(self) -> None:
+        with self.changed:
+            self.under_way -= 1
+            self.changed.notify_all()
+
+    def wait(self) -> None:
+        """Let no further call begin, and wait for those that have."""
+        with self.changed:
+            self.is_ending = True
+            self.changed.wait_for(lambda: not self.under_way, PATIENCE)
+
+
+_CALLS = _Calls()
+_FORKED = False
+
+
+def _start_anew() -> None:
+    global _CALLS, _FORKED
+    _CALLS, _FORKED = _Calls(), True
+
+
+def _wait() -> None:
+    _CALLS.wait()  # those of this process, which may be a forked one
+
+
+atexit.register(_wait)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)
+
+
+@contextlib.contextmanager
+def native_call() -> Iterator[None]:
+    """Enter IREE's runtime."""
+    calls = _CALLS
+    calls.begin()
+    try:
+        yield
+    finally:
+        calls.end()
+
+
+def is_forked() -> bool:
+    """True in a process that was forked after this module was imported."""
+    return _FORKED
+
+
+def check_process(loaded_in: int) -> None:
+    """Check that what is used was loaded in this process.
+
+    Raises:
+        ExecutionError: this process was forked since.
+    """
+    if loaded_in != os.getpid():
+        raise ExecutionError(
+            f"this was loaded in process {loaded_in}, of which this process was forked without the "
+            "threads that run it; load it again here, or start processes by multiprocessing's "
+            "method 'spawn'"
+        )
