@@ -227,7 +227,7 @@ def _pad(op: Operation, value: Value, zero: int) -> tuple[Value, dict[str, ir.At
     for axis, (before, after), step in zip(spatial, padding, dilation, strict=True):
         low[axis], high[axis], interior[axis] = int(before), int(after), step - 1
         if not is_dynamic(shape[axis]):
-            inner = max((shape[axis] - 1) * step + 1, 0) if shape[axis] else 0
+            inner = (shape[axis] - 1) * step + 1 if shape[axis] else 0
             low[axis], high[axis] = edge_padding(inner, int(before), int(after))
     element = value.type.element_type
     padded = emit_stablehlo.pad(value, low, high, interior, emit_stablehlo.constant(zero, element))

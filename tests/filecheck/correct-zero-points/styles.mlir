@@ -102,6 +102,21 @@ func.func @nothing_to_cut(%x: tensor<1x0x4x2x!x>, %w: tensor<3x3x2x2x!w>) -> ten
 
 // -----
 
+!x = !quant.uniform<i8:f32, 0.5:3>
+!w = !quant.uniform<i8:f32, 0.25>
+
+// Padding that cuts more than there is cuts what there is: 2 elements, and 7 where 4 are dilated.
+// CHECK-LABEL: func.func @more_than_there_is(
+// CHECK: stablehlo.pad {{.+}}, low = [0, 0, 0, 0], high = [0, -2, -7, 0], interior = [0, 0, 1, 0] : (tensor<1x2x4x2xi8>, tensor<i8>) -> tensor<1x0x0x2xi8>
+func.func @more_than_there_is(%x: tensor<1x2x4x2x!x>, %w: tensor<3x3x2x2x!w>) -> tensor<1x0x0x2xi32> {
+  %a = "subquant.subtract_zero_point"(%x) : (tensor<1x2x4x2x!x>) -> tensor<1x2x4x2xi32>
+  %b = "subquant.subtract_zero_point"(%w) : (tensor<3x3x2x2x!w>) -> tensor<3x3x2x2xi32>
+  %acc = stablehlo.convolution(%a, %b) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {pad = [[-3, 0], [0, -8]], lhs_dilate = [1, 2]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<1x2x4x2xi32>, tensor<3x3x2x2xi32>) -> tensor<1x0x0x2xi32>
+  return %acc : tensor<1x0x0x2xi32>
+}
+
+// -----
+
 !x = !quant.uniform<u32:f32, 0.5:3>
 
 // Where no contraction takes it, it is a subtraction, in a type that holds the difference.
