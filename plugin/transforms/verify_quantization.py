@@ -18,8 +18,9 @@ The module is not changed.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -78,7 +79,22 @@ class VerifyQuantization(ModulePass):
             if verify is not None:
                 for number, operand in enumerate(op.operands):  # may be defined below
                     check(operand.type, op, f"operand {number}")
-                verify(op)
+                with _readable_attributes(op):
+                    verify(op)
+
+
+@contextlib.contextmanager
+def _readable_attributes(op: Operation) -> Iterator[None]:
+    """Refuse arrays of element types that the bindings have no class for, ``array<ui8: 1>``."""
+    try:
+        yield
+    except TypeError as error:
+        if "DenseArrayAttr" not in str(error):
+            raise
+        unread = str(error).partition("(Attribute(")[2].removesuffix("))")
+        raise VerificationError(
+            f"attribute '{unread}' has another element type than i64", op
+        ) from None
 
 
 def _types_of_subquant_casts(operations: list[Operation]) -> set[ir.Type]:

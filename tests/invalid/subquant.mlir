@@ -384,3 +384,7 @@
 // error @+2:6 VerificationError: 'subquant.block_contraction' op attribute 'activation_type' must be "float" or "int8", got '8 : i64'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, activation_type = 8, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.quantize' op attribute 'array<ui8: 0>' has another element type than i64
+%x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<2xf32>)
+%q = "subquant.quantize"(%x, %s) {block_sizes = array<ui8: 0>, quantized_type = !quant.any<i8:f32>} : (tensor<4xf32>, tensor<2xf32>) -> tensor<4xi8>

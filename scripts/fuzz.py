@@ -1,0 +1,932 @@
+#!/usr/bin/env python3
+"""Run the command line on inputs that nobody meant, and show what it does not survive.
+
+    scripts/fuzz                                1,000 inputs of all kinds
+    scripts/fuzz --count 100000 --jobs 2        the long run
+    scripts/fuzz --kinds text,bytecode          some kinds
+    scripts/fuzz --replay text:123 --seed 7     one input again, with what it printed
+
+Every input follows from its kind, the seed and its number. A failure is one of these:
+
+* a crash, or a traceback;
+* an exit status other than 0, 1 and 2;
+* a hang: more than ``--seconds``;
+* an output file although the status is not 0, or none although it is;
+* what is left in the folder for temporary files.
+
+Inputs are run one after another in processes that call the command line as a function, so that an
+input costs its own time and not that of a start; a process that ends is a crash, and is replaced.
+Failures are kept in ``build/fuzz/KIND-NUMBER``, with a file ``command`` and what was printed. Exit
+status 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import random
+import re
+import resource
+import select
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_ROOT = Path(__file__).resolve().parent.parent
+_KEPT = _ROOT / "build/fuzz"
+_MEMORY = 12 << 30  # bytes of a process
+_SOON = ("--parse-seconds", "3")  # so that types of 2**40 parts are refused before ``--seconds``
+_SHOWN = 12  # failures in full
+
+
+# -- corpus ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Corpus:
+    """Valid inputs, from which the others are made."""
+
+    texts: list[str] = field(default_factory=list)
+    generic: list[str] = field(default_factory=list)
+    bytecode: list[bytes] = field(default_factory=list)
+    executables: list[bytes] = field(default_factory=list)
+    npy: list[bytes] = field(default_factory=list)
+    safetensors: list[bytes] = field(default_factory=list)
+    gguf: list[bytes] = field(default_factory=list)
+    irpa: list[bytes] = field(default_factory=list)
+    folder: dict[str, bytes] = field(default_factory=dict)
+
+
+CAST = """
+!q = !quant.uniform<i8:f32:{0:1, 1:4}, {{0.5:1, 0.25}, {1.0, 2.0:-3}}>
+func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8x!q> {
+  %q = quant.qcast %x : tensor<2x8xf32> to tensor<2x8x!q>
+  return %q : tensor<2x8x!q>
+}
+func.func @sum(%x: tensor<?xf32>, %n: index, %b: tensor<4xi1>) -> (tensor<?xf32>, tensor<4xi1>) {
+  %y = arith.addf %x, %x : tensor<?xf32>
+  return %y, %b : tensor<?xf32>, tensor<4xi1>
+}
+"""
+
+
+def make_corpus() -> Corpus:
+    """Read and write the valid inputs."""
+    from safetensors.numpy import save
+
+    from subquant._mlir import ir
+    from subquant.compiler.compilation import compile_to_bytes
+    from subquant.compiler.lowering import bytecode_of
+    from subquant.dialects import create_context
+    from subquant.formats.irpa import create_archive
+
+    corpus = Corpus()
+    files = [*(_ROOT / "examples").glob("*.mlir"), *(_ROOT / "tests").rglob("*.mlir")]
+    valid = [CAST]
+    for path in sorted(files):
+        for part in re.split(r"(?m)^// -----.*$", path.read_text()):
+            if len(part) < 8000 and part.strip():
+                corpus.texts.append(part)
+                if "invalid" not in str(path):  # some of which crash the parser
+                    valid.append(part)
+    for text in valid[::4]:
+        context = create_context()
+        with contextlib.suppress(Exception), context, contextlib.redirect_stderr(io.StringIO()):
+            module = ir.Module.parse(text, context)
+            corpus.bytecode.append(bytecode_of(module))
+            corpus.generic.append(module.operation.get_asm(print_generic_op_form=True))
+    cache = _ROOT / ".cache/fuzz"
+    corpus.executables.append(compile_to_bytes(CAST, cache=cache))
+    rng = np.random.default_rng(0)
+    arrays = {
+        "layer.weight": rng.standard_normal((8, 64)).astype(np.float32),
+        "layer.bias": rng.standard_normal(8).astype(np.float16),
+        "ids": np.arange(6, dtype=np.int64).reshape(2, 3),
+        "empty": np.zeros((0, 4), np.float32),
+    }
+    for array in (*arrays.values(), np.array(True), np.asfortranarray(arrays["layer.weight"])):
+        buffer = io.BytesIO()
+        np.save(buffer, array)
+        corpus.npy.append(buffer.getvalue())
+    corpus.safetensors.append(save(arrays, {"format": "pt"}))
+    gptq = {
+        "l.qweight": rng.integers(0, 1 << 31, (8, 8), np.int32),
+        "l.qzeros": rng.integers(0, 1 << 31, (2, 1), np.int32),
+        "l.scales": rng.standard_normal((2, 8)).astype(np.float16),
+        "l.g_idx": np.arange(64, dtype=np.int32) // 32,
+    }
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False,
+              "desc_act": False}  # fmt: skip
+    corpus.folder = {
+        "model.safetensors": save(gptq),
+        "config.json": json.dumps({"quantization_config": config}).encode(),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "w.irpa"
+        with create_archive(path) as writer:
+            for name, array in arrays.items():
+                writer.add_tensor(name, array)
+        corpus.irpa.append(path.read_bytes())
+    corpus.gguf.append(_gguf(rng))
+    return corpus
+
+
+def _gguf(rng: np.random.Generator) -> bytes:
+    """A file of GGUF 3 with metadata of several types and tensors of several block types."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    metadata = [
+        text("general.architecture") + struct.pack("<I", 8) + text("llama"),
+        text("general.alignment") + struct.pack("<II", 4, 32),
+        text("llama.rope.freq_base") + struct.pack("<If", 6, 1e4),
+        text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b"),
+        text("flag") + struct.pack("<IB", 7, 1),
+    ]
+    tensors = [("a.weight", (256, 2), 12, 2 * 144), ("b.weight", (32, 4), 2, 4 * 18),
+               ("c.weight", (5,), 0, 20), ("d.weight", (64,), 8, 2 * 34)]  # fmt: skip
+    infos, data = b"", b""
+    for name, shape, kind, size in tensors:
+        infos += text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
+        infos += struct.pack("<IQ", kind, len(data))
+        data += rng.bytes(size) + b"\0" * (-size % 32)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)) + b"".join(metadata)
+    head += infos
+    return head + b"\0" * (-len(head) % 32) + data
+
+
+# -- mutations ------------------------------------------------------------------------------------
+
+NUMBERS = ("0", "-1", "1", "7", "63", "64", "65", "255", "256", "65535", "2147483647", "4294967295",
+           "-9223372036854775808", "9223372036854775807", "18446744073709551616", "99999999999",
+           "1e308", "-0.0", "0x7FC00000", "0xFF", "1" + "0" * 400)  # fmt: skip
+TYPES = ("i0", "i1", "i4", "ui8", "si4", "i16", "i65", "i16777215", "index", "none", "f8E4M3FN",
+         "bf16", "f64", "f128", "tf32", "complex<f32>", "vector<4xi8>", "memref<4xi8>",
+         "tensor<*xf32>", "tensor<?xi8>", "tensor<4xi8, #stablehlo.bounds<4>>", "!quant.any<i8>",
+         "!quant.uniform<u8:f32, 0.5:128>", "!quant.uniform<i4:f16:0, {1.0,2.0}>", "tuple<i8>",
+         "!quant.uniform<i8:f32:{0:1, 1:2}, {{1.0, 2.0}}>", "!quant.calibrated<f32<-1.0:1.0>>",
+         "!stablehlo.token", "!llvm.ptr", "!shape.shape", "() -> ()")  # fmt: skip
+_TOKEN = re.compile(r'"[^"\n]*"|[%@#!^]?[\w.$]+|\S')
+_NUMBER = re.compile(r"(?<![\w.%#!@^])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_TYPE = re.compile(r"\b(?:u?i\d+|f\d+|bf16|index)\b|tensor<[^<>]*>")
+
+
+def mutate_text(rng: random.Random, text: str, others: list[str]) -> str:
+    """A text with a few changes."""
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
+        text = rng.choice(_TEXT_MUTATIONS)(rng, text, others)
+    return text
+
+
+def _replace(rng: random.Random, text: str, pattern: re.Pattern[str], new: str) -> str:
+    found = list(pattern.finditer(text))
+    if not found:
+        return text
+    match = rng.choice(found)
+    return text[: match.start()] + new + text[match.end() :]
+
+
+def _number(rng: random.Random, text: str, _: list[str]) -> str:
+    return _replace(rng, text, _NUMBER, rng.choice(NUMBERS))
+
+
+def _type(rng: random.Random, text: str, _: list[str]) -> str:
+    return _replace(rng, text, _TYPE, rng.choice(TYPES))
+
+
+def _token(rng: random.Random, text: str, others: list[str]) -> str:
+    tokens = _TOKEN.findall(rng.choice(others))
+    return _replace(rng, text, _TOKEN, rng.choice(tokens) if tokens else "")
+
+
+def _drop(rng: random.Random, text: str, _: list[str]) -> str:
+    return _replace(rng, text, _TOKEN, "")
+
+
+def _swap(rng: random.Random, text: str, _: list[str]) -> str:
+    found = list(_TOKEN.finditer(text))
+    if len(found) < 2:
+        return text
+    first, second = sorted(rng.sample(found, 2), key=lambda match: match.start())
+    middle = text[first.end() : second.start()]
+    return text[: first.start()] + second.group() + middle + first.group() + text[second.end() :]
+
+
+def _cut(rng: random.Random, text: str, _: list[str]) -> str:
+    start = rng.randrange(len(text) + 1)
+    return text[:start] + text[start + rng.randrange(60) :]
+
+
+def _twice(rng: random.Random, text: str, _: list[str]) -> str:
+    lines = text.splitlines(keepends=True) or [""]
+    place = rng.randrange(len(lines))
+    return "".join([*lines[: place + 1], *lines[place : place + rng.randrange(1, 4)],
+                    *lines[place + 1 :]])  # fmt: skip
+
+
+def _splice(rng: random.Random, text: str, others: list[str]) -> str:
+    lines, more = text.splitlines(keepends=True), rng.choice(others).splitlines(keepends=True)
+    start, place = rng.randrange(len(more) + 1), rng.randrange(len(lines) + 1)
+    return "".join([*lines[:place], *more[start : start + rng.randrange(1, 6)], *lines[place:]])
+
+
+def _characters(rng: random.Random, text: str, _: list[str]) -> str:
+    place = rng.randrange(len(text) + 1)
+    junk = rng.choice(("\0", "\x1b[2J", "\ufeff", "é", "{", "}}}", "<<<", '"', "//", "\\", "#", "!",
+                       "%", "->", "\u202e", "dense<", "\ud7ff", "[" * 40, "-" * 300))  # fmt: skip
+    return text[:place] + junk + text[place:]
+
+
+_TEXT_MUTATIONS: tuple[Callable[[random.Random, str, list[str]], str], ...] = (
+    _number, _number, _type, _type, _token, _token, _drop, _swap, _cut, _twice, _splice,
+    _characters,
+)  # fmt: skip
+
+
+def mutate_bytes(rng: random.Random, data: bytes, *, most: int = 8) -> bytes:
+    """Bytes with a few changes."""
+    changed = bytearray(data)
+    for _ in range(rng.randrange(1, most + 1)):
+        place = rng.randrange(len(changed) + 1) if rng.random() < 0.7 else rng.randrange(
+            min(len(changed), 200) + 1)  # fmt: skip
+        kind = rng.randrange(7)
+        if kind == 0 and place < len(changed):
+            changed[place] ^= 1 << rng.randrange(8)
+        elif kind == 1 and place < len(changed):
+            changed[place] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        elif kind == 2:
+            del changed[place : place + rng.randrange(1, 40)]
+        elif kind == 3:
+            changed[place:place] = rng.randbytes(rng.randrange(1, 20))
+        elif kind == 4:
+            number = rng.choice((0, 1, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1, 2**40))
+            size = rng.choice((4, 8))
+            changed[place : place + size] = (number % 2 ** (8 * size)).to_bytes(size, "little")
+        elif kind == 5:
+            changed[place:place] = changed[place : place + rng.randrange(1, 60)]
+        else:
+            del changed[place:]
+    return bytes(changed)
+
+
+# -- kinds ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Case:
+    """A call of the command line.
+
+    Attributes:
+        arguments: of the command; files are named within the case's folder.
+        files: their contents.
+        output: a file that is there after status 0, and else is not.
+    """
+
+    arguments: list[str]
+    files: dict[str, bytes] = field(default_factory=dict)
+    output: str | None = None
+
+
+Kind = Callable[[random.Random, Corpus], Case]
+KINDS: dict[str, tuple[int, Kind]] = {}
+"""Shares in a run, and what makes a case."""
+
+
+def kind(share: int) -> Callable[[Kind], Kind]:
+    """Register a kind of input."""
+
+    def register(function: Kind) -> Kind:
+        KINDS[function.__name__] = (share, function)
+        return function
+
+    return register
+
+
+def _module_case(rng: random.Random, data: bytes, name: str) -> Case:
+    """A command that reads a module."""
+    commands = (
+        (["opt", name, "-o", "out.mlir"], "out.mlir"),
+        (["inspect", name], None),
+        (["inspect", name, "--json"], None),
+        (["opt", name, "--passes", "interpreter", "-o", "out.mlir"], "out.mlir"),
+        (["compile", name, "--emit", "mlir", "-o", "out.mlir"], "out.mlir"),
+        (["compile", name, "--emit", "mlirbc", "-o", "o.mlirbc", "--target", "vulkan",
+          "--vulkan-target", rng.choice(("generic", "generic-32bit"))], "o.mlirbc"),
+        (["opt", name, "--split-input-file", "--verify-diagnostics"], None),
+    )  # fmt: skip
+    arguments, output = rng.choice(commands)
+    return Case([*arguments, *_SOON], {name: data}, output)
+
+
+@kind(26)
+def text(rng: random.Random, corpus: Corpus) -> Case:
+    """Changed text of modules."""
+    changed = mutate_text(rng, rng.choice(corpus.texts), corpus.texts)
+    return _module_case(rng, changed.encode("utf-8", "surrogatepass"), "x.mlir")
+
+
+@kind(10)
+def bytecode(rng: random.Random, corpus: Corpus) -> Case:
+    """Changed bytecode of modules."""
+    return _module_case(rng, mutate_bytes(rng, rng.choice(corpus.bytecode)), "x.mlirbc")
+
+
+@kind(10)
+def nesting(rng: random.Random, corpus: Corpus) -> Case:
+    """Depths and sizes."""
+    count = rng.choice((2, 50, 255, 257, 1000, 5000, 60000, 200000))
+    few = min(count, 3000)
+    number = rng.choice(NUMBERS)
+    makers = (
+        lambda: "module {" * few + "}" * few,
+        lambda: f"func.func private @f({'tuple<' * count}i8{'>' * count})",
+        lambda: f'"a.b"() {{x = {"[" * count}{"]" * count}}} : () -> ()',
+        lambda: f'"a.b"() {{x = affine_map<(d0) -> ({" + ".join(["d0"] * count)})>}} : () -> ()',
+        lambda: f'"a.b"() {{x = affine_map<(d0) -> ({"-" * count}d0)>}} : () -> ()',
+        lambda: f'"a.b"() {{x = affine_map<(d0) -> ({"(" * count}d0{")" * count})>}} : () -> ()',
+        lambda: "\n".join(
+            [
+                "!a0 = i8",
+                *(f"!a{n} = tuple<!a{n - 1}, !a{n - 1}>" for n in range(1, min(count, 40))),
+                f"func.func private @f(!a{min(count, 40) - 1})",
+            ]
+        ),
+        lambda: (
+            "!a0 = i8 "
+            + " ".join(f"!a{n} = tuple<!a{n - 1}>" for n in range(1, count))
+            + f' "a.b"() : () -> !a{count - 1}'
+        ),
+        lambda: (
+            "#a0 = 1 "
+            + " ".join(f"#a{n} = [#a{n - 1}]" for n in range(1, count))
+            + f' "a.b"() {{x = #a{count - 1}}} : () -> ()'
+        ),
+        lambda: f"func.func private @f(tensor<{number}x{number}xi8>)",
+        lambda: f"func.func private @f(tensor<{'1x' * count}i8>)",
+        lambda: f"func.func private @f(!quant.uniform<i8:f32:{number}, {{1.0:{number}}}>)",
+        lambda: f"func.func private @f(!quant.uniform<i8<{number}:{number}>:f32, {number}>)",
+        lambda: (
+            f"func.func private @f(tensor<4x!quant.uniform<i8:f32:{{0:{number}}}, "
+            f"{{{', '.join(['1.0'] * min(count, 5000))}}}>>)"
+        ),
+        lambda: (
+            "func.func private @f(tensor<4x!quant.uniform<i8:f32:{0:1}, "
+            f"{'{' * few}1.0{'}' * few}>>)"
+        ),
+        lambda: f"func.func @f(%x: i8) {{ return %x#{number} : i8 }}",
+        lambda: f'%r:{number} = "a.b"() : () -> (i8)',
+        lambda: f"func.func @f() {{ {'cf.br ^b0 ^b0: ' * few} return }}",
+        lambda: f"func.func @f() {{ {'%0 = arith.constant 1 : i8 ' * 1} return }}" * few,
+        lambda: f"// {'x' * count}\n",
+        lambda: f'"{"x" * count}"() : () -> ()',
+        lambda: f'func.func private @"{"x" * count}"()',
+        lambda: f'"a.b"() : () -> () loc({"fused[" * few}"x"{"]" * few})',
+        lambda: (
+            f'"a.b"() {{x = dense<{number}> : tensor<{number}xi'
+            f"{rng.choice((1, 8, 64))}>}} : () -> ()"
+        ),
+        lambda: f'"a.b"() {{x = dense<"0x{"00" * few}"> : tensor<{few}xi8>}} : () -> ()',
+        lambda: f'"a.b"() {{x = dense_resource<{number}> : tensor<4xi8>}} : () -> ()',
+        lambda: f"#m = #sparse_tensor.encoding<{{ {number} }}>",
+        lambda: "func.func private @f(tensor<2xi8, #sparse_tensor.encoding<{}>>)",
+        lambda: CONVOLUTION.format(number, number, number, number, rng.choice(NUMBERS)),
+    )
+    return _module_case(rng, rng.choice(makers)().encode(), "x.mlir")
+
+
+CONVOLUTION = """
+!x = tensor<1x4x4x1xi8>
+func.func @f(%x: !x, %w: tensor<1x1x1x1xi8>) -> tensor<1x4x4x1xi32> {{
+  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, {}, f]x[0, 1, i, o]->[b, 0, 1, f],
+    window = {{stride = [{}, 1], pad = [[{}, 0], [0, 0]], rhs_dilate = [1, {}]}}
+    {{batch_group_count = 1 : i64, feature_group_count = {} : i64}}
+    : (!x, tensor<1x1x1x1xi8>) -> tensor<1x4x4x1xi32>
+  return %y : tensor<1x4x4x1xi32>
+}}
+"""
+
+UPSTREAM = (
+    "canonicalize", "cse", "symbol-dce", "inline", "sccp", "remove-dead-values", "strip-debuginfo",
+    "loop-invariant-code-motion", "control-flow-sink", "topological-sort", "mem2reg", "sroa",
+    "symbol-privatize", "lower-quant-ops", "strip-func-quant-types", "normalize-quant-types",
+    "chlo-legalize-to-stablehlo", "stablehlo-legalize-to-vhlo", "vhlo-legalize-to-stablehlo",
+    "stablehlo-canonicalize-dynamism", "stablehlo-aggressive-folder", "stablehlo-refine-shapes",
+    "stablehlo-aggressive-simplification", "stablehlo-legalize-to-linalg",
+    "stablehlo-convert-to-signless",
+    "stablehlo-legalize-quant-to-math", "stablehlo-legalize-qdq-to-quantized-op",
+    "stablehlo-legalize-quantized-op-to-qdq", "stablehlo-compatibility-expander",
+    "shape-legalize-to-stablehlo", "stablehlo-legalize-composite-to-call", "tosa-to-linalg",
+    "tosa-to-linalg-named", "tosa-to-arith", "tosa-to-tensor", "tosa-to-scf", "tosa-validate",
+    "tosa-layerwise-constant-fold", "tosa-infer-shapes", "tosa-make-broadcastable",
+    "linalg-generalize-named-ops", "linalg-fuse-elementwise-ops", "linalg-fold-unit-extent-dims",
+    "convert-linalg-to-loops", "convert-scf-to-cf", "convert-tensor-to-linalg", "arith-expand",
+    "arith-unsigned-when-equivalent", "int-range-optimizations", "convert-arith-to-llvm",
+    "convert-func-to-llvm", "one-shot-bufferize", "fold-tensor-subset-ops",
+    "empty-tensor-to-alloc-tensor",
+    "resolve-shaped-type-result-dims", "affine-simplify-structures", "lower-affine",
+)  # fmt: skip
+
+
+@kind(12)
+def pipelines(rng: random.Random, corpus: Corpus) -> Case:
+    """Passes in any order on modules, changed or not."""
+    from subquant.options import choices_of
+    from subquant.transforms import PASSES, load_pass
+
+    steps = []
+    for _ in range(rng.randrange(1, 5)):
+        if rng.random() < 0.4:
+            steps.append(rng.choice(UPSTREAM))
+            continue
+        name = rng.choice(list(PASSES))
+        options = []
+        for option in dataclasses.fields(load_pass(name)):
+            if rng.random() < 0.3:
+                choices = choices_of(load_pass(name), option.name) or ("true", "false", "7")
+                options.append(f"{option.name}={rng.choice([*choices, 'x'])}".replace("_", "-"))
+        steps.append(name + (f"{{{' '.join(options)}}}" if options else ""))
+    passes = ",".join(steps)
+    if rng.random() < 0.15:
+        passes = mutate_text(rng, passes, corpus.texts)
+    given = rng.choice(corpus.texts)
+    if rng.random() < 0.4:
+        given = mutate_text(rng, given, corpus.texts)
+    data = given.encode("utf-8", "surrogatepass")
+    passes = passes.replace("\0", "")
+    arguments = ["opt", "x.mlir", "--passes", passes, "-o", "out.mlir", *_SOON]
+    return Case(arguments, {"x.mlir": data}, "out.mlir")
+
+
+_ATTRIBUTE = re.compile(r"[\w.]+ = (?:[^,<>{}\[\]()\"]+|\"[^\"]*\"|[\w.#!]*<[^<>]*>|\[[^\[\]]*\])")
+
+
+@kind(10)
+def attributes(rng: random.Random, corpus: Corpus) -> Case:
+    """Operations in their generic form without some attributes, or with other values."""
+    given = rng.choice(corpus.generic)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        found = list(_ATTRIBUTE.finditer(given))
+        if not found:
+            break
+        match = rng.choice(found)
+        name, _, _ = match.group().partition(" = ")
+        value = rng.choice(("unit", "1 : i64", "-1 : i64", '"x"', "[]", "array<i64>", "i8",
+                            "array<i64: 99999999999>", "dense<1> : tensor<2x2xi64>", "true",
+                            "affine_map<(d0) -> (d0)>", "{}", "@f", "1.0 : f64"))  # fmt: skip
+        new = "" if rng.random() < 0.5 else f"{name} = {value}"
+        given = given[: match.start()] + new + given[match.end() :]
+        given = re.sub(r"([{<]\s*),|,\s*(?=[}>])", lambda m: m.group(1) or "", given)
+        given = given.replace(", ,", ",")
+    return _module_case(rng, given.encode(), "x.mlir")
+
+
+@kind(6)
+def literals(rng: random.Random, corpus: Corpus) -> Case:
+    """Arguments of a run, as text."""
+    known = ("2x8xf32=1,2,3,4", "2x8xf32=0", "3xf32=1 2 3", "2", "4xi1=1,0,1,1", "0.5", "i32=7",
+             "@x.npy", "x.npy", "@", "2x8xf32=@x.npy", "nan", "2x8xi8=1", "4xf32", "=", "xf32=1",
+             "0xf32=", "-1xf32=1", "2x8xf32=[[1,2],[3,4]]", "inf", "1e999", "true")  # fmt: skip
+    given = [rng.choice(known) for _ in range(rng.choice((1, 1, 3, 3, 0, 2)))]
+    if rng.random() < 0.8 and given:
+        given[0] = mutate_text(rng, given[0], list(known))
+    arguments = ["run", "x.vmfb"]
+    for value in given:
+        arguments += ["--input", value.replace("\0", "0")]
+    arguments += (
+        ["--function", rng.choice(("main", "sum", "mai", ""))] if rng.random() < 0.5 else []
+    )
+    arguments += ["--quantized-io"] if rng.random() < 0.3 else []
+    files = {"x.vmfb": corpus.executables[0], "x.npy": rng.choice(corpus.npy)}
+    return Case(arguments, files)
+
+
+@kind(6)
+def npy(rng: random.Random, corpus: Corpus) -> Case:
+    """Changed files of arrays."""
+    data = rng.choice(corpus.npy)
+    if rng.random() < 0.6:
+        head, _, rest = data.partition(b"\n")
+        text = mutate_text(rng, head[10:].decode("latin-1"), ["{'descr': '<f4', 'shape': (2, 8)}"])
+        encoded = text.encode("utf-8", "replace")[:60000] + b"\n"
+        data = head[:8] + struct.pack("<H", len(encoded)) + encoded + rest
+    else:
+        data = mutate_bytes(rng, data)
+    files = {"x.vmfb": corpus.executables[0], "x.npy": data, "x.mlir": CAST.encode()}
+    command = rng.choice((["run", "x.vmfb"], ["exec", "x.mlir", "--interpret-only"]))
+    return Case([*command, "--function", "main", "--input", "@x.npy"], files)
+
+
+def _weights_case(rng: random.Random, name: str, files: dict[str, bytes]) -> Case:
+    arguments, output = rng.choice((
+        (["inspect", name], None),
+        (["inspect", name, "--json"], None),
+        (["import", name, "-o", "out.irpa"], "out.irpa"),
+        (["quantize", name, "-o", "out.irpa"], "out.irpa"),
+        (["quantize", name, "-o", "out.irpa", "--bits", rng.choice(("2", "3", "4", "8", "9")),
+          "--granularity", rng.choice(("block", "axis", "tensor", "x")), "--asymmetric"],
+         "out.irpa"),
+    ))  # fmt: skip
+    return Case(list(arguments), files, output)
+
+
+@kind(5)
+def safetensors(rng: random.Random, corpus: Corpus) -> Case:
+    """Changed safetensors: headers as JSON, and bytes."""
+    data = rng.choice(corpus.safetensors)
+    if rng.random() < 0.6:
+        size = int.from_bytes(data[:8], "little")
+        head = mutate_text(rng, data[8 : 8 + size].decode(), ['{"a/x]": [1, {"dtype": "F16"}]}'])
+        encoded = head.encode("utf-8", "surrogatepass")
+        data = struct.pack("<Q", len(encoded)) + encoded + data[8 + size :]
+    else:
+        data = mutate_bytes(rng, data)
+    return _weights_case(rng, "x.safetensors", {"x.safetensors": data})
+
+
+@kind(3)
+def folders(rng: random.Random, corpus: Corpus) -> Case:
+    """Changed checkpoints in folders."""
+    files = dict(corpus.folder)
+    name = rng.choice(list(files))
+    if name.endswith("json"):
+        files[name] = mutate_text(rng, files[name].decode(), ['{"bits": [4], "x": null}']).encode(
+            "utf-8", "surrogatepass")  # fmt: skip
+    else:
+        files[name] = mutate_bytes(rng, files[name])
+    if rng.random() < 0.1:
+        del files[rng.choice(list(files))]
+    return _weights_case(rng, "d", {f"d/{name}": data for name, data in files.items()})
+
+
+@kind(5)
+def gguf(rng: random.Random, corpus: Corpus) -> Case:
+    """Changed GGUF."""
+    return _weights_case(rng, "x.gguf", {"x.gguf": mutate_bytes(rng, rng.choice(corpus.gguf))})
+
+
+@kind(4)
+def irpa(rng: random.Random, corpus: Corpus) -> Case:
+    """Changed parameter archives."""
+    return _weights_case(rng, "x.irpa", {"x.irpa": mutate_bytes(rng, rng.choice(corpus.irpa))})
+
+
+@kind(2)
+def values(rng: random.Random, corpus: Corpus) -> Case:
+    """Weights of any numbers and shapes, quantized."""
+    from safetensors.numpy import save
+
+    generator = np.random.default_rng(rng.getrandbits(32))
+    shape = tuple(rng.choice((0, 1, 2, 7, 32, 33, 64)) for _ in range(rng.randrange(4)))
+    reals = generator.standard_normal(shape) * 10.0 ** rng.choice((0, -40, 38, 300, -300))
+    with np.errstate(all="ignore"):
+        array = np.asarray(reals.astype(rng.choice((np.float16, np.float32, np.float64))))
+    if array.size and rng.random() < 0.3:
+        array.reshape(-1)[0] = rng.choice((np.nan, np.inf, -np.inf, -0.0))
+    name = rng.choice(("a.weight", "a[/x]", "\x1b[2J", "", "a" * 300, "é", "../a", "a\nb"))
+    case = _weights_case(rng, "x.safetensors", {"x.safetensors": save({name: array})})
+    if case.output:
+        case.arguments[0] = "quantize"
+    return case
+
+
+@kind(3)
+def signatures(rng: random.Random, corpus: Corpus) -> Case:
+    """Executables whose recorded signatures are changed, in place."""
+    data = bytearray(corpus.executables[0])
+    start = data.index(b'{"version"')
+    end = data.index(b"\0", start)
+    for _ in range(rng.randrange(1, 4)):
+        place = rng.randrange(start, end)
+        data[place] = rng.choice((*b'{}[]",:0123456789-ntf.', rng.randrange(1, 256)))
+    return Case(
+        rng.choice((["run", "x.vmfb", "--input", "2x8xf32=1"], ["inspect", "x.vmfb"])),
+        {"x.vmfb": bytes(data)},
+    )
+
+
+@kind(3)
+def executables(rng: random.Random, corpus: Corpus) -> Case:
+    """Changed executables, looked at."""
+    data = mutate_bytes(rng, corpus.executables[0], most=3)
+    return Case(["inspect", "x.vmfb", *(["--json"] if rng.random() < 0.5 else [])],
+                {"x.vmfb": data})  # fmt: skip
+
+
+@kind(5)
+def options(rng: random.Random, corpus: Corpus) -> Case:
+    """Any options of any command."""
+    from subquant.cli import COMMANDS, main
+
+    name = rng.choice([n for n in COMMANDS if n != "conformance"])
+    command: Any = main.get_command(None, name)  # type: ignore[arg-type]
+    known = [option for parameter in command.params for option in parameter.opts]
+    arguments = [name, rng.choice(("x.mlir", "x.vmfb", "x.safetensors", "d", "-", "nowhere", ""))]
+    for _ in range(rng.randrange(1, 5)):
+        option = rng.choice(known)
+        if not option.startswith("-") or option in ("--stream",):
+            continue
+        arguments.append(option)
+        if rng.random() < 0.7:
+            arguments.append(rng.choice((
+                "0", "-1", "4", "vulkan", "llvm-cpu", "x.mlir", "out", "d", "nowhere/out", "host",
+                "znver99", "exact", "json", "1e9", "main", "a=b", "model=x.safetensors", "", "[/x]",
+                "9" * 30,
+            )))  # fmt: skip
+    if rng.random() < 0.2:
+        arguments[rng.randrange(1, len(arguments))] = mutate_text(
+            rng, rng.choice(arguments), known
+        ).replace("\0", "")
+    files = {"x.mlir": CAST.encode(), "x.vmfb": corpus.executables[0],
+             "x.safetensors": corpus.safetensors[0], "d/a": b""}  # fmt: skip
+    return Case(arguments, files)
+
+
+# -- running --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an input ended: its status, and what is wrong with that, if anything."""
+
+    kind: str
+    number: int
+    status: int
+    wrong: str | None
+    seconds: float
+
+
+def make_case(seed: int, name: str, number: int, corpus: Corpus) -> Case:
+    """The input of a kind, a seed and a number."""
+    return KINDS[name][1](random.Random(f"{seed} {name} {number}"), corpus)
+
+
+def serve(seed: int) -> None:
+    """Run the inputs that standard input names, and write how each ended to standard output."""
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    answers, names = os.fdopen(os.dup(1), "w"), os.fdopen(os.dup(0), "r")
+    corpus = make_corpus()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    base = Path(os.environ["FUZZ_FOLDER"])
+    answers.write("ready\n")
+    answers.flush()
+    for line in names:
+        name, number = line.split()
+        folder = base / "case"
+        folder.mkdir()
+        case = make_case(seed, name, int(number), corpus)
+        write_case(case, folder)
+        status, wrong = run_case(case, folder)
+        if wrong is None:
+            shutil.rmtree(folder)
+        else:
+            folder.rename(base / f"{name}-{number}")
+        answers.write(json.dumps([status, wrong]) + "\n")
+        answers.flush()
+
+
+def write_case(case: Case, folder: Path) -> None:
+    """Write the files of an input, and its command."""
+    (folder / "command").write_text("subquant " + shlex.join(case.arguments), errors="replace")
+    for name, data in case.files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def run_case(case: Case, folder: Path) -> tuple[int, str | None]:
+    """Call the command line in this process; return the status and what is wrong."""
+    from subquant.cli import main
+
+    temporary = Path(tempfile.gettempdir())
+    before = set(temporary.iterdir())
+    printed = os.open(folder / "printed", os.O_RDWR | os.O_CREAT)
+    kept, home = [os.dup(stream) for stream in (1, 2)], Path.cwd()
+    wrong, status = None, 0
+    os.chdir(folder)
+    try:
+        os.dup2(printed, 1)
+        os.dup2(printed, 2)
+        main(case.arguments, prog_name="subquant")
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        status, wrong = 1, "raised: " + traceback.format_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        for stream_number, copy in enumerate(kept, 1):
+            os.dup2(copy, stream_number)
+            os.close(copy)
+        os.close(printed)
+        os.chdir(home)
+    text = (folder / "printed").read_bytes()
+    left = {path for path in set(temporary.iterdir()) - before if path.exists()}
+    if wrong is None:
+        wrong = _what_is_wrong(case, folder, status, text, left)
+    for path in left:
+        shutil.rmtree(path, ignore_errors=True)
+    return status, wrong
+
+
+def _what_is_wrong(
+    case: Case, folder: Path, status: int, printed: bytes, left: set[Path]
+) -> str | None:
+    if b"Traceback (most recent call last)" in printed:
+        return "a traceback"
+    if status not in (0, 1, 2):
+        return f"exit status {status}"
+    if b"\x1b[2J" in printed:
+        return "an escape sequence of the input"
+    if left:
+        return f"left behind: {', '.join(path.name for path in left)}"
+    if case.output is not None and (folder / case.output).exists() != (status == 0):
+        return f"exit status {status}, and {case.output} is {'' if status else 'not '}there"
+    if status and not printed.strip():
+        return f"exit status {status} without a word"
+    return None
+
+
+class Server:
+    """A process that runs inputs."""
+
+    def __init__(self, seed: int, folder: Path, seconds: float) -> None:
+        self.seed, self.folder, self.seconds = seed, folder, seconds
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, name: str, number: int) -> Ended:
+        """Run one input."""
+        process = self._started()
+        started = time.monotonic()
+        assert process.stdin is not None
+        process.stdin.write(f"{name} {number}\n")
+        process.stdin.flush()
+        answer = self._answer(self.seconds)
+        taken = time.monotonic() - started
+        if answer is not None:
+            status, wrong = json.loads(answer)
+            return Ended(name, number, status, wrong, taken)
+        code = process.poll()
+        wrong = f"took more than {self.seconds:g} s" if code is None else f"ended with {code}"
+        self.stop()
+        with contextlib.suppress(OSError):
+            (self.folder / "case").rename(self.folder / f"{name}-{number}")
+        return Ended(name, number, code or -1, wrong, taken)
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            temporary = self.folder / "tmp"
+            shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(self.folder / "case", ignore_errors=True)
+            temporary.mkdir(parents=True)
+            environment = {**os.environ, "FUZZ_FOLDER": str(self.folder), "TMPDIR": str(temporary)}
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, "--serve", "--seed", str(self.seed)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                text=True, env=environment, cwd=self.folder,
+            )  # fmt: skip
+            if self._answer(300) != "ready\n":
+                raise SystemExit("fuzz: the process that runs inputs did not start")
+        return self._process
+
+    def _answer(self, seconds: float) -> str | None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
+        return (self._process.stdout.readline() or None) if ready else None
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                assert stream is not None
+                stream.close()
+            self._process = None
+
+
+def numbers_of(kinds: list[str], count: int) -> Iterator[tuple[str, int]]:
+    """Kinds in turn by their shares, each with its next number."""
+    total, given = sum(KINDS[name][0] for name in kinds), Counter[str]()
+    for place in range(count):
+        name = max(kinds, key=lambda n: KINDS[n][0] * (place + 1) / total - given[n])
+        yield name, given[name]
+        given[name] += 1
+
+
+def main() -> None:
+    """Run inputs, and show what failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=1000, help="how many inputs")
+    parser.add_argument("--seed", type=int, default=0, help="of all inputs")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first input")
+    parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {','.join(KINDS)}")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
+    parser.add_argument("--seconds", type=float, default=20, help="that an input may take")
+    parser.add_argument("--replay", metavar="KIND:NUMBER", help="run one input, and show all of it")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    kinds = given.kinds.split(",")
+    unknown = set(kinds) - KINDS.keys()
+    if unknown:
+        parser.error(
+            f"no kinds are named {', '.join(unknown)}; expected some of {', '.join(KINDS)}"
+        )
+    if given.serve:
+        serve(given.seed)
+        return
+    with tempfile.TemporaryDirectory(prefix="subquant-fuzz-") as scratch:
+        if given.replay:
+            name, _, number = given.replay.partition(":")
+            server = Server(given.seed, Path(scratch), given.seconds)
+            ended = server.run(name, int(number))
+            server.stop()
+            kept = _keep(Path(scratch), ended)
+            print(f"{ended}\n{kept or 'nothing wrong'}")
+            raise SystemExit(ended.wrong is not None)
+        failures = _run(given, kinds, Path(scratch))
+    raise SystemExit(failures > 0)
+
+
+def _run(given: Any, kinds: list[str], scratch: Path) -> int:
+    statuses: Counter[int] = Counter()
+    failures: list[Ended] = []
+    slowest = Ended("", 0, 0, None, 0)
+    started = time.monotonic()
+    work = list(numbers_of(kinds, given.first + given.count))[given.first :]
+
+    def run_share(share: int) -> Iterator[Ended]:
+        folder = scratch / str(share)
+        folder.mkdir()
+        server = Server(given.seed, folder, given.seconds)
+        for name, number in work[share :: given.jobs]:
+            ended = server.run(name, number)
+            if ended.wrong is not None:
+                _keep(folder, ended)
+            yield ended
+        server.stop()
+
+    done = 0
+
+    def collect(share: int) -> None:
+        nonlocal done, slowest
+        for ended in run_share(share):
+            statuses[ended.status] += 1
+            done += 1
+            if ended.seconds > slowest.seconds:
+                slowest = ended
+            if ended.wrong is not None:
+                failures.append(ended)
+                if len(failures) <= _SHOWN:
+                    print(f"{ended.kind}:{ended.number}: {ended.wrong.strip()[-600:]}", flush=True)
+            if sys.stderr.isatty() and done % 20 == 0:
+                print(f"\r{done} inputs, {len(failures)} failures", end="", file=sys.stderr)
+
+    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+        list(pool.map(collect, range(given.jobs)))
+    taken = time.monotonic() - started
+    by_kind = Counter(ended.kind for ended in failures)
+    if by_kind:
+        print(", ".join(f"{name}: {count}" for name, count in by_kind.most_common()))
+    print(
+        f"{done:,} inputs, {len(failures):,} failures (seed {given.seed}; exit status "
+        f"{', '.join(f'{status}: {count:,}' for status, count in sorted(statuses.items()))}; "
+        f"slowest {slowest.kind}:{slowest.number} {slowest.seconds:.1f} s; {taken:.0f} s)"
+    )
+    return len(failures)
+
+
+def _keep(folder: Path, ended: Ended) -> Path | None:
+    """Move the files of a failure to where they stay."""
+    name = f"{ended.kind}-{ended.number}"
+    if not (folder / name).exists():
+        return None
+    _KEPT.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(_KEPT / name, ignore_errors=True)
+    shutil.move(folder / name, _KEPT / name)
+    (_KEPT / name / "wrong").write_text(f"{ended}\n{ended.wrong}")
+    return _KEPT / name
+
+
+if __name__ == "__main__":
+    main()
