@@ -24,6 +24,7 @@ __all__ = [
     "expressed_mlir_type",
     "is_quantized",
     "parameters_of",
+    "parts_of",
     "raw_scales",
     "storage_mlir_type",
     "storage_of_any",
@@ -50,6 +51,25 @@ _UNIFORM = (
 def element_type(type_: ir.Type) -> ir.Type:
     """Return the element type of a shaped type, or the type itself."""
     return type_.element_type if isinstance(type_, ir.ShapedType) else type_
+
+
+def parts_of(type_: ir.Type) -> list[ir.Type]:
+    """The types in tuples and function types, or the type itself; each once."""
+    parts: list[ir.Type] = []
+    seen: set[ir.Type] = set()
+    pending = [type_]
+    while pending:  # not recursive: aliases nest tuples as deep as a file is long
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if isinstance(current, ir.FunctionType):
+            pending += reversed((*current.inputs, *current.results))
+        elif isinstance(current, ir.TupleType):
+            pending += (current.get_type(n) for n in reversed(range(current.num_types)))
+        else:
+            parts.append(current)
+    return parts
 
 
 def is_quantized(type_: ir.Type) -> bool:

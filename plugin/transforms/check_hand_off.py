@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .._mlir import ir
-from ..dialects.quant import element_type, is_quantized, parameters_of
+from ..dialects.quant import element_type, is_quantized, parameters_of, parts_of
 from ..errors import Remark, UnsupportedError
 from ..signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
 from .base import (
@@ -96,7 +96,7 @@ def _check_name(name: str, op: Any) -> None:
 
 def _why_left(type_: ir.Type) -> str:
     """Why a type must not be left before IREE; empty if it may."""
-    if is_quantized(type_) or "!quant." in str(type_):  # or inside a tuple or a function type
+    if is_quantized(type_) or any("!quant." in str(part) for part in parts_of(type_)):
         return f"has the quantized type '{type_}' before IREE; run convert-quantized-to-storage"
     if isinstance(type_, ir.UnrankedTensorType):
         return f"has the unranked type '{type_}' before IREE; run lower-unranked-tensors"

@@ -35,6 +35,7 @@ from ..dialects.quant import (
     element_type,
     is_quantized,
     parameters_of,
+    parts_of,
     raw_scales,
 )
 from ..dialects.reduction_rules import REDUCTION_CHECKS
@@ -107,21 +108,7 @@ def _types_of_subquant_casts(operations: list[Operation]) -> set[ir.Type]:
 
 def _quantized_parts(type_: ir.Type) -> list[ir.Type]:
     """The quantized types (with their container) inside a type, each once."""
-    parts: list[ir.Type] = []
-    seen: set[ir.Type] = set()
-    pending = [type_]
-    while pending:  # not recursive: aliases nest tuples as deep as a file is long
-        current = pending.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if isinstance(current, ir.FunctionType):
-            pending += reversed((*current.inputs, *current.results))
-        elif isinstance(current, ir.TupleType):
-            pending += (current.get_type(n) for n in reversed(range(current.num_types)))
-        elif is_quantized(current):
-            parts.append(current)
-    return parts
+    return [part for part in parts_of(type_) if is_quantized(part)]
 
 
 def _check_signature(op: Operation, check: Callable[[ir.Type, Operation, str], None]) -> None:

@@ -1,0 +1,125 @@
+"""A short run of ``scripts/fuzz`` over every kind of input, and what it calls a failure."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def fuzz() -> Any:
+    specification = importlib.util.spec_from_file_location("fuzz", ROOT / "scripts/fuzz.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["fuzz"] = module  # dataclasses look there
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_inputs_of_every_kind(
+    fuzz: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that a run of 200 begins with."""
+    monkeypatch.setattr(sys, "argv", ["fuzz", "--count", "200", "--seed", "11"])
+    with pytest.raises(SystemExit) as ended:
+        fuzz.main()
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0, printed
+    assert printed.startswith("200 inputs, 0 failures (seed 11; ")
+
+
+def test_an_input_follows_from_seed_kind_and_number(fuzz: Any) -> None:
+    corpus = fuzz.Corpus(texts=["func.func @f() { return }", "!a = i8"])
+    cases = [fuzz.make_case(3, "text", number, corpus) for number in (5, 5, 6)]
+    assert cases[0] == cases[1] != cases[2]
+    assert fuzz.make_case(4, "text", 5, corpus) != cases[0]
+
+
+def test_shares_of_a_run(fuzz: Any) -> None:
+    """A longer run begins with a shorter one."""
+    kinds = ["text", "npy"]
+    assert list(fuzz.numbers_of(kinds, 40))[:10] == list(fuzz.numbers_of(kinds, 10))
+    counts = [sum(name == kind for name, _ in fuzz.numbers_of(kinds, 320)) for kind in kinds]
+    assert counts == [260, 60]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (["opt", "x.mlir", "-o", "out"], None),
+        (["opt", "nowhere.mlir", "-o", "out"], None),
+        (["raise"], "raised: Traceback"),
+        (["status"], "exit status 3"),
+        (["partial"], "exit status 1, and out is there"),
+        (["nothing"], "exit status 0, and out is not there"),
+        (["silent"], "exit status 1 without a word"),
+        (["traceback"], "a traceback"),
+        (["escape"], "an escape sequence of the input"),
+        (["left"], "left behind: some"),
+    ],
+)
+def test_what_a_failure_is(
+    fuzz: Any,
+    arguments: list[str],
+    wrong: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import subquant.cli
+
+    real = subquant.cli.main
+
+    def main(given: list[str], prog_name: str) -> None:
+        if given[0] == "opt":
+            real(given, prog_name=prog_name)
+        if given[0] == "raise":
+            raise RuntimeError
+        if given[0] in ("partial", "status"):
+            Path("out").write_text("x")
+        if given[0] == "left":
+            (tmp_path / "tmp/some").write_text("x")
+        if given[0] == "traceback":
+            os.write(2, b"Traceback (most recent call last):")
+        if given[0] == "escape":
+            os.write(1, b"\x1b[2J")
+        if given[0] != "silent":
+            os.write(2, b"a word")
+        statuses = {"status": 3, "partial": 1, "silent": 1, "left": 1}
+        raise SystemExit(statuses.get(given[0], 0))
+
+    monkeypatch.setattr(subquant.cli, "main", main)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(fuzz.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    folder = tmp_path / "case"
+    folder.mkdir()
+    output = None if arguments[0] in ("raise", "traceback", "escape", "left") else "out"
+    if arguments[0] == "status":
+        output = None
+    case = fuzz.Case(arguments, {"x.mlir": b"func.func @f() { return }"}, output)
+    fuzz.write_case(case, folder)
+    with capsys.disabled():
+        _, found = fuzz.run_case(case, folder)
+    assert (found is None) == (wrong is None), found
+    assert (found or "").startswith(wrong or "")
+
+
+def test_changes_of_text_and_bytes(fuzz: Any) -> None:
+    """All of them work on nothing, and change something of most."""
+    for mutation in fuzz._TEXT_MUTATIONS:
+        for number in range(20):
+            assert isinstance(mutation(random.Random(number), "", [""]), str)
+    text, data = "func.func @f(%x: tensor<4xi8>) { return }", bytes(range(100))
+    rngs = [random.Random(number) for number in range(100)]
+    assert sum(fuzz.mutate_text(rng, text, [text]) != text for rng in rngs) > 80
+    assert sum(fuzz.mutate_bytes(rng, data) != data for rng in rngs) > 90
+    assert fuzz.mutate_bytes(rngs[0], b"") is not None
