@@ -130,8 +130,10 @@ _BINARY = frozenset(
         "right_shift",
     )
 )
-_UNARY = ("absolute", "exp", "floor", "invert", "log", "negative", "rint", "sqrt", "tanh")
-_OF_FLOATS = ("divide", "exp", "floor", "log", "rint", "sqrt", "tanh")
+_UNARY = frozenset(
+    ("absolute", "exp", "floor", "invert", "log", "negative", "rint", "sqrt", "tanh")
+)
+_OF_FLOATS = frozenset(("divide", "exp", "floor", "log", "rint", "sqrt", "tanh"))
 _OF_TRUTH = {
     "absolute": "absolute",
     "add": "bitwise_or",
