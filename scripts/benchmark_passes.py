@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import os
 import subprocess
 import tempfile
 import time
@@ -102,10 +102,11 @@ def _iree_seconds(bytecode: bytes, options: CompileOptions) -> float:
         source = Path(folder, "module.mlirbc")
         source.write_bytes(bytecode)
         command = [compiler_path(), str(source), "-o", str(Path(folder, "o.vmfb")), *options.flags]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        before = os.times()
         subprocess.run(command, check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        after = os.times()
+        user = after.children_user - before.children_user
+        return user + after.children_system - before.children_system
 
 
 def main() -> None:

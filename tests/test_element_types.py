@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -68,3 +71,12 @@ def test_other_dtypes_are_refused() -> None:
 def test_types_are_known_by_their_names() -> None:
     assert {F32: 1, I32: 2}[ElementType.parse("i32")] == 2
     assert F32 != I32
+
+
+def test_a_type_is_one_object() -> None:
+    """Types are compared by identity, so that a copy must be the type itself."""
+    for name in ("i1", "u1", "i4", "u8", "i64", "f32", "bf16"):
+        type_ = ElementType.parse(name)
+        assert type_ is ElementType.parse(name)
+        assert copy.deepcopy(type_) is type_
+        assert pickle.loads(pickle.dumps(type_)) is type_

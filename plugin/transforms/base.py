@@ -163,7 +163,10 @@ class TypePredicate:
 
     def among(self, operations: Iterable[Operation]) -> Iterator[tuple[Operation, list[Value]]]:
         """Yield the operations that have such values, each with these."""
+        are_rejected = self._rejected.issuperset
         for op in operations:
+            if are_rejected(op.results.types) and not len(op.regions):
+                continue
             values = self.values_of(op)
             if values:
                 yield op, values

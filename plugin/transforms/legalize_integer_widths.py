@@ -322,22 +322,25 @@ class _Legalizer:
     def _truncate(self, op: Operation, width: int | None) -> None:
         if width is None:
             return
+        source = op.operands[0]
+        if source.type != op.results[0].type:
+            self._sign_extend(op, width)
+            return
         with ir.InsertionPoint(op):
-            source, type_ = op.operands[0], op.results[0].type
-            cut = source if source.type == type_ else emit.value("arith.trunci", [source], type_)
-            extended = _sign_extended(cut, width)
+            extended = _sign_extended(source, width)
         self._replace(op, extended, width)
 
     def _extend(self, op: Operation, source: int | None, result: int | None) -> None:
-        with ir.InsertionPoint(op):
-            held, type_ = op.operands[0], op.results[0].type
-            if op.name == "arith.extui" and source:
-                held = _masked(held, source)
-            # Where the container is as wide as the target, a cast to the same type tells the wide
-            # value from the held one.
-            name = op.name if held.type != type_ else "arith.bitcast"
-            extended = emit.value(name, [held], type_)
-        self._replace(op, extended, result)
+        held, type_ = op.operands[0], op.results[0].type
+        if op.name == "arith.extui" and source:
+            with ir.InsertionPoint(op):
+                held = op.operands[0] = _masked(held, source)
+        if held.type == type_:
+            # The container is as wide as the target: a cast to the same type tells the wide value
+            # from the held one.
+            with ir.InsertionPoint(op):
+                extended = emit.value("arith.bitcast", [held], type_)
+            self._replace(op, extended, result)
 
     def _replace(self, op: Operation, new: Value, width: int | None) -> None:
         """Replace an operation's result by a value that stands for `width` bits (None: all)."""
