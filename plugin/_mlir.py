@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from .errors import Place, SubquantError, place_of
+from .errors import ParseError, Place, SubquantError, place_of
 from .versions import check_versions
 
 check_versions()
@@ -30,6 +30,7 @@ __all__ = [
     "passmanager",
     "place_of",
     "quant",
+    "refuse_names_of_bytes",
     "register_upstream_passes",
     "rewrite",
     "stablehlo",
@@ -93,3 +94,20 @@ def translate_errors(
         notes += [diagnostic.message for diagnostic in rest]
         short = tuple(note if len(note) <= 600 else note[:600] + " ..." for note in notes)
         raise error_class(first.message, place, short) from None
+
+
+@contextlib.contextmanager
+def refuse_names_of_bytes(file: str = "-") -> Iterator[None]:
+    """Turn what the bindings raise for a string that is not UTF-8 text into an error.
+
+    MLIR's strings are bytes: ``@"\\FF"`` is a valid name, which Python cannot read.
+
+    Raises:
+        ParseError: a name, or a message about one, is no text.
+    """
+    try:
+        yield
+    except (RuntimeError, UnicodeDecodeError) as error:
+        if isinstance(error, RuntimeError) and "str_from_cstr" not in str(error):
+            raise
+        raise ParseError("the module has a name that is not UTF-8 text", Place(file)) from None

@@ -19,7 +19,9 @@ operation or a location it is rendered ``file:line:col: error: 'dialect.op' op m
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +38,41 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "VerificationError",
+    "expected_name",
+    "place_of",
+    "printable",
+    "quoted",
 ]
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return text with all that a terminal would obey, and does not show, as escapes.
+
+    Names come from files: of tensors, functions, operations, and of the files themselves.
+
+    Args:
+        text: what is shown.
+        keep: characters that stay, such as a line break in a text of several lines.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+
+
+def quoted(text: str, limit: int = 80) -> str:
+    """Return a text that somebody gave for a message: in quotes, on one line, and not endless."""
+    short = printable(text if len(text) <= limit else text[:limit])
+    return f"'{short}'" if len(text) <= limit else f"'{short}...' ({len(text):,} characters)"
+
+
+def expected_name(name: str, known: Iterable[str]) -> str:
+    """Return what to write in place of a name that is unknown: those near it, or else all."""
+    names = list(known)
+    spelled = {each.lower(): each for each in names}
+    near = difflib.get_close_matches(name[:100].lower(), spelled, n=2, cutoff=0.6)
+    if near:
+        return f"did you mean {' or '.join(quoted(spelled[each]) for each in near)}?"
+    return f"expected one of: {', '.join(printable(each) for each in names) or 'none'}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +137,7 @@ class SubquantError(Exception):
         name = f"'{self.op_name}' op " if self.op_name else ""
         lines = [f"{where}error: {name}{self.message}"]
         lines += [f"note: {note}" for note in self.notes]
-        return "\n".join(lines)
+        return printable("\n".join(lines), keep="\n\t")
 
 
 @dataclass(frozen=True)
@@ -128,7 +164,7 @@ class Remark:
 
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
-        return f"{where}remark: '{self.op_name}' op {self.message}"
+        return printable(f"{where}remark: '{self.op_name}' op {self.message}", keep="\n\t")
 
 
 class UsageError(SubquantError):

@@ -12,14 +12,14 @@ import base64
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from .errors import InputError
+from .errors import InputError, SubquantError, quoted
 from .numerics.element_types import Array
 from .numerics.packed_integers import PLANE_BITS, packed_shape
-from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
+from .numerics.parameters import ExpressedType, Granularity, QuantizationParameters, StorageType
 
 __all__ = [
     "REFLECTION_KEY",
@@ -110,15 +110,24 @@ class Signature:
             values = json.loads(text)
             if values["version"] != _VERSION:
                 raise InputError(
-                    f"expected a signature of version {_VERSION}, got {values['version']}; compile "
-                    "the module again"
+                    f"expected a signature of version {_VERSION}, got "
+                    f"{quoted(str(values['version']))}; compile the module again"
                 )
-            return cls(
-                tuple(_value_from_json(value) for value in values["inputs"]),
-                tuple(_value_from_json(value) for value in values["outputs"]),
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"the executable's signature cannot be read: {error}") from None
+            return cls(*(_values_from_json(values[name]) for name in ("inputs", "outputs")))
+        except _WRONG as error:
+            missing = "there is no " if isinstance(error, KeyError) else ""
+            reason = quoted(f"{missing}{error}", 200)
+            raise InputError(
+                f"the executable's signature cannot be read ({reason[1:-1]}); compile the module "
+                "again"
+            ) from None
+
+
+_WRONG = (
+    AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
+    SubquantError, MemoryError,
+)  # fmt: skip
+"""What reading values raises that are not those of a signature."""
 
 
 def _value_to_json(value: ValueType) -> dict[str, Any]:
@@ -132,16 +141,37 @@ def _value_to_json(value: ValueType) -> dict[str, Any]:
     return fields
 
 
+def _values_from_json(values: Any) -> tuple[ValueType, ...]:
+    return tuple(_value_from_json(fields) for fields in _list_of(dict, values))
+
+
 def _value_from_json(fields: dict[str, Any]) -> ValueType:
+    """Read a value as `_value_to_json` writes it; anything else is an error of `_WRONG`."""
     shape = fields.get("shape", ())
     quantized = fields.get("quantized")
-    return ValueType(
+    value = ValueType(
         element=fields["element"],
         shape=None if shape is None else tuple(shape),
         is_scalar=bool(fields.get("scalar")),
         parameters=None if quantized is None else parameters_from_json(quantized),
-        abi=tuple(fields["abi"]),
+        abi=tuple(_list_of(str, fields["abi"])),
     )
+    if re.fullmatch(r"[a-z]+\w{0,20}", value.element) is None:
+        raise ValueError(f"no element type is named {quoted(value.element)}")
+    if any(type(n) not in (int, type(None)) or (n or 0) < 0 for n in value.shape or ()):
+        raise ValueError(f"{quoted(str(shape))} is no shape")
+    if len(value.abi) != (2 if value.shape is None else 1):
+        raise ValueError(f"a value of type {value} is {len(value.abi)} values of the program")
+    return value
+
+
+_KINDS = {dict: "objects", int: "integers", str: "texts"}
+
+
+def _list_of(kind: type, values: Any) -> list[Any]:
+    if not isinstance(values, list) or any(type(value) is not kind for value in values):
+        raise TypeError(f"expected a list of {_KINDS[kind]}, got {quoted(str(values))}")
+    return values
 
 
 def parameters_to_json(parameters: QuantizationParameters) -> dict[str, Any]:
@@ -161,12 +191,16 @@ def parameters_to_json(parameters: QuantizationParameters) -> dict[str, Any]:
 
 def parameters_from_json(fields: dict[str, Any]) -> QuantizationParameters:
     """Return the parameters that `parameters_to_json` wrote."""
-    shape = tuple(fields["shape"])
+    shape = tuple(_list_of(int, fields["shape"]))
+    width, signed, low, high = fields["storage"]
+    _list_of(int, [width, low, high])
+    if fields["granularity"] not in get_args(Granularity):
+        raise ValueError(f"no granularity is named {quoted(str(fields['granularity']))}")
     return QuantizationParameters(
-        StorageType(*fields["storage"]),
+        StorageType(width, bool(signed), low, high),
         ExpressedType(fields["expressed"]),
-        tuple(fields["axes"]),
-        tuple(fields["block_sizes"]),
+        tuple(_list_of(int, fields["axes"])),
+        tuple(_list_of(int, fields["block_sizes"])),
         _array_from_json(fields["scales"], np.float64).reshape(shape),
         _array_from_json(fields["zero_points"], np.int64).reshape(shape),
         fields["granularity"],

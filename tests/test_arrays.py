@@ -57,6 +57,9 @@ def test_literal_beyond_its_type_is_infinite_without_a_warning(text: str) -> Non
         assert np.isposinf(parse_input(text).astype(np.float64))
 
 
+ELEMENTS = "expected one of: f32, f16, bf16, f64, i1, i4, i8, i16, i32, i64, ui8, ui16"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -65,9 +68,9 @@ def test_literal_beyond_its_type_is_infinite_without_a_warning(text: str) -> Non
         ("4x=1", "expected @file.npy or a literal such as 2x2xf32=1,2,3,4, got '4x=1'"),
         ("?xf32=1", "expected @file.npy or a literal such as 2x2xf32=1,2,3,4, got '?xf32=1'"),
         ("4xf32", "expected '=' and numbers after '4xf32'"),
-        ("4xq8=1", "element type 'q8' in '4xq8=1' is not known"),
-        ("4xf8=1", "element type 'f8' in '4xf8=1' is not known"),
-        ("4xi65=1", "element type 'i65' in '4xi65=1' is not known"),
+        ("4xq8=1", "element type 'q8' in '4xq8=1' is not known; " + ELEMENTS),
+        ("4xf8=1", "element type 'f8' in '4xf8=1' is not known; " + ELEMENTS),
+        ("4xi65=1", "element type 'i65' in '4xi65=1' is not known; did you mean 'i64' or 'i16'?"),
         ("4xf32=a", "expected numbers of type f32 in '4xf32=a'"),
         ("4xi32=1.5", "expected numbers of type i32 in '4xi32=1.5'"),
         ("4xf32=1,2,3", "expected 4 numbers (or one for all), got 3 in '4xf32=1,2,3'"),

@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..errors import InputError, UsageError
+from ..errors import InputError, UsageError, expected_name, quoted
 from ..files import open_input
 from ..numerics.element_types import Array, ElementType
 
@@ -19,6 +19,10 @@ __all__ = ["difference", "format_array", "parse_input", "read_npy", "to_npy"]
 
 _NPY_MAGIC = b"\x93NUMPY"
 _LITERAL = re.compile(r"((?:\d+x)*)([a-z]+\d+)(?:=(.*))?", re.DOTALL)
+_MOST_AXES = 64  # of NumPy's arrays
+_MOST_DIGITS = 60  # of an extent: numbers of thousands are slow, and Python prints none
+_ELEMENTS = ("f32", "f16", "bf16", "f64", "i1", "i4", "i8", "i16", "i32", "i64", "ui8", "ui16")
+_LITERAL_EXAMPLE = "2x2xf32=1,2,3,4"
 
 
 def parse_input(text: str) -> Array:
@@ -32,15 +36,21 @@ def parse_input(text: str) -> Array:
         return read_npy(text[1:])
     match = _LITERAL.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"expected @file.npy or a literal such as 2x2xf32=1,2,3,4, got '{text}'")
+        meant = f"; did you mean {quoted('@' + text)}?" if text.endswith(".npy") else ""
+        raise UsageError(
+            f"expected @file.npy or a literal such as {_LITERAL_EXAMPLE}, got {quoted(text)}{meant}"
+        )
     dims, element, data = match.groups()
     try:
         dtype = ElementType.of_mlir(element).dtype
     except UsageError:
-        raise UsageError(f"element type '{element}' in '{text}' is not known") from None
-    shape = tuple(int(n) for n in dims.split("x") if n)
+        raise UsageError(
+            f"element type {quoted(element)} in {quoted(text)} is not known; "
+            f"{expected_name(element, _ELEMENTS)}"
+        ) from None
+    shape = _shape_of(dims, text)
     if data is None:
-        raise UsageError(f"expected '=' and numbers after '{text}'")
+        raise UsageError(f"expected '=' and numbers after {quoted(text)}")
     words = re.sub(r"[\[\],]", " ", data).split()
     try:
         numbers = [int(w, 0) if dtype.kind in "iu" else float(w) for w in words]
@@ -48,22 +58,44 @@ def parse_input(text: str) -> Array:
             info = np.iinfo(dtype)
             outside = [n for n in numbers if not info.min <= n <= info.max]
             if outside:
-                raise UsageError(f"{outside[0]} does not fit {element} in '{text}'")
+                raise UsageError(
+                    f"{quoted(str(outside[0]))[1:-1]} does not fit {element} in {quoted(text)}"
+                )
         with np.errstate(over="ignore"):  # to infinity
             flat = np.array(numbers, dtype)
     except ValueError:
-        raise UsageError(f"expected numbers of type {element} in '{text}'") from None
+        raise UsageError(f"expected numbers of type {element} in {quoted(text)}") from None
     count = math.prod(shape)
     if flat.size not in (1, count):
-        raise UsageError(f"expected {count} numbers (or one for all), got {flat.size} in '{text}'")
+        raise UsageError(
+            f"expected {quoted(str(count))[1:-1]} numbers (or one for all), got {flat.size} in "
+            f"{quoted(text)}"
+        )
     try:
         return np.broadcast_to(flat, (count,)).reshape(shape).copy()
     except (MemoryError, ValueError):
-        raise UsageError(f"{count} elements of type {element} do not fit in memory") from None
+        elements = f"{quoted(str(count))[1:-1]} elements"
+        raise UsageError(f"{elements} of type {element} do not fit in memory") from None
+
+
+def _shape_of(dims: str, text: str) -> tuple[int, ...]:
+    """The extents of ``2x2x``; UsageError if they are too many or too long."""
+    extents = dims.split("x")[:-1]
+    if len(extents) > _MOST_AXES:
+        raise UsageError(
+            f"an array has at most {_MOST_AXES} axes, got {len(extents)} in {quoted(text)}"
+        )
+    for extent in extents:
+        if len(extent) > _MOST_DIGITS:
+            raise UsageError(f"the extent {quoted(extent)} in {quoted(text)} is too large")
+    return tuple(map(int, extents))
 
 
 def read_npy(path: str | Path) -> Array:
     """Read a ``.npy`` file (no pickles; two-byte void elements are bf16).
+
+    The header is text of Python, and NumPy's reader lets the errors of all that reads it escape
+    (`tokenize`, `ast`, sorting, sizes beyond 64 bits). So whatever it raises is the file's fault.
 
     Raises:
         InputError: the file cannot be read.
@@ -73,14 +105,32 @@ def read_npy(path: str | Path) -> Array:
             if file.read(len(_NPY_MAGIC)) != _NPY_MAGIC:
                 raise InputError(f"cannot read '{path}': not a .npy file (one array)")
             file.seek(0)
-            array: Array = np.load(file, allow_pickle=False)
+            try:
+                array = np.asarray(np.load(file, allow_pickle=False))
+            except OSError:
+                raise
+            except Exception as error:
+                raise InputError(f"cannot read '{path}': {_npy_problem(error)}") from None
     except OSError as error:
         raise InputError(f"cannot read '{path}': {error.strerror or error}") from None
-    except (ValueError, EOFError, MemoryError) as error:
-        raise InputError(f"cannot read '{path}': {error}") from None
     if array.dtype == np.dtype("V2"):
         return np.asarray(array.view(ml_dtypes.bfloat16))
-    return np.asarray(array)
+    if array.dtype.kind not in "biufc":
+        raise InputError(
+            f"cannot read '{path}': it has elements of dtype {quoted(str(array.dtype))}, expected "
+            "numbers"
+        )
+    return array
+
+
+def _npy_problem(error: Exception) -> str:
+    """What NumPy says where it checks, and else that the header is wrong."""
+    said = str(error).partition("\n")[0]
+    if isinstance(error, MemoryError):
+        return "the array does not fit in memory"
+    if isinstance(error, (ValueError, EOFError)) and said and "unpack" not in said:
+        return said if len(said) <= 200 else f"{said[:200]}..."
+    return "its header is not that of an array"
 
 
 def to_npy(array: Array) -> bytes:

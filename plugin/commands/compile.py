@@ -11,7 +11,7 @@ import click
 from ..compiler.options import CompileOptions, Emit
 from ..errors import SubquantError, UsageError
 from ..processes import Limits, prepare
-from .console import reproducer_of, show_progress, shown_name, source_of, write_output
+from .console import reproducer_of, say, show_progress, shown_name, source_of, write_output
 from .options import compile_options, limit_options, make_compile_options, pop_limits
 
 __all__ = ["command", "compile_model"]
@@ -58,7 +58,7 @@ def command(model: str, output: str | None, emit: Emit, **options: Any) -> None:
     )
     write_output(output, data)
     if output != "-":
-        click.echo(f"wrote {output} ({len(data):,} bytes)", err=True)
+        say(f"wrote {output} ({len(data):,} bytes)", err=True)
 
 
 def compile_model(

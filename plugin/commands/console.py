@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from ..errors import InputError, SubquantError
+from ..errors import InputError, SubquantError, printable
 from ..files import read_input, read_stream, write_whole
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "read_model",
     "report_error",
     "reproducer_of",
+    "say",
     "show_progress",
     "shown_name",
     "source_of",
@@ -65,6 +66,11 @@ def report_error(error: SubquantError) -> None:
     )
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line or more in which names of files, tensors or functions may be."""
+    click.echo(printable(text, keep="\n"), err=err)
+
+
 @contextlib.contextmanager
 def show_progress(title: str) -> Iterator[Callable[[str], None]]:
     """Show a spinner, the current step and the time on standard error, on a terminal only."""
@@ -74,10 +80,11 @@ def show_progress(title: str) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    described = TextColumn("{task.description}", markup=False)
+    columns = (SpinnerColumn(), described, TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title)
-        yield lambda step: progress.update(task, description=f"{title}: {step}")
+        task = progress.add_task(printable(title))
+        yield lambda step: progress.update(task, description=printable(f"{title}: {step}"))
 
 
 def shown_name(path: str) -> str:

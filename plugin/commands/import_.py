@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from .console import show_progress
+from .console import say, show_progress
 
 __all__ = ["command"]
 
@@ -49,8 +49,8 @@ def command(source: str, output: str | None, as_json: bool) -> None:
         return
     for name, kind in kinds.items():
         bits = 8 * kind.bytes / max(kind.elements, 1)
-        click.echo(
+        say(
             f"{kind.tensors:6} {name:36} {kind.bytes:15,} bytes {bits:7.2f} bits an element",
             err=True,
         )
-    click.echo(f"wrote {output} ({tensors} tensors, {size:,} bytes)", err=True)
+    say(f"wrote {output} ({tensors} tensors, {size:,} bytes)", err=True)

@@ -9,7 +9,7 @@ import click
 
 from ..errors import SubquantError, UsageError
 from ..processes import Limits, prepare
-from .console import read_model, reproducer_of, show_progress, shown_name
+from .console import read_model, reproducer_of, say, show_progress, shown_name
 from .options import limit_options, pop_limits
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _inspect_module(
     elif as_json:
         click.echo(json.dumps(inspected_tensors.to_json(tensors), indent=2))
     elif not tensors:
-        click.echo("nothing is quantized")
+        say("nothing is quantized")
     else:
         from rich.console import Console
 
@@ -101,7 +101,7 @@ def _show_scales(tensor: InspectedTensor, picture: str | None) -> None:
         Console().print(pictures.render_scales(tensor))
         return
     pictures.write_picture(picture, lambda: pictures.scales_figure(tensor))
-    click.echo(f"wrote {picture}", err=True)
+    say(f"wrote {picture}", err=True)
 
 
 def _choose(tensors: list[InspectedTensor], name: str) -> InspectedTensor:
@@ -128,7 +128,7 @@ def _inspect_weights(path: str, as_json: bool) -> None:
         return
     lines = inspection.property_lines(dataset.properties)
     for line in lines:
-        click.echo(line)
+        say(line)
     if lines:
         click.echo()
     Console().print(render_weights(dataset))
@@ -150,7 +150,7 @@ def _inspect_executable(path: str, as_json: bool) -> None:
         click.echo(json.dumps(described, indent=2))
         return
     for name, signature in functions.items():
-        click.echo(f"{name}")
+        say(name)
         for label, values in (("argument", signature.inputs), ("result", signature.outputs)):
             for number, value in enumerate(values):
-                click.echo(f"  {label} {number}: {value}")
+                say(f"  {label} {number}: {value}")

@@ -12,6 +12,7 @@ from .console import (
     read_model,
     report_error,
     reproducer_of,
+    say,
     show_progress,
     shown_name,
     write_output,
@@ -62,10 +63,10 @@ def command(
         from ..transforms import PASSES
 
         for name, description in PASSES.items():
-            click.echo(f"{name:32} {description}")
+            say(f"{name:32} {description}")
         for name, steps in NAMED_PIPELINES.items():
             text = ",".join(map(text_of_pass, passes_of(steps)))
-            click.echo(f"{name:32} the pipeline {text}")
+            say(f"{name:32} the pipeline {text}")
         return
     if model is None:
         raise UsageError("expected a MODEL; see 'subquant opt --help'")
@@ -86,7 +87,7 @@ def command(
     if result.text is not None:
         write_output(output, result.text.encode())
     for remark in result.remarks:
-        click.echo(str(remark), err=True)
+        say(str(remark), err=True)
     for error in result.errors:
         report_error(error)
     if result.errors:

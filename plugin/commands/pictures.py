@@ -30,7 +30,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from ..errors import EnvironmentProblem, InputError, UsageError
+from ..errors import EnvironmentProblem, InputError, UsageError, printable
 from ..files import write_whole
 from ..numerics.element_types import Array
 from .tables import extents_text
@@ -95,7 +95,7 @@ class _ScaleGrid:
     @classmethod
     def of(cls, tensor: InspectedTensor) -> _ScaleGrid:
         parameters, shape = tensor.parameters, tensor.shape
-        name = _printable(tensor.name)
+        name = printable(tensor.name)
         if tensor.scale_range is None:
             raise UsageError(f"scales of {name} are known at run time only")
         rank = max(parameters.min_rank, parameters.scales.ndim) if shape is None else len(shape)
@@ -114,7 +114,7 @@ class _ScaleGrid:
             sizes = extents_text(tuple(grid.shape[axis] for axis in axes[:-1]))
             rows = f"axes {', '.join(map(str, axes[:-1]))} flattened, {sizes} blocks"
             blocks[0] = 1
-        in_function = f" in @{_printable(tensor.function)}" if tensor.function else ""
+        in_function = f" in @{printable(tensor.function)}" if tensor.function else ""
         block = "" if tensor.block_shape is None else f" of {extents_text(tensor.block_shape)}"
         return cls(
             logs.reshape(-1, grid.shape[axes[-1]] if axes else 1),
@@ -295,7 +295,7 @@ def render_errors(errors: Sequence[LayerError], width: int = 80) -> RenderableTy
         errors: of the layers.
         width: columns of the terminal.
     """
-    names = [_printable(error.name) for error in errors]
+    names = [printable(error.name) for error in errors]
     shapes = ["x".join(map(str, error.shape)) for error in errors]
     taken = max(map(len, names), default=0) + max(map(len, shapes), default=0) + 38
     room = min(width - taken, 24)
@@ -325,7 +325,7 @@ def errors_figure(errors: Sequence[LayerError]) -> Figure:
     """Return a bar a layer, the first at the top, as long as its signal is above its noise."""
     from matplotlib.figure import Figure
 
-    names = [_shortened(_printable(error.name), 64) for error in errors]
+    names = [_shortened(printable(error.name), 64) for error in errors]
     top, rows = _top(errors), range(len(errors))
     width = 6.0 + 0.075 * max(map(len, names), default=0)
     figure = Figure((width, 1.4 + 0.22 * len(errors)), layout="constrained")
@@ -400,11 +400,6 @@ def write_picture(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> N
         write_whole(path, picture.getvalue())
     except OSError as error:
         raise InputError(f"cannot write '{os.fspath(path)}': {error.strerror}") from None
-
-
-def _printable(name: str) -> str:
-    """A name from a file, on one line and without control characters."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
 
 
 def _shortened(text: str, most: int) -> str:

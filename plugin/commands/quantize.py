@@ -10,7 +10,7 @@ import click
 
 from ..weights.quantizing import WeightQuantization, quantize_weights
 from ..weights.sources import check_output, default_output, open_weights
-from .console import show_progress
+from .console import say, show_progress
 from .options import options_of
 
 __all__ = ["command"]
@@ -78,4 +78,4 @@ def command(
         return
     console = Console()
     console.print(pictures.render_errors(errors, console.width))
-    click.echo(f"wrote {output} ({len(errors)} quantized tensors, {size:,} bytes)", err=True)
+    say(f"wrote {output} ({len(errors)} quantized tensors, {size:,} bytes)", err=True)

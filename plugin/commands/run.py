@@ -12,7 +12,7 @@ import click
 from ..errors import InputError, UsageError
 from ..numerics.element_types import Array
 from .arrays import difference, format_array, parse_input, to_npy
-from .console import show_progress, write_output
+from .console import say, show_progress, write_output
 from .options import run_options
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ class Call:
         else:
             for number, result in enumerate(results):
                 if number >= len(files) or files[number] is None:
-                    click.echo(f"result[{number}]: {format_array(result)}")
+                    say(f"result[{number}]: {format_array(result)}")
         if wanted:
-            click.echo(f"{len(wanted)} of {count} results are as expected", err=True)
+            say(f"{len(wanted)} of {count} results are as expected", err=True)
         if beside is not None:
             with show_progress(f"interpret {name}") as progress:
                 others = self._invoke(beside[name], arguments, progress)
@@ -149,11 +149,11 @@ def _compare_with_interpreter(
     for number, (result, other) in enumerate(zip(results, others, strict=True)):
         reason = difference(result, other, atol=atol, rtol=rtol)
         if reason is None:
-            click.echo(f"interpreter[{number}]: the same", err=True)
+            say(f"interpreter[{number}]: the same", err=True)
         else:
             differ.append(number)
-            click.echo(f"interpreter[{number}]: {format_array(other)}")
-            click.echo(f"interpreter[{number}]: differs: {reason}", err=True)
+            say(f"interpreter[{number}]: {format_array(other)}")
+            say(f"interpreter[{number}]: differs: {reason}", err=True)
     if differ:
         which = ", ".join(str(number) for number in differ)
         raise InputError(

@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from ..errors import printable
 from ..formats.strict_json import shown
 from ..weights.inspection import WeightTensor, by_kind, describe, total_of
 from ..weights.theta import Dataset
@@ -41,11 +42,11 @@ def _table(columns: Sequence[tuple[str, str]], wrapped: int) -> Table:
 
 
 def _two_lines(first: str, second: str, style: str = "") -> Text:
-    return Text.assemble((first, style), "\n", (second, "dim"))
+    return Text.assemble((printable(first, keep="\n"), style), "\n", (printable(second), "dim"))
 
 
 def _one_or_two_lines(first: str, second: str, style: str = "") -> Text:
-    return _two_lines(first, second, style) if second else Text(first, style)
+    return _two_lines(first, second, style) if second else Text(printable(first, keep="\n"), style)
 
 
 _TENSOR_COLUMNS = (
@@ -65,7 +66,8 @@ def render_table(tensors: list[InspectedTensor]) -> RenderableType:
     table = _table(_TENSOR_COLUMNS, wrapped=2)
     groups = [(name, list(group)) for name, group in groupby(tensors, lambda t: t.function)]
     for function, group in groups:
-        table.add_row(Text(f"@{function}" if function else "module", "bold cyan"))
+        title = printable(f"@{function}") if function else "module"
+        table.add_row(Text(title, "bold cyan"))
         for tensor in group:
             table.add_row(*_tensor_row(tensor))
         table.add_row(*_tensors_total_row("total", group), end_section=True)
@@ -87,7 +89,7 @@ def _tensor_row(tensor: InspectedTensor) -> list[Text]:
     else:
         shape, block = extents_text(tensor.shape), extents_text(tensor.block_shape)
     return [
-        _two_lines(tensor.name, tensor.where.replace("'", "")),
+        _two_lines(printable(tensor.name), tensor.where.replace("'", "")),
         _two_lines(shape, block),
         _two_lines(f"{parameters.storage}:{parameters.expressed.value}", parameters.granularity),
         _two_lines("?", "?") if bits is None else _two_lines(f"{bits:.2f}", decimal(size)),

@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
-from .._mlir import in_context_of, ir, passmanager, register_upstream_passes, translate_errors
+from .._mlir import (
+    in_context_of,
+    ir,
+    passmanager,
+    refuse_names_of_bytes,
+    register_upstream_passes,
+    translate_errors,
+)
 from ..errors import Remark, UnsupportedError, UsageError
 from ..options import parse_option
 from ..transforms import PASSES, load_pass
@@ -191,7 +198,7 @@ def run_pipeline(
     for step in passes:
         if on_pass is not None:
             on_pass(step)
-        with in_context_of(operation):
+        with in_context_of(operation), refuse_names_of_bytes():
             remarks = step.run(operation)
             if remarks is UNCHANGED:
                 continue

@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from .._mlir import ir, translate_errors
+from .._mlir import ir, refuse_names_of_bytes, translate_errors
 from ..dialects import create_context
-from ..errors import ParseError, Place
+from ..errors import ParseError
 from ..files import read_input
 from ..formats.tflite import is_tflite, tosa_of_tflite
 from .misreadings import check_text
@@ -115,16 +115,14 @@ def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
         ParseError: it is broken, or has a name that is not UTF-8 text.
         VerificationError: as `parse_text`.
     """
-    try:
-        with _parsing(context, file):
-            return ir.Module.parse(data, context)
-    except (RuntimeError, UnicodeDecodeError):  # the bindings' own, for names that are not UTF-8
-        raise ParseError("bytecode has a name that is not UTF-8 text", Place(file)) from None
+    with _parsing(context, file):
+        return ir.Module.parse(data, context)
 
 
 @contextlib.contextmanager
 def _parsing(context: ir.Context, file: str) -> Iterator[None]:
-    with context, translate_errors(ParseError, "cannot parse the module", file, _HINTS):
+    errors = translate_errors(ParseError, "cannot parse the module", file, _HINTS)
+    with context, refuse_names_of_bytes(file), errors:
         yield
 
 

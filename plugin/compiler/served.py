@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from .._mlir import in_context_of, ir
+from .._mlir import in_context_of, ir, refuse_names_of_bytes
 from ..dialects import create_context
 from ..errors import UnsupportedError
 from ..processes import Steps, error_to_json, time_limit
@@ -68,7 +68,8 @@ def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answ
     module = _parse(arguments, blobs, steps)
     run_pipeline(module, [VerifyQuantization()], _telling(steps))
     steps("inspect")
-    tensors = with_source_names(inspect_module(module), blobs[0].decode(errors="replace"))
+    with refuse_names_of_bytes():
+        tensors = with_source_names(inspect_module(module), blobs[0].decode(errors="replace"))
     return to_fields(tensors), []
 
 
@@ -87,7 +88,7 @@ def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -
             )
     run_pipeline(module, passes_of(NAMED_PIPELINES["interpreter"]), _telling(steps))
     signatures = {}
-    with in_context_of(module.operation):
+    with in_context_of(module.operation), refuse_names_of_bytes():
         for op in module.body.operations:
             operation = op.operation
             if operation.name == "func.func" and is_public(operation):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..errors import EnvironmentProblem, InputError, UsageError
+from ..errors import EnvironmentProblem, InputError, UsageError, printable
 from ..files import write_whole
 from . import report
 from .cases import Case, Outcome, programs_cases
@@ -32,7 +32,7 @@ def run(options: RunOptions) -> int:
     cases = _choose(options)
     if options.list:
         for case in cases:
-            print(case.name)
+            print(printable(case.name))
         return 0
     expected_file = Path(options.expected or report.EXPECTED_FILE)
     expected: report.Expected = {}
@@ -140,7 +140,7 @@ def _show(outcomes: Sequence[Outcome], judgement: report.Judgement) -> None:
         for outcome in chosen[:_SHOWN]:
             text = f"  {outcome.name} on {outcome.device}: {outcome.status}"
             text += f": {outcome.message}" if outcome.message else ""
-            console.print(text, markup=False, soft_wrap=True)
+            console.print(printable(text, keep="\n"), markup=False, soft_wrap=True)
         if len(chosen) > _SHOWN:
             console.print(f"  and {len(chosen) - _SHOWN} more (--json FILE has them all)")
 
@@ -155,7 +155,7 @@ def _save(folder: str, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> No
             command = save_case(by_name[outcome.name], folder, outcome.device)
         except OSError as error:
             raise InputError(f"cannot write to '{folder}': {error.strerror}") from None
-        print(command, file=sys.stderr)
+        print(printable(command), file=sys.stderr)
 
 
 def _write(path: str, data: bytes) -> None:

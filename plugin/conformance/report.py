@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import InputError
+from ..errors import InputError, printable
 from .cases import PASSING, Outcome
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def to_junit(outcomes: Sequence[Outcome], judgement: Judgement) -> bytes:
                 suite, "testcase", classname=f"{device}.{outcome.op}", name=outcome.name,
                 time=f"{outcome.seconds:.3f}",
             )  # fmt: skip
-            message = _printable(outcome.message)
+            message = printable(outcome.message, keep="\n\t")  # what XML does not know, too
             if outcome in failed:
                 child = ElementTree.SubElement(case, "failure", type=outcome.status)
                 child.set("message", message)
@@ -148,14 +148,10 @@ def to_junit(outcomes: Sequence[Outcome], judgement: Judgement) -> bytes:
     return text + b"\n"
 
 
-def _printable(text: str) -> str:
-    """Without the control characters that XML does not know."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
-
-
 def render_table(outcomes: Sequence[Outcome]) -> Table:
     """Return a table of operations and devices: passed of all, near ties, what did not pass."""
     from rich.table import Table
+    from rich.text import Text
 
     devices = list(dict.fromkeys(outcome.device for outcome in outcomes))
     counts: dict[str, dict[str, Counter[str]]] = {}
@@ -168,10 +164,10 @@ def render_table(outcomes: Sequence[Outcome]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("operation")
     for device in devices:
-        table.add_column(device)
+        table.add_column(Text(printable(device)))
     for op in [*sorted(key for key in counts if key), ""]:
         cells = [_cell(counts.get(op, {}).get(device)) for device in devices]
-        table.add_row(op or "all", *cells, style=None if op else "bold")
+        table.add_row(Text(printable(op or "all")), *cells, style=None if op else "bold")
     return table
 
 

@@ -7,29 +7,86 @@ What an argument or result stands for comes from the function's recorded signatu
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError, SignatureError, UsageError
+from ..errors import InputError, SignatureError, UsageError, quoted
 from ..numerics.casts import dequantize, quantize
-from ..numerics.element_types import I64, Array, ElementType
+from ..numerics.element_types import I64, Array, DType, ElementType
 from ..numerics.packed_integers import pack_planes
 from ..signature import ValueType
 
-__all__ = ["abi_element", "array_of_argument", "array_of_result", "element_type", "held"]
+__all__ = [
+    "Conversion",
+    "abi_element",
+    "array_of_argument",
+    "array_of_result",
+    "arrays_of_arguments",
+    "element_type",
+    "held",
+]
+
+
+Conversion: TypeAlias = Callable[[ValueType, DType], str]
+"""Says how to give an argument as a type and a dtype: where Python calls, or on a command line."""
+
+
+def _with_astype(type_: ValueType, dtype: DType) -> str:
+    return f"convert it with astype({str(dtype)!r})"
+
+
+def arrays_of_arguments(
+    arguments: Sequence[npt.ArrayLike],
+    inputs: Sequence[ValueType],
+    function: str,
+    *,
+    quantized_io: bool,
+    conversion: Conversion = _with_astype,
+) -> list[Array]:
+    """Check the arguments of a call and return the arrays that the program stores for them.
+
+    Args:
+        arguments: arrays or numbers.
+        inputs: their types.
+        function: the name of what is called, for errors.
+        quantized_io: reals are given for quantized arguments.
+        conversion: how to give an argument of another dtype.
+
+    Raises:
+        SignatureError: they are too many or too few, or one does not fit its type.
+    """
+    if len(arguments) != len(inputs):
+        raise SignatureError(
+            f"function '{function}' takes {len(inputs)} arguments, got {len(arguments)}"
+        )
+    return [
+        array_of_argument(
+            argument, type_, f"argument {number} of '{function}'", quantized_io, conversion
+        )
+        for number, (argument, type_) in enumerate(zip(arguments, inputs, strict=True))
+    ]
 
 
 def array_of_argument(
-    argument: npt.ArrayLike, type_: ValueType, where: str, quantized_io: bool
+    argument: npt.ArrayLike,
+    type_: ValueType,
+    where: str,
+    quantized_io: bool,
+    conversion: Conversion = _with_astype,
 ) -> Array:
     """Check an argument and return the array that the program stores for it.
+
+    An array has the dtype of its type; integers may be of any other. Numbers and lists of numbers
+    are taken for what they are: integers for any type, floats for floats only.
 
     Raises:
         SignatureError: it does not fit its type.
     """
-    array = _as_array(argument, type_, where, quantized_io)
+    array = _as_array(argument, type_, where, quantized_io, conversion)
     _check_shape(array, type_, where)
     parameters = type_.parameters
     if parameters is None:
@@ -50,15 +107,26 @@ def array_of_argument(
     return array.astype(storage.dtype)
 
 
-def _as_array(argument: npt.ArrayLike, type_: ValueType, where: str, quantized_io: bool) -> Array:
+def _as_array(
+    argument: npt.ArrayLike,
+    type_: ValueType,
+    where: str,
+    quantized_io: bool,
+    conversion: Conversion,
+) -> Array:
     parameters = type_.parameters
     given = hasattr(argument, "dtype")
+    if isinstance(argument, np.ma.MaskedArray):
+        raise SignatureError(
+            f"{where} is a masked array, and programs know no masks; fill it: x.filled(0)"
+        )
     try:
         array = np.asarray(argument)
     except ValueError:
         raise SignatureError(f"{where} is no rectangular array") from None
     real = array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
     integral = array.dtype.kind in "iu"
+    empty = not given and not array.size  # NumPy makes a list of nothing an array of floats
     if parameters is not None and quantized_io:
         if real or (integral and not given):
             return array.astype(parameters.expressed.dtype)
@@ -67,8 +135,8 @@ def _as_array(argument: npt.ArrayLike, type_: ValueType, where: str, quantized_i
             "leave out quantized_io (--quantized-io)"
         )
     if parameters is not None:
-        if integral:
-            return array
+        if integral or empty:
+            return array.astype(np.int64) if empty else array
         raise SignatureError(
             f"{where} must be storage values ({parameters.storage}), got {array.dtype}; to give "
             "reals, set quantized_io (--quantized-io)"
@@ -76,17 +144,30 @@ def _as_array(argument: npt.ArrayLike, type_: ValueType, where: str, quantized_i
     expected = element_type(type_.element).dtype
     if array.dtype == expected:
         return array
-    if not given and (integral or (real and expected.kind != "i") or not array.size):
-        if expected.kind in "iu" and array.size:
-            return array  # checked against the width below
+    if empty:
+        return array.astype(expected)
+    if integral and expected.kind in "iu" and (not given or not type_.element.startswith("u")):
+        return array  # checked against the width below
+    is_float = element_type(type_.element).is_float
+    if not given and is_float and (integral or real):
         with np.errstate(over="ignore"):
             return array.astype(expected)
-    if integral and expected.kind in "iu" and not type_.element.startswith("u"):
-        return array
+    if not given and integral and expected.kind == "b" and ((array == 0) | (array == 1)).all():
+        return array.astype(expected)
+    if not given and not is_float:
+        kind = "truth values" if expected.kind == "b" else "integers of 64 bits or less"
+        what = _first_of(array, lambda value: not (integral and value in (0, 1)))
+        raise SignatureError(f"{where} must be {kind} ({type_.element}), got {what}")
     raise SignatureError(
-        f"{where} must be of dtype {expected} ({type_.element}), got {array.dtype}; convert it "
-        f"with astype"
+        f"{where} must be of dtype {expected} ({type_.element}), got {array.dtype}; "
+        f"{conversion(type_, expected)}"
     )
+
+
+def _first_of(array: Array, is_wrong: Callable[[Any], bool]) -> str:
+    """The first value of a list of numbers that is wrong, for a message."""
+    flat = array.reshape(-1)
+    return quoted(str(next((value for value in flat if is_wrong(value)), flat[0])))[1:-1]
 
 
 def _check_integers(array: Array, type_: ValueType, where: str) -> Array:

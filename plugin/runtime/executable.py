@@ -11,13 +11,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ExecutionError, SignatureError, UsageError
+from ..errors import ExecutionError, SignatureError, UsageError, expected_name, quoted
 from ..numerics.element_types import Array, DType
-from ..signature import TARGET_KEY, ValueType
-from .arguments import abi_element, array_of_argument, array_of_result, element_type, held
+from ..signature import TARGET_KEY, Signature, ValueType
+from .arguments import abi_element, array_of_result, arrays_of_arguments, element_type, held
 from .device import Device, OpenDevice, iree_runtime
 from .native_calls import check_process, native_call
-from .vm_modules import load_module, parameters_module, public_functions, signature_of, vm_instance
+from .vm_modules import (
+    PublicFunction,
+    load_module,
+    parameters_module,
+    public_functions,
+    vm_instance,
+)
 
 __all__ = ["Executable", "Function"]
 
@@ -54,7 +60,8 @@ class Executable:
         runtime = iree_runtime()
         name, self._module = load_module(source)
         instance = vm_instance()
-        _check_target(self._module, name, self.device)
+        functions = public_functions(self._module, name)
+        _check_target(functions, name, self.device)
         opened = self.device.open()
         modules = [runtime.create_hal_module(instance, opened.handle)]
         if parameters:
@@ -63,16 +70,16 @@ class Executable:
             context = runtime.VmContext(instance, [*modules, self._module])
         except (RuntimeError, ValueError, IndexError) as error:
             raise ExecutionError(_load_message(name, self.device, error)) from None
-        self.functions: dict[str, Function] = {}
-        for function_name in public_functions(self._module):
-            handle = self._module.lookup_function(function_name)
-            self.functions[function_name] = Function(function_name, handle, context, opened)
+        self.functions = {
+            each.name: Function(each.name, each.handle, each.signature, context, opened)
+            for each in functions
+        }
 
     def __getitem__(self, name: str) -> Function:
         """Return a function by name; UsageError if there is none."""
         if name not in self.functions:
             raise UsageError(
-                f"no function is named '{name}'; expected one of: {', '.join(self.functions)}"
+                f"no function is named {quoted(name)}; {expected_name(name, self.functions)}"
             )
         return self.functions[name]
 
@@ -89,12 +96,19 @@ class Function:
 
     # Without a reference to the executable, which is freed, and its device closed, with the last
     # that refers to it or to a function of it.
-    def __init__(self, name: str, handle: Any, context: Any, device: OpenDevice) -> None:
+    def __init__(
+        self,
+        name: str,
+        handle: Any,
+        signature: Signature | None,
+        context: Any,
+        device: OpenDevice,
+    ) -> None:
         self.name = name
         self._handle = handle
         self._context = context
         self._device = device
-        self.signature = signature_of(handle)
+        self.signature = signature
 
     def __repr__(self) -> str:
         if self.signature is None:
@@ -137,23 +151,20 @@ class Function:
             )
         check_process(self._device.process)
         inputs, outputs = self.signature.inputs, self.signature.outputs
-        if len(arguments) != len(inputs):
-            raise SignatureError(
-                f"function '{self.name}' takes {len(inputs)} arguments, got {len(arguments)}"
-            )
+        arrays = arrays_of_arguments(arguments, inputs, self.name, quantized_io=quantized_io)
         # In a call of its own, whose buffers are freed before what may be the last reference to the
         # device: `self`. An error would keep them by its traceback, and the garbage collector frees
         # what lies in a cycle in any order, which crashes in IREE.
         try:
             with native_call():
-                return self._run(arguments, inputs, outputs, quantized_io)
+                return self._run(arrays, inputs, outputs, quantized_io)
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)
             raise
 
     def _run(
         self,
-        arguments: Sequence[npt.ArrayLike],
+        arrays: Sequence[Array],
         inputs: Sequence[ValueType],
         outputs: Sequence[ValueType],
         quantized_io: bool,
@@ -161,9 +172,7 @@ class Function:
         runtime = iree_runtime()
         pushed = runtime.VmVariantList(len(inputs))
         keep = []
-        for number, (argument, type_) in enumerate(zip(arguments, inputs, strict=True)):
-            where = f"argument {number} of '{self.name}'"
-            array = array_of_argument(argument, type_, where, quantized_io)
+        for array, type_ in zip(arrays, inputs, strict=True):
             keep.append(_push(pushed, array, type_, self._device))
         popped = runtime.VmVariantList(len(outputs))
         try:
@@ -234,12 +243,12 @@ def _scalar(value: Any, dtype: DType) -> Array:
     return np.asarray(bits, f"u{dtype.itemsize}").view(dtype)
 
 
-def _check_target(module: Any, name: str, device: Device) -> None:
+def _check_target(functions: Sequence[PublicFunction], name: str, device: Device) -> None:
     """Refuse an executable that needs a device of another kind, before the driver crashes on it."""
-    for function_name in module.function_names:
-        target = dict(module.lookup_function(function_name).reflection).get(TARGET_KEY)
-        if target is None:
+    for function in functions:
+        if TARGET_KEY not in function.reflection:
             continue
+        target = function.reflection[TARGET_KEY]
         kind, _, variant = target.partition(":")
         if (kind == "vulkan") != device.is_vulkan:
             right = "vulkan" if device.is_vulkan else "llvm-cpu"

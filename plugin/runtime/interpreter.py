@@ -16,11 +16,11 @@ from collections.abc import Sequence
 import numpy.typing as npt
 
 from ..compiler.worker import Source, interpretable
-from ..errors import SignatureError, UnsupportedError, UsageError
+from ..errors import UnsupportedError, UsageError, expected_name, quoted
 from ..numerics.element_types import Array
 from ..processes import Limits
 from ..signature import Signature, ValueType
-from .arguments import array_of_argument, array_of_result
+from .arguments import array_of_result, arrays_of_arguments
 from .evaluation import evaluate_apart
 
 __all__ = ["InterpretedFunction", "InterpretedModule"]
@@ -57,7 +57,7 @@ class InterpretedModule:
         """Return a function by name; UsageError if there is none."""
         if name not in self.functions:
             raise UsageError(
-                f"no function is named '{name}'; expected one of: {', '.join(self.functions)}"
+                f"no function is named {quoted(name)}; {expected_name(name, self.functions)}"
             )
         return self.functions[name]
 
@@ -80,15 +80,9 @@ class InterpretedFunction:
             UnsupportedError: the interpreter does not know an operation or a type, or crashes.
         """
         inputs = self.signature.inputs
-        if len(arguments) != len(inputs):
-            raise SignatureError(
-                f"function '{self.name}' takes {len(inputs)} arguments, got {len(arguments)}"
-            )
-        arrays = []
-        for number, (argument, type_) in enumerate(zip(arguments, inputs, strict=True)):
+        for number, type_ in enumerate(inputs):
             _check_interpreted(type_, f"argument {number} of '{self.name}'")
-            where = f"argument {number} of '{self.name}'"
-            arrays.append(array_of_argument(argument, type_, where, quantized_io))
+        arrays = arrays_of_arguments(arguments, inputs, self.name, quantized_io=quantized_io)
         values = evaluate_apart(
             self._text,
             self.name,

@@ -58,7 +58,7 @@ def stream(
     inputs = () if function.signature is None else function.signature.inputs
     if len(arguments) != len(inputs):
         function.invoke(arguments)  # says what is wrong
-    arrays = [np.asarray(argument) for argument in arguments]
+    arrays = [np.asanyarray(argument) for argument in arguments]  # a mask is refused below
     sliced = [
         type_.shape is not None and array.ndim == len(type_.shape) + 1
         for array, type_ in zip(arrays, inputs, strict=False)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, quoted
 from ..files import open_input, read_input
 from ..formats.gguf import read_gguf
 from ..formats.irpa import check_mountable
@@ -17,12 +18,12 @@ from ..signature import REFLECTION_KEY, Signature, ValueType
 from .device import iree_runtime
 
 __all__ = [
+    "PublicFunction",
     "load_module",
     "parameters_module",
     "public_functions",
     "read_signatures",
     "served_signatures",
-    "signature_of",
     "vm_instance",
 ]
 
@@ -129,31 +130,56 @@ def served_signatures(
     arguments: dict[str, Any], blobs: list[bytes], steps: Steps
 ) -> tuple[dict[str, str], list[bytes]]:
     """Read the signatures, as JSON, of the executable that the blob is: in a child process."""
-    module = _module_of(arguments["name"], blobs[0])
-    signatures = {}
+    name = arguments["name"]
+    functions = public_functions(_module_of(name, blobs[0]), name)
+    return {each.name: each.signature.to_json() for each in functions if each.signature}, []
+
+
+@dataclass(frozen=True)
+class PublicFunction:
+    """A function of an executable, and what is recorded of it.
+
+    Args:
+        name: the function's.
+        handle: the bindings'.
+        reflection: entries by key.
+        signature: None if nothing is recorded that can be read as one.
+    """
+
+    name: str
+    handle: Any
+    reflection: Mapping[str, str]
+    signature: Signature | None
+
+
+def public_functions(module: Any, file: str) -> list[PublicFunction]:
+    """The functions that subquant recorded; of other executables those that look like a user's.
+
+    Args:
+        module: the executable.
+        file: its name, for errors.
+
+    Raises:
+        InputError: what is recorded is no text, or no signature.
+    """
     try:
-        for name in public_functions(module):
-            signature = signature_of(module.lookup_function(name))
-            if signature is not None:
-                signatures[name] = signature.to_json()
+        handles = {name: module.lookup_function(name) for name in module.function_names}
+        recorded = {name: dict(handle.reflection) for name, handle in handles.items()}
+        ours = [name for name in handles if REFLECTION_KEY in recorded[name]]
+        public = ours or [n for n in handles if not n.startswith("__") and "$" not in n]
+        return [
+            PublicFunction(name, handles[name], recorded[name], _signature_of(recorded[name]))
+            for name in public
+        ]
     except (RuntimeError, UnicodeDecodeError):  # the bindings' own, for what is not UTF-8
-        raise InputError(
-            f"'{arguments['name']}' is damaged: it has a name that is not UTF-8 text; compile the "
-            "module again"
-        ) from None
-    return signatures, []
+        reason = "it has a name that is not UTF-8 text; compile the module again"
+    except InputError as error:
+        reason = error.message
+    raise InputError(f"{quoted(file)} is damaged: {reason}")
 
 
-def public_functions(module: Any) -> list[str]:
-    """The functions that subquant recorded; of other executables those that look like a user's."""
-    names = list(module.function_names)
-    ours = [n for n in names if REFLECTION_KEY in dict(module.lookup_function(n).reflection)]
-    return ours or [n for n in names if not n.startswith("__") and "$" not in n]
-
-
-def signature_of(handle: Any) -> Signature | None:
+def _signature_of(reflection: Mapping[str, str]) -> Signature | None:
     """Return the signature of a function: that of subquant, or else as IREE records it."""
-    reflection = dict(handle.reflection)
     text = reflection.get(REFLECTION_KEY)
     if text is not None:
         return Signature.from_json(text)
@@ -177,7 +203,7 @@ def _signature_of_declaration(declaration: str) -> Signature | None:
 
 
 def _declared_value(text: str) -> ValueType | None:
-    tensor = re.fullmatch(r"tensor<((?:[0-9?]+x)*)([a-z0-9]+)>", text)
+    tensor = re.fullmatch(r"tensor<((?:(?:\d{1,19}|\?)x)*)([a-z0-9]+)>", text)
     if tensor:
         extents = [n for n in tensor.group(1).split("x") if n]
         shape = tuple(None if n == "?" else int(n) for n in extents)

@@ -1,0 +1,346 @@
+"""Input of any content is one line on standard error: no traceback, no partial file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from subquant.cli import main
+from subquant.commands.arrays import parse_input, read_npy
+from subquant.errors import InputError, SignatureError, UsageError, printable
+from subquant.runtime.arguments import array_of_argument
+from subquant.runtime.streaming import stream
+from subquant.signature import Signature, ValueType
+
+ESCAPE = "\x1b[2J"
+
+
+@pytest.fixture(autouse=True)
+def here(in_temporary_folder: Path) -> Path:
+    return in_temporary_folder
+
+
+def fail(status: int, *arguments: str) -> str:
+    """Run a command that must fail with one line, and leave no file; return the line."""
+    before = sorted(Path().iterdir())
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exit_code == status, (result.output, result.exception)
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stdout == ""
+    assert sorted(Path().iterdir()) == before
+    return result.stderr
+
+
+def problem(read: Callable[[], object]) -> str:
+    """What is wrong with an input; empty if nothing is. Any other error is raised."""
+    with contextlib.suppress(InputError):
+        read()
+        return ""
+    with pytest.raises(InputError) as caught:
+        read()
+    return str(caught.value)
+
+
+# -- arrays in files ------------------------------------------------------------------------------
+
+
+def npy(header: bytes, data: bytes = b"abcd") -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+HEADER = "its header is not that of an array"
+NO_NUMBERS = "it has elements of dtype {}, expected numbers"
+HEADERS: dict[str, tuple[bytes, str]] = {
+    "open bracket": (b"{'descr': '<f4', (", HEADER),
+    "extent beyond 64 bits": (
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 0)}",
+        HEADER,
+    ),
+    "keys of two types": (b"{'descr': '<f4', 1: False, 'shape': ()}", HEADER),
+    "a type of nothing": (
+        b"{'descr': ((),), 'fortran_order': False, 'shape': ()}",
+        HEADER,
+    ),
+    "deep": (b"[" * 9000, HEADER),
+    "records": (
+        b"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}",
+        NO_NUMBERS.format("'[('a', '<f4')]'"),
+    ),
+    "text": (
+        b"{'descr': '<U1', 'fortran_order': False, 'shape': (1,)}",
+        NO_NUMBERS.format("'<U1'"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_npy_headers_of_any_content(name: str) -> None:
+    header, message = HEADERS[name]
+    Path("x.npy").write_bytes(npy(header))
+    with pytest.raises(InputError) as caught:
+        read_npy("x.npy")
+    assert caught.value.message == f"cannot read 'x.npy': {message}"
+
+
+def test_an_npy_of_more_than_the_memory() -> None:
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000, 1000000, 1000)}"
+    Path("x.npy").write_bytes(npy(header))
+    with pytest.raises(InputError, match="the array does not fit in memory"):
+        read_npy("x.npy")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=80), st.integers(0, 60))
+def test_npy_headers_that_are_mutated(noise: bytes, place: int) -> None:
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}" + b" " * 20 + b"\n"
+    Path("x.npy").write_bytes(npy(header[:place] + noise + header[place + len(noise) // 2 :]))
+    assert "\n" not in problem(lambda: read_npy("x.npy"))
+
+
+# -- literals -------------------------------------------------------------------------------------
+
+DIGITS = "9" * 5000
+SHORT = "'" + "9" * 80 + "...'"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (DIGITS, f"expected @file.npy or a literal such as 2x2xf32=1,2,3,4, got {SHORT} (5,000"),
+        (f"{DIGITS}xi8=1", f"the extent {SHORT} (5,000 characters) in"),
+        (f"i{DIGITS}=1", "element type 'i999"),
+        (f"2xi8={DIGITS}", "expected numbers of type i8 in '2xi8=999"),
+        (f"2xi8=0x{DIGITS}", "expected numbers of type i8 in '2xi8=0x999"),
+        ("1x" * 65 + "i8=1", "an array has at most 64 axes, got 65 in '1x1x"),
+    ],
+    ids=["number", "extent", "element type", "decimal", "hexadecimal", "axes"],
+)
+def test_literals_of_thousands_of_digits(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_input(text)
+    assert caught.value.message.startswith(message)
+    assert len(caught.value.message) < 400
+
+
+# -- arguments ------------------------------------------------------------------------------------
+
+WRONG_VALUES: list[tuple[str, Any, str]] = [
+    ("ui8", [2.7, 1.2], "must be integers of 64 bits or less (ui8), got 2.7"),
+    ("ui8", [float("nan"), 1.0], "must be integers of 64 bits or less (ui8), got nan"),
+    ("i8", [2.0], "must be integers of 64 bits or less (i8), got 2.0"),
+    ("i8", [2**70], f"must be integers of 64 bits or less (i8), got {2**70}"),
+    ("i8", ["1"], "must be integers of 64 bits or less (i8), got 1"),
+    ("i1", [0.5, 0.0], "must be truth values (i1), got 0.5"),
+    ("i1", [0, 1, 5], "must be truth values (i1), got 5"),
+    (
+        "ui8",
+        np.ma.masked_array([1, 2], [False, True]),
+        "is a masked array, and programs know no masks; fill it: x.filled(0)",
+    ),
+    (
+        "f32",
+        np.ma.masked_array([1.0, 2.0], [False, True], dtype="f4"),
+        "is a masked array, and programs know no masks; fill it: x.filled(0)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("element", "value", "message"), WRONG_VALUES, ids=str)
+def test_values_that_a_type_does_not_have(element: str, value: Any, message: str) -> None:
+    type_ = ValueType(element, (len(value),))
+    with pytest.raises(SignatureError) as caught:
+        array_of_argument(value, type_, "argument 0", quantized_io=False)
+    assert caught.value.message == f"argument 0 {message}"
+
+
+@pytest.mark.parametrize(
+    ("element", "value"),
+    [("i1", [0, 1]), ("i1", [True, False]), ("ui8", [3, 255]), ("i8", []), ("f32", [1, 2.5])],
+    ids=str,
+)
+def test_lists_of_numbers_that_a_type_has(element: str, value: Any) -> None:
+    type_ = ValueType(element, (len(value),))
+    array = array_of_argument(value, type_, "argument 0", quantized_io=False)
+    assert array.tolist() == [float(v) if element == "f32" else int(v) for v in value]
+
+
+def test_a_mask_is_not_lost_in_a_stream() -> None:
+    class Echo:
+        signature = Signature((ValueType("f32", (2,)),), ())
+
+        def invoke(self, arguments: Any, *, quantized_io: bool = False) -> list[np.ndarray]:
+            return [array_of_argument(arguments[0], self.signature.inputs[0], "argument 0", False)]
+
+    with pytest.raises(SignatureError, match="step 0 of 3: argument 0 is a masked array"):
+        stream(Echo(), [np.ma.zeros((3, 2), np.float32)])
+
+
+# -- signatures of executables --------------------------------------------------------------------
+
+PROGRAM = """!q = !quant.uniform<i8:f32:{1:4}, {{0.5:1, 2.0:-3}}>
+func.func @main(%x: tensor<2x8xf32>) -> tensor<2x8x!q> {
+  %q = quant.qcast %x : tensor<2x8xf32> to tensor<2x8x!q>
+  return %q : tensor<2x8x!q>
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def executable() -> bytes:
+    result = CliRunner().invoke(main, ["compile", "-", "-o", "-"], input=PROGRAM)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout_bytes
+
+
+@pytest.fixture(scope="module")
+def signature(executable: bytes) -> str:
+    start = executable.index(b'{"version":1')
+    text, _ = json.JSONDecoder().raw_decode(executable[start:].decode(errors="replace"))
+    return json.dumps(text, separators=(",", ":"))
+
+
+DAMAGES: dict[str, tuple[bytes, bytes, str]] = {
+    "inputs that are a number": (
+        b'"inputs":[{"element":"f32","abi":["tensor<2x8xf32>"],"shape":[2,8]}]',
+        b'"inputs":1',
+        "signature cannot be read (expected a list of objects, got '1')",
+    ),
+    "a value without types": (
+        b'"abi":["tensor<2x8xf32>"]',
+        b'"abi":[]',
+        "signature cannot be read (a value of type tensor<2x8xf32> is 0 values of the program)",
+    ),
+    "an extent that is no number": (b'"shape":[2,8]', b'"shape":[-1]', "'[-1]' is no shape"),
+    "a key of another name": (b'"version"', b'"versiom"', "(there is no 'version')"),
+    "another version": (b'"version":1', b'"version":2', "a signature of version 1, got '2'"),
+    "a name that is no text": (b"subquant.target", b"subquant.targe\xff", "that is not UTF-8 text"),
+}
+
+
+@pytest.mark.parametrize("command", ["inspect", "run"])
+@pytest.mark.parametrize("name", DAMAGES)
+def test_signatures_that_are_damaged(name: str, command: str, executable: bytes) -> None:
+    old, new, message = DAMAGES[name]
+    assert old in executable
+    Path("x.vmfb").write_bytes(executable.replace(old, new.ljust(len(old))))
+    line = fail(1, command, "x.vmfb")
+    assert line.startswith("error: 'x.vmfb' is damaged: ")
+    assert message in line
+    assert line.endswith("; compile the module again\n")
+
+
+def _mutated(value: Any, draw: Callable[[int], int]) -> Any:
+    """Put something else in place of a part of JSON, at any depth."""
+    others: list[Any] = [None, True, -1, 10**400, 0.5, "", "x\x00", [], [[]], {}, {"a": 1}]
+    if draw(4) == 0 or not isinstance(value, (dict, list)) or not value:
+        return others[draw(len(others))]
+    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    key = keys[draw(len(keys))]
+    copy = value.copy()
+    copy[key] = _mutated(value[key], draw)
+    return copy
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_signatures_that_are_mutated(data: st.DataObject, signature: str) -> None:
+    values = _mutated(json.loads(signature), lambda n: data.draw(st.integers(0, n - 1)))
+    text = json.dumps(values)
+    said = problem(lambda: Signature.from_json(text))
+    assert "\n" not in said
+    if not said:
+        written = Signature.from_json(text).to_json()
+        assert Signature.from_json(written).to_json() == written
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100000, "1", "[]", '{"version":' + "9" * 5000 + "}"])
+def test_signatures_that_are_none(text: str) -> None:
+    with pytest.raises(InputError, match="signature"):
+        Signature.from_json(text)
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+NAMED = """func.func @"f\\1B[2J[/x]"(%x: tensor<2x!quant.uniform<i8:f32, 0.5>>)
+    -> tensor<2x!quant.uniform<i8:f32, 0.5>> {
+  return %x : tensor<2x!quant.uniform<i8:f32, 0.5>>
+}
+"""
+
+
+def safetensors(names: list[str]) -> bytes:
+    """Two rows of 32 floats for each name."""
+    header = {
+        name: {"dtype": "F32", "shape": [2, 32], "data_offsets": [256 * n, 256 * n + 256]}
+        for n, name in enumerate(names)
+    }
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + np.ones(64 * len(names), "<f4").tobytes()
+
+
+@pytest.mark.parametrize(
+    "name", ["a[/x]", "[red]a", "a\x1b[2J", "\x1b]0;title\x07", "a\x9b2J", "\u202ea"]
+)
+def test_names_of_tensors_are_shown_as_they_are_and_not_obeyed(name: str) -> None:
+    Path("x.safetensors").write_bytes(safetensors([name]))
+    commands = (
+        ["quantize", "x.safetensors", "-o", "x.irpa"],
+        ["quantize", "x.safetensors", "--granularity", "axis", "--axis", "9", "-o", "y.irpa"],
+        ["import", "x.safetensors", "-o", "z.irpa"],
+        ["inspect", "x.safetensors"],
+        ["inspect", "x.irpa"],
+        ["inspect", "z.irpa"],
+    )
+    for command in commands:
+        result = CliRunner().invoke(main, command, env={"COLUMNS": "200"})
+        assert isinstance(result.exception, (type(None), SystemExit))
+        assert result.output.replace("\n", "").isprintable()
+        assert printable(name) in result.output or command[0] == "import"
+
+
+def test_names_of_functions_are_shown_as_they_are_and_not_obeyed() -> None:
+    Path("x.mlir").write_text(NAMED)
+    commands = (
+        ["inspect", "x.mlir"],
+        ["inspect", "x.mlir", "--scales", "0"],
+        ["compile", "x.mlir", "-o", "x.vmfb"],
+        ["inspect", "x.vmfb"],
+        ["run", "x.vmfb", "--input", "2xf32=1"],
+        ["run", "x.vmfb", "--function", "g"],
+        ["opt", "x.mlir", "--passes", "legalize-qdq-to-quantized-op{remarks=true}"],
+    )
+    for command in commands:
+        result = CliRunner().invoke(main, command)
+        assert isinstance(result.exception, (type(None), SystemExit))
+        assert result.output.replace("\n", "").isprintable()
+        if command[0] not in ("compile", "opt"):
+            assert "f\\x1b[2J[/x]" in result.output
+
+
+@pytest.mark.parametrize("command", ["inspect", "compile", "exec"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'func.func @"\\FF"(%x: tensor<2x!quant.uniform<i8:f32, 0.5>>) { return }',
+        'func.func @f() { func.call @"\\FF"() : () -> () return }',
+    ],
+    ids=["function", "callee"],
+)
+def test_names_that_are_no_text(text: str, command: str) -> None:
+    Path("x.mlir").write_text(text)
+    line = fail(1, command, "x.mlir")
+    assert line == "x.mlir: error: the module has a name that is not UTF-8 text\n"
+
+
+@pytest.mark.parametrize("raised", [SignatureError, InputError, UsageError])
+def test_errors_show_what_a_terminal_would_obey(raised: type[InputError]) -> None:
+    assert str(raised(f"a{ESCAPE}\x07\nb\tc")) == "error: a\\x1b[2J\\x07\nb\tc"
