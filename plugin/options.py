@@ -17,8 +17,10 @@ from .errors import UsageError
 __all__ = [
     "Activations",
     "Containers",
+    "FixedPointRounding",
     "Options",
     "RequantizationForm",
+    "Rounding",
     "ZeroPoints",
     "annotations_of",
     "check_choices",
@@ -38,6 +40,19 @@ Containers = Literal[8, 32]
 
 RequantizationForm = Literal["exact", "fixed-point"]
 """How accumulators become storage: by the real multiplier, or by 31 bits of it and a shift."""
+
+Rounding = Literal["nearest-even", "toward-zero"]
+"""How casts round: as the specification says, or as upstream's ``lower-quant-ops``."""
+
+FixedPointRounding = Literal[
+    "half-up",
+    "half-away-from-zero",
+    "gemmlowp",
+    "tosa-single-round",
+    "tosa-inexact-round",
+    "tosa-double-round",
+]
+"""How a fixed-point product is rounded; `subquant.numerics.fixed_point` has the formulas."""
 
 ZeroPoints = Literal["after", "inside", "mixed"]
 """Where a contraction corrects for zero points.

@@ -226,14 +226,18 @@ _MAIN = (
     "sys.path[:] = [entry for entry in sys.path if entry]\n"
     "sys.path += [entry for entry in sys.argv[1:] if entry not in sys.path]\n"
     "from subquant.processes import serve\n"
-    "serve()\n"
+    "serve({!r})\n"
 )
 
 
 class _Child:
-    """A child process, which serves one call after the other."""
+    """A child process, which serves one call after the other.
 
-    def __init__(self) -> None:
+    Args:
+        module: what it imports at once.
+    """
+
+    def __init__(self, module: str) -> None:
         if not sys.executable:
             raise EnvironmentProblem(
                 "MLIR runs in a child process, and sys.executable does not say which Python to "
@@ -243,7 +247,12 @@ class _Child:
         self._words = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _MAIN, *(p for p in sys.path if os.path.isabs(p))],
+                [
+                    sys.executable,
+                    "-c",
+                    _MAIN.format(module),
+                    *(p for p in sys.path if os.path.isabs(p)),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._words,
@@ -347,13 +356,13 @@ class _Pool:
         self._lock = threading.Lock()
         self._places = threading.BoundedSemaphore(MOST)
 
-    def prepare(self) -> None:
+    def prepare(self, module: str) -> None:
         with self._lock:
             if not self._idle:
-                self._idle.append(_Child())
+                self._idle.append(_Child(module))
 
     @contextlib.contextmanager
-    def child(self) -> Iterator[_Child]:
+    def child(self, module: str) -> Iterator[_Child]:
         """Lend a child that is alive; one that has ended does not come back."""
         with self._places:
             with self._lock:
@@ -361,7 +370,7 @@ class _Pool:
             if child is not None and not child.is_alive:
                 child.close()
                 child = None
-            child = child or _Child()
+            child = child or _Child(module)
             try:
                 yield child
             finally:
@@ -410,9 +419,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
 
 
-def prepare() -> None:
-    """Start a child now, for the first call, if there is none: it imports while we do."""
-    _POOL.prepare()
+def prepare(module: str = "subquant.compiler.served") -> None:
+    """Start a child now, for the first call, if there is none: it imports while we do.
+
+    Args:
+        module: what it imports.
+    """
+    _POOL.prepare(module)
 
 
 def call(
@@ -450,7 +463,7 @@ def call(
         "memory": (limits or Limits()).memory_bytes,
         "folder": folder,
     }
-    with _POOL.child() as child:
+    with _POOL.child(function.partition(":")[0]) as child:
         return child.ask(request, blobs, steps or (lambda step: None))
 
 
@@ -538,25 +551,25 @@ def run_guarded(
 # -- the child's side -----------------------------------------------------------------------------
 
 
-def serve() -> None:
-    """Serve calls until the parent's end of the pipe is closed: the main function of a child."""
+def serve(module: str) -> None:
+    """Serve calls until the parent's end of the pipe is closed: the main function of a child.
+
+    Args:
+        module: what is imported before the first call.
+    """
     requests = os.fdopen(os.dup(0), "rb", buffering=0)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)  # what C++ prints is no answer
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    with contextlib.suppress(SubquantError):  # of the environment: the answer to the first call
-        importlib.import_module(_PRELOADED)
+    with contextlib.suppress(Exception):  # of the environment, say: the answer to the first call
+        importlib.import_module(module)
     while (frame := receive(requests)) is not None:
         with _ending_with_parent(requests):
             answer, blobs = _answer(*frame, answers)
         sys.stdout.flush()
         send(answers, answer, blobs)
-
-
-_PRELOADED = "subquant.compiler.served"
-"""What most calls need, imported before the first one comes."""
 
 
 def _answer(

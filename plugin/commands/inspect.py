@@ -58,10 +58,10 @@ def command(
             raise UsageError("--scales shows tensors of .mlir files only")
         _inspect_weights(file, as_json)
         return
-    prepare()
     if file.endswith(".vmfb"):
         _inspect_executable(file, as_json)
     else:
+        prepare()
         _inspect_module(file, tensor, picture, as_json, pop_limits(limits))
 
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..numerics.casts import Rounding
-from ..numerics.fixed_point import FixedPointRounding
-from ..options import Activations, RequantizationForm, ZeroPoints, check_choices, option
+from ..options import (
+    Activations,
+    FixedPointRounding,
+    RequantizationForm,
+    Rounding,
+    ZeroPoints,
+    check_choices,
+    option,
+)
 from .targets import VULKAN_TARGETS, Target
 
 __all__ = ["CompileOptions", "Emit"]

@@ -24,11 +24,11 @@ from ..errors import CompilerError, ParseError, Place, Remark, SubquantError
 from ..files import open_input, read_input, write_whole
 from ..formats.tflite import is_tflite, tosa_of_tflite
 from ..processes import ChildEnded, Limits, call, error_from_json
-from .inspected_tensors import InspectedTensor, tensors_from_fields
 from .options import CompileOptions, Emit
 
 if TYPE_CHECKING:
     from .._mlir import ir
+    from .inspected_tensors import InspectedTensor
 
 __all__ = [
     "Input",
@@ -226,6 +226,8 @@ def inspect(
         progress=progress,
         limits=limits,
     )
+    from .inspected_tensors import tensors_from_fields  # with NumPy, which the others do without
+
     return tensors_from_fields(value)
 
 

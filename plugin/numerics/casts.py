@@ -38,6 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
+from ..options import Rounding
 from .array_functions import bits_of, both, convert, is_known, is_zero, truncate
 from .element_types import BF16, F16, F32, F64, I32, I64, U32, AnyArray, Array, ElementType
 from .parameters import ExpressedType, QuantizationParameters, StorageType, spread_blocks
@@ -52,7 +53,6 @@ __all__ = [
     "quantize_blocks",
 ]
 
-Rounding = Literal["nearest-even", "toward-zero"]
 Division = Literal["native", "exact"]
 
 

@@ -31,12 +31,13 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
+from ..options import FixedPointRounding
 from .array_functions import convert, is_zero
 from .element_types import I64, AnyArray, Array
 from .parameters import StorageType
@@ -53,14 +54,6 @@ __all__ = [
     "shift_right",
 ]
 
-FixedPointRounding = Literal[
-    "half-up",
-    "half-away-from-zero",
-    "gemmlowp",
-    "tosa-single-round",
-    "tosa-inexact-round",
-    "tosa-double-round",
-]
 ROUNDINGS: tuple[FixedPointRounding, ...] = get_args(FixedPointRounding)
 MAX_SHIFT = 62
 """The greatest right shift; a smaller factor loses bits of its multiplier, as TOSA's does."""

@@ -39,10 +39,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..options import RequantizationForm
+from ..options import FixedPointRounding, RequantizationForm
 from .array_functions import both, convert, is_known, is_zero
 from .element_types import I32, I64, AnyArray, Array, ElementType
-from .fixed_point import FixedPointRounding, apply_scale, multiplier_and_shift, shift_right
+from .fixed_point import apply_scale, multiplier_and_shift, shift_right
 from .parameters import StorageType
 
 __all__ = [

@@ -47,9 +47,10 @@ from ..emit import Formula, Scalars, linalg
 from ..emit.operation import dense, element_of, recorded, tensor_type, with_element
 from ..emit.template import Template
 from ..errors import UnsupportedError
-from ..numerics.casts import Cast, Division, Rounding
+from ..numerics.casts import Cast, Division
 from ..numerics.element_types import Array
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
+from ..options import Rounding
 from .base import ModulePass, NoMatch, Pattern, apply_patterns, is_in_loop_body
 from .casts.block_axes import BlockAxes
 from .casts.block_loops import map_by_block, without_whole_axes

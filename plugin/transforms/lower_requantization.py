@@ -33,9 +33,8 @@ from ..dialects.integer_steps import read_requantize
 from ..dialects.subquant import REQUANTIZE
 from ..emit import Tensors
 from ..emit.casts import saturate
-from ..numerics.fixed_point import FixedPointRounding
 from ..numerics.requantization import Requantization, Term, requantize
-from ..options import RequantizationForm
+from ..options import FixedPointRounding, RequantizationForm
 from .base import ModulePass, NoMatch, apply_patterns
 from .math.operands import grids_of
 

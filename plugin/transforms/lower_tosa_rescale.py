@@ -38,8 +38,9 @@ from ..emit import Formula, Scalars, linalg
 from ..emit.operation import dense, mlir_type
 from ..errors import UnsupportedError, VerificationError
 from ..numerics.element_types import I32, Array, ElementType
-from ..numerics.fixed_point import MAX_SHIFT, FixedPointRounding, rescale, saturate
+from ..numerics.fixed_point import MAX_SHIFT, rescale, saturate
 from ..numerics.parameters import StorageType
+from ..options import FixedPointRounding
 from .base import ModulePass, NoMatch, apply_patterns
 
 __all__ = ["LowerTosaRescale"]
