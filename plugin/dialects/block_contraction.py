@@ -47,9 +47,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
-from .._mlir import ir
+from .._mlir import Operation, Value, ir
 from ..errors import VerificationError
 from ..numerics.packed_integers import PLANE_BITS
 from ..numerics.parameters import ExpressedType, StorageType
@@ -94,22 +94,22 @@ class BlockContraction:
         activation_type: what activations are multiplied as.
     """
 
-    activations: Any
-    storage: Any
-    scales: Any
-    zero_points: Any
-    offsets: Any
+    activations: Value
+    storage: Value
+    scales: Value
+    zero_points: Value | None
+    offsets: Value | None
     indices: tuple[list[list[Term]], list[list[Term]], list[list[Term]]]
     loops: int
     block_sizes: tuple[int, ...]
     storage_type: StorageType
     expressed: ExpressedType
-    storage_high: Any = None
+    storage_high: Value | None = None
     plane_bits: tuple[int, ...] | None = None
     activation_type: str = "float"
 
     @classmethod
-    def of(cls, op: Any) -> BlockContraction:
+    def of(cls, op: Operation) -> BlockContraction:
         """Read an operation that has been verified."""
         operands = operands_of(op)
         maps = [attribute.value for attribute in op.attributes["indexing_maps"]]
@@ -136,7 +136,7 @@ class BlockContraction:
         )
 
     @property
-    def planes(self) -> list[Any]:
+    def planes(self) -> list[Value]:
         """The operands that hold the storage."""
         return [self.storage] if self.storage_high is None else [self.storage, self.storage_high]
 
@@ -175,13 +175,13 @@ def activation_blocks(
     return sizes
 
 
-def _plane_bits(op: Any) -> tuple[int, ...] | None:
+def _plane_bits(op: Operation) -> tuple[int, ...] | None:
     if "plane_bits" not in op.attributes:
         return None
     return tuple(int(count) for count in op.attributes["plane_bits"])
 
 
-def _storage_shape(type_: Any, plane_bits: Sequence[int] | None) -> list[int]:
+def _storage_shape(type_: ir.Type, plane_bits: Sequence[int] | None) -> list[int]:
     """The extents of integers in a plane, or in a tensor of their own."""
     shape = [int(n) for n in type_.shape]
     if plane_bits is not None:
@@ -208,7 +208,7 @@ def terms_of(map_: ir.AffineMap) -> list[list[Term]] | None:
     return terms
 
 
-def _term(expression: Any) -> Term | None:
+def _term(expression: ir.AffineExpr) -> Term | None:
     factor = 1
     if isinstance(expression, ir.AffineMulExpr):
         if not isinstance(expression.rhs, ir.AffineConstantExpr):
@@ -222,7 +222,7 @@ def _term(expression: Any) -> Term | None:
 # -- verification ---------------------------------------------------------------------------------
 
 
-def check_block_contraction(op: Any) -> None:
+def check_block_contraction(op: Operation) -> None:
     """Raise a VerificationError unless the operation is as the file's text says."""
     described = described_type(op)
     maps = _maps(op)
@@ -256,7 +256,7 @@ def check_block_contraction(op: Any) -> None:
     _check_elements(op, operands, *described)
 
 
-def _fail(op: Any, message: str) -> None:
+def _fail(op: Operation, message: str) -> None:
     raise VerificationError(message, op)
 
 
@@ -264,7 +264,7 @@ def _spoken(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _maps(op: Any) -> list[ir.AffineMap]:
+def _maps(op: Operation) -> list[ir.AffineMap]:
     attribute = op.attributes["indexing_maps"]
     found = list(attribute) if isinstance(attribute, ir.ArrayAttr) else []
     maps = [item.value for item in found if isinstance(item, ir.AffineMapAttr)]
@@ -279,7 +279,7 @@ def _maps(op: Any) -> list[ir.AffineMap]:
 
 
 def _check_loops(
-    op: Any, indices: Sequence[list[list[Term]]], maps: Sequence[ir.AffineMap]
+    op: Operation, indices: Sequence[list[list[Term]]], maps: Sequence[ir.AffineMap]
 ) -> None:
     """Each axis of storage and result has a loop of its own; windows are between the two."""
     of: list[set[int]] = []
@@ -310,7 +310,7 @@ def _check_loops(
             _fail(op, f"loop {loop} is summed over, and does not index the storage")
 
 
-def _storage_type(op: Any, operands: dict[str, Any]) -> Any:
+def _storage_type(op: Operation, operands: dict[str, Value]) -> ir.Type:
     """The type of the storage, unpacked."""
     type_, bits = operands["storage"].type, _plane_bits(op)
     if bits is None or not type_.has_static_shape:
@@ -319,7 +319,7 @@ def _storage_type(op: Any, operands: dict[str, Any]) -> Any:
         return ir.RankedTensorType.get(_storage_shape(type_, bits), type_.element_type)
 
 
-def _check_activation_type(op: Any) -> None:
+def _check_activation_type(op: Operation) -> None:
     if "activation_type" not in op.attributes:
         return
     attribute = op.attributes["activation_type"]
@@ -328,7 +328,7 @@ def _check_activation_type(op: Any) -> None:
         _fail(op, f"attribute 'activation_type' must be {expected}, got '{attribute}'")
 
 
-def check_unpack(op: Any) -> None:
+def check_unpack(op: Operation) -> None:
     """Raise a VerificationError unless a ``subquant.unpack`` is as the dialect's text says."""
     operands = operands_of(op)
     for name, value in (*operands.items(), ("result", op.results[0])):
@@ -346,7 +346,9 @@ def check_unpack(op: Any) -> None:
         _fail(op, f"result must have integers of {sum(bits)} to 8 bits, got '{element}'")
 
 
-def check_planes(op: Any, operands: dict[str, Any], attribute: str, low: str, high: str) -> None:
+def check_planes(
+    op: Operation, operands: dict[str, Value], attribute: str, low: str, high: str
+) -> None:
     """Check the operands that are planes, and the attribute that has the bits of each."""
     if attribute not in op.attributes:
         if high in operands:
@@ -384,7 +386,9 @@ def check_planes(op: Any, operands: dict[str, Any], attribute: str, low: str, hi
                       f"'{operands[high].type}'")  # fmt: skip
 
 
-def _check_extents(op: Any, indices: Sequence[list[list[Term]]], types: Sequence[Any]) -> None:
+def _check_extents(
+    op: Operation, indices: Sequence[list[list[Term]]], types: Sequence[ir.Type]
+) -> None:
     """Extents that one loop indexes are equal; a window stays inside its axis."""
     extents: dict[int, int | None] = {}
     for name, terms, type_ in zip(_NAMES, indices, types, strict=True):
@@ -411,15 +415,15 @@ def _check_extents(op: Any, indices: Sequence[list[list[Term]]], types: Sequence
                       f"reaches {reach}")  # fmt: skip
 
 
-def _extent(type_: Any, axis: int) -> int | None:
+def _extent(type_: ir.Type, axis: int) -> int | None:
     return None if type_.is_dynamic_dim(axis) else int(type_.shape[axis])
 
 
 def _check_blocks(
-    op: Any,
+    op: Operation,
     indices: Sequence[list[list[Term]]],
-    operands: dict[str, Any],
-    types: Sequence[Any],
+    operands: dict[str, Value],
+    types: Sequence[ir.Type],
 ) -> None:
     attribute, type_ = op.attributes["block_sizes"], types[1]
     if not isinstance(attribute, ir.DenseI64ArrayAttr):
@@ -459,7 +463,7 @@ def _dims(shape: Sequence[int]) -> str:
 
 
 def _check_elements(
-    op: Any, operands: dict[str, Any], storage: StorageType, expressed: ExpressedType
+    op: Operation, operands: dict[str, Value], storage: StorageType, expressed: ExpressedType
 ) -> None:
     stored, bits = str(element_type(operands["storage"].type)), _plane_bits(op)
     if bits is not None and not sum(bits) <= storage.width <= 8:

@@ -100,9 +100,9 @@ what; IRDL, which defines the dialect, only knows names and counts.
 """
 
 # Not postponed: the bindings read the field annotations of an operation class as objects.
-from typing import Any, Optional
+from typing import Any, Optional, TypeAlias
 
-from .._mlir import ext, ir
+from .._mlir import Operation, Value, ext, ir
 
 __all__ = [
     "BLOCK_CONTRACTION",
@@ -129,6 +129,14 @@ __all__ = [
 ]
 
 
+Given: TypeAlias = ext.Operand[Any]
+"""An operand of any type, in the definition of an operation."""
+Made: TypeAlias = ext.Result[Any]
+"""A result of any type."""
+Said: TypeAlias = Any
+"""An attribute."""
+
+
 class SubquantDialect(ext.Dialect, name="subquant"):
     """Registration of the dialect."""
 
@@ -136,91 +144,91 @@ class SubquantDialect(ext.Dialect, name="subquant"):
 class QuantizeCast(SubquantDialect.Operation, name="qcast", traits=[ext.Pure]):
     """Real to quantized."""
 
-    input: ext.Operand[Any]
-    result: ext.Result[Any]
+    input: Given
+    result: Made
 
 
 class DequantizeCast(SubquantDialect.Operation, name="dcast", traits=[ext.Pure]):
     """Quantized to real."""
 
-    input: ext.Operand[Any]
-    result: ext.Result[Any]
+    input: Given
+    result: Made
 
 
 class StorageCast(SubquantDialect.Operation, name="scast", traits=[ext.Pure]):
     """Storage to quantized, or back: a change of type, not of bits."""
 
-    input: ext.Operand[Any]
-    result: ext.Result[Any]
+    input: Given
+    result: Made
 
 
 class QuantizeOp(SubquantDialect.Operation, name="quantize", traits=[ext.Pure]):
     """Real to storage, with scales and zero points as operands."""
 
-    input: ext.Operand[Any]
-    scales: ext.Operand[Any]
-    block_sizes: Any
-    quantized_type: Any
-    result: ext.Result[Any]
-    zero_points: Optional[ext.Operand[Any]] = None  # noqa: UP045  (the wheel looks for Optional)
+    input: Given
+    scales: Given
+    block_sizes: Said
+    quantized_type: Said
+    result: Made
+    zero_points: Optional[Given] = None  # noqa: UP045  (the wheel looks for Optional)
 
 
 class DequantizeOp(SubquantDialect.Operation, name="dequantize", traits=[ext.Pure]):
     """Storage to real, with scales, zero points and offsets as operands."""
 
-    input: ext.Operand[Any]
-    scales: ext.Operand[Any]
-    block_sizes: Any
-    quantized_type: Any
-    result: ext.Result[Any]
-    zero_points: Optional[ext.Operand[Any]] = None  # noqa: UP045  (the wheel looks for Optional)
-    offsets: Optional[ext.Operand[Any]] = None  # noqa: UP045
+    input: Given
+    scales: Given
+    block_sizes: Said
+    quantized_type: Said
+    result: Made
+    zero_points: Optional[Given] = None  # noqa: UP045  (the wheel looks for Optional)
+    offsets: Optional[Given] = None  # noqa: UP045
 
 
 class UnpackOp(SubquantDialect.Operation, name="unpack", traits=[ext.Pure]):
     """Integers from planes of bytes."""
 
-    low: ext.Operand[Any]
-    bits: Any
-    result: ext.Result[Any]
-    high: Optional[ext.Operand[Any]] = None  # noqa: UP045
+    low: Given
+    bits: Said
+    result: Made
+    high: Optional[Given] = None  # noqa: UP045
 
 
 class BlockContractionOp(SubquantDialect.Operation, name="block_contraction", traits=[ext.Pure]):
     """Sums of products with a weight in blocks."""
 
-    activations: ext.Operand[Any]
-    storage: ext.Operand[Any]
-    scales: ext.Operand[Any]
-    indexing_maps: Any
-    block_sizes: Any
-    quantized_type: Any
-    result: ext.Result[Any]
-    zero_points: Optional[ext.Operand[Any]] = None  # noqa: UP045
-    offsets: Optional[ext.Operand[Any]] = None  # noqa: UP045
-    storage_high: Optional[ext.Operand[Any]] = None  # noqa: UP045
+    activations: Given
+    storage: Given
+    scales: Given
+    indexing_maps: Said
+    block_sizes: Said
+    quantized_type: Said
+    result: Made
+    zero_points: Optional[Given] = None  # noqa: UP045
+    offsets: Optional[Given] = None  # noqa: UP045
+    storage_high: Optional[Given] = None  # noqa: UP045
 
 
 class SubtractZeroPointOp(SubquantDialect.Operation, name="subtract_zero_point", traits=[ext.Pure]):
     """Quantized to the integer that its scale multiplies."""
 
-    input: ext.Operand[Any]
-    result: ext.Result[Any]
+    input: Given
+    result: Made
 
 
 class SaturateOp(SubquantDialect.Operation, name="saturate", traits=[ext.Pure]):
     """A wide integer to storage."""
 
-    input: ext.Operand[Any]
-    range: Any
-    result: ext.Result[Any]
+    input: Given
+    range: Said
+    result: Made
 
 
 def _requantize(count: int) -> Any:
     """Define the requantization of a sum of `count` terms."""
-    annotations: dict[str, Any] = {f"term_{n}": ext.Operand[Any] for n in range(count)}
-    annotations |= {"scales": Any, "bounds": Any, "quantized_type": Any}
-    annotations |= {"result": ext.Result[Any]}
+    annotations: dict[str, object] = {f"term_{n}": Given for n in range(count)}
+    annotations |= {"scales": Said, "bounds": Said, "quantized_type": Said}
+    annotations |= {"result": Made}
     suffix = f"_{count}" if count > 1 else ""
     return type(SubquantDialect.Operation)(
         f"RequantizeOp{suffix}",
@@ -234,10 +242,10 @@ def _requantize(count: int) -> Any:
 def _reduction(name: str, attribute: str, count: int) -> Any:
     """Define a reduction of `count` tensors: the tensors, then their init values."""
     numbers = range(count)
-    annotations: dict[str, Any] = {f"input_{n}": ext.Operand[Any] for n in numbers}
-    annotations |= {f"init_value_{n}": ext.Operand[Any] for n in numbers}
-    annotations |= {attribute: Any}
-    annotations |= {f"output_{n}": ext.Result[Any] for n in numbers}
+    annotations: dict[str, object] = {f"input_{n}": Given for n in numbers}
+    annotations |= {f"init_value_{n}": Given for n in numbers}
+    annotations |= {attribute: Said}
+    annotations |= {f"output_{n}": Made for n in numbers}
     annotations |= {"body": ext.Region}
     namespace = {"__annotations__": annotations, "__doc__": f"StableHLO's {name}.", **_HERE}
     suffix = f"_{count}" if count > 1 else ""
@@ -267,10 +275,10 @@ _REDUCE_WINDOW = [
 class SelectAndScatterOp(SubquantDialect.Operation, name="select_and_scatter", traits=[ext.Pure]):
     """StableHLO's select_and_scatter."""
 
-    operand: ext.Operand[Any]
-    source: ext.Operand[Any]
-    init_value: ext.Operand[Any]
-    output: ext.Result[Any]
+    operand: Given
+    source: Given
+    init_value: Given
+    output: Made
     select: ext.Region
     scatter: ext.Region
 
@@ -287,7 +295,7 @@ REDUCTIONS |= {"subquant.select_and_scatter": "stablehlo.select_and_scatter"}
 """Operation name to the StableHLO operation whose operands, attributes and regions it has."""
 
 
-def operands_of(op: Any) -> dict[str, Any]:
+def operands_of(op: Operation) -> dict[str, Value]:
     """The operands of an operation that may lack some, by name, as far as they are there."""
     names = _OPERANDS[op.name]
     if SEGMENTS in op.attributes:

@@ -18,18 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from .array_functions import dispatched, is_zero, unpack_bits
-from .element_types import Array
+from .element_types import AnyArray, Array
 
 __all__ = [
     "PLANE_BITS",
     "PackedIntegers",
     "integer_at",
-    "integers_of_bytes",
     "pack_bits",
     "pack_planes",
     "packed_shape",
@@ -66,13 +64,15 @@ def pack_planes(values: Array, bits: Sequence[int]) -> list[Array]:
 
 
 @dispatched
-def unpack_planes(low: Any, bits: Sequence[int], high: Any = None) -> Any:
+def unpack_planes(low: AnyArray, bits: Sequence[int], high: AnyArray | None = None) -> AnyArray:
     """The integers of planes (uint8), as uint8 between 0 and ``2**sum(bits) - 1``."""
     values = unpack_bits(low, bits[0])
     return values if high is None else values | (unpack_bits(high, bits[1]) << bits[0])
 
 
-def integer_at(planes: Sequence[Any], places: Sequence[Any], bits: Sequence[int]) -> Any:
+def integer_at(
+    planes: Sequence[AnyArray], places: Sequence[AnyArray], bits: Sequence[int]
+) -> AnyArray:
     """The integer, of a byte of each plane and the number of its bits' place in that byte.
 
     Args:
@@ -107,16 +107,6 @@ def packed_shape(shape: Sequence[int], bits: Sequence[int]) -> tuple[int, ...] |
     return (sum(int(np.prod(plane)) for plane in shapes),)
 
 
-def integers_of_bytes(packed: Any, shape: Sequence[int], bits: Sequence[int]) -> Any:
-    """The planes of integers of a shape in one tensor of bytes, one after another."""
-    shapes = plane_shapes(shape, bits)
-    assert shapes is not None  # or nobody would have packed them
-    if len(shapes) == 1:
-        return [packed]
-    first = int(np.prod(shapes[0]))
-    return [packed[:first].reshape(shapes[0]), packed[first:].reshape(shapes[1])]
-
-
 @dataclass(frozen=True)
 class PackedIntegers:
     """How integers of few bits lie in the planes of a layout.
@@ -146,7 +136,9 @@ class PackedIntegers:
             return {self.name: self.low}
         return {f"{self.name}_low": self.low, f"{self.name}_high": self.high}
 
-    def packed(self, planes: Mapping[str, Any], shape: Sequence[int] | None = None) -> Any:
+    def packed(
+        self, planes: Mapping[str, AnyArray], shape: Sequence[int] | None = None
+    ) -> AnyArray:
         """What the planes hold, `zero` more than the integers: uint8, or int8 if not packed.
 
         Args:
@@ -163,7 +155,7 @@ class PackedIntegers:
             given = [plane.reshape(own) for plane, own in zip(given, shapes, strict=True)]
         return unpack_planes(given[0], bits, *given[1:])
 
-    def unpack(self, planes: Mapping[str, Any]) -> Any:
+    def unpack(self, planes: Mapping[str, AnyArray]) -> AnyArray:
         """The integers, int8 if they are signed, else uint8."""
         values = self.packed(planes)
         return values.astype(np.int8) - self.zero if self.zero else values

@@ -28,11 +28,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from .._mlir import ir, stablehlo
+from .._mlir import Operation, Value, ir, stablehlo
 from ..dialects.block_contraction import Term
 from ..dialects.dense import dense_of_array
 from ..dialects.quant import any_type_of, parameters_of
@@ -42,6 +42,7 @@ from ..emit import linalg, stored
 from ..emit import stablehlo as emit_stablehlo
 from ..emit import subquant as emit_subquant
 from ..errors import Remark
+from ..numerics.element_types import Array
 from ..options import Activations
 from .base import ModulePass, NoMatch, walk
 from .math.contraction import CONTRACTIONS
@@ -91,11 +92,11 @@ class FuseBlockContractions(ModulePass):
         return remarks
 
 
-def _erase_unused(op: Any) -> None:
+def _erase_unused(op: Operation) -> None:
     """Erase an operation without uses, and what only it used of these kinds."""
     if next(iter(op.results[0].uses), None) is not None:
         return
-    owners: list[Any] = []
+    owners: list[Operation] = []
     for operand in op.operands:
         if not isinstance(operand.owner, ir.Block) and operand.owner not in owners:
             owners.append(operand.owner)
@@ -105,7 +106,7 @@ def _erase_unused(op: Any) -> None:
             _erase_unused(owner.operation)
 
 
-def _dequantizing(operand: Any) -> Any:
+def _dequantizing(operand: Value) -> Operation | None:
     """The operation that dequantizes a value to a tensor of reals, or None."""
     owner = operand.owner
     if isinstance(owner, ir.Block) or owner.operation.name not in _DEQUANTIZING:
@@ -113,7 +114,9 @@ def _dequantizing(operand: Any) -> Any:
     return owner.operation
 
 
-def _fuse(op: Any, casts: Sequence[Any], activations: Activations) -> Any:
+def _fuse(
+    op: Operation, casts: Sequence[Operation | None], activations: Activations
+) -> Value | NoMatch:
     """The result of a block contraction that does what `op` does, or why there is none."""
     why = NoMatch("its weight is not of a sub-channel type")
     for number in (1, 0):  # a weight is on the right, as a rule
@@ -158,14 +161,14 @@ class _Weight:
         offsets: a value, or None.
     """
 
-    storage: Any
-    quantized_type: Any
+    storage: Value
+    quantized_type: ir.Type
     blocks: list[int]
-    given: tuple[Any, Any]
-    offsets: Any = None
+    given: tuple[Value | Array, Value | Array | None]
+    offsets: Value | None = None
 
     @cached_property
-    def _unpacking(self) -> Any:
+    def _unpacking(self) -> Operation | None:
         """The ``subquant.unpack`` that gives the storage, or None; a block fills bytes there."""
         owner = self.storage.owner
         if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
@@ -177,7 +180,7 @@ class _Weight:
         return owner.operation
 
     @property
-    def planes(self) -> list[Any]:
+    def planes(self) -> list[Value]:
         """The storage, or the planes that it is unpacked from."""
         return [self.storage] if self._unpacking is None else list(self._unpacking.operands)
 
@@ -196,7 +199,7 @@ class _Weight:
         """True if scales differ along an axis, and not with every element."""
         return 1 < self.blocks[axis] < self.shape[axis]
 
-    def scales(self) -> Any:
+    def scales(self) -> Value:
         """The scales as a value of the program."""
         scales = self.given[0]
         if not isinstance(scales, np.ndarray):
@@ -206,7 +209,7 @@ class _Weight:
         wide = ir.F32Type.get() if element == ir.BF16Type.get() else element
         return linalg.constant(dense_of_array(scales, wide))
 
-    def zero_points(self) -> Any:
+    def zero_points(self) -> Value | None:
         """The zero points as a value of the program, or None."""
         zero_points = self.given[1]
         if not isinstance(zero_points, np.ndarray):
@@ -217,7 +220,7 @@ class _Weight:
         return linalg.constant(dense_of_array(zero_points, element))
 
 
-def _weight(cast: Any) -> _Weight | NoMatch | None:
+def _weight(cast: Operation) -> _Weight | NoMatch | None:
     """What a cast dequantizes; None if there is one scale, or one for each index of an axis."""
     if cast.name in _CASTS:
         return _weight_of_type(cast)
@@ -241,7 +244,7 @@ def _weight(cast: Any) -> _Weight | NoMatch | None:
     )
 
 
-def _weight_of_type(cast: Any) -> _Weight | NoMatch | None:
+def _weight_of_type(cast: Operation) -> _Weight | NoMatch | None:
     type_ = cast.operands[0].type
     parameters = parameters_of(type_, cast)
     if parameters is None or parameters.granularity != "sub-channel":
@@ -274,7 +277,7 @@ def _dividing(
 class _Loops:
     """Activations, and for them, the storage and the result the terms that index each axis."""
 
-    activations: Any
+    activations: Value
     count: int
     indices: tuple[list[list[Term]], list[list[Term]], list[list[Term]]]
 
@@ -293,7 +296,7 @@ class _Loops:
         return maps
 
 
-def _dot(op: Any, number: int, weight: _Weight) -> _Loops | NoMatch:
+def _dot(op: Operation, number: int, weight: _Weight) -> _Loops | NoMatch:
     """Loops are the result's axes, then the contracted ones in their order."""
     ranks = [value.type.rank for value in op.operands]
     contracted, batch = dot_axes(op)
@@ -319,7 +322,7 @@ def _dot(op: Any, number: int, weight: _Weight) -> _Loops | NoMatch:
     return _Loops(activations, result_rank + len(contracted[0]), (other, storage, result))
 
 
-def _windows(op: Any, number: int, weight: _Weight) -> _Loops | NoMatch:
+def _windows(op: Operation, number: int, weight: _Weight) -> _Loops | NoMatch:
     """Loops are the result's axes, then the window's, then the input features."""
     if op.name != "stablehlo.convolution":
         return NoMatch("is a convolution whose padding is an operand")
@@ -360,7 +363,9 @@ def _windows(op: Any, number: int, weight: _Weight) -> _Loops | NoMatch:
     return _Loops(padded, depth + 1, (activations, storage, result))
 
 
-def _padded(op: Any, spatial: Sequence[int], outer: Sequence[int], reaches: Sequence[int]) -> Any:
+def _padded(
+    op: Operation, spatial: Sequence[int], outer: Sequence[int], reaches: Sequence[int]
+) -> Value:
     """The left operand with the convolution's padding.
 
     Where the result has one position, IREE takes elements after its window for wrong: they are cut.

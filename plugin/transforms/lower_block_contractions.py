@@ -27,18 +27,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from .._mlir import ir
+from .._mlir import Operation, Rewriter, Value, ir
 from ..dialects.block_contraction import BlockContraction, Term, sum_type
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.subquant import BLOCK_CONTRACTION
 from ..emit import Formula, Scalars, linalg, scalar
 from ..emit import stablehlo as emit_stablehlo
+from ..emit.linalg import Extent
 from ..emit.operation import element_of, is_dynamic, mlir_type
 from ..numerics.array_functions import convert
 from ..numerics.block_contraction import activation_scale
@@ -68,7 +69,7 @@ class LowerBlockContractions(ModulePass):
     def run(self, module: ir.Operation) -> None:
         """Lower in `module`."""
 
-        def lower(op: Any, rewriter: Any) -> NoMatch | None:
+        def lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
             contraction = _in_order_of_result(BlockContraction.of(op))
             nest = _Nest.of(contraction, op.results[0].type, self.division)
             rewriter.replace_op(op, [nest.emit()])
@@ -101,9 +102,9 @@ class _Operand:
         extents: of the axes: ints, or values of type ``index``.
     """
 
-    tensor: Any
+    tensor: Value
     indices: list[ir.AffineExpr]
-    extents: list[Any]
+    extents: list[Extent]
 
 
 @dataclass(frozen=True)
@@ -119,19 +120,19 @@ class _Nest:
     """
 
     contraction: BlockContraction
-    result: Any
+    result: ir.Type
     division: Division
     parts: list[list[int]]
-    extents: list[Any]
+    extents: list[Extent]
 
     @classmethod
-    def of(cls, contraction: BlockContraction, result: Any, division: Division) -> _Nest:
+    def of(cls, contraction: BlockContraction, result: ir.Type, division: Division) -> _Nest:
         """Plan the loops; this writes the extents that are known at run time only."""
         found, summed = _extents(contraction, result), contraction.summed
         stored = [loop for [(loop, _)] in contraction.indices[1]]
         blocks = dict(zip(stored, contraction.block_sizes, strict=True))
         parts: list[list[int]] = []
-        extents: list[Any] = []
+        extents: list[Extent] = []
         for loop, extent in enumerate(found):
             block = blocks.get(loop, 1)
             split = [extent]
@@ -143,7 +144,7 @@ class _Nest:
             extents += split
         return cls(contraction, result, division, parts, extents)
 
-    def emit(self) -> Any:
+    def emit(self) -> Value:
         """Write the loop nest, and return the result."""
         contraction = self.contraction
         planes = self._planes()
@@ -172,12 +173,12 @@ class _Nest:
         nest = emit_stablehlo.convert(nest, self.result.element_type)
         return linalg.cast(nest, self.result)
 
-    def _body(self, activations: int, planes: int, names: Sequence[str]) -> Any:
+    def _body(self, activations: int, planes: int, names: Sequence[str]) -> Callable[..., Value]:
         contraction = self.contraction
         cast = Cast(contraction.storage_type, contraction.expressed)
         total = element_of(sum_type(contraction.expressed))
 
-        def body(*elements: Any) -> Any:
+        def body(*elements: Value) -> Value:
             *given, sum_so_far = elements
             activation = scalar(given[0]).convert(total)
             for scale in given[1:activations]:
@@ -199,7 +200,7 @@ class _Nest:
 
         return body
 
-    def _integer(self, stored: Sequence[Any]) -> Formula:
+    def _integer(self, stored: Sequence[Value]) -> Formula:
         """The storage value in a tensor of its own, or in the bytes of planes."""
         bits, storage = self.contraction.plane_bits, self.contraction.storage_type
         if bits is None:
@@ -216,13 +217,13 @@ class _Nest:
         sign = 1 << (sum(bits) - 1)
         return convert(integer ^ sign, I8) - sign
 
-    def _signed(self, integer: Any) -> Formula:
+    def _signed(self, integer: Value) -> Formula:
         """A storage value or zero point, which is read with the storage type's sign."""
         return scalar(
             integer, element_of(integer.type, signed=self.contraction.storage_type.signed)
         )
 
-    def _parameters(self) -> tuple[list[int], dict[str, Any]]:
+    def _parameters(self) -> tuple[list[int], dict[str, Value]]:
         """What indexes scales, zero points and offsets, and these as the loops take them."""
         contraction = self.contraction
         shape = contraction.storage_shape
@@ -275,7 +276,7 @@ class _Nest:
 
     def _operand(
         self,
-        tensor: Any,
+        tensor: Value,
         axes: Sequence[Sequence[Term]],
         used: Mapping[int, Sequence[int]] | None = None,
     ) -> _Operand:
@@ -287,7 +288,7 @@ class _Nest:
             used: for loops of which not all parts index their axis, those that do.
         """
         counts: list[int] = []
-        extents: list[Any] = []
+        extents: list[Extent] = []
         indices: list[ir.AffineExpr] = []
         for axis, (first, *window) in enumerate(axes):
             if window:
@@ -347,7 +348,7 @@ def _rounded(
     every, own = linalg.identity_map(rank), linalg.identity_map(len(axes))
     extents = [activations.extents[axis] for axis in axes]
 
-    def greater(x: Any, so_far: Any) -> Any:
+    def greater(x: Value, so_far: Value) -> Value:
         return np.maximum(scalar(so_far), abs(scalar(x).convert(total))).value
 
     greatest = linalg.generic(
@@ -365,7 +366,7 @@ def _rounded(
     )
     cast = Cast(_INT8, ExpressedType(total.name), division=division)
 
-    def quantize(x: Any, scale: Any, _: Any) -> Any:
+    def quantize(x: Value, scale: Value, _: Value) -> Value:
         return cast.quantize(scalar(x).convert(total), scalar(scale)).value
 
     integers = linalg.generic(
@@ -386,9 +387,9 @@ def _consecutive(counts: Iterable[int]) -> list[list[int]]:
     return [[next(numbers) for _ in range(count)] for count in counts]
 
 
-def _extents(contraction: BlockContraction, result: Any) -> list[Any]:
+def _extents(contraction: BlockContraction, result: ir.Type) -> list[Extent]:
     """The extent of each loop: an int, or a value where it is dynamic."""
-    extents: list[Any] = [None] * contraction.loops
+    extents: list[Extent] = [None] * contraction.loops
     for axis, [(loop, _)] in enumerate(contraction.indices[2]):
         extents[loop] = int(result.shape[axis])
     for tensor, shape, axes in (
@@ -402,7 +403,7 @@ def _extents(contraction: BlockContraction, result: Any) -> list[Any]:
     return extents
 
 
-def _spread(tensor: Any, kept: Sequence[int], repeats: Sequence[int]) -> Any:
+def _spread(tensor: Value, kept: Sequence[int], repeats: Sequence[int]) -> Value:
     """A tensor without the axes that are not `kept`, whose extent is 1; elements repeated."""
     shape = [int(tensor.type.shape[axis]) for axis in kept]
     owner = tensor.owner
