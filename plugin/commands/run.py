@@ -36,6 +36,8 @@ __all__ = ["Call", "command", "parse_parameters"]
 def command(executable: str, device: str, parameters: tuple[str, ...], **options: Any) -> None:
     """Run a function of EXECUTABLE (.vmfb) on arrays.
 
+    An executable is native code: trust it like a program.
+
     \b
     subquant run model.vmfb --input @x.npy --output @y.npy
     subquant run model.vmfb --function main --input 4xf32=1,2,3,4 --quantized-io

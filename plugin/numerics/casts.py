@@ -46,7 +46,6 @@ from .parameters import ExpressedType, QuantizationParameters, StorageType, spre
 __all__ = [
     "Cast",
     "Division",
-    "Rounding",
     "dequantize",
     "dequantize_blocks",
     "quantize",

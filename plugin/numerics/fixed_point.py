@@ -45,7 +45,6 @@ from .parameters import StorageType
 __all__ = [
     "MAX_SHIFT",
     "ROUNDINGS",
-    "FixedPointRounding",
     "apply_scale",
     "multiplier_and_shift",
     "requantize_fixed_point",
