@@ -65,14 +65,13 @@ def create(
     Returns:
         The operation.
     """
-    place = {"ip": False} if detached else {}
     created = ir.Operation.create(
         name,
         results=results,
         operands=operands,
         attributes=None if attributes is None else dict(attributes),
         regions=regions,
-        **place,
+        ip=False if detached else None,
     )
     if _recorders:
         _recorders[-1].append(created)
@@ -86,7 +85,7 @@ def value(
     attributes: Mapping[str, ir.Attribute] | None = None,
 ) -> Value:
     """Create an operation of one result, and return that."""
-    return create(name, operands, [result], attributes).results[0]
+    return create(name, operands, [result], attributes).result
 
 
 def like(

@@ -7,7 +7,7 @@ meaning: as methods of these names, or as they do for NumPy's functions, by ``__
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ParamSpec
 
@@ -38,8 +38,11 @@ __all__ = [
 _P = ParamSpec("_P")
 
 
-class Symbolic(ABC):
+class Symbolic:
     """A value that a program computes; `subquant.emit` says how."""
+
+    # mypy asks for the abstract methods without ABC too. With it, isinstance takes 0.25 us in place
+    # of 0.03, and formulas use it at each step.
 
     __slots__ = ()
 
