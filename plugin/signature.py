@@ -3,7 +3,8 @@
 A compiled function takes storage tensors, flat tensors with a shape, and integers in containers.
 What its arguments and results stand for is kept as JSON in the function's ``iree.reflection``
 dictionary, key ``subquant.signature``, and read back by the runtime, which needs no MLIR for it.
-The key ``subquant.target`` says what it was compiled for.
+The key ``subquant.target`` says what it was compiled for, and ``subquant.loops`` how often its
+longest loop runs, and for which operation, where a device might end it before.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .numerics.packed_integers import PLANE_BITS, packed_shape
 from .numerics.parameters import ExpressedType, Granularity, QuantizationParameters, StorageType
 
 __all__ = [
+    "LOOPS_KEY",
     "REFLECTION_KEY",
     "TARGET_KEY",
     "Signature",
@@ -32,6 +34,7 @@ __all__ = [
 
 REFLECTION_KEY = "subquant.signature"
 TARGET_KEY = "subquant.target"
+LOOPS_KEY = "subquant.loops"
 _VERSION = 1
 _LARGEST_LIST = 64
 

@@ -241,7 +241,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("lower-quant-casts", {"rounding": options.rounding, "division": division}),
         ("convert-quantized-to-storage", {}),
         *([("check-integer-only", {})] if options.integer_only else []),
-        ("expand-stablehlo", {"split_groups": is_vulkan}),
+        ("expand-stablehlo", {"split_groups": is_vulkan, "split_sums": is_vulkan}),
         ("lower-unranked-tensors", {}),
         ("box-half-scalars", {}),
         ("legalize-integer-widths", {"containers": options.containers}),

@@ -11,9 +11,12 @@ from . import operation
 from .operation import create, index_type, integer, integers, is_dynamic, tensor_type, value
 
 __all__ = [
+    "BARRIER",
+    "TIE_SHAPE",
     "Extent",
     "Iterator",
     "affine_maps",
+    "behind_barrier",
     "block_count",
     "block_of",
     "cast",
@@ -36,6 +39,8 @@ __all__ = [
     "segments",
 ]
 
+BARRIER = "util.optimization_barrier"
+TIE_SHAPE = "flow.tensor.tie_shape"
 Iterator = Literal["parallel", "reduction"]
 Extent: TypeAlias = int | Value
 """Of an axis: a number, or a value of type ``index``."""
@@ -128,6 +133,15 @@ def from_elements(elements: Sequence[Value], type_: ir.Type | None = None) -> Va
 def concatenate(tensors: Sequence[Value], axis: int, type_: ir.Type) -> Value:
     """Tensors one after another along an axis, as a value of `type_`."""
     return value("tensor.concat", tensors, type_, {"dim": integer(axis)})
+
+
+def behind_barrier(tensor: Value) -> Value:
+    """A tensor behind a barrier of IREE's, which is told its dynamic extents again."""
+    behind = value(BARRIER, [tensor], tensor.type)
+    dynamic = [axis for axis, extent in enumerate(tensor.type.shape) if is_dynamic(int(extent))]
+    if not dynamic:
+        return behind
+    return value(TIE_SHAPE, [behind, *(dim(tensor, axis) for axis in dynamic)], tensor.type)
 
 
 def extract(tensor: Value, indices: Sequence[Value]) -> Value:

@@ -65,11 +65,12 @@ class Device:
     def __init__(self, name: str = "llvm-cpu") -> None:
         self.name = name
         self.features: dict[str, bool] = {}
+        self.driver = ""
         self._uri = DEVICES.get(name, name)
         self._opened: weakref.ref[OpenDevice] | None = None
         if self.is_vulkan:
             try:
-                self._uri, self.features = _pick_vulkan_device(self._uri)
+                self._uri, self.features, self.driver = _pick_vulkan_device(self._uri)
             except (RuntimeError, ValueError, IndexError) as error:
                 raise EnvironmentProblem(_no_device(self._uri, error)) from None
         else:
@@ -85,6 +86,11 @@ class Device:
         """True for a device that loads and stores 8- and 16-bit values."""
         needed = ("storageBuffer8BitAccess", "storageBuffer16BitAccess", "shaderInt8")
         return not self.is_vulkan or all(self.features.get(name, False) for name in needed)
+
+    @property
+    def ends_long_loops(self) -> bool:
+        """True for Mesa's software device, on which no invocation runs its loops to the end."""
+        return self.driver == "llvmpipe"
 
     @property
     def vulkan_target(self) -> str:
@@ -207,22 +213,23 @@ class OpenDevice:
         return array
 
 
-def _pick_vulkan_device(uri: str) -> tuple[str, dict[str, bool]]:
-    """Return the URI and the features of a device: the one named, or the most capable one."""
+def _pick_vulkan_device(uri: str) -> tuple[str, dict[str, bool], str]:
+    """Return URI, features and driver of a device: the one named, or the most capable one."""
     driver = iree_runtime().get_driver("vulkan")
-    best: tuple[str, dict[str, bool]] | None = None
+    best: tuple[str, dict[str, bool], str] | None = None
     for device in driver.query_available_devices():
         info = driver.dump_device_info(device["device_id"])
         features = {name: value == "yes" for name, value in re.findall(r"(\w+)=(yes|no)", info)}
-        candidate = f"vulkan://{device['path']}"
-        if uri == candidate:
-            return candidate, features
+        named = re.search(r"^driver: (.*)$", info, re.MULTILINE)
+        candidate = f"vulkan://{device['path']}", features, named.group(1) if named else ""
+        if uri == candidate[0]:
+            return candidate
         better = best is None or (
             features.get("storageBuffer8BitAccess", False)
             and not best[1].get("storageBuffer8BitAccess", False)
         )
         if better:
-            best = candidate, features
+            best = candidate
     if best is None or uri != "vulkan":
         raise ValueError("not found among the devices of the Vulkan driver")
     return best

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ExecutionError, SignatureError, UsageError, expected_name, quoted
+from ..errors import ExecutionError, SignatureError, UsageError, expected_name, printable, quoted
 from ..numerics.element_types import Array, DType
-from ..signature import TARGET_KEY, Signature, ValueType
+from ..signature import LOOPS_KEY, TARGET_KEY, Signature, ValueType
 from .arguments import abi_element, array_of_result, arrays_of_arguments, element_type, held
 from .device import Device, OpenDevice, iree_runtime
 from .native_calls import check_process, native_call
@@ -249,6 +249,13 @@ def _check_target(functions: Sequence[PublicFunction], name: str, device: Device
         if TARGET_KEY not in function.reflection:
             continue
         target = function.reflection[TARGET_KEY]
+        if device.ends_long_loops and LOOPS_KEY in function.reflection:
+            count, _, operation = function.reflection[LOOPS_KEY].partition(" ")
+            raise ExecutionError(
+                f"'{name}' runs a loop {printable(count)} times for {printable(operation)}, and "
+                f"the device '{device.name}' (Mesa's llvmpipe) ends loops after 65535 times, "
+                "without an error; run it on another device"
+            )
         kind, _, variant = target.partition(":")
         if (kind == "vulkan") != device.is_vulkan:
             right = "vulkan" if device.is_vulkan else "llvm-cpu"

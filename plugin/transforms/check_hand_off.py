@@ -3,7 +3,8 @@
 Fails, with the place and the reason, if a quantized type, an operation of the ``quant`` or
 ``subquant`` dialect, or an unranked tensor is left: IREE would refuse it with less to say, or
 compile it to wrong numbers. Then turns the signatures that earlier passes recorded into the
-reflection entry that the runtime reads (`subquant.signature`).
+reflection entry that the runtime reads (`subquant.signature`), and for Vulkan adds the longest loop
+that a device may end (`iree.long_loops`).
 
 Before::
 
@@ -16,14 +17,14 @@ After::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized, parameters_of, parts_of
-from ..errors import Remark, UnsupportedError
-from ..signature import REFLECTION_KEY, TARGET_KEY, Signature, ValueType
+from ..errors import Remark, UnsupportedError, place_of
+from ..signature import LOOPS_KEY, REFLECTION_KEY, TARGET_KEY, Signature, ValueType
 from .base import (
     SIGNATURE_ATTRIBUTE,
     UNCHANGED,
@@ -33,6 +34,7 @@ from .base import (
     named,
     walk,
 )
+from .iree.long_loops import LOOPS, MOST_ITERATIONS, iterations_of
 
 __all__ = ["CheckHandOff", "signature_of"]
 
@@ -67,9 +69,12 @@ class CheckHandOff(ModulePass):
                 for declared in (*type_.inputs, *type_.results):
                     if left(declared):
                         raise UnsupportedError(_why_left(declared), op)
+        entries = {TARGET_KEY: self.target} if self.target else {}
+        if self.target.startswith("vulkan"):
+            entries |= _long_loop(module)
         for op in named(module, ["func.func"]):
             if is_public(op) and len(op.regions[0].blocks):
-                _record(op, self.target)
+                _record(op, entries)
         return UNCHANGED  # a function's reflection is an attribute that no verifier knows
 
 
@@ -115,7 +120,17 @@ def signature_of(function: Any) -> Signature:
     )
 
 
-def _record(function: Any, target: str) -> None:
+def _long_loop(module: ir.Operation) -> dict[str, str]:
+    """The entry for a loop that a device may end before it is done."""
+    found = [(iterations_of(op), op) for op in named(module, LOOPS)]
+    most, longest = max(found, key=lambda pair: pair[0], default=(0, None))
+    if longest is None or most <= MOST_ITERATIONS:
+        return {}
+    place = place_of(longest.location)
+    return {LOOPS_KEY: f"{most} '{longest.name}'" + (f" at {place}" if place else "")}
+
+
+def _record(function: Any, added: Mapping[str, str]) -> None:
     """Write the reflection; a signature that is there, of a module that was emitted, is kept."""
     signature, written = signature_of(function), SIGNATURE_ATTRIBUTE in function.attributes
     if written:
@@ -125,8 +140,7 @@ def _record(function: Any, target: str) -> None:
         entries = {entry.name: entry.attr for entry in function.attributes[_REFLECTION]}
     if written or REFLECTION_KEY not in entries:
         entries[REFLECTION_KEY] = ir.StringAttr.get(signature.to_json())
-    if target:
-        entries[TARGET_KEY] = ir.StringAttr.get(target)
+    entries |= {key: ir.StringAttr.get(text) for key, text in added.items()}
     function.attributes[_REFLECTION] = ir.DictAttr.get(entries)
 
 

@@ -21,6 +21,7 @@ and gives wrong results for
   no buffer, as two argsorts: `iree.updates_in_place`.
 * ``add`` of i1, which is a logical or.
 * ``batch_norm_training`` on Vulkan, whose sums must not be fused with the rest: `iree.batch_norm`.
+* a reduction of more elements than a loop of Mesa's llvmpipe runs: `iree.long_loops`.
 * a convolution of another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`` on Vulkan.
 
 Before::
@@ -50,6 +51,7 @@ from .iree.batch_norm import expand_batch_norm_grad, expand_batch_norm_training
 from .iree.convolutions import expand_convolution, split_groups
 from .iree.dynamic_broadcasts import expand_dynamic_broadcast
 from .iree.index_bounds import clamp_gather, contain_scatter, widen_starts
+from .iree.long_loops import split_dot, split_reduce
 from .iree.reversal import expand_reverse
 from .iree.stable_sort import stabilize_sort
 from .iree.updates_in_place import UPDATES, separate_updated
@@ -64,20 +66,26 @@ class ExpandStablehlo(ModulePass):
     Options:
         split_groups: write a convolution of a few groups as one for each (Vulkan, where the loops
             that IREE is given for it are wrong).
+        split_sums: write long reductions and contractions as those of parts (Vulkan, where one
+            invocation adds up all of an element, and a device may end its loop).
     """
 
     name: ClassVar[str] = "expand-stablehlo"
 
     split_groups: bool = False
+    split_sums: bool = False
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
-        if not named(module, (*_BOUNDS, *_PATTERNS)):
-            return UNCHANGED
-        for patterns in (_BOUNDS, _PATTERNS):  # what the first make is for the second
-            apply_patterns(module, patterns)
+        steps = [_BOUNDS, _PATTERNS]  # what one makes is for the next
         if self.split_groups:
-            apply_patterns(module, {"stablehlo.convolution": split_groups})
+            steps.append({"stablehlo.convolution": split_groups})
+        if self.split_sums:
+            steps.append(_SUMS)
+        if not named(module, {root for patterns in steps for root in patterns}):
+            return UNCHANGED
+        for patterns in steps:
+            apply_patterns(module, patterns)
         return None
 
 
@@ -105,4 +113,9 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.dynamic_broadcast_in_dim": expand_dynamic_broadcast,
     "stablehlo.reverse": expand_reverse,
     **dict.fromkeys(UPDATES, separate_updated),
+}
+_SUMS: dict[str, Pattern] = {
+    "stablehlo.dot": split_dot,
+    "stablehlo.dot_general": split_dot,
+    "stablehlo.reduce": split_reduce,
 }

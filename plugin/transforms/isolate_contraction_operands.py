@@ -34,15 +34,12 @@ from .. import emit
 from .._mlir import Operation, Value, ir
 from ..dialects.stablehlo import OPERATIONS
 from ..emit import linalg
-from ..emit.operation import is_dynamic
 from .base import ModulePass, walk
 from .iree.thread_positions import is_row_sum, is_shared, is_spread
 from .math.contraction import CONTRACTIONS
 
 __all__ = ["IsolateContractionOperands"]
 
-_BARRIER = "util.optimization_barrier"
-_TIE_SHAPE = "flow.tensor.tie_shape"
 _OF_LINALG = (
     "linalg.batch_",
     "linalg.contract",
@@ -69,8 +66,8 @@ _NOT_COMPUTED = (
     "stablehlo.constant",
     "stablehlo.optimization_barrier",
     "tensor.empty",
-    _BARRIER,
-    _TIE_SHAPE,
+    linalg.BARRIER,
+    linalg.TIE_SHAPE,
 )
 
 
@@ -206,17 +203,7 @@ def _isolate(op: Operation, operands: list[Value], before: Operation) -> None:
     with ir.InsertionPoint(before), op.location:
         for number, operand in enumerate(operands):
             if _is_computed(operand):
-                op.operands[number] = _behind_barrier(operand)
-
-
-def _behind_barrier(tensor: Value) -> Value:
-    """A tensor behind a barrier, where IREE has to be told its dynamic extents."""
-    behind = emit.value(_BARRIER, [tensor], tensor.type)
-    dynamic = [axis for axis, extent in enumerate(tensor.type.shape) if is_dynamic(int(extent))]
-    if not dynamic:
-        return behind
-    extents = [linalg.dim(tensor, axis) for axis in dynamic]
-    return emit.value(_TIE_SHAPE, [behind, *extents], tensor.type)
+                op.operands[number] = linalg.behind_barrier(operand)
 
 
 def _isolate_results(results: list[Value]) -> None:
@@ -225,7 +212,7 @@ def _isolate_results(results: list[Value]) -> None:
         owner = result.owner.operation
         users = [(use.owner, use.operand_number) for use in result.uses]
         with ir.InsertionPoint.after(owner), owner.location:
-            isolated = _behind_barrier(result)
+            isolated = linalg.behind_barrier(result)
         for user, number in users:
             user.operands[number] = isolated
 
@@ -267,7 +254,7 @@ def _follows_contraction(values: list[Value]) -> bool:
         producer = value.owner.operation
         if _contracts(producer):
             return True
-        if producer.name == _BARRIER or _reduces(producer):
+        if producer.name == linalg.BARRIER or _reduces(producer):
             continue
         pending += [v for v in producer.operands if isinstance(v.type, ir.RankedTensorType)]
     return False

@@ -1,0 +1,146 @@
+"""Sums longer than the loops of Mesa's llvmpipe, and loops that are refused there.
+
+The reasons are in `subquant.transforms.iree.long_loops`. Operands are small integers, so that every
+order of a sum gives the same; expected numbers are NumPy's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.errors import ExecutionError
+from subquant.runtime import Device, Executable
+
+pytestmark = pytest.mark.vulkan
+
+
+def run(text: str, device: Device, *arguments: np.ndarray) -> object:
+    return subquant.compile(text, target="vulkan", device=device).main(*arguments)
+
+
+def small(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(-9, 10, shape).astype(np.int32)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "rows"),
+    [
+        ((70000,), [0], None),  # a divisor cuts it
+        ((2, 70001), [1], None),  # it is padded: no divisor
+        ((2, 70001), [1], "?"),
+        ((9001, 3), [0], None),
+        ((3, 300, 2, 300), [1, 3], None),
+    ],
+)
+def test_reductions(
+    vulkan: Device, shape: tuple[int, ...], axes: list[int], rows: str | None
+) -> None:
+    """The initial value is no part of the reduction, though it pads the parts."""
+    whole = "x".join([rows or str(shape[0]), *map(str, shape[1:])])
+    kept = [rows or str(n) if axis == 0 else str(n) for axis, n in enumerate(shape)]
+    result = "".join(f"{n}x" for axis, n in enumerate(kept) if axis not in axes)
+    text = f"""
+func.func @main(%x: tensor<{whole}xi32>) -> tensor<{result}i32> {{
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %s = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = {axes}
+      : (tensor<{whole}xi32>, tensor<i32>) -> tensor<{result}i32>
+  return %s : tensor<{result}i32>
+}}"""
+    x = small(*shape)
+    np.testing.assert_array_equal(run(text, vulkan, x), x.sum(tuple(axes)))
+
+
+ARGMAX = """
+func.func @main(%x: tensor<2x70001xi32>) -> (tensor<2xi32>, tensor<2xi32>) {
+  %least = stablehlo.constant dense<-2147483648> : tensor<i32>
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %i = stablehlo.iota dim = 1 : tensor<2x70001xi32>
+  %r:2 = stablehlo.reduce(%x init: %least), (%i init: %zero) across dimensions = [1]
+      : (tensor<2x70001xi32>, tensor<2x70001xi32>, tensor<i32>, tensor<i32>)
+        -> (tensor<2xi32>, tensor<2xi32>)
+      reducer(%a: tensor<i32>, %b: tensor<i32>) (%j: tensor<i32>, %k: tensor<i32>) {
+    %c = stablehlo.compare GE, %a, %b : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    %v = stablehlo.select %c, %a, %b : tensor<i1>, tensor<i32>
+    %w = stablehlo.select %c, %j, %k : tensor<i1>, tensor<i32>
+    stablehlo.return %v, %w : tensor<i32>, tensor<i32>
+  }
+  return %r#0, %r#1 : tensor<2xi32>, tensor<2xi32>
+}
+"""
+
+
+def test_a_reduction_of_several_operands(vulkan: Device) -> None:
+    x = np.random.default_rng(2).permutation(140002).reshape(2, 70001).astype(np.int32)
+    greatest, place = run(ARGMAX, vulkan, x)  # type: ignore[misc]
+    np.testing.assert_array_equal(greatest, x.max(1))
+    np.testing.assert_array_equal(place, x.argmax(1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "length"), [(1, 2, 70001), (64, 33, 8200), (2, 8, 65536)]
+)
+@pytest.mark.parametrize("element", ["i8", "f32"])
+def test_contractions(vulkan: Device, rows: int, columns: int, length: int, element: str) -> None:
+    """Sums are integers below 2**24, which f32 holds."""
+    wide = {"i8": "i32", "f32": "f32"}[element]
+    types = f"tensor<{rows}x{length}x{element}>, tensor<{length}x{columns}x{element}>"
+    text = f"""
+func.func @main(%a: tensor<{rows}x{length}x{element}>, %b: tensor<{length}x{columns}x{element}>)
+    -> tensor<{rows}x{columns}x{wide}> {{
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+      : ({types}) -> tensor<{rows}x{columns}x{wide}>
+  return %0 : tensor<{rows}x{columns}x{wide}>
+}}"""
+    dtype = {"i8": np.int8, "f32": np.float32}[element]
+    a, b = small(rows, length), small(length, columns)
+    found = run(text, vulkan, a.astype(dtype), b.astype(dtype))
+    np.testing.assert_array_equal(found, a @ b)
+
+
+UNSIGNED = """
+!q = !quant.uniform<u8:f32, 1.0>
+!o = !quant.uniform<i32:f32, 4.0>
+func.func @main(%a: tensor<1x32768x!q>, %w: tensor<32768x2x!q>) -> tensor<1x2x!o> {
+  %0 = stablehlo.dot_general %a, %w, contracting_dims = [1] x [0]
+      : (tensor<1x32768x!q>, tensor<32768x2x!q>) -> tensor<1x2x!o>
+  return %0 : tensor<1x2x!o>
+}
+"""
+
+
+def test_products_of_unsigned_storage(vulkan: Device) -> None:
+    """A quarter of a sum below 2**31, to the nearest, ties to even."""
+    generator = np.random.default_rng(3)
+    a, w = (generator.integers(0, 256, s).astype(np.uint8) for s in ((1, 32768), (32768, 2)))
+    expected = np.rint((a.astype(np.int64) @ w.astype(np.int64)) / 4)
+    np.testing.assert_array_equal(run(UNSIGNED, vulkan, a, w), expected)
+
+
+SORT = """
+func.func @main(%x: tensor<300xf32>) -> tensor<300xf32> {
+  %0 = "stablehlo.sort"(%x) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %p = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  }) {dimension = 0 : i64} : (tensor<300xf32>) -> tensor<300xf32>
+  return %0 : tensor<300xf32>
+}
+"""
+
+
+def test_a_loop_that_a_device_ends_is_refused(vulkan: Device) -> None:
+    """300 elements with 299 others, which one invocation compares."""
+    data = compile_to_bytes(SORT, CompileOptions(target="vulkan"))
+    if not vulkan.ends_long_loops:
+        pytest.skip("the Vulkan device is not llvmpipe")
+    with pytest.raises(ExecutionError, match=r"a loop 89700 times for 'stablehlo.sort' at -:3:8"):
+        Executable(data, vulkan)
+
+
+def test_that_loop_runs_elsewhere(vulkan_32bit: Device) -> None:
+    x = np.random.default_rng(4).permutation(300).astype(np.float32)
+    np.testing.assert_array_equal(run(SORT, vulkan_32bit, x), np.arange(300))
