@@ -8,7 +8,8 @@ Python-defined dialects in one context. If another wheel takes its place, only t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import importlib
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from .errors import ParseError, Place, SubquantError, place_of
@@ -27,6 +28,7 @@ __all__ = [
     "ext",
     "in_context_of",
     "ir",
+    "operation_names",
     "passmanager",
     "place_of",
     "quant",
@@ -57,6 +59,16 @@ def register_upstream_passes() -> None:
         _passes_registered = True
 
 
+def operation_names(dialect: str) -> list[str]:
+    """Return the names of a dialect's operations, without the dialect's; none if it is unknown."""
+    try:
+        module = importlib.import_module(f"torch_mlir.dialects._{dialect}_ops_gen")
+    except ImportError:
+        return []
+    names = (getattr(each, "OPERATION_NAME", "") for each in vars(module).values())
+    return [name.partition(".")[2] for name in names if name]
+
+
 @contextlib.contextmanager
 def in_context_of(operation: Operation) -> Iterator[None]:
     """Enter an operation's context and location."""
@@ -70,6 +82,7 @@ def translate_errors(
     fallback: str,
     file: str = "-",
     hints: tuple[tuple[str, str], ...] = (),
+    reword: Callable[[str, list[str]], str] | None = None,
 ) -> Iterator[None]:
     """Turn the bindings' MLIRError into `error_class` with the place and text of its diagnostics.
 
@@ -78,6 +91,7 @@ def translate_errors(
         fallback: the message when MLIR gives no diagnostic.
         file: the file name to show where MLIR has none.
         hints: pairs of a part of MLIR's message and a note to add to it.
+        reword: returns what to say for a message and its notes.
     """
     try:
         yield
@@ -93,7 +107,10 @@ def translate_errors(
         notes += [note.message for note in first.notes]
         notes += [diagnostic.message for diagnostic in rest]
         short = tuple(note if len(note) <= 600 else note[:600] + " ..." for note in notes)
-        raise error_class(first.message, place, short) from None
+        message = first.message
+        if reword is not None:
+            message = reword(message, [note.message for note in first.notes])
+        raise error_class(message, place, short) from None
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ __all__ = [
     "UsageError",
     "VerificationError",
     "expected_name",
+    "near_names",
     "place_of",
     "printable",
     "quoted",
@@ -65,14 +66,26 @@ def quoted(text: str, limit: int = 80) -> str:
     return f"'{short}'" if len(text) <= limit else f"'{short}...' ({len(text):,} characters)"
 
 
-def expected_name(name: str, known: Iterable[str]) -> str:
-    """Return what to write in place of a name that is unknown: those near it, or else all."""
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return the two names at most that are likely to be meant by one that is unknown."""
+    spelled = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name[:100].lower(), spelled, n=2, cutoff=0.65)
+    return [spelled[each] for each in near]
+
+
+def expected_name(name: str, known: Iterable[str], kind: str = "one of") -> str:
+    """Return what to write in place of a name that is unknown: those near it, or else all.
+
+    Args:
+        name: the unknown one.
+        known: the others.
+        kind: what stands before all: ``one of``.
+    """
     names = list(known)
-    spelled = {each.lower(): each for each in names}
-    near = difflib.get_close_matches(name[:100].lower(), spelled, n=2, cutoff=0.6)
+    near = near_names(name, names)
     if near:
-        return f"did you mean {' or '.join(quoted(spelled[each]) for each in near)}?"
-    return f"expected one of: {', '.join(printable(each) for each in names) or 'none'}"
+        return f"did you mean {' or '.join(quoted(each) for each in near)}?"
+    return f"expected {kind}: {', '.join(printable(each) for each in names) or 'none'}"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import IO
 from .errors import InputError
 
 __all__ = [
+    "kind_of",
     "open_input",
     "open_whole",
     "read_input",
@@ -22,6 +23,13 @@ __all__ = [
     "write_whole",
 ]
 
+_KINDS = {
+    b"ML\xefR": "module",
+    b"GGUF": "weights",
+    b"IRPA": "weights",
+    b"\x93NUM": "array",
+}
+
 LARGEST_STREAM = 1 << 32
 """Bytes that are read of a pipe, which does not say how many it has."""
 
@@ -29,6 +37,17 @@ _DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 _CHUNK = 1 << 20
 _OWN_FILES = "/proc/self/fd"
 _TEMPORARY = ".subquant-"
+
+
+def kind_of(data: bytes) -> str | None:
+    """Return what a file of ours or a neighbour's is by its first bytes, if they say it.
+
+    Returns:
+        ``executable``, ``module`` (bytecode), ``weights`` or ``array`` (NumPy's).
+    """
+    if data[4:8] == b"IREE" or (data[:2] == b"PK" and b"module.fb" in data[:64]):
+        return "executable"
+    return _KINDS.get(data[:4])
 
 
 def regular_file_size(path: str | os.PathLike[str]) -> int:

@@ -64,6 +64,7 @@ __all__ = [
     "call",
     "error_from_json",
     "error_to_json",
+    "machine_memory",
     "prepare",
     "run_guarded",
     "serve",
@@ -111,10 +112,16 @@ class Limits:
         """The limit in bytes; None where the machine's memory is not known."""
         if self.memory_gib is not None:
             return int(self.memory_gib * 2**30)
-        try:
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 * 3
-        except (ValueError, OSError, AttributeError):
-            return None
+        memory = machine_memory()
+        return None if memory is None else memory // 4 * 3
+
+
+def machine_memory() -> int | None:
+    """Return the bytes of this machine's memory; None where that is not known."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
 
 
 class ChildEnded(Exception):

@@ -3,8 +3,9 @@
 A compiled function takes storage tensors, flat tensors with a shape, and integers in containers.
 What its arguments and results stand for is kept as JSON in the function's ``iree.reflection``
 dictionary, key ``subquant.signature``, and read back by the runtime, which needs no MLIR for it.
-The key ``subquant.target`` says what it was compiled for, and ``subquant.loops`` how often its
-longest loop runs, and for which operation, where a device might end it before.
+The key ``subquant.target`` says what it was compiled for, ``subquant.cpu_features`` what the CPU
+must have, if it was for one, and ``subquant.loops`` how often its longest loop runs, and for which
+operation, where a device might end it before.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .numerics.packed_integers import PLANE_BITS, packed_shape
 from .numerics.parameters import ExpressedType, Granularity, QuantizationParameters, StorageType
 
 __all__ = [
+    "CPU_FEATURES_KEY",
     "LOOPS_KEY",
     "REFLECTION_KEY",
     "TARGET_KEY",
@@ -34,6 +36,7 @@ __all__ = [
 
 REFLECTION_KEY = "subquant.signature"
 TARGET_KEY = "subquant.target"
+CPU_FEATURES_KEY = "subquant.cpu_features"
 LOOPS_KEY = "subquant.loops"
 _VERSION = 1
 _LARGEST_LIST = 64

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from subquant.cli import main
 from subquant.commands.arrays import parse_input, read_npy
+from subquant.conformance.options import MOST_JOBS, MOST_RANDOM, RunOptions
 from subquant.errors import InputError, SignatureError, UsageError, printable
+from subquant.formats.irpa import Splat, create_archive
 from subquant.runtime.arguments import array_of_argument
 from subquant.runtime.streaming import stream
 from subquant.signature import Signature, ValueType
@@ -182,6 +184,43 @@ def test_a_mask_is_not_lost_in_a_stream() -> None:
 
     with pytest.raises(SignatureError, match="step 0 of 3: argument 0 is a masked array"):
         stream(Echo(), [np.ma.zeros((3, 2), np.float32)])
+
+
+# -- weights --------------------------------------------------------------------------------------
+
+
+def test_an_archive_of_a_value_that_stands_for_more_than_the_memory() -> None:
+    value = np.broadcast_to(np.float32(1), (1 << 20, 1 << 20)).view(Splat)
+    with create_archive("x.irpa") as archive:
+        archive.add_tensor("w", value)
+    line = fail(1, "quantize", "x.irpa", "-o", "y.irpa")
+    assert line.startswith(
+        "error: tensor 'w' of shape 1048576x1048576 takes 61,440 GiB to quantize, and this machine "
+    )
+    assert line.endswith(" GiB; leave it out with --select\n")
+    assert CliRunner().invoke(main, ["import", "x.irpa", "-o", "y.irpa"]).exit_code == 0
+    assert Path("y.irpa").stat().st_size == Path("x.irpa").stat().st_size
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "most"), [("random", MOST_RANDOM), ("jobs", MOST_JOBS)])
+def test_numbers_that_are_huge(name: str, most: int) -> None:
+    for number in (most + 1, 10**20):
+        result = CliRunner().invoke(main, ["conformance", "--list", f"--{name}", str(number)])
+        assert result.exit_code == 2
+        assert f"{number} is not in the range" in result.stderr
+        with pytest.raises(UsageError, match=f"to {most} .*, got {number}$"):
+            RunOptions(**{name: number})
+
+
+@pytest.mark.parametrize("value", ["nan", "-1", "-inf"])
+@pytest.mark.parametrize("option", ["--atol", "--rtol"])
+def test_tolerances_that_are_none(option: str, value: str) -> None:
+    Path("x.mlir").write_text(PROGRAM)
+    line = fail(2, "exec", "x.mlir", option, value)
+    assert line == f"error: {option} must be 0 or more, got {float(value)}\n"
 
 
 # -- signatures of executables --------------------------------------------------------------------

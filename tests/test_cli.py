@@ -99,6 +99,9 @@ def vmfb(folder: Path, executable_bytes: bytes) -> str:
     return "model.vmfb"
 
 
+NO_EXECUTABLE = "; expected the output of 'subquant compile'"
+
+
 def command_of(name: str) -> click.Command:
     command = main.get_command(click.Context(main), name)
     assert command is not None
@@ -320,9 +323,13 @@ def test_a_reproducer_that_cannot_be_written_is_said(folder: Path) -> None:
 
 def test_exec_leaves_the_reproducer_here(folder: Path) -> None:
     Path("tangent.mlir").write_text(TANGENT)
-    assert "replay with: iree-compile tangent.reproducer.mlir" in fail(1, "exec", "tangent.mlir")
+    assert "replay with: iree-compile tangent.reproducer.mlir" in fail(
+        1, "exec", "tangent.mlir", "--input", "f32=1"
+    )
     assert files() == ["model.mlir", "tangent.mlir", "tangent.reproducer.mlir"]
-    assert "replay with: iree-compile stdin.reproducer.mlir" in fail(1, "exec", "-", stdin=TANGENT)
+    assert "replay with: iree-compile stdin.reproducer.mlir" in fail(
+        1, "exec", "-", "--input", "f32=1", stdin=TANGENT
+    )
 
 
 def test_a_flag_that_iree_does_not_know(folder: Path) -> None:
@@ -494,7 +501,10 @@ def test_expect_with_a_tolerance(vmfb: str) -> None:
             "--function columns --input 6xu8=1",
             "function 'columns' stopped: dimension 0 of argument 0 must be 4 at run time",
         ),
-        ("--device none --input 4xf32=1", "no device 'none' ("),
+        (
+            "--device none --input 4xf32=1",
+            "no device 'none'; expected a name or an IREE device",
+        ),
         ("--device vulkan://none --input 4xf32=1", "no Vulkan device 'vulkan://none' ("),
         ("--input 4xf32=1 --output @none/y.npy", "cannot write 'none/y.npy': No such file"),
         ("--input 4xf32=1 --output @.", "cannot write '.': "),
@@ -538,13 +548,19 @@ def test_wrong_options(vmfb: str, arguments: str, message: str) -> None:
     assert fail(2, "run", vmfb, *shlex.split(arguments)).startswith(f"error: {message}")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"module {}", b"PK\x03\x04", b"\0" * 999])
-def test_executables_that_are_none(folder: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        *((data, NO_EXECUTABLE) for data in (b"", b"PK\x03\x04", b"\0" * 999)),
+        (b"\x93NUMPY", ", but an array; give it as an argument: --input @x.vmfb"),
+        (b"module {}", ", but text; if it is a module, run it with: subquant exec x.vmfb"),
+        (b"ML\xefR", ", but a module; run it with: subquant exec x.vmfb"),
+    ],
+)
+def test_executables_that_are_none(folder: Path, content: bytes, said: str) -> None:
     Path("x.vmfb").write_bytes(content)
     for command in ("run", "inspect"):
-        assert fail(1, command, "x.vmfb") == (
-            "error: 'x.vmfb' is no IREE executable; expected the output of 'subquant compile'\n"
-        )
+        assert fail(1, command, "x.vmfb") == f"error: 'x.vmfb' is no IREE executable{said}\n"
 
 
 def test_an_executable_that_is_cut(vmfb: str) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 from ..errors import InputError, UsageError, expected_name, quoted
 from ..files import open_input
 from ..numerics.element_types import Array, ElementType
+from ..signature import ValueType
 
-__all__ = ["difference", "format_array", "parse_input", "read_npy", "to_npy"]
+__all__ = ["difference", "format_array", "literal_of", "parse_input", "read_npy", "to_npy"]
 
 _NPY_MAGIC = b"\x93NUMPY"
 _LITERAL = re.compile(r"((?:\d+x)*)([a-z]+\d+)(?:=(.*))?", re.DOTALL)
@@ -76,6 +77,12 @@ def parse_input(text: str) -> Array:
     except (MemoryError, ValueError):
         elements = f"{quoted(str(count))[1:-1]} elements"
         raise UsageError(f"{elements} of type {element} do not fit in memory") from None
+
+
+def literal_of(type_: ValueType) -> str:
+    """Return how `parse_input` takes an argument of a type: ``2x?xf32=...``."""
+    dims = "".join(f"{'?' if extent is None else extent}x" for extent in type_.shape or ())
+    return f"{dims}{type_.element}=..."
 
 
 def _shape_of(dims: str, text: str) -> tuple[int, ...]:

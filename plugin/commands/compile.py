@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,6 +12,7 @@ import click
 from ..compiler.options import CompileOptions, Emit
 from ..errors import SubquantError, UsageError
 from ..processes import Limits, prepare
+from ..signature import Signature
 from .console import reproducer_of, say, show_progress, shown_name, source_of, write_output
 from .options import compile_options, limit_options, make_compile_options, pop_limits
 
@@ -68,6 +70,7 @@ def compile_model(
     emit: Emit = "vmfb",
     output: str | None = None,
     source: bytes | Path | None = None,
+    check: Callable[[Mapping[str, Signature]], object] | None = None,
     limits: Limits | None = None,
 ) -> bytes:
     """Compile a module and show progress; a reproducer goes beside the output.
@@ -78,6 +81,7 @@ def compile_model(
         emit: as of `compile_to_bytes`.
         output: where the result will be written, if it will.
         source: what was read of the model already.
+        check: as of `compile_to_bytes`.
         limits: what MLIR may take.
     """
     from ..compiler.compilation import compile_to_bytes
@@ -93,6 +97,7 @@ def compile_model(
                 emit=emit,
                 reproducer=reproducer,
                 progress=progress,
+                check=check,
                 limits=limits,
             )
         except SubquantError as error:

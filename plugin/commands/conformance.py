@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..conformance.options import RunOptions
+from ..conformance.options import MOST_JOBS, MOST_RANDOM, RunOptions
 from .options import options_of
 
 __all__ = ["command"]
@@ -14,7 +14,9 @@ __all__ = ["command"]
 
 @click.command("conformance")
 @options_of(
-    RunOptions, random={"type": click.IntRange(min=0)}, jobs={"type": click.IntRange(min=1)}
+    RunOptions,
+    random={"type": click.IntRange(0, MOST_RANDOM)},
+    jobs={"type": click.IntRange(1, MOST_JOBS)},
 )
 def command(**options: Any) -> None:
     """Run programs with known results on devices; fail if one does worse than expected.

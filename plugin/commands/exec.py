@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 from ..compiler.options import CompileOptions
 from ..errors import SubquantError
 from ..processes import prepare
+from ..signature import Signature
 from .compile import compile_model
 from .console import reproducer_of, shown_name, source_of
 from .options import (
@@ -81,5 +83,12 @@ def command(
     where = Device(device or choices["target"])
     if choices["target"] == "vulkan" and choices["vulkan_target"] in (None, "auto"):
         choices["vulkan_target"] = where.vulkan_target
-    data = compile_model(model, make_compile_options(**choices), source=source, limits=limits)
+
+    def check(signatures: Mapping[str, Signature]) -> None:
+        if signatures:  # or IREE's operations define what there is to call
+            call.check(signatures)
+
+    data = compile_model(
+        model, make_compile_options(**choices), source=source, limits=limits, check=check
+    )
     call.run(Executable(data, where, parse_parameters(parameters)), beside=interpreted)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InputError, UsageError
+from ..errors import InputError, UsageError, expected_name, quoted
 from ..numerics.element_types import Array
-from .arrays import difference, format_array, parse_input, to_npy
+from ..signature import Signature
+from .arrays import difference, format_array, literal_of, parse_input, to_npy
 from .console import say, show_progress, write_output
 from .options import run_options
 
@@ -73,6 +75,11 @@ class Call:
     as_stream: bool
     as_json: bool
 
+    def __post_init__(self) -> None:
+        for name, value in (("atol", self.atol), ("rtol", self.rtol)):
+            if not value >= 0:
+                raise UsageError(f"--{name} must be 0 or more, got {value}")
+
     def run(
         self, executable: Executable | InterpretedModule, *, beside: InterpretedModule | None = None
     ) -> None:
@@ -85,17 +92,10 @@ class Call:
         Raises:
             SubquantError: a wrong argument or option, a failed run, or results that differ.
         """
-        name = self._name(executable)
+        name = self.check({n: function.signature for n, function in executable.functions.items()})
         function = executable[name]
-        arguments = [parse_input(text) for text in self.inputs]
-        wanted = [parse_input(text) for text in self.expected]
-        files = [_output_file(text) for text in self.outputs]
+        arguments, wanted, files = self._arguments, self._wanted, self._files
         count = len(function.signature.outputs) if function.signature else len(files)
-        if len(files) > count or len(wanted) > count:
-            raise UsageError(
-                f"function '{name}' has {count} results, got {max(len(files), len(wanted))} "
-                f"{'--output' if len(files) > count else '--expect'} options"
-            )
         with show_progress(f"run {name}") as progress:
             results = self._invoke(function, arguments, progress)
         for number, (result, value) in enumerate(zip(results, wanted, strict=False)):
@@ -118,8 +118,65 @@ class Call:
                 others = self._invoke(beside[name], arguments, progress)
             _compare_with_interpreter(results, others, self.atol, self.rtol)
 
-    def _name(self, executable: Executable | InterpretedModule) -> str:
-        functions = executable.functions
+    def check(self, signatures: Mapping[str, Signature | None]) -> str:
+        """Check what is called with what, before it is, and before it is compiled.
+
+        Args:
+            signatures: of the functions there are, by name.
+
+        Returns:
+            The name of the function to call.
+
+        Raises:
+            SubquantError: a wrong argument or option.
+        """
+        name = self._name(signatures)
+        if name not in signatures:
+            raise UsageError(
+                f"no function is named {quoted(name)}; {expected_name(name, signatures)}"
+            )
+        arguments, wanted, files = self._arguments, self._wanted, self._files
+        signature = signatures[name]
+        if signature is None:
+            return name
+        count = len(signature.outputs)
+        if len(files) > count or len(wanted) > count:
+            raise UsageError(
+                f"function '{name}' has {count} results, got {max(len(files), len(wanted))} "
+                f"{'--output' if len(files) > count else '--expect'} options"
+            )
+        inputs = signature.inputs
+        if self.as_stream and len(arguments) == len(inputs):
+            arguments = [
+                array[0] if len(array.shape) == len(type_.shape or ()) + 1 and len(array) else array
+                for array, type_ in zip(arguments, inputs, strict=True)
+            ]
+        from ..runtime.arguments import check_arguments
+
+        check_arguments(
+            arguments,
+            inputs,
+            name,
+            quantized_io=self.quantized_io,
+            conversion=lambda type_, dtype: (
+                f"give it as {literal_of(type_)}, or as @file.npy of {dtype}"
+            ),
+        )
+        return name
+
+    @cached_property
+    def _arguments(self) -> list[Array]:
+        return [parse_input(text) for text in self.inputs]
+
+    @cached_property
+    def _wanted(self) -> list[Array]:
+        return [parse_input(text) for text in self.expected]
+
+    @cached_property
+    def _files(self) -> list[str | None]:
+        return [_output_file(text) for text in self.outputs]
+
+    def _name(self, functions: Mapping[str, object]) -> str:
         name = self.function or ("main" if "main" in functions else None)
         if name is None and len(functions) == 1:
             name = next(iter(functions))

@@ -8,12 +8,14 @@ what IREE 3.13 does not do, is in `options`, `targets`, `iree` or a pass of the 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ..errors import InputError
 from ..processes import Limits
+from ..signature import Signature
 from . import worker
 from .cache import Cache, key_of
+from .cpu_features import recorded_features
 from .iree import run_iree
 from .options import CompileOptions, Emit
 from .worker import Source
@@ -31,6 +33,7 @@ def compile_to_bytes(
     cache: str | os.PathLike[str] | None = None,
     reproducer: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    check: Callable[[Mapping[str, Signature]], object] | None = None,
     limits: Limits | None = None,
 ) -> bytes:
     """Compile a module.
@@ -45,6 +48,8 @@ def compile_to_bytes(
         reproducer: where to write the module if MLIR crashes or IREE fails (default:
             ``subquant.reproducer.mlir`` in the current folder).
         progress: called with a line about each step.
+        check: called with the signatures of the public functions before IREE's compiler runs; what
+            it raises ends the compilation.
         limits: of the process that parses and lowers.
 
     Returns:
@@ -55,25 +60,34 @@ def compile_to_bytes(
     """
     options = options or CompileOptions()
     notify = progress or (lambda step: None)
-    lowered, is_runnable = worker.lower(
-        source, options, emit, reproducer=reproducer, progress=notify, limits=limits
+    lowered = worker.lower(
+        source,
+        options,
+        emit,
+        cpu_features=recorded_features(options) if emit == "vmfb" else "",
+        reproducer=reproducer,
+        progress=notify,
+        limits=limits,
     )
     if emit != "vmfb":
-        return lowered
-    if not is_runnable:
+        return lowered.data
+    if not lowered.is_runnable:
         raise InputError("the module has no public function with a body; there is nothing to run")
+    if check is not None:
+        check(lowered.signatures)
+    bytecode = lowered.data
     folder = cache or os.environ.get("SUBQUANT_CACHE")
     if not folder:
         notify("iree-compile")
-        return run_iree(lowered, options, reproducer)
-    kept, key = Cache(folder), key_of(lowered, options)
+        return run_iree(bytecode, options, reproducer)
+    kept, key = Cache(folder), key_of(bytecode, options)
     executable = kept.read(key)
     if executable is None:
         with kept.reserved(key, lambda: notify("wait for the same compilation elsewhere")):
             executable = kept.read(key)
             if executable is None:
                 notify("iree-compile")
-                executable = run_iree(lowered, options, reproducer)
+                executable = run_iree(bytecode, options, reproducer)
                 kept.write(key, executable)
                 return executable
     notify("cached")

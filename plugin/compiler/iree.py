@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import shlex
 from pathlib import Path
 
-from ..errors import CompilerError, EnvironmentProblem, Place
+from ..errors import (
+    CompilerError,
+    EnvironmentProblem,
+    Place,
+    SubquantError,
+    UsageError,
+    expected_name,
+    quoted,
+)
 from ..files import write_whole
 from ..processes import Finished, run_guarded
 from ..versions import PINNED_VERSIONS
 from .options import CompileOptions
+from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS
 from .worker import text_of
 
-__all__ = ["compiler_path", "run_iree"]
+__all__ = ["compiler_path", "run_iree", "target_features"]
 
 
 def compiler_path() -> str:
@@ -48,6 +59,7 @@ def run_iree(
     Raises:
         EnvironmentProblem: IREE's compiler is not installed.
         CompilerError: it refused the module, or crashed.
+        UsageError: it knows no such target.
     """
     given, made = "module.mlirbc", "module.vmfb"
     command: list[str | dict[str, str]]
@@ -58,13 +70,70 @@ def run_iree(
     raise _compiler_error(bytecode, options, reproducer, result)
 
 
+_CPU_FEATURES = re.compile(r'cpu_features = "([^"]*)"')
+
+
+def target_features(options: CompileOptions) -> frozenset[str]:
+    """Return the features that LLVM has for the CPU of a compilation, by its names.
+
+    Raises:
+        EnvironmentProblem: IREE's compiler is not installed.
+        UsageError: LLVM knows no such CPU.
+    """
+    return _features_of_flags(options, tuple(options.flags))
+
+
+@functools.cache
+def _features_of_flags(options: CompileOptions, flags: tuple[str, ...]) -> frozenset[str]:
+    given, made = "module.mlir", "targets.mlir"
+    command: list[str | dict[str, str]]
+    command = [compiler_path(), {"file": given}, "-o", {"file": made}, *flags]
+    command.append("--compile-to=executable-sources")
+    result = run_guarded(command, {given: b"module {}"}, output=made)
+    unknown = _unknown_target(result.stderr.decode(errors="replace"), options)
+    if unknown is not None:
+        raise unknown
+    found = _CPU_FEATURES.search((result.output or b"").decode(errors="replace"))
+    written = found.group(1).split(",") if found else []  # a later one counts
+    state = {feature[1:]: feature[0] for feature in written if feature}
+    return frozenset(name for name, sign in state.items() if sign == "+")
+
+
+_UNKNOWN_CPU = re.compile(
+    r"Unknown CPU for target architecture (\S+)\.\s+List of accepted CPUs: ([^\n]*)"
+)
+_UNKNOWN_VULKAN = re.compile(r"Unknown Vulkan target '(.*)'")
+
+
+def _unknown_target(stderr: str, options: CompileOptions) -> UsageError | None:
+    """Say that a target is unknown, where IREE's compiler warns of that and crashes."""
+    found = _UNKNOWN_CPU.search(stderr)
+    if found is not None:
+        names = ["host", "generic", *found.group(2).split(", ")]
+        return UsageError(
+            f"LLVM knows no CPU {quoted(options.target_cpu)} of {found.group(1)}; "
+            f"{expected_name(options.target_cpu, names)}"
+        )
+    if _UNKNOWN_VULKAN.search(stderr) is not None:
+        names = [*VULKAN_TARGETS, "auto", *IREE_VULKAN_TARGETS]
+        return UsageError(
+            f"IREE knows no Vulkan target {quoted(options.vulkan_target)}; "
+            f"{expected_name(options.vulkan_target, names)}"
+        )
+    return None
+
+
 def _compiler_error(
     bytecode: bytes,
     options: CompileOptions,
     reproducer: str | os.PathLike[str] | None,
     result: Finished,
-) -> CompilerError:
-    """Write a reproducer, and say what happened and how to replay it."""
+) -> SubquantError:
+    """Say what happened; if it is not that a target is unknown, write a reproducer."""
+    stderr = result.stderr.decode(errors="replace")
+    unknown = _unknown_target(stderr, options)
+    if unknown is not None:
+        return unknown
     path = Path(reproducer or "subquant.reproducer.mlir")
     replay = shlex.join(["iree-compile", str(path), "-o", os.devnull, *options.flags])
     text = text_of(bytecode)
@@ -73,7 +142,6 @@ def _compiler_error(
         where = f"replay with: {replay}"
     except OSError as error:
         where = f"no reproducer was written to '{path}': {error.strerror}"
-    stderr = result.stderr.decode(errors="replace")
     first = next((line for line in stderr.splitlines() if ": error: " in line), None)
     if result.status < 0:
         message, place = f"IREE's compiler crashed (signal {-result.status})", None

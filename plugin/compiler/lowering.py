@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from .._mlir import in_context_of, ir
+from .._mlir import Operation, in_context_of, ir
+from ..signature import CPU_FEATURES_KEY, REFLECTION_KEY
 from ..transforms.base import ModulePass, is_public
+from ..transforms.check_hand_off import REFLECTION_ATTRIBUTE
 from .options import CompileOptions
 from .pipeline import compile_pipeline, run_pipeline
 
-__all__ = ["bytecode_of", "has_public_function", "lower"]
+__all__ = [
+    "bytecode_of",
+    "has_public_function",
+    "lower",
+    "record_cpu_features",
+    "recorded_signatures",
+]
 
 
 def lower(
@@ -39,6 +47,32 @@ def has_public_function(module: ir.Module) -> bool:
         ):
             return True
     return False
+
+
+def record_cpu_features(module: ir.Module, features: str) -> None:
+    """Record in the reflection of each public function what the CPU must have that runs it."""
+    with in_context_of(module.operation):
+        for operation, entries in _reflections(module):
+            entries[CPU_FEATURES_KEY] = ir.StringAttr.get(features)
+            operation.attributes[REFLECTION_ATTRIBUTE] = ir.DictAttr.get(entries)
+
+
+def recorded_signatures(module: ir.Module) -> dict[str, str]:
+    """Return the signatures of the public functions, as JSON, by name."""
+    return {
+        operation.attributes["sym_name"].value: entries[REFLECTION_KEY].value
+        for operation, entries in _reflections(module)
+    }
+
+
+def _reflections(module: ir.Module) -> Iterator[tuple[Operation, dict[str, ir.Attribute]]]:
+    """Yield the functions that have a signature, and the entries of their reflection."""
+    for op in module.body.operations:
+        attributes = op.operation.attributes
+        if op.operation.name == "func.func" and REFLECTION_ATTRIBUTE in attributes:
+            entries = {each.name: each.attr for each in attributes[REFLECTION_ATTRIBUTE]}
+            if REFLECTION_KEY in entries:
+                yield op.operation, entries
 
 
 def bytecode_of(module: ir.Module) -> bytes:

@@ -19,6 +19,8 @@ _SKIP = re.compile(r'//[^\n]*|"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
 _NAME = r"[A-Za-z_!][\w.!$-]*"
 _UNIFORM = re.compile(rf"!quant(?:\.uniform|<\s*uniform)\s*<\s*({_NAME})")
 _CALIBRATED = re.compile(r"!quant(?:\.|<\s*)calibrated\b")
+_EXPRESSED = re.compile(rf"\s*(?:<[^>]*>)?\s*:\s*({_NAME})")
+_FLOAT = re.compile(r"b?f16|t?f32|f64|f80|f128|f[468]E\dM\d\w*|!.*")  # ! is of an alias
 _INTEGER_STORAGE = re.compile(r"([su]?i|u)(\d{1,9})\Z")
 _AXES = re.compile(r"\s*(?:<[^>]*>)?\s*:\s*[\w.!$-]+\s*:\s*\{")
 _ZERO_POINT = re.compile(r":\s*(-?\s*\w+)")
@@ -84,6 +86,12 @@ def _check_types(whole: _Text, has_tosa: bool) -> None:
                 f"quantized storage type must be an integer of 2 to 32 bits, got '{name}'; "
                 "write for example i4, u4 or i8",
                 whole.place(match.start(1)),
+            )
+        expressed = _EXPRESSED.match(whole.text, position)
+        if expressed is not None and not _FLOAT.fullmatch(expressed.group(1)):
+            raise VerificationError(
+                f"expressed type must be f16, bf16, f32 or f64, got '{expressed.group(1)}'",
+                whole.place(expressed.start(1)),
             )
         axes = _AXES.match(whole.text, position)
         if axes is not None:

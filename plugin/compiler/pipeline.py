@@ -19,7 +19,7 @@ from .._mlir import (
     register_upstream_passes,
     translate_errors,
 )
-from ..errors import Remark, UnsupportedError, UsageError
+from ..errors import Remark, UnsupportedError, UsageError, expected_name, near_names, quoted
 from ..options import parse_option
 from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass
@@ -58,12 +58,22 @@ class UpstreamPass(ModulePass):
         if manager is None and "does not refer to a registered pass" not in reason:
             raise UsageError(f"pass '{self.text}' cannot be made: {reason}")
         if manager is None:
-            raise UsageError(
-                f"no pass is named '{self.text}'; expected a C++ pass or one of: "
-                f"{', '.join(PASSES)}"
-            )
+            name = re.split(r"[{(]", self.text)[0]
+            near = near_names(name, [*PASSES, *NAMED_PIPELINES, *_UPSTREAM_PASSES])
+            what = expected_name(name, near or PASSES, "a C++ pass or one of")
+            raise UsageError(f"no pass is named {quoted(self.text)}; {what}")
         with translate_errors(UnsupportedError, f"pass '{self.text}' failed"):
             manager.run(module)
+
+
+_UPSTREAM_PASSES = (
+    *("canonicalize", "cse", "inline", "symbol-dce", "sccp", "strip-debuginfo"),
+    *("loop-invariant-code-motion", "chlo-legalize-to-stablehlo", "shape-legalize-to-stablehlo"),
+    *("stablehlo-canonicalize-dynamism", "stablehlo-legalize-to-linalg"),
+    *("stablehlo-legalize-qdq-to-quantized-op", "stablehlo-legalize-quantized-op-to-qdq"),
+    *("stablehlo-legalize-quant-to-math", "stablehlo-refine-arguments", "stablehlo-refine-shapes"),
+)
+"""What people are likely to mean of upstream's and StableHLO's passes, which MLIR does not list."""
 
 
 def text_of_pass(step: ModulePass) -> str:
@@ -168,11 +178,10 @@ def _create(name: str, options: str) -> ModulePass:
         key, separator, value = item.partition("=")
         field = known.get(key.replace("-", "_"))
         if field is None or not separator:
-            expected = ", ".join(known) or "none"
-            raise UsageError(
-                f"pass '{name}' has no option '{item}'; expected name=value with a name among: "
-                f"{expected}"
-            )
+            names = [option.replace("_", "-") for option in known]
+            wrong = key if field is None else ""  # or only its value is missing
+            what = expected_name(wrong, names, "name=value with a name among")
+            raise UsageError(f"pass '{name}' has no option {quoted(item)}; {what}")
         values[field.name] = parse_option(pass_class, field.name, value, name)
     return pass_class(**values)
 

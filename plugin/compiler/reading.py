@@ -13,8 +13,9 @@ from pathlib import Path
 from .._mlir import ir, refuse_names_of_bytes, translate_errors
 from ..dialects import create_context
 from ..errors import ParseError
-from ..files import read_input
+from ..files import kind_of, read_input
 from ..formats.tflite import is_tflite, tosa_of_tflite
+from .diagnostics import HINTS, reworded
 from .misreadings import check_text
 from .worker import Source
 
@@ -29,23 +30,6 @@ __all__ = [
 ]
 
 BYTECODE_MAGIC = b"ML\xefR"
-
-_HINTS = (
-    (
-        "tensor containing the sub-channel quantized type must be ranked",
-        "subquant.qcast, subquant.dcast and subquant.scast accept unranked tensors",
-    ),
-    (
-        "must be divisible by the corresponding block size",
-        "subquant.qcast, subquant.dcast and subquant.scast accept a ragged last block",
-    ),
-    (
-        "must match the rank of the tensor",
-        "subquant.qcast, subquant.dcast and subquant.scast accept scales without the dimensions "
-        "of size 1",
-    ),
-)
-"""What upstream's verifier refuses and a `subquant` operation accepts: message part and hint."""
 
 
 def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
@@ -97,14 +81,23 @@ def parse_bytes(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
     return parse_text(decode_text(data, file), context, file)
 
 
+_OTHER_KINDS = {
+    "executable": ", but an executable; run it with: subquant run {}",
+    "weights": ", but holds weights; import them with: subquant import {}",
+    "array": ", but an array; give it as an argument: --input @{}",
+}
+
+
 def decode_text(data: bytes, file: str = "-") -> str:
     """Decode MLIR text; ParseError if it is none."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         what = "the module" if file == "-" else f"'{file}'"
+        name = "FILE" if file in ("-", "<stdin>") else file
+        other = _OTHER_KINDS.get(kind_of(data) or "", f" (byte {error.start})")
         raise ParseError(
-            f"{what} is neither MLIR bytecode nor UTF-8 text (byte {error.start})"
+            f"{what} is neither MLIR bytecode nor UTF-8 text{other.format(name)}"
         ) from None
 
 
@@ -121,7 +114,7 @@ def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
 
 @contextlib.contextmanager
 def _parsing(context: ir.Context, file: str) -> Iterator[None]:
-    errors = translate_errors(ParseError, "cannot parse the module", file, _HINTS)
+    errors = translate_errors(ParseError, "cannot parse the module", file, HINTS, reworded)
     with context, refuse_names_of_bytes(file), errors:
         yield
 

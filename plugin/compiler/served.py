@@ -21,7 +21,13 @@ from ..transforms.check_hand_off import signature_of
 from ..transforms.verify_quantization import VerifyQuantization
 from .inspected_tensors import to_fields, with_source_names
 from .inspection import inspect_module
-from .lowering import bytecode_of, has_public_function, lower
+from .lowering import (
+    bytecode_of,
+    has_public_function,
+    lower,
+    record_cpu_features,
+    recorded_signatures,
+)
 from .opt import run_opt
 from .options import CompileOptions
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
@@ -38,10 +44,16 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
     options = CompileOptions(**{**chosen, "iree_flags": tuple(chosen["iree_flags"])})
     module = _parse(arguments, blobs, steps)
     lower(module, options, _telling(steps))
+    if arguments["cpu_features"]:
+        record_cpu_features(module, arguments["cpu_features"])
     with _limited("print", arguments, steps):
         if arguments["emit"] == "mlir":
             return None, [(str(module) + "\n").encode()]
-        return {"has_public_function": has_public_function(module)}, [bytecode_of(module)]
+        described = {
+            "has_public_function": has_public_function(module),
+            "signatures": recorded_signatures(module),
+        }
+        return described, [bytecode_of(module)]
 
 
 def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["VULKAN_TARGETS", "Target"]
+__all__ = ["IREE_VULKAN_TARGETS", "VULKAN_TARGETS", "Target"]
 
 Target = Literal["llvm-cpu", "vulkan"]
 
@@ -33,3 +33,9 @@ i64 only where the program uses them. ``generic-32bit`` loads and stores 32-bit 
 (SwiftShader). Neither uses subgroup operations: IREE's named targets assume a subgroup size, and
 reductions are wrong on a device with another one.
 """
+
+IREE_VULKAN_TARGETS = (
+    *("adreno", "ampere", "turing", "volta", "pascal", "valhall", "vp_android_baseline_2022"),
+    *("rdna1", "rdna2", "rdna3", "rdna4", "cdna1", "cdna2", "cdna3", "cdna4"),
+)
+"""Architectures that IREE describes (``--iree-vulkan-target``); it knows products as well."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +24,7 @@ from ..errors import CompilerError, ParseError, Place, Remark, SubquantError
 from ..files import open_input, read_input, write_whole
 from ..formats.tflite import is_tflite, tosa_of_tflite
 from ..processes import ChildEnded, Limits, call, error_from_json
+from ..signature import Signature
 from .options import CompileOptions, Emit
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Input",
+    "LoweredModule",
     "OptResult",
     "Source",
     "ask",
@@ -56,6 +58,21 @@ class OptResult:
     text: str | None = None
     errors: list[SubquantError] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LoweredModule:
+    """A module for IREE.
+
+    Args:
+        data: text or bytecode.
+        is_runnable: it has, or may have, a function to run.
+        signatures: of its public functions, by name; of bytecode only.
+    """
+
+    data: bytes
+    is_runnable: bool = True
+    signatures: Mapping[str, Signature] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -133,23 +150,22 @@ def lower(
     options: CompileOptions,
     emit: Emit,
     *,
+    cpu_features: str = "",
     reproducer: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
     limits: Limits | None = None,
-) -> tuple[bytes, bool]:
+) -> LoweredModule:
     """Parse a module and run the passes of a compilation.
 
     Args:
         source: the module.
         options: what it is compiled for.
         emit: ``mlir`` for text; else bytecode is returned.
+        cpu_features: what to record for the runtime, of `recorded_features`.
         reproducer: where to write the input if MLIR crashes; by default
             ``subquant.reproducer.mlir`` in the current folder.
         progress: called with a line about each step.
         limits: of the child process.
-
-    Returns:
-        The module, and whether it has, or may have, a function to run.
 
     Raises:
         CompilerError: MLIR crashed, or reached a limit.
@@ -159,12 +175,15 @@ def lower(
     value, blobs = ask(
         "subquant.compiler.served:lower_module",
         given,
-        {"options": asdict(options), "emit": emit},
+        {"options": asdict(options), "emit": emit, "cpu_features": cpu_features},
         reproducer=reproducer,
         progress=progress,
         limits=limits,
     )
-    return blobs[0], value is None or bool(value["has_public_function"])
+    if value is None:
+        return LoweredModule(blobs[0])
+    signatures = {name: Signature.from_json(text) for name, text in value["signatures"].items()}
+    return LoweredModule(blobs[0], bool(value["has_public_function"]), signatures)
 
 
 def optimize(

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..options import option
 
-__all__ = ["RunOptions"]
+__all__ = ["MOST_JOBS", "MOST_RANDOM", "RunOptions"]
+
+MOST_RANDOM = 10_000
+"""Of the programs that are drawn; their names have four digits."""
+
+MOST_JOBS = 1024
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class RunOptions:
         list: only show the names of the cases.
 
     Raises:
-        UsageError: no device.
+        UsageError: no device, or a number out of its range.
     """
 
     stablehlo: str | None = option(
@@ -65,6 +70,10 @@ class RunOptions:
     def __post_init__(self) -> None:
         if not self.devices:
             raise UsageError("expected at least one device for --device")
+        if not 0 <= self.random <= MOST_RANDOM:
+            raise UsageError(f"expected 0 to {MOST_RANDOM} random programs, got {self.random}")
+        if self.jobs is not None and not 1 <= self.jobs <= MOST_JOBS:
+            raise UsageError(f"expected 1 to {MOST_JOBS} jobs, got {self.jobs}")
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ __all__ = [
     "array_of_argument",
     "array_of_result",
     "arrays_of_arguments",
+    "check_arguments",
     "element_type",
     "held",
 ]
@@ -39,15 +40,15 @@ def _with_astype(type_: ValueType, dtype: DType) -> str:
     return f"convert it with astype({str(dtype)!r})"
 
 
-def arrays_of_arguments(
+def check_arguments(
     arguments: Sequence[npt.ArrayLike],
     inputs: Sequence[ValueType],
     function: str,
     *,
     quantized_io: bool,
-    conversion: Conversion = _with_astype,
-) -> list[Array]:
-    """Check the arguments of a call and return the arrays that the program stores for them.
+    conversion: Conversion,
+) -> None:
+    """Check the number, the dtypes and the shapes of the arguments of a call, before it is made.
 
     Args:
         arguments: arrays or numbers.
@@ -59,14 +60,39 @@ def arrays_of_arguments(
     Raises:
         SignatureError: they are too many or too few, or one does not fit its type.
     """
+    for argument, type_, where in _arguments_of(arguments, inputs, function):
+        array = _as_array(argument, type_, where, quantized_io, conversion)
+        _check_shape(array, type_, where)
+
+
+def arrays_of_arguments(
+    arguments: Sequence[npt.ArrayLike],
+    inputs: Sequence[ValueType],
+    function: str,
+    *,
+    quantized_io: bool,
+) -> list[Array]:
+    """Check the arguments of a call and return the arrays that the program stores for them.
+
+    Raises:
+        SignatureError: as `check_arguments`, or a value does not fit its type.
+    """
+    return [
+        array_of_argument(argument, type_, where, quantized_io)
+        for argument, type_, where in _arguments_of(arguments, inputs, function)
+    ]
+
+
+def _arguments_of(
+    arguments: Sequence[npt.ArrayLike], inputs: Sequence[ValueType], function: str
+) -> list[tuple[npt.ArrayLike, ValueType, str]]:
+    """The arguments with their types, and how errors call them."""
     if len(arguments) != len(inputs):
         raise SignatureError(
             f"function '{function}' takes {len(inputs)} arguments, got {len(arguments)}"
         )
     return [
-        array_of_argument(
-            argument, type_, f"argument {number} of '{function}'", quantized_io, conversion
-        )
+        (argument, type_, f"argument {number} of '{function}'")
         for number, (argument, type_) in enumerate(zip(arguments, inputs, strict=True))
     ]
 
@@ -76,7 +102,6 @@ def array_of_argument(
     type_: ValueType,
     where: str,
     quantized_io: bool,
-    conversion: Conversion = _with_astype,
 ) -> Array:
     """Check an argument and return the array that the program stores for it.
 
@@ -86,7 +111,7 @@ def array_of_argument(
     Raises:
         SignatureError: it does not fit its type.
     """
-    array = _as_array(argument, type_, where, quantized_io, conversion)
+    array = _as_array(argument, type_, where, quantized_io, _with_astype)
     _check_shape(array, type_, where)
     parameters = type_.parameters
     if parameters is None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import EnvironmentProblem, InputError
+from ..errors import EnvironmentProblem, InputError, expected_name, quoted
 from ..numerics.element_types import BF16, Array, DType
 from .arguments import element_type
 from .native_calls import is_forked
@@ -253,6 +253,12 @@ def list_devices() -> list[tuple[str, str]]:
 
 
 def _no_device(uri: str, error: Exception) -> str:
+    runtime = iree_runtime()
+    scheme = uri.partition("://")[0]
+    if scheme not in runtime.query_available_drivers():
+        known = [*DEVICES, *runtime.query_available_drivers()]
+        what = expected_name(scheme, dict.fromkeys(known), "a name or an IREE device URI of")
+        return f"no device {quoted(uri)}; {what}"
     reason = str(error).splitlines()[0]
     if uri.startswith("vulkan"):
         return (

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..compiler.cpu_features import missing_features
 from ..errors import ExecutionError, SignatureError, UsageError, expected_name, printable, quoted
 from ..numerics.element_types import Array, DType
-from ..signature import LOOPS_KEY, TARGET_KEY, Signature, ValueType
+from ..signature import CPU_FEATURES_KEY, LOOPS_KEY, TARGET_KEY, Signature, ValueType
 from .arguments import abi_element, array_of_result, arrays_of_arguments, element_type, held
 from .device import Device, OpenDevice, iree_runtime
 from .native_calls import check_process, native_call
@@ -62,6 +63,7 @@ class Executable:
         instance = vm_instance()
         functions = public_functions(self._module, name)
         _check_target(functions, name, self.device)
+        _check_cpu(functions, name)
         opened = self.device.open()
         modules = [runtime.create_hal_module(instance, opened.handle)]
         if parameters:
@@ -268,6 +270,24 @@ def _check_target(functions: Sequence[PublicFunction], name: str, device: Device
                 f"'{name}' loads and stores 8-bit values, which the device '{device.name}' does "
                 "not; compile it with --vulkan-target generic-32bit"
             )
+
+
+def _check_cpu(functions: Sequence[PublicFunction], name: str) -> None:
+    """Refuse an executable that this machine's CPU would end the process on."""
+    what = "the executable" if name == "<bytes>" else quoted(name)
+    for recorded in {each.reflection.get(CPU_FEATURES_KEY, "") for each in functions}:
+        missing = missing_features(recorded)
+        if missing:
+            raise ExecutionError(
+                f"{what} was compiled for a CPU with {_listed(missing)}, which this one does not "
+                "have; compile it here, or with --target-cpu generic"
+            )
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    """Some names, and how many more there are."""
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return " and ".join([", ".join(quoted(name)[1:-1] for name in names[:most]), *more])
 
 
 def _load_message(name: str, device: Device, error: Exception) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError, quoted
-from ..files import open_input, read_input
+from ..files import kind_of, open_input, read_input
 from ..formats.gguf import read_gguf
 from ..formats.irpa import check_mountable
 from ..formats.safetensors import read_safetensors
@@ -56,9 +56,24 @@ def _module_of(name: str, data: bytes) -> Any:
     try:
         return iree_runtime().VmModule.copy_buffer(vm_instance(), data)
     except (RuntimeError, ValueError, IndexError):
-        raise InputError(
-            f"'{name}' is no IREE executable; expected the output of 'subquant compile'"
-        ) from None
+        found = _OTHER_KINDS.get(kind_of(data) or ("text" if _is_text(data) else ""), _EXPECTED)
+        raise InputError(f"{quoted(name)} is no IREE executable{found.format(name)}") from None
+
+
+_EXPECTED = "; expected the output of 'subquant compile'"
+_OTHER_KINDS = {
+    "module": ", but a module; run it with: subquant exec {}",
+    "text": ", but text; if it is a module, run it with: subquant exec {}",
+    "weights": f", but holds weights{_EXPECTED}",
+    "array": ", but an array; give it as an argument: --input @{}",
+}
+
+
+def _is_text(data: bytes) -> bool:
+    """True for what may be a module as text."""
+    wrong = "\ufffd"
+    text = data[:1000].decode(errors="replace").rstrip(wrong).strip()
+    return bool(text) and all((c.isprintable() or c.isspace()) and c != wrong for c in text)
 
 
 def parameters_module(instance: Any, parameters: Mapping[str, str | os.PathLike[str]]) -> Any:

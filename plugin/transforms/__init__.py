@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from ..errors import UsageError
+from ..errors import UsageError, expected_name, quoted
 
 if TYPE_CHECKING:
     from .base import ModulePass
@@ -52,7 +52,7 @@ def load_pass(name: str) -> type[ModulePass]:
         UsageError: no pass has this name.
     """
     if name not in PASSES:
-        raise UsageError(f"no pass is named '{name}'; expected one of: {', '.join(PASSES)}")
+        raise UsageError(f"no pass is named {quoted(name)}; {expected_name(name, PASSES)}")
     module = importlib.import_module(f".{name.replace('-', '_')}", __name__)
     class_name = "".join(part.capitalize() for part in name.split("-"))
     pass_class: type[ModulePass] = getattr(module, class_name)

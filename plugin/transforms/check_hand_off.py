@@ -36,9 +36,9 @@ from .base import (
 )
 from .iree.long_loops import LOOPS, MOST_ITERATIONS, iterations_of
 
-__all__ = ["CheckHandOff", "signature_of"]
+__all__ = ["REFLECTION_ATTRIBUTE", "CheckHandOff", "signature_of"]
 
-_REFLECTION = "iree.reflection"
+REFLECTION_ATTRIBUTE = "iree.reflection"
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,12 @@ def _record(function: Any, added: Mapping[str, str]) -> None:
     if written:
         del function.attributes[SIGNATURE_ATTRIBUTE]
     entries = {}
-    if _REFLECTION in function.attributes:
-        entries = {entry.name: entry.attr for entry in function.attributes[_REFLECTION]}
+    if REFLECTION_ATTRIBUTE in function.attributes:
+        entries = {entry.name: entry.attr for entry in function.attributes[REFLECTION_ATTRIBUTE]}
     if written or REFLECTION_KEY not in entries:
         entries[REFLECTION_KEY] = ir.StringAttr.get(signature.to_json())
     entries |= {key: ir.StringAttr.get(text) for key, text in added.items()}
-    function.attributes[_REFLECTION] = ir.DictAttr.get(entries)
+    function.attributes[REFLECTION_ATTRIBUTE] = ir.DictAttr.get(entries)
 
 
 def _values(written: Any, compiled: Any, function: Any) -> Iterator[ValueType]:

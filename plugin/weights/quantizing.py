@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import InputError, UsageError, quoted
 from ..layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,
@@ -33,6 +33,7 @@ from ..numerics.casts import Cast, quantize
 from ..numerics.element_types import Array
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ..options import check_choices, option
+from ..processes import machine_memory
 from .theta import Dataset, Theta
 
 __all__ = ["CLIPPINGS", "LayerError", "WeightQuantization", "quantize_array", "quantize_weights"]
@@ -42,6 +43,9 @@ CLIPPINGS = tuple(1 - step / 40 for step in range(25))
 
 _ELEMENTS_AT_ONCE = 1 << 15
 """How many elements are searched at a time: what fits a processor's cache."""
+
+_BYTES_OF_ELEMENT = 60
+"""Bytes that quantizing takes for an element, at most: measured, with the errors."""
 
 _LEAST_SCALE = np.finfo(np.float32).tiny * 4
 """Smaller ranges become 0: their quotients would not be normal numbers."""
@@ -133,6 +137,7 @@ def quantize_weights(
         The quantized model, and the error of each tensor that was quantized.
 
     Raises:
+        InputError: a tensor takes more memory than this machine has.
         UsageError: `select` is no regular expression or matches no tensor that can be quantized, or
             a tensor has no such axis or blocks.
     """
@@ -156,14 +161,30 @@ def quantize_weights(
             on_tensor(number, len(chosen), name)
         tensor = tensors[name]
         assert isinstance(tensor, PrimitiveTensor)  # _is_weight
+        _check_memory(tensor)
         try:
             layout = quantize_array(tensor.array, how)
         except UsageError as error:
-            raise UsageError(f"tensor '{name}': {error.message}") from None
+            raise UsageError(f"tensor {quoted(name)}: {error.message}") from None
         quantized = PlanarQuantizedTensor(layout, name)
         errors.append(_layer_error(quantized, tensor.array))
         result[name] = quantized
     return Dataset(dataset.properties, Theta(result)), errors
+
+
+def _check_memory(tensor: InferenceTensor) -> None:
+    """Refuse a tensor that this machine has no memory for: a splat is small in its file.
+
+    Raises:
+        InputError: quantizing it takes more memory than there is.
+    """
+    needed, memory = _BYTES_OF_ELEMENT * math.prod(tensor.shape), machine_memory()
+    if memory is not None and needed > memory:
+        shape = "x".join(map(str, tensor.shape))
+        raise InputError(
+            f"tensor {quoted(tensor.name)} of shape {shape} takes {needed / 2**30:,.0f} GiB to "
+            f"quantize, and this machine has {memory / 2**30:,.0f} GiB; leave it out with --select"
+        )
 
 
 def _is_weight(tensor: InferenceTensor) -> bool:

@@ -1,0 +1,108 @@
+"""What upstream's parser says, said so that a person can act on it.
+
+Most of its messages are good as they are. Here are those that count wrongly, name nothing, or know
+no way on: an expected number of scales in place of the one that was found, operations and dialects
+that are unknown, and what a `subquant` operation accepts in place of a ``quant`` one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from .._mlir import operation_names
+from ..dialects import stablehlo, subquant
+from ..errors import near_names
+
+__all__ = ["HINTS", "reworded"]
+
+HINTS = (
+    (
+        "tensor containing the sub-channel quantized type must be ranked",
+        "subquant.qcast, subquant.dcast and subquant.scast accept unranked tensors",
+    ),
+    (
+        "must be divisible by the corresponding block size",
+        "subquant.qcast, subquant.dcast and subquant.scast accept a ragged last block",
+    ),
+    (
+        "must match the rank of the tensor",
+        "subquant.qcast, subquant.dcast and subquant.scast accept scales without the dimensions "
+        "of size 1",
+    ),
+)
+"""What upstream's verifier refuses and a `subquant` operation accepts: message part and hint."""
+
+_BLOCKS = re.compile(r"dimension size \d+ of scales tensor at axis (\d+) should match .* = (\d+)")
+_CHANNELS = "quantized dimension size does not match number of scales"
+_BRACKETS = str.maketrans("{}", "[]")
+_SUB_CHANNEL = re.compile(r"!quant\.uniform<[^{]*\{[^}]*\}, (?=\{)")
+_PER_AXIS = re.compile(r"tensor<([\dx?]+)x!quant\.uniform<\w+(?:<[^>]*>)?:\w+:(\d+), \{([^{}]*)\}>")
+_UNKNOWN_OPERATION = re.compile(
+    r"custom op '(\w+)\.([\w.]+)' is unknown|unregistered operation '(\w+)\.([\w.]+)' found"
+)
+_UNKNOWN_DIALECT = re.compile(r"Dialect `(\w+)' not found for custom op")
+_DIALECTS = ("arith", "chlo", "func", "linalg", "math", "quant", "scf", "stablehlo", "subquant",
+             "tensor", "tosa")  # fmt: skip
+
+
+def reworded(message: str, notes: Sequence[str]) -> str:
+    """Return a message of upstream's parser or verifier as a person needs it.
+
+    Args:
+        message: of the diagnostic.
+        notes: its notes; one shows the operation.
+    """
+    found = _BLOCKS.search(message)
+    if found is not None:
+        axis, expected = int(found.group(1)), int(found.group(2))
+        counts = {shape[axis] for shape in _scale_shapes(notes) if len(shape) > axis}
+        wrong = sorted(counts - {expected})
+        got = f", got {wrong[0]}" if wrong else ""
+        return f"expected {expected} scales along axis {axis}, one for each block{got}"
+    if _CHANNELS in message:
+        for match in (m for note in notes for m in _PER_AXIS.finditer(note)):
+            extent, scales = match.group(1).split("x")[int(match.group(2))], match.group(3)
+            if extent != str(scales.count(",") + 1):
+                return (
+                    f"expected {extent} scales, one for each index of axis {match.group(2)}, got "
+                    f"{scales.count(',') + 1}"
+                )
+    unknown = _UNKNOWN_OPERATION.search(message)
+    if unknown is not None:
+        dialect, name = (part for part in unknown.groups() if part)
+        return _proposing(message, name, _operations(dialect), f"{dialect}.")
+    no_dialect = _UNKNOWN_DIALECT.search(message)
+    if no_dialect is not None:
+        return _proposing(message.strip(), no_dialect.group(1), _DIALECTS)
+    return message
+
+
+def _operations(dialect: str) -> list[str]:
+    """Names of a dialect's operations, without the dialect's: of StableHLO those in the table."""
+    ours = {
+        "quant": ("quant.qcast", "quant.dcast", "quant.scast"),
+        "stablehlo": stablehlo.OPERATIONS,
+        "subquant": [*subquant.CASTS, *subquant.OPERAND_OPS, *subquant.REQUANTIZE,
+                     *subquant.REDUCTIONS, subquant.BLOCK_CONTRACTION, subquant.UNPACK],
+    }  # fmt: skip
+    return [name.partition(".")[2] for name in ours.get(dialect, ())] or operation_names(dialect)
+
+
+def _proposing(message: str, name: str, known: Sequence[str], before: str = "") -> str:
+    near = [f"'{before}{each}'" for each in near_names(name, known)]
+    return f"{message}; did you mean {' or '.join(near)}?" if near else message
+
+
+def _scale_shapes(notes: Sequence[str]) -> list[tuple[int, ...]]:
+    """The shapes of the scales ``{{1.0, 2.0}, {3.0, 4.0}}`` of the types that notes show."""
+    shapes = []
+    for note in notes:
+        for match in _SUB_CHANNEL.finditer(note):
+            written = re.sub(r"\s", "", note[match.end() :])
+            lists = re.sub(r"[^{},]+", "0", written).translate(_BRACKETS)
+            shapes.append(np.shape(json.JSONDecoder().raw_decode(lists)[0]))
+    return shapes
