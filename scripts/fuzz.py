@@ -4,6 +4,7 @@
     scripts/fuzz                                1,000 inputs of all kinds
     scripts/fuzz --count 100000 --jobs 2        the long run
     scripts/fuzz --kinds text,bytecode          some kinds
+    scripts/fuzz --kinds kills --count 500      compilations that are ended at any moment
     scripts/fuzz --replay text:123 --seed 7     one input again, with what it printed
 
 Every input follows from its kind, the seed and its number. A failure is one of these:
@@ -35,6 +36,7 @@ import resource
 import select
 import shlex
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -52,7 +54,7 @@ import numpy as np
 _ROOT = Path(__file__).resolve().parent.parent
 _KEPT = _ROOT / "build/fuzz"
 _MEMORY = 12 << 30  # bytes of a process
-_SOON = ("--parse-seconds", "3")  # so that types of 2**40 parts are refused before ``--seconds``
+_SOON = ("--parse-seconds", "1")  # so that types of 2**40 parts are refused before ``--seconds``
 _SHOWN = 12  # failures in full
 
 
@@ -298,11 +300,13 @@ class Case:
         arguments: of the command; files are named within the case's folder.
         files: their contents.
         output: a file that is there after status 0, and else is not.
+        killed: a signal, and after how many seconds a process of its own gets it.
     """
 
     arguments: list[str]
     files: dict[str, bytes] = field(default_factory=dict)
     output: str | None = None
+    killed: tuple[int, float] | None = None
 
 
 Kind = Callable[[random.Random, Corpus], Case]
@@ -659,6 +663,15 @@ def options(rng: random.Random, corpus: Corpus) -> Case:
     return Case(arguments, files)
 
 
+@kind(0)
+def kills(rng: random.Random, corpus: Corpus) -> Case:
+    """Compilations that are ended at any moment; only on request, by ``--kinds kills``."""
+    text = CAST.replace("0.25", repr(rng.uniform(0.1, 1)))
+    number = rng.choice((signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP))
+    arguments = ["compile", "x.mlir", "-o", "out.vmfb"]
+    return Case(arguments, {"x.mlir": text.encode()}, "out.vmfb", (number, rng.uniform(0, 2.5)))
+
+
 # -- running --------------------------------------------------------------------------------------
 
 
@@ -695,7 +708,8 @@ def serve(seed: int) -> None:
         folder.mkdir()
         case = make_case(seed, name, int(number), corpus)
         write_case(case, folder)
-        status, wrong = run_case(case, folder)
+        run = run_case if case.killed is None else run_killed
+        status, wrong = run(case, folder)
         if wrong is None:
             shutil.rmtree(folder)
         else:
@@ -748,6 +762,68 @@ def run_case(case: Case, folder: Path) -> tuple[int, str | None]:
     return status, wrong
 
 
+def run_killed(case: Case, folder: Path) -> tuple[int, str | None]:
+    """Start the command, send it the signal, and look at what is left of it; then run it again."""
+    assert case.killed is not None
+    number, seconds = case.killed
+    temporary, token = Path(tempfile.gettempdir()), f"FUZZ_TOKEN={folder.parent.name}-{time.time()}"
+    before = set(temporary.iterdir())
+    cache = {"SUBQUANT_CACHE": str(folder.parent / "cache")}
+    environment = {**os.environ, **cache, "FUZZ_TOKEN": token.partition("=")[2]}
+    command = [sys.executable, "-m", "subquant", *case.arguments]
+    with (folder / "printed").open("wb") as printed:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+                                   stdout=printed, stderr=printed)  # fmt: skip
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        if process.poll() is None:
+            process.send_signal(number)
+        status = process.wait(60)
+    until = time.monotonic() + 10
+    while _processes_with(token) and time.monotonic() < until:
+        time.sleep(0.02)
+    running = _processes_with(token)
+    for number in running:
+        os.kill(number, signal.SIGKILL)
+    if running:
+        return status, f"{len(running)} processes are left"
+    left = set(temporary.iterdir()) - before
+    if left:
+        return status, f"left behind: {', '.join(path.name for path in left)}"
+    printed_text = (folder / "printed").read_bytes()
+    if b"Traceback (most recent call last)" in printed_text and b"subquant" in printed_text:
+        return status, "a traceback"  # and not of Python that is only starting
+    names = {path.name for path in folder.iterdir()} - {"command", "printed", *case.files}
+    whole = folder / case.output if case.output else folder
+    if names - {case.output}:
+        return status, f"left behind: {', '.join(sorted(names))}"
+    made = whole.read_bytes() if whole.exists() else None
+    if status == 0 and made is None:
+        return status, "exit status 0, and there is no output"
+    again = subprocess.run(command, cwd=folder, env={**os.environ, **cache}, capture_output=True,
+                           check=False, timeout=120)  # fmt: skip
+    if again.returncode != 0:
+        return status, f"afterwards: {again.stderr.decode(errors='replace')}"
+    if made is not None and made != whole.read_bytes():
+        return status, "the output is not whole"
+    result = subprocess.run([sys.executable, "-m", "subquant", "run", case.output or "", "--input",
+                             "2x8xf32=0", "--function", "main"], cwd=folder, capture_output=True,
+                            check=False, timeout=120)  # fmt: skip
+    if result.returncode != 0:
+        return status, f"the executable does not run: {result.stderr.decode(errors='replace')}"
+    return status, None
+
+
+def _processes_with(token: str) -> list[int]:
+    """The processes that have the token in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if token.encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
+
+
 def _what_is_wrong(
     case: Case, folder: Path, status: int, printed: bytes, left: set[Path]
 ) -> str | None:
@@ -780,7 +856,7 @@ class Server:
         assert process.stdin is not None
         process.stdin.write(f"{name} {number}\n")
         process.stdin.flush()
-        answer = self._answer(self.seconds)
+        answer = self._answer(self.seconds * (10 if name == "kills" else 1))
         taken = time.monotonic() - started
         if answer is not None:
             status, wrong = json.loads(answer)
@@ -827,9 +903,12 @@ class Server:
 
 def numbers_of(kinds: list[str], count: int) -> Iterator[tuple[str, int]]:
     """Kinds in turn by their shares, each with its next number."""
-    total, given = sum(KINDS[name][0] for name in kinds), Counter[str]()
+    shares = {name: KINDS[name][0] for name in kinds}
+    if not any(shares.values()):
+        shares = dict.fromkeys(kinds, 1)
+    total, given = sum(shares.values()), Counter[str]()
     for place in range(count):
-        name = max(kinds, key=lambda n: KINDS[n][0] * (place + 1) / total - given[n])
+        name = max(kinds, key=lambda n: shares[n] * (place + 1) / total - given[n])
         yield name, given[name]
         given[name] += 1
 
@@ -842,7 +921,12 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the number of the first input")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {','.join(KINDS)}")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
-    parser.add_argument("--seconds", type=float, default=20, help="that an input may take")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=20,
+        help="that an input may take; a killed one ten times as many",
+    )
     parser.add_argument("--replay", metavar="KIND:NUMBER", help="run one input, and show all of it")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -705,3 +705,17 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     result = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=False)
     assert result.stdout == b"module {\n"
     assert result.stderr == b""
+
+
+def test_ctrl_c_while_the_command_line_is_imported() -> None:
+    """As later: a word, and no traceback."""
+    program = (
+        "import sys, subquant.__main__ as entry\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'subquant.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "entry.main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, b"\nAborted!\n")
