@@ -106,6 +106,16 @@ def test_a_process_that_dies_frees_its_key(tmp_path: Path) -> None:
     assert not waits
 
 
+def test_locks_of_others_that_died_are_removed(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", HOLD, str(tmp_path)], check=True)
+    cache = Cache(tmp_path)
+    with cache.reserved("held", lambda: None):
+        with cache.reserved("other", lambda: None):
+            assert names(tmp_path) == ["held.lock", "key.lock", "other.lock"]
+        assert names(tmp_path) == ["held.lock"]
+    assert names(tmp_path) == []
+
+
 def test_a_folder_that_cannot_be_written_is_no_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

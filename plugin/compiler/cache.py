@@ -60,6 +60,20 @@ class Cache:
             if handle is not None:
                 (self.folder / f"{key}.lock").unlink(missing_ok=True)
                 os.close(handle)
+                self._remove_stale_locks()
+
+    def _remove_stale_locks(self) -> None:
+        """Remove the locks that processes have left that were killed."""
+        import fcntl
+
+        for path in self.folder.glob("*.lock"):
+            with contextlib.suppress(OSError):
+                handle = os.open(path, os.O_RDWR)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()  # whoever waits for it looks whether it is there
+                finally:
+                    os.close(handle)
 
     def _locked(self, path: Path, on_wait: Callable[[], None]) -> int | None:
         """Open and lock a file; None where that is not possible."""

@@ -1,7 +1,7 @@
 """Read modules: MLIR text and bytecode, and TensorFlow Lite models.
 
 They are read where they are asked for: on hostile input upstream's parser ends the process, so that
-`worker` has this done in a child. What it would read wrongly is refused first, by `misreadings`.
+`worker` has this done in a child. What it would read wrongly is refused first, by `text_checks`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import ParseError
 from ..files import kind_of, read_input
 from ..formats.tflite import is_tflite, tosa_of_tflite
 from .diagnostics import HINTS, reworded
-from .misreadings import check_text
+from .text_checks import check_text
 from .worker import Source
 
 __all__ = [

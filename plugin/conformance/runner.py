@@ -324,7 +324,7 @@ def _lower(case: Case, device: str) -> Outcome:
 
     text = prepare(case).text.replace(SYMBOL, "main")
     try:
-        lowered = compile_to_bytes(text, emit="mlir").decode()
+        lowered = compile_to_bytes(text, emit="mlir", reproducer=os.devnull).decode()
     except SubquantError as error:
         return _failure(case, device, error)
     left = re.search(r"!quant[.<][^\n]*", re.sub(r"subquant\.function_type = [^\n]*", "", lowered))
@@ -342,7 +342,7 @@ def _verdict(case: Case, device: str) -> Outcome:
         return Outcome(case.name, case.op, device, status, message=message)
 
     try:
-        compile_to_bytes(prepare(case).text, emit="mlir")
+        compile_to_bytes(prepare(case).text, emit="mlir", reproducer=os.devnull)
     except SubquantError as error:
         first = str(error).splitlines()[0]
         line = error.place.line if error.place is not None else 0

@@ -1,9 +1,12 @@
 """What upstream's parser reads wrongly without a word, found in the text before it is parsed.
 
-It takes a NUL character for the end of the text, and cuts a sub-channel zero point that does not
-fit its storage, which the parsed module does not show any more. On storage types that are no
-integers it crashes (the sub-channel form) or is vague, and so they are named here, with their
-place. What only crashes is for the child process to bear: see `worker`.
+The parser takes a NUL character for the end of the text, and cuts a sub-channel zero point that
+does not fit its storage, which the parsed module does not show any more. On storage types that are
+no integers it crashes (the sub-channel form) or is vague, so they are named here, with their place.
+
+What only crashes is for the child process to bear: see `worker`. But types and attributes that are
+nested in one another are compared and printed in time that is quadratic in their depth, so that a
+text of 40 kB would take a minute: their depth is limited.
 """
 
 from __future__ import annotations
@@ -11,9 +14,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..errors import ParseError, Place, VerificationError
 
-__all__ = ["check_text"]
+__all__ = ["MAX_NESTING", "check_text"]
+
+MAX_NESTING = 1000
+"""Brackets within brackets that are accepted, also once aliases are written out."""
 
 _SKIP = re.compile(r'//[^\n]*|"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
 _NAME = r"[A-Za-z_!][\w.!$-]*"
@@ -23,6 +31,10 @@ _EXPRESSED = re.compile(rf"\s*(?:<[^>]*>)?\s*:\s*({_NAME})")
 _FLOAT = re.compile(r"b?f16|t?f32|f64|f80|f128|f[468]E\dM\d\w*|!.*")  # ! is of an alias
 _INTEGER_STORAGE = re.compile(r"([su]?i|u)(\d{1,9})\Z")
 _AXES = re.compile(r"\s*(?:<[^>]*>)?\s*:\s*[\w.!$-]+\s*:\s*\{")
+_BRACKETS = re.compile(r"[\[({<]|->|[<>]=|[\])}>]")
+_ALIAS = re.compile(r"([!#][\w.$-]+)\s*=(?!=)")
+_ALIAS_USE = re.compile(r"[!#][\w.$-]+")
+_NO_BRACKETS = bytes(sorted({*range(256)} - {*b"([{<>}])"}))
 _ZERO_POINT = re.compile(r":\s*(-?\s*\w+)")
 
 
@@ -43,7 +55,8 @@ def check_text(text: str, file: str = "-") -> None:
     Anything else that is wrong is left to the parser, which says it better.
 
     Raises:
-        ParseError: a NUL character, or a surrogate, which is none.
+        ParseError: a NUL character, or a surrogate, which is none; or what is nested deeper than
+            `MAX_NESTING`.
         VerificationError: a storage type that is not an integer of 2 to 32 bits, or a sub-channel
             zero point that does not fit the storage type. The storage of an unsigned type is
             printed as signed by upstream, so both readings of its bits are accepted. With TOSA, a
@@ -58,6 +71,7 @@ def check_text(text: str, file: str = "-") -> None:
             ) from None
     if "\0" in text:
         raise ParseError("text has a NUL character", _Text(text, file).place(text.index("\0")))
+    _check_nesting(text, file)
     if "!quant" in text:
         _check_types(_Text(_without_comments_and_strings(text), file), has_tosa="tosa." in text)
 
@@ -65,6 +79,64 @@ def check_text(text: str, file: str = "-") -> None:
 def _without_comments_and_strings(text: str) -> str:
     """Blank out comments and strings; every other character keeps its position."""
     return _SKIP.sub(lambda match: " " * len(match.group()), text)
+
+
+def _check_nesting(text: str, file: str) -> None:
+    depth, what = 0, "brackets"
+    if _may_be_deep(text):
+        depth = _nesting_depth(_without_comments_and_strings(text))
+    if depth <= MAX_NESTING and _has_many_aliases(text):
+        depth, what = _alias_depth(_without_comments_and_strings(text)), "aliases"
+    if depth > MAX_NESTING:
+        raise ParseError(
+            f"{what} are nested {depth} deep, expected at most {MAX_NESTING}", Place(file)
+        )
+
+
+def _has_many_aliases(text: str) -> bool:
+    return (
+        text.count("!") + text.count("#") > MAX_NESTING
+        and sum(1 for _ in _ALIAS.finditer(text)) > MAX_NESTING
+    )
+
+
+def _may_be_deep(text: str) -> bool:
+    """False if brackets are not deep, whatever in the text is a string or a comment.
+
+    A bracket there counts too, and may hide one that closes: the depth is that since its least.
+    """
+    data = text.encode()
+    for token in (b"->", b"=>", b">=", b"<="):
+        data = data.replace(token, b"")
+    found = np.frombuffer(data.translate(None, delete=_NO_BRACKETS), np.uint8)
+    steps = np.where(np.isin(found, list(b"([{<")), 1, -1)
+    depths = np.cumsum(steps)
+    return bool(depths.size) and depths.max() - min(depths.min(), 0) > MAX_NESTING
+
+
+def _nesting_depth(text: str) -> int:
+    """The greatest depth of brackets in a text without comments and strings."""
+    depth = greatest = 0
+    for match in _BRACKETS.finditer(text):
+        token = match.group()
+        if token in "[({<":
+            depth += 1
+            greatest = max(greatest, depth)
+        elif token in "])}>":
+            depth = max(depth - 1, 0)
+    return greatest
+
+
+def _alias_depth(text: str) -> int:
+    """The greatest depth of brackets once every alias (``!name = ...``) is written out."""
+    definitions = list(_ALIAS.finditer(text))
+    ends = [definition.start() for definition in definitions[1:]] + [len(text)]
+    depths: dict[str, int] = {}
+    for definition, end in zip(definitions, ends, strict=True):
+        body = text[definition.end() : end]
+        used = (depths.get(name, 0) for name in _ALIAS_USE.findall(body))
+        depths[definition.group(1)] = _nesting_depth(body) + max(used, default=0)
+    return max(depths.values(), default=0)
 
 
 def _check_types(whole: _Text, has_tosa: bool) -> None:
