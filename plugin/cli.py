@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from .commands.console import open_standard_streams, report_error
-from .errors import InputError, SubquantError
+from .errors import InputError, SubquantError, near_names
 
 __all__ = ["COMMANDS", "main"]
 
@@ -48,6 +48,16 @@ class _Group(click.Group):
         file = "import_" if cmd_name == "import" else cmd_name  # a keyword
         command: click.Command = importlib.import_module(f".commands.{file}", __package__).command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = near_names(args[0], COMMANDS)
+            meant = f" Did you mean '{near[0]}'?" if near else ""
+            raise click.UsageError(error.message + meant, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

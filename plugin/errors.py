@@ -19,7 +19,6 @@ operation or a location it is rendered ``file:line:col: error: 'dialect.op' op m
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -68,6 +67,8 @@ def quoted(text: str, limit: int = 80) -> str:
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
     """Return the two names at most that are likely to be meant by one that is unknown."""
+    import difflib  # seldom needed
+
     spelled = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name[:100].lower(), spelled, n=2, cutoff=0.65)
     return [spelled[each] for each in near]

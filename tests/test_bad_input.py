@@ -215,6 +215,29 @@ def test_numbers_that_are_huge(name: str, most: int) -> None:
             RunOptions(**{name: number})
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"," * 9_000_000, "the list of expected results has 9000000 values, expected at most"),
+        (b"[" * 1_000, "the list of expected results is nested too deeply"),
+        (b'{"version": ' + b"9" * 5000 + b"}", "the list of expected results is not valid: an int"),
+        (b"\xff", "the list of expected results is not UTF-8"),
+        (b"{}", "'x.json' is no list of expected results of version"),
+    ],
+    ids=["long", "deep", "digits", "bytes", "empty"],
+)
+def test_lists_of_expected_results_of_any_content(content: bytes, message: str) -> None:
+    Path("x.json").write_bytes(content)
+    line = fail(1, "conformance", "--filter", "suite/abs/i8-to-i8$", "--expected", "x.json")
+    assert message in line
+
+
+@pytest.mark.parametrize("option", ["--stablehlo", "--llvm", "--expected"])
+def test_paths_that_are_too_long(option: str) -> None:
+    line = fail(1, "conformance", "--filter", "suite/abs/i8-to-i8$", option, "a" * 300)
+    assert "a" * 300 in line
+
+
 @pytest.mark.parametrize("value", ["nan", "-1", "-inf"])
 @pytest.mark.parametrize("option", ["--atol", "--rtol"])
 def test_tolerances_that_are_none(option: str, value: str) -> None:

@@ -571,7 +571,7 @@ def test_a_regression_fails_and_a_new_pass_fails_if_strict(tmp_path: Path) -> No
     [
         (("--filter", "("), 2, "error: '(' is no regular expression"),
         (("--filter", "no such case"), 2, "error: no case matches 'no such case'"),
-        (("--device", "tpu"), 2, "error: expected a device among llvm-cpu, vulkan, interpreter"),
+        (("--device", "tpu"), 2, "error: no device is named 'tpu'; expected an IREE device URI or"),
         (("--device", ","), 2, "error: expected at least one device"),
         (("--jobs", "x"), 2, "'x' is not a valid integer"),
         (("--stablehlo", "missing"), 1, "error: 'missing' has no folder 'stablehlo/testdata"),

@@ -104,9 +104,25 @@ def test_names_that_are_nearly_right(arguments: str, message: str) -> None:
     assert [path.name for path in Path().iterdir()] == ["x.mlir"]  # no reproducer
 
 
+def test_commands_and_tensors_that_are_nearly_right() -> None:
+    result = CliRunner().invoke(main, ["exce"])
+    assert result.stderr.endswith("Error: No such command 'exce'. Did you mean 'exec'?\n")
+    assert CliRunner().invoke(main, ["zzzz"]).stderr.endswith("No such command 'zzzz'.\n")
+    Path("x.mlir").write_text(
+        "func.func @f(%x: tensor<2x!quant.uniform<i8:f32, 0.5>>) {\n"
+        "  %w = quant.dcast %x : tensor<2x!quant.uniform<i8:f32, 0.5>> to tensor<2xf32>\n"
+        "  %scales = quant.qcast %w : tensor<2xf32> to tensor<2x!quant.uniform<i8:f32, 0.5>>\n"
+        "  return\n}\n"
+    )
+    line = fail(2, "inspect", "x.mlir", "--scales", "scale")
+    assert line == "error: no quantized tensor is named 'scale'; did you mean '%scales'?"
+
+
 def test_a_device_that_is_nearly_right() -> None:
     line = fail(1, "exec", "x.mlir", "--device", "vulcan", *ARGUMENTS)
     assert line == "error: no device 'vulcan'; did you mean 'vulkan'?"
+    line = fail(2, "conformance", "--filter", "suite/abs/i8", "--device", "vulcan")
+    assert line == "error: no device is named 'vulcan'; did you mean 'vulkan'?"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import SubquantError, UsageError
+from ..errors import SubquantError, UsageError, expected_name, near_names, quoted
 from ..processes import Limits, prepare
 from .console import read_model, reproducer_of, say, show_progress, shown_name
 from .options import limit_options, pop_limits
@@ -109,8 +109,9 @@ def _choose(tensors: list[InspectedTensor], name: str) -> InspectedTensor:
         return tensors[int(name)]
     found = [tensor for tensor in tensors if tensor.name in (name, f"%{name}")]
     if not found:
-        names = ", ".join(tensor.name for tensor in tensors[:20]) or "none"
-        raise UsageError(f"no quantized tensor is named '{name}'; expected one of: {names}")
+        names = [tensor.name for tensor in tensors]
+        what = expected_name(name, near_names(name, names) or names[:20])
+        raise UsageError(f"no quantized tensor is named {quoted(name)}; {what}")
     return found[0]
 
 

@@ -9,7 +9,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..errors import EnvironmentProblem, InputError, UsageError, printable
+from ..errors import (
+    EnvironmentProblem,
+    InputError,
+    UsageError,
+    expected_name,
+    printable,
+    quoted,
+)
 from ..files import write_whole
 from . import report
 from .cases import Case, Outcome, programs_cases
@@ -36,7 +43,7 @@ def run(options: RunOptions) -> int:
         return 0
     expected_file = Path(options.expected or report.EXPECTED_FILE)
     expected: report.Expected = {}
-    if expected_file.is_file() or not options.update_expected:
+    if os.path.isfile(expected_file) or not options.update_expected:
         expected = report.read_expected(expected_file)
     outcomes: list[Outcome] = []
     for device in options.devices:
@@ -87,7 +94,8 @@ def _check_device(device: str) -> None:
 
     if device not in DEVICES and "://" not in device:
         raise UsageError(
-            f"expected a device among {', '.join(DEVICES)} or an IREE device URI, got '{device}'"
+            f"no device is named {quoted(device)}; "
+            f"{expected_name(device, DEVICES, 'an IREE device URI or one of')}"
         )
     if device in ("interpreter", "llvm-cpu"):
         return

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError, printable
+from ..formats.strict_json import load_json
 from .cases import PASSING, Outcome
 
 if TYPE_CHECKING:
@@ -56,13 +57,8 @@ def read_expected(path: str | Path) -> Expected:
     Raises:
         InputError: the file cannot be read or has another form.
     """
-    try:
-        values = json.loads(Path(path).read_text())
-    except OSError as error:
-        raise InputError(f"cannot read '{path}': {error.strerror}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"'{path}' is no JSON: {error}") from None
-    results = values.get("results") if isinstance(values, dict) else None
+    values = load_json(path, "the list of expected results")
+    results = values.get("results")
     if not isinstance(results, dict) or values.get("version") != VERSION:
         raise InputError(
             f"'{path}' is no list of expected results of version {VERSION}; write one with "

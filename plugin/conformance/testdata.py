@@ -23,6 +23,7 @@ LLVM's files are verdicts: ``expected-error`` comments say which parts must be r
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ def stablehlo_cases(root: str | Path) -> list[Case]:
     base = _folder(root, "stablehlo/testdata/quantized")
     files = sorted(base.glob("*.mlir"))
     extra = Path(root, "stablehlo/tests/interpret/quantized_ops.mlir")
-    files += [extra] if extra.is_file() else []
+    files += [extra] if os.path.isfile(extra) else []
     if not files:
         raise InputError(f"no .mlir file is in '{base}'; expected a checkout of StableHLO")
     return [case for file in files for case in _file_cases(file)]
@@ -73,7 +74,7 @@ def stablehlo_cases(root: str | Path) -> list[Case]:
 
 def _folder(root: str | Path, inside: str) -> Path:
     path = Path(root, inside)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise InputError(f"'{root}' has no folder '{inside}'; expected a checkout of the project")
     return path
 

@@ -14,6 +14,7 @@ the other, and what is left, StableHLO on integers, is run on storage values dra
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +60,7 @@ def tosa_cases(root: str | Path) -> list[Case]:
     cases: list[Case] = []
     for name in (*_QUANTIZED, *_RESCALES):
         file = Path(root, _FOLDER, name)
-        if not file.is_file():
+        if not os.path.isfile(file):
             continue
         try:
             cases += _file_cases(file)
