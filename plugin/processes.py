@@ -359,21 +359,21 @@ class _Pool:
     """The children of this process."""
 
     def __init__(self) -> None:
-        self._idle: list[_Child] = []
+        self.idle: list[_Child] = []
         self._lock = threading.Lock()
         self._places = threading.BoundedSemaphore(MOST)
 
     def prepare(self, module: str) -> None:
         with self._lock:
-            if not self._idle:
-                self._idle.append(_Child(module))
+            if not self.idle:
+                self.idle.append(_Child(module))
 
     @contextlib.contextmanager
     def child(self, module: str) -> Iterator[_Child]:
         """Lend a child that is alive; one that has ended does not come back."""
         with self._places:
             with self._lock:
-                child = self._idle.pop() if self._idle else None
+                child = self.idle.pop() if self.idle else None
             if child is not None and not child.is_alive:
                 child.close()
                 child = None
@@ -383,7 +383,7 @@ class _Pool:
             finally:
                 if child in _CHILDREN:
                     with self._lock:
-                        self._idle.append(child)
+                        self.idle.append(child)
 
 
 _CHILDREN: weakref.WeakSet[_Child] = weakref.WeakSet()
@@ -397,7 +397,10 @@ def _close_all() -> None:
     global _is_ending
     _is_ending = True
     for child in list(_CHILDREN):
-        child.kill()
+        if child in _POOL.idle:
+            child.close(kill=True)
+        else:
+            child.kill()
 
 
 def _wait_if_python_ends() -> None:
@@ -608,13 +611,14 @@ _LARGEST_IDLE = 1 << 30
 
 
 def _has_grown() -> bool:
-    """True if this process has had so much memory that it should not be kept."""
+    """True if this process has so much memory that it should not be kept."""
     try:
-        import resource
-    except ImportError:  # Windows
+        # Not `ru_maxrss`, which starts at what the parent had.
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[1])
+    except OSError:  # not Linux
         return False
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit > _LARGEST_IDLE
+    return pages * os.sysconf("SC_PAGE_SIZE") > _LARGEST_IDLE
 
 
 @contextlib.contextmanager

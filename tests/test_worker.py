@@ -269,11 +269,35 @@ def test_an_idle_child_dies_with_its_parent() -> None:
     assert ends(child)
 
 
+GROW = """
+def grow(arguments, blobs, steps):
+    kept.append(bytearray(b"x") * arguments["size"])
+    return None, []
+kept = []
+"""
+
+
+def test_a_child_that_has_grown_is_not_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much memory its parent has had."""
+    (here / "growing.py").write_text(GROW)
+    monkeypatch.syspath_prepend(here)
+    _ = bytearray(b"x") * (1 << 30)
+    pids = []
+    while processes._POOL.idle:  # a new child has this process's list of folders
+        processes._POOL.idle.pop().close()
+    for size in (1, 1, 1 << 30, 1):
+        call("growing:grow", {"size": size})
+        pids.append([child._process.pid for child in processes._POOL.idle])
+    assert pids[0] == pids[1] != []
+    assert pids[2] == []
+    assert len(pids[3]) == 1
+
+
 def test_a_child_is_used_again_and_one_that_was_killed_is_replaced() -> None:
     opt(PROGRAM)
-    (first,) = {child._process.pid for child in processes._POOL._idle[-1:]}
+    (first,) = {child._process.pid for child in processes._POOL.idle[-1:]}
     opt(PROGRAM)
-    assert processes._POOL._idle[-1]._process.pid == first
+    assert processes._POOL.idle[-1]._process.pid == first
     os.kill(first, signal.SIGKILL)
     assert ends(first)
     assert opt(PROGRAM)
@@ -294,7 +318,7 @@ def test_threads_do_not_mix() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(processes._POOL._idle) <= processes.MOST
+    assert len(processes._POOL.idle) <= processes.MOST
 
 
 def test_a_forked_process_has_a_child_of_its_own() -> None:
