@@ -20,6 +20,8 @@ and gives wrong results for
 * several ``sort``, ``scatter`` or ``dynamic_update_slice`` of equal tensors that are computed from
   no buffer, as two argsorts: `iree.updates_in_place`.
 * ``add`` of i1, which is a logical or.
+* ``atan2``, ``power``, ``cbrt``, ``remainder``, ``ceil`` and ``floor`` of zeros, infinities, NaN or
+  subnormals: `iree.special_points`.
 * ``batch_norm_training`` on Vulkan, whose sums must not be fused with the rest: `iree.batch_norm`.
 * a reduction of more elements than a loop of Mesa's llvmpipe runs: `iree.long_loops`.
 * a convolution of another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`` on Vulkan.
@@ -53,6 +55,7 @@ from .iree.dynamic_broadcasts import expand_dynamic_broadcast
 from .iree.index_bounds import clamp_gather, contain_scatter, widen_starts
 from .iree.long_loops import split_dot, split_reduce
 from .iree.reversal import expand_reverse
+from .iree.special_points import SPECIAL, expand_special
 from .iree.stable_sort import stabilize_sort
 from .iree.updates_in_place import UPDATES, separate_updated
 
@@ -112,6 +115,7 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.convolution": expand_convolution,
     "stablehlo.dynamic_broadcast_in_dim": expand_dynamic_broadcast,
     "stablehlo.reverse": expand_reverse,
+    **dict.fromkeys(SPECIAL, expand_special),
     **dict.fromkeys(UPDATES, separate_updated),
 }
 _SUMS: dict[str, Pattern] = {

@@ -11,7 +11,6 @@ Source: StableHLO specification, the functions' own sections.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from ..._mlir import Value, ir
 from ...dialects.quant import is_quantized, parameters_of
 from ...dialects.stablehlo import OPERATIONS, of_category
-from ...emit import Formula, like, tensor, value
+from ...emit import Formula, like, tensor
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import element_of, with_element
 from ...numerics import function_tables
@@ -107,12 +106,9 @@ def through_float(op: QuantizedOperation) -> list[Value]:
     operands = [_in_single(op, number) for number in range(len(op.op.operands))]
     if OPERATIONS[op.op.name].is_periodic:
         operands = [_angle(op.operand(0), operands[0])]
-    if op.name in _WITH_GAPS:
-        values = [_WITH_GAPS[op.name](*operands).value]
-    else:
-        types = [_single_type(result.type) for result in op.op.results]
-        created = like(op.op, [operand.value for operand in operands], types)
-        values = list(created.results)
+    types = [_single_type(result.type) for result in op.op.results]
+    created = like(op.op, [operand.value for operand in operands], types)
+    values = list(created.results)
     results = []
     for real, result in zip(values, op.op.results, strict=True):
         target = parameters_of(result.type, op.op)
@@ -184,36 +180,3 @@ def _angle(operand: Operand, real: Formula) -> Formula:
     step -= (1 << 64) if step >> 63 else 0
     turns = convert(operand.difference, I64) * step
     return convert(turns, real.element) * float(2 * _PI / (1 << 64))
-
-
-# -- what devices do not compute for all operands --------------------------------------------------
-
-
-def _apply(name: str, *operands: Formula) -> Formula:
-    """An operation of StableHLO on values of one type, which its result has."""
-    values = [operand.value for operand in operands]
-    first = operands[0]
-    return first.form.emitted(value(f"stablehlo.{name}", values, values[0].type), first.element)
-
-
-def _power(base: Formula, exponent: Formula) -> Formula:
-    """``base ** exponent``, for negative bases too, where IREE gives NaN for every exponent.
-
-    A negative base has a power if the exponent is an integer, negative if that is odd.
-    """
-    magnitude = _apply("power", np.abs(base), exponent)
-    is_integer = np.floor(exponent) == exponent
-    half = exponent * 0.5
-    is_even = np.floor(half) == half
-    of_integer = np.where(is_even, magnitude, _apply("negate", magnitude))
-    of_negative = np.where(is_integer, of_integer, np.nan)
-    result = np.where(base < 0.0, of_negative, magnitude)
-    return np.where(exponent == 0.0, 1.0, result)
-
-
-def _remainder(dividend: Formula, divisor: Formula) -> Formula:
-    """``dividend - trunc(dividend / divisor) * divisor``; by 0 NaN, where IREE gives a number."""
-    return np.where(divisor == 0.0, np.nan, _apply("remainder", dividend, divisor))
-
-
-_WITH_GAPS: dict[str, Callable[..., Formula]] = {"power": _power, "remainder": _remainder}

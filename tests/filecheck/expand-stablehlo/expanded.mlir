@@ -73,3 +73,12 @@ func.func @updates(%x: tensor<2xi32>, %at: tensor<i32>, %whole: tensor<9xi32>) -
   %2 = stablehlo.dynamic_update_slice %whole, %x, %at : (tensor<9xi32>, tensor<2xi32>, tensor<i32>) -> tensor<9xi32>
   return %0, %1, %2 : tensor<9xi32>, tensor<9xi32>, tensor<9xi32>
 }
+
+// CHECK-LABEL: func.func @special
+// CHECK: stablehlo.bitcast_convert %arg0
+// CHECK: stablehlo.ceil %arg0 {ordinary_operands}
+// CHECK: stablehlo.select
+func.func @special(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.ceil %x : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}

@@ -1,0 +1,148 @@
+"""Functions of floats where IREE's are wrong: at 0, the infinities, NaN and subnormals.
+
+IREE 3.13 writes these functions with others, and computes
+
+* ``atan2`` of two zeros or two infinities as NaN, and of a zero of either sign as of one,
+* ``power`` with an exponent of 0, or a negative base, as NaN,
+* ``cbrt`` of an infinity as NaN,
+* ``remainder`` by 0 as a number, and by an infinity as NaN (Vulkan),
+* ``ceil`` and ``floor`` of a subnormal as 0, as its devices flush it.
+
+Ordinary operands are left to the operation; the others are chosen before and after it. Signs are
+read from bits, so that -0 has one. What a device flushes to zero counts as zero, but in ``ceil``
+and ``floor``.
+
+Source: StableHLO specification ("atan2", "power", ... operation from IEEE-754); IEEE 754-2019, 9.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ... import emit
+from ..._mlir import Operation, Rewriter, ir
+from ...dialects.quant import element_type
+from ...emit import Formula
+from ...numerics.array_functions import bits_of
+from ...numerics.element_types import ElementType
+from ..base import NoMatch
+
+__all__ = ["SPECIAL", "expand_special"]
+
+_DONE = "ordinary_operands"
+"""The attribute of an operation whose operands are ordinary."""
+
+
+def expand_special(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Write an operation of `SPECIAL` for all operands."""
+    if not isinstance(element_type(op.results[0].type), ir.FloatType):
+        return NoMatch("is not of floats")
+    if _DONE in op.attributes:
+        return NoMatch("has ordinary operands")
+    result = SPECIAL[op.name](*(emit.tensor(value) for value in op.operands))
+    rewriter.replace_op(op, [result.value])
+    return None
+
+
+def _ordinary(name: str, *operands: Formula) -> Formula:
+    """An operation on ordinary operands."""
+    values = [operand.value for operand in operands]
+    first = operands[0]
+    attributes = {_DONE: ir.UnitAttr.get()}
+    created = emit.value(f"stablehlo.{name}", values, values[0].type, attributes)
+    return first.form.emitted(created, first.element)
+
+
+def _signed_bits(x: Formula) -> Formula:
+    return bits_of(x, ElementType.parse(f"i{x.element.bits}"))
+
+
+def _with_sign(magnitude: Formula, sign: Formula) -> Formula:
+    """A number that is not negative, or its negation where another's sign bit is set."""
+    return np.where(_signed_bits(sign) < 0, -magnitude, magnitude)
+
+
+def _atan2(y: Formula, x: Formula) -> Formula:
+    """``|atan2|`` of the axis, of the diagonals or of what is left, with the sign of ``y``."""
+    is_left = _signed_bits(x) < 0
+    on_axis, diagonal = y == 0.0, (np.abs(y) == np.inf) & (np.abs(x) == np.inf)
+    ordinary_x = np.where(on_axis | diagonal, 1.0, x)
+    angle = np.abs(_ordinary("atan2", np.where(on_axis | diagonal, 1.0, y), ordinary_x))
+    pi, quarter = (x.form.known(math.pi / parts, x.element) for parts in (1, 4))
+    angle = np.where(on_axis, np.where(is_left, pi, 0.0), angle)
+    angle = np.where(diagonal, np.where(is_left, 3.0 * quarter, quarter), angle)
+    is_nan = (y != y) | (x != x)
+    return np.where(is_nan, np.nan, _with_sign(angle, y))
+
+
+def _power(base: Formula, exponent: Formula) -> Formula:
+    """``|base| ** exponent``; of a negative base negative for odd exponents, NaN for fractions."""
+    size = np.abs(base)
+    is_special = (exponent == 0.0) | (size == 1.0) | (size == 0.0) | (size == np.inf)
+    is_special = is_special | (np.abs(exponent) == np.inf)
+    magnitude = _ordinary("power", np.where(is_special, 1.0, size), exponent)
+    grows = (size > 1.0) & (exponent > 0.0) | (size < 1.0) & (exponent < 0.0)
+    infinite = base.form.known(np.inf, base.element)
+    limit = np.where(size == 1.0, 1.0, np.where(grows, infinite, 0.0))
+    limit = np.where((base != base) | (exponent != exponent) & (size != 1.0), np.nan, limit)
+    magnitude = np.where(is_special, limit, magnitude)
+    half = exponent * 0.5
+    is_integer = np.rint(exponent) == exponent
+    is_odd = is_integer & (np.rint(half) != half) & (np.abs(exponent) != np.inf)
+    signed = np.where(is_odd, _with_sign(magnitude, base), magnitude)
+    has_none = (base < 0.0) & (size != np.inf) & ~is_integer
+    signed = np.where(has_none, np.nan, signed)
+    is_one = (exponent == 0.0) | (base == 1.0)
+    return np.where(is_one, 1.0, signed)
+
+
+def _cbrt(x: Formula) -> Formula:
+    """An infinity is its own root."""
+    is_infinite = np.abs(x) == np.inf
+    return np.where(is_infinite, x, _ordinary("cbrt", np.where(is_infinite, 1.0, x)))
+
+
+def _remainder(dividend: Formula, divisor: Formula) -> Formula:
+    """By 0 and of an infinity NaN, by an infinity the dividend; with the dividend's sign."""
+    has_none = (divisor == 0.0) | (np.abs(dividend) == np.inf) | (dividend != dividend)
+    has_none = has_none | (divisor != divisor)
+    is_whole = np.abs(divisor) == np.inf
+    ordinary_dividend = np.where(has_none, 1.0, np.abs(dividend))
+    ordinary_divisor = np.where(has_none | is_whole, 1.0, np.abs(divisor))
+    magnitude = np.abs(_ordinary("remainder", ordinary_dividend, ordinary_divisor))
+    ordinary = _with_sign(magnitude, dividend)
+    return np.where(has_none, np.nan, np.where(is_whole, dividend, ordinary))
+
+
+def _ceil(x: Formula) -> Formula:
+    """A positive subnormal, by its bits, is above 0."""
+    bits = _signed_bits(x)
+    is_subnormal = (bits > 0) & (bits < _least_normal(x))
+    return np.where(is_subnormal, 1.0, _ordinary("ceil", x))
+
+
+def _floor(x: Formula) -> Formula:
+    """A negative subnormal, by its bits, is below 0."""
+    bits = _signed_bits(x)
+    least = -1 << (x.element.bits - 1)
+    is_subnormal = (bits > least) & (bits < least + _least_normal(x))
+    return np.where(is_subnormal, -1.0, _ordinary("floor", x))
+
+
+def _least_normal(x: Formula) -> int:
+    """The bits of the least normal number."""
+    return {"f16": 1 << 10, "bf16": 1 << 7, "f32": 1 << 23, "f64": 1 << 52}[str(x.element)]
+
+
+SPECIAL: dict[str, Callable[..., Formula]] = {
+    "stablehlo.atan2": _atan2,
+    "stablehlo.cbrt": _cbrt,
+    "stablehlo.ceil": _ceil,
+    "stablehlo.floor": _floor,
+    "stablehlo.power": _power,
+    "stablehlo.remainder": _remainder,
+}
+"""Operations by name, with what they are for all operands."""
