@@ -1,0 +1,98 @@
+"""Programs that combine operations as models do are right, or refused for a documented reason.
+
+Each family of programs is compiled as one module (`together.Together`). The short suite runs some,
+``scripts/test --long`` all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import combined_flow
+import combined_networks
+from combined_graph import Ambiguous, Quantized, settle
+from combined_programs import PROGRAMS, Program, program_of
+from programs import LONG
+from subquant.errors import SubquantError
+from subquant.runtime import Device
+from together import Together
+
+ROOT = Path(__file__).parent.parent
+
+SHORT = {
+    "cpu": {
+        "residual_block-3", "inverted_bottleneck-3", "unet-0", "attention-1", "mlp-4",
+        "super_blocks-1", "centered-3", "lstm-3", "branches-2", "shuffled-1", "fake_quantized-4",
+        "dynamic_network-1", "tosa_network-1", "random_graph-0", "random_graph-7",
+    },
+    "vulkan": {"decoder-0", "mlp-4", "iterated-1", "random_graph-0"},
+}  # fmt: skip
+
+REFUSED: dict[tuple[str, str], tuple[str, str]] = {}
+"""Programs that a device refuses: what the error says, and what ``docs/limits.md`` says."""
+
+CHOSEN = [
+    (device, name)
+    for device in ("cpu", "vulkan")
+    for name in PROGRAMS
+    if LONG or name in SHORT[device]
+]
+
+
+@cache
+def program(name: str) -> Program:
+    return program_of(PROGRAMS[name], name)
+
+
+@cache
+def family_of(name: str, device: str) -> Together:
+    names = [n for d, n in CHOSEN if d == device and n.split("-")[0] == name]
+    return Together({n: program(n).text for n in names})
+
+
+@pytest.mark.parametrize(("device", "name"), CHOSEN, ids="-".join)
+def test_program(device: str, name: str, request: pytest.FixtureRequest) -> None:
+    where: Device = request.getfixturevalue(device)
+    refusal = REFUSED.get((name, device))
+    each = program(name)
+    if refusal is None:
+        function = family_of(name.split("-")[0], device).function(name, where)
+        each.check(function(*each.inputs))
+        return
+    message, reason = refusal
+    assert reason in (ROOT / "docs/limits.md").read_text()
+    with pytest.raises(SubquantError, match=message) as error:
+        family_of(name.split("-")[0], device).function(name, where)
+    assert re.match(r".*:\d+:\d+: error: ", str(error.value).splitlines()[0])
+
+
+def test_there_are_200_programs_and_the_short_suite_names_some() -> None:
+    assert len(PROGRAMS) >= 200
+    assert set().union(*SHORT.values()) <= set(PROGRAMS)
+    modules = {family.__module__ for family in PROGRAMS.values()}
+    assert {name for name, _ in CHOSEN} == {"cpu", "vulkan"}, modules
+    assert combined_flow.__doc__
+    assert combined_networks.__doc__
+
+
+def test_a_wrong_result_is_noticed() -> None:
+    each = program("random_graph-0")
+    results = [want.copy() for want, _ in each.expected]
+    each.check(results)
+    results[0].flat[0] ^= 1
+    with pytest.raises(AssertionError, match="result 0"):
+        each.check(results)
+
+
+def test_what_a_float_decides_is_drawn_again() -> None:
+    element = Quantized("i8", 0.5, 3)
+    reals = np.array([0.25, 0.75, 1.2, 1000.0])
+    np.testing.assert_array_equal(settle(reals, element), [4, 4, 5, 127])
+    np.testing.assert_array_equal(settle(reals[2:], element, np.array([0.01, 1.0])), [5, 127])
+    with pytest.raises(Ambiguous):
+        settle(reals, element, np.full(4, 1e-9))
