@@ -33,7 +33,11 @@ SHORT = {
     "vulkan": {"decoder-0", "mlp-4", "iterated-1", "random_graph-0"},
 }  # fmt: skip
 
-REFUSED: dict[tuple[str, str], tuple[str, str]] = {}
+REFUSED: dict[tuple[str, str], tuple[str, str]] = {
+    (f"selected-{at}", device): ("requires compatible types", "A `select` of two quantized types")
+    for at in range(3)
+    for device in ("cpu", "vulkan")
+}
 """Programs that a device refuses: what the error says, and what ``docs/limits.md`` says."""
 
 CHOSEN = [

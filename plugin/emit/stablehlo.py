@@ -126,7 +126,7 @@ def broadcast(
     Args:
         operand: the tensor.
         type_: the type of the result.
-        axes: where each of its dimensions is in the result.
+        axes: where each of its dimensions is in the result. One of dynamic extent is not repeated.
         shape: the shape of the result as a tensor, where `type_` is dynamic.
     """
     if operand.type == type_ and list(axes) == list(range(type_.rank)):
@@ -134,6 +134,9 @@ def broadcast(
     attributes = {"broadcast_dimensions": integers(axes)}
     if shape is None:
         return value("stablehlo.broadcast_in_dim", [operand], type_, attributes)
+    whole = [axis for axis in range(operand.type.rank) if operand.type.is_dynamic_dim(axis)]
+    if whole:
+        attributes["known_nonexpanding_dimensions"] = integers(whole)
     return value("stablehlo.dynamic_broadcast_in_dim", [operand, shape], type_, attributes)
 
 

@@ -27,8 +27,8 @@ __all__ = ["LowerTosa"]
 
 _PASSES = (
     "builtin.module(func.func("
-    "tosa-make-broadcastable,tosa-to-linalg-named,tosa-to-linalg,tosa-to-arith,tosa-to-tensor,"
-    "tosa-to-scf,canonicalize))"
+    "tosa-make-broadcastable,tosa-to-linalg-named,tosa-to-linalg,"
+    "tosa-to-arith{include-apply-rescale},tosa-to-tensor,tosa-to-scf,canonicalize))"
 )
 
 

@@ -48,6 +48,27 @@ func.func @dynamic_broadcast(%x: tensor<?x8xf32>) -> tensor<?x8xf32> {
   return %4 : tensor<?x8xf32>
 }
 
+// The operand's axis has one element that is repeated, or the result's extent.
+// CHECK-LABEL: func.func @dynamic_broadcast_of_dynamic
+// CHECK: %[[N:.*]] = tensor.dim %arg0, %{{.*}} : tensor<?xf32>
+// CHECK: %[[END:.*]] = arith.subi %[[N]], %{{.*}} : index
+// CHECK: linalg.generic {{.*}} outs(%{{.*}} : tensor<?x8xf32>)
+// CHECK: %[[I:.*]] = linalg.index 0 : index
+// CHECK: %[[AT:.*]] = arith.minsi %[[I]], %[[END]] : index
+// CHECK: tensor.extract %arg0[%[[AT]]] : tensor<?xf32>
+func.func @dynamic_broadcast_of_dynamic(%x: tensor<?xf32>, %s: tensor<2xi32>) -> tensor<?x8xf32> {
+  %0 = stablehlo.dynamic_broadcast_in_dim %x, %s, dims = [0] : (tensor<?xf32>, tensor<2xi32>) -> tensor<?x8xf32>
+  return %0 : tensor<?x8xf32>
+}
+
+// CHECK-LABEL: func.func @dynamic_broadcast_of_known
+// CHECK: linalg.generic {{.*}} ins(%arg0 : tensor<?x?xf32>) outs(%{{.*}} : tensor<?x?x8xf32>)
+// CHECK-NOT: tensor.extract %arg0
+func.func @dynamic_broadcast_of_known(%x: tensor<?x?xf32>, %s: tensor<3xi32>) -> tensor<?x?x8xf32> {
+  %0 = "stablehlo.dynamic_broadcast_in_dim"(%x, %s) {broadcast_dimensions = array<i64: 0, 1>, known_expanding_dimensions = array<i64: 0>, known_nonexpanding_dimensions = array<i64: 1>} : (tensor<?x?xf32>, tensor<3xi32>) -> tensor<?x?x8xf32>
+  return %0 : tensor<?x?x8xf32>
+}
+
 // CHECK-LABEL: func.func @logical_or
 // CHECK: stablehlo.or %arg0, %arg1 : tensor<4xi1>
 func.func @logical_or(%x: tensor<4xi1>, %y: tensor<4xi1>) -> tensor<4xi1> {

@@ -30,3 +30,17 @@ func.func @conv2d(%x: tensor<1x4x4x3xi8>, %w: tensor<2x1x1x3xi8>, %b: tensor<2xi
   %0 = tosa.conv2d %x, %w, %b, %xz, %wz {acc_type = i32, dilation = array<i64: 1, 1>, pad = array<i64: 0, 0, 0, 0>, stride = array<i64: 1, 1>} : (tensor<1x4x4x3xi8>, tensor<2x1x1x3xi8>, tensor<2xi32>, tensor<1xi8>, tensor<1xi8>) -> tensor<1x4x4x2xi32>
   return %0 : tensor<1x4x4x2xi32>
 }
+
+// -----
+
+// The mean is rescaled with integers.
+// CHECK-LABEL: func.func @avg_pool2d(
+// CHECK: linalg.pooling_nhwc_sum
+// CHECK-NOT: tosa
+// CHECK: arith.muli {{.+}} : i64
+// CHECK-NOT: tosa
+func.func @avg_pool2d(%x: tensor<1x4x4x2xi8>) -> tensor<1x2x2x2xi8> {
+  %z = "tosa.const"() <{values = dense<9> : tensor<1xi8>}> : () -> tensor<1xi8>
+  %0 = tosa.avg_pool2d %x, %z, %z {acc_type = i32, kernel = array<i64: 2, 2>, pad = array<i64: 0, 0, 0, 0>, stride = array<i64: 2, 2>} : (tensor<1x4x4x2xi8>, tensor<1xi8>, tensor<1xi8>) -> tensor<1x2x2x2xi8>
+  return %0 : tensor<1x2x2x2xi8>
+}
