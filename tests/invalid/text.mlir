@@ -87,7 +87,7 @@ func.func private @zero_block(tensor<4x!quant.uniform<i8:f32:{0:0}, {1.0}>>)
 // error @+1:90 ParseError: tensor literal is invalid; ranks are not consistent between elements
 func.func private @ragged_braces(tensor<4x!quant.uniform<i8:f32:{0:2}, {{1.0, 2.0}, {1.0}}>>)
 // -----
-// error @+1:65 ParseError: invalid kind of type specified
+// error @+1:65 VerificationError: expressed type must be f16, bf16, f32 or f64, got 'i32'
 func.func private @integer_expressed(tensor<4x!quant.uniform<i8:i32, 1.0>>)
 // -----
 // error @+1:48 ParseError: illegal storage min and storage max: (5:5)
