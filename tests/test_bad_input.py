@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -16,9 +18,12 @@ from hypothesis import strategies as st
 
 from subquant.cli import main
 from subquant.commands.arrays import parse_input, read_npy
+from subquant.commands.console import show_progress
 from subquant.conformance.options import MOST_JOBS, MOST_RANDOM, RunOptions
 from subquant.errors import InputError, SignatureError, UsageError, printable
 from subquant.formats.irpa import Splat, create_archive
+from subquant.numerics.casts import dequantize, quantize
+from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from subquant.runtime.arguments import array_of_argument
 from subquant.runtime.streaming import stream
 from subquant.signature import Signature, ValueType
@@ -173,6 +178,52 @@ def test_lists_of_numbers_that_a_type_has(element: str, value: Any) -> None:
     type_ = ValueType(element, (len(value),))
     array = array_of_argument(value, type_, "argument 0", quantized_io=False)
     assert array.tolist() == [float(v) if element == "f32" else int(v) for v in value]
+
+
+PARAMETERS = QuantizationParameters(
+    StorageType(8), ExpressedType.F32, (), (), np.array(0.5), np.array(1)
+)
+MASKED = np.ma.masked_array([1, 2], [False, True])
+MASK = "expected an array without a mask; fill it: x.filled(0)"
+
+
+@pytest.mark.parametrize(
+    ("convert", "values", "message"),
+    [
+        (dequantize, [2.7], "expected integers, got an array of float64"),
+        (dequantize, np.ones(2, ml_dtypes.bfloat16), "expected integers, got an array of bfloat16"),
+        (dequantize, MASKED, MASK),
+        (quantize, MASKED, MASK),
+        (quantize, [1j], "expected numbers, got an array of complex128"),
+        (quantize, ["a"], "expected numbers, got an array of <U1"),
+        (quantize, [None], "expected numbers, got an array of object"),
+    ],
+)
+def test_values_that_casts_do_not_take(convert: Any, values: Any, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        convert(values, PARAMETERS)
+    assert caught.value.message == message
+
+
+def test_values_that_casts_take() -> None:
+    for reals in ([0.5, 1.0], np.array([0.5, 1.0], ml_dtypes.bfloat16), np.array([0.5, 1.0])):
+        assert quantize(reals, PARAMETERS).tolist() == [2, 3]
+    assert quantize([1], PARAMETERS).tolist() == [3]
+    assert dequantize([2, 3], PARAMETERS).tolist() == [0.5, 1.0]
+    assert quantize([], PARAMETERS).size == dequantize([], PARAMETERS).size == 0
+
+
+def test_progress_shows_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with show_progress(f"quantize a[/x]{ESCAPE}") as progress:
+        progress(f"1 of 2: [red]b{ESCAPE}")
+    assert "quantize a[/x]\\x1b[2J: 1 of 2: [red]b\\x1b[2J" in terminal.getvalue()
+    assert ESCAPE not in terminal.getvalue()
 
 
 def test_a_mask_is_not_lost_in_a_stream() -> None:

@@ -88,6 +88,10 @@ def test_a_name_that_is_near_is_proposed() -> None:
             "element type 'f33' in '2xf33=1' is not known; did you mea",
         ),
         (
+            "exec x.mlir --input 2x3xf32=1 --input 1xui8=1 --output y.npy",
+            "expected @file.npy or - for --output, got 'y.npy'; did you mean '@y.npy'?",
+        ),
+        (
             "compile x.mlir --target-cpu znver99",
             "LLVM knows no CPU 'znver99' of x86_64; did you mean 'znver",
         ),
@@ -216,6 +220,12 @@ def test_a_wrong_number_of_scales(shape: str, type_: str, message: str) -> None:
     result = CliRunner().invoke(main, ["compile", "x.mlir"])
     assert result.exit_code == 1
     assert result.stderr.splitlines()[0] == f"x.mlir:3:8: error: {message}"
+
+
+def test_a_quantized_type_that_is_nearly_right() -> None:
+    Path("x.mlir").write_text("func.func private @f(tensor<2x!quant.unifrom<i8:f32, 0.5>>)\n")
+    line = fail(1, "inspect", "x.mlir")
+    assert line.endswith("error: unknown quantized type unifrom; did you mean 'uniform'?")
 
 
 def test_other_messages_stay() -> None:

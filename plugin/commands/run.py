@@ -235,7 +235,8 @@ def _output_file(text: str) -> str | None:
     if text == "-":
         return None
     if not text.startswith("@") or len(text) < 2:
-        raise UsageError(f"expected @file.npy or - for --output, got '{text}'")
+        meant = f"; did you mean {quoted('@' + text)}?" if text.endswith(".npy") else ""
+        raise UsageError(f"expected @file.npy or - for --output, got {quoted(text)}{meant}")
     return text[1:]
 
 

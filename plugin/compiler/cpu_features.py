@@ -40,14 +40,15 @@ _AARCH64 = {
 """LLVM's name of a feature to that of Linux."""
 
 _CPUINFO = Path("/proc/cpuinfo")
-_FLAGS = re.compile(r"^(flags|Features)\s*:(.*)$", re.MULTILINE)
+_FLAGS = re.compile(r"(flags|Features)\s*:(.*)")
 
 
 @functools.cache
 def host_features() -> frozenset[str] | None:
     """Return the features of this machine's CPU, by LLVM's names; None where that is not known."""
     try:
-        found = _FLAGS.search(_CPUINFO.read_text())
+        with _CPUINFO.open() as lines:  # the first of many equal ones
+            found = next(filter(None, map(_FLAGS.match, lines)), None)
     except OSError:
         return None
     if found is None:

@@ -45,6 +45,7 @@ _UNKNOWN_OPERATION = re.compile(
     r"custom op '(\w+)\.([\w.]+)' is unknown|unregistered operation '(\w+)\.([\w.]+)' found"
 )
 _UNKNOWN_DIALECT = re.compile(r"Dialect `(\w+)' not found for custom op")
+_UNKNOWN_TYPE = re.compile(r"unknown quantized type (\w+)")
 _DIALECTS = ("arith", "chlo", "func", "linalg", "math", "quant", "scf", "stablehlo", "subquant",
              "tensor", "tosa")  # fmt: skip
 
@@ -75,6 +76,9 @@ def reworded(message: str, notes: Sequence[str]) -> str:
     if unknown is not None:
         dialect, name = (part for part in unknown.groups() if part)
         return _proposing(message, name, _operations(dialect), f"{dialect}.")
+    no_type = _UNKNOWN_TYPE.search(message)
+    if no_type is not None:
+        return _proposing(message, no_type.group(1), ("uniform", "any", "calibrated"))
     no_dialect = _UNKNOWN_DIALECT.search(message)
     if no_dialect is not None:
         return _proposing(message.strip(), no_dialect.group(1), _DIALECTS)

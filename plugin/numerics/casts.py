@@ -353,9 +353,9 @@ def quantize(
         Storage values of ``parameters.storage.dtype``, shape of `values`.
 
     Raises:
-        UsageError: the shape does not fit the scales.
+        UsageError: the shape does not fit the scales, or the values are no numbers.
     """
-    array = np.asarray(values)
+    array = _array_of(values, "iuf", "numbers")
     scales, zero_points = _checked_grids(parameters, array.shape)
     return quantize_blocks(
         array,
@@ -372,19 +372,30 @@ def dequantize(stored: npt.ArrayLike, parameters: QuantizationParameters) -> Arr
     """Dequantize an array: the reference for ``quant.dcast`` and ``subquant.dcast``.
 
     Args:
-        stored: storage values of a shape whose block grid is the scales' shape.
+        stored: storage values, integers of a shape whose block grid is the scales' shape.
         parameters: the quantization parameters.
 
     Returns:
         Reals of the expressed type, shape of `stored`.
 
     Raises:
-        UsageError: the shape does not fit the scales.
+        UsageError: the shape does not fit the scales, or the values are no integers.
     """
-    array = np.asarray(stored)
+    array = _array_of(stored, "iu", "integers")
     scales, zero_points = _checked_grids(parameters, array.shape)
     block_shape = parameters.block_shape(array.shape)
     return dequantize_blocks(array, scales, zero_points, block_shape, parameters.expressed)
+
+
+def _array_of(values: npt.ArrayLike, kinds: str, what: str) -> Array:
+    """An array of what somebody gave; UsageError for other values, and for a mask."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise UsageError("expected an array without a mask; fill it: x.filled(0)")
+    array = np.asarray(values)
+    is_bf16 = array.dtype == BF16.dtype and "f" in kinds
+    if array.dtype.kind not in kinds and not is_bf16 and array.size:
+        raise UsageError(f"expected {what}, got an array of {array.dtype}")
+    return array
 
 
 def _checked_grids(
