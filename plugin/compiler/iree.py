@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import re
 import shlex
@@ -28,12 +29,17 @@ __all__ = ["compiler_path", "run_iree", "target_features"]
 
 
 def compiler_path() -> str:
-    """Return the path of ``iree-compile``.
+    """Return the path of ``iree-compile``, without an import of its package: that has an MLIR too.
 
     Raises:
         EnvironmentProblem: it is not installed.
     """
     try:
+        spec = importlib.util.find_spec("iree.compiler")
+        for folder in spec.submodule_search_locations or () if spec is not None else ():
+            path = os.path.join(folder, "_mlir_libs", "iree-compile")
+            if os.access(path, os.X_OK) and "IREE_TOOL_PATH" not in os.environ:
+                return path
         from iree.compiler.tools.binaries import find_tool
     except ImportError:
         version = PINNED_VERSIONS["iree-base-compiler"]

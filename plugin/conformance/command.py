@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -48,10 +50,11 @@ def run(options: RunOptions) -> int:
     outcomes: list[Outcome] = []
     for device in options.devices:
         _check_device(device)
-    for device in options.devices:
-        with _progress(f"conformance on {device}", len(cases)) as progress:
-            jobs = options.jobs or os.cpu_count() or 1
-            outcomes += run_cases(cases, device, jobs, progress)
+    with _cleaning_up():
+        for device in options.devices:
+            with _progress(f"conformance on {device}", len(cases)) as progress:
+                jobs = options.jobs or os.cpu_count() or 1
+                outcomes += run_cases(cases, device, jobs, progress)
     judgement = report.judge(outcomes, expected)
     _show(outcomes, judgement)
     if options.json:
@@ -65,6 +68,25 @@ def run(options: RunOptions) -> int:
         return 0
     failed = judgement.regressions or (options.strict and judgement.newly_passing)
     return 1 if failed else 0
+
+
+@contextlib.contextmanager
+def _cleaning_up() -> Iterator[None]:
+    """Let a signal end the processes that run cases, and remove their files."""
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            if hasattr(signal, name):
+                before[name] = signal.signal(getattr(signal, name), end)
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
 
 
 def _choose(options: RunOptions) -> list[Case]:
