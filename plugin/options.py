@@ -12,7 +12,7 @@ import re
 from dataclasses import field, fields
 from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
 
-from .errors import UsageError
+from .errors import UsageError, quoted
 
 __all__ = [
     "Activations",
@@ -123,19 +123,19 @@ def parse_option(options: type[Options], name: str, text: str, owner: str = "") 
     annotation = annotations_of(options)[name]
     named = _named(name, owner)
     if annotation is int:
-        if not re.fullmatch(r"-?\d+", text):
-            raise UsageError(f"{named} must be an integer, got '{text}'")
+        if not re.fullmatch(r"-?\d{1,18}", text):
+            raise UsageError(f"{named} must be an integer of 64 bits, got {quoted(text)}")
         return int(text)
     if annotation is bool:
         if text not in ("true", "false"):
-            raise UsageError(f"{named} must be true or false, got '{text}'")
+            raise UsageError(f"{named} must be true or false, got {quoted(text)}")
         return text == "true"
     return text
 
 
 def _wrong_choice(name: str, choices: tuple[object, ...], value: object, owner: str) -> UsageError:
     listed = ", ".join(str(choice) for choice in choices)
-    return UsageError(f"{_named(name, owner)} must be one of {listed}, got '{value}'")
+    return UsageError(f"{_named(name, owner)} must be one of {listed}, got {quoted(str(value))}")
 
 
 def _named(name: str, owner: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from subquant.errors import InputError, SignatureError, UsageError, printable
 from subquant.formats.irpa import Splat, create_archive
 from subquant.numerics.casts import dequantize, quantize
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
+from subquant.options import parse_option
 from subquant.runtime.arguments import array_of_argument
 from subquant.runtime.streaming import stream
 from subquant.signature import Signature, ValueType
@@ -136,6 +138,25 @@ def test_literals_of_thousands_of_digits(text: str, message: str) -> None:
         parse_input(text)
     assert caught.value.message.startswith(message)
     assert len(caught.value.message) < 400
+
+
+def test_numbers_of_thousands_of_digits_elsewhere() -> None:
+    Path("x.mlir").write_text(NAMED + f"// expected-error @+{DIGITS} {{{{x}}}}\n")
+    assert CliRunner().invoke(main, ["opt", "x.mlir", "--verify-diagnostics"]).exit_code == 0
+    for name in (DIGITS, "²"):
+        line = fail(2, "inspect", "x.mlir", "--scales", name)
+        assert line.startswith("error: no quantized tensor is named '")
+        assert len(line) < 200
+    passes = f"legalize-integer-widths{{containers={DIGITS}}}"
+    assert "must be one of 8, 32, got '999" in fail(2, "opt", "x.mlir", "--passes", passes)
+
+    @dataclass(frozen=True)
+    class Count:
+        count: int = 1
+
+    with pytest.raises(UsageError, match="option 'count' must be an integer of 64 bits, got '999"):
+        parse_option(Count, "count", DIGITS)
+    assert parse_option(Count, "count", "-12") == -12
 
 
 # -- arguments ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -105,7 +106,7 @@ def _show_scales(tensor: InspectedTensor, picture: str | None) -> None:
 
 
 def _choose(tensors: list[InspectedTensor], name: str) -> InspectedTensor:
-    if name.isdigit() and int(name) < len(tensors):
+    if re.fullmatch(r"[0-9]{1,9}", name) and int(name) < len(tensors):
         return tensors[int(name)]
     found = [tensor for tensor in tensors if tensor.name in (name, f"%{name}")]
     if not found:

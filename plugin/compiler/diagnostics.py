@@ -7,6 +7,7 @@ that are unknown, and what a `subquant` operation accepts in place of a ``quant`
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Sequence
@@ -66,12 +67,11 @@ def reworded(message: str, notes: Sequence[str]) -> str:
         return f"expected {expected} scales along axis {axis}, one for each block{got}"
     if _CHANNELS in message:
         for match in (m for note in notes for m in _PER_AXIS.finditer(note)):
-            extent, scales = match.group(1).split("x")[int(match.group(2))], match.group(3)
-            if extent != str(scales.count(",") + 1):
-                return (
-                    f"expected {extent} scales, one for each index of axis {match.group(2)}, got "
-                    f"{scales.count(',') + 1}"
-                )
+            extents, axis = match.group(1).split("x"), int(match.group(2))
+            count = match.group(3).count(",") + 1
+            if axis < len(extents) and extents[axis] != str(count):
+                index = f"one for each index of axis {axis}"
+                return f"expected {extents[axis]} scales, {index}, got {count}"
     unknown = _UNKNOWN_OPERATION.search(message)
     if unknown is not None:
         dialect, name = (part for part in unknown.groups() if part)
@@ -108,5 +108,6 @@ def _scale_shapes(notes: Sequence[str]) -> list[tuple[int, ...]]:
         for match in _SUB_CHANNEL.finditer(note):
             written = re.sub(r"\s", "", note[match.end() :])
             lists = re.sub(r"[^{},]+", "0", written).translate(_BRACKETS)
-            shapes.append(np.shape(json.JSONDecoder().raw_decode(lists)[0]))
+            with contextlib.suppress(ValueError):  # it is shown in another way than expected
+                shapes.append(np.shape(json.JSONDecoder().raw_decode(lists)[0]))
     return shapes

@@ -164,6 +164,6 @@ def _compiler_error(
 def _place(position: str) -> Place:
     file, _, rest = position.partition(":")
     line, _, column = rest.partition(":")
-    if line.isdigit() and column.isdigit():
+    if line.isdecimal() and column.isdecimal():
         return Place(file, int(line), int(column))
     return Place(position)

@@ -28,7 +28,7 @@ __all__ = ["run_opt"]
 
 _SEPARATOR = re.compile(r"(?m)^// -----[ \t\r]*$")
 _EXPECTED = re.compile(
-    r"//\s*expected-(error|remark)\s*(?:@([+-]\d+|above|below))?\s*\{\{(.*?)\}\}"
+    r"//\s*expected-(error|remark)\s*(?:@([+-]\d{1,9}|above|below))?\s*\{\{(.*?)\}\}"
 )
 
 
