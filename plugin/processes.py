@@ -237,6 +237,14 @@ _MAIN = (
 )
 
 
+@contextlib.contextmanager
+def _starting(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # no temporary folder, or no further process or file
+        raise EnvironmentProblem(f"{what} cannot be started: {error.strerror}") from None
+
+
 class _Child:
     """A child process, which serves one call after the other.
 
@@ -250,25 +258,21 @@ class _Child:
                 "MLIR runs in a child process, and sys.executable does not say which Python to "
                 "start; set it to one that can import subquant"
             )
-        # Nothing is buffered here: a forked process would have a copy of what is.
-        self._words = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
-        try:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    _MAIN.format(module),
-                    *(p for p in sys.path if os.path.isabs(p)),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._words,
-                bufsize=0,
-                start_new_session=True,
-            )
-        except BaseException:
-            self._words.close()
-            raise
+        with _starting("a child process"):
+            # Nothing is buffered here: a forked process would have a copy of what is.
+            self._words = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _MAIN.format(module), *filter(os.path.isabs, sys.path)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._words,
+                    bufsize=0,
+                    start_new_session=True,
+                )
+            except BaseException:
+                self._words.close()
+                raise
         _CHILDREN.add(self)
 
     @property
@@ -520,22 +524,23 @@ def run_guarded(
     Raises:
         EnvironmentProblem: it cannot be started, or there is no place for its files.
     """
-    request = {
-        "command": list(command),
-        "files": list(files),
-        "folder": tempfile.gettempdir(),
-        "stdin": stdin,
-        "output": output,
-        "seconds": seconds,
-    }
     title = os.path.basename(str(command[0]))
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", guardian.__file__, title],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=0,
-        start_new_session=True,
-    )
+    with _starting(f"'{title}'"):
+        request = {
+            "command": list(command),
+            "files": list(files),
+            "folder": tempfile.gettempdir(),
+            "stdin": stdin,
+            "output": output,
+            "seconds": seconds,
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", guardian.__file__, title],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
     assert process.stdin is not None and process.stdout is not None
     _GUARDIANS.add(process)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from subquant import files
+from subquant import files, processes
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.errors import CompilerError, EnvironmentProblem
@@ -154,10 +155,24 @@ def test_commands_that_are_guarded(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert run_guarded(["/bin/bash", "-c", script], {}).stdout == b"done\n"
     with pytest.raises(EnvironmentProblem, match="'no' cannot be run: No such file"):
         run_guarded(["/no"], {})
+    with monkeypatch.context() as patch:
+        patch.setattr("subprocess.Popen.__init__", no_process)
+        with pytest.raises(EnvironmentProblem, match="'true' cannot be started: Too many open"):
+            run_guarded(["/bin/true"], {})
     monkeypatch.setattr("tempfile.tempdir", "/proc/none")
     with pytest.raises(EnvironmentProblem, match="'true' cannot be run: No such file or"):
         run_guarded(["/bin/true"], {})
     assert not list((folder / "temporary").iterdir())
+
+
+def no_process(*_: object, **__: object) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_no_place_for_a_child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/proc/none")
+    with pytest.raises(EnvironmentProblem, match="a child process cannot be started: No such file"):
+        processes._Child("os")
 
 
 def test_a_compiler_that_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -345,6 +345,8 @@ def _crash(
         what = f"upstream's MLIR took more than {size:.3g} GiB of memory {doing} (--memory-gib)"
     elif ended.exhausted == "stack":
         what = f"the module is nested too deep for MLIR's bindings, {doing}"
+    elif ended.cause == "SIGKILL":
+        what = f"upstream's MLIR was killed {doing}, as a system does that is out of memory"
     else:
         reason = _REASON.search(ended.words)
         said = f": {reason.group(1).strip()}" if reason else ""
