@@ -162,8 +162,8 @@ def _value_from_json(fields: dict[str, Any]) -> ValueType:
         parameters=None if quantized is None else parameters_from_json(quantized),
         abi=tuple(_list_of(str, fields["abi"])),
     )
-    if re.fullmatch(r"[a-z]+\w{0,20}", value.element) is None:
-        raise ValueError(f"no element type is named {quoted(value.element)}")
+    if not isinstance(value.element, str):
+        raise TypeError(f"expected the name of an element type, got {quoted(str(value.element))}")
     if any(type(n) not in (int, type(None)) or (n or 0) < 0 for n in value.shape or ()):
         raise ValueError(f"{quoted(str(shape))} is no shape")
     if len(value.abi) != (2 if value.shape is None else 1):

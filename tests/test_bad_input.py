@@ -384,6 +384,16 @@ def _mutated(value: Any, draw: Callable[[int], int]) -> Any:
     return copy
 
 
+def test_types_that_are_not_exchanged_are_part_of_a_signature() -> None:
+    type_ = "tensor<2xcomplex<f32>>"
+    text = f"func.func @main(%x: {type_}) -> {type_} {{ return %x : {type_} }}"
+    Path("x.mlir").write_text(text)
+    assert CliRunner().invoke(main, ["compile", "x.mlir"]).exit_code == 0
+    assert type_ in CliRunner().invoke(main, ["inspect", "x.vmfb"]).stdout
+    message = "values of type 'complex<f32>' cannot be exchanged with NumPy"
+    assert fail(1, "run", "x.vmfb", "--input", "2xf32=1") == f"error: {message}\n"
+
+
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
 def test_signatures_that_are_mutated(data: st.DataObject, signature: str) -> None:
