@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -100,3 +102,12 @@ def test_the_oracle_imports_no_formula_that_it_checks() -> None:
             new = {t for module in new for t in imports_of(module, in_functions=True)} - seen
         shared = [module for module in seen if module.split(".")[1] in ("numerics", "emit")]
         assert not shared, name
+
+
+@pytest.mark.parametrize("command", ["compile", "opt"])
+def test_commands_leave_mlir_and_numpy_to_their_child_process(command: str) -> None:
+    """What costs a tenth of a second to import."""
+    code = f"import sys, subquant.cli, subquant.commands.{command}, subquant.compiler.compilation\n"
+    code += "print(*sorted({'numpy', 'torch_mlir', 'iree.compiler', 'rich'} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "\n"

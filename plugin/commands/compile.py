@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from ..compiler.options import CompileOptions, Emit
 from ..errors import SubquantError, UsageError
 from ..processes import Limits, prepare
-from ..signature import Signature
 from .console import reproducer_of, say, show_progress, shown_name, source_of, write_output
 from .options import compile_options, limit_options, make_compile_options, pop_limits
+
+if TYPE_CHECKING:
+    from ..signature import Signature
 
 __all__ = ["command", "compile_model"]
 

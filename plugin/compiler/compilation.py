@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..processes import Limits
-from ..signature import Signature
 from . import worker
 from .cache import Cache, key_of
 from .cpu_features import recorded_features
 from .iree import run_iree
 from .options import CompileOptions, Emit
 from .worker import Source
+
+if TYPE_CHECKING:
+    from ..signature import Signature
 
 __all__ = ["Progress", "compile_to_bytes"]
 

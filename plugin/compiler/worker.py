@@ -24,11 +24,11 @@ from ..errors import CompilerError, ParseError, Place, Remark, SubquantError
 from ..files import open_input, read_input, write_whole
 from ..formats.tflite import is_tflite, tosa_of_tflite
 from ..processes import ChildEnded, Limits, call, error_from_json
-from ..signature import Signature
 from .options import CompileOptions, Emit
 
 if TYPE_CHECKING:
     from .._mlir import ir
+    from ..signature import Signature
     from .inspected_tensors import InspectedTensor
 
 __all__ = [
@@ -67,12 +67,19 @@ class LoweredModule:
     Args:
         data: text or bytecode.
         is_runnable: it has, or may have, a function to run.
-        signatures: of its public functions, by name; of bytecode only.
+        signature_texts: the signatures of its public functions, as JSON; of bytecode only.
     """
 
     data: bytes
     is_runnable: bool = True
-    signatures: Mapping[str, Signature] = field(default_factory=dict)
+    signature_texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def signatures(self) -> dict[str, Signature]:
+        """The signatures of its public functions, by name."""
+        from ..signature import Signature  # with NumPy, which the other functions do without
+
+        return {name: Signature.from_json(text) for name, text in self.signature_texts.items()}
 
 
 @dataclass(frozen=True)
@@ -182,8 +189,7 @@ def lower(
     )
     if value is None:
         return LoweredModule(blobs[0])
-    signatures = {name: Signature.from_json(text) for name, text in value["signatures"].items()}
-    return LoweredModule(blobs[0], bool(value["has_public_function"]), signatures)
+    return LoweredModule(blobs[0], bool(value["has_public_function"]), value["signatures"])
 
 
 def optimize(
@@ -245,7 +251,7 @@ def inspect(
         progress=progress,
         limits=limits,
     )
-    from .inspected_tensors import tensors_from_fields  # with NumPy, which the others do without
+    from .inspected_tensors import tensors_from_fields  # with NumPy too
 
     return tensors_from_fields(value)
 
