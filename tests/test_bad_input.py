@@ -356,6 +356,16 @@ DAMAGES: dict[str, tuple[bytes, bytes, str]] = {
     "an extent that is no number": (b'"shape":[2,8]', b'"shape":[-1]', "'[-1]' is no shape"),
     "a key of another name": (b'"version"', b'"versiom"', "(there is no 'version')"),
     "another version": (b'"version":1', b'"version":2', "a signature of version 1, got '2'"),
+    "arguments too few": (
+        b'"inputs":[{"element":"f32","abi":["tensor<2x8xf32>"],"shape":[2,8]}]',
+        b'"inputs":[]',
+        "its signature has other values than its program",
+    ),
+    "a number that is a tensor": (
+        b'"abi":["tensor<2x8xf32>"]',
+        b'"abi":["f32"]',
+        "its signature has other values than its program",
+    ),
     "a name that is no text": (b"subquant.target", b"subquant.targe\xff", "that is not UTF-8 text"),
 }
 

@@ -173,15 +173,15 @@ class Function:
     ) -> list[Array]:
         runtime = iree_runtime()
         pushed = runtime.VmVariantList(len(inputs))
-        keep = []
-        for array, type_ in zip(arrays, inputs, strict=True):
-            keep.append(_push(pushed, array, type_, self._device))
         popped = runtime.VmVariantList(len(outputs))
+        keep = []
         try:
+            for array, type_ in zip(arrays, inputs, strict=True):
+                keep.append(_push(pushed, array, type_, self._device))
             self._context.invoke(self._handle, pushed, popped)
+            return _results(popped, outputs, self._device, quantized_io)
         except (RuntimeError, ValueError, IndexError) as error:
             raise ExecutionError(_run_message(self.name, error, inputs)) from None
-        return _results(popped, outputs, self._device, quantized_io)
 
 
 def _push(pushed: Any, array: Array, type_: ValueType, device: OpenDevice) -> Any:

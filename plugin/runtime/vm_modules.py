@@ -196,10 +196,36 @@ def public_functions(module: Any, file: str) -> list[PublicFunction]:
 def _signature_of(reflection: Mapping[str, str]) -> Signature | None:
     """Return the signature of a function: that of subquant, or else as IREE records it."""
     text = reflection.get(REFLECTION_KEY)
-    if text is not None:
-        return Signature.from_json(text)
     declaration = reflection.get("iree.abi.declaration")
+    if text is not None:
+        signature = Signature.from_json(text)
+        if declaration is not None:
+            _check_declared(signature, declaration)
+        return signature
     return None if declaration is None else _signature_of_declaration(declaration)
+
+
+_DECLARED_VALUES = re.compile(r"%(input|output)\d+: (tensor<)?")
+
+
+def _check_declared(signature: Signature, declaration: str) -> None:
+    """Check that a signature has the values that IREE has declared, for what is pushed and popped.
+
+    Raises:
+        InputError: it has others.
+    """
+    declared = [(kind, bool(tensor)) for kind, tensor in _DECLARED_VALUES.findall(declaration)]
+    sides = (("input", signature.inputs), ("output", signature.outputs))
+    ours = [
+        (kind, abi.startswith("tensor<"))
+        for kind, values in sides
+        for value in values
+        for abi in value.abi
+    ]
+    if ours != declared:
+        raise InputError(
+            "its signature has other values than its program; compile the module again"
+        )
 
 
 _DECLARED = re.compile(r"%\w+: ([^,()]+(?:\([^)]*\))?)")
