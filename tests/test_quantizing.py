@@ -155,8 +155,10 @@ def test_what_does_not_fit_is_said(case: str) -> None:
 
 
 def test_values_that_are_not_finite() -> None:
-    with pytest.raises(UsageError, match="an infinity or a NaN"):
+    with pytest.raises(UsageError, match="an infinity, a NaN or a number beyond f32"):
         quantize_array(np.array([[np.nan] * 32]), WeightQuantization())
+    with pytest.raises(UsageError, match="an infinity, a NaN or a number beyond f32"):
+        quantize_array(np.array([[1e300] * 32]), WeightQuantization())
 
 
 def run(*arguments: str) -> Any:
@@ -201,3 +203,17 @@ def test_wrong_calls(
     assert result.exit_code == status, result.output
     assert message in result.output + result.stderr
     assert not Path("m-q8.irpa").exists()
+
+
+@pytest.mark.parametrize("scales", ["min-max", "mse"])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [2, 8])
+def test_the_greatest_floats(scales: Any, symmetric: bool, bits: int) -> None:
+    """The range of the values is twice what f32 holds; each result is finite and within a step."""
+    greatest = float(np.finfo(np.float32).max)
+    array = np.linspace(-1, 1, 64).reshape(2, 32) * greatest
+    how = WeightQuantization(bits, scales=scales, asymmetric=not symmetric)
+    found = quantize_array(array.astype(np.float32), how).dequant().astype(np.float64)
+    assert np.isfinite(found).all()
+    step = greatest / how.storage.maximum * (1 if symmetric else 2)
+    assert np.abs(found - array).max() <= step

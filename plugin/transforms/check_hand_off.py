@@ -103,6 +103,8 @@ def _why_left(type_: ir.Type) -> str:
     """Why a type must not be left before IREE; empty if it may."""
     if is_quantized(type_) or any("!quant." in str(part) for part in parts_of(type_)):
         return f"has the quantized type '{type_}' before IREE; run convert-quantized-to-storage"
+    if isinstance(type_, ir.UnrankedMemRefType):
+        return f"has the type '{type_}', which IREE does not take; expected a tensor"
     if isinstance(type_, ir.UnrankedTensorType):
         return f"has the unranked type '{type_}' before IREE; run lower-unranked-tensors"
     return ""

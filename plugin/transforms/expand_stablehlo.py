@@ -3,8 +3,10 @@
 IREE 3.13 refuses
 
 * ``reverse`` of narrow integers: `iree.reversal`.
-* ``dynamic_broadcast_in_dim`` where the loops are written before IREE sees them:
-  `iree.dynamic_broadcasts`.
+* ``dynamic_broadcast_in_dim`` where the loops are written before IREE sees them, or dimensions may
+  expand: `iree.dynamic_broadcasts`.
+* ``dynamic_pad``, ``dynamic_reshape`` to unknown extents, and ``dynamic_gather``:
+  `iree.dynamic_shapes`.
 * ``batch_norm_grad``, for which it has no lowering: `iree.batch_norm`.
 * convolutions with ``window_reversal``, of integers in groups, and some of one position:
   `iree.convolutions`.
@@ -52,6 +54,11 @@ from .base import UNCHANGED, ModulePass, NoMatch, Pattern, apply_patterns, named
 from .iree.batch_norm import expand_batch_norm_grad, expand_batch_norm_training
 from .iree.convolutions import expand_convolution, split_groups
 from .iree.dynamic_broadcasts import expand_dynamic_broadcast
+from .iree.dynamic_shapes import (
+    expand_dynamic_gather,
+    expand_dynamic_pad,
+    expand_dynamic_reshape,
+)
 from .iree.index_bounds import clamp_gather, contain_scatter, widen_starts
 from .iree.long_loops import split_dot, split_reduce
 from .iree.reversal import expand_reverse
@@ -80,7 +87,7 @@ class ExpandStablehlo(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
-        steps = [_BOUNDS, _PATTERNS]  # what one makes is for the next
+        steps = [_SHAPES, _BOUNDS, _PATTERNS]  # what one makes is for the next
         if self.split_groups:
             steps.append({"stablehlo.convolution": split_groups})
         if self.split_sums:
@@ -101,6 +108,7 @@ def _add(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
+_SHAPES: dict[str, Pattern] = {"stablehlo.dynamic_gather": expand_dynamic_gather}
 _BOUNDS: dict[str, Pattern] = {
     "stablehlo.dynamic_slice": widen_starts,
     "stablehlo.dynamic_update_slice": widen_starts,
@@ -114,6 +122,8 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.batch_norm_training": expand_batch_norm_training,
     "stablehlo.convolution": expand_convolution,
     "stablehlo.dynamic_broadcast_in_dim": expand_dynamic_broadcast,
+    "stablehlo.dynamic_pad": expand_dynamic_pad,
+    "stablehlo.dynamic_reshape": expand_dynamic_reshape,
     "stablehlo.reverse": expand_reverse,
     **dict.fromkeys(SPECIAL, expand_special),
     **dict.fromkeys(UPDATES, separate_updated),

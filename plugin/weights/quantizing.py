@@ -209,9 +209,10 @@ def quantize_array(array: Array, how: WeightQuantization) -> QuantizedLayout:
         UsageError: the array has no such axis, blocks do not divide its last axis, or a value is
             not finite.
     """
-    values = np.asarray(array).astype(np.float32)
+    with np.errstate(over="ignore"):
+        values = np.asarray(array).astype(np.float32)
     if not np.isfinite(values).all():
-        raise UsageError("has an infinity or a NaN among its values")
+        raise UsageError("has an infinity, a NaN or a number beyond f32 among its values")
     groups, restore = _grouped(values, how)
     scales, zero_points = _search(groups, how)
     parameters = QuantizationParameters(
@@ -284,8 +285,9 @@ def _block_scaled(
 
 def _search(groups: Array, how: WeightQuantization) -> tuple[Array, Array]:
     """A scale and a zero point for each row."""
-    low = np.minimum(groups.min(axis=1, initial=0), 0)
-    high = np.maximum(groups.max(axis=1, initial=0), 0)
+    # In f64: the range of f32 values may be twice what f32 holds.
+    low = np.minimum(groups.min(axis=1, initial=0), 0).astype(np.float64)
+    high = np.maximum(groups.max(axis=1, initial=0), 0).astype(np.float64)
     if how.scales == "min-max":
         return _scales_of_range(low, high, how.storage)
     rows = max(_ELEMENTS_AT_ONCE // groups.shape[1], 1)
@@ -302,7 +304,7 @@ def _least_error(
     scales, zero_points = _scales_of_range(low, high, storage)
     least = _square_error(groups, scales, zero_points, storage)
     for clipping in CLIPPINGS[1:]:
-        tried = _scales_of_range(low * np.float32(clipping), high * np.float32(clipping), storage)
+        tried = _scales_of_range(low * clipping, high * clipping, storage)
         error = _square_error(groups, *tried, storage)
         better = error < least
         scales = np.where(better, tried[0], scales)
@@ -312,14 +314,24 @@ def _least_error(
 
 
 def _scales_of_range(low: Array, high: Array, storage: StorageType) -> tuple[Array, Array]:
-    """Scales and zero points that put ``low`` and ``high`` at the ends of the storage range."""
+    """Scales and zero points that put ``low`` and ``high`` at the ends of the storage range.
+
+    A scale is at most so great that each storage value stands for a finite number.
+    """
     span = np.maximum(-low, high) if storage.signed else high - low
-    scales = (span / np.float32(storage.maximum)).astype(np.float32)
+    scales = (span / storage.maximum).astype(np.float32)
     scales = np.where(scales > _LEAST_SCALE, scales, np.float32(1))
     if storage.signed:
-        return scales, np.zeros(scales.shape, np.int64)
+        return _with_finite_products(scales, storage.maximum), np.zeros(scales.shape, np.int64)
     zero_points = np.clip(np.rint(-low / scales), 0, storage.maximum).astype(np.int64)
-    return scales, zero_points
+    greatest = np.maximum(zero_points, storage.maximum - zero_points)
+    return _with_finite_products(scales, greatest), zero_points
+
+
+def _with_finite_products(scales: Array, greatest: Array | int) -> Array:
+    """Scales whose products with the greatest difference do not overflow."""
+    limit = (np.finfo(np.float32).max / np.float64(greatest)).astype(np.float32)
+    return np.minimum(scales, np.nextafter(limit, np.float32(0)))
 
 
 def _square_error(groups: Array, scales: Array, zero_points: Array, storage: StorageType) -> Array:
@@ -329,12 +341,12 @@ def _square_error(groups: Array, scales: Array, zero_points: Array, storage: Sto
     zero_point = 0 if storage.signed else zero_points[:, None]  # symmetric quantization has none
     stored = cast.quantize(groups, scale, zero_point)
     difference = cast.dequantize(stored, scale, zero_point) - groups
-    return np.asarray((difference * difference).sum(axis=1, dtype=np.float64))
+    return np.asarray(np.square(difference, dtype=np.float64).sum(axis=1))
 
 
 def _layer_error(tensor: PlanarQuantizedTensor, array: Array) -> LayerError:
     values = np.asarray(array).astype(np.float32)
-    difference = (tensor.layout.dequant() - values).astype(np.float64)
+    difference = tensor.layout.dequant().astype(np.float64) - values
     power = float(np.mean(np.square(values, dtype=np.float64)))
     noise = float(np.mean(difference * difference))
     return LayerError(

@@ -16,15 +16,18 @@ import numpy as np
 
 from ... import emit
 from ..._mlir import Operation, Rewriter
-from ...dialects.quant import element_type
+from ...dialects.quant import element_type, is_quantized
 from ...emit import Formula, stablehlo
 from ...emit.operation import is_dynamic
+from ..base import NoMatch
 
 __all__ = ["expand_batch_norm_grad", "expand_batch_norm_training"]
 
 
-def expand_batch_norm_grad(op: Operation, rewriter: Rewriter) -> None:
+def expand_batch_norm_grad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """The gradients of operand, scale and offset, with the specification's names."""
+    if is_quantized(op.operands[0].type):
+        return NoMatch("is quantized: legalize-quant-to-math is for it")
     operand, scale, mean, variance, grad_output = (emit.tensor(value) for value in op.operands)
     batch = _Batch(op)
     stddev = np.sqrt(variance + batch.epsilon)
@@ -41,10 +44,13 @@ def expand_batch_norm_grad(op: Operation, rewriter: Rewriter) -> None:
     grad_scale = batch.sum(grad_output * normalized_operand)
     grad_offset = batch.sum(grad_output)
     rewriter.replace_op(op, [grad.value for grad in (grad_operand, grad_scale, grad_offset)])
+    return None
 
 
-def expand_batch_norm_training(op: Operation, rewriter: Rewriter) -> None:
+def expand_batch_norm_training(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """The normalized operand, and the mean and variance of each feature."""
+    if is_quantized(op.operands[0].type):
+        return NoMatch("is quantized: legalize-quant-to-math is for it")
     operand, scale, offset = (emit.tensor(value) for value in op.operands)
     batch = _Batch(op)
     mean = batch.sum(operand) / batch.elements_per_feature
@@ -54,6 +60,7 @@ def expand_batch_norm_training(op: Operation, rewriter: Rewriter) -> None:
     normalized_operand = centered_operand / batch.broadcast(stddev)
     output = batch.broadcast(scale) * normalized_operand + batch.broadcast(offset)
     rewriter.replace_op(op, [result.value for result in (output, mean, variance)])
+    return None
 
 
 class _Batch:

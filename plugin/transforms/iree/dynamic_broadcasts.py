@@ -21,7 +21,7 @@ from ...dialects.dense import array_of_dense
 from ...emit import linalg
 from ...emit.operation import INDEX
 
-__all__ = ["expand_dynamic_broadcast"]
+__all__ = ["entry_of_shape", "expand_dynamic_broadcast"]
 
 
 def expand_dynamic_broadcast(op: Operation, rewriter: Rewriter) -> None:
@@ -30,7 +30,7 @@ def expand_dynamic_broadcast(op: Operation, rewriter: Rewriter) -> None:
     source, target = operand.type, op.results[0].type
     rank = len(target.shape)
     extents = [
-        _entry(shape, axis) if target.is_dynamic_dim(axis) else int(target.shape[axis])
+        entry_of_shape(shape, axis) if target.is_dynamic_dim(axis) else int(target.shape[axis])
         for axis in range(rank)
     ]
     output = linalg.empty(extents, target.element_type, target.encoding)
@@ -69,7 +69,7 @@ def _axes_of(op: Operation, attribute: str) -> set[int]:
     return {int(axis) for axis in op.attributes[attribute]} if attribute in op.attributes else set()
 
 
-def _entry(shape: Value, axis: int) -> Value:
+def entry_of_shape(shape: Value, axis: int) -> Value:
     """One entry of a shape tensor as an index, through the operations that made it."""
     tensor, position = shape, axis
     while not isinstance(tensor.owner, ir.Block):

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 from ... import emit
 from ..._mlir import Operation, Rewriter, Value, ir
-from ...dialects.quant import element_type
+from ...dialects.quant import element_type, is_quantized
 from ...dialects.windows import dot_axes
 from ...emit import linalg, stablehlo
 from ...emit.operation import integers, is_dynamic, tensor_type
@@ -99,6 +99,8 @@ def _reduced(
 
 def split_dot(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Contract the parts of the longest axis as a batch, and add up."""
+    if is_quantized(op.operands[1].type):
+        return NoMatch("is quantized: legalize-quant-to-math is for it")
     contracted, batch = dot_axes(op)
     left, right = op.operands
     row = int(op.results[0].type.shape[-1]) if len(op.results[0].type.shape) else 1
@@ -175,7 +177,8 @@ def _split(value: Value, axis: int, number: int, size: int, filling: Value) -> V
 def iterations_of(op: Operation) -> int:
     """How many iterations an operation needs for one element, as far as its type tells."""
     if op.name == "stablehlo.sort":  # each element with each, by one invocation
-        extent = int(op.operands[0].type.shape[int(op.attributes["dimension"].value)])
+        axis = int(op.attributes["dimension"].value)  # as `stable_sort` leaves it
+        extent = int(op.operands[0].type.shape[axis])
         return 0 if is_dynamic(extent) else extent * (extent - 1)
     if op.name == "stablehlo.reduce_window":
         return math.prod(int(n) for n in op.attributes["window_dimensions"])

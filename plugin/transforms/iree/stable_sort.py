@@ -1,6 +1,7 @@
 """Sorts that keep the order of equal elements, which IREE's loops do not.
 
-IREE refuses a negative dimension, too: it is counted from the other end.
+IREE refuses a negative dimension, too: it is counted from the other end. The last one is the
+default.
 
 The position of each element along the sorted dimension becomes one more operand, and decides where
 the comparator says of neither of two elements that it comes first::
@@ -26,10 +27,9 @@ __all__ = ["stabilize_sort"]
 def stabilize_sort(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Write a stable ``sort`` with the positions as an operand."""
     like = op.operands[0].type
-    axis = int(op.attributes["dimension"].value)
-    if axis < 0:
-        axis += like.rank
-        op.attributes["dimension"] = integer(axis)
+    written = int(op.attributes["dimension"].value) if "dimension" in op.attributes else -1
+    axis = written % max(like.rank, 1)
+    op.attributes["dimension"] = integer(axis)
     if "is_stable" not in op.attributes or not op.attributes["is_stable"].value:
         return NoMatch("need not be stable")
     block = op.regions[0].blocks[0]

@@ -76,3 +76,10 @@ func.func @unknown(%x: tensor<4xf32>) {
   "nobody.knows"(%x) : (tensor<4xf32>) -> ()
   return
 }
+
+// -----
+
+// expected-error @+1 {{'func.func' op has the type 'memref<*xf32>', which IREE does not take; expected a tensor}}
+func.func @unranked_memory(%x: memref<*xf32>) {
+  return
+}

@@ -11,3 +11,12 @@ func.func @plain(%x: tensor<4xi8>, %a: tensor<1x5x2xf32>, %k: tensor<3x2x4xf32>)
       : (tensor<1x5x2xf32>, tensor<3x2x4xf32>) -> tensor<1x3x4xf32>
   return %1 : tensor<1x3x4xf32>
 }
+
+// Quantized operands are for legalize-quant-to-math.
+// CHECK-LABEL: func.func @quantized
+// CHECK: "stablehlo.batch_norm_grad"(%arg0, %arg1, %arg1, %arg1, %arg0)
+!q = !quant.uniform<i8:f32, 0.05:3>
+func.func @quantized(%x: tensor<2x3x!q>, %f: tensor<3x!q>) -> tensor<2x3x!q> {
+  %r:3 = "stablehlo.batch_norm_grad"(%x, %f, %f, %f, %x) <{epsilon = 0.5 : f32, feature_index = 1 : i64}> : (tensor<2x3x!q>, tensor<3x!q>, tensor<3x!q>, tensor<3x!q>, tensor<2x3x!q>) -> (tensor<2x3x!q>, tensor<3x!q>, tensor<3x!q>)
+  return %r#0 : tensor<2x3x!q>
+}

@@ -1,0 +1,107 @@
+"""``dynamic_pad``, ``dynamic_reshape`` and ``dynamic_gather``, which IREE refuses.
+
+A pad is a loop over the result, each element of which is read or the padding value. A reshape is
+one of all elements in a row, whose number is checked at run time. The sizes of a gather's slices
+are the extents of its result, so that it is a ``gather`` where those are known.
+
+Source: StableHLO specification, the operations' own sections.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ... import emit
+from ..._mlir import Operation, Rewriter, Value, stablehlo
+from ...emit import Formula, linalg
+from ...emit.operation import INDEX, attributes_of, integers, is_dynamic, tensor_type
+from ..base import NoMatch
+from ..casts.run_time_checks import name_and_place
+from .dynamic_broadcasts import entry_of_shape
+
+__all__ = ["expand_dynamic_gather", "expand_dynamic_pad", "expand_dynamic_reshape"]
+
+
+def expand_dynamic_pad(op: Operation, rewriter: Rewriter) -> None:
+    """Element ``i`` is that at ``(i - low) / (interior + 1)``, where that is one."""
+    operand, padding, *numbers = op.operands
+    target, rank = op.results[0].type, operand.type.rank
+    low, high, between = (
+        [_index(entry_of_shape(number, axis)) for axis in range(rank)] for number in numbers
+    )
+    sizes = [_index(linalg.dim(operand, axis)) for axis in range(rank)]
+    extents: list[linalg.Extent] = []
+    for axis, extent in enumerate(map(int, target.shape)):
+        inner: Formula = np.maximum(sizes[axis] - 1, 0) * between[axis]
+        whole: Formula = low[axis] + high[axis] + sizes[axis] + inner
+        extents.append(whole.value if is_dynamic(extent) else extent)
+    filling = linalg.extract(padding, [])
+    steps = [number + 1 for number in between]
+
+    def element(_: Value) -> Value:
+        is_inside: Formula = True
+        positions: list[Formula] = []
+        for axis in range(rank):
+            distance = _index(linalg.loop_index(axis)) - low[axis]
+            quotient, rest = (
+                _index(emit.value(name, [distance.value, steps[axis].value], distance.value.type))
+                for name in ("arith.divsi", "arith.remsi")
+            )
+            is_element = (distance >= 0) & (rest == 0) & (quotient < sizes[axis])
+            positions.append(np.where(is_element, quotient, 0))
+            is_inside = is_element if axis == 0 else is_inside & is_element
+        read = linalg.extract(operand, [position.value for position in positions])
+        if not rank:
+            return read
+        return emit.value("arith.select", [is_inside.value, read, filling], read.type)
+
+    output = linalg.empty(extents, target.element_type, target.encoding)
+    rewriter.replace_op(op, [linalg.generic([], output, [linalg.identity_map(rank)], element)])
+
+
+def expand_dynamic_reshape(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """The elements in a row, in another shape."""
+    operand, shape = op.operands
+    source, target = operand.type, op.results[0].type
+    if target.has_static_shape or not source.rank:
+        return NoMatch("has a result of a known shape")
+    flat = linalg.collapse(operand, [list(range(source.rank))])
+    flat = linalg.cast(flat, tensor_type([None], target.element_type))
+    extents = [_index(entry_of_shape(shape, axis)) for axis in range(target.rank)]
+    count = extents[0]
+    for extent in extents[1:]:
+        count = count * extent
+    linalg.check(
+        (_index(linalg.dim(flat, 0)) == count).value,
+        f"{name_and_place(op)}: the shape must have as many elements as the operand",
+    )
+    sizes: list[linalg.Extent] = [
+        extent.value if is_dynamic(int(known)) else int(known)
+        for extent, known in zip(extents, target.shape, strict=True)
+    ]
+    expanded = linalg.expand(flat, [list(range(target.rank))], sizes)
+    rewriter.replace_op(op, [linalg.cast(expanded, target)])
+    return None
+
+
+def expand_dynamic_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """A ``gather`` of slices as long as the result's offset axes."""
+    operand, indices, _ = op.operands
+    result = op.results[0].type
+    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    single = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    offsets = iter(sorted(numbers.offset_dims))
+    sizes = [
+        1 if axis in single else int(result.shape[next(offsets)])
+        for axis in range(operand.type.rank)
+    ]
+    if any(is_dynamic(size) for size in sizes):
+        return NoMatch("has slices of an unknown size")
+    attributes = {**attributes_of(op), "slice_sizes": integers(sizes)}
+    gathered = emit.value("stablehlo.gather", [operand, indices], result, attributes)
+    rewriter.replace_op(op, [gathered])
+    return None
+
+
+def _index(value: Value) -> Formula:
+    return emit.scalar(value, INDEX)
