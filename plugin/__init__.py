@@ -99,6 +99,7 @@ def compile(
     from .compiler.options import CompileOptions
     from .runtime import Device, Executable
 
+    CompileOptions(target=target, **options)  # wrong options are said before a device is missing
     where = device if isinstance(device, Device) else Device(device or target)
     if target == "vulkan":
         options.setdefault("vulkan_target", where.vulkan_target)

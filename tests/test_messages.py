@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import subquant
 from subquant._mlir import passmanager, register_upstream_passes
 from subquant.cli import main
 from subquant.compiler import cpu_features, pipeline
@@ -120,6 +121,15 @@ def test_commands_and_tensors_that_are_nearly_right() -> None:
     )
     line = fail(2, "inspect", "x.mlir", "--scales", "scale")
     assert line == "error: no quantized tensor is named 'scale'; did you mean '%scales'?"
+
+
+def test_functions_and_targets_in_python(cpu: Device) -> None:
+    executable = Executable(compile_to_bytes(PROGRAM), cpu)
+    with pytest.raises(AttributeError, match="no function is named 'mian'; did you mean 'main'"):
+        executable.mian(1)
+    assert not hasattr(executable, "__array__")
+    with pytest.raises(UsageError, match="option 'target' must be one of llvm-cpu, vulkan, got"):
+        subquant.compile(PROGRAM, target="vulcan")
 
 
 def test_a_device_that_is_nearly_right() -> None:

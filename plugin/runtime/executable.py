@@ -90,7 +90,11 @@ class Executable:
         if name in functions:
             function: Function = functions[name]
             return function
-        raise AttributeError(name)
+        if name.startswith("_"):  # asked for by Python
+            raise AttributeError(name)
+        raise AttributeError(
+            f"no function is named {quoted(name)}; {expected_name(name, functions)}"
+        )
 
 
 class Function:
