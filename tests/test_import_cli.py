@@ -18,6 +18,7 @@ from subquant.cli import main
 from subquant.errors import InputError, UsageError
 from subquant.formats.gguf import read_gguf
 from subquant.formats.irpa import create_archive
+from subquant.formats.kinds import weights_format
 from subquant.layouts import (
     BlockScaledLayout,
     PlanarQuantizedTensor,
@@ -27,7 +28,7 @@ from subquant.layouts import (
 )
 from subquant.weights import Dataset, Theta
 from subquant.weights.inspection import describe, property_lines
-from subquant.weights.sources import import_weights, open_weights, weights_format
+from subquant.weights.sources import import_weights, open_weights
 
 _rng = np.random.default_rng(5)
 FLOATS = _rng.standard_normal((4, 64)).astype(np.float32)

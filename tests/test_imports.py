@@ -104,10 +104,13 @@ def test_the_oracle_imports_no_formula_that_it_checks() -> None:
         assert not shared, name
 
 
-@pytest.mark.parametrize("command", ["compile", "opt"])
-def test_commands_leave_mlir_and_numpy_to_their_child_process(command: str) -> None:
+@pytest.mark.parametrize(
+    "modules", ["commands.compile, compiler.compilation", "commands.opt", "runtime.descriptions"]
+)
+def test_commands_leave_mlir_and_numpy_to_their_child_process(modules: str) -> None:
     """What costs a tenth of a second to import."""
-    code = f"import sys, subquant.cli, subquant.commands.{command}, subquant.compiler.compilation\n"
+    names = ", ".join(f"subquant.{module}" for module in modules.split(", "))
+    code = f"import sys, subquant.cli, {names}\n"
     code += "print(*sorted({'numpy', 'torch_mlir', 'iree.compiler', 'rich'} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "\n"

@@ -52,7 +52,7 @@ def command(
     """
     if picture is not None and tensor is None:
         raise UsageError("--picture needs --scales NAME")
-    from ..weights.sources import weights_format
+    from ..formats.kinds import weights_format
 
     if file != "-" and weights_format(file) is not None:
         if tensor is not None:
@@ -138,21 +138,14 @@ def _inspect_weights(path: str, as_json: bool) -> None:
 
 def _inspect_executable(path: str, as_json: bool) -> None:
     """Show the functions of an executable; it is not loaded on a device."""
-    from ..runtime import read_signatures
+    from ..runtime.descriptions import describe_executable
 
-    functions = read_signatures(path)
+    functions = describe_executable(path)
     if as_json:
-        described = {
-            name: {
-                "inputs": [str(value) for value in signature.inputs],
-                "outputs": [str(value) for value in signature.outputs],
-            }
-            for name, signature in functions.items()
-        }
-        click.echo(json.dumps(described, indent=2))
+        click.echo(json.dumps(functions, indent=2))
         return
-    for name, signature in functions.items():
+    for name, described in functions.items():
         say(name)
-        for label, values in (("argument", signature.inputs), ("result", signature.outputs)):
+        for label, values in (("argument", described["inputs"]), ("result", described["outputs"])):
             for number, value in enumerate(values):
                 say(f"  {label} {number}: {value}")

@@ -2,7 +2,8 @@
 
 Each function takes JSON values, blobs, and a function to report its steps with, as
 `subquant.processes.call` says, and returns JSON values and blobs. A ``source`` is
-``{"file": name}`` with ``"path"``, or with a blob in place of it.
+``{"file": name}`` with ``"path"``, or with a blob in place of it. What some of them need only is
+imported when they are called.
 """
 
 from __future__ import annotations
@@ -17,10 +18,6 @@ from ..dialects import create_context
 from ..errors import UnsupportedError
 from ..processes import Steps, error_to_json, time_limit
 from ..transforms.base import ModulePass, is_public, walk
-from ..transforms.check_hand_off import signature_of
-from ..transforms.verify_quantization import VerifyQuantization
-from .inspected_tensors import to_fields, with_source_names
-from .inspection import inspect_module
 from .lowering import (
     bytecode_of,
     has_public_function,
@@ -28,7 +25,6 @@ from .lowering import (
     record_cpu_features,
     recorded_signatures,
 )
-from .opt import run_opt
 from .options import CompileOptions
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
 from .reading import parse_bytes, parse_file
@@ -58,6 +54,8 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
 
 def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
     """Do what ``subquant opt`` does."""
+    from .opt import run_opt
+
     result = run_opt(
         blobs[0],
         arguments["source"]["file"],
@@ -77,6 +75,10 @@ def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Ans
 
 def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
     """Describe the quantized tensors of a module."""
+    from ..transforms.verify_quantization import VerifyQuantization
+    from .inspected_tensors import to_fields, with_source_names
+    from .inspection import inspect_module
+
     module = _parse(arguments, blobs, steps)
     run_pipeline(module, [VerifyQuantization()], _telling(steps))
     steps("inspect")
@@ -90,6 +92,8 @@ _INTERPRETED = ("func.", "stablehlo.", "chlo.", "quant.", "subquant.")
 
 def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
     """Write a module with what StableHLO's interpreter knows; the value has the signatures."""
+    from ..transforms.check_hand_off import signature_of
+
     module = _parse(arguments, blobs, steps)
     for op in walk(module.operation):
         if not op.name.startswith(_INTERPRETED):

@@ -8,8 +8,28 @@ inputs.
 
 from __future__ import annotations
 
-from .device import Device, list_devices
-from .executable import Executable, Function
-from .vm_modules import read_signatures
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .device import Device, list_devices
+    from .executable import Executable, Function
+    from .vm_modules import read_signatures
 
 __all__ = ["Device", "Executable", "Function", "list_devices", "read_signatures"]
+
+_PLACES = {
+    "Device": "device",
+    "Executable": "executable",
+    "Function": "executable",
+    "list_devices": "device",
+    "read_signatures": "vm_modules",
+}
+
+if not TYPE_CHECKING:  # type checkers know the names from above, and no others
+
+    def __getattr__(name: str) -> Any:
+        """Import a name when it is first used: `descriptions` needs no NumPy."""
+        if name in _PLACES:
+            return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

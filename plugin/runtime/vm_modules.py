@@ -13,8 +13,9 @@ from ..files import kind_of, open_input, read_input
 from ..formats.gguf import read_gguf
 from ..formats.irpa import check_mountable
 from ..formats.safetensors import read_safetensors
-from ..processes import ChildEnded, Steps, call
+from ..processes import Steps
 from ..signature import REFLECTION_KEY, Signature, ValueType
+from .descriptions import ask_about
 from .device import iree_runtime
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "parameters_module",
     "public_functions",
     "read_signatures",
+    "served_description",
     "served_signatures",
     "vm_instance",
 ]
@@ -125,19 +127,10 @@ def _checked_format(path: str | os.PathLike[str]) -> str:
 def read_signatures(path: str | os.PathLike[str]) -> dict[str, Signature]:
     """Return the signatures of an executable's functions, without a device.
 
-    IREE's runtime reads damaged files beyond their ends, so it does that in a child process.
-
     Raises:
         InputError: the file cannot be read, or is no executable.
     """
-    name, data = _read(path)
-    try:
-        found, _ = call("subquant.runtime.vm_modules:served_signatures", {"name": name}, [data])
-    except ChildEnded as ended:
-        raise InputError(
-            f"'{name}' is damaged: IREE's runtime crashed while it read the file ({ended.cause}); "
-            "compile the module again"
-        ) from None
+    found = ask_about(path, "served_signatures")
     return {function: Signature.from_json(text) for function, text in found.items()}
 
 
@@ -148,6 +141,22 @@ def served_signatures(
     name = arguments["name"]
     functions = public_functions(_module_of(name, blobs[0]), name)
     return {each.name: each.signature.to_json() for each in functions if each.signature}, []
+
+
+def served_description(
+    arguments: dict[str, Any], blobs: list[bytes], steps: Steps
+) -> tuple[dict[str, dict[str, list[str]]], list[bytes]]:
+    """Read the types of arguments and results, as text, like `served_signatures`."""
+    name = arguments["name"]
+    described = {
+        each.name: {
+            "inputs": [str(value) for value in each.signature.inputs],
+            "outputs": [str(value) for value in each.signature.outputs],
+        }
+        for each in public_functions(_module_of(name, blobs[0]), name)
+        if each.signature
+    }
+    return described, []
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError, UsageError
-from ..files import open_input
+from ..formats.kinds import SUFFIXES, weights_format
 from ..formats.strict_json import Json
 from ..layouts.tensors import InferenceTensor
 from .theta import Dataset, Theta
@@ -24,37 +24,14 @@ __all__ = [
     "default_output",
     "import_weights",
     "open_weights",
-    "weights_format",
 ]
-
-_MAGIC = {b"IRPA": "irpa", b"GGUF": "gguf"}
-_SUFFIXES = {
-    ".irpa": "irpa",
-    ".gguf": "gguf",
-    ".safetensors": "huggingface",
-    ".safetensors.index.json": "huggingface",
-}
-
-
-def weights_format(path: str | os.PathLike[str]) -> str | None:
-    """Return "irpa", "gguf" or "huggingface" for a file or folder of weights, else None."""
-    if os.path.isdir(path):
-        return "huggingface"
-    try:
-        with open_input(path) as file:
-            start = file.read(4)
-    except (InputError, OSError):
-        start = b""  # the reader says what is wrong
-    name = os.fspath(path).lower()
-    by_name = (kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix))
-    return _MAGIC.get(start) or next(by_name, None)
 
 
 def default_output(source: str | os.PathLike[str], suffix: str = ".irpa") -> str:
     """Return the name of an archive of a source, in the current folder: its own with `suffix`."""
     name = Path(os.path.abspath(source)).name
     if not os.path.isdir(source):
-        known = next((s for s in reversed(_SUFFIXES) if name.lower().endswith(s)), "")
+        known = next((s for s in reversed(SUFFIXES) if name.lower().endswith(s)), "")
         name = name[: len(name) - len(known)]
     return name + suffix
 

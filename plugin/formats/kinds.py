@@ -1,0 +1,34 @@
+"""Which format a file of weights has, by what it holds and by its name; imports no reader."""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import InputError
+from ..files import open_input
+
+__all__ = ["SUFFIXES", "weights_format"]
+
+_MAGIC = {b"IRPA": "irpa", b"GGUF": "gguf"}
+
+SUFFIXES = {
+    ".irpa": "irpa",
+    ".gguf": "gguf",
+    ".safetensors": "huggingface",
+    ".safetensors.index.json": "huggingface",
+}
+"""The formats of weights by the ends of names, the longer of two that fit last."""
+
+
+def weights_format(path: str | os.PathLike[str]) -> str | None:
+    """Return "irpa", "gguf" or "huggingface" for a file or folder of weights, else None."""
+    if os.path.isdir(path):
+        return "huggingface"
+    try:
+        with open_input(path) as file:
+            start = file.read(4)
+    except (InputError, OSError):
+        start = b""  # the reader says what is wrong
+    name = os.fspath(path).lower()
+    by_name = (kind for suffix, kind in SUFFIXES.items() if name.endswith(suffix))
+    return _MAGIC.get(start) or next(by_name, None)

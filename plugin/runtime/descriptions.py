@@ -1,0 +1,44 @@
+"""What an executable says of itself, read in a child process: needs neither NumPy nor IREE here."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..errors import InputError
+from ..files import read_input
+from ..processes import ChildEnded, call
+
+__all__ = ["ask_about", "describe_executable"]
+
+
+def describe_executable(path: str | os.PathLike[str]) -> dict[str, dict[str, list[str]]]:
+    """Return the types of the arguments and results of an executable's functions, as text.
+
+    Returns:
+        By function, the lists ``inputs`` and ``outputs``.
+
+    Raises:
+        InputError: the file cannot be read, or is no executable.
+    """
+    described: dict[str, dict[str, list[str]]] = ask_about(path, "served_description")
+    return described
+
+
+def ask_about(path: str | os.PathLike[str], function: str) -> Any:
+    """Call a function of `vm_modules` on an executable, in a child process.
+
+    IREE's runtime reads damaged files beyond their ends.
+
+    Raises:
+        InputError: the file cannot be read, or is no executable.
+    """
+    name, data = os.fspath(path), read_input(path)
+    try:
+        found, _ = call(f"{__package__}.vm_modules:{function}", {"name": name}, [data])
+    except ChildEnded as ended:
+        raise InputError(
+            f"'{name}' is damaged: IREE's runtime crashed while it read the file ({ended.cause}); "
+            "compile the module again"
+        ) from None
+    return found
