@@ -9,6 +9,10 @@ a gather does its operand; for a sum over what loops made of a contraction's res
 threads of the contraction do not wait for each other before others add up; and for every sum whose
 threads read what others have computed, before it or after it: `iree.thread_positions` says which.
 
+Contractions of one shape in one program start from equal tensors of zeros, which IREE makes one: the
+first of them gives the others its sum to start from. Each gets a zero of its own, which IREE does
+not know to be one.
+
 What a loop reads at its own position, as a gather of single elements does its indices, becomes an
 input of the loop: that is fused safely, and IREE cannot resolve the extents of a dynamic tensor
 that is read behind a barrier.
@@ -91,6 +95,7 @@ class IsolateContractionOperands(ModulePass):
             if _contracts(op) or _reduces(op):
                 by_rows = not _contracts(op) and is_row_sum(op)
                 _isolate_results([v for v in op.results if is_spread(v, by_rows)])
+        _own_accumulators([op for op in walk(module) if _contracts(op)])
 
 
 def _read_in_place(op: Operation) -> None:
@@ -215,6 +220,40 @@ def _isolate_results(results: list[Value]) -> None:
             isolated = linalg.behind_barrier(result)
         for user, number in users:
             user.operands[number] = isolated
+
+
+def _own_accumulators(contractions: list[Operation]) -> None:
+    """Give contractions that start from equal tensors of one element a start of their own."""
+    seen: set[tuple[str, str]] = set()
+    for op in contractions:
+        fill = _fill_of(op)
+        if fill is None:
+            continue
+        key = str(op.operands[len(op.operands) - 1].type), str(fill.operands[0].owner)
+        if key in seen:
+            with ir.InsertionPoint(op), op.location:
+                start = fill.operands[0]
+                own = fill.clone()
+                own.operands[0] = emit.value(linalg.BARRIER, [start], start.type)
+            own.move_before(op)
+            op.operands[len(op.operands) - 1] = own.results[0]
+            if next(iter(fill.results[0].uses), None) is None:
+                fill.erase()
+        seen.add(key)
+
+
+def _fill_of(op: Operation) -> Operation | None:
+    """What fills the tensor that a contraction adds to with a constant."""
+    if not op.name.startswith("linalg."):
+        return None
+    owner = op.operands[len(op.operands) - 1].owner
+    if isinstance(owner, ir.Block) or not owner.operation.name.startswith("linalg."):
+        return None
+    fill = owner.operation
+    start = fill.operands[0].owner
+    is_constant = not isinstance(start, ir.Block) and start.operation.name == "arith.constant"
+    is_scalar = not isinstance(fill.operands[0].type, ir.ShapedType)
+    return fill if is_constant and is_scalar and len(fill.operands) == 2 else None
 
 
 def _contracts(op: Operation) -> bool:
