@@ -30,7 +30,10 @@ SHORT = {
         "super_blocks-1", "centered-3", "lstm-3", "branches-2", "shuffled-1", "fake_quantized-4",
         "dynamic_network-1", "tosa_network-1", "random_graph-0", "random_graph-7",
     },
-    "vulkan": {"decoder-0", "decoder-3", "decoder-4", "residual_block-4", "mlp-4", "iterated-1", "random_graph-0"},
+    "vulkan": {
+        "decoder-0", "decoder-3", "decoder-4", "residual_block-4", "mlp-4", "iterated-1",
+        "random_graph-0",
+    },
 }  # fmt: skip
 
 REFUSED: dict[tuple[str, str], tuple[str, str]] = {

@@ -9,9 +9,9 @@ a gather does its operand; for a sum over what loops made of a contraction's res
 threads of the contraction do not wait for each other before others add up; and for every sum whose
 threads read what others have computed, before it or after it: `iree.thread_positions` says which.
 
-Contractions of one shape in one program start from equal tensors of zeros, which IREE makes one: the
-first of them gives the others its sum to start from. Each gets a zero of its own, which IREE does
-not know to be one.
+Contractions of one shape in one program start from equal tensors of zeros, which IREE makes one:
+the first of them gives the others its sum to start from. Each gets a zero of its own, which IREE
+does not know to be one.
 
 What a loop reads at its own position, as a gather of single elements does its indices, becomes an
 input of the loop: that is fused safely, and IREE cannot resolve the extents of a dynamic tensor
