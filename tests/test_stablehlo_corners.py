@@ -437,3 +437,28 @@ func.func @main(%x: {type_}) -> {type_} {{
         expected += [infinity] if result is None else quantized(np.array([result]), scale, -3)
     (found,) = InterpretedModule(text)["main"].invoke([x])
     assert found.tolist() == expected
+
+
+UNSIGNED = """
+func.func @main(%a: tensor<4xELEMENT>, %b: tensor<4xELEMENT>)
+    -> (tensor<4xELEMENT>, tensor<4xELEMENT>, tensor<4xELEMENT>, tensor<4xf32>) {
+  %sum = stablehlo.add %a, %b : tensor<4xELEMENT>
+  %quotient = stablehlo.divide %a, %b : tensor<4xELEMENT>
+  %greater = stablehlo.maximum %a, %b : tensor<4xELEMENT>
+  %real = stablehlo.convert %a : (tensor<4xELEMENT>) -> tensor<4xf32>
+  return %sum, %quotient, %greater, %real
+      : tensor<4xELEMENT>, tensor<4xELEMENT>, tensor<4xELEMENT>, tensor<4xf32>
+}
+"""
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("element", ["ui8", "ui16", "ui32"])
+def test_unsigned_integers(device: Device, device_name: str, element: str) -> None:
+    dtype = np.dtype(element.replace("ui", "uint"))
+    a, b = np.array([1, 2, 250, 255], dtype), np.array([1, 200, 3, 5], dtype)
+    found = run(UNSIGNED.replace("ELEMENT", element), device, a, b)
+    expected = (a + b, a // b, np.maximum(a, b), a.astype(np.float32))
+    for got, wanted in zip(found, expected, strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(got, wanted)

@@ -19,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..._mlir import Operation, ir, passmanager, register_upstream_passes, translate_errors
+from ...dialects.quant import element_type
 from ...emit import linalg
-from ...emit.operation import create, integer
+from ...emit.operation import create, integer, with_element
 from ...errors import UnsupportedError
-from ..base import walk
+from ..base import TypePredicate, convert_signature, named, walk
 
 __all__ = ["hides_a_loop", "make_loops_explicit"]
 
@@ -31,6 +32,7 @@ _TO_LOOPS = (
     "func.func(tosa-to-linalg-named,tosa-to-linalg,tosa-to-arith,"
     "convert-elementwise-to-linalg,linalg-generalize-named-ops),convert-shape-to-std,canonicalize)"
 )
+_CAST = "builtin.unrealized_conversion_cast"
 _EXPLICIT = frozenset(("arith.constant", "linalg.generic", "linalg.yield", "linalg.index"))
 
 
@@ -58,6 +60,7 @@ def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type]
         manager.run(root)
     _put_scalar_bodies(root, bodies)
     _rewrite_fills(root)
+    _make_signless(root)
     return True
 
 
@@ -111,6 +114,40 @@ def _rewrite_fills(root: Operation) -> None:
 def _writes_into(use: ir.OpOperand) -> bool:
     """True if a tensor is the one that a slice is inserted into."""
     return bool(use.owner.name == "tensor.insert_slice" and use.operand_number == 1)
+
+
+def _make_signless(root: Operation) -> None:
+    """Take the casts away that upstream leaves between unsigned integers and its loops.
+
+    The loops say themselves what is unsigned. What is left of StableHLO asks its types, so then the
+    casts stay, and IREE refuses them.
+    """
+    casts = named(root, [_CAST])
+    operations = walk(root) if casts else []
+    unsigned = TypePredicate(lambda type_: _signless(type_) != type_)
+    for op in operations:
+        if op.name.startswith("stablehlo.") and any(
+            unsigned(value.type) for value in (*op.operands, *op.results)
+        ):
+            return
+    for op in operations:
+        if op.name == "func.func":
+            with op.location:
+                convert_signature(op, _signless)
+        for value in unsigned.values_of(op):
+            value.set_type(_signless(value.type))
+    for cast in casts:
+        if cast.operands[0].type == cast.results[0].type:
+            cast.results[0].replace_all_uses_with(cast.operands[0])
+            cast.erase()
+
+
+def _signless(type_: ir.Type) -> ir.Type:
+    """The type with signless integers for unsigned ones."""
+    element = element_type(type_)
+    if not isinstance(element, ir.IntegerType) or not element.is_unsigned:
+        return type_
+    return with_element(type_, ir.IntegerType.get_signless(element.width))
 
 
 # -- bodies of scalars ----------------------------------------------------------------------------
