@@ -501,7 +501,7 @@ def test_json_and_junit() -> None:
     assert (suites[0].get("failures"), suites[0].get("skipped")) == ("1", "1")
     failure = suites[0].find("testcase/failure")
     assert failure is not None
-    assert failure.get("message") == "expected 1, got 2 ?<&"
+    assert failure.get("message") == "expected 1, got 2 \\x1b<&"
     assert failure.get("type") == "wrong"
 
 

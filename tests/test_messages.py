@@ -312,6 +312,14 @@ def test_arguments_are_checked_alike(arguments: tuple[str, ...], message: str) -
     assert fail(1, "run", "x.vmfb", *arguments) == f"error: {message}"
 
 
+def test_what_was_compiled_at_once_has_no_name() -> None:
+    line = fail(1, "exec", "x.mlir", "--target", "vulkan", "--device", "llvm-cpu", *ARGUMENTS)
+    assert line == (
+        "error: the executable was compiled for vulkan, and the device is 'llvm-cpu'; compile it "
+        "with --target llvm-cpu"
+    )
+
+
 def test_streams_are_checked_by_their_first_slice() -> None:
     result = CliRunner().invoke(
         main,

@@ -62,6 +62,7 @@ class Executable:
         name, self._module = load_module(source)
         instance = vm_instance()
         functions = public_functions(self._module, name)
+        name = "the executable" if isinstance(source, bytes) else quoted(name)
         _check_target(functions, name, self.device)
         _check_cpu(functions, name)
         opened = self.device.open()
@@ -258,7 +259,7 @@ def _check_target(functions: Sequence[PublicFunction], name: str, device: Device
         if device.ends_long_loops and LOOPS_KEY in function.reflection:
             count, _, operation = function.reflection[LOOPS_KEY].partition(" ")
             raise ExecutionError(
-                f"'{name}' runs a loop {printable(count)} times for {printable(operation)}, and "
+                f"{name} runs a loop {printable(count)} times for {printable(operation)}, and "
                 f"the device '{device.name}' (Mesa's llvmpipe) ends loops after 65535 times, "
                 "without an error; run it on another device"
             )
@@ -266,24 +267,23 @@ def _check_target(functions: Sequence[PublicFunction], name: str, device: Device
         if (kind == "vulkan") != device.is_vulkan:
             right = "vulkan" if device.is_vulkan else "llvm-cpu"
             raise ExecutionError(
-                f"'{name}' was compiled for {kind}, and the device is '{device.name}'; compile it "
+                f"{name} was compiled for {kind}, and the device is '{device.name}'; compile it "
                 f"with --target {right}"
             )
         if kind == "vulkan" and variant != "generic-32bit" and not device.has_8bit_storage:
             raise ExecutionError(
-                f"'{name}' loads and stores 8-bit values, which the device '{device.name}' does "
+                f"{name} loads and stores 8-bit values, which the device '{device.name}' does "
                 "not; compile it with --vulkan-target generic-32bit"
             )
 
 
 def _check_cpu(functions: Sequence[PublicFunction], name: str) -> None:
     """Refuse an executable that this machine's CPU would end the process on."""
-    what = "the executable" if name == "<bytes>" else quoted(name)
     for recorded in {each.reflection.get(CPU_FEATURES_KEY, "") for each in functions}:
         missing = missing_features(recorded)
         if missing:
             raise ExecutionError(
-                f"{what} was compiled for a CPU with {_listed(missing)}, which this one does not "
+                f"{name} was compiled for a CPU with {_listed(missing)}, which this one does not "
                 "have; compile it here, or with --target-cpu generic"
             )
 
@@ -297,9 +297,9 @@ def _listed(names: Sequence[str], most: int = 4) -> str:
 def _load_message(name: str, device: Device, error: Exception) -> str:
     reason = str(error).splitlines()[0]
     if "io_parameters" in reason:
-        return f"'{name}' needs parameters; give them as scope=file.irpa (--parameters)"
+        return f"{name} needs parameters; give them as scope=file.irpa (--parameters)"
     return (
-        f"'{name}' cannot be loaded on the device '{device.name}': {reason}; compile it for this "
+        f"{name} cannot be loaded on the device '{device.name}': {reason}; compile it for this "
         f"device (--target {'vulkan' if device.is_vulkan else 'llvm-cpu'})"
     )
 
