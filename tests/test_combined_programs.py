@@ -32,7 +32,7 @@ SHORT = {
     },
     "vulkan": {
         "decoder-0", "decoder-3", "decoder-4", "residual_block-4", "mlp-4", "iterated-1",
-        "random_graph-0",
+        "random_graph-0", "attention-1",
     },
 }  # fmt: skip
 
@@ -43,11 +43,30 @@ REFUSED: dict[tuple[str, str], tuple[str, str]] = {
 }
 """Programs that a device refuses: what the error says, and what ``docs/limits.md`` says."""
 
+FAILS = {
+    ("squeeze_excite-2", "vulkan"): "a product with what a table of 16 bits gives reads too early",
+    ("called-1", "vulkan"): "IREE: 'memref.store' op write affecting operations",
+    ("iterated-4", "vulkan"): "IREE: tensors of one element in a loop: ref is null",
+}
+"""Programs that fail for a reason of IREE that nothing is done about yet."""
+
 CHOSEN = [
     (device, name)
     for device in ("cpu", "vulkan")
     for name in PROGRAMS
     if LONG or name in SHORT[device]
+]
+
+CASES = [
+    pytest.param(
+        device,
+        name,
+        id=f"{device}-{name}",
+        marks=[pytest.mark.xfail(strict=True, reason=FAILS[name, device])]
+        if (name, device) in FAILS
+        else [],
+    )
+    for device, name in CHOSEN
 ]
 
 
@@ -62,7 +81,7 @@ def family_of(name: str, device: str) -> Together:
     return Together({n: program(n).text for n in names})
 
 
-@pytest.mark.parametrize(("device", "name"), CHOSEN, ids="-".join)
+@pytest.mark.parametrize(("device", "name"), CASES)
 def test_program(device: str, name: str, request: pytest.FixtureRequest) -> None:
     where: Device = request.getfixturevalue(device)
     refusal = REFUSED.get((name, device))

@@ -9,9 +9,9 @@ a gather does its operand; for a sum over what loops made of a contraction's res
 threads of the contraction do not wait for each other before others add up; and for every sum whose
 threads read what others have computed, before it or after it: `iree.thread_positions` says which.
 
-Contractions of one shape in one program start from equal tensors of zeros, which IREE makes one:
-the first of them gives the others its sum to start from. Each gets a zero of its own, which IREE
-does not know to be one.
+Contractions and sums of one shape in one program start from equal tensors of zeros, which IREE
+makes one: the first of them gives the others its sum to start from. Each gets a zero of its own,
+which IREE does not know to be one.
 
 What a loop reads at its own position, as a gather of single elements does its indices, becomes an
 input of the loop: that is fused safely, and IREE cannot resolve the extents of a dynamic tensor
@@ -95,7 +95,7 @@ class IsolateContractionOperands(ModulePass):
             if _contracts(op) or _reduces(op):
                 by_rows = not _contracts(op) and is_row_sum(op)
                 _isolate_results([v for v in op.results if is_spread(v, by_rows)])
-        _own_accumulators([op for op in walk(module) if _contracts(op)])
+        _own_accumulators([op for op in walk(module) if _contracts(op) or _reduces(op)])
 
 
 def _read_in_place(op: Operation) -> None:
@@ -222,10 +222,10 @@ def _isolate_results(results: list[Value]) -> None:
             user.operands[number] = isolated
 
 
-def _own_accumulators(contractions: list[Operation]) -> None:
-    """Give contractions that start from equal tensors of one element a start of their own."""
+def _own_accumulators(sums: list[Operation]) -> None:
+    """Give sums that start from equal tensors of one element a start of their own."""
     seen: set[tuple[str, str]] = set()
-    for op in contractions:
+    for op in sums:
         fill = _fill_of(op)
         if fill is None:
             continue
@@ -243,7 +243,7 @@ def _own_accumulators(contractions: list[Operation]) -> None:
 
 
 def _fill_of(op: Operation) -> Operation | None:
-    """What fills the tensor that a contraction adds to with a constant."""
+    """What fills the tensor that a sum adds to with a constant."""
     if not op.name.startswith("linalg."):
         return None
     owner = op.operands[len(op.operands) - 1].owner

@@ -5,7 +5,8 @@ between. A thread has one position along each loop, outermost first, in every pa
 it reads what it has computed itself where
 
 * a sum is over the last axes of its operand, in order (a row sum), and
-* what is made of the sum has the loops of the sum that do not reduce as its first ones.
+* what is made of the sum has the loops of the sum that do not reduce as its first ones, and so has
+  what is made of that.
 
 Elsewhere it reads what another thread may not have written yet::
 
@@ -79,9 +80,10 @@ def is_spread(value: Value, by_rows: bool) -> bool:
         by_rows: the threads of the sum are those of its first axes (`is_row_sum`).
     """
     seen: set[Value] = set()
-    pending = [value]
+    # With each value: how many of its first axes are the sum's, or None where all are.
+    pending: list[tuple[Value, int | None]] = [(value, None)]
     while pending:
-        value = pending.pop()
+        value, first = pending.pop()
         if value in seen:
             continue
         seen.add(value)
@@ -90,6 +92,13 @@ def is_spread(value: Value, by_rows: bool) -> bool:
             loops = _loops_of_axes(user, use.operand_number)
             if loops is None:
                 continue
+            if first is not None:
+                if user.name in _RESHAPES:
+                    continue
+                if loops[:first] != list(range(first)):
+                    return True
+                pending += [(result, first) for result in user.results]
+                continue
             rank = len(loops)
             if loops != list(range(rank)):
                 return True
@@ -97,7 +106,9 @@ def is_spread(value: Value, by_rows: bool) -> bool:
             if not is_whole and not by_rows and rank:
                 return True
             if is_whole or user.name in _RESHAPES:
-                pending += user.results
+                pending += [(result, None) for result in user.results]
+            elif rank:
+                pending += [(result, rank) for result in user.results]
     return False
 
 
@@ -113,7 +124,10 @@ def _loops_of_axes(user: Operation, number: int) -> list[int] | None:
         map_ = user.attributes["indexing_maps"][number].value
         found = [expr for expr in map_.results if not isinstance(expr, ir.AffineConstantExpr)]
         return [expr.position if isinstance(expr, ir.AffineDimExpr) else -1 for expr in found]
-    if user.name in _BROADCASTS and not number:
+    if user.name == "stablehlo.transpose":
+        permutation = [int(axis) for axis in user.attributes["permutation"]]
+        axes = [permutation.index(axis) for axis in range(len(permutation))]
+    elif user.name in _BROADCASTS and not number:
         axes = [int(axis) for axis in user.attributes["broadcast_dimensions"]]
     elif user.name in _RESHAPES or _is_elementwise(user):
         axes = list(range(len(operand.shape)))
