@@ -470,7 +470,25 @@ def _check_requantize(op: Operation) -> None:
     check_type(check_requantize(op), op, "attribute 'quantized_type'", lenient=False)
 
 
+_OF_GLOBALS = {
+    "util.global": {"sym_name": ir.StringAttr, "type": ir.TypeAttr},
+    "util.global.load": {"global": ir.FlatSymbolRefAttr},
+    "util.global.store": {"global": ir.FlatSymbolRefAttr},
+}
+
+
+_SPOKEN = {ir.StringAttr: "a string", ir.TypeAttr: "a type", ir.FlatSymbolRefAttr: "a symbol"}
+
+
+def _check_global(op: Operation) -> None:
+    """The attributes of IREE's globals that passes read: the bindings do not know the dialect."""
+    for name, kind in _OF_GLOBALS[op.name].items():
+        if name not in op.attributes or not isinstance(op.attributes[name], kind):
+            raise VerificationError(f"must have the attribute '{name}', {_SPOKEN[kind]}", op)
+
+
 OPERATION_CHECKS = {
+    **dict.fromkeys(_OF_GLOBALS, _check_global),
     "subquant.qcast": _check_qcast,
     "subquant.dcast": _check_dcast,
     "subquant.scast": _check_scast,

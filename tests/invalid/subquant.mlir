@@ -388,3 +388,16 @@
 // error @+2:6 VerificationError: 'subquant.quantize' op attribute 'array<ui8: 0>' has another element type than i64
 %x, %s = "test.make"() : () -> (tensor<4xf32>, tensor<2xf32>)
 %q = "subquant.quantize"(%x, %s) {block_sizes = array<ui8: 0>, quantized_type = !quant.any<i8:f32>} : (tensor<4xf32>, tensor<2xf32>) -> tensor<4xi8>
+// -----
+// error @+1:1 VerificationError: 'util.global' op must have the attribute 'sym_name', a string
+"util.global"() {type = tensor<8xi4>, initial_value = dense<1> : tensor<8xi4>} : () -> ()
+// -----
+// error @+1:1 VerificationError: 'util.global' op must have the attribute 'type', a type
+"util.global"() {sym_name = "w", type = 1 : i64} : () -> ()
+// -----
+// error @+1:6 VerificationError: 'util.global.load' op must have the attribute 'global', a symbol
+%0 = "util.global.load"() : () -> tensor<8xi4>
+// -----
+// error @+2:1 VerificationError: 'util.global.store' op must have the attribute 'global', a symbol
+%0 = "test.make"() : () -> tensor<8xi4>
+"util.global.store"(%0) {global = "w"} : (tensor<8xi4>) -> ()
