@@ -31,6 +31,7 @@ from ..layouts import (
 )
 from ..numerics.casts import Cast, quantize
 from ..numerics.element_types import Array
+from ..numerics.packed_integers import pack_bits
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ..options import check_choices, option
 from ..processes import machine_memory
@@ -273,8 +274,7 @@ def _block_scaled(
         )
     blocks, scales = q.reshape((*grid, how.block_size)), d.reshape((*grid, 1))
     if how.bits == 4 and how.block_size % 2 == 0:
-        nibbles = blocks.view(np.uint8) & 15
-        packed = nibbles[..., ::2] | (nibbles[..., 1::2] << np.uint8(4))
+        packed = pack_bits(blocks.view(np.uint8) & 15, 4)
         return BlockScaledI4Layout(shape, {"d": scales, "qs": packed}, {"signed": True})
     if how.bits in (2, 3, 5, 6) and how.block_size % 8 == 0:
         parts = BlockScaledPackedLayout.pack(blocks, how.bits, signed=True)
