@@ -95,6 +95,13 @@ def vulkan_32bit() -> Device:
 
 
 @pytest.fixture
+def device(device_name: str, request: pytest.FixtureRequest) -> Device:
+    """The device of the fixture that a parameter names, as of `devices.ON_DEVICES`."""
+    found: Device = request.getfixturevalue(device_name)
+    return found
+
+
+@pytest.fixture
 def in_temporary_folder(tmp_path: Path) -> Iterator[Path]:
     """Run a test in an empty folder."""
     before = Path.cwd()

@@ -11,25 +11,9 @@ import subprocess
 import numpy as np
 import pytest
 
-import subquant
+from devices import ON_DEVICES, run
 from subquant.compiler.iree import compiler_path
 from subquant.runtime import Device, Executable
-
-ON_DEVICES = pytest.mark.parametrize(
-    "device_name", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
-)
-
-
-@pytest.fixture
-def device(device_name: str, request: pytest.FixtureRequest) -> Device:
-    found: Device = request.getfixturevalue(device_name)
-    return found
-
-
-def both(text: str, device: Device, *arguments: np.ndarray) -> list[np.ndarray]:
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    return list(subquant.compile(text, target=target, device=device).main(*arguments))
-
 
 # -- pads between elements ------------------------------------------------------------------------
 
@@ -59,7 +43,7 @@ def test_products_of_two_padded_tensors(device: Device, device_name: str) -> Non
     generator = np.random.default_rng(1)
     x, y = generator.integers(-128, 128, (2, 3, 4)).astype(np.int8)
     w = generator.integers(-128, 128, (7, 3)).astype(np.int8)
-    for operand, found in zip((x, y), both(PADDED_PRODUCTS, device, x, y, w), strict=True):
+    for operand, found in zip((x, y), run(PADDED_PRODUCTS, device, x, y, w), strict=True):
         padded = np.zeros((6, 7), np.int64)
         padded[1::2, ::2] = operand.astype(np.int64) + 3
         np.testing.assert_array_equal(found, padded @ w.astype(np.int64))
@@ -91,7 +75,7 @@ def test_transposed_convolutions(device: Device, device_name: str, groups: int) 
     x, y = generator.integers(-128, 128, (2, 1, 4, 5, 2 * groups)).astype(np.int8)
     w = generator.integers(-128, 128, (3, 3, 2, 4)).astype(np.int8)
     text = TRANSPOSED.replace("CIN", str(2 * groups)).replace("GROUPS", str(groups))
-    for operand, found in zip((x, y), both(text, device, x, y, w), strict=True):
+    for operand, found in zip((x, y), run(text, device, x, y, w), strict=True):
         padded = np.zeros((11, 13, 2 * groups), np.int64)
         padded[2:9:2, 2:11:2] = operand[0].astype(np.int64) - 7
         expected = np.zeros((9, 11, 4), np.int64)
@@ -135,7 +119,7 @@ def permutations() -> list[np.ndarray]:
 @ON_DEVICES
 def test_two_argsorts(device: Device, device_name: str) -> None:
     arguments = permutations()
-    for given, found in zip(arguments, both(SORTS, device, *arguments), strict=True):
+    for given, found in zip(arguments, run(SORTS, device, *arguments), strict=True):
         np.testing.assert_array_equal(found, np.argsort(given))
 
 
@@ -184,7 +168,7 @@ def test_updates_of_equal_tensors(
     text = UPDATES.replace("START", written).replace("ELEMENT", element)
     dtype = {"i32": np.int32, "i8": np.int8, "f32": np.float32}[element]
     x, y = np.random.default_rng(4).integers(-1, 2, (2, 2, 3)).astype(dtype)
-    for given, found in zip((x, y), both(text, device, x, y, np.int32(1)), strict=True):
+    for given, found in zip((x, y), run(text, device, x, y, np.int32(1)), strict=True):
         whole = np.full((6, 7), 2) if start == "constant" else np.arange(6)[:, None] + np.zeros(7)
         whole = whole.astype(dtype)
         whole[1:3, 1:4] = given
@@ -218,7 +202,7 @@ func.func @main(%at: tensor<2x1xi32>, %x: tensor<2x3xi32>, %y: tensor<2x3xi32>)
 def test_scatters_into_equal_tensors(device: Device, device_name: str) -> None:
     at = np.array([[3], [598]], np.int32)
     x, y = np.random.default_rng(5).integers(-99, 99, (2, 2, 3)).astype(np.int32)
-    for given, found in zip((x, y), both(SCATTERS, device, at, x, y), strict=True):
+    for given, found in zip((x, y), run(SCATTERS, device, at, x, y), strict=True):
         expected = np.broadcast_to(np.arange(600)[:, None], (600, 3)).copy()
         expected[at[:, 0]] += given
         np.testing.assert_array_equal(found, expected)

@@ -7,27 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
-import subquant
+from devices import ON_DEVICES, run
 from subquant.errors import ExecutionError
 from subquant.runtime import Device
 
-ON_DEVICES = pytest.mark.parametrize(
-    "device_name", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
-)
 QUANTIZED = "!quant.uniform<i8:f32, 0.5:3>"
 ELEMENTS = {"f32": np.float32, "i8": np.int8, QUANTIZED: np.int8}
-
-
-@pytest.fixture
-def device(device_name: str, request: pytest.FixtureRequest) -> Device:
-    found: Device = request.getfixturevalue(device_name)
-    return found
-
-
-def run(text: str, device: Device, *arguments: np.ndarray) -> np.ndarray:
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    result: np.ndarray = subquant.compile(text, target=target, device=device).main(*arguments)
-    return result
 
 
 def numbers(*values: int) -> np.ndarray:

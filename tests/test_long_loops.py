@@ -9,17 +9,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import subquant
+from devices import run
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.errors import ExecutionError
 from subquant.runtime import Device, Executable
 
 pytestmark = pytest.mark.vulkan
-
-
-def run(text: str, device: Device, *arguments: np.ndarray) -> object:
-    return subquant.compile(text, target="vulkan", device=device).main(*arguments)
 
 
 def small(*shape: int) -> np.ndarray:
@@ -75,7 +71,7 @@ func.func @main(%x: tensor<2x70001xi32>) -> (tensor<2xi32>, tensor<2xi32>) {
 
 def test_a_reduction_of_several_operands(vulkan: Device) -> None:
     x = np.random.default_rng(2).permutation(140002).reshape(2, 70001).astype(np.int32)
-    greatest, place = run(ARGMAX, vulkan, x)  # type: ignore[misc]
+    greatest, place = run(ARGMAX, vulkan, x)
     np.testing.assert_array_equal(greatest, x.max(1))
     np.testing.assert_array_equal(place, x.argmax(1))
 

@@ -10,13 +10,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-import subquant
+from devices import ON_DEVICES, run
 from subquant.runtime import Device
 from together import Together
 
-ON_DEVICES = pytest.mark.parametrize(
-    "device_name", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
-)
 POINTS = np.array(
     [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, 2, -2, 2.5, -2.5, 3, -3, 1e-10, -1e-10,
      100, -100, 1e6, -1e6],
@@ -65,12 +62,6 @@ def program(name: str) -> str:
 PROGRAMS = Together({name: program(name) for name in FUNCTIONS})
 
 
-@pytest.fixture
-def device(device_name: str, request: pytest.FixtureRequest) -> Device:
-    found: Device = request.getfixturevalue(device_name)
-    return found
-
-
 @ON_DEVICES
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_special_points(device: Device, device_name: str, name: str) -> None:
@@ -111,8 +102,7 @@ func.func @main(%x: tensor<6xf32>) -> (tensor<6xf32>, tensor<6xf32>) {
 def test_subnormals_are_no_integers(device: Device, device_name: str) -> None:
     tiny = np.finfo(np.float32).smallest_subnormal
     x = np.array([tiny, -tiny, 1e-40, -1e-40, 0.0, -0.0], np.float32)
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    up, down = subquant.compile(SUBNORMAL, target=target, device=device).main(x)
+    up, down = run(SUBNORMAL, device, x)
     np.testing.assert_array_equal(up, [1, 0, 1, 0, 0, 0])
     np.testing.assert_array_equal(down, [0, -1, 0, -1, 0, 0])
 
@@ -131,7 +121,5 @@ func.func @main(%y: tensor<4x!y>, %x: tensor<4x!x>) -> tensor<4x!r> {
 @ON_DEVICES
 def test_quantized_operands_that_stand_for_zero(device: Device, device_name: str) -> None:
     """Angles 0, pi, pi / 2 and 0, half a unit each: 0, 6, 3 and 0 steps from the zero point."""
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    main = subquant.compile(QUANTIZED, target=target, device=device).main
     y, x = np.array([102, 102, 103, 102], np.int16), np.array([-566, -567, -566, 0], np.int16)
-    np.testing.assert_array_equal(main(y, x), [-27, -21, -24, -27])
+    np.testing.assert_array_equal(run(QUANTIZED, device, y, x), [-27, -21, -24, -27])

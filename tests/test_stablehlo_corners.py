@@ -14,25 +14,10 @@ import numpy as np
 import pytest
 
 import subquant
+from devices import ON_DEVICES, run
 from subquant.errors import UnsupportedError
 from subquant.runtime import Device
 from subquant.runtime.interpreter import InterpretedModule
-
-ON_DEVICES = pytest.mark.parametrize(
-    "device_name", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
-)
-
-
-@pytest.fixture
-def device(device_name: str, request: pytest.FixtureRequest) -> Device:
-    found: Device = request.getfixturevalue(device_name)
-    return found
-
-
-def run(text: str, device: Device, *arguments: np.ndarray) -> np.ndarray:
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    result: np.ndarray = subquant.compile(text, target=target, device=device).main(*arguments)
-    return result
 
 
 def real(stored: np.ndarray, scale: float, zero_point: int) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import subquant
+from devices import run
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.iree import compiler_path
 from subquant.compiler.options import CompileOptions
@@ -23,17 +24,6 @@ from subquant.runtime import Device, Executable
 pytestmark = pytest.mark.vulkan
 
 ON_DEVICES = pytest.mark.parametrize("device_name", ["vulkan", "vulkan_32bit"])
-
-
-@pytest.fixture
-def device(device_name: str, request: pytest.FixtureRequest) -> Device:
-    found: Device = request.getfixturevalue(device_name)
-    return found
-
-
-def run(text: str, device: Device, *arguments: np.ndarray) -> np.ndarray:
-    result: np.ndarray = subquant.compile(text, target="vulkan", device=device).main(*arguments)
-    return result
 
 
 def tensor(shape: Sequence[int]) -> str:
