@@ -297,12 +297,20 @@ func.func @plain() {
 // -----
 
 func.func @complex() {
-  %a = stablehlo.constant dense<(1.0, 2.0)> : tensor<1xcomplex<f32>>
-  "check.expect_eq_const"(%a) <{value = dense<(1.0, 2.0)> : tensor<1xcomplex<f32>>}>
-      : (tensor<1xcomplex<f32>>) -> ()
+  %0 = stablehlo.constant dense<[(1.0, 2.0), (-3.0, 0.5)]> : tensor<2xcomplex<f32>>
+  %1 = stablehlo.multiply %0, %0 : tensor<2xcomplex<f32>>
+  "check.expect_almost_eq_const"(%1) <{value = dense<[(-3.0, 4.0), (8.75, -3.0)]> : tensor<2xcomplex<f32>>}> : (tensor<2xcomplex<f32>>) -> ()
   return
 }
-"""
+
+// -----
+
+func.func @constant() {
+  %a = stablehlo.constant dense<[1, 2]> : tensor<2xi4>
+  "check.expect_eq_const"(%a) <{value = dense<[1, 2]> : tensor<2xi4>}> : (tensor<2xi4>) -> ()
+  return
+}
+"""  # noqa: E501 - a line of theirs
 
 PRETTY_FILE = """\
 func.func @same() {
@@ -336,7 +344,8 @@ def _checkout(root: Path, quantized: str, pretty: str | None = None) -> Path:
 def test_constants_become_arguments_and_checks_goldens(tmp_path: Path) -> None:
     cases = stablehlo_cases(_checkout(tmp_path, QUANTIZED_FILE, PRETTY_FILE))
     assert [case.name for case in cases] == [
-        "stablehlo/own_qi8:main", "stablehlo/own_qi8:plain", "stablehlo/quantized_ops:same",
+        "stablehlo/own_qi8:main", "stablehlo/own_qi8:plain", "stablehlo/own_qi8:complex",
+        "stablehlo/own_qi8:constant", "stablehlo/quantized_ops:same",
         "stablehlo/quantized_ops:same.2",
     ]  # fmt: skip
     prepared = [prepare(case) for case in cases]
@@ -345,17 +354,22 @@ def test_constants_become_arguments_and_checks_goldens(tmp_path: Path) -> None:
     assert prepared[0].goldens[0].value.tolist() == [1.0, 15.5]
     assert [a.tolist() for a in prepared[1].inputs] == [[1, 7], [-1, -1]]
     assert prepared[1].goldens[0].value.dtype == np.int8
-    bounds = [p.goldens[0].bound for p in prepared[2:]]
+    assert [a.tolist() for a in prepared[2].inputs] == [[1, -3], [2, 0.5]]
+    assert [g.value.tolist() for g in prepared[2].goldens] == [[-3, 8.75], [4, -3]]
+    assert prepared[3].inputs[0].tolist() == prepared[3].goldens[0].value.tolist() == [1, 2]
+    bounds = [p.goldens[0].bound for p in prepared[4:]]
     assert bounds[0] is not None
     assert bounds[1] is not None
     assert (bounds[0][0], bounds[1][0]) == (1e-4, 0.5)
-    assert [case.op for case in cases] == ["uniform_quantize", "add", "abs", "negate"]
+    assert [case.op for case in cases] == [
+        "uniform_quantize", "add", "multiply", "uniform_quantize", "abs", "negate"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("device", ["interpreter", "llvm-cpu"])
 def test_read_cases_run(tmp_path: Path, device: str) -> None:
     cases = stablehlo_cases(_checkout(tmp_path, QUANTIZED_FILE, PRETTY_FILE))
-    assert [o.status for o in run_cases(cases, device, 1)] == ["pass"] * 4
+    assert [o.status for o in run_cases(cases, device, 1)] == ["pass"] * 6
     wrong = QUANTIZED_FILE.replace("15.5", "15.500001")  # within StableHLO's tolerance
     (tmp_path / "stablehlo/testdata/quantized/own_qi8.mlir").write_text(wrong)
     assert run_cases(stablehlo_cases(tmp_path)[:1], device, 1)[0].status == "wrong"
@@ -377,6 +391,16 @@ def test_read_cases_run(tmp_path: Path, device: str) -> None:
 def test_files_of_another_form_are_located_errors(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(Exception, match=message):
         stablehlo_cases(_checkout(tmp_path, text))
+
+
+def test_a_file_that_kills_the_parser_is_an_error(tmp_path: Path) -> None:
+    text = "#C = #sparse_tensor.encoding<{}>\nfunc.func @f(tensor<4xf32, #C>)"
+    file = _checkout(tmp_path, text) / "stablehlo/testdata/quantized/own_qi8.mlir"
+    result = _invoke("--stablehlo", str(tmp_path), "--list")
+    assert result.exit_code == 1
+    crash = f"{file}: error: upstream's MLIR crashed while it parsed the module (SIG"
+    assert (result.stderr.count("\n"), result.stderr[: len(crash)]) == (1, crash)
+    assert file.read_text() == text
 
 
 def test_places_in_later_parts_are_those_of_the_file(tmp_path: Path) -> None:

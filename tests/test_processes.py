@@ -97,14 +97,15 @@ def test_a_signal_ends_the_compiler_and_removes_its_folder(name: str, folder: Pa
     assert sorted(os.listdir()) == ["model.mlir", "pids", "slow", "temporary"]
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT", "SIGKILL"])
 def test_a_signal_ends_conformance(name: str, folder: Path) -> None:
     command = [SUBQUANT, "conformance", "--device", "llvm-cpu", "--jobs", "2"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert wait_until(lambda: any((folder / "temporary").glob("*/*")))
     group = [process.pid, *descendants_of(process.pid)]
     process.send_signal(signal.Signals[name])
-    assert process.wait(20) == (1 if name == "SIGINT" else 128 + signal.Signals[name])
+    statuses = {"SIGINT": 1, "SIGKILL": -signal.SIGKILL}
+    assert process.wait(20) == statuses.get(name, 128 + signal.Signals[name])
     assert wait_until(lambda: not any(is_alive(pid) for pid in group))
     assert wait_until(lambda: not list((folder / "temporary").iterdir()))
 

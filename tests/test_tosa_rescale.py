@@ -26,7 +26,7 @@ from subquant.compiler.iree import compiler_path
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.conformance.runner import run_cases
-from subquant.conformance.tosa_testdata import tosa_cases
+from subquant.conformance.testdata import tosa_cases
 from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError
 from subquant.numerics.parameters import StorageType

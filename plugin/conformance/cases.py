@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,6 +19,8 @@ __all__ = [
     "Outcome",
     "Prepared",
     "Status",
+    "cases_from_fields",
+    "cases_to_fields",
     "compare",
     "prepare",
     "programs_cases",
@@ -120,6 +123,58 @@ def prepare(case: Case) -> Prepared:
     inputs = case.program.make_inputs()
     wanted = goldens(case.program, inputs) if case.program.runs else []
     return Prepared(case.program.text(SYMBOL), inputs, wanted)
+
+
+# -- between processes ----------------------------------------------------------------------------
+
+_GOLDEN_ARRAYS = ("value", "neighbour", "other", "bound", "real")
+
+
+def cases_to_fields(cases: Sequence[Case]) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """Return prepared cases as JSON values and blobs, for `cases_from_fields`."""
+    blobs: list[bytes] = []
+
+    def of_array(array: Array | None) -> dict[str, Any] | None:
+        if array is None:
+            return None
+        blobs.append(array.tobytes())
+        return {"dtype": array.dtype.name, "shape": array.shape, "blob": len(blobs) - 1}
+
+    fields = []
+    for case in cases:
+        prepared = prepare(case)
+        goldens = [
+            {name: of_array(getattr(golden, name)) for name in _GOLDEN_ARRAYS}
+            for golden in prepared.goldens
+        ]
+        inputs = [of_array(array) for array in prepared.inputs]
+        fields.append(
+            {"name": case.name, "op": case.op, "text": prepared.text, "inputs": inputs}
+            | {"goldens": goldens}
+        )
+    return fields, blobs
+
+
+def cases_from_fields(fields: Sequence[Mapping[str, Any]], blobs: Sequence[bytes]) -> list[Case]:
+    """Return the cases that `cases_to_fields` wrote."""
+
+    def array_of(array: Mapping[str, Any]) -> Array:
+        flat = np.frombuffer(blobs[array["blob"]], np.dtype(array["dtype"]))
+        return flat.reshape(array["shape"])
+
+    cases = []
+    for case in fields:
+        goldens = [
+            Golden(**{name: array_of(array) for name, array in golden.items() if array is not None})
+            for golden in case["goldens"]
+        ]
+        inputs = [array_of(array) for array in case["inputs"]]
+        prepared = Prepared(case["text"], inputs, goldens)
+        cases.append(Case(case["name"], case["op"], prepared=prepared))
+    return cases
+
+
+# -- results --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,7 @@ def _choose(options: RunOptions) -> list[Case]:
         raise UsageError(f"'{options.filter}' is no regular expression: {error}") from None
     cases = programs_cases([*programs(), *random_programs(options.random)])
     if options.stablehlo is not None or options.llvm is not None:
-        from .testdata import llvm_cases, stablehlo_cases
-        from .tosa_testdata import tosa_cases
+        from .testdata import llvm_cases, stablehlo_cases, tosa_cases
 
         cases += stablehlo_cases(options.stablehlo) if options.stablehlo is not None else []
         cases += tosa_cases(options.stablehlo) if options.stablehlo is not None else []

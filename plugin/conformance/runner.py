@@ -14,13 +14,14 @@ import multiprocessing.process
 import os
 import re
 import tempfile
+import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -64,11 +65,10 @@ def run_cases(
     """
     chosen = [case for case in cases if _applies(case, device)]
     outcomes: dict[str, Outcome] = {}
-    with tempfile.TemporaryDirectory(prefix="subquant-") as folder:
-        for outcome in _Pool(device, max(jobs, 1), Path(folder)).run(_batches(chosen)):
-            outcomes[outcome.name] = outcome
-            if progress is not None:
-                progress(outcome)
+    for outcome in _Pool(device, max(jobs, 1)).run(_batches(chosen)):
+        outcomes[outcome.name] = outcome
+        if progress is not None:
+            progress(outcome)
     return [outcomes[case.name] for case in chosen if case.name in outcomes]
 
 
@@ -99,9 +99,14 @@ def _batches(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
 class _Worker:
     process: multiprocessing.process.BaseProcess
     connection: Any
-    log: Path
+    log: IO[bytes]
     batch: tuple[Case, ...] = ()
     started: float = 0.0
+
+    def close(self) -> None:
+        """Close this side of what is shared with the process."""
+        self.connection.close()
+        self.log.close()
 
 
 @dataclass
@@ -110,7 +115,6 @@ class _Pool:
 
     device: str
     jobs: int
-    folder: Path
     workers: list[_Worker] = field(default_factory=list)
 
     def run(self, batches: Iterable[tuple[Case, ...]]) -> Iterable[Outcome]:
@@ -126,19 +130,20 @@ class _Pool:
                     yield from self._take(worker, waiting)
         finally:
             for worker in self.workers:
-                worker.connection.close()
+                worker.close()
                 worker.process.terminate()
                 worker.process.join()
 
     def _start(self) -> _Worker:
         context = multiprocessing.get_context("spawn")  # threads of drivers do not survive a fork
         ours, theirs = context.Pipe()
-        handle, log = tempfile.mkstemp(dir=self.folder)
-        os.close(handle)
-        process = context.Process(target=_work, args=(theirs, self.device, log), daemon=True)
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - without a name, it ends with its users
+        written = multiprocessing.connection.Connection(os.dup(log.fileno()), readable=False)
+        process = context.Process(target=_work, args=(theirs, self.device, written), daemon=True)
         process.start()
         theirs.close()
-        return _Worker(process, ours, Path(log))
+        written.close()
+        return _Worker(process, ours, log)
 
     def _give(self, worker: _Worker, batch: tuple[Case, ...]) -> None:
         worker.batch, worker.started = batch, time.monotonic()
@@ -162,8 +167,9 @@ class _Pool:
         except (EOFError, ConnectionResetError):
             worker.process.join()
         status = worker.process.exitcode
-        words = worker.log.read_text(errors="replace").strip().splitlines()
-        worker.connection.close()
+        worker.log.seek(0)
+        words = worker.log.read().decode(errors="replace").strip().splitlines()
+        worker.close()
         fresh = self._start()
         worker.process, worker.connection, worker.log = fresh.process, fresh.connection, fresh.log
         if len(batch) > 1:
@@ -175,11 +181,15 @@ class _Pool:
         return [Outcome(case.name, case.op, self.device, "crash", message=message)]
 
 
-def _work(connection: multiprocessing.connection.Connection, device: str, log: str) -> None:
+def _work(
+    connection: multiprocessing.connection.Connection,
+    device: str,
+    log: multiprocessing.connection.Connection,
+) -> None:
     """The loop of a process: batches in, outcomes out. What it prints is kept for a crash."""
-    handle = os.open(log, os.O_WRONLY | os.O_TRUNC)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    for standard in (1, 2):
+        os.dup2(log.fileno(), standard)
     runner = _Runner(device)
     while True:
         try:
@@ -187,6 +197,14 @@ def _work(connection: multiprocessing.connection.Connection, device: str, log: s
         except (EOFError, KeyboardInterrupt):
             return
         connection.send(runner.run_safely(batch))
+
+
+def _end_with_parent() -> None:
+    """End this process, which may be compiling, when the one that started it has ended."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 # -- one process ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Cases from the TOSA tests of a StableHLO checkout; nothing of them is in this repository.
+"""The functions of StableHLO's TOSA tests as cases, in the child process that reads them.
 
 The files under ``stablehlo/conversions/tosa/tests`` are inputs of StableHLO's two rescale passes
 with the text that those must give. Here each function goes through subquant's two passes, one after
@@ -14,7 +14,6 @@ the other, and what is left, StableHLO on integers, is run on storage values dra
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,13 +33,11 @@ from ..transforms.base import SIGNATURE_ATTRIBUTE, walk
 from .cases import SYMBOL, Case, Prepared
 from .oracle import Golden
 from .program import Array
-from .testdata import file_chunks, function_case, read_file
+from .stablehlo_testdata import function_case
+from .testdata import file_chunks, read_file
 
-__all__ = ["tosa_cases"]
+__all__ = ["tosa_file_cases"]
 
-_FOLDER = "stablehlo/conversions/tosa/tests"
-_QUANTIZED = ("legalize_quant_ops_to_tosa_rescale.mlir", "rescale_interpreter.mlir")
-_RESCALES = ("legalize_tosa_rescale_to_stablehlo.mlir",)
 _PASSES = (
     "verify-quantization,quant-legalize-to-tosa-rescale,tosa-rescale-legalize-to-stablehlo,"
     "interpreter"
@@ -51,25 +48,19 @@ _TOLERANCE = 1e-4  # of StableHLO's checks
 _Reference = Callable[[list[Array]], Golden]
 
 
-def tosa_cases(root: str | Path) -> list[Case]:
-    """Return the cases of the TOSA tests of a StableHLO checkout, none if it has no such folder.
+def tosa_file_cases(file: Path) -> Iterator[Case]:
+    """The cases of a file.
 
     Raises:
-        SubquantError: a file has another form, with its place.
+        SubquantError: the file has another form, with its place.
     """
-    cases: list[Case] = []
-    for name in (*_QUANTIZED, *_RESCALES):
-        file = Path(root, _FOLDER, name)
-        if not os.path.isfile(file):
-            continue
-        try:
-            cases += _file_cases(file)
-        except SubquantError as error:
-            raise error.in_file(str(file)) from None
-    return cases
+    try:
+        yield from _cases_of(file)
+    except SubquantError as error:
+        raise error.in_file(str(file)) from None
 
 
-def _file_cases(file: Path) -> Iterator[Case]:
+def _cases_of(file: Path) -> Iterator[Case]:
     for before, chunk in file_chunks(read_file(file)):
         if "func.func" not in chunk:
             continue
