@@ -32,7 +32,7 @@ SHORT = {
     },
     "vulkan": {
         "decoder-0", "decoder-3", "decoder-4", "residual_block-4", "mlp-4", "iterated-1",
-        "random_graph-0", "attention-1",
+        "random_graph-0", "attention-1", "squeeze_excite-2",
     },
 }  # fmt: skip
 
@@ -44,7 +44,6 @@ REFUSED: dict[tuple[str, str], tuple[str, str]] = {
 """Programs that a device refuses: what the error says, and what ``docs/limits.md`` says."""
 
 FAILS = {
-    ("squeeze_excite-2", "vulkan"): "a product with what a table of 16 bits gives reads too early",
     ("called-1", "vulkan"): "IREE: 'memref.store' op write affecting operations",
     ("iterated-4", "vulkan"): "IREE: tensors of one element in a loop: ref is null",
 }

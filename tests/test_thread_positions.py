@@ -91,6 +91,54 @@ def test_column_sums_are_still_wrong_without_barriers(vulkan_32bit: Device) -> N
     )
 
 
+TWICE = """
+func.func @main(%x: tensor<33x17xf32>) -> tensor<33x17xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %y = stablehlo.multiply %x, %x : tensor<33x17xf32>
+  %again = stablehlo.multiply %x, %x : tensor<33x17xf32>
+  %s = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0]
+      : (tensor<33x17xf32>, tensor<f32>) -> tensor<17xf32>
+  %b = stablehlo.broadcast_in_dim %s, dims = [1] : (tensor<17xf32>) -> tensor<33x17xf32>
+  %r = stablehlo.subtract %again, %b : tensor<33x17xf32>
+  return %r : tensor<33x17xf32>
+}
+"""
+
+
+@ON_DEVICES
+def test_what_is_computed_twice_is_one_for_iree(device: Device, device_name: str) -> None:
+    y = small(33, 17) ** 2
+    np.testing.assert_array_equal(run(TWICE, device, small(33, 17)), y - y.sum(0))
+
+
+WIDENED_TWICE = """
+!q = !quant.uniform<i16:f32, 1.0:5>
+!o = !quant.uniform<i32:f32, 1.0>
+func.func @main(%x: tensor<5x4x4x5x!q>, %start: tensor<!q>) -> tensor<5x4x4x5xi32> {
+  %s = stablehlo.reduce(%x init: %start) across dimensions = [1, 2]
+      : (tensor<5x4x4x5x!q>, tensor<!q>) -> tensor<5x5x!o>
+      reducer(%a: tensor<!o>, %b: tensor<!o>) {
+    %c = stablehlo.add %a, %b : tensor<!o>
+    stablehlo.return %c : tensor<!o>
+  }
+  %b = stablehlo.broadcast_in_dim %s, dims = [0, 3] : (tensor<5x5x!o>) -> tensor<5x4x4x5x!o>
+  %w = stablehlo.uniform_quantize %x : (tensor<5x4x4x5x!q>) -> tensor<5x4x4x5x!o>
+  %r = stablehlo.subtract %w, %b : tensor<5x4x4x5x!o>
+  %i = quant.scast %r : tensor<5x4x4x5x!o> to tensor<5x4x4x5xi32>
+  return %i : tensor<5x4x4x5xi32>
+}
+"""
+
+
+@ON_DEVICES
+def test_storage_that_is_widened_twice(device: Device, device_name: str) -> None:
+    """As a squeeze-and-excitation block does: the sum and the product widen on their own."""
+    x = np.random.default_rng(3).integers(-999, 1000, (5, 4, 4, 5)).astype(np.int16)
+    wide = x.astype(np.int64) - 5
+    found = run(WIDENED_TWICE, device, x, np.int16(5))
+    np.testing.assert_array_equal(found, wide - wide.sum((1, 2), keepdims=True))
+
+
 SUMS_ALONG_THE_OTHER_AXIS = """
 func.func @main(%x: tensor<13x13xf32>) -> tensor<13x13xf32> {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>

@@ -8,6 +8,8 @@ dispatch of its own. The same goes for a tensor that a loop reads at positions o
 a gather does its operand; for a sum over what loops made of a contraction's result, where the
 threads of the contraction do not wait for each other before others add up; and for every sum whose
 threads read what others have computed, before it or after it: `iree.thread_positions` says which.
+That depends on what is used more than once, and IREE takes what is computed twice for one: so does
+this pass, first.
 
 Contractions and sums of one shape in one program start from equal tensors of zeros, which IREE
 makes one: the first of them gives the others its sum to start from. Each gets a zero of its own,
@@ -35,7 +37,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .. import emit
-from .._mlir import Operation, Value, ir
+from .._mlir import Operation, Value, ir, passmanager, register_upstream_passes
 from ..dialects.stablehlo import OPERATIONS
 from ..emit import linalg
 from .base import ModulePass, walk
@@ -83,6 +85,8 @@ class IsolateContractionOperands(ModulePass):
 
     def run(self, module: Operation) -> None:
         """Rewrite `module`."""
+        register_upstream_passes()
+        passmanager.PassManager.parse("builtin.module(cse)").run(module)
         loops = [op for op in walk(module) if op.name == "linalg.generic"]
         for op in loops:
             _read_in_place(op)
@@ -163,8 +167,12 @@ def _with_input(op: Operation, read: Operation) -> Operation:
         argument = body.arguments[-1]
         body.add_argument(argument.type, op.location)
         argument.set_type(tensor.type.element_type)
+        indices = {index.owner.operation for index in list(read.operands)[1:]}
         read.results[0].replace_all_uses_with(argument)
         read.erase()
+        for index in indices:
+            if next(iter(index.results[0].uses), None) is None:
+                index.erase()
     op.results[0].replace_all_uses_with(created.results[0])
     op.erase()
     return created

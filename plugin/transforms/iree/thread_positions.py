@@ -15,7 +15,8 @@ Elsewhere it reads what another thread may not have written yet::
     %b = stablehlo.broadcast_in_dim %s, dims = [1]
     %r = stablehlo.divide %e, %b : tensor<8x2xf32>                 // thread i reads all sums
 
-What is used by the sum alone is computed in its loop, and needs no other thread.
+What is used by the sum alone is computed in its loop, and needs no other thread. But IREE takes
+what is computed twice for one: ask after ``cse`` only.
 """
 
 from __future__ import annotations
