@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import os
 import signal
@@ -578,8 +579,10 @@ def serve(module: str) -> None:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)  # what C++ prints is no answer
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    gc.disable()  # importing makes little garbage, and many objects to look through for it
     with contextlib.suppress(Exception):  # of the environment, say: the answer to the first call
         importlib.import_module(module)
+    gc.enable()
     while (frame := receive(requests)) is not None:
         with _ending_with_parent(requests):
             answer, blobs = _answer(*frame, answers)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..compiler.options import CompileOptions
 from ..errors import SubquantError
 from ..processes import prepare
-from ..signature import Signature
 from .compile import compile_model
 from .console import reproducer_of, shown_name, source_of
 from .options import (
@@ -21,7 +20,9 @@ from .options import (
     pop_limits,
     run_options,
 )
-from .run import Call, parse_parameters
+
+if TYPE_CHECKING:
+    from ..signature import Signature
 
 __all__ = ["command"]
 
@@ -64,6 +65,7 @@ def command(
     """
     prepare()
     from ..runtime import Device, Executable
+    from .calls import Call, parse_parameters
 
     limits = pop_limits(options)
     source = source_of(model)

@@ -180,4 +180,4 @@ run_options = _stacked(
         click.option("--json", "as_json", is_flag=True, help="Print the results as JSON."),
     ]
 )
-"""The options of a call, for `subquant.commands.run`."""
+"""The options of a call, for `subquant.commands.calls`."""

@@ -13,18 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from .._mlir import in_context_of, ir, refuse_names_of_bytes
+from .._mlir import do_without_operation_classes, in_context_of, ir, refuse_names_of_bytes
 from ..dialects import create_context
 from ..errors import UnsupportedError
 from ..processes import Steps, error_to_json, time_limit
 from ..transforms.base import ModulePass, is_public, walk
-from .lowering import (
-    bytecode_of,
-    has_public_function,
-    lower,
-    record_cpu_features,
-    recorded_signatures,
-)
 from .options import CompileOptions
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
 from .reading import parse_bytes, parse_file
@@ -33,9 +26,19 @@ __all__ = ["inspect", "interpretable", "lower_module", "optimize", "text_of"]
 
 Answer = tuple[Any, list[bytes]]
 
+do_without_operation_classes()  # only child processes import this module
+
 
 def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
     """Parse a module and run the passes of a compilation; the blob is text or bytecode."""
+    from .lowering import (
+        bytecode_of,
+        has_public_function,
+        lower,
+        record_cpu_features,
+        recorded_signatures,
+    )
+
     chosen = arguments["options"]
     options = CompileOptions(**{**chosen, "iree_flags": tuple(chosen["iree_flags"])})
     module = _parse(arguments, blobs, steps)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._mlir import (
+    do_without_operation_classes,
     ir,
     passmanager,
     register_upstream_passes,
@@ -26,6 +27,8 @@ from ..transforms.base import walk
 from .evaluation import array_of, described
 
 __all__ = ["evaluate"]
+
+do_without_operation_classes()  # only child processes import this module
 
 _ENTRY = "main"  # what the interpreter evaluates
 _FAILED = "StableHLO's interpreter does not know an operation or type of the program"

@@ -10,9 +10,6 @@ from typing import Any
 
 from ..errors import InputError, quoted
 from ..files import kind_of, open_input, read_input
-from ..formats.gguf import read_gguf
-from ..formats.irpa import check_mountable
-from ..formats.safetensors import read_safetensors
 from ..processes import Steps
 from ..signature import REFLECTION_KEY, Signature, ValueType
 from .descriptions import ask_about
@@ -106,6 +103,10 @@ def _checked_format(path: str | os.PathLike[str]) -> str:
     Raises:
         InputError, UnsupportedError: it is none of the formats, or not valid.
     """
+    from ..formats.gguf import read_gguf  # with the layouts, which few calls need
+    from ..formats.irpa import check_mountable
+    from ..formats.safetensors import read_safetensors
+
     with open_input(path) as file:
         start = file.read(4)
     if start == b"IRPA":
