@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -180,8 +181,16 @@ def _list_of(kind: type, values: Any) -> list[Any]:
     return values
 
 
-def parameters_to_json(parameters: QuantizationParameters) -> dict[str, Any]:
-    """Return quantization parameters as JSON values; scales and zero points are exact."""
+def parameters_to_json(
+    parameters: QuantizationParameters, array_to_json: Callable[[Array], Any] | None = None
+) -> dict[str, Any]:
+    """Return quantization parameters as JSON values; scales and zero points are exact.
+
+    Args:
+        parameters: what to write.
+        array_to_json: how to write the scales, in f64, and the zero points, in i64.
+    """
+    written = array_to_json or _array_to_json
     storage = parameters.storage
     return {
         "storage": [storage.width, storage.signed, storage.minimum, storage.maximum],
@@ -190,13 +199,21 @@ def parameters_to_json(parameters: QuantizationParameters) -> dict[str, Any]:
         "block_sizes": list(parameters.block_sizes),
         "granularity": parameters.granularity,
         "shape": list(parameters.scales.shape),
-        "scales": _array_to_json(parameters.scales.astype(np.float64)),
-        "zero_points": _array_to_json(parameters.zero_points),
+        "scales": written(parameters.scales.astype(np.float64)),
+        "zero_points": written(parameters.zero_points),
     }
 
 
-def parameters_from_json(fields: dict[str, Any]) -> QuantizationParameters:
-    """Return the parameters that `parameters_to_json` wrote."""
+def parameters_from_json(
+    fields: dict[str, Any], array_from_json: Callable[[Any, Any], Array] | None = None
+) -> QuantizationParameters:
+    """Return the parameters that `parameters_to_json` wrote.
+
+    Args:
+        fields: what was written.
+        array_from_json: reads an array of a dtype, flat, from what its counterpart wrote.
+    """
+    read = array_from_json or _array_from_json
     shape = tuple(_list_of(int, fields["shape"]))
     width, signed, low, high = fields["storage"]
     _list_of(int, [width, low, high])
@@ -207,8 +224,8 @@ def parameters_from_json(fields: dict[str, Any]) -> QuantizationParameters:
         ExpressedType(fields["expressed"]),
         tuple(_list_of(int, fields["axes"])),
         tuple(_list_of(int, fields["block_sizes"])),
-        _array_from_json(fields["scales"], np.float64).reshape(shape),
-        _array_from_json(fields["zero_points"], np.int64).reshape(shape),
+        read(fields["scales"], np.float64).reshape(shape),
+        read(fields["zero_points"], np.int64).reshape(shape),
         fields["granularity"],
     )
 

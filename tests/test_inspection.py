@@ -4,17 +4,63 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from inspected import PER_AXIS, PER_TENSOR, SUB_CHANNEL, argument, inspect, show
+from subquant._mlir import ir
 from subquant.commands.pictures import render_scales
 from subquant.commands.tables import render_table
+from subquant.compiler import worker
 from subquant.compiler.inspected_tensors import to_json
+from subquant.compiler.inspection import inspect_module
+from subquant.compiler.pipeline import run_pipeline
+from subquant.dialects import create_context
 from subquant.errors import Place, UnsupportedError, UsageError, VerificationError
+from subquant.transforms.verify_quantization import VerifyQuantization
 
 # -- records --------------------------------------------------------------------------------------
+
+
+def test_records_from_a_child(tmp_path: Path) -> None:
+    """Arrays of any length come over as they are; names are those of the file."""
+    rng = np.random.default_rng(1)
+    scales = rng.uniform(0.01, 1, (2, 50)).astype(np.float32)
+    rows = (", ".join(f"{scale:.9g}:-{n}" for n, scale in enumerate(row)) for row in scales)
+    text = ", ".join(f"{{{row}}}" for row in rows)
+    file = tmp_path / "x.mlir"
+    file.write_text(
+        f"!q = !quant.uniform<i8:f32:{{0:1, 1:2}}, {{{text}}}>\n"
+        "func.func @f(%x: tensor<2x100xf32>) {\n"
+        "  %named = quant.qcast %x : tensor<2x100xf32> to tensor<2x100x!q>\n"
+        "  %too = quant.qcast %x : tensor<2x100xf32> to tensor<2x100x!q>\n  return\n}\n"
+    )
+    named, too = worker.inspect(file)
+    assert (named.name, too.name) == ("%named", "%too")
+    for tensor in (named, too):
+        np.testing.assert_array_equal(tensor.parameters.scales, scales)
+        np.testing.assert_array_equal(tensor.parameters.zero_points, [-np.arange(50)] * 2)
+
+
+def test_many_parameters_take_less_time_than_the_parser_of_them() -> None:
+    def lap() -> float:
+        nonlocal before
+        before, since = time.process_time(), before
+        return before - since
+
+    text = ", ".join(f"{0.5 + n / 2**20}:{n % 16 - 8}" for n in range(200_000))
+    text = f"func.func private @f(tensor<200000x!quant.uniform<i4:f32:{{0:1}}, {{{text}}}>>)"
+    context = create_context()
+    before = time.process_time()
+    module = ir.Module.parse(text, context)
+    parsed = lap()
+    run_pipeline(module, [VerifyQuantization()])
+    (tensor,) = inspect_module(module)
+    assert lap() < parsed / 4
+    assert tensor.scale_count == 200_000
 
 
 def test_per_tensor() -> None:

@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
 from ..errors import Place
+from ..numerics.element_types import Array
 from ..numerics.parameters import QuantizationParameters
 from ..signature import parameters_from_json, parameters_to_json
 
@@ -143,28 +146,40 @@ def _json_of(tensor: InspectedTensor) -> dict[str, Any]:
     }
 
 
-def to_fields(tensors: Sequence[InspectedTensor]) -> dict[str, Any]:
-    """Return JSON values of which `tensors_from_fields` makes the tensors again.
+def to_fields(tensors: Sequence[InspectedTensor]) -> tuple[dict[str, Any], list[bytes]]:
+    """Return JSON values, and arrays, of which `tensors_from_fields` makes the tensors again.
 
     Parameters that several tensors share are there once.
     """
+    arrays: list[bytes] = []
+
+    def number_of(array: Array) -> int:
+        arrays.append(array.tobytes())
+        return len(arrays) - 1
+
     shared: dict[int, int] = {}
     parameters: list[dict[str, Any]] = []
     described = []
     for tensor in tensors:
         if id(tensor.parameters) not in shared:
             shared[id(tensor.parameters)] = len(parameters)
-            parameters.append(parameters_to_json(tensor.parameters))
+            parameters.append(parameters_to_json(tensor.parameters, number_of))
         values = {each.name: getattr(tensor, each.name) for each in fields(tensor)}
         values["parameters"] = shared[id(tensor.parameters)]
         values["place"] = tensor.place and asdict(tensor.place)
         described.append(values)
-    return {"parameters": parameters, "tensors": described}
+    return {"parameters": parameters, "tensors": described}, arrays
 
 
-def tensors_from_fields(described: dict[str, Any]) -> list[InspectedTensor]:
+def tensors_from_fields(
+    described: dict[str, Any], arrays: Sequence[bytes]
+) -> list[InspectedTensor]:
     """Make the tensors that `to_fields` has written."""
-    parameters = [parameters_from_json(each) for each in described["parameters"]]
+
+    def array_of(number: int, dtype: Any) -> Array:
+        return np.frombuffer(arrays[number], dtype)
+
+    parameters = [parameters_from_json(each, array_of) for each in described["parameters"]]
     tensors = []
     for values in described["tensors"]:
         lists = ("shape", "scale_range", "zero_point_range")

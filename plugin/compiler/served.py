@@ -16,6 +16,7 @@ from typing import Any
 from .._mlir import do_without_operation_classes, in_context_of, ir, refuse_names_of_bytes
 from ..dialects import create_context
 from ..errors import UnsupportedError
+from ..files import read_input
 from ..processes import Steps, error_to_json, time_limit
 from ..transforms.base import ModulePass, is_public, walk
 from .options import CompileOptions
@@ -85,9 +86,11 @@ def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answ
     module = _parse(arguments, blobs, steps)
     run_pipeline(module, [VerifyQuantization()], _telling(steps))
     steps("inspect")
+    source = arguments["source"]
+    data = read_input(source["path"]) if "path" in source else blobs[0]
     with refuse_names_of_bytes():
-        tensors = with_source_names(inspect_module(module), blobs[0].decode(errors="replace"))
-    return to_fields(tensors), []
+        tensors = with_source_names(inspect_module(module), data.decode(errors="replace"))
+    return to_fields(tensors)
 
 
 _INTERPRETED = ("func.", "stablehlo.", "chlo.", "quant.", "subquant.")

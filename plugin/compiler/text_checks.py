@@ -23,7 +23,7 @@ __all__ = ["MAX_NESTING", "check_text"]
 MAX_NESTING = 1000
 """Brackets within brackets that are accepted, also once aliases are written out."""
 
-_SKIP = re.compile(r'//[^\n]*|"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
+_STRING = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
 _NAME = r"[A-Za-z_!][\w.!$-]*"
 _UNIFORM = re.compile(rf"!quant(?:\.uniform|<\s*uniform)\s*<\s*({_NAME})")
 _CALIBRATED = re.compile(r"!quant(?:\.|<\s*)calibrated\b")
@@ -35,6 +35,7 @@ _BRACKETS = re.compile(r"[\[({<]|->|[<>]=|[\])}>]")
 _ALIAS = re.compile(r"([!#][\w.$-]+)\s*=(?!=)")
 _ALIAS_USE = re.compile(r"[!#][\w.$-]+")
 _NO_BRACKETS = bytes(sorted({*range(256)} - {*b"([{<>}])"}))
+_NO_TOKENS = bytes(sorted({*_NO_BRACKETS} - {*b"=,\n"}))
 _ZERO_POINT = re.compile(r":\s*(-?\s*\w+)")
 
 
@@ -78,7 +79,20 @@ def check_text(text: str, file: str = "-") -> None:
 
 def _without_comments_and_strings(text: str) -> str:
     """Blank out comments and strings; every other character keeps its position."""
-    return _SKIP.sub(lambda match: " " * len(match.group()), text)
+    parts: list[str] = []
+    position, quote, slashes = 0, text.find('"'), text.find("//")
+    while quote >= 0 or slashes >= 0:
+        if quote < 0 or 0 <= slashes < quote:
+            start, end = slashes, text.find("\n", slashes)
+            end = len(text) if end < 0 else end
+        else:
+            string = _STRING.match(text, quote)
+            start, end = string.span() if string else (quote + 1, quote + 1)
+        parts += (text[position:start], " " * (end - start))
+        position = end
+        quote = text.find('"', end) if 0 <= quote < end else quote
+        slashes = text.find("//", end) if 0 <= slashes < end else slashes
+    return "".join(parts) + text[position:]
 
 
 def _check_nesting(text: str, file: str) -> None:
@@ -103,10 +117,11 @@ def _has_many_aliases(text: str) -> bool:
 def _may_be_deep(text: str) -> bool:
     """False if brackets are not deep, whatever in the text is a string or a comment.
 
-    A bracket there counts too, and may hide one that closes: the depth is that since its least.
+    A bracket there counts too, and may hide one that closes: the depth is that since its least. And
+    so may ``>`` and ``=`` with words between them, and ``<=`` counts as one that opens.
     """
-    data = text.encode()
-    for token in (b"->", b"=>", b">=", b"<="):
+    data = text.encode().replace(b"->", b"").translate(None, delete=_NO_TOKENS)
+    for token in (b"=>", b">="):
         data = data.replace(token, b"")
     found = np.frombuffer(data.translate(None, delete=_NO_BRACKETS), np.uint8)
     steps = np.where(np.isin(found, list(b"([{<")), 1, -1)

@@ -243,7 +243,7 @@ def inspect(
         CompilerError: MLIR crashed, or reached a limit.
         SubquantError: the module is wrong, with the place.
     """
-    value, _ = ask(
+    value, arrays = ask(
         "subquant.compiler.served:inspect",
         _input_of(source),
         {},
@@ -253,7 +253,7 @@ def inspect(
     )
     from .inspected_tensors import tensors_from_fields  # with NumPy too
 
-    return tensors_from_fields(value)
+    return tensors_from_fields(value, arrays)
 
 
 def interpretable(

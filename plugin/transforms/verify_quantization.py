@@ -40,7 +40,7 @@ from ..dialects.quant import (
 )
 from ..dialects.reduction_rules import REDUCTION_CHECKS
 from ..errors import VerificationError
-from ..numerics.element_types import ElementType
+from ..numerics.element_types import Array, ElementType
 from ..numerics.parameters import EXPRESSED_TYPES, ExpressedType, QuantizationParameters
 from .base import ModulePass, walk
 
@@ -173,18 +173,16 @@ def _check_values(
     written = raw_scales(type_)
     rounded = parameters.scales.astype(np.float64)
     expressed = parameters.expressed.value
-    for index, scale in np.ndenumerate(written):
-        place = f"scale{list(index)} of {what}" if index else f"the scale of {what}"
-        if not (math.isfinite(scale) and scale > 0):
-            raise VerificationError(
-                f"{place} must be positive and finite, got {_number(scale)}", op
-            )
-        if not (math.isfinite(rounded[index]) and rounded[index] > 0):
-            raise VerificationError(
-                f"{place} must be positive and finite in {expressed}, got {_number(scale)}, which "
-                f"rounds to {_number(float(rounded[index]))}",
-                op,
-            )
+    index = _first(~(_is_scale(written) & _is_scale(rounded)))
+    if index is not None:
+        place, got = _place("scale", index, what), _number(float(written[index]))
+        if not _is_scale(written[index]):
+            raise VerificationError(f"{place} must be positive and finite, got {got}", op)
+        raise VerificationError(
+            f"{place} must be positive and finite in {expressed}, got {got}, which rounds to "
+            f"{_number(float(rounded[index]))}",
+            op,
+        )
     with np.errstate(over="ignore"):
         finite = np.isfinite(parameters.zero_points.astype(parameters.expressed.dtype))
     if not finite.all():
@@ -195,12 +193,28 @@ def _check_values(
             op,
         )
     low, high = parameters.storage.minimum, parameters.storage.maximum
-    for index, zero_point in np.ndenumerate(parameters.zero_points):
-        if not low <= zero_point <= high:
-            place = f"zero point{list(index)} of {what}" if index else f"the zero point of {what}"
-            raise VerificationError(
-                f"{place} must be in the storage range {low}:{high}, got {zero_point}", op
-            )
+    index = _first((parameters.zero_points < low) | (parameters.zero_points > high))
+    if index is not None:
+        raise VerificationError(
+            f"{_place('zero point', index, what)} must be in the storage range {low}:{high}, got "
+            f"{parameters.zero_points[index]}",
+            op,
+        )
+
+
+def _is_scale(values: Array) -> Array:
+    return np.asarray(np.isfinite(values) & (values > 0))
+
+
+def _first(wrong: Array) -> tuple[int, ...] | None:
+    """The index of the first True; None if there is none."""
+    if not wrong.any():
+        return None
+    return tuple(int(n) for n in np.unravel_index(int(wrong.argmax()), wrong.shape))
+
+
+def _place(name: str, index: tuple[int, ...], what: str) -> str:
+    return f"{name}{list(index)} of {what}" if index else f"the {name} of {what}"
 
 
 def _number(value: float) -> str:
