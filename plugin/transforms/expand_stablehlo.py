@@ -5,12 +5,15 @@ IREE 3.13 refuses
 * ``reverse`` of narrow integers: `iree.reversal`.
 * ``dynamic_broadcast_in_dim`` where the loops are written before IREE sees them, or dimensions may
   expand: `iree.dynamic_broadcasts`.
-* ``dynamic_pad``, ``dynamic_reshape`` to unknown extents, and ``dynamic_gather``:
-  `iree.dynamic_shapes`.
+* ``dynamic_pad``, ``dynamic_reshape`` to unknown extents, ``dynamic_gather``, and ``dynamic_conv``
+  whose padding is no constant: `iree.dynamic_shapes`.
+* ``select_and_scatter`` of values that are not quantized: `iree.select_and_scatter`.
 * ``batch_norm_grad``, for which it has no lowering: `iree.batch_norm`.
 * convolutions with ``window_reversal``, of integers in groups, and some of one position:
   `iree.convolutions`.
+* ``reduce_window`` of one position that leaves some of the operand unread: `iree.window_ends`.
 * ``sort`` along a negative dimension.
+* ``scatter`` in batches, with windows along scattered axes, and others: `iree.scatter_axes`.
 
 and gives wrong results for
 
@@ -55,6 +58,7 @@ from .iree.batch_norm import expand_batch_norm_grad, expand_batch_norm_training
 from .iree.convolutions import expand_convolution, split_groups
 from .iree.dynamic_broadcasts import expand_dynamic_broadcast
 from .iree.dynamic_shapes import (
+    expand_dynamic_conv,
     expand_dynamic_gather,
     expand_dynamic_pad,
     expand_dynamic_reshape,
@@ -62,9 +66,12 @@ from .iree.dynamic_shapes import (
 from .iree.index_bounds import clamp_gather, contain_scatter, widen_starts
 from .iree.long_loops import split_dot, split_reduce
 from .iree.reversal import expand_reverse
+from .iree.scatter_axes import scatter_rows
+from .iree.select_and_scatter import expand_select_and_scatter
 from .iree.special_points import SPECIAL, expand_special
 from .iree.stable_sort import stabilize_sort
 from .iree.updates_in_place import UPDATES, separate_updated
+from .iree.window_ends import cut_windows
 
 __all__ = ["ExpandStablehlo"]
 
@@ -108,7 +115,16 @@ def _add(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
-_SHAPES: dict[str, Pattern] = {"stablehlo.dynamic_gather": expand_dynamic_gather}
+def _select_and_scatter(op: Operation, rewriter: Rewriter) -> None:
+    rewriter.replace_op(op, [expand_select_and_scatter(op, op.operands[1], op.operands[2])])
+
+
+_SHAPES: dict[str, Pattern] = {
+    "stablehlo.dynamic_conv": expand_dynamic_conv,
+    "stablehlo.dynamic_gather": expand_dynamic_gather,
+    "stablehlo.scatter": scatter_rows,
+    "stablehlo.select_and_scatter": _select_and_scatter,
+}
 _BOUNDS: dict[str, Pattern] = {
     "stablehlo.dynamic_slice": widen_starts,
     "stablehlo.dynamic_update_slice": widen_starts,
@@ -124,6 +140,7 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.dynamic_broadcast_in_dim": expand_dynamic_broadcast,
     "stablehlo.dynamic_pad": expand_dynamic_pad,
     "stablehlo.dynamic_reshape": expand_dynamic_reshape,
+    "stablehlo.reduce_window": cut_windows,
     "stablehlo.reverse": expand_reverse,
     **dict.fromkeys(SPECIAL, expand_special),
     **dict.fromkeys(UPDATES, separate_updated),

@@ -90,5 +90,6 @@ def entry_of_shape(shape: Value, axis: int) -> Value:
             return linalg.constant_index(int(numbers[position]))
         else:
             break
-    indices = [linalg.constant_index(position)] if len(tensor.type.shape) else []
+    rank = len(tensor.type.shape)  # of one element, if it is not 1
+    indices = [linalg.constant_index(position if rank == 1 else 0) for _ in range(rank)]
     return emit.scalar(linalg.extract(tensor, indices)).convert(INDEX).value

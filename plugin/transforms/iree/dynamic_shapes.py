@@ -1,25 +1,35 @@
-"""``dynamic_pad``, ``dynamic_reshape`` and ``dynamic_gather``, which IREE refuses.
+"""``dynamic_pad``, ``_reshape``, ``_gather`` and ``_conv``, which IREE refuses.
 
 A pad is a loop over the result, each element of which is read or the padding value. A reshape is
 one of all elements in a row, whose number is checked at run time. The sizes of a gather's slices
-are the extents of its result, so that it is a ``gather`` where those are known.
+are the extents of its result, so that it is a ``gather`` where those are known. A convolution whose
+padding is known at run time is a pad, and one without padding.
 
 Source: StableHLO specification, the operations' own sections.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ... import emit
 from ..._mlir import Operation, Rewriter, Value, stablehlo
+from ...dialects.windows import window_steps
 from ...emit import Formula, linalg
+from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import INDEX, attributes_of, integers, is_dynamic, tensor_type
 from ..base import NoMatch
 from ..casts.run_time_checks import name_and_place
 from .dynamic_broadcasts import entry_of_shape
 
-__all__ = ["expand_dynamic_gather", "expand_dynamic_pad", "expand_dynamic_reshape"]
+__all__ = [
+    "expand_dynamic_conv",
+    "expand_dynamic_gather",
+    "expand_dynamic_pad",
+    "expand_dynamic_reshape",
+]
 
 
 def expand_dynamic_pad(op: Operation, rewriter: Rewriter) -> None:
@@ -101,6 +111,48 @@ def expand_dynamic_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     gathered = emit.value("stablehlo.gather", [operand, indices], result, attributes)
     rewriter.replace_op(op, [gathered])
     return None
+
+
+def expand_dynamic_conv(op: Operation, rewriter: Rewriter) -> None:
+    """A ``convolution`` of the operand, dilated and padded with zeros before."""
+    operand, kernel, padding = op.operands
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    spatial, rank = list(numbers.input_spatial_dimensions), operand.type.rank
+    dilations = window_steps(op, "lhs_dilation", len(spatial))
+    between = [0] * rank
+    for axis, dilation in zip(spatial, dilations, strict=True):
+        between[axis] = dilation - 1
+    element = padding.type.element_type
+    low, high = (_by_axis(padding, side, spatial, rank) for side in (0, 1))
+    shape = [int(extent) for extent in operand.type.shape]
+    padded = emit.value(
+        "stablehlo.dynamic_pad",
+        [
+            operand,
+            emit_stablehlo.zero_of(operand.type.element_type),
+            *(low, high, emit_stablehlo.constant(np.array(between), element)),
+        ],
+        tensor_type(
+            [None if axis in spatial else extent for axis, extent in enumerate(shape)],
+            operand.type.element_type,
+        ),
+    )
+    left_out = ("padding", "lhs_dilation")
+    attributes = {name: each for name, each in attributes_of(op).items() if name not in left_out}
+    result = op.results[0].type
+    rewriter.replace_op(
+        op, [emit.value("stablehlo.convolution", [padded, kernel], result, attributes)]
+    )
+
+
+def _by_axis(padding: Value, side: int, spatial: Sequence[int], rank: int) -> Value:
+    """One side of a window's padding, for each axis of the operand."""
+    zero = emit_stablehlo.constant(np.zeros(1), padding.type.element_type)
+    entries = [zero] * rank
+    for number, axis in enumerate(spatial):
+        entry = emit_stablehlo.slice_(padding, [number, side], [number + 1, side + 1])
+        entries[axis] = emit_stablehlo.reshape(entry, [1])
+    return emit_stablehlo.concatenate(entries, 0)
 
 
 def _index(value: Value) -> Formula:

@@ -25,7 +25,7 @@ from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array
 from ..base import NoMatch
 
-__all__ = ["clamp_gather", "contain_scatter", "widen_starts"]
+__all__ = ["as_signed", "clamp_gather", "contain_scatter", "widen_starts"]
 
 
 def clamp_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
@@ -40,7 +40,7 @@ def clamp_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         limits = [int(operand.type.shape[axis]) - sizes[axis] for axis in mapped]
         if _are_within(indices, limits, vector):
             return NoMatch("has indices that are known to be in bounds")
-    indices = _as_signed(indices)
+    indices = as_signed(indices)
     element = element_type(indices.type)
     upper = [_extent(operand, axis, element) - sizes[axis] for axis in mapped]
     if _are_equal(upper):  # bounds without axes need no broadcast
@@ -75,7 +75,7 @@ def contain_scatter(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     limits = [shape[axis] - windows[axis] for axis in scattered]
     if _are_within(indices, limits, vector):
         return NoMatch("has indices that are known to be in bounds")
-    indices = _as_signed(indices)
+    indices = as_signed(indices)
     low, high, shift = (
         _by_component(indices, [bound[axis] for axis in scattered], vector)
         for bound in ([-window for window in windows], shape, windows)
@@ -100,7 +100,7 @@ def widen_starts(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     for number in range(first, len(op.operands)):
         element = element_type(op.operands[number].type)
         if isinstance(element, ir.IntegerType) and element.width < 32:
-            op.operands[number] = _as_signed(op.operands[number])
+            op.operands[number] = as_signed(op.operands[number])
             changed = True
     return None if changed else NoMatch("has start indices of 32 bits or more")
 
@@ -151,7 +151,7 @@ def _bounds(value: Value) -> tuple[Array, Array] | None:
     return None
 
 
-def _as_signed(indices: Value) -> Value:
+def as_signed(indices: Value) -> Value:
     """Indices as signed integers of 32 or 64 bits, of the same value (or 2**62, if it is more)."""
     element = element_type(indices.type)
     i32, i64 = (ir.IntegerType.get_signless(width) for width in (32, 64))

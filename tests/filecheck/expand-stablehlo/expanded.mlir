@@ -103,3 +103,55 @@ func.func @special(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = stablehlo.ceil %x : tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// One row for each place of a window along a scattered axis: the index, and the position in it.
+// CHECK-LABEL: func.func @scatter_of_windows
+// CHECK: %[[AT:.*]] = stablehlo.iota dim = 1 : tensor<3x2xi32>
+// CHECK: %[[SUM:.*]] = stablehlo.add %{{.*}}, %[[AT]] : tensor<3x2xi32>
+// CHECK: %[[ROWS:.*]] = stablehlo.reshape %[[SUM]] : (tensor<3x2xi32>) -> tensor<6x1xi32>
+// CHECK: %[[UPDATES:.*]] = stablehlo.reshape %arg2 : (tensor<3x2x5xf32>) -> tensor<6x5xf32>
+// CHECK: "stablehlo.scatter"(%{{.*}}, %{{.*}}, %[[UPDATES]]) <{{.*}}update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1
+func.func @scatter_of_windows(%x: tensor<4x5xf32>, %i: tensor<3x1xi32>, %u: tensor<3x2x5xf32>) -> tensor<4x5xf32> {
+  %r = "stablehlo.scatter"(%x, %i, %u) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) {scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1, 2], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>} : (tensor<4x5xf32>, tensor<3x1xi32>, tensor<3x2x5xf32>) -> tensor<4x5xf32>
+  return %r : tensor<4x5xf32>
+}
+
+// CHECK-LABEL: func.func @unread_end
+// CHECK: "stablehlo.reduce_window"(%arg0, %arg1) <{padding = dense<{{\[\[}}0, -1], [0, 0]]> : tensor<2x2xi64>
+func.func @unread_end(%x: tensor<4x6xf32>, %i: tensor<f32>) -> tensor<1x6xf32> {
+  %r = "stablehlo.reduce_window"(%x, %i) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) {window_dimensions = array<i64: 3, 1>, window_strides = array<i64: 2, 1>} : (tensor<4x6xf32>, tensor<f32>) -> tensor<1x6xf32>
+  return %r : tensor<1x6xf32>
+}
+
+// CHECK-LABEL: func.func @dynamic_window
+// CHECK-NOT: stablehlo.dynamic_conv
+// CHECK: stablehlo.convolution({{.*}}) {{.*}} : (tensor<1x?x?x2xf32>, tensor<2x2x2x3xf32>) -> tensor<1x4x4x3xf32>
+func.func @dynamic_window(%x: tensor<1x4x4x2xf32>, %k: tensor<2x2x2x3xf32>, %p: tensor<2x2xi64>) -> tensor<1x4x4x3xf32> {
+  %r = "stablehlo.dynamic_conv"(%x, %k, %p) {dimension_numbers = #stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>, batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<1x4x4x2xf32>, tensor<2x2x2x3xf32>, tensor<2x2xi64>) -> tensor<1x4x4x3xf32>
+  return %r : tensor<1x4x4x3xf32>
+}
+
+// CHECK-LABEL: func.func @selected
+// CHECK-NOT: stablehlo.select_and_scatter
+// CHECK: "stablehlo.reduce_window"
+// CHECK: "stablehlo.scatter"
+func.func @selected(%x: tensor<4x2xf32>, %s: tensor<2x2xf32>, %i: tensor<f32>) -> tensor<4x2xf32> {
+  %r = "stablehlo.select_and_scatter"(%x, %s, %i) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %p = stablehlo.compare GE, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  }, {
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %p = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %p : tensor<f32>
+  }) {window_dimensions = array<i64: 2, 1>, window_strides = array<i64: 2, 1>} : (tensor<4x2xf32>, tensor<2x2xf32>, tensor<f32>) -> tensor<4x2xf32>
+  return %r : tensor<4x2xf32>
+}

@@ -1,0 +1,207 @@
+"""Forms of operations that IREE refuses as they are, against StableHLO's interpreter.
+
+Numbers are small integers, so that sums are exact in any order. The initial values of a
+select_and_scatter are neutral: how often they are added is left to implementations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from devices import ON_DEVICES
+from subquant.conformance.interpreter import interpret
+from subquant.runtime import Device
+from subquant.runtime.interpreter import InterpretedModule
+from together import Together
+
+QUANTIZED = "!quant.uniform<i8:f32, 0.5:3>"
+RNG = np.random.default_rng(11)
+
+
+def tensor(shape: Sequence[int], element: str = "i32") -> str:
+    return f"tensor<{''.join(f'{extent}x' for extent in shape)}{element}>"
+
+
+def values(*shape: int, dtype: type = np.int32, low: int = -9, high: int = 9) -> np.ndarray:
+    return RNG.integers(low, high, shape, endpoint=True).astype(dtype)
+
+
+def body(op: str, element: str) -> str:
+    scalar = f"tensor<{element}>"
+    return f"""({{
+  ^bb0(%l: {scalar}, %r: {scalar}):
+    %s = stablehlo.{op} %l, %r : {scalar}
+    stablehlo.return %s : {scalar}
+  }})"""
+
+
+# -- scatter --------------------------------------------------------------------------------------
+
+
+def scatter(
+    shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    numbers: str,
+    element: str = "i32",
+) -> str:
+    x, u = tensor(shapes[0], element), tensor(shapes[2], element)
+    i = tensor(shapes[1])
+    return f"""
+func.func @main(%x: {x}, %i: {i}, %u: {u}) -> {x} {{
+  %y = "stablehlo.scatter"(%x, %i, %u) {body("add", element)}
+      {{scatter_dimension_numbers = #stablehlo.scatter<{numbers}>}} : ({x}, {i}, {u}) -> {x}
+  return %y : {x}
+}}
+"""
+
+
+SCATTERS = {
+    "window-on-scattered": (
+        ((4, 5), (3, 1), (3, 2, 5)),
+        "update_window_dims = [1, 2], scatter_dims_to_operand_dims = [0], index_vector_dim = 1",
+    ),
+    "one-window": (
+        ((4, 5), (2,), (2, 3)),
+        "update_window_dims = [0, 1], scatter_dims_to_operand_dims = [1, 0], index_vector_dim = 0",
+    ),
+    "part-of-a-row": (
+        ((4, 5), (3, 1), (3, 2)),
+        "update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], "
+        "index_vector_dim = 1",
+    ),
+    "inserted-not-scattered": (
+        ((4, 5), (3,), (3,)),
+        "inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0], index_vector_dim = 1",
+    ),
+    "later-axes": (
+        ((2, 3, 4), (2, 5), (2, 5)),
+        "update_window_dims = [0], inserted_window_dims = [1, 2], "
+        "scatter_dims_to_operand_dims = [2, 1], index_vector_dim = 0",
+    ),
+    "batches": (
+        ((2, 3, 4, 2), (2, 2, 3, 2), (2, 2, 3, 2, 2)),
+        "update_window_dims = [3, 4], inserted_window_dims = [1], input_batching_dims = [0], "
+        "scatter_indices_batching_dims = [1], scatter_dims_to_operand_dims = [2, 1], "
+        "index_vector_dim = 3",
+    ),
+}  # fmt: skip
+
+
+# -- windows --------------------------------------------------------------------------------------
+
+
+def reduce_window(
+    shape: Sequence[int], counts: Sequence[int], attributes: str, element: str, op: str = "add"
+) -> str:
+    x, y = tensor(shape, element), tensor(counts, element)
+    return f"""
+func.func @main(%x: {x}, %i: tensor<{element}>) -> {y} {{
+  %y = "stablehlo.reduce_window"(%x, %i) {body(op, element)} {{{attributes}}}
+      : ({x}, tensor<{element}>) -> {y}
+  return %y : {y}
+}}
+"""
+
+
+ONE_POSITION = "window_dimensions = array<i64: 3, 1>, window_strides = array<i64: 2, 1>"
+DILATED = (
+    "window_dimensions = array<i64: 3, 2>, window_strides = array<i64: 5, 1>, "
+    "base_dilations = array<i64: 2, 1>, padding = dense<[[1, 1], [0, 3]]> : tensor<2x2xi64>"
+)
+SELECT_AND_SCATTER = """
+func.func @main(%x: tensor<4x2xELEMENT>, %s: tensor<2x2xELEMENT>, %i: tensor<ELEMENT>)
+    -> tensor<4x2xELEMENT> {
+  %y = "stablehlo.select_and_scatter"(%x, %s, %i) ({
+  ^bb0(%l: tensor<ELEMENT>, %r: tensor<ELEMENT>):
+    %p = stablehlo.compare GE, %l, %r : (tensor<ELEMENT>, tensor<ELEMENT>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  }, {
+  ^bb0(%l: tensor<ELEMENT>, %r: tensor<ELEMENT>):
+    %p = stablehlo.add %l, %r : tensor<ELEMENT>
+    stablehlo.return %p : tensor<ELEMENT>
+  }) {window_dimensions = array<i64: 3, 1>, window_strides = array<i64: 2, 1>,
+      padding = dense<[[0, 1], [0, 0]]> : tensor<2x2xi64>}
+      : (tensor<4x2xELEMENT>, tensor<2x2xELEMENT>, tensor<ELEMENT>) -> tensor<4x2xELEMENT>
+  return %y : tensor<4x2xELEMENT>
+}
+"""
+DYNAMIC_CONV = """
+func.func @main(%x: tensor<1x5x4x2xi32>, %k: tensor<2x3x2x3xi32>, %p: tensor<2x2xi64>)
+    -> tensor<1x4x3x3xi32> {
+  %y = "stablehlo.dynamic_conv"(%x, %k, %p) {
+      dimension_numbers = #stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>,
+      window_strides = array<i64: 2, 2>, lhs_dilation = array<i64: 2, 1>,
+      batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<1x5x4x2xi32>, tensor<2x3x2x3xi32>, tensor<2x2xi64>) -> tensor<1x4x3x3xi32>
+  return %y : tensor<1x4x3x3xi32>
+}
+"""
+
+PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
+    **{
+        f"scatter-{name}": (
+            scatter(shapes, numbers),
+            [values(*shapes[0]), values(*shapes[1], low=-1, high=4), values(*shapes[2])],
+        )
+        for name, (shapes, numbers) in SCATTERS.items()
+    },
+    "scatter-f32": (
+        scatter(*SCATTERS["window-on-scattered"], "f32"),
+        [values(4, 5, dtype=np.float32), values(3, 1), values(3, 2, 5, dtype=np.float32)],
+    ),
+    "reduce_window-one-position": (
+        reduce_window((4, 6), (1, 6), ONE_POSITION, "f32"),
+        [values(4, 6, dtype=np.float32), values(dtype=np.float32)],
+    ),
+    "reduce_window-dilated": (
+        reduce_window((3, 2), (1, 4), DILATED, "i32", "maximum"),
+        [values(3, 2), values()],
+    ),
+    "select_and_scatter": (
+        SELECT_AND_SCATTER.replace("ELEMENT", "i32"),
+        [values(4, 2), values(2, 2), np.int32(0)],
+    ),
+    "select_and_scatter-f32": (
+        SELECT_AND_SCATTER.replace("ELEMENT", "f32"),
+        [*(values(*shape, dtype=np.float32) for shape in ((4, 2), (2, 2))), np.float32(0)],
+    ),
+    "dynamic_conv": (
+        DYNAMIC_CONV,
+        [values(1, 5, 4, 2), values(2, 3, 2, 3), np.array([[-1, 1], [3, 1]])],
+    ),
+}  # fmt: skip
+TOGETHER = Together({name: text for name, (text, _) in PROGRAMS.items()})
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_form_gives_what_the_interpreter_gives(
+    device: Device, device_name: str, name: str
+) -> None:
+    text, inputs = PROGRAMS[name]
+    found = TOGETHER.function(name, device).invoke(inputs)
+    for got, wanted in zip(found, interpret(text, inputs), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+QUANTIZED_PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
+    "reduce_window": (
+        reduce_window((4, 6), (1, 6), ONE_POSITION, QUANTIZED),
+        [values(4, 6, dtype=np.int8), values(dtype=np.int8)],
+    ),
+}
+QUANTIZED_TOGETHER = Together({name: text for name, (text, _) in QUANTIZED_PROGRAMS.items()})
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("name", QUANTIZED_PROGRAMS)
+def test_a_quantized_form_gives_what_the_interpreter_gives(
+    device: Device, device_name: str, name: str
+) -> None:
+    text, inputs = QUANTIZED_PROGRAMS[name]
+    found = QUANTIZED_TOGETHER.function(name, device).invoke(inputs)
+    wanted = InterpretedModule(text)["main"].invoke(inputs)
+    for got, expected in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(got, expected)
