@@ -38,6 +38,7 @@ __all__ = [
     "iota",
     "pad",
     "reduce",
+    "reduce_window",
     "reshape",
     "slice_",
     "take",
@@ -287,6 +288,37 @@ def reduce(
         [operand, zero_of(element) if start is None else start],
         [tensor_type(kept, element) if result is None else result],
         {"dimensions": integers(axes)},
+        regions=1,
+    )
+    fill_body(reduced.regions[0], [scalar, scalar], lambda *pair: [
+        value(f"stablehlo.{function}", pair, scalar)
+    ])  # fmt: skip
+    return reduced.results[0]
+
+
+def reduce_window(
+    operand: Value,
+    shape: Sequence[int],
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    function: str,
+    start: Value,
+) -> Value:
+    """Reduce windows of a tensor, without padding.
+
+    Args:
+        operand: the tensor.
+        shape: of the result.
+        sizes, strides: of the windows, along each axis.
+        function: the operation of StableHLO that combines two elements.
+        start: where to start, without axes.
+    """
+    scalar = tensor_type([], operand.type.element_type)
+    reduced = create(
+        "stablehlo.reduce_window",
+        [operand, start],
+        [tensor_type(shape, operand.type.element_type)],
+        {"window_dimensions": integers(sizes), "window_strides": integers(strides)},
         regions=1,
     )
     fill_body(reduced.regions[0], [scalar, scalar], lambda *pair: [

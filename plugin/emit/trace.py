@@ -14,6 +14,7 @@ Unsigned integers are signless in the module: StableHLO's unsigned types do not 
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ from . import stablehlo, subquant
 from .operation import create, element_of, integers, mlir_type, tensor_type
 from .values import Emitted, Tensors
 
-__all__ = ["TracedArray", "trace"]
+__all__ = ["TracedArray", "trace", "traced"]
 
 Axis: TypeAlias = int | Sequence[int] | None
 """Axes of an array; None for all."""
@@ -109,6 +110,21 @@ def _traced(value: AnyArray, dtype: DType | None = None) -> TracedArray:
     element = ElementType.of_dtype(array.dtype)
     constant = stablehlo.constant(array, mlir_type(element))
     return _Arrays(constant).emitted(constant, element)
+
+
+def _constant(array: AnyArray, element: ElementType) -> TracedArray:
+    constant = stablehlo.constant(array, mlir_type(element))
+    return _Arrays(constant).emitted(constant, element)
+
+
+def traced(value: Value, element: ElementType | None = None) -> TracedArray:
+    """A ranked tensor of static shape for functions of arrays.
+
+    Args:
+        value: the tensor.
+        element: how its elements are read; signed integers by default.
+    """
+    return _Arrays(value).emitted(value, element)
 
 
 def _result_dtype(values: Sequence[AnyArray]) -> DType:
@@ -366,18 +382,48 @@ def _convolve(
     dilations: Sequence[int] = (1, 1),
     groups: int = 1,
     dtype: npt.DTypeLike = np.float32,
+    layout: tuple[str, str] = ("bf01", "oi01"),
 ) -> TracedArray:
     target = ElementType.of_dtype(np.dtype(dtype))
     x, y = _factors(images, kernels, target)
-    extents = [
-        (n - (k - 1) * d - 1) // s + 1
-        for n, k, d, s in zip(x.shape[2:], y.shape[2:], dilations, strides, strict=True)
-    ]
-    type_ = tensor_type([x.shape[0], y.shape[0], *extents], mlir_type(target))
+    x_shape, y_shape = (
+        dict(zip(names, side.shape, strict=True))
+        for names, side in zip(layout, (x, y), strict=True)
+    )
+    found = {"b": x_shape["b"], "f": y_shape["o"]} | {
+        axis: (x_shape[axis] - (y_shape[axis] - 1) * d - 1) // s + 1
+        for axis, d, s in zip("01", dilations, strides, strict=True)
+    }
+    type_ = tensor_type([found[axis] for axis in layout[0]], mlir_type(target))
     window = {"window_strides": integers(strides), "rhs_dilation": integers(dilations)}
-    layout = "[b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]"
-    result = stablehlo.convolution(x.value, y.value, type_, layout, window, groups)
+    sides = [f"[{', '.join(names)}]" for names in layout]
+    numbers = f"{sides[0]}x{sides[1]}->{sides[0]}"
+    result = stablehlo.convolution(x.value, y.value, type_, numbers, window, groups)
     return x.form.emitted(result, target)
+
+
+_CHANNELS_LAST = ("b01f", "01io")
+
+
+def _pool(
+    images: TracedArray, sizes: Sequence[int], strides: Sequence[int], function: str
+) -> TracedArray:
+    least = -np.inf if images.element.is_float else np.iinfo(images.dtype).min
+    start = _traced(np.array(0 if function == "add" else least, images.dtype)).value
+    extents = [
+        (n - size) // step + 1
+        for n, size, step in zip(images.shape[1:3], sizes, strides, strict=True)
+    ]
+    shape = [images.shape[0], *extents, images.shape[3]]
+    window = ([1, *sizes, 1], [1, *strides, 1])
+    return images._with(stablehlo.reduce_window(images.value, shape, *window, function, start))
+
+
+def _divide_truncated(dividend: AnyArray, divisor: AnyArray) -> TracedArray:
+    dtype = _result_dtype((dividend, divisor))
+    shape = np.broadcast_shapes(dividend.shape, np.shape(divisor))
+    x, y = (_traced(side, dtype).broadcast_to(shape) for side in (dividend, divisor))
+    return x._with(x.form.apply("divide", x.element, [x.value, y.value]))
 
 
 def _factors(left: AnyArray, right: AnyArray, target: ElementType) -> list[TracedArray]:
@@ -414,10 +460,15 @@ def _unpack_planes(low: AnyArray, bits: Sequence[int], high: AnyArray | None = N
 
 
 _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., TracedArray]] = {
-    array_functions.beside: lambda value, array: _traced(array),
+    array_functions.beside: lambda value, array, element=None: (
+        _traced(array) if element is None else _constant(array, element)
+    ),
     array_functions.contract: _contract,
     array_functions.convolve: _convolve,
+    array_functions.convolve_last: functools.partial(_convolve, layout=_CHANNELS_LAST),
+    array_functions.divide_truncated: _divide_truncated,
     array_functions.lookup: _take,
+    array_functions.pool: _pool,
     block_form.dequantize: _dequantize,
     array_functions.take: lambda table, indices, axis=0: _take(table, indices, axis),
     packed_integers.unpack_planes: _unpack_planes,

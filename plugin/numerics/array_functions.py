@@ -25,9 +25,12 @@ __all__ = [
     "contract",
     "convert",
     "convolve",
+    "convolve_last",
+    "divide_truncated",
     "is_known",
     "is_zero",
     "lookup",
+    "pool",
     "stack",
     "take",
     "truncate",
@@ -214,6 +217,59 @@ def convolve(
 
 
 @dispatched
+def convolve_last(
+    images: AnyArray,
+    kernels: AnyArray,
+    strides: tuple[int, int] = (1, 1),
+    dilations: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    dtype: npt.DTypeLike = np.float32,
+) -> AnyArray:
+    """As `convolve`, with the channels last.
+
+    Args:
+        images: ``[N, H, W, C]``; integers if `dtype` is.
+        kernels: ``[KH, KW, C / groups, F]``.
+        strides, dilations, groups, dtype: as of `convolve`.
+
+    Returns:
+        ``[N, OH, OW, F]``.
+    """
+    first = convolve(
+        images.transpose(0, 3, 1, 2), kernels.transpose(3, 2, 0, 1), strides, dilations, groups,
+        dtype,
+    )  # fmt: skip
+    return first.transpose(0, 2, 3, 1)
+
+
+@dispatched
+def pool(
+    images: AnyArray, sizes: tuple[int, int], strides: tuple[int, int], function: str
+) -> AnyArray:
+    """Reduce windows, without padding.
+
+    Args:
+        images: ``[N, H, W, C]``.
+        sizes, strides: of the windows, along height and width.
+        function: ``add`` or ``maximum``.
+
+    Returns:
+        ``[N, OH, OW, C]``, of the dtype of `images`.
+    """
+    windows = np.lib.stride_tricks.sliding_window_view(images, sizes, (1, 2))
+    windows = windows[:, :: strides[0], :: strides[1]]
+    reduction = {"add": np.add, "maximum": np.maximum}[function]
+    return reduction.reduce(windows, axis=(-2, -1), dtype=images.dtype)
+
+
+@dispatched
+def divide_truncated(dividend: AnyArray, divisor: AnyArray) -> AnyArray:
+    """Divide integers towards zero, as C++ does; divisors are positive."""
+    quotient = np.abs(dividend) // divisor
+    return np.where(np.asarray(dividend) < 0, -quotient, quotient)
+
+
+@dispatched
 def take(array: AnyArray, indices: AnyArray, axis: int = 0) -> AnyArray:
     """As ``np.take``, for indices in range."""
     return np.take(array, indices, axis=axis)
@@ -226,8 +282,14 @@ def lookup(table: AnyArray, indices: AnyArray) -> AnyArray:
 
 
 @dispatched
-def beside(value: AnyArray, array: AnyArray) -> AnyArray:
-    """An array as what `value` is: a value of the same program, or an array."""
+def beside(value: AnyArray, array: AnyArray, element: ElementType | None = None) -> AnyArray:
+    """An array as what `value` is: a value of the same program, or an array.
+
+    Args:
+        value: decides.
+        array: the array.
+        element: how a program keeps its elements; as the dtype says by default.
+    """
     return array
 
 

@@ -46,6 +46,8 @@ __all__ = [
     "MAX_SHIFT",
     "ROUNDINGS",
     "apply_scale",
+    "divide_by_power",
+    "high_product",
     "multiplier_and_shift",
     "requantize_fixed_point",
     "rescale",
@@ -163,13 +165,30 @@ def _gemmlowp(v: AnyArray, m: AnyArray, s: AnyArray) -> AnyArray:
     """LiteRT's: ``shift`` counts from the product, its own from the high half: 31 less."""
     left, right = np.maximum(31 - s, 0), np.maximum(s - 31, 0)
     shifted = np.clip(v << np.minimum(left, 31), -(1 << 31), (1 << 31) - 1)
-    product = shifted * m
+    return divide_by_power(high_product(shifted, m), right)
+
+
+def high_product(values: AnyArray, multiplier: AnyArray) -> AnyArray:
+    """``values * multiplier / 2**31``, half away from zero: gemmlowp's doubling high product.
+
+    Args:
+        values, multiplier: 64-bit integers of 32 bits, not both the least.
+    """
+    product = values * multiplier
     total = product + np.where(product >= 0, 1 << 30, 1 - (1 << 30))
     # A division that truncates, as in C++.
-    halved = np.where(total >= 0, total >> 31, -(-total >> 31))
-    mask = (1 << right) - 1
-    threshold = (mask >> 1) + (halved < 0)
-    return (halved >> right) + ((halved & mask) > threshold)
+    return np.where(total >= 0, total >> 31, -(-total >> 31))
+
+
+def divide_by_power(values: AnyArray, exponent: AnyArray) -> AnyArray:
+    """``values / 2**exponent``, half away from zero: gemmlowp's ``RoundingDivideByPOT``.
+
+    Args:
+        values, exponent: 64-bit integers; exponents of 0 to 31.
+    """
+    mask = (1 << exponent) - 1
+    threshold = (mask >> 1) + (values < 0)
+    return (values >> exponent) + ((values & mask) > threshold)
 
 
 def saturate(values: AnyArray, storage: StorageType, bound: int | None = None) -> AnyArray:

@@ -1,0 +1,1 @@
+"""Models of other tools as modules: TensorFlow Lite."""

@@ -1,0 +1,7 @@
+"""TensorFlow Lite models: a kernel for each operator, and the module that they write."""
+
+from __future__ import annotations
+
+from .importing import evaluate, write_module
+
+__all__ = ["evaluate", "write_module"]

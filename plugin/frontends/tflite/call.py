@@ -1,0 +1,238 @@
+"""What a kernel sees: the operator with the values of its inputs, and the tensors it computes.
+
+A kernel is a function of a `Call` that returns the values of the outputs. Values are arrays: of
+NumPy's, or of a program that is being written, on which the same formulas run. A quantized tensor's
+value is its storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...errors import InputError, Place, SubquantError, UnsupportedError
+from ...formats.tflite import Operator, Quantization, Tensor
+from ...formats.tflite_schema import ACTIVATIONS, PADDINGS
+from ...numerics import litert
+from ...numerics.array_functions import beside, convert, is_known
+from ...numerics.block_form import BlockForm
+from ...numerics.element_types import I32, AnyArray, Array, DType, ElementType
+from ...numerics.parameters import ExpressedType, StorageType
+
+__all__ = ["KERNELS", "Call", "Kernel", "Operand", "kernel"]
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """An input: the tensor as the file describes it, and its value."""
+
+    tensor: Tensor
+    value: AnyArray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the value."""
+        return tuple(self.value.shape)
+
+    @property
+    def is_float(self) -> bool:
+        """The elements are floats."""
+        return self.tensor.is_float
+
+    @property
+    def is_known(self) -> bool:
+        """The value is known when the program is written."""
+        return is_known(self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """An operator with the values of its inputs.
+
+    Args:
+        operator: as the file describes it.
+        inputs: None for an optional one that is absent.
+        place: of the file, for errors.
+    """
+
+    operator: Operator
+    inputs: Sequence[Operand | None]
+    place: Place
+
+    # -- what the operator says -------------------------------------------------------------------
+
+    @property
+    def options(self) -> Any:
+        """The options of the operator; those of the schema's defaults if the file has none."""
+        return self.operator.options
+
+    @property
+    def activation(self) -> str:
+        """The fused activation function, ``NONE`` where there is none."""
+        number = getattr(self.options, "fused_activation_function", 0)
+        if not 0 <= number < len(ACTIVATIONS):
+            raise self.error(f"has the unknown activation function {number}")
+        return ACTIVATIONS[number]
+
+    def padding(
+        self, extents: Sequence[int], sizes: Sequence[int], strides: Sequence[int]
+    ) -> list[tuple[int, int]]:
+        """How many elements a window of `sizes` needs before and after each extent."""
+        number = self.options.padding
+        if not 0 <= number < len(PADDINGS):
+            raise self.error(f"has the unknown padding {number}")
+        if PADDINGS[number] == "VALID":
+            return [(0, 0)] * len(extents)
+        pairs = []
+        for extent, size, stride in zip(extents, sizes, strides, strict=True):
+            total = max((-(-extent // stride) - 1) * stride + size - extent, 0)
+            pairs.append((total // 2, total - total // 2))
+        return pairs
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def input(self, index: int) -> Operand:
+        """An input that must be there."""
+        found = self.optional(index)
+        if found is None:
+            raise self.error(f"has no input {index}")
+        return found
+
+    def optional(self, index: int) -> Operand | None:
+        """An input that may be absent."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def known(self, index: int) -> Array:
+        """The elements of an input that must be known when the program is written."""
+        operand = self.input(index)
+        if not operand.is_known:
+            raise self.error(
+                f"needs {operand.tensor} to be constant, and it is computed", UnsupportedError
+            )
+        return np.asarray(operand.value)
+
+    @property
+    def output(self) -> Tensor:
+        """The only output."""
+        if len(self.operator.outputs) != 1:
+            raise self.error(f"has {len(self.operator.outputs)} outputs, expected 1")
+        return self.operator.outputs[0]
+
+    # -- quantization -----------------------------------------------------------------------------
+
+    def parameters(self, tensor: Tensor) -> Quantization:
+        """The quantization of a tensor that must have one."""
+        if tensor.quantization is None:
+            raise self.error(f"needs scales of {tensor}, which is {tensor.type} without any")
+        return tensor.quantization
+
+    def per_tensor(self, tensor: Tensor) -> Quantization:
+        """The same with one scale."""
+        found = self.parameters(tensor)
+        if not found.is_per_tensor:
+            raise self.error(f"needs one scale of {tensor}, which has {found.scales.size}")
+        return found
+
+    def centered(self, operand: Operand) -> AnyArray:
+        """The storage less its zero point, in 32 bits."""
+        zero_point = self.per_tensor(operand.tensor).zero_point
+        wide = convert(operand.value, I32)
+        return wide - zero_point if zero_point else wide
+
+    def stored(self, total: AnyArray, tensor: Tensor | None = None) -> AnyArray:
+        """Add the zero point of an output, and clamp to what its activation leaves.
+
+        Args:
+            total: integers in units of the scale of the output.
+            tensor: the output; the only one by default.
+        """
+        tensor = tensor or self.output
+        zero_point = self.per_tensor(tensor).zero_point
+        if zero_point:
+            total = total + zero_point
+        return litert.narrowed(total, *self.range(tensor), self.dtype(tensor))
+
+    def range(self, tensor: Tensor) -> tuple[int, int]:
+        """The storage values that the activation leaves of an output."""
+        info = np.iinfo(self.dtype(tensor))
+        found = self.per_tensor(tensor)
+        low, high = int(info.min), int(info.max)
+        return litert.activation_range(self.activation, found.scale, found.zero_point, low, high)
+
+    def activated(self, real: AnyArray) -> AnyArray:
+        """The fused activation function of floats."""
+        name = self.activation
+        if name == "NONE":
+            return real
+        one, six = np.float32(1), np.float32(6)
+        if name == "RELU":
+            return np.maximum(real, np.float32(0))
+        if name == "RELU6":
+            return np.minimum(np.maximum(real, np.float32(0)), six)
+        if name == "RELU_N1_TO_1":
+            return np.minimum(np.maximum(real, -one), one)
+        if name == "TANH":
+            return np.tanh(real)
+        raise self.error(f"has the activation function {name}", UnsupportedError)
+
+    def dtype(self, tensor: Tensor) -> DType:
+        """The dtype of a tensor's value."""
+        return ElementType.parse(tensor.element).dtype
+
+    def reals(self, operand: Operand, beside_: AnyArray) -> AnyArray:
+        """Weights as f32; integers stay so in the program, with what they stand for.
+
+        Args:
+            operand: floats, or integers with scales.
+            beside_: a value of the program.
+        """
+        tensor, value = operand.tensor, operand.value
+        if operand.is_float:
+            return value.astype(np.float32)
+        found = self.parameters(tensor)
+        shape = operand.shape
+        element = ElementType.parse(tensor.element)
+        if found.block_size:
+            sizes: tuple[int, ...] = (*(1,) * (len(shape) - 1), found.block_size)
+        elif found.is_per_tensor:
+            sizes = shape
+        else:
+            sizes = tuple(1 if axis == found.axis else n for axis, n in enumerate(shape))
+        grid = tuple(-(-n // size) if size else 0 for n, size in zip(shape, sizes, strict=True))
+        zero_points = found.zero_points.reshape(grid).astype(value.dtype)
+        storage = beside(beside_, value, element) if operand.is_known else value
+        form = BlockForm(
+            storage,
+            StorageType(element.bits, element.kind == "int"),
+            sizes,
+            found.scales.reshape(grid),
+            zero_points if zero_points.any() else None,
+        )
+        return form.dequantize(ExpressedType.F32)
+
+    # -- errors -----------------------------------------------------------------------------------
+
+    def error(self, what: str, kind: type[SubquantError] | None = None) -> SubquantError:
+        """An error at this operator."""
+        return (kind or InputError)(f"{self.operator} {what}", self.place)
+
+
+Kernel: TypeAlias = Callable[[Call], Any]
+"""The value of the only output, or a list of those of all."""
+
+KERNELS: dict[str, Kernel] = {}
+"""Kernels by the names of operators."""
+
+
+def kernel(*names: str) -> Callable[[Kernel], Kernel]:
+    """Register a function as the kernel of operators."""
+
+    def register(function: Kernel) -> Kernel:
+        for name in names:
+            KERNELS[name] = function
+        return function
+
+    return register

@@ -1,0 +1,178 @@
+"""Operators that move elements: storage values stay what they are.
+
+Source: LiteRT, ``reshape.cc``, ``concatenation.cc``, ``pad.cc``, ``strided_slice.cc`` and so on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...errors import UnsupportedError
+from ...numerics import litert
+from ...numerics.element_types import AnyArray
+from .call import Call, Operand, kernel
+
+__all__: list[str] = []
+
+
+def _of_batch(call: Call, shape: Sequence[int], count: int) -> tuple[int, ...]:
+    """A shape that the file says for one batch, for as many elements as there are."""
+    known = [int(n) for n in shape]
+    if -1 not in known and math.prod(known) != count:
+        signature = call.output.known_shape
+        known = list(signature) if len(signature) == len(known) else known
+    rest = math.prod(n for n in known if n != -1)
+    if known.count(-1) > 1 or (rest and count % rest) or (-1 not in known and rest != count):
+        raise call.error(f"cannot give {count} elements the shape {known}")
+    return tuple(count // rest if n == -1 and rest else max(n, 0) for n in known)
+
+
+@kernel("RESHAPE")
+def reshape(call: Call) -> AnyArray:
+    """The shape is input 1, or an option, or the output's."""
+    operand, count = call.input(0), math.prod(call.input(0).shape)
+    if call.optional(1) is not None and call.input(1).is_known:
+        wanted = call.known(1).reshape(-1)
+    elif call.options is not None and len(getattr(call.options, "new_shape", ())):
+        wanted = call.options.new_shape
+    else:
+        wanted = np.array(call.output.known_shape)
+    return operand.value.reshape(_of_batch(call, wanted, count))
+
+
+@kernel("SQUEEZE", "EXPAND_DIMS")
+def squeeze(call: Call) -> AnyArray:
+    """The shape is the output's."""
+    operand = call.input(0)
+    return operand.value.reshape(_of_batch(call, call.output.shape, math.prod(operand.shape)))
+
+
+@kernel("TRANSPOSE")
+def transpose(call: Call) -> AnyArray:
+    """The order is input 1."""
+    return call.input(0).value.transpose(*map(int, call.known(1).reshape(-1)))
+
+
+def requantized(call: Call, operand: Operand) -> AnyArray:
+    """An operand of a CONCATENATION, in the parameters of the result.
+
+    LiteRT wants 8-bit operands to have them, but for uint8, whose values it scales in f32.
+    """
+    x, y = operand.tensor.quantization, call.output.quantization
+    if x is None or y is None or (x.scale == y.scale and x.zero_point == y.zero_point):
+        return operand.value
+    raise call.error(
+        f"joins {operand.tensor} of another scale than the result", UnsupportedError
+    )
+
+
+@kernel("CONCATENATION")
+def concatenation(call: Call) -> AnyArray:
+    """Along an axis."""
+    operands = [call.input(index) for index in range(len(call.inputs))]
+    values = [requantized(call, operand) for operand in operands]
+    joined = np.concatenate(values, axis=call.options.axis)
+    return call.activated(joined) if operands[0].is_float else joined
+
+
+@kernel("PAD", "PADV2")
+def pad(call: Call) -> AnyArray:
+    """With input 2, or the zero point."""
+    operand = call.input(0)
+    widths = [tuple(map(int, pair)) for pair in call.known(1).reshape(-1, 2)]
+    if len(widths) != len(operand.shape) or any(n < 0 for pair in widths for n in pair):
+        raise call.error(f"has the paddings {widths}")
+    if call.optional(2) is not None:
+        fill = call.known(2).reshape(-1)[0].item()
+    elif operand.tensor.quantization is not None:
+        fill = call.per_tensor(call.output).zero_point
+    else:
+        fill = 0
+    return np.pad(operand.value, widths, constant_values=fill)
+
+
+@kernel("SPLIT")
+def split(call: Call) -> list[AnyArray]:
+    """In equal parts along the axis that is input 0."""
+    operand = call.input(1)
+    axis, count = int(call.known(0).reshape(-1)[0]), len(call.operator.outputs)
+    axis %= len(operand.shape)
+    if not count or operand.shape[axis] % count:
+        raise call.error(f"cannot split {operand.shape[axis]} elements in {count} parts")
+    size = operand.shape[axis] // count
+    return [_part(operand.value, axis, n * size, size) for n in range(count)]
+
+
+@kernel("SPLIT_V")
+def split_v(call: Call) -> list[AnyArray]:
+    """In parts of the sizes that are input 1, one of which may be -1."""
+    operand = call.input(0)
+    sizes = [int(n) for n in call.known(1).reshape(-1)]
+    axis = int(call.known(2).reshape(-1)[0]) % len(operand.shape)
+    rest = operand.shape[axis] - sum(n for n in sizes if n >= 0)
+    sizes = [rest if n < 0 else n for n in sizes]
+    if sum(sizes) != operand.shape[axis] or min(sizes, default=0) < 0:
+        raise call.error(f"cannot split {operand.shape[axis]} elements in {sizes}")
+    starts = np.cumsum([0, *sizes[:-1]])
+    return [_part(operand.value, axis, int(s), n) for s, n in zip(starts, sizes, strict=True)]
+
+
+def _part(value: AnyArray, axis: int, start: int, size: int) -> AnyArray:
+    return value[(slice(None),) * axis + (slice(start, start + size),)]
+
+
+@kernel("PACK")
+def pack(call: Call) -> AnyArray:
+    """Along a new axis."""
+    values = [call.input(index).value for index in range(len(call.inputs))]
+    return np.stack(values, axis=call.options.axis)
+
+
+@kernel("UNPACK")
+def unpack(call: Call) -> list[AnyArray]:
+    """Along an axis that goes."""
+    operand = call.input(0)
+    axis = call.options.axis % len(operand.shape)
+    shape = operand.shape[:axis] + operand.shape[axis + 1 :]
+    return [_part(operand.value, axis, n, 1).reshape(shape) for n in range(operand.shape[axis])]
+
+
+@kernel("SLICE")
+def slice_(call: Call) -> AnyArray:
+    """From the starts of input 1, of the sizes of input 2 (-1 for the rest)."""
+    operand = call.input(0)
+    starts, sizes = (call.known(index).reshape(-1) for index in (1, 2))
+    index = []
+    for extent, start, size in zip(operand.shape, map(int, starts), map(int, sizes), strict=True):
+        stop = extent if size < 0 else start + size
+        if not 0 <= start <= stop <= extent:
+            raise call.error(f"takes elements {start} to {stop} of {extent}")
+        index.append(slice(start, stop))
+    return operand.value[tuple(index)]
+
+
+@kernel("STRIDED_SLICE")
+def strided_slice(call: Call) -> AnyArray:
+    """Python's slices, with masks of dimensions that are whole, new, or taken at one position."""
+    operand, options = call.input(0), call.options
+    starts, stops, steps = (call.known(index).reshape(-1) for index in (1, 2, 3))
+    if options.ellipsis_mask or options.new_axis_mask:
+        raise call.error("has an ellipsis or a new axis", UnsupportedError)
+    index: list[slice | int] = []
+    for axis, (start, stop, step) in enumerate(
+        zip(map(int, starts), map(int, stops), map(int, steps), strict=True)
+    ):
+        if step < 1:
+            raise call.error(f"has the stride {step}", UnsupportedError)
+        if options.offset:
+            stop += start
+        if options.shrink_axis_mask >> axis & 1:
+            index.append(start)
+            continue
+        low = None if options.begin_mask >> axis & 1 else start
+        high = None if options.end_mask >> axis & 1 else stop
+        index.append(slice(low, high, step))
+    return operand.value[tuple(index)]

@@ -1,0 +1,341 @@
+"""LiteRT's integer arithmetic, bit for bit as its reference kernels compute it.
+
+Formulas are over NumPy's arrays and over values of a program alike, in 64-bit integers where a step
+needs more than 32 bits. ``TfLiteRound`` rounds half away from zero.
+
+A factor of scales becomes a multiplier of 31 bits and an exponent, and a product with it is rounded
+twice: gemmlowp's rounding, of `subquant.numerics.fixed_point`. FULLY_CONNECTED with 8 bits
+multiplies by the factor itself, in f64, and rounds once; `round_product` does that in integers.
+
+Sources: LiteRT, ``kernels/internal/common.h``, ``quantization_util.cc``, ``kernel_util.cc``,
+``reference/softmax.h``, ``reference/integer_ops/``; gemmlowp, ``fixedpoint.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from .array_functions import convert, lookup
+from .element_types import I32, I64, AnyArray, Array, DType
+from .fixed_point import apply_scale, divide_by_power, high_product
+
+__all__ = [
+    "activation_range",
+    "function_table",
+    "multiplier_and_exponent",
+    "narrowed",
+    "quantized",
+    "round_away",
+    "round_product",
+    "scaled",
+    "scaled_by",
+    "scaled_wide",
+    "softmax",
+]
+
+
+def round_away(values: npt.ArrayLike) -> Array:
+    """Round to the nearest integer, half away from zero, in the type of the values."""
+    given = np.asarray(values)
+    magnitude = np.abs(given)
+    whole = np.floor(magnitude)
+    return np.copysign(whole + (magnitude - whole >= 0.5), given).astype(given.dtype)
+
+
+def multiplier_and_exponent(factors: npt.ArrayLike) -> tuple[Array, Array]:
+    """Return ``multiplier * 2**(exponent - 31)`` for factors, as LiteRT's ``QuantizeMultiplier``.
+
+    Args:
+        factors: f64, not negative.
+
+    Returns:
+        Two int64 arrays of the shape of `factors`. A factor under ``2**-32`` becomes 0.
+    """
+    mantissa, exponent = np.frexp(np.asarray(factors, np.float64))
+    multiplier = round_away(mantissa * 2.0**31).astype(np.int64)
+    exponent = np.asarray(exponent, np.int64)
+    is_next = multiplier == 1 << 31
+    multiplier = np.where(is_next, multiplier >> 1, multiplier)
+    exponent = np.where(is_next, exponent + 1, exponent)
+    is_lost = exponent < -31
+    return np.where(is_lost, 0, multiplier), np.where(is_lost, 0, exponent)
+
+
+def scaled(values: AnyArray, factors: npt.ArrayLike) -> AnyArray:
+    """LiteRT's ``MultiplyByQuantizedMultiplier`` of 32-bit values, by a factor of scales.
+
+    Args:
+        values: integers of 32 bits.
+        factors: f64, which broadcast with `values`.
+
+    Returns:
+        64-bit integers.
+    """
+    return scaled_by(values, *multiplier_and_exponent(factors))
+
+
+def scaled_by(values: AnyArray, multiplier: Array | int, exponent: Array | int) -> AnyArray:
+    """The same with a multiplier of 31 bits and an exponent of two."""
+    shift = 31 - np.asarray(exponent, np.int64)
+    return apply_scale(values, np.asarray(multiplier, np.int64), shift, "gemmlowp")
+
+
+def quantized(
+    values: AnyArray, scale: np.float32, zero_point: int, low: int, high: int
+) -> AnyArray:
+    """Storage values of f32 numbers: the quotient half away from zero, and the zero point.
+
+    Args:
+        values: f32.
+        scale, zero_point: of the result.
+        low, high: of its storage type.
+
+    Returns:
+        32-bit integers. What is beyond 32 bits, which LiteRT leaves undefined, saturates.
+    """
+    quotient = values / np.float32(scale)
+    # Beyond these, and for NaN, the result is known; within, all integers are exact in f32.
+    limit = np.float32(1 << 20)
+    inside = np.minimum(np.maximum(quotient, -limit), limit)
+    magnitude = np.abs(inside)
+    whole = np.floor(magnitude)
+    rounded = convert(whole, I32) + convert(magnitude - whole >= np.float32(0.5), I32)
+    total = np.where(inside < 0, -rounded, rounded) + zero_point
+    return np.minimum(np.maximum(total, low), high)
+
+
+def scaled_wide(values: AnyArray, factors: npt.ArrayLike) -> AnyArray:
+    """LiteRT's ``MultiplyByQuantizedMultiplier`` of 64-bit values: a multiplier of 15 bits.
+
+    Args:
+        values: 64-bit integers of up to 48 bits.
+        factors: f64 up to 128, which broadcast with `values`.
+
+    Returns:
+        64-bit integers; rounded half up.
+    """
+    multiplier, exponent = multiplier_and_exponent(factors)
+    reduced = np.where(multiplier < 0x7FFF0000, (multiplier + (1 << 15)) >> 16, 0x7FFF)
+    shift = 15 - exponent
+    return (convert(values, I64) * reduced + (np.int64(1) << (shift - 1))) >> shift
+
+
+def narrowed(values: AnyArray, low: int, high: int, dtype: DType) -> AnyArray:
+    """Clamp integers, and convert them to a storage type."""
+    return np.minimum(np.maximum(values, low), high).astype(dtype)
+
+
+def activation_range(
+    activation: str, scale: np.float32, zero_point: int, low: int, high: int
+) -> tuple[int, int]:
+    """The storage values that a fused activation leaves of those from `low` to `high`.
+
+    Args:
+        activation: a name of `subquant.formats.tflite_schema.ACTIVATIONS`.
+        scale, zero_point: of the result.
+        low, high: of its storage type.
+    """
+
+    def stored(real: float) -> int:
+        return int(round_away(np.float32(real) / np.float32(scale))) + zero_point
+
+    if activation in ("RELU", "RELU6"):
+        low = max(low, stored(0.0))
+    if activation == "RELU6":
+        high = min(high, stored(6.0))
+    if activation == "RELU_N1_TO_1":
+        low, high = max(low, stored(-1.0)), min(high, stored(1.0))
+    return low, high
+
+
+# -- one rounding ---------------------------------------------------------------------------------
+
+_WORD = 62  # bits of products
+
+
+def round_product(
+    values: AnyArray, factors: npt.ArrayLike, bound: int, low: int, high: int
+) -> AnyArray:
+    """``TfLiteRound(double(value) * factor)``, clamped, in integers.
+
+    The magnitude of a value is multiplied by the factor with as many bits as 64 leave, and rounded
+    half up. Both that and the product in f64 rise with the value, so they are the same function if
+    they agree on both sides of each step between two results. That is looked at here, for every
+    step; where they do not (no such factor has been seen), results are counted from the steps.
+
+    Args:
+        values: integers of 32 bits.
+        factors: positive f64, which broadcast with `values`.
+        bound: the greatest magnitude of values.
+        low, high: where results are clamped; at most 16 bits apart.
+
+    Returns:
+        64-bit integers.
+    """
+    factor = np.asarray(factors, np.float64)
+    fraction, exponent = np.frexp(factor)
+    digits = _WORD - max(bound, 1).bit_length()
+    shift = np.minimum(digits - np.asarray(exponent, np.int64), _WORD)
+    multiplier = round_away(np.ldexp(fraction, np.asarray(shift + exponent, np.int32))).astype(
+        np.int64
+    )
+    wide = convert(values, I64)
+    last, after = _steps(factor, bound, low, high)
+    sides = np.stack([last, after])
+    if (_half_away(sides, multiplier, shift) == _in_f64(sides, factor)).all():
+        return np.minimum(np.maximum(_half_away(wide, multiplier, shift), low), high)
+    total = low
+    for step in after:
+        total = total + convert(wide >= step, I64)
+    return total
+
+
+def _half_away(values: AnyArray, multiplier: Array, shift: Array) -> AnyArray:
+    negative = values < 0
+    half = np.where(shift > 0, np.int64(1) << np.maximum(shift - 1, 0), 0)
+    magnitude = (np.where(negative, -values, values) * multiplier + half) >> shift
+    return np.where(negative, -magnitude, magnitude)
+
+
+def _in_f64(values: Array, factor: Array) -> Array:
+    return round_away(values.astype(np.float64) * factor)
+
+
+def _steps(factor: Array, bound: int, low: int, high: int) -> tuple[Array, Array]:
+    """For each result but the first, the last value below it and the first that gives it.
+
+    Returns:
+        Arrays of the shape ``[high - low, *factor.shape]``; values beyond `bound` stay at it.
+    """
+    results = np.arange(low + 1, high + 1).reshape(-1, *(1,) * factor.ndim)
+    guess = np.clip((results - 0.5) / factor, -bound, bound)
+    first = np.floor(guess).astype(np.int64) - 2
+    for _ in range(4):
+        first = np.where(_in_f64(first, factor) < results, first + 1, first)
+    first = np.clip(first, -bound, bound)
+    return np.clip(first - 1, -bound, bound), first
+
+
+# -- functions by tables --------------------------------------------------------------------------
+
+
+def function_table(
+    function: Callable[[Array], Array],
+    input_scale: np.float32,
+    input_zero_point: int,
+    output_scale: np.float32,
+    output_zero_point: int,
+    dtype: DType,
+) -> Array:
+    """The storage values of a function of 8-bit storage values, from the lowest.
+
+    Args:
+        function: of f32 arrays.
+        input_scale, input_zero_point, output_scale, output_zero_point: the parameters.
+        dtype: int8 or uint8, of both.
+    """
+    info = np.iinfo(dtype)
+    storage = np.arange(info.min, info.max + 1)
+    real = np.float32(input_scale) * (storage - input_zero_point).astype(np.float32)
+    inverse = np.float32(1) / np.float32(output_scale)
+    rescaled = round_away(function(real).astype(np.float32) * inverse)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = rescaled + np.float32(output_zero_point)
+    return np.clip(np.trunc(total), info.min, info.max).astype(dtype)
+
+
+# -- fixed point ----------------------------------------------------------------------------------
+
+_MOST, _LEAST = (1 << 31) - 1, -(1 << 31)
+
+
+def _shifted(values: AnyArray, bits: int) -> AnyArray:
+    """Multiplied by a power of two, saturating."""
+    return np.minimum(np.maximum(values << bits, _LEAST), _MOST)
+
+
+_EXPONENTIALS = (
+    (-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535),
+    (3, 720401), (4, 242),
+)  # fmt: skip
+"""``exp(-2**n)`` with 31 fractional bits."""
+
+
+def exponential_of_negatives(values: Array) -> Array:
+    """``exp`` of negative numbers with 26 fractional bits, with 31: gemmlowp's.
+
+    Args:
+        values: int64, from ``-2**31`` to 0.
+    """
+    quarter = 1 << 24
+    rest = (values & (quarter - 1)) - quarter
+    x = _shifted(rest, 5) + (1 << 28)
+    x2 = high_product(x, x)
+    x3, x4 = high_product(x2, x), high_product(x2, x2)
+    tail = high_product(divide_by_power(x4, np.int64(2)) + x3, np.int64(715827883)) + x2
+    start = np.int64(1895147668)
+    result = start + high_product(x + divide_by_power(tail, np.int64(1)), start)
+    remainder = rest - values
+    for exponent, factor in _EXPONENTIALS:
+        is_set = (remainder & (1 << (26 + exponent))) != 0
+        result = np.where(is_set, high_product(result, np.int64(factor)), result)
+    return np.where(values == 0, _MOST, result)
+
+
+def _reciprocal(values: AnyArray) -> AnyArray:
+    """``1 / (1 + value)`` of numbers in [0, 1] with 31 fractional bits, by Newton's method."""
+    half_denominator = (values + _MOST + 1) >> 1  # both are positive
+    x = 1515870810 + high_product(half_denominator, np.int64(-1010580540))
+    for _ in range(3):
+        rest = (1 << 29) - high_product(half_denominator, x)
+        x = x + _shifted(high_product(x, rest), 2)
+    return _shifted(x, 1)
+
+
+def _leading_zeros(values: AnyArray) -> AnyArray:
+    """Of positive 32-bit integers."""
+    count: AnyArray = 0
+    for step in (16, 8, 4, 2, 1):
+        is_small = values < 1 << (32 - step)
+        count = count + np.where(is_small, step, 0)
+        values = np.where(is_small, values << step, values)
+    return count
+
+
+_SUM_BITS = 12
+
+
+def softmax(values: AnyArray, scale: float, beta: float, dtype: DType) -> AnyArray:
+    """Softmax along the last axis of 8-bit storage values.
+
+    Args:
+        values: int8 or uint8.
+        scale: of the input.
+        beta: what differences are multiplied by besides.
+        dtype: int8, uint8 or int16; the scale of the result is 1/256, or 1/65536 for int16, and its
+            zero point the least integer.
+    """
+    factor = min(float(beta) * float(scale) * (1 << 26), float((1 << 31) - 1))
+    multiplier, exponent = multiplier_and_exponent(factor)
+    left = int(exponent)
+    least = -int(np.floor(31.0 * (1 << 26) / (1 << max(left, 0))))
+    differences = np.arange(-255, 1)
+    rescaled = apply_scale(differences, multiplier, 31 - exponent, "gemmlowp")
+    exponentials = exponential_of_negatives(np.asarray(rescaled, np.int64))
+    table = np.where(differences >= least, exponentials, 0).astype(np.int32)
+    is_counted = differences >= least
+
+    wide = convert(values, I32)
+    index = wide - wide.max(axis=-1, keepdims=True) + 255
+    exps = convert(lookup(table, index), I64)
+    addends = np.where(is_counted, divide_by_power(exponentials, np.int64(_SUM_BITS)), 0)
+    total = convert(lookup(addends.astype(np.int32), index), I64).sum(axis=-1, keepdims=True)
+    headroom = _leading_zeros(total)
+    shifted = _reciprocal((total << headroom) - (1 << 31))
+    info = np.iinfo(dtype)
+    shift = _SUM_BITS - headroom + (31 - info.bits)
+    result = divide_by_power(high_product(shifted, exps), shift) + int(info.min)
+    return narrowed(result, int(info.min), int(info.max), dtype)
