@@ -43,8 +43,10 @@ def kind_of(data: bytes) -> str | None:
     """Return what a file of ours or a neighbour's is by its first bytes, if they say it.
 
     Returns:
-        ``executable``, ``module`` (bytecode), ``weights`` or ``array`` (NumPy's).
+        ``executable``, ``module`` (bytecode), ``weights``, ``array`` (NumPy's) or ``tflite``.
     """
+    if data[4:8] == b"TFL3":
+        return "tflite"
     if data[4:8] == b"IREE" or (data[:2] == b"PK" and b"module.fb" in data[:64]):
         return "executable"
     return _KINDS.get(data[:4])

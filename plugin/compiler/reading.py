@@ -14,7 +14,8 @@ from .._mlir import ir, refuse_names_of_bytes, translate_errors
 from ..dialects import create_context
 from ..errors import ParseError
 from ..files import kind_of, read_input
-from ..formats.tflite import is_tflite, tosa_of_tflite
+from ..formats.tflite import read_tflite
+from ..frontends.tflite import write_module
 from .diagnostics import HINTS, reworded
 from .text_checks import check_text
 from .worker import Source
@@ -58,7 +59,7 @@ def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
     path = Path(path)
     data = read_input(path)
     is_pipe = not path.is_file()  # which cannot be read twice
-    if is_pipe or data.startswith(BYTECODE_MAGIC) or is_tflite(data):
+    if is_pipe or data.startswith(BYTECODE_MAGIC) or kind_of(data) == "tflite":
         return parse_bytes(data, context, str(path))
     text = decode_text(data, str(path))
     check_text(text, str(path))
@@ -70,14 +71,14 @@ def parse_bytes(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
     """Parse MLIR text or bytecode, or a TensorFlow Lite model.
 
     Raises:
-        EnvironmentProblem: the converter for TensorFlow Lite is not installed.
         ParseError: the data is none of these.
         ParseError, VerificationError: as `parse_text`.
+        InputError, UnsupportedError: of a TensorFlow Lite model, with the operator.
     """
     if data.startswith(BYTECODE_MAGIC):
         return parse_bytecode(data, context, file)
-    if is_tflite(data):
-        return parse_text(tosa_of_tflite(data, file), context, file)
+    if kind_of(data) == "tflite":
+        return write_module(read_tflite(data, file), context)
     return parse_text(decode_text(data, file), context, file)
 
 
@@ -126,8 +127,7 @@ def read_module(source: Source) -> ir.Module:
     be a TensorFlow Lite model as well.
 
     Raises:
-        EnvironmentProblem: the converter for TensorFlow Lite is not installed.
-        InputError, ParseError, VerificationError: with their place.
+        InputError, UnsupportedError, ParseError, VerificationError: with their place.
     """
     if isinstance(source, ir.Module):
         return source

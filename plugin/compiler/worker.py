@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import CompilerError, ParseError, Place, Remark, SubquantError
 from ..files import open_input, read_input, write_whole
-from ..formats.tflite import is_tflite, tosa_of_tflite
 from ..processes import ChildEnded, Limits, call, error_from_json
 from .options import CompileOptions, Emit
 
@@ -126,8 +125,6 @@ def _input_of(source: Source) -> Input:
                 "text has a surrogate, which is no character", Place("-", line, column)
             ) from None
     if isinstance(source, bytes):
-        if is_tflite(source):
-            return Input("-", data=tosa_of_tflite(source).encode())
         return Input("-", data=source)
     if isinstance(source, (str, os.PathLike)):
         return _input_of_file(os.fspath(source))
@@ -137,16 +134,10 @@ def _input_of(source: Source) -> Input:
 
 
 def _input_of_file(path: str) -> Input:
-    data = b""
-    if not os.path.isfile(path):  # what can be read once, or not at all
-        data = read_input(path)
-    else:
-        with open_input(path) as file:
-            start = file.read(8)
-        if not is_tflite(start) and path.isprintable():
+    if os.path.isfile(path) and path.isprintable():
+        with open_input(path):
             return Input(path, path)  # the child reads it, and MLIR knows its name
-        data = read_input(path)
-    return Input(path, data=tosa_of_tflite(data, path).encode() if is_tflite(data) else data)
+    return Input(path, data=read_input(path))  # what can be read once, or not at all
 
 
 # -- what is asked for ----------------------------------------------------------------------------

@@ -31,12 +31,16 @@ _FAMILIES = (contractions, elementwise, pooling, shapes)  # which register their
 OnTensor = Callable[[Tensor, AnyArray], None]
 
 
-def write_module(model: Model, context: ir.Context) -> ir.Module:
+def write_module(
+    model: Model, context: ir.Context, *, every_tensor: bool = False
+) -> ir.Module:
     """Write a module with a function for each signature.
 
     Args:
         model: as read.
         context: of `subquant.dialects.create_context`.
+        every_tensor: return all that operators compute, in the order of execution, in place of
+            the outputs.
 
     Raises:
         UnsupportedError, InputError: at an operator.
@@ -45,11 +49,12 @@ def write_module(model: Model, context: ir.Context) -> ir.Module:
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             for signature in model.signatures:
-                _write_function(model, model.subgraphs[signature.subgraph], signature.name)
+                graph = model.subgraphs[signature.subgraph]
+                _write_function(model, graph, signature.name, every_tensor)
         return module
 
 
-def _write_function(model: Model, graph: Subgraph, name: str) -> None:
+def _write_function(model: Model, graph: Subgraph, name: str, every_tensor: bool) -> None:
     place = Place(model.file)
     types = [_type(tensor, place) for tensor in graph.inputs]
     attributes = {
@@ -66,9 +71,11 @@ def _write_function(model: Model, graph: Subgraph, name: str) -> None:
             )
             for tensor, value in zip(graph.inputs, block.arguments, strict=True)
         ]
-        outputs = run(graph, values, place, around=_located)
+        computed: list[tuple[Tensor, AnyArray]] = []
+        outputs = run(graph, values, place, lambda *each: computed.append(each), _located)
         results = []
-        for tensor, output in zip(graph.outputs, outputs, strict=True):
+        wanted = computed if every_tensor else list(zip(graph.outputs, outputs, strict=True))
+        for tensor, output in wanted:
             value = output if isinstance(output, TracedArray) else _constant(output, tensor)
             type_ = _type(tensor, place, value.shape)
             quantized = _parameters(tensor) is not None
