@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from documentation import LANGUAGES, Session, blocks_of, commands_of, is_as_shown, rewrite
+from subquant.frontends.tflite.call import KERNELS
 from subquant.layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES
 from subquant.transforms import PASSES, load_pass
 
@@ -184,3 +185,9 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         [*command, str(ROOT / "docs"), str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_the_operators_of_tensorflow_lite_that_are_done_are_listed() -> None:
+    page = (ROOT / "docs/guide/tflite.md").read_text()
+    (listed,) = re.findall(r"<!-- the list of operators -->\n```text\n(.*?)```", page, re.DOTALL)
+    assert listed.split() == sorted(KERNELS)

@@ -22,7 +22,17 @@ MODULES = {
 ORDER = (
     *("errors", "versions", "files", "options", "guardian", "processes", "numerics", "signature"),
     *("_mlir", "dialects", "emit", "transforms"),
-    *("layouts", "formats", "weights", "frontends", "compiler", "runtime", "ops", "conformance", "commands"),
+    *(
+        "layouts",
+        "formats",
+        "weights",
+        "frontends",
+        "compiler",
+        "runtime",
+        "ops",
+        "conformance",
+        "commands",
+    ),
     *("cli", "__main__"),
 )
 """The packages and modules of `subquant`: each imports only those before it, and itself."""

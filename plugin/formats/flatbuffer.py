@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -70,9 +70,7 @@ class Reader:
         """Where a field points to."""
         distance = self.number(position, "I", path)
         if not distance or position + distance >= len(self.data):
-            raise self.error(
-                path, f"points to byte {position + distance:,} of {len(self.data):,}"
-            )
+            raise self.error(path, f"points to byte {position + distance:,} of {len(self.data):,}")
         return int(position + distance)
 
     def table(self, of: type[_T], position: int, path: str) -> _T:
@@ -80,15 +78,15 @@ class Reader:
         found = self._known.get((of, position))
         if found is None:
             found = self._known[of, position] = self._table(of, position, path)
-        return found  # type: ignore[no-any-return]
+        return cast("_T", found)
 
-    def _table(self, of: type[_T], position: int, path: str) -> _T:
+    def _table(self, of: type[Any], position: int, path: str) -> Any:
         vtable = position - self.number(position, "i", path)
         if vtable < 0:
             raise self.error(path, f"has its vtable at byte {vtable:,}")
         size, extent = self.number(vtable, "H", path), self.number(vtable + 2, "H", path)
         values: dict[str, Any] = {}
-        for slot, field in enumerate(dataclasses.fields(of)):  # type: ignore[arg-type]
+        for slot, field in enumerate(dataclasses.fields(of)):
             entry = 4 + 2 * slot
             offset = self.number(vtable + entry, "H", path) if entry + 2 <= size else 0
             if not offset:
@@ -111,7 +109,9 @@ class Reader:
 
     def error(self, path: str, what: str) -> InputError:
         """An error at a field."""
-        return InputError(f"{path or 'the root table'} {what}; the file is damaged", Place(self.file))
+        return InputError(
+            f"{path or 'the root table'} {what}; the file is damaged", Place(self.file)
+        )
 
 
 def _field(default: Any, read: _Read) -> Any:
@@ -170,7 +170,7 @@ def tables(of: Callable[[], type]) -> Any:
 
     def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> tuple[Any, ...]:
         start = reader.target(position, path)
-        found = []
+        found: list[Any] = []
         for entry in range(reader.count(start, 4, path)):
             name = f"{path}[{entry}]"
             found.append(reader.table(of(), reader.target(start + 4 + 4 * entry, name), name))

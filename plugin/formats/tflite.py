@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import InputError, Place, SubquantError, UnsupportedError, quoted
-from ..numerics.element_types import Array
+from ..numerics.element_types import Array, DType, ElementType
 from . import tflite_schema as schema
 from .flatbuffer import Reader
 
@@ -135,7 +135,10 @@ class Tensor:
         assert self.buffer is not None  # is_constant
         bits = _narrow_bits(self.type)
         if bits:
-            return _unpacked(self.buffer, bits, self.type).reshape(self.shape)
+            values = _unpacked(self.buffer, bits, self.type)
+            return values[: math.prod(self.shape)].reshape(self.shape)
+        if self.type == "BOOL":
+            return np.asarray(self.buffer != 0).reshape(self.shape)
         return self.buffer.view(_dtype(self.type)).reshape(self.shape)
 
     def __str__(self) -> str:
@@ -265,9 +268,7 @@ class _ModelReader:
             signatures = (Signature("main", 0, *names),)
         return Model(self.reader.file, self.table.description, subgraphs, signatures)
 
-    def signature(
-        self, table: schema.SignatureTable, subgraphs: tuple[Subgraph, ...]
-    ) -> Signature:
+    def signature(self, table: schema.SignatureTable, subgraphs: tuple[Subgraph, ...]) -> Signature:
         what = f"signature {quoted(table.signature_key)}"
         if table.subgraph_index >= len(subgraphs):
             raise self.wrong(
@@ -289,19 +290,19 @@ class _ModelReader:
     def subgraph(self, index: int, table: schema.SubgraphTable) -> Subgraph:
         what = f"graph {index}"
         tensors: list[Tensor] = []
-        for number, tensor in enumerate(table.tensors):
-            tensors.append(self.tensor(number, tensor, table.tensors))
+        for number, entry in enumerate(table.tensors):
+            tensors.append(self.tensor(number, entry, table.tensors))
         known = {tensor.index for tensor in tensors if tensor.is_constant or tensor.is_variable}
         inputs = self.tensors(table.inputs, tensors, f"an input of {what}")
         known |= {tensor.index for tensor in inputs}
         operators = []
-        for number, operator in enumerate(table.operators):
-            made = self.operator(number, operator, tensors)
-            for tensor in made.inputs:
-                if tensor is not None and tensor.index not in known:
-                    raise self.wrong(f"{made} of {what} uses {tensor}, which nothing has computed")
+        for number, code in enumerate(table.operators):
+            made = self.operator(number, code, tensors)
+            for given in made.inputs:
+                if given is not None and given.index not in known:
+                    raise self.wrong(f"{made} of {what} uses {given}, which nothing has computed")
             for tensor in made.outputs:
-                if tensor.is_constant or tensor.index in known and not tensor.is_variable:
+                if tensor.is_constant or (tensor.index in known and not tensor.is_variable):
                     raise self.wrong(f"{made} of {what} computes {tensor}, which has a value")
             known |= {tensor.index for tensor in made.outputs}
             operators.append(made)
@@ -485,7 +486,10 @@ class _ModelReader:
                 raise self.wrong(f"{what} has the scale 0")
             raise self.wrong(f"{what} has a scale that is not positive and finite")
         if type_ in ELEMENTS and found.zero_points.any():
-            low, high = _range(type_)
+            element = ElementType.parse(ELEMENTS[type_])
+            span = 1 << element.bits
+            low = -span // 2 if element.kind == "int" else 0
+            high = low + span - 1
             if found.zero_points.min() < low or found.zero_points.max() > high:
                 raise self.wrong(f"{what} has a zero point outside {low} to {high}")
         return found
@@ -499,22 +503,8 @@ def _narrow_bits(type_: str) -> int:
     return {"INT4": 4, "UINT4": 4, "INT2": 2}.get(type_, 0)
 
 
-def _dtype(type_: str) -> np.dtype[np.generic]:
-    if type_ == "BOOL":
-        return np.dtype(np.bool_)
-    if type_ == "BFLOAT16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    name = type_.lower()
-    return np.dtype(name)
-
-
-def _range(type_: str) -> tuple[int, int]:
-    bits = int("".join(filter(str.isdigit, type_)) or 8)
-    if type_.startswith("U"):
-        return 0, (1 << bits) - 1
-    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+def _dtype(type_: str) -> DType:
+    return ElementType.parse(ELEMENTS[type_]).dtype
 
 
 def _unpacked(buffer: Array, bits: int, type_: str) -> Array:

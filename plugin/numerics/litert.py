@@ -18,6 +18,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import UnsupportedError
 from .array_functions import convert, lookup
 from .element_types import I32, I64, AnyArray, Array, DType
 from .fixed_point import apply_scale, divide_by_power, high_product
@@ -42,7 +43,8 @@ def round_away(values: npt.ArrayLike) -> Array:
     given = np.asarray(values)
     magnitude = np.abs(given)
     whole = np.floor(magnitude)
-    return np.copysign(whole + (magnitude - whole >= 0.5), given).astype(given.dtype)
+    rounded: Array = np.copysign(whole + (magnitude - whole >= 0.5), given)
+    return rounded.astype(given.dtype)
 
 
 def multiplier_and_exponent(factors: npt.ArrayLike) -> tuple[Array, Array]:
@@ -154,6 +156,8 @@ def activation_range(
 # -- one rounding ---------------------------------------------------------------------------------
 
 _WORD = 62  # bits of products
+_PART = 27  # bits of the lower part of a factor's 53
+_MOST_STEPS = 1 << 20
 
 
 def round_product(
@@ -164,33 +168,61 @@ def round_product(
     The magnitude of a value is multiplied by the factor with as many bits as 64 leave, and rounded
     half up. Both that and the product in f64 rise with the value, so they are the same function if
     they agree on both sides of each step between two results. That is looked at here, for every
-    step; where they do not (no such factor has been seen), results are counted from the steps.
+    step; where they do not, or there are too many steps, `_rounded_as_f64` is used.
 
     Args:
-        values: integers of 32 bits.
+        values: integers of at most 37 bits.
         factors: positive f64, which broadcast with `values`.
         bound: the greatest magnitude of values.
-        low, high: where results are clamped; at most 16 bits apart.
+        low, high: where results are clamped.
 
     Returns:
         64-bit integers.
+
+    Raises:
+        UnsupportedError: a greater bound, or a factor of ``2**24`` and more.
     """
     factor = np.asarray(factors, np.float64)
+    if bound >= 1 << 36 or (factor >= 1 << 24).any():
+        raise UnsupportedError(
+            f"has sums of up to {bound:,} and factors of up to {factor.max():.3g}; expected sums "
+            "under 2**36 and factors under 2**24"
+        )
+    wide = convert(values, I64)
     fraction, exponent = np.frexp(factor)
     digits = _WORD - max(bound, 1).bit_length()
     shift = np.minimum(digits - np.asarray(exponent, np.int64), _WORD)
-    multiplier = round_away(np.ldexp(fraction, np.asarray(shift + exponent, np.int32))).astype(
-        np.int64
-    )
-    wide = convert(values, I64)
-    last, after = _steps(factor, bound, low, high)
-    sides = np.stack([last, after])
-    if (_half_away(sides, multiplier, shift) == _in_f64(sides, factor)).all():
-        return np.minimum(np.maximum(_half_away(wide, multiplier, shift), low), high)
-    total = low
-    for step in after:
-        total = total + convert(wide >= step, I64)
-    return total
+    scaled_fraction = np.ldexp(fraction, np.asarray(shift + exponent, np.int32))
+    multiplier = round_away(scaled_fraction).astype(np.int64)
+    if (high - low) * factor.size <= _MOST_STEPS:
+        sides = np.stack(_steps(factor, bound, low, high))
+        if (_half_away(sides, multiplier, shift) == _in_f64(sides, factor)).all():
+            return np.minimum(np.maximum(_half_away(wide, multiplier, shift), low), high)
+    return np.minimum(np.maximum(_rounded_as_f64(wide, factor), low), high)
+
+
+def _rounded_as_f64(values: AnyArray, factor: Array) -> AnyArray:
+    """The product in two words, rounded to the 53 bits of f64 and then half away from zero.
+
+    Rounding to 53 bits matters only just below a half: there it adds up to half of the last bit.
+    A half itself has few bits, so a tie of the first rounding goes to it.
+    """
+    fraction, exponent = np.frexp(factor)
+    whole = np.ldexp(fraction, 53).astype(np.int64)
+    upper, lower = whole >> _PART, whole & ((1 << _PART) - 1)
+    shift = 53 - np.asarray(exponent, np.int64) - _PART
+    is_lost = shift > _WORD  # every product is under a half
+    upper, lower = np.where(is_lost, 0, upper), np.where(is_lost, 0, lower)
+    shift = np.where(is_lost, _WORD, shift)
+    negative = values < 0
+    magnitude = np.where(negative, -values, values)
+    below = magnitude * lower
+    high = magnitude * upper + (below >> _PART)
+    bits = 64 - _leading_zeros(high, 64)
+    half_ulp = np.where(bits >= _PART, 1 << np.maximum(bits - _PART, 0), 0)
+    high = high + (((below & ((1 << _PART) - 1)) + half_ulp) >> _PART)
+    rounded = (high + (np.int64(1) << (shift - 1))) >> shift
+    return np.where(negative, -rounded, rounded)
 
 
 def _half_away(values: AnyArray, multiplier: Array, shift: Array) -> AnyArray:
@@ -295,11 +327,11 @@ def _reciprocal(values: AnyArray) -> AnyArray:
     return _shifted(x, 1)
 
 
-def _leading_zeros(values: AnyArray) -> AnyArray:
-    """Of positive 32-bit integers."""
+def _leading_zeros(values: AnyArray, width: int = 32) -> AnyArray:
+    """Of integers of 1 to `width` bits (under 64), in 64; of 0 one less than `width`."""
     count: AnyArray = 0
-    for step in (16, 8, 4, 2, 1):
-        is_small = values < 1 << (32 - step)
+    for step in (32, 16, 8, 4, 2, 1)[width == 32 :]:
+        is_small = values < np.int64(1) << (width - step)
         count = count + np.where(is_small, step, 0)
         values = np.where(is_small, values << step, values)
     return count

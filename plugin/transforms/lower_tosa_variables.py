@@ -27,8 +27,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from .. import emit
 from .._mlir import Operation, ir
+from ..emit import variables
 from ..emit.operation import splat, tensor_type
 from ..errors import UnsupportedError
 from .base import ModulePass, walk
@@ -70,16 +70,10 @@ def _define(op: Operation) -> None:
         )
     with ir.InsertionPoint(op), op.location:
         type_ = tensor_type(shape, element)
-        attributes = {
-            "sym_name": op.attributes["sym_name"],
-            "sym_visibility": ir.StringAttr.get("private"),
-            "type": ir.TypeAttr.get(type_),
-            "is_mutable": ir.UnitAttr.get(),
-            "initial_value": splat(0, type_),
-        }
+        initial = splat(0, type_)
         if "initial_value" in op.attributes:
-            attributes["initial_value"] = op.attributes["initial_value"]
-        emit.create("util.global", attributes=attributes)
+            initial = op.attributes["initial_value"]
+        variables.define(op.attributes["sym_name"].value, initial)
     op.erase()
 
 
@@ -92,10 +86,9 @@ def _is_stored(element: ir.Type) -> bool:
 def _access(op: Operation) -> None:
     """Replace a read or a write; upstream's verifier has looked for the variable."""
     with ir.InsertionPoint(op), op.location:
-        symbol = {"global": ir.FlatSymbolRefAttr.get(op.attributes["name"].value)}
+        name = op.attributes["name"].value
         if op.name == "tosa.variable_write":
-            emit.create("util.global.store", [op.operands[0]], attributes=symbol)
+            variables.store(name, op.operands[0])
         else:
-            loaded = emit.value("util.global.load", [], op.results[0].type, symbol)
-            op.results[0].replace_all_uses_with(loaded)
+            op.results[0].replace_all_uses_with(variables.load(name, op.results[0].type))
     op.erase()

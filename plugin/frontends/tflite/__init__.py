@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .importing import evaluate, write_module
+from .importing import Interpreter, write_module
 
-__all__ = ["evaluate", "write_module"]
+__all__ = ["Interpreter", "write_module"]

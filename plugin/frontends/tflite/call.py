@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ...numerics.block_form import BlockForm
 from ...numerics.element_types import I32, AnyArray, Array, DType, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
 
-__all__ = ["KERNELS", "Call", "Kernel", "Operand", "kernel"]
+__all__ = ["KERNELS", "Call", "Graphs", "Handle", "Kernel", "Operand", "kernel"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Operand:
     @property
     def shape(self) -> tuple[int, ...]:
         """The extents of the value."""
-        return tuple(self.value.shape)
+        return tuple(self.value.shape) if not isinstance(self.value, Handle) else ()
 
     @property
     def is_float(self) -> bool:
@@ -48,6 +48,29 @@ class Operand:
         return is_known(self.value)
 
 
+class Graphs(Protocol):
+    """What kernels need of the model around them."""
+
+    place: Place
+    """Of the file, for errors."""
+
+    def run(self, index: int, inputs: Sequence[AnyArray]) -> list[AnyArray]:
+        """Compute a graph of the model."""
+
+    def read(self, variable: str, like: Tensor) -> AnyArray:
+        """The value of a variable, of the type of a tensor."""
+
+    def write(self, variable: str, value: AnyArray) -> None:
+        """Give a variable a value."""
+
+
+@dataclass(frozen=True)
+class Handle:
+    """The value of a tensor of type RESOURCE: the name of a variable."""
+
+    variable: str
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """An operator with the values of its inputs.
@@ -55,12 +78,12 @@ class Call:
     Args:
         operator: as the file describes it.
         inputs: None for an optional one that is absent.
-        place: of the file, for errors.
+        graphs: what computes other graphs, and keeps variables.
     """
 
     operator: Operator
     inputs: Sequence[Operand | None]
-    place: Place
+    graphs: Graphs
 
     # -- what the operator says -------------------------------------------------------------------
 
@@ -217,7 +240,7 @@ class Call:
 
     def error(self, what: str, kind: type[SubquantError] | None = None) -> SubquantError:
         """An error at this operator."""
-        return (kind or InputError)(f"{self.operator} {what}", self.place)
+        return (kind or InputError)(f"{self.operator} {what}", self.graphs.place)
 
 
 Kernel: TypeAlias = Callable[[Call], Any]

@@ -8,19 +8,22 @@ Sources: LiteRT, ``reference/integer_ops/conv.h``, ``depthwise_conv.h``, ``fully
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...errors import UnsupportedError
+from ...formats.tflite_schema import TENSOR_TYPES
 from ...numerics import litert
 from ...numerics.array_functions import contract, convert, convolve_last
-from ...numerics.element_types import I64, AnyArray, Array
+from ...numerics.element_types import I32, AnyArray, Array
 from .call import Call, Operand, kernel
 
 __all__: list[str] = []
 
 _WIDE = 1 << 31
+_INT32 = TENSOR_TYPES.index("INT32")
 
 
 @kernel("CONV_2D")
@@ -80,80 +83,101 @@ def _convolution(
             images.value.astype(np.float32), call.reals(filters, images.value), 0.0, np.float32
         )
         return call.activated(_with_bias(real, bias))
-    if not filters.is_known:
-        raise call.error(f"needs constant filters, and {filters.tensor} is computed",
-                         UnsupportedError)  # fmt: skip
-    return _integer_product(
-        call, images, filters, bias, axis, lambda x, w, fill, dtype: convolved(x, w, fill, dtype),
-        math.prod(filters.shape) // max(filters.shape[axis], 1),
-        sums=lambda w: w.astype(np.int64).sum(axis=tuple(a for a in range(4) if a != axis)),
-    )  # fmt: skip
+    product = _Product(call, images, filters, bias, axis)
+    return product.stored(lambda x, w, fill, dtype: convolved(x, w.reshape(filters.shape), fill,
+                                                              dtype))  # fmt: skip
 
 
 def _with_bias(real: AnyArray, bias: Operand | None) -> AnyArray:
     return real if bias is None else real + bias.value.astype(np.float32)
 
 
-def _integer_product(call, activations, weights, bias, axis, product, length, sums) -> AnyArray:
+@dataclass(frozen=True, eq=False)
+class _Product:
     """Sums of products of centered storage, the bias, and the scale of the result.
+
+    ``sum (x - zx) * (w - zw) = sum x * (w - zw) - zx * sum (w - zw)``: the second sum is known, and
+    is added with the bias. 16-bit activations have sums of 64 bits in LiteRT, unless the operator
+    says i32; here they have 64 where they need them. Other sums wrap in 32 bits, there and here.
 
     Args:
         call: the operator.
-        activations, weights, bias: its operands.
-        axis: of the weights, that counts features: the last of the result.
-        product: of storage values, a fill for padding, and the dtype of sums.
-        length: of a sum.
-        sums: of the weights that each feature has.
+        activations: with one scale.
+        weights: constant; one scale, or one for each feature and zero points of 0.
+        bias: in units of both scales.
+        axis: of the weights, that counts features; the last axis of the result does.
     """
-    x = call.per_tensor(activations.tensor)
-    w = call.parameters(weights.tensor)
-    if not w.is_per_tensor and (w.axis != axis or w.zero_points.any()):
-        raise call.error(
-            f"needs scales of {weights.tensor} along dimension {axis} and zero points of 0, got "
-            f"dimension {w.axis}"
-        )
-    info = np.iinfo(activations.value.dtype)
-    largest = max(x.zero_point - int(info.min), int(info.max) - x.zero_point)
-    centered = np.asarray(weights.value, np.int16) - w.zero_point if w.is_per_tensor else (
-        np.asarray(weights.value)
-    )
-    bound = largest * int(np.abs(centered.astype(np.int64)).max(initial=0)) * length
-    is_wide = activations.tensor.type == "INT16" and (bias is None or bias.tensor.type == "INT64")
-    dtype = np.int64 if is_wide and bound >= _WIDE else np.int32
-    storage = activations.value
-    if storage.dtype == np.uint8:
-        storage = storage.astype(np.int16)
-    if centered.min(initial=0) >= -128 and centered.max(initial=0) <= 127:
-        centered = centered.astype(np.int8)
-    total = product(storage, centered, x.zero_point, dtype)
-    offset = -x.zero_point * sums(centered) if x.zero_point else np.zeros(1, np.int64)
-    if bias is not None:
-        offset = offset + np.asarray(bias.value, np.int64).reshape(-1)
-    if is_wide:
-        total = convert(total, I64)
-    if offset.any():
-        total = total + (offset if is_wide else _wrapped(offset))
-    return call.stored(_rescaled(call, total, activations, weights, is_wide, bound, offset))
 
+    call: Call
+    activations: Operand
+    weights: Operand
+    bias: Operand | None
+    axis: int
 
-def _wrapped(values: Array) -> Array:
-    """As sums of 32 bits, which wrap in LiteRT as here."""
-    return values.astype(np.int64).astype(np.uint32).view(np.int32) if values.ndim else values
+    def stored(self, product: Callable[[AnyArray, Array, int, type], AnyArray]) -> AnyArray:
+        """The storage of the result.
 
+        Args:
+            product: of the activations' storage and the centered weights, with a fill for padding,
+                in a dtype.
+        """
+        call, x = self.call, self.call.per_tensor(self.activations.tensor)
+        weights = self._centered()
+        others = tuple(axis for axis in range(weights.ndim) if axis != self.axis)
+        info = np.iinfo(self.activations.value.dtype)
+        largest = max(x.zero_point - int(info.min), int(info.max) - x.zero_point)
+        bound = int(np.abs(weights.astype(np.int64)).sum(axis=others).max(initial=0)) * largest
+        offset = -x.zero_point * weights.astype(np.int64).sum(axis=others)
+        if self.bias is not None:
+            if not self.bias.is_known:
+                raise call.error(f"needs {self.bias.tensor} to be constant", UnsupportedError)
+            offset = offset + np.asarray(self.bias.value, np.int64).reshape(-1)
+            bound += int(np.abs(np.asarray(self.bias.value, np.int64)).max(initial=0))
+        storage = self.activations.value
+        if storage.dtype == np.uint8:
+            storage = storage.astype(np.int16)
+        narrow = np.int8 if np.abs(weights + 0.5).max(initial=0) < 128 else np.int16
+        is_wide = self._is_wide() and bound >= _WIDE
+        dtype = np.int64 if is_wide else np.int32
+        total = product(storage, weights.astype(narrow), x.zero_point, dtype)
+        if offset.any():
+            total = total + (offset if is_wide else offset.astype(np.uint32).view(np.int32))
+        return call.stored(self._scaled(total, bound if is_wide else min(bound, _WIDE)))
 
-def _rescaled(call, total, activations, weights, is_wide, bound, offset) -> AnyArray:
-    x, y = call.per_tensor(activations.tensor), call.per_tensor(call.output)
-    scales = call.parameters(weights.tensor).scales.reshape(-1)
-    factors = np.float64(x.scale) * scales.astype(np.float64) / np.float64(y.scale)
-    if activations.tensor.type == "UINT8":  # one rounding more, in f32
-        factors = (x.scale * scales).astype(np.float64) / np.float64(y.scale)
-    if is_wide:
-        return litert.scaled_wide(total, factors)
-    if call.operator.name == "FULLY_CONNECTED" and call.output.type in ("INT8", "UINT8"):
-        low, high = call.range(call.output)
-        most = min(bound + int(np.abs(offset).max(initial=0)), _WIDE)
-        return litert.round_product(total, factors, most, low - y.zero_point, high - y.zero_point)
-    return litert.scaled(total, factors)
+    def _centered(self) -> Array:
+        call, tensor = self.call, self.weights.tensor
+        if not self.weights.is_known:
+            raise call.error(f"needs {tensor} to be constant, and it is computed", UnsupportedError)
+        found = call.parameters(tensor)
+        if found.is_per_tensor:
+            return np.asarray(self.weights.value, np.int16) - np.int16(found.zero_point)
+        if found.axis != self.axis or found.zero_points.any():
+            raise call.error(
+                f"needs scales of {tensor} along dimension {self.axis} and zero points of 0, and "
+                f"they are along {found.axis}"
+            )
+        return np.asarray(self.weights.value, np.int16)
+
+    def _is_wide(self) -> bool:
+        if self.activations.tensor.type != "INT16":
+            return False
+        is_narrow = getattr(self.call.options, "quantized_bias_type", 0) == _INT32
+        return not is_narrow and (self.bias is None or self.bias.tensor.type == "INT64")
+
+    def _scaled(self, total: AnyArray, bound: int) -> AnyArray:
+        call, w = self.call, self.call.parameters(self.weights.tensor)
+        x, y = call.per_tensor(self.activations.tensor), call.per_tensor(call.output)
+        scales = w.scales.reshape(-1)
+        factors = np.float64(x.scale) * scales.astype(np.float64) / np.float64(y.scale)
+        if call.operator.name == "FULLY_CONNECTED":
+            low, high = call.range(call.output)
+            steps = (low - y.zero_point, high - y.zero_point)
+            return litert.round_product(total, factors, bound, *steps)
+        if self.activations.tensor.type == "UINT8":  # the product of scales is rounded to f32
+            factors = (x.scale * scales).astype(np.float64) / np.float64(y.scale)
+        if self._is_wide():
+            return litert.scaled_wide(total, factors)
+        return litert.scaled(total, factors)
 
 
 @kernel("FULLY_CONNECTED")
@@ -170,21 +194,14 @@ def fully_connected(call: Call) -> AnyArray:
         raise call.error(f"has {count} elements for weights of {depth} columns")
     flat = rows.value.reshape((count // depth, depth))
 
-    def product(left: AnyArray, right: AnyArray, fill: float, dtype: type) -> AnyArray:
-        return contract(left, right, ((1,), (1,)), dtype=dtype)
-
     if rows.is_float:
         real = contract(flat.astype(np.float32), call.reals(weights, flat), ((1,), (1,)))
         result = call.activated(_with_bias(real, bias))
-    elif not weights.is_known:
-        raise call.error(f"needs constant weights, and {weights.tensor} is computed",
-                         UnsupportedError)  # fmt: skip
     else:
         operand = Operand(rows.tensor, flat)
-        result = _integer_product(
-            call, operand, weights, bias, 0, product, depth,
-            sums=lambda w: w.astype(np.int64).sum(axis=1),
-        )  # fmt: skip
+        result = _Product(call, operand, weights, bias, 0).stored(
+            lambda x, w, _, dtype: contract(x, w, ((1,), (1,)), dtype=dtype)
+        )
     if call.options.keep_num_dims:
         return result.reshape((*rows.shape[:-1], features))
     return result
@@ -192,56 +209,50 @@ def fully_connected(call: Call) -> AnyArray:
 
 @kernel("BATCH_MATMUL")
 def batch_matmul(call: Call) -> AnyArray:
-    """Both operands are ``[..., rows, columns]``; ``adj_x``, ``adj_y`` swap the last two."""
+    """Both operands are ``[..., rows, columns]``; ``adj_x``, ``adj_y`` swap the last two.
+
+    LiteRT takes a right operand with several scales for one of scale 0 and answers zero points;
+    here each column has its scale.
+    """
     left, right = call.input(0), call.input(1)
-    sides = []
-    for operand, swapped in ((left, call.options.adj_x), (right, call.options.adj_y)):
-        rank = len(operand.shape)
-        if rank < 2:
-            raise call.error(f"has an operand of shape {list(operand.shape)}")
-        order = [*range(rank - 2), rank - 1, rank - 2]
-        value = operand.value if operand.is_float or operand.is_known else operand.value
-        sides.append((operand, value.transpose(*order) if swapped else value))
-    batch = np.broadcast_shapes(*(value.shape[:-2] for _, value in sides))
+    swaps = (bool(call.options.adj_x), bool(call.options.adj_y))
+    if min(len(left.shape), len(right.shape)) < 2:
+        raise call.error(f"has operands of shapes {list(left.shape)} and {list(right.shape)}")
     if left.is_float:
-        reals = [
-            _real_side(call, operand, left, value, swapped)
-            for (operand, value), swapped in zip(
-                sides, (call.options.adj_x, call.options.adj_y), strict=True
-            )
-        ]
-        return _matmul(reals, batch, np.float32)
-    x, w, y = (call.per_tensor(t) for t in (left.tensor, right.tensor, call.output))
-    centered = [
-        call.centered(Operand(operand.tensor, value)) for operand, value in sides
-    ]
-    depth = sides[0][1].shape[-1]
-    bound = depth * math.prod(
-        1 << (np.dtype(operand.value.dtype).itemsize * 8) for operand, _ in sides
+        reals = [call.reals(operand, left.value) for operand in (left, right)]
+        return _matmul(reals, swaps, np.float32)
+    x, y, w = (
+        call.per_tensor(left.tensor),
+        call.per_tensor(call.output),
+        call.parameters(right.tensor),
     )
+    columns = len(right.shape) - (2 if swaps[1] else 1)
+    if not w.is_per_tensor and (w.axis != columns or w.zero_points.any()):
+        raise call.error(
+            f"needs scales of {right.tensor} along dimension {columns} and zero points of 0, and "
+            f"they are along {w.axis}"
+        )
+    centered = [call.centered(left), convert(right.value, I32)]
+    if w.is_per_tensor:
+        centered[1] = call.centered(right)
+    depth = left.shape[-2 if swaps[0] else -1]
+    bits = sum(operand.value.dtype.itemsize * 8 for operand in (left, right))
     is_wide = left.tensor.type == "INT16"
-    dtype = np.int64 if is_wide and bound >= _WIDE else np.int32
-    total = _matmul(centered, batch, dtype)
-    factor = np.float64(x.scale) * np.float64(w.scale) / np.float64(y.scale)
-    if is_wide:
-        return call.stored(litert.scaled_wide(convert(total, I64), factor))
-    return call.stored(litert.scaled(total, factor))
+    total = _matmul(centered, swaps, np.int64 if is_wide and depth << bits >= _WIDE else np.int32)
+    factors = np.float64(x.scale) * w.scales.reshape(-1).astype(np.float64) / np.float64(y.scale)
+    return call.stored((litert.scaled_wide if is_wide else litert.scaled)(total, factors))
 
 
-def _real_side(
-    call: Call, operand: Operand, left: Operand, value: AnyArray, swapped: bool
-) -> AnyArray:
-    if operand.is_float:
-        return value.astype(np.float32)
-    real = call.reals(operand, left.value)
-    rank = real.ndim
-    return real.transpose(*range(rank - 2), rank - 1, rank - 2) if swapped else real
-
-
-def _matmul(sides: Sequence[AnyArray], batch: tuple[int, ...], dtype: type) -> AnyArray:
-    left, right = (side.reshape((1,) * (len(batch) + 2 - side.ndim) + side.shape) for side in sides)
-    left = np.broadcast_to(left, (*batch, *left.shape[-2:]))
-    right = np.broadcast_to(right, (*batch, *right.shape[-2:]))
+def _matmul(sides: Sequence[AnyArray], swaps: tuple[bool, bool], dtype: type) -> AnyArray:
+    batch = np.broadcast_shapes(*(side.shape[:-2] for side in sides))
+    left, right = (
+        np.broadcast_to(
+            side.reshape((1,) * (len(batch) + 2 - side.ndim) + side.shape),
+            (*batch, *side.shape[-2:]),
+        )
+        for side in sides
+    )
     rank = len(batch)
     axes = tuple(range(rank))
-    return contract(left, right, ((rank + 1,), (rank,)), (axes, axes), dtype=dtype)
+    summed = (rank if swaps[0] else rank + 1, rank + 1 if swaps[1] else rank)
+    return contract(left, right, ((summed[0],), (summed[1],)), (axes, axes), dtype=dtype)

@@ -30,8 +30,10 @@ def add(call: Call) -> AnyArray:
     scales = [call.per_tensor(operand.tensor).scale for operand in (left, right)]
     target = call.per_tensor(call.output)
     is_short = call.output.type == "INT16"
-    if is_short and getattr(call.options, "pot_scale_int16", True) and all(
-        np.frexp(scale)[0] == 0.5 for scale in (*scales, target.scale)
+    if (
+        is_short
+        and getattr(call.options, "pot_scale_int16", True)
+        and all(np.frexp(scale)[0] == 0.5 for scale in (*scales, target.scale))
     ):
         return _add_powers(call, left, right, is_sum)
     bits = 15 if is_short else 20

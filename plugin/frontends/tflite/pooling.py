@@ -71,9 +71,7 @@ def max_pool_2d(call: Call) -> AnyArray:
     images = call.input(0)
     sizes, strides, pads = _window(call)
     if images.is_float:
-        return call.activated(
-            pool(_padded(images.value, pads, -np.inf), sizes, strides, "maximum")
-        )
+        return call.activated(pool(_padded(images.value, pads, -np.inf), sizes, strides, "maximum"))
     least = int(np.iinfo(images.value.dtype).min)
     # Comparisons of signed integers: unsigned ones are widened.
     value = convert(images.value, I32) if images.tensor.type == "UINT8" else images.value

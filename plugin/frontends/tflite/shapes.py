@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...numerics import litert
 from ...numerics.element_types import AnyArray
 from .call import Call, Operand, kernel
 
@@ -35,11 +34,11 @@ def reshape(call: Call) -> AnyArray:
     """The shape is input 1, or an option, or the output's."""
     operand, count = call.input(0), math.prod(call.input(0).shape)
     if call.optional(1) is not None and call.input(1).is_known:
-        wanted = call.known(1).reshape(-1)
+        wanted = call.known(1).reshape(-1).tolist()
     elif call.options is not None and len(getattr(call.options, "new_shape", ())):
-        wanted = call.options.new_shape
+        wanted = call.options.new_shape.tolist()
     else:
-        wanted = np.array(call.output.known_shape)
+        wanted = list(call.output.known_shape)
     return operand.value.reshape(_of_batch(call, wanted, count))
 
 
@@ -64,9 +63,7 @@ def requantized(call: Call, operand: Operand) -> AnyArray:
     x, y = operand.tensor.quantization, call.output.quantization
     if x is None or y is None or (x.scale == y.scale and x.zero_point == y.zero_point):
         return operand.value
-    raise call.error(
-        f"joins {operand.tensor} of another scale than the result", UnsupportedError
-    )
+    raise call.error(f"joins {operand.tensor} of another scale than the result", UnsupportedError)
 
 
 @kernel("CONCATENATION")

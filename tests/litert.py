@@ -1,0 +1,140 @@
+"""LiteRT's reference kernels beside ours: a model's every tensor, computed by both."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.dialects import create_context
+from subquant.formats.tflite import Model, Tensor, read_tflite
+from subquant.frontends.tflite import Interpreter, write_module
+from subquant.runtime import Device, Executable
+
+Arrays = Sequence[np.ndarray[Any, Any]]
+
+
+class LiteRt:
+    """The interpreter with its reference kernels, and what it computes on the way."""
+
+    def __init__(self, data: bytes) -> None:
+        if importlib.util.find_spec("ai_edge_litert") is None:
+            pytest.skip("the package 'ai_edge_litert' is not installed (extra 'test', on Linux)")
+        from ai_edge_litert.interpreter import Interpreter as Theirs
+        from ai_edge_litert.interpreter import OpResolverType
+
+        self._interpreter = Theirs(
+            model_content=data,
+            experimental_preserve_all_tensors=True,
+            experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+        )
+        self._interpreter.allocate_tensors()
+
+    def __call__(self, inputs: Arrays) -> None:
+        """Compute all tensors."""
+        for details, array in zip(self._interpreter.get_input_details(), inputs, strict=True):
+            self._interpreter.set_tensor(details["index"], array)
+        self._interpreter.invoke()
+
+    def tensor(self, index: int) -> np.ndarray[Any, Any]:
+        """One of them."""
+        found: np.ndarray[Any, Any] = self._interpreter.get_tensor(index)
+        return found
+
+
+def watched(model: Model, graph: int = 0) -> list[Tensor]:
+    """The tensors that operators of a graph compute, in order."""
+    operators = model.subgraphs[graph].operators
+    return [t for op in operators for t in op.outputs if t.type != "RESOURCE"]
+
+
+class Ours:
+    """A model on a device, or by NumPy where that is None, with every tensor as a result."""
+
+    def __init__(self, data: bytes, device: Device | None) -> None:
+        self.model = read_tflite(data)
+        self._numpy = Interpreter(self.model)
+        self._function = None
+        if device is not None:
+            module = write_module(self.model, create_context(), every_tensor=True)
+            options = CompileOptions(
+                target="vulkan" if device.is_vulkan else "llvm-cpu",
+                vulkan_target=device.vulkan_target if device.is_vulkan else "generic",
+            )
+            self._function = Executable(compile_to_bytes(module, options), device).main
+
+    def __call__(self, inputs: Arrays) -> dict[int, np.ndarray[Any, Any]]:
+        """Every tensor by its number."""
+        tensors = watched(self.model)
+        if self._function is None:
+            found: dict[int, np.ndarray[Any, Any]] = {}
+            self._numpy.run(0, inputs, lambda tensor, value: found.update({tensor.index: value}))
+            return {tensor.index: found[tensor.index] for tensor in tensors}
+        results = self._function(*inputs)
+        listed = list(results) if isinstance(results, (list, tuple)) else [results]
+        return {tensor.index: each for tensor, each in zip(tensors, listed, strict=True)}
+
+
+def drawn(tensor: Tensor, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """An input of a tensor's type: any storage value, or floats around 0."""
+    if tensor.type == "FLOAT32":
+        return rng.normal(size=tensor.shape).astype(np.float32)
+    if tensor.type == "BOOL":
+        return rng.integers(0, 2, tensor.shape).astype(bool)
+    info = np.iinfo(tensor.type.lower())
+    return rng.integers(info.min, int(info.max) + 1, tensor.shape).astype(info.dtype)
+
+
+def compare(
+    data: bytes,
+    device: Device | None,
+    inputs: Sequence[Arrays] | int = 20,
+    *,
+    tolerance: float = 1e-5,
+    seed: int = 0,
+) -> int:
+    """Assert that every tensor is LiteRT's: integers exactly, floats to a part of the greatest.
+
+    Args:
+        data: the model.
+        device: where ours runs; None for NumPy.
+        inputs: of each call, or how many to draw.
+        tolerance: of floats; sums of products are in another order than LiteRT's.
+        seed: of the draws.
+
+    Returns:
+        How many values were compared.
+    """
+    theirs, ours = LiteRt(data), Ours(data, device)
+    rng = np.random.default_rng(seed)
+    if isinstance(inputs, int):
+        of_graph = ours.model.subgraphs[0].inputs
+        inputs = [[drawn(tensor, rng) for tensor in of_graph] for _ in range(inputs)]
+    count = 0
+    for call, arrays in enumerate(inputs):
+        theirs(arrays)
+        found = ours(arrays)
+        for tensor in watched(ours.model):
+            left, right = found[tensor.index], theirs.tensor(tensor.index)
+            where = f"call {call}, tensor {tensor.index} {tensor.name!r}"
+            left = left.reshape(right.shape) if left.size == right.size else left
+            if right.dtype.kind == "f":
+                bound = tolerance * max(float(np.abs(right).max(initial=0)), 1e-6)
+                np.testing.assert_allclose(left, right, rtol=0, atol=bound, err_msg=where)
+            else:
+                np.testing.assert_array_equal(left, right, where)
+            count += right.size
+    return count
+
+
+def model_bytes(path: Path) -> bytes:
+    """A model's file, or skip."""
+    if not path.is_file():
+        pytest.skip(f"{path.name} is not in the folder of models (SUBQUANT_MODELS)")
+    return path.read_bytes()

@@ -1,0 +1,98 @@
+"""Real TensorFlow Lite models beside LiteRT's reference kernels, at every layer.
+
+The wake-word models are PyPI's ``pymicro-wakeword``. The others are public: a folder of them is
+named by the environment variable SUBQUANT_MODELS, in subfolders by repository.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from litert import Ours, compare, model_bytes
+from subquant.runtime import Device
+
+INTEGER = (
+    "mlperf-tiny/ad01_int8",
+    "mlperf-tiny/kws_ref_model",
+    "mlperf-tiny/pretrainedResnet_quant",
+    "tflite-micro/hello_world_int8",
+    "tflite-micro/micro_speech_quantized",
+    "ai-edge-quantizer/mnist_quantized",
+    "ai-edge-quantizer/blockwise_i4rangedvalues_fc",
+)
+"""Models whose integers LiteRT's kernels and ours compute, with the floats around them."""
+
+WORDS = ("alexa", "hey_jarvis", "hey_mycroft", "okay_nabu")
+
+
+def model(name: str) -> bytes:
+    folder = os.environ.get("SUBQUANT_MODELS")
+    if not folder:
+        pytest.skip("no folder of models: set SUBQUANT_MODELS")
+    return model_bytes(Path(folder) / f"{name}.tflite")
+
+
+def wake_word(name: str) -> bytes:
+    spec = importlib.util.find_spec("pymicro_wakeword")
+    if spec is None or spec.origin is None:
+        pytest.skip("the package 'pymicro_wakeword' is not installed (extra 'test', on Linux)")
+    return (Path(spec.origin).parent / "models" / f"{name}.tflite").read_bytes()
+
+
+@pytest.mark.parametrize("name", INTEGER)
+def test_numpy_equals_litert(name: str) -> None:
+    assert compare(model(name), None, 5) > 0
+
+
+@pytest.mark.parametrize("name", INTEGER)
+def test_the_cpu_equals_litert(name: str, cpu: Device) -> None:
+    assert compare(model(name), cpu, 100) > 0
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("name", INTEGER)
+def test_vulkan_equals_litert(name: str, vulkan: Device) -> None:
+    assert compare(model(name), vulkan, 3) > 0
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_variables_are_kept_from_call_to_call(name: str, cpu: Device) -> None:
+    data = wake_word(name)
+    assert compare(data, None, 5) > 0
+    assert compare(data, cpu, 40) > 0
+
+
+# -- where LiteRT answers zeros -------------------------------------------------------------------
+
+
+def test_int4_blocks_of_a_language_model(cpu: Device) -> None:
+    """LiteRT's reference kernel answers 0 for every row; the weights say otherwise."""
+    ours = Ours(model("litert/qwen_fc_blockwise_quantized"), cpu)
+    weights = ours.model.subgraphs[0].tensors[1]
+    assert weights.quantization is not None
+    blocks = weights.data.reshape(1024, 32, 32) * weights.quantization.scales[..., None]
+    x = np.random.default_rng(0).normal(size=(1, 1, 1024)).astype(np.float32)
+    (found,) = ours([x]).values()
+    expected = x.astype(np.float64).reshape(-1) @ blocks.reshape(1024, 1024).T.astype(np.float64)
+    np.testing.assert_allclose(found.reshape(-1), expected, rtol=0, atol=1e-5)
+
+
+def test_16_bit_activations_with_8_bit_weights(cpu: Device) -> None:
+    """LiteRT takes the scales of the columns for a scale of 0."""
+    ours = Ours(model("litert/static_w8_a16_quantized_q_einsum"), cpu)
+    tensors = ours.model.subgraphs[0].tensors
+    x, w, y = tensors[0].quantization, tensors[1].quantization, tensors[5].quantization
+    assert x is not None
+    assert w is not None
+    assert y is not None
+    rows = np.random.default_rng(0).integers(-32768, 32768, (8, 100, 128)).astype(np.int16)
+    total = rows.reshape(800, 128).astype(np.int64) @ tensors[1].data.astype(np.int64)
+    factors = np.float64(x.scale) * w.scales.astype(np.float64) / np.float64(y.scale)
+    exact = np.clip(total * factors, -32768, 32767)
+    # A multiplier of 15 bits is 2**-16 off, and the result is rounded.
+    np.testing.assert_allclose(ours([rows])[5], exact, rtol=2**-15, atol=0.5)

@@ -1,0 +1,141 @@
+"""Write TensorFlow Lite models: with LiteRT's own schema and PyPI's ``flatbuffers``."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+Array = np.ndarray[Any, Any]
+
+_TYPES = {
+    "float32": "FLOAT32", "float16": "FLOAT16", "int8": "INT8", "uint8": "UINT8",
+    "int16": "INT16", "int32": "INT32", "int64": "INT64", "bool": "BOOL",
+}  # fmt: skip
+
+
+def schema() -> Any:
+    """LiteRT's schema as it generates it."""
+    if importlib.util.find_spec("ai_edge_litert") is None:
+        pytest.skip("the package 'ai_edge_litert' is not installed (extra 'test', on Linux)")
+    from ai_edge_litert import schema_py_generated
+
+    return schema_py_generated
+
+
+@dataclass
+class Quantized:
+    """The parameters of a tensor: scales and zero points, along an axis if there are several."""
+
+    scales: Sequence[float] | float
+    zero_points: Sequence[int] | int = 0
+    axis: int = 0
+
+
+@dataclass
+class Graph:
+    """A model with one graph, written tensor by tensor and operator by operator."""
+
+    name: str = "main"
+    _tensors: list[Any] = field(default_factory=list)
+    _buffers: list[Any] = field(default_factory=list)
+    _codes: list[Any] = field(default_factory=list)
+    _operators: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._buffers.append(schema().BufferT())
+
+    def tensor(
+        self,
+        shape: Sequence[int],
+        dtype: str,
+        quantized: Quantized | None = None,
+        data: Array | None = None,
+        *,
+        type_name: str | None = None,
+        is_variable: bool = False,
+        name: str = "",
+    ) -> int:
+        """Add a tensor, constant if it has data; return its number."""
+        s = schema()
+        made = s.TensorT()
+        made.shape = list(map(int, shape))
+        made.type = getattr(s.TensorType, type_name or _TYPES[dtype])
+        made.name = (name or f"t{len(self._tensors)}").encode()
+        made.isVariable = is_variable
+        made.hasRank = True
+        made.buffer = 0
+        if data is not None:
+            buffer = s.BufferT()
+            buffer.data = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
+            made.buffer = len(self._buffers)
+            self._buffers.append(buffer)
+        if quantized is not None:
+            parameters = s.QuantizationParametersT()
+            parameters.scale = np.atleast_1d(np.asarray(quantized.scales, np.float32))
+            zero_points = np.broadcast_to(quantized.zero_points, parameters.scale.shape)
+            parameters.zeroPoint = np.asarray(zero_points, np.int64)
+            parameters.quantizedDimension = quantized.axis
+            made.quantization = parameters
+        self._tensors.append(made)
+        return len(self._tensors) - 1
+
+    def operator(
+        self,
+        name: str,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        options: str | None = None,
+        version: int = 1,
+        intermediates: Sequence[int] = (),
+        **values: Any,
+    ) -> None:
+        """Add an operator.
+
+        Args:
+            name: as in the schema.
+            inputs, outputs: numbers of tensors, -1 for an absent one.
+            options: the name of the options' table, ``Conv2DOptions``.
+            version: of the operator.
+            intermediates: numbers of tensors.
+            values: of the options' fields, as the schema's Python names them.
+        """
+        s = schema()
+        code = s.OperatorCodeT()
+        number = getattr(s.BuiltinOperator, name)
+        code.builtinCode, code.deprecatedBuiltinCode = number, min(number, 127)
+        code.version = version
+        made = s.OperatorT()
+        made.opcodeIndex = len(self._codes)
+        self._codes.append(code)
+        made.inputs, made.outputs = list(map(int, inputs)), list(map(int, outputs))
+        if intermediates:
+            made.intermediates = list(map(int, intermediates))
+        if options is not None:
+            table = getattr(s, f"{options}T")()
+            for key, value in values.items():
+                assert hasattr(table, key), f"{options} has no {key}"
+                setattr(table, key, value)
+            made.builtinOptionsType = getattr(s.BuiltinOptions, options)
+            made.builtinOptions = table
+        self._operators.append(made)
+
+    def model(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
+        """The file."""
+        import flatbuffers
+
+        s = schema()
+        graph = s.SubGraphT()
+        graph.tensors, graph.operators = self._tensors, self._operators
+        graph.inputs, graph.outputs = list(inputs), list(outputs)
+        graph.name = self.name.encode()
+        whole = s.ModelT()
+        whole.version = 3
+        whole.operatorCodes, whole.subgraphs, whole.buffers = self._codes, [graph], self._buffers
+        builder = flatbuffers.Builder(1024)
+        builder.Finish(whole.Pack(builder), file_identifier=b"TFL3")
+        return bytes(builder.Output())
