@@ -14,11 +14,11 @@ from rich.text import Text
 
 from ..errors import printable
 from ..formats.strict_json import shown
-from ..weights.inspection import WeightTensor, by_kind, describe, total_of
-from ..weights.theta import Dataset
 
 if TYPE_CHECKING:
     from ..compiler.inspected_tensors import InspectedTensor
+    from ..weights.inspection import WeightTensor
+    from ..weights.theta import Dataset
 
 __all__ = ["extents_text", "render_table", "render_weights"]
 
@@ -129,6 +129,8 @@ _WEIGHT_COLUMNS = (
 
 def render_weights(dataset: Dataset) -> RenderableType:
     """Return a table for rich of the tensors of a data set, with totals by kind."""
+    from ..weights.inspection import by_kind, describe  # with the layouts, which modules have not
+
     tensors = [describe(tensor) for tensor in dataset.theta.flatten().values()]
     if not tensors:
         return Text("no tensors")
@@ -157,6 +159,8 @@ def _weight_row(tensor: WeightTensor) -> list[Text]:
 
 
 def _weights_total_row(kind: str, tensors: list[WeightTensor], style: str) -> list[Text]:
+    from ..weights.inspection import total_of
+
     total = total_of(tensors)
     bits = 8 * total["bytes"] / max(total["elements"], 1)
     number = f"{len(tensors)} tensor{'' if len(tensors) == 1 else 's'}"
