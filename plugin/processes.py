@@ -20,8 +20,8 @@ What else the child writes, by C++ as a rule, goes to a file without a name: the
 ends, and otherwise shown on standard error after the call.
 
 **Limits.** The child limits its own data (``RLIMIT_DATA``: heaps, stacks and private mappings, but
-not files that are mapped) while it serves a call. `time_limit` ends it by ``SIGALRM``, whose
-default action no loop in C++ can delay.
+not files that are mapped) while it serves a call. `limit_time` ends it by ``SIGPROF`` or
+``SIGALRM``, whose default action no loop in C++ can delay.
 
 **Life.** A child ends with its parent, however that ends: an idle one reads the end of the pipe. A
 busy one is ended by ``SIGIO``, which Linux sends at that moment (``O_ASYNC``), and which, unlike
@@ -65,6 +65,7 @@ __all__ = [
     "call",
     "error_from_json",
     "error_to_json",
+    "limit_time",
     "machine_memory",
     "prepare",
     "run_guarded",
@@ -86,7 +87,9 @@ class Limits:
     """How much a child may take.
 
     Args:
-        parse_seconds: of MLIR's parser and bytecode reader on one input, and of its printer.
+        parse_seconds: of CPU time, of MLIR's parser and bytecode reader on one input, and of its
+            printer.
+        pass_seconds: of CPU time, of each pass; None for no limit.
         memory_gib: of the child's data; by default three quarters of the machine's memory.
 
     Raises:
@@ -94,7 +97,12 @@ class Limits:
     """
 
     parse_seconds: float = option(
-        20.0, "How long MLIR may take to read the module, in seconds.", "SECONDS"
+        20.0, "How long MLIR may take to read the module, in seconds of CPU time.", "SECONDS"
+    )
+    pass_seconds: float | None = option(
+        None,
+        "How long each pass may take, in seconds of CPU time.  [default: no limit]",
+        "SECONDS",
     )
     memory_gib: float | None = option(
         None,
@@ -103,7 +111,7 @@ class Limits:
     )
 
     def __post_init__(self) -> None:
-        for name in ("parse_seconds", "memory_gib"):
+        for name in ("parse_seconds", "pass_seconds", "memory_gib"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1e9:
                 raise UsageError(f"option '{name.replace('_', '-')}' must be positive, got {value}")
@@ -578,7 +586,8 @@ def serve(module: str) -> None:
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)  # what C++ prints is no answer
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for number in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(number, signal.SIG_DFL)
     gc.disable()  # importing makes little garbage, and many objects to look through for it
     with contextlib.suppress(Exception):  # of the environment, say: the answer to the first call
         importlib.import_module(module)
@@ -613,6 +622,8 @@ def _answer(
         return {"exhausted": "stack"}, []
     except Exception:
         return {"bug": traceback.format_exc()}, []
+    finally:
+        limit_time(None)
 
 
 _LARGEST_IDLE = 1 << 30
@@ -674,11 +685,24 @@ def _memory_limit(size: int | None) -> Iterator[None]:
             resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
+_MOST_WAITING = 10
+
+
+def limit_time(seconds: float | None) -> None:
+    """End this process, which is a child, if it takes longer from now on; None: it may.
+
+    It is ended by ``SIGPROF`` after so much CPU time, which is the same on a busy machine, or by
+    ``SIGALRM`` after ten times that, when it waits for nothing.
+    """
+    signal.setitimer(signal.ITIMER_PROF, seconds or 0)
+    signal.setitimer(signal.ITIMER_REAL, _MOST_WAITING * (seconds or 0))
+
+
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """End this process, which is a child, by SIGALRM if the block takes longer."""
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    """Limit the time of a block, by `limit_time`."""
+    limit_time(seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        limit_time(None)

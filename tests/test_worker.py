@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,14 @@ from subquant.compiler.options import CompileOptions
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 from subquant.errors import CompilerError, EnvironmentProblem, Place, UnsupportedError, UsageError
-from subquant.processes import ChildEnded, Limits, call, error_from_json, error_to_json
+from subquant.processes import (
+    ChildEnded,
+    Limits,
+    call,
+    error_from_json,
+    error_to_json,
+    time_limit,
+)
 
 PROGRAM = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
 SPARSE = "#C = #sparse_tensor.encoding<{}>\nfunc.func private @f(tensor<4x4xf32, #C>)\n"
@@ -127,6 +135,32 @@ def test_the_time_of_the_parser_is_limited() -> None:
     )
 
 
+def test_the_time_of_each_pass_is_limited() -> None:
+    chain = "\n".join(f"  %x{n + 1} = arith.addi %x{n}, %x0 : i64" for n in range(20_000))
+    text = f"func.func @f(%x0: i64) -> i64 {{\n{chain}\n  return %x20000 : i64\n}}\n"
+    error = error_of(text, "cse,canonicalize,cse", limits=Limits(pass_seconds=0.005))
+    assert re.match(
+        r"the module took more than 0\.005 s in pass '\w.*' \(--pass-seconds\); replay with: "
+        r'subquant opt subquant\.reproducer\.mlir --passes "verify-quantization',
+        error.message,
+    )
+    assert opt(text, "cse", limits=Limits(pass_seconds=100)).count("addi") == 20_000
+
+
+def test_waiting_takes_time_too() -> None:
+    assert call("test_worker:wait", {"seconds": 0.3, "limit": 0.1}) == ("waited", [])
+    with pytest.raises(ChildEnded) as ended:
+        call("test_worker:wait", {"seconds": 30, "limit": 0.01})
+    assert ended.value.cause == "SIGALRM"
+
+
+def wait(arguments: dict[str, float], blobs: object, steps: object) -> tuple[str, list[bytes]]:
+    """Sleep, within a limit of time."""
+    with time_limit(arguments["limit"]):
+        time.sleep(arguments["seconds"])
+    return "waited", []
+
+
 def test_memory_is_limited() -> None:
     error = error_of(RESULTS, limits=Limits(memory_gib=0.5))
     assert error.message.startswith(
@@ -140,6 +174,8 @@ def test_limits_are_positive(value: float) -> None:
         Limits(memory_gib=value)
     with pytest.raises(UsageError, match="option 'parse-seconds' must be positive"):
         Limits(parse_seconds=value)
+    with pytest.raises(UsageError, match="option 'pass-seconds' must be positive"):
+        Limits(pass_seconds=value)
 
 
 # -- calls ----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from .._mlir import do_without_operation_classes, in_context_of, ir, refuse_name
 from ..dialects import create_context
 from ..errors import UnsupportedError
 from ..files import read_input
-from ..processes import Steps, error_to_json, time_limit
+from ..processes import Steps, error_to_json, limit_time, time_limit
 from ..transforms.base import ModulePass, is_public, walk
 from .options import CompileOptions
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
@@ -43,7 +43,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
     chosen = arguments["options"]
     options = CompileOptions(**{**chosen, "iree_flags": tuple(chosen["iree_flags"])})
     module = _parse(arguments, blobs, steps)
-    lower(module, options, _telling(steps))
+    lower(module, options, _limiting(arguments, steps))
     if arguments["cpu_features"]:
         record_cpu_features(module, arguments["cpu_features"])
     with _limited("print", arguments, steps):
@@ -67,7 +67,7 @@ def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Ans
         split=arguments["split"],
         verify_diagnostics=arguments["verify_diagnostics"],
         around=lambda step: _limited(step, arguments, steps),
-        on_pass=_telling(steps),
+        on_pass=_limiting(arguments, steps),
     )
     value = {
         "has_text": result.text is not None,
@@ -84,7 +84,8 @@ def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answ
     from .inspection import inspect_module
 
     module = _parse(arguments, blobs, steps)
-    run_pipeline(module, [VerifyQuantization()], _telling(steps))
+    run_pipeline(module, [VerifyQuantization()], _limiting(arguments, steps))
+    limit_time(None)
     steps("inspect")
     source = arguments["source"]
     data = read_input(source["path"]) if "path" in source else blobs[0]
@@ -108,7 +109,8 @@ def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -
                 "stablehlo, chlo, quant and subquant operations",
                 op,
             )
-    run_pipeline(module, passes_of(NAMED_PIPELINES["interpreter"]), _telling(steps))
+    passes = passes_of(NAMED_PIPELINES["interpreter"])
+    run_pipeline(module, passes, _limiting(arguments, steps))
     signatures = {}
     with in_context_of(module.operation), refuse_names_of_bytes():
         for op in module.body.operations:
@@ -142,11 +144,12 @@ def _limited(step: str, arguments: dict[str, Any], steps: Steps) -> Iterator[Non
         yield
 
 
-def _telling(steps: Steps) -> Callable[[ModulePass], None]:
-    """Report each pass: its name, and how to write it with its options."""
+def _limiting(arguments: dict[str, Any], steps: Steps) -> Callable[[ModulePass], None]:
+    """Report each pass, its name and how to write it with its options, and limit its time."""
 
     def on_pass(step: ModulePass) -> None:
         text = text_of_pass(step)
         steps(f"pass {step.name or text}", text)
+        limit_time(arguments["pass_seconds"])
 
     return on_pass

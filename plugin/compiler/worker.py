@@ -299,7 +299,7 @@ def ask(
     Args:
         function: ``subquant.module:name``.
         source: what it works on: its argument ``source``, and the first blob if it has data.
-        arguments: its further arguments, beside ``parse_seconds``.
+        arguments: its further arguments, beside the limits of time.
         blobs: further ones.
         reproducer: where to write the source if the child ends.
         progress: called with each step.
@@ -310,7 +310,11 @@ def ask(
         SubquantError: from the function.
     """
     limits = limits or Limits()
-    arguments |= {"source": source.request, "parse_seconds": limits.parse_seconds}
+    arguments |= {
+        "source": source.request,
+        "parse_seconds": limits.parse_seconds,
+        "pass_seconds": limits.pass_seconds,
+    }
     try:
         return call(function, arguments, [*source.blobs, *blobs], steps=progress, limits=limits)
     except ChildEnded as ended:
@@ -331,12 +335,13 @@ def _crash(
     passes = [detail for detail in ended.details if detail]
     if ended.step.startswith("pass "):
         doing = f"in pass '{ended.step.removeprefix('pass ')}'"
+        seconds, option = limits.pass_seconds, "--pass-seconds"
     else:
         doing = f"while it {_DONE.get(ended.step, _DONE['parse'])} the module"
-    if ended.cause == "SIGALRM":
-        what = (
-            f"upstream's MLIR took more than {limits.parse_seconds:g} s {doing} (--parse-seconds)"
-        )
+        seconds, option = limits.parse_seconds, "--parse-seconds"
+    if ended.cause in ("SIGPROF", "SIGALRM") and seconds is not None:
+        who = "the module" if option == "--pass-seconds" else "upstream's MLIR"
+        what = f"{who} took more than {seconds:g} s {doing} ({option})"
     elif ended.exhausted == "memory" or _OUT_OF_MEMORY.search(ended.words):
         size = (limits.memory_bytes or 0) / 2**30
         what = f"upstream's MLIR took more than {size:.3g} GiB of memory {doing} (--memory-gib)"
