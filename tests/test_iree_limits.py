@@ -278,6 +278,42 @@ def test_what_a_32bit_device_has_not_is_refused(element: str) -> None:
         compile_to_bytes(text, options)
 
 
+WIDE_TABLE = """
+func.func @main(%x: tensor<3x6xi32>) -> tensor<3x6xi32> {
+  %factors = stablehlo.constant dense<[3000000000, 5, 7000000000, 1, 2, 9000000000]> : tensor<6xi64>
+  %shift = stablehlo.constant dense<31> : tensor<3x6xi64>
+  %wide = stablehlo.convert %x : (tensor<3x6xi32>) -> tensor<3x6xi64>
+  %f = stablehlo.broadcast_in_dim %factors, dims = [1] : (tensor<6xi64>) -> tensor<3x6xi64>
+  %p = stablehlo.multiply %wide, %f : tensor<3x6xi64>
+  %s = stablehlo.shift_right_arithmetic %p, %shift : tensor<3x6xi64>
+  %r = stablehlo.convert %s : (tensor<3x6xi64>) -> tensor<3x6xi32>
+  return %r : tensor<3x6xi32>
+}
+"""
+
+
+@pytest.mark.vulkan
+def test_tables_of_i64_on_a_32bit_device(vulkan_32bit: Device) -> None:
+    x = np.random.default_rng(5).integers(-99, 100, (3, 6)).astype(np.int32)
+    factors = np.array([3000000000, 5, 7000000000, 1, 2, 9000000000])
+    executable = subquant.compile(WIDE_TABLE, target="vulkan", device=vulkan_32bit)
+    np.testing.assert_array_equal(executable.main(x), (x.astype(np.int64) * factors) >> 31)
+
+
+def test_tables_of_i64_are_still_refused_without_barriers() -> None:
+    options = CompileOptions(target="vulkan", vulkan_target="generic-32bit")
+    text = compile_to_bytes(WIDE_TABLE, options, emit="mlir").decode()
+    (barrier,) = re.findall(r'(%\w+) = "util.optimization_barrier"\((%\w+)\).*\n', text)
+    after, before = barrier
+    text = re.sub(rf'{after} = "util.optimization_barrier".*', "", text)
+    text = re.sub(rf"{after}\b", before, text)
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        _iree(text, *options.flags)
+    assert b"unresolved target materialization" in caught.value.stderr, (
+        FIXED + "transforms/iree/wide_constants.py"
+    )
+
+
 FUSED = """
 func.func @main(%a: tensor<1024xf32>, %b: tensor<1024xf32>, %c: tensor<1024xf32>)
     -> tensor<1024xf32> {
