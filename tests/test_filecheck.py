@@ -36,7 +36,6 @@ from subquant.transforms.base import UNCHANGED
 
 FOLDER = Path(__file__).parent / "filecheck"
 NEVER_FAILS = {
-    "expand-sign-extension",
     "expand-stablehlo",
     "fuse-block-contractions",
     "isolate-contraction-operands",

@@ -43,7 +43,11 @@ class ExpandSignExtension(ModulePass):
     name: ClassVar[str] = "expand-sign-extension"
 
     def run(self, module: Operation) -> None:
-        """Rewrite `module`."""
+        """Rewrite `module`.
+
+        Raises:
+            UnsupportedError: beside narrow integers, an operation computes with quantized values.
+        """
         operations = walk(module)
         if make_loops_explicit(operations, _is_narrow):
             operations = walk(module)

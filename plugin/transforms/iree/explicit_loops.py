@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..._mlir import Operation, ir, passmanager, register_upstream_passes, translate_errors
-from ...dialects.quant import element_type
+from ...dialects.quant import element_type, is_quantized
 from ...emit import linalg
 from ...emit.operation import create, integer, with_element
 from ...errors import UnsupportedError
@@ -44,12 +44,22 @@ def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type]
 
     Returns:
         True if the module was changed: `operations` must then not be used again.
+
+    Raises:
+        UnsupportedError: an operation computes with quantized values; upstream crashes on some.
     """
     if not any(
         hides_a_loop(op) and any(applies(value.type) for value in (*op.operands, *op.results))
         for op in operations
     ):
         return False
+    for op in operations:
+        if hides_a_loop(op) and any(is_quantized(v.type) for v in (*op.operands, *op.results)):
+            raise UnsupportedError(
+                "computes with quantized values, which cannot be written as loops over integers; "
+                "run legalize-quant-to-math and convert-quantized-to-storage before",
+                op,
+            )
     register_upstream_passes()
     root = operations[0].parent.operation
     operations = _concatenate_tensors(operations)
