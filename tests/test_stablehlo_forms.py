@@ -138,6 +138,43 @@ func.func @main(%x: tensor<1x5x4x2xi32>, %k: tensor<2x3x2x3xi32>, %p: tensor<2x2
   return %y : tensor<1x4x3x3xi32>
 }
 """
+BROADCAST = """
+func.func @main(%x: tensor<2x2x2xELEMENT>) -> (tensor<2x2x2xELEMENT>, tensor<2x3x2x2xELEMENT>) {
+  %y = stablehlo.broadcast_in_dim %x, dims = [1, 2, 0]
+      : (tensor<2x2x2xELEMENT>) -> tensor<2x2x2xELEMENT>
+  %z = stablehlo.broadcast_in_dim %x, dims = [2, 3, 0]
+      : (tensor<2x2x2xELEMENT>) -> tensor<2x3x2x2xELEMENT>
+  return %y, %z : tensor<2x2x2xELEMENT>, tensor<2x3x2x2xELEMENT>
+}
+"""
+GATHER = """
+func.func @main(%x: tensor<4x4x3x2xi32>, %i: tensor<2x3x2xi32>) -> tensor<2x3x3x2xi32> {
+  %y = "stablehlo.gather"(%x, %i) {slice_sizes = array<i64: 2, 1, 3, 1>,
+      dimension_numbers = #stablehlo.gather<offset_dims = [0, 1], collapsed_slice_dims = [1],
+          operand_batching_dims = [3], start_indices_batching_dims = [2],
+          start_index_map = [2, 1], index_vector_dim = 0>}
+      : (tensor<4x4x3x2xi32>, tensor<2x3x2xi32>) -> tensor<2x3x3x2xi32>
+  return %y : tensor<2x3x3x2xi32>
+}
+"""
+WITHOUT_AXES = """
+func.func @main(%x: tensor<ELEMENT>, %u: tensor<ELEMENT>) -> (tensor<ELEMENT>, tensor<ELEMENT>) {
+  %y = "stablehlo.dynamic_slice"(%x) {slice_sizes = array<i64>}
+      : (tensor<ELEMENT>) -> tensor<ELEMENT>
+  %z = "stablehlo.dynamic_update_slice"(%x, %u)
+      : (tensor<ELEMENT>, tensor<ELEMENT>) -> tensor<ELEMENT>
+  return %y, %z : tensor<ELEMENT>, tensor<ELEMENT>
+}
+"""
+ALL_PADDING = """
+func.func @main(%x: tensor<1x2x1xi32>, %k: tensor<2x1x1xi32>) -> tensor<1x1x1xi32> {
+  %y = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f],
+      window = {stride = [9], pad = [[4, 0]]}
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<1x2x1xi32>, tensor<2x1x1xi32>) -> tensor<1x1x1xi32>
+  return %y : tensor<1x1x1xi32>
+}
+"""
 
 PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
     **{
@@ -167,6 +204,10 @@ PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
         SELECT_AND_SCATTER.replace("ELEMENT", "f32"),
         [*(values(*shape, dtype=np.float32) for shape in ((4, 2), (2, 2))), np.float32(0)],
     ),
+    "broadcast_in_dim": (BROADCAST.replace("ELEMENT", "i32"), [values(2, 2, 2)]),
+    "gather": (GATHER, [values(4, 4, 3, 2), values(2, 3, 2, low=-1, high=4)]),
+    "slices-without-axes": (WITHOUT_AXES.replace("ELEMENT", "i32"), [values(), values()]),
+    "convolution-of-padding": (ALL_PADDING, [values(1, 2, 1), values(2, 1, 1)]),
     "dynamic_conv": (
         DYNAMIC_CONV,
         [values(1, 5, 4, 2), values(2, 3, 2, 3), np.array([[-1, 1], [3, 1]])],
@@ -187,6 +228,14 @@ def test_a_form_gives_what_the_interpreter_gives(
 
 
 QUANTIZED_PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
+    "broadcast_in_dim": (
+        BROADCAST.replace("ELEMENT", QUANTIZED),
+        [values(2, 2, 2, dtype=np.int8)],
+    ),
+    "slices-without-axes": (
+        WITHOUT_AXES.replace("ELEMENT", QUANTIZED),
+        [values(dtype=np.int8), values(dtype=np.int8)],
+    ),
     "reduce_window": (
         reduce_window((4, 6), (1, 6), ONE_POSITION, QUANTIZED),
         [values(4, 6, dtype=np.int8), values(dtype=np.int8)],

@@ -119,7 +119,8 @@ def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -
                 name = operation.attributes["sym_name"].value
                 signatures[name] = signature_of(operation).to_json()
     with _limited("print", arguments, steps):
-        return signatures, [str(module).encode()]
+        # StableHLO's own form of some operations is not read again.
+        return signatures, [module.operation.get_asm(print_generic_op_form=True).encode()]
 
 
 def text_of(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:

@@ -11,6 +11,8 @@ IREE 3.13 refuses
 * ``batch_norm_grad``, for which it has no lowering: `iree.batch_norm`.
 * convolutions with ``window_reversal``, of integers in groups, and some of one position:
   `iree.convolutions`.
+* ``gather`` in batches whose axes are after that of the index vector: `iree.index_bounds`.
+* ``dynamic_slice`` and ``dynamic_update_slice`` of tensors without axes.
 * ``reduce_window`` of one position that leaves some of the operand unread: `iree.window_ends`.
 * ``sort`` along a negative dimension.
 * ``scatter`` in batches, with windows along scattered axes, and others: `iree.scatter_axes`.
@@ -22,6 +24,7 @@ and gives wrong results for
 * ``dynamic_slice`` and ``dynamic_update_slice`` with start indices of fewer than 32 bits, which it
   takes for unsigned.
 * ``sort`` with ``is_stable``, which it ignores: `iree.stable_sort`.
+* ``broadcast_in_dim`` whose operand has its axes in another order: `iree.broadcast_axes`.
 * several ``sort``, ``scatter`` or ``dynamic_update_slice`` of equal tensors that are computed from
   no buffer, as two argsorts: `iree.updates_in_place`.
 * ``add`` of i1, which is a logical or.
@@ -55,6 +58,7 @@ from ..dialects.quant import element_type
 from ..errors import Remark
 from .base import UNCHANGED, ModulePass, NoMatch, Pattern, apply_patterns, named
 from .iree.batch_norm import expand_batch_norm_grad, expand_batch_norm_training
+from .iree.broadcast_axes import order_broadcast
 from .iree.convolutions import expand_convolution, split_groups
 from .iree.dynamic_broadcasts import expand_dynamic_broadcast
 from .iree.dynamic_shapes import (
@@ -63,7 +67,7 @@ from .iree.dynamic_shapes import (
     expand_dynamic_pad,
     expand_dynamic_reshape,
 )
-from .iree.index_bounds import clamp_gather, contain_scatter, widen_starts
+from .iree.index_bounds import clamp_gather, contain_scatter, order_indices, widen_starts
 from .iree.long_loops import split_dot, split_reduce
 from .iree.reversal import expand_reverse
 from .iree.scatter_axes import scatter_rows
@@ -120,8 +124,10 @@ def _select_and_scatter(op: Operation, rewriter: Rewriter) -> None:
 
 
 _SHAPES: dict[str, Pattern] = {
+    "stablehlo.broadcast_in_dim": order_broadcast,
     "stablehlo.dynamic_conv": expand_dynamic_conv,
     "stablehlo.dynamic_gather": expand_dynamic_gather,
+    "stablehlo.gather": order_indices,
     "stablehlo.scatter": scatter_rows,
     "stablehlo.select_and_scatter": _select_and_scatter,
 }

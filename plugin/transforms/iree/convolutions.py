@@ -132,8 +132,8 @@ def _cut_unread(op: Operation) -> bool:
             continue
         cuts = True
         from_padding = min(unread, max(int(padding[number, 1]), 0))
-        padding[number, 1] -= from_padding
-        limits[axis] -= unread - from_padding
+        limits[axis] = max(shape[axis] - (unread - from_padding), 1)
+        padding[number, 1] -= unread - (shape[axis] - limits[axis])  # all, where none is read
     if limits != shape:
         op.operands[0] = stablehlo.slice_(operand, [0] * len(shape), limits)
     if cuts:

@@ -25,7 +25,7 @@ from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array
 from ..base import NoMatch
 
-__all__ = ["as_signed", "clamp_gather", "contain_scatter", "widen_starts"]
+__all__ = ["as_signed", "clamp_gather", "contain_scatter", "order_indices", "widen_starts"]
 
 
 def clamp_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
@@ -50,6 +50,27 @@ def clamp_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
             _by_component(indices, bounds, vector).value for bounds in ([0] * len(mapped), upper)
         )
     op.operands[1] = stablehlo.clamp(low, indices, high)
+    return None
+
+
+def order_indices(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Put the index vectors of a ``gather`` in batches last: IREE crashes where batches follow."""
+    numbers = bindings.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    vector, indices = int(numbers.index_vector_dim), op.operands[1]
+    last = indices.type.rank - 1
+    batching = list(numbers.start_indices_batching_dims)
+    if vector >= last or not batching:
+        return NoMatch("has its index vectors last, or no batches")
+    others = [axis for axis in range(last + 1) if axis != vector]
+    op.operands[1] = stablehlo.transpose(indices, [*others, vector])
+    op.attributes["dimension_numbers"] = bindings.GatherDimensionNumbers.get(
+        list(numbers.offset_dims),
+        list(numbers.collapsed_slice_dims),
+        list(numbers.operand_batching_dims),
+        [axis - (axis > vector) for axis in batching],
+        list(numbers.start_index_map),
+        last,
+    )
     return None
 
 
@@ -93,9 +114,13 @@ def contain_scatter(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 def widen_starts(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Give ``dynamic_slice`` and ``dynamic_update_slice`` start indices of 32 bits or more.
 
-    IREE takes narrower ones for unsigned.
+    IREE takes narrower ones for unsigned. It crashes where there are none: a slice of a tensor
+    without axes is that tensor, and an update all of it.
     """
     first = 1 if op.name == "stablehlo.dynamic_slice" else 2
+    if len(op.operands) == first:
+        rewriter.replace_op(op, [op.operands[first - 1]])
+        return None
     changed = False
     for number in range(first, len(op.operands)):
         element = element_type(op.operands[number].type)

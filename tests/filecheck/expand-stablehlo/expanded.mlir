@@ -155,3 +155,27 @@ func.func @selected(%x: tensor<4x2xf32>, %s: tensor<2x2xf32>, %i: tensor<f32>) -
   }) {window_dimensions = array<i64: 2, 1>, window_strides = array<i64: 2, 1>} : (tensor<4x2xf32>, tensor<2x2xf32>, tensor<f32>) -> tensor<4x2xf32>
   return %r : tensor<4x2xf32>
 }
+
+// CHECK-LABEL: func.func @broadcast_in_another_order
+// CHECK: %[[T:.*]] = stablehlo.transpose %arg0, dims = [2, 0, 1] : (tensor<2x3x4xf32>) -> tensor<4x2x3xf32>
+// CHECK: return %[[T]]
+func.func @broadcast_in_another_order(%x: tensor<2x3x4xf32>) -> tensor<4x2x3xf32> {
+  %r = stablehlo.broadcast_in_dim %x, dims = [1, 2, 0] : (tensor<2x3x4xf32>) -> tensor<4x2x3xf32>
+  return %r : tensor<4x2x3xf32>
+}
+
+// CHECK-LABEL: func.func @indices_before_batches
+// CHECK: %[[T:.*]] = stablehlo.transpose %arg1, dims = [1, 0] : (tensor<1x4xi32>) -> tensor<4x1xi32>
+// CHECK: start_indices_batching_dims = [0], start_index_map = [1], index_vector_dim = 1
+func.func @indices_before_batches(%x: tensor<4x2xf32>, %i: tensor<1x4xi32>) -> tensor<4xf32> {
+  %r = "stablehlo.gather"(%x, %i) {slice_sizes = array<i64: 1, 1>, dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [1], operand_batching_dims = [0], start_indices_batching_dims = [1], start_index_map = [1], index_vector_dim = 0>} : (tensor<4x2xf32>, tensor<1x4xi32>) -> tensor<4xf32>
+  return %r : tensor<4xf32>
+}
+
+// CHECK-LABEL: func.func @without_axes
+// CHECK-NEXT: return %arg0, %arg1
+func.func @without_axes(%x: tensor<f32>, %u: tensor<f32>) -> (tensor<f32>, tensor<f32>) {
+  %y = "stablehlo.dynamic_slice"(%x) {slice_sizes = array<i64>} : (tensor<f32>) -> tensor<f32>
+  %z = "stablehlo.dynamic_update_slice"(%x, %u) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  return %y, %z : tensor<f32>, tensor<f32>
+}
