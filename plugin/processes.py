@@ -11,9 +11,10 @@ blobs. What is read is data (no pickle): the child has run on hostile input, and
 * request: ``{"function": "subquant.module:name", "arguments": {...}, "memory": bytes,
   "folder": the current one}``, and blobs. The function takes the arguments, the blobs, and a
   function to report its steps with; it returns a JSON value and blobs.
-* answer: any number of ``{"step": text, "detail": text}``, each sent when a step begins, and then
-  one of ``{"value": ...}`` with blobs, and ``"last": true`` if the child has grown too large to
-  keep; ``{"error": ...}``, one of `subquant.errors`, as `error_to_json` writes it;
+* answer: ``{"begun": true}`` when the request has come, any number of
+  ``{"step": text, "detail": text}``, each sent when a step begins, and then one of
+  ``{"value": ...}`` with blobs, and ``"last": true`` if the child has grown too large to keep;
+  ``{"error": ...}``, one of `subquant.errors`, as `error_to_json` writes it;
   ``{"exhausted": "memory" or "stack"}``, from Python's own errors; and ``{"bug": traceback}``.
 
 What else the child writes, by C++ as a rule, goes to a file without a name: the last words if it
@@ -143,10 +144,17 @@ class ChildEnded(Exception):
         details: what it said of each step.
         words: what it wrote last.
         exhausted: ``memory`` or ``stack`` if that is known to be the cause.
+        has_begun: false if it ended before it had the request.
     """
 
     def __init__(
-        self, status: int | None, step: str, details: list[str], words: str, exhausted: str = ""
+        self,
+        status: int | None,
+        step: str,
+        details: list[str],
+        words: str,
+        exhausted: str = "",
+        has_begun: bool = True,
     ) -> None:
         super().__init__(f"the child process ended with status {status} at step '{step}'")
         self.status = status
@@ -154,6 +162,7 @@ class ChildEnded(Exception):
         self.details = details
         self.words = words
         self.exhausted = exhausted
+        self.has_begun = has_begun
 
     @property
     def cause(self) -> str:
@@ -282,6 +291,7 @@ class _Child:
             except BaseException:
                 self._words.close()
                 raise
+        self.has_answered = False
         _CHILDREN.add(self)
 
     @property
@@ -298,20 +308,25 @@ class _Child:
             SubquantError: the answer is an error.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
-        step, details = "", []
+        step, details, has_begun = "", [], False
         try:
             with contextlib.suppress(BrokenPipeError):  # its end is noticed when it is read from
                 send(self._process.stdin, request, blobs)
-            while (frame := receive(self._process.stdout)) is not None and "step" in frame[0]:
-                step = str(frame[0]["step"])
-                details.append(str(frame[0].get("detail")))
-                steps(step)
+            while (frame := receive(self._process.stdout)) is not None:
+                if "step" in frame[0]:
+                    step = str(frame[0]["step"])
+                    details.append(str(frame[0].get("detail")))
+                    steps(step)
+                elif not frame[0].get("begun"):
+                    break
+                has_begun = True
             if frame is None:
                 _wait_if_python_ends()
                 self._process.wait()
                 words = self._read_words()
-                raise ChildEnded(self.close(), step, details, words)
+                raise ChildEnded(self.close(), step, details, words, has_begun=has_begun)
             self._show_words()
+            self.has_answered = True
             if frame[0].get("last"):
                 self.close()
             return _value_of(*frame)
@@ -486,8 +501,15 @@ def call(
         "memory": (limits or Limits()).memory_bytes,
         "folder": folder,
     }
-    with _POOL.child(function.partition(":")[0]) as child:
-        return child.ask(request, blobs, steps or (lambda step: None))
+    while True:
+        with _POOL.child(function.partition(":")[0]) as child:
+            is_new = not child.has_answered
+            try:
+                return child.ask(request, blobs, steps or (lambda step: None))
+            except ChildEnded as ended:
+                if is_new or ended.has_begun:
+                    raise
+        # It was ended while it waited, by the system or a person: not by this request.
 
 
 @dataclass(frozen=True)
@@ -593,6 +615,7 @@ def serve(module: str) -> None:
         importlib.import_module(module)
     gc.enable()
     while (frame := receive(requests)) is not None:
+        send(answers, {"begun": True})
         with _ending_with_parent(requests):
             answer, blobs = _answer(*frame, answers)
         sys.stdout.flush()

@@ -353,6 +353,16 @@ def test_a_child_is_used_again_and_one_that_was_killed_is_replaced() -> None:
     assert opt(PROGRAM)
 
 
+def test_a_child_that_ends_when_it_is_asked_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose threads have not all ended yet has not ended."""
+    opt(PROGRAM)
+    first = processes._POOL.idle[-1]._process
+    first.kill()
+    assert ends(first.pid)
+    monkeypatch.setattr(processes._Child, "is_alive", True)
+    assert opt(PROGRAM)
+
+
 def test_threads_do_not_mix() -> None:
     wrong: list[str] = []
 

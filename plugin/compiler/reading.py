@@ -14,8 +14,6 @@ from .._mlir import ir, refuse_names_of_bytes, translate_errors
 from ..dialects import create_context
 from ..errors import ParseError
 from ..files import kind_of, read_input
-from ..formats.tflite import read_tflite
-from ..frontends.tflite import write_module
 from .diagnostics import HINTS, reworded
 from .text_checks import check_text
 from .worker import Source
@@ -78,6 +76,9 @@ def parse_bytes(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
     if data.startswith(BYTECODE_MAGIC):
         return parse_bytecode(data, context, file)
     if kind_of(data) == "tflite":
+        from ..formats.tflite import read_tflite  # with all that few modules need
+        from ..frontends.tflite import write_module
+
         return write_module(read_tflite(data, file), context)
     return parse_text(decode_text(data, file), context, file)
 
