@@ -21,6 +21,7 @@ __all__ = [
     "Options",
     "RequantizationForm",
     "Rounding",
+    "Semantics",
     "ZeroPoints",
     "annotations_of",
     "check_choices",
@@ -33,6 +34,13 @@ Activations = Literal["float", "int8"]
 """What contractions with weights in blocks multiply.
 
 The activations as they are, or rounded to 8 bits with a scale for each block that is summed over.
+"""
+
+Semantics = Literal["litert", "exact"]
+"""How the operators of a TensorFlow Lite model compute.
+
+As LiteRT's reference kernels do, bit for bit; or as quantized StableHLO: dequantized operands, the
+operation of the reals, and the nearest storage values.
 """
 
 Containers = Literal[8, 32]

@@ -14,6 +14,7 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.dialects import create_context
 from subquant.formats.tflite import Model, Tensor, read_tflite
+from subquant.frontends.options import ImportOptions
 from subquant.frontends.tflite import Interpreter, write_module
 from subquant.runtime import Device, Executable
 
@@ -62,7 +63,7 @@ class Ours:
         self._numpy = Interpreter(self.model)
         self._function = None
         if device is not None:
-            module = write_module(self.model, create_context(), every_tensor=True)
+            module = write_module(self.model, create_context(), ImportOptions(every_tensor=True))
             options = CompileOptions(
                 target="vulkan" if device.is_vulkan else "llvm-cpu",
                 vulkan_target=device.vulkan_target if device.is_vulkan else "generic",

@@ -91,7 +91,7 @@ def test_bytecode() -> None:
     assert data.startswith(BYTECODE_MAGIC)
     assert opt(data, "canonicalize").text == "module {\n  func.func private @f()\n}\n\n"
     for options in ({"split": True}, {"verify": True}):
-        with pytest.raises(UsageError, match="bytecode has no text to split"):
+        with pytest.raises(UsageError, match="has no text to split"):
             opt(data, **options)
 
 

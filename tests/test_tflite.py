@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from litert import compare
+from litert import LiteRt, compare, drawn
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
 from subquant.compiler.reading import read_module
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.formats.tflite import read_tflite
-from subquant.runtime import Device
+from subquant.frontends.tflite import Interpreter
+from subquant.runtime import Device, Executable
 from tflite_builder import Graph, Quantized
 
 Rng = np.random.Generator
@@ -288,3 +291,54 @@ def test_damage_is_an_error_or_another_model() -> None:
             refused += 1
     assert read > 100
     assert refused > 100
+
+
+# -- exact semantics ------------------------------------------------------------------------------
+
+
+def test_exact_semantics_round_the_real_result_once(cpu: Device) -> None:
+    """Beside int64 sums and one product in f64, half to even: LiteRT's multiplier is 31 bits."""
+    rng = np.random.default_rng(3)
+    graph = Graph()
+    x, y = Quantized(0.02, 5), Quantized(0.13, -9)
+    operand = graph.tensor((16, 40), "int8", x)
+    data = rng.integers(-127, 128, (24, 40)).astype(np.int8)
+    scales = np.exp(rng.uniform(-6, -4, 24)).astype(np.float32)
+    bias = rng.integers(-2000, 2000, 24).astype(np.int32)
+    matrix = graph.tensor((24, 40), "int8", Quantized(scales.tolist(), 0, 0), data)
+    units = (np.float32(0.02) * scales).tolist()
+    added = graph.tensor((24,), "int32", Quantized(units, 0, 0), bias)
+    result = graph.tensor((16, 24), "int8", y)
+    graph.operator(
+        "FULLY_CONNECTED", [operand, matrix, added], [result], "FullyConnectedOptions",
+        fusedActivationFunction=1,
+    )  # fmt: skip
+    model = graph.model([operand], [result])
+    rows = rng.integers(-128, 128, (16, 40)).astype(np.int8)
+    total = (rows.astype(np.int64) - 5) @ data.astype(np.int64).T
+    products = np.float64(np.float32(0.02)) * scales.astype(np.float64)
+    reals = total * products + bias * np.asarray(units, np.float32).astype(np.float64)
+    stored = np.rint(reals / np.float64(np.float32(0.13)) - 9)
+    expected = np.clip(stored, -9, 127).astype(np.int8)
+    options = CompileOptions(semantics="exact", integer_only=True)
+    found = Executable(compile_to_bytes(model, options), cpu).main(rows)
+    np.testing.assert_array_equal(found, expected)
+    assert len(np.unique(found)) > 50
+
+
+@pytest.mark.parametrize("case", ["CONV_2D-int8", "ADD-uint8", "TANH-int8", "MEAN-int8",
+                                  "QUANTIZE-int8-uint8", "MAX_POOL_2D-int8"])  # fmt: skip
+def test_exact_semantics_are_within_two_steps_of_litert(case: str, cpu: Device) -> None:
+    rng = np.random.default_rng(1)
+    data = CASES[case](rng)
+    model = read_tflite(data)
+    inputs = [drawn(tensor, rng) for tensor in model.subgraphs[0].inputs]
+    litert = LiteRt(data)
+    litert(inputs)
+    theirs = litert.tensor(model.subgraphs[0].outputs[0].index)
+    options = CompileOptions(semantics="exact")
+    found = Executable(compile_to_bytes(data, options), cpu).main(*inputs)
+    assert np.abs(found.astype(int) - theirs.astype(int)).max() <= 2
+    by_numpy = Interpreter(model, options.import_options).run(0, inputs)[0]
+    assert np.abs(found.astype(int) - by_numpy.astype(int)).max() <= 1
+    assert (found == by_numpy).mean() > 0.99

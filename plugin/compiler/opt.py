@@ -18,10 +18,11 @@ from contextlib import AbstractContextManager, nullcontext
 from .._mlir import ir
 from ..dialects import create_context
 from ..errors import InputError, Place, Remark, SubquantError, UsageError
+from ..files import kind_of
 from ..transforms.base import ModulePass
 from ..transforms.verify_quantization import VerifyQuantization
 from .pipeline import parse_pipeline, run_pipeline
-from .reading import BYTECODE_MAGIC, decode_text, parse_bytecode, parse_text
+from .reading import BYTECODE_MAGIC, decode_text, parse_bytes, parse_text
 from .worker import OptResult
 
 __all__ = ["run_opt"]
@@ -45,7 +46,7 @@ def run_opt(
     """Parse, run passes and print.
 
     Args:
-        data: MLIR text or bytecode.
+        data: MLIR text or bytecode, or a TensorFlow Lite model.
         file: the name that errors show.
         passes: a pipeline for `parse_pipeline`, or None to only parse, verify and print. Quantized
             types are verified before the first pass, as before every compilation.
@@ -69,9 +70,9 @@ def run_opt(
         with around("print"):
             return f"{module}\n"
 
-    if data.startswith(BYTECODE_MAGIC):
+    if data.startswith(BYTECODE_MAGIC) or kind_of(data) == "tflite":
         if split or verify_diagnostics:
-            raise UsageError("bytecode has no text to split or to compare errors with")
+            raise UsageError(f"'{file}' has no text to split or to compare errors with")
         remarks: list[Remark] = []
         text = process(data, remarks)
         return OptResult(text, remarks=remarks)
@@ -111,7 +112,7 @@ def _split_at_separators(source: str) -> list[str]:
 def _parse(source: str | bytes, file: str) -> ir.Module:
     context = create_context()
     if isinstance(source, bytes):
-        return parse_bytecode(source, context, file)
+        return parse_bytes(source, context, file)
     return parse_text(source, context, file)
 
 

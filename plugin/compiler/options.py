@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ..frontends.options import ImportOptions
 from ..options import (
     Activations,
     FixedPointRounding,
     RequantizationForm,
     Rounding,
+    Semantics,
     ZeroPoints,
     check_choices,
     option,
@@ -37,11 +39,14 @@ class CompileOptions:
         fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
         zero_points: as `subquant.options.ZeroPoints`; ``auto`` is what was measured to be fastest:
             ``mixed`` for llvm-cpu, ``after`` for vulkan.
+        semantics: as `subquant.options.Semantics`.
+        batch: the first extent of the inputs of a TensorFlow Lite model: a number, ``dynamic``, or
+            "" for what the file says.
         integer_only: fail if quantized values are computed with floats on the way.
         iree_flags: further flags for ``iree-compile``, after those that subquant gives.
 
     Raises:
-        UsageError: an unknown target, rounding or other choice.
+        UsageError: an unknown target, rounding or other choice, or another batch.
     """
 
     target: Target = option("llvm-cpu", "What to compile for.")
@@ -71,6 +76,13 @@ class CompileOptions:
         "What contractions with weights in blocks multiply: activations as they are, or rounded to "
         "8 bits with a scale for each block.",
     )
+    semantics: Semantics = option(
+        "litert",
+        "How a .tflite model computes: as LiteRT's reference kernels, or exactly, as StableHLO.",
+    )
+    batch: str = option(
+        "", "The batch of a .tflite model: a number, or dynamic.  [default: the file's]", "N"
+    )
     integer_only: bool = option(
         False, "Fail if quantized values are computed with floats on the way."
     )
@@ -80,6 +92,12 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        self.import_options  # noqa: B018  (which checks the batch)
+
+    @property
+    def import_options(self) -> ImportOptions:
+        """How a model of another tool becomes a module."""
+        return ImportOptions(self.semantics, self.activations, self.batch)
 
     @property
     def containers(self) -> int:

@@ -14,6 +14,7 @@ from .._mlir import ir, refuse_names_of_bytes, translate_errors
 from ..dialects import create_context
 from ..errors import ParseError
 from ..files import kind_of, read_input
+from ..frontends.options import AS_IN_FILE, ImportOptions
 from .diagnostics import HINTS, reworded
 from .text_checks import check_text
 from .worker import Source
@@ -47,7 +48,9 @@ def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
         return ir.Module.parse(text, context)
 
 
-def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
+def parse_file(
+    path: str | Path, context: ir.Context, options: ImportOptions = AS_IN_FILE
+) -> ir.Module:
     """Parse a file as `parse_bytes` does; operations of text know its name and their lines.
 
     Raises:
@@ -58,14 +61,16 @@ def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
     data = read_input(path)
     is_pipe = not path.is_file()  # which cannot be read twice
     if is_pipe or data.startswith(BYTECODE_MAGIC) or kind_of(data) == "tflite":
-        return parse_bytes(data, context, str(path))
+        return parse_bytes(data, context, str(path), options)
     text = decode_text(data, str(path))
     check_text(text, str(path))
     with _parsing(context, str(path)):
         return ir.Module.parseFile(str(path), context)
 
 
-def parse_bytes(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
+def parse_bytes(
+    data: bytes, context: ir.Context, file: str = "-", options: ImportOptions = AS_IN_FILE
+) -> ir.Module:
     """Parse MLIR text or bytecode, or a TensorFlow Lite model.
 
     Raises:
@@ -79,7 +84,7 @@ def parse_bytes(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
         from ..formats.tflite import read_tflite  # with all that few modules need
         from ..frontends.tflite import write_module
 
-        return write_module(read_tflite(data, file), context)
+        return write_module(read_tflite(data, file), context, options)
     return parse_text(decode_text(data, file), context, file)
 
 

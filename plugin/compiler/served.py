@@ -17,6 +17,7 @@ from .._mlir import do_without_operation_classes, in_context_of, ir, refuse_name
 from ..dialects import create_context
 from ..errors import UnsupportedError
 from ..files import read_input
+from ..frontends.options import AS_IN_FILE, ImportOptions
 from ..processes import Steps, error_to_json, limit_time, time_limit
 from ..transforms.base import ModulePass, is_public, walk
 from .options import CompileOptions
@@ -42,7 +43,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
 
     chosen = arguments["options"]
     options = CompileOptions(**{**chosen, "iree_flags": tuple(chosen["iree_flags"])})
-    module = _parse(arguments, blobs, steps)
+    module = _parse(arguments, blobs, steps, options.import_options)
     lower(module, options, _limiting(arguments, steps))
     if arguments["cpu_features"]:
         record_cpu_features(module, arguments["cpu_features"])
@@ -128,13 +129,18 @@ def text_of(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answ
     return None, [str(_parse(arguments, blobs, steps)).encode()]
 
 
-def _parse(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> ir.Module:
+def _parse(
+    arguments: dict[str, Any],
+    blobs: list[bytes],
+    steps: Steps,
+    options: ImportOptions = AS_IN_FILE,
+) -> ir.Module:
     source = arguments["source"]
     with _limited("parse", arguments, steps):
         context = create_context()
         if "path" in source:
-            return parse_file(source["path"], context)
-        return parse_bytes(blobs[0], context, source["file"])
+            return parse_file(source["path"], context, options)
+        return parse_bytes(blobs[0], context, source["file"], options)
 
 
 @contextlib.contextmanager

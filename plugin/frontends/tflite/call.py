@@ -79,11 +79,14 @@ class Call:
         operator: as the file describes it.
         inputs: None for an optional one that is absent.
         graphs: what computes other graphs, and keeps variables.
+        is_real: the operands are reals, and so are results: their fused activation function is
+            left to who quantizes them.
     """
 
     operator: Operator
     inputs: Sequence[Operand | None]
     graphs: Graphs
+    is_real: bool = False
 
     # -- what the operator says -------------------------------------------------------------------
 
@@ -188,7 +191,7 @@ class Call:
     def activated(self, real: AnyArray) -> AnyArray:
         """The fused activation function of floats."""
         name = self.activation
-        if name == "NONE":
+        if name == "NONE" or self.is_real:
             return real
         one, six = np.float32(1), np.float32(6)
         if name == "RELU":

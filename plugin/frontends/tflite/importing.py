@@ -3,30 +3,46 @@
 Each signature becomes a public function. Its arguments and results have the quantized types that
 the file gives them; in between there is integer arithmetic on storage, as LiteRT's reference
 kernels do it, bit by bit. Variables become globals that the loaded executable keeps between calls.
+
+With exact semantics, operands are dequantized, the kernel computes floats, and results are
+quantized; ``legalize-qdq-to-quantized-op`` makes quantized StableHLO of that, which is lowered to
+exact integer arithmetic where the specification has the operation.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import numpy as np
 
-from ..._mlir import ir
+from ..._mlir import Value, ir
 from ...dialects.quant import type_of
 from ...emit import casts, stablehlo, variables
-from ...emit.operation import create, dense, mlir_type, tensor_type
+from ...emit.operation import create, dense, mlir_type, tensor_type, value
 from ...emit.trace import TracedArray, traced
 from ...errors import InputError, Place, SubquantError, UnsupportedError
 from ...formats.tflite import ELEMENTS, Model, Operator, Subgraph, Tensor
-from ...numerics.element_types import AnyArray, Array, ElementType
+from ...numerics import litert
+from ...numerics.casts import dequantize, quantize
+from ...numerics.element_types import F32, AnyArray, Array, ElementType
 from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
+from ...transforms.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
+from ..options import AS_IN_FILE, ImportOptions
 from . import contractions, control, elementwise, pooling, shapes
 from .call import KERNELS, Call, Handle, Operand
 
 __all__ = ["Interpreter", "write_module"]
 
 _FAMILIES = (contractions, control, elementwise, pooling, shapes)  # which register their kernels
+_MOVING = frozenset(
+    name
+    for name, function in KERNELS.items()
+    if function.__module__ in (control.__name__, shapes.__name__)
+)
+"""Operators that compute nothing: storage values stay what they are."""
 
 _MOST_NESTED = 32
 
@@ -38,16 +54,20 @@ class Graphs:
 
     Args:
         model: as read.
+        options: how operators compute.
         around: what is entered around each operator.
     """
 
     def __init__(
         self,
         model: Model,
+        options: ImportOptions = AS_IN_FILE,
         around: Callable[[Operator], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.model = model
+        self.options = options
         self.place = Place(model.file)
+        self.activations = options.activations
         self._around = around
         self._running: list[int] = []
 
@@ -86,7 +106,7 @@ class Graphs:
                     for tensor in operator.inputs
                 ]
                 with self._around(operator):
-                    computed = _computed(Call(operator, operands, self))
+                    computed = self._compute(Call(operator, operands, self))
                 for tensor, value in zip(operator.outputs, computed, strict=True):
                     values[tensor.index] = value
                     if on_tensor is not None:
@@ -95,6 +115,45 @@ class Graphs:
             self._running.pop()
         return [value_of(tensor) for tensor in graph.outputs]
 
+    def _compute(self, call: Call) -> list[AnyArray]:
+        if self.options.semantics != "exact" or call.operator.name in _MOVING:
+            return _computed(call)
+        return self._compute_exactly(call)
+
+    def _compute_exactly(self, call: Call) -> list[AnyArray]:
+        """Dequantize operands, compute floats, quantize results, and clamp what is fused."""
+        inputs = [
+            None if operand is None else self._real_operand(operand) for operand in call.inputs
+        ]
+        if call.operator.name in ("QUANTIZE", "DEQUANTIZE"):
+            reals = [replace(call, inputs=inputs).input(0).value]
+        else:
+            reals = _computed(replace(call, inputs=inputs, is_real=True))
+        results = []
+        for tensor, real in zip(call.operator.outputs, reals, strict=True):
+            if not _is_stored(tensor) or real.dtype.kind != "f":
+                results.append(call.activated(real) if tensor.is_float else real)
+                continue
+            storage = self.quantized(real, tensor)
+            if call.activation != "NONE":
+                storage = litert.narrowed(storage, *call.range(tensor), call.dtype(tensor))
+            results.append(storage)
+        return results
+
+    def _real_operand(self, operand: Operand) -> Operand:
+        if not _is_stored(operand.tensor):
+            return operand
+        real = replace(operand.tensor, type="FLOAT32", quantization=None)
+        return Operand(real, self.dequantized(operand.value, operand.tensor))
+
+    def dequantized(self, storage: AnyArray, tensor: Tensor) -> AnyArray:
+        """The reals of storage values, f32."""
+        raise NotImplementedError
+
+    def quantized(self, real: AnyArray, tensor: Tensor) -> AnyArray:
+        """The nearest storage values of reals."""
+        raise NotImplementedError
+
     def read(self, variable: str, like: Tensor) -> AnyArray:
         """The value of a variable, of the type of a tensor."""
         raise NotImplementedError
@@ -102,6 +161,10 @@ class Graphs:
     def write(self, variable: str, value: AnyArray) -> None:
         """Give a variable a value."""
         raise NotImplementedError
+
+
+def _is_stored(tensor: Tensor) -> bool:
+    return tensor.quantization is not None and not tensor.is_float
 
 
 def _own_variable(graph: Subgraph, tensor: Tensor) -> str:
@@ -140,10 +203,11 @@ class Interpreter(Graphs):
 
     Args:
         model: as read.
+        options: how operators compute. NumPy's floats stand for the reals of exact semantics.
     """
 
-    def __init__(self, model: Model) -> None:
-        super().__init__(model)
+    def __init__(self, model: Model, options: ImportOptions = AS_IN_FILE) -> None:
+        super().__init__(model, options)
         self.variables: dict[str, Array] = {}
         for graph in model.subgraphs:
             for operator in graph.operators:
@@ -159,40 +223,51 @@ class Interpreter(Graphs):
         """Give a variable a value."""
         self.variables[variable] = np.asarray(value)
 
+    def dequantized(self, storage: AnyArray, tensor: Tensor) -> AnyArray:
+        """The reals of storage values, f32."""
+        return dequantize(np.asarray(storage), _parameters(tensor))
+
+    def quantized(self, real: AnyArray, tensor: Tensor) -> AnyArray:
+        """The nearest storage values of reals."""
+        return quantize(np.asarray(real), _parameters(tensor))
+
 
 # -- modules --------------------------------------------------------------------------------------
 
 
-def write_module(model: Model, context: ir.Context, *, every_tensor: bool = False) -> ir.Module:
+def write_module(
+    model: Model, context: ir.Context, options: ImportOptions = AS_IN_FILE
+) -> ir.Module:
     """Write a module with a function for each signature: of its name, or ``main`` if it is alone.
 
     Args:
         model: as read.
         context: of `subquant.dialects.create_context`.
-        every_tensor: return all that operators compute, in the order of execution, in place of
-            the outputs.
+        options: how operators compute, and what functions take and return.
 
     Raises:
         UnsupportedError, InputError: at an operator.
     """
     with context, ir.Location.file(model.file, 0, 0, context):
         module = ir.Module.create()
-        program = _Program(model, module)
+        program = _Program(model, options, module)
         is_alone = len(model.signatures) == 1
         for signature in model.signatures:
             with ir.InsertionPoint(module.body):
                 name = "main" if is_alone else signature.name
-                _write_function(program, name, signature.subgraph, every_tensor)
+                _write_function(program, name, signature.subgraph)
+        if options.semantics == "exact":
+            LegalizeQdqToQuantizedOp().run(module.operation)
         return module
 
 
 class _Program(Graphs):
     """Writes a program."""
 
-    def __init__(self, model: Model, module: ir.Module) -> None:
-        super().__init__(model, _located)
+    def __init__(self, model: Model, options: ImportOptions, module: ir.Module) -> None:
+        super().__init__(model, options, _located)
         self._module = module
-        self._first = Interpreter(model).variables
+        self._first = Interpreter(model, options).variables
         self._defined: dict[str, ElementType] = {}
 
     def read(self, variable: str, like: Tensor) -> AnyArray:
@@ -226,6 +301,33 @@ class _Program(Graphs):
             with ir.InsertionPoint.at_block_begin(self._module.body):
                 variables.define(_symbol(variable), dense(first, mlir_type(element)))
 
+    def dequantized(self, storage: AnyArray, tensor: Tensor) -> AnyArray:
+        """Write a ``quant.dcast``."""
+        if not isinstance(storage, TracedArray):
+            storage = _constant(storage, ElementType.parse(tensor.element))
+        quantized = _quantized(storage.value, tensor)
+        type_ = tensor_type(storage.shape, mlir_type(F32))
+        return traced(value("quant.dcast", [quantized], type_), F32)
+
+    def quantized(self, real: AnyArray, tensor: Tensor) -> AnyArray:
+        """Write a ``quant.qcast``."""
+        if not isinstance(real, TracedArray):
+            real = _constant(real, F32)
+        type_ = tensor_type(real.shape, type_of(_parameters(tensor)))
+        quantized = value("quant.qcast", [real.value], type_)
+        return traced(casts.stored(quantized), ElementType.parse(tensor.element))
+
+
+def _quantized(storage: Value, tensor: Tensor) -> Value:
+    """A storage tensor as quantized; that which it is the storage of, if it is so."""
+    type_ = tensor_type([int(n) for n in storage.type.shape], type_of(_parameters(tensor)))
+    owner = storage.owner
+    if not isinstance(owner, ir.Block) and owner.operation.name == "subquant.scast":
+        source = owner.operation.operands[0]
+        if source.type == type_:
+            return source
+    return casts.as_quantized(storage, type_)
+
 
 def _symbol(variable: str) -> str:
     return f"variable.{variable}"
@@ -235,7 +337,7 @@ def _located(operator: Operator) -> ir.Location:
     return ir.Location.name(str(operator), ir.Location.current)
 
 
-def _write_function(program: _Program, name: str, index: int, every_tensor: bool) -> None:
+def _write_function(program: _Program, name: str, index: int) -> None:
     graph, place = program.model.subgraphs[index], program.place
     types = [_type(tensor, place) for tensor in graph.inputs]
     attributes = {
@@ -247,26 +349,27 @@ def _write_function(program: _Program, name: str, index: int, every_tensor: bool
     with ir.InsertionPoint(block):
         inputs = [
             traced(
-                casts.stored(value) if _parameters(tensor) is not None else value,
+                casts.stored(argument) if _is_typed(tensor) else argument,
                 ElementType.parse(tensor.element),
             )
-            for tensor, value in zip(graph.inputs, block.arguments, strict=True)
+            for tensor, argument in zip(graph.inputs, block.arguments, strict=True)
         ]
         computed: list[tuple[Tensor, AnyArray]] = []
         outputs = program.run(index, inputs, lambda *each: computed.append(each))
         wanted = list(zip(graph.outputs, outputs, strict=True))
-        if every_tensor:
+        if program.options.every_tensor:
             wanted = [each for each in computed if not isinstance(each[1], Handle)]
         results = []
         for tensor, output in wanted:
-            type_ = _type(tensor, place, output.shape)
+            if tensor.type not in ELEMENTS:
+                raise UnsupportedError(f"{tensor} is of type {tensor.type}", place)
             if not isinstance(output, TracedArray):
                 output = _constant(output, ElementType.parse(tensor.element))
-            quantized = _parameters(tensor) is not None
-            results.append(casts.as_quantized(output.value, type_) if quantized else output.value)
+            is_typed = _is_typed(tensor)
+            results.append(_quantized(output.value, tensor) if is_typed else output.value)
         create("func.return", results)
     function.attributes["function_type"] = ir.TypeAttr.get(
-        ir.FunctionType.get(types, [value.type for value in results])
+        ir.FunctionType.get(types, [result.type for result in results])
     )
 
 
@@ -277,26 +380,35 @@ def _constant(array: Array, element: ElementType) -> TracedArray:
 # -- types ----------------------------------------------------------------------------------------
 
 
-def _parameters(tensor: Tensor) -> QuantizationParameters | None:
-    """What a tensor's values stand for at the boundary of a function, if they are storage."""
-    found = tensor.quantization
-    element = ElementType.parse(tensor.element)
-    if found is None or found.block_size or element.bits > 16:
-        return None
+def _is_typed(tensor: Tensor) -> bool:
+    """A tensor of a quantized type at the boundary of a function; wider ones are sums."""
+    return _is_stored(tensor) and ElementType.parse(tensor.element).bits <= 16
+
+
+def _parameters(tensor: Tensor) -> QuantizationParameters:
+    """What the storage values of a tensor stand for."""
+    found, element = tensor.quantization, ElementType.parse(tensor.element)
+    assert found is not None  # _is_stored
     storage = StorageType(element.bits, element.kind == "int")
-    if found.axis is None:
-        scales, zero_points = found.scales.reshape(()), found.zero_points.reshape(())
-        return QuantizationParameters(storage, ExpressedType.F32, (), (), scales, zero_points)
-    return QuantizationParameters(
-        storage, ExpressedType.F32, (found.axis,), (1,), found.scales, found.zero_points
-    )
+    axes: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    scales, zero_points = found.scales, found.zero_points
+    if found.block_size:
+        axes, sizes = (len(tensor.shape) - 1,), (found.block_size,)
+        if math.prod(tensor.shape[:-1]) > 1:  # each index of the other dimensions has scales
+            axes = tuple(range(len(tensor.shape)))
+            sizes = (*(1,) * (len(tensor.shape) - 1), found.block_size)
+    elif found.axis is not None:
+        axes, sizes = (found.axis,), (1,)
+    else:
+        scales, zero_points = scales.reshape(()), zero_points.reshape(())
+    return QuantizationParameters(storage, ExpressedType.F32, axes, sizes, scales, zero_points)
 
 
 def _type(tensor: Tensor, place: Place, shape: Sequence[int] | None = None) -> ir.Type:
     if tensor.type not in ELEMENTS:
         raise UnsupportedError(f"{tensor} is of type {tensor.type}", place)
-    parameters = _parameters(tensor)
     extents = list(tensor.shape if shape is None else shape)
-    if parameters is None:
+    if not _is_typed(tensor):
         return tensor_type(extents, mlir_type(ElementType.parse(tensor.element)))
-    return tensor_type(extents, type_of(parameters))
+    return tensor_type(extents, type_of(_parameters(tensor)))
