@@ -19,7 +19,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from .errors import InputError, SubquantError, quoted
+from .errors import InputError, SubquantError, printable, quoted
 from .numerics.element_types import Array
 from .numerics.packed_integers import PLANE_BITS, packed_shape
 from .numerics.parameters import ExpressedType, Granularity, QuantizationParameters, StorageType
@@ -54,6 +54,7 @@ class ValueType:
         is_scalar: the value is no tensor.
         parameters: the quantization parameters, or None.
         abi: the MLIR types that the compiled function takes for this value.
+        name: of the argument or result where the program came from; "" if it has none.
     """
 
     element: str
@@ -61,6 +62,7 @@ class ValueType:
     is_scalar: bool = False
     parameters: QuantizationParameters | None = None
     abi: tuple[str, ...] = ()
+    name: str = ""
 
     @property
     def plane_bits(self) -> tuple[int, ...] | None:
@@ -77,6 +79,11 @@ class ValueType:
         if shape is None or self.abi[0] != f"tensor<{''.join(f'{n}x' for n in shape)}i8>":
             return None
         return bits
+
+    @property
+    def named(self) -> str:
+        """The type, after the name if there is one: ``x: tensor<4xf32>``."""
+        return f"{printable(self.name)}: {self}" if self.name else str(self)
 
     def __str__(self) -> str:
         element = self.element
@@ -145,6 +152,8 @@ def _value_to_json(value: ValueType) -> dict[str, Any]:
         fields["shape"] = None if value.shape is None else list(value.shape)
     if value.parameters is not None:
         fields["quantized"] = parameters_to_json(value.parameters)
+    if value.name:
+        fields["name"] = value.name
     return fields
 
 
@@ -162,9 +171,12 @@ def _value_from_json(fields: dict[str, Any]) -> ValueType:
         is_scalar=bool(fields.get("scalar")),
         parameters=None if quantized is None else parameters_from_json(quantized),
         abi=tuple(_list_of(str, fields["abi"])),
+        name=fields.get("name", ""),
     )
     if not isinstance(value.element, str):
         raise TypeError(f"expected the name of an element type, got {quoted(str(value.element))}")
+    if not isinstance(value.name, str):
+        raise TypeError(f"expected a name, got {quoted(str(value.name))}")
     if any(type(n) not in (int, type(None)) or (n or 0) < 0 for n in value.shape or ()):
         raise ValueError(f"{quoted(str(shape))} is no shape")
     if len(value.abi) != (2 if value.shape is None else 1):

@@ -22,7 +22,13 @@ from ..files import kind_of
 from ..transforms.base import ModulePass
 from ..transforms.verify_quantization import VerifyQuantization
 from .pipeline import parse_pipeline, run_pipeline
-from .reading import BYTECODE_MAGIC, decode_text, parse_bytes, parse_text
+from .reading import (
+    BYTECODE_MAGIC,
+    decode_text,
+    parse_bytes,
+    parse_text,
+    without_wrapping,
+)
 from .worker import OptResult
 
 __all__ = ["run_opt"]
@@ -46,7 +52,7 @@ def run_opt(
     """Parse, run passes and print.
 
     Args:
-        data: MLIR text or bytecode, or a TensorFlow Lite model.
+        data: MLIR text or bytecode, an artifact of StableHLO, or a TensorFlow Lite model.
         file: the name that errors show.
         passes: a pipeline for `parse_pipeline`, or None to only parse, verify and print. Quantized
             types are verified before the first pass, as before every compilation.
@@ -70,6 +76,7 @@ def run_opt(
         with around("print"):
             return f"{module}\n"
 
+    data = without_wrapping(data, file)
     if data.startswith(BYTECODE_MAGIC) or kind_of(data) == "tflite":
         if split or verify_diagnostics:
             raise UsageError(f"'{file}' has no text to split or to compare errors with")

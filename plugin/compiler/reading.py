@@ -1,4 +1,4 @@
-"""Read modules: MLIR text and bytecode, and TensorFlow Lite models.
+"""Read modules: MLIR text and bytecode, StableHLO's artifacts, and TensorFlow Lite models.
 
 They are read where they are asked for: on hostile input upstream's parser ends the process, so that
 `worker` has this done in a child. What it would read wrongly is refused first, by `text_checks`.
@@ -15,6 +15,7 @@ from ..dialects import create_context
 from ..errors import ParseError
 from ..files import kind_of, read_input
 from ..frontends.options import AS_IN_FILE, ImportOptions
+from .artifacts import is_artifact, parse_artifact, record_names
 from .diagnostics import HINTS, reworded
 from .text_checks import check_text
 from .worker import Source
@@ -27,6 +28,7 @@ __all__ = [
     "parse_file",
     "parse_text",
     "read_module",
+    "without_wrapping",
 ]
 
 BYTECODE_MAGIC = b"ML\xefR"
@@ -45,7 +47,7 @@ def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
     """
     check_text(text, file)
     with _parsing(context, file):
-        return ir.Module.parse(text, context)
+        return _with_names(ir.Module.parse(text, context))
 
 
 def parse_file(
@@ -60,24 +62,26 @@ def parse_file(
     path = Path(path)
     data = read_input(path)
     is_pipe = not path.is_file()  # which cannot be read twice
+    data = without_wrapping(data, str(path))
     if is_pipe or data.startswith(BYTECODE_MAGIC) or kind_of(data) == "tflite":
         return parse_bytes(data, context, str(path), options)
     text = decode_text(data, str(path))
     check_text(text, str(path))
     with _parsing(context, str(path)):
-        return ir.Module.parseFile(str(path), context)
+        return _with_names(ir.Module.parseFile(str(path), context))
 
 
 def parse_bytes(
     data: bytes, context: ir.Context, file: str = "-", options: ImportOptions = AS_IN_FILE
 ) -> ir.Module:
-    """Parse MLIR text or bytecode, or a TensorFlow Lite model.
+    """Parse MLIR text or bytecode, an artifact of StableHLO, or a TensorFlow Lite model.
 
     Raises:
         ParseError: the data is none of these.
         ParseError, VerificationError: as `parse_text`.
         InputError, UnsupportedError: of a TensorFlow Lite model, with the operator.
     """
+    data = without_wrapping(data, file)
     if data.startswith(BYTECODE_MAGIC):
         return parse_bytecode(data, context, file)
     if kind_of(data) == "tflite":
@@ -109,14 +113,34 @@ def decode_text(data: bytes, file: str = "-") -> str:
 
 
 def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
-    """Parse MLIR bytecode.
+    """Parse MLIR bytecode; that of StableHLO's artifacts becomes StableHLO as it is now.
 
     Raises:
         ParseError: it is broken, or has a name that is not UTF-8 text.
         VerificationError: as `parse_text`.
     """
     with _parsing(context, file):
-        return ir.Module.parse(data, context)
+        if is_artifact(data):
+            return _with_names(parse_artifact(data, context, file))
+        return _with_names(ir.Module.parse(data, context))
+
+
+def without_wrapping(data: bytes, file: str = "-") -> bytes:
+    """Return the artifact in a function that JAX exported; other data as it is.
+
+    Raises:
+        InputError: such a function's file is damaged.
+    """
+    if kind_of(data) is not None or b"StableHLO_v" not in data:
+        return data
+    from ..formats.jax_export import exported_artifact
+
+    return exported_artifact(data, file) or data
+
+
+def _with_names(module: ir.Module) -> ir.Module:
+    record_names(module)
+    return module
 
 
 @contextlib.contextmanager
@@ -130,7 +154,7 @@ def read_module(source: Source) -> ir.Module:
     """Read a module from a path, MLIR text, bytecode, or a module (which is taken as it is).
 
     A string is text if it has a line break, ``{`` or ``"``; else it is a path. A file or bytes may
-    be a TensorFlow Lite model as well.
+    be an artifact of StableHLO or a TensorFlow Lite model as well.
 
     Raises:
         InputError, UnsupportedError, ParseError, VerificationError: with their place.

@@ -26,7 +26,17 @@ import numpy as np
 from ..errors import InputError, Place
 from ..numerics.element_types import Array
 
-__all__ = ["Reader", "Unread", "scalar", "string", "table", "tables", "union", "vector"]
+__all__ = [
+    "Reader",
+    "Unread",
+    "scalar",
+    "string",
+    "table",
+    "tables",
+    "union",
+    "unread",
+    "vector",
+]
 
 _T = TypeVar("_T")
 _Read = Callable[["Reader", int, str, Mapping[str, Any]], Any]
@@ -177,6 +187,11 @@ def tables(of: Callable[[], type]) -> Any:
         return tuple(found)
 
     return _field((), read)
+
+
+def unread() -> Any:
+    """A field that nobody asks for: None."""
+    return _field(None, lambda reader, position, path, values: None)
 
 
 @dataclasses.dataclass(frozen=True)

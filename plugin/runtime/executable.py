@@ -120,8 +120,8 @@ class Function:
     def __repr__(self) -> str:
         if self.signature is None:
             return f"<function {self.name}>"
-        inputs = ", ".join(str(value) for value in self.signature.inputs)
-        outputs = ", ".join(str(value) for value in self.signature.outputs)
+        inputs = ", ".join(value.named for value in self.signature.inputs)
+        outputs = ", ".join(value.named for value in self.signature.outputs)
         return f"<function {self.name}({inputs}) -> ({outputs})>"
 
     def __call__(self, *arguments: npt.ArrayLike, quantized_io: bool = False) -> Any:

@@ -151,8 +151,8 @@ def served_description(
     name = arguments["name"]
     described = {
         each.name: {
-            "inputs": [str(value) for value in each.signature.inputs],
-            "outputs": [str(value) for value in each.signature.outputs],
+            "inputs": [value.named for value in each.signature.inputs],
+            "outputs": [value.named for value in each.signature.outputs],
         }
         for each in public_functions(_module_of(name, blobs[0]), name)
         if each.signature

@@ -16,6 +16,7 @@ from ..errors import Remark
 from ..options import check_choices
 
 __all__ = [
+    "NAMES_ATTRIBUTES",
     "SIGNATURE_ATTRIBUTE",
     "UNCHANGED",
     "ModulePass",
@@ -34,6 +35,9 @@ __all__ = [
 
 SIGNATURE_ATTRIBUTE = "subquant.function_type"
 """The function attribute that holds the signature as the user wrote it."""
+
+NAMES_ATTRIBUTES = ("subquant.argument_names", "subquant.result_names")
+"""The function attributes that hold the names of arguments and results, as the user wrote them."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ After::
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -26,6 +27,7 @@ from ..dialects.quant import element_type, is_quantized, parameters_of, parts_of
 from ..errors import Remark, UnsupportedError, place_of
 from ..signature import LOOPS_KEY, REFLECTION_KEY, TARGET_KEY, Signature, ValueType
 from .base import (
+    NAMES_ATTRIBUTES,
     SIGNATURE_ATTRIBUTE,
     UNCHANGED,
     ModulePass,
@@ -116,10 +118,21 @@ def signature_of(function: Any) -> Signature:
     written = compiled
     if SIGNATURE_ATTRIBUTE in function.attributes:
         written = function.attributes[SIGNATURE_ATTRIBUTE].value
+    arguments, results = (_names(function, attribute) for attribute in NAMES_ATTRIBUTES)
     return Signature(
-        tuple(_values(written.inputs, compiled.inputs, function)),
-        tuple(_values(written.results, compiled.results, function)),
+        tuple(_values(written.inputs, compiled.inputs, arguments, function)),
+        tuple(_values(written.results, compiled.results, results, function)),
     )
+
+
+def _names(function: Any, attribute: str) -> Iterator[str]:
+    """The names of arguments or results, and "" for those that have none."""
+    if attribute in function.attributes and isinstance(
+        function.attributes[attribute], ir.ArrayAttr
+    ):
+        for name in function.attributes[attribute]:
+            yield name.value if isinstance(name, ir.StringAttr) else ""
+    yield from itertools.repeat("")
 
 
 def _long_loop(module: ir.Operation) -> dict[str, str]:
@@ -135,8 +148,9 @@ def _long_loop(module: ir.Operation) -> dict[str, str]:
 def _record(function: Any, added: Mapping[str, str]) -> None:
     """Write the reflection; a signature that is there, of a module that was emitted, is kept."""
     signature, written = signature_of(function), SIGNATURE_ATTRIBUTE in function.attributes
-    if written:
-        del function.attributes[SIGNATURE_ATTRIBUTE]
+    for attribute in (SIGNATURE_ATTRIBUTE, *NAMES_ATTRIBUTES):
+        if attribute in function.attributes:
+            del function.attributes[attribute]
     entries = {}
     if REFLECTION_ATTRIBUTE in function.attributes:
         entries = {entry.name: entry.attr for entry in function.attributes[REFLECTION_ATTRIBUTE]}
@@ -146,9 +160,11 @@ def _record(function: Any, added: Mapping[str, str]) -> None:
     function.attributes[REFLECTION_ATTRIBUTE] = ir.DictAttr.get(entries)
 
 
-def _values(written: Any, compiled: Any, function: Any) -> Iterator[ValueType]:
+def _values(
+    written: Any, compiled: Any, names: Iterator[str], function: Any
+) -> Iterator[ValueType]:
     remaining = list(compiled)
-    for type_ in written:
+    for type_, name in zip(written, names, strict=False):
         unranked = isinstance(type_, ir.UnrankedTensorType)
         abi = tuple(str(remaining.pop(0)) for _ in range(2 if unranked else 1))
         parameters = parameters_of(type_, function)
@@ -167,4 +183,5 @@ def _values(written: Any, compiled: Any, function: Any) -> Iterator[ValueType]:
             is_scalar=not isinstance(type_, ir.ShapedType),
             parameters=parameters,
             abi=abi,
+            name=name,
         )
