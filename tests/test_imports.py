@@ -30,6 +30,7 @@ ORDER = (
         "compiler",
         "runtime",
         "ops",
+        "comparison",
         "conformance",
         "commands",
     ),

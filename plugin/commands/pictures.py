@@ -38,13 +38,16 @@ from .tables import extents_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from ..comparison.layers import Layer
     from ..compiler.inspected_tensors import InspectedTensor
     from ..weights.quantizing import LayerError
 
 __all__ = [
     "check_picture",
     "errors_figure",
+    "layers_figure",
     "render_errors",
+    "render_layers",
     "render_scales",
     "scales_figure",
     "write_picture",
@@ -273,19 +276,60 @@ def _power_of_two(least: float) -> int:
 # -- errors ----------------------------------------------------------------------------------------
 
 
-def _top(errors: Sequence[LayerError]) -> float:
+def _top(ratios: Sequence[float]) -> float:
     """The decibels that a whole bar stands for: the most, rounded up to tens."""
-    finite = [e.signal_to_noise for e in errors if math.isfinite(e.signal_to_noise)]
+    finite = [ratio for ratio in ratios if math.isfinite(ratio)]
     return max([10.0, *(10.0 * math.ceil(value / 10) for value in finite)])
 
 
-def _length(error: LayerError, top: float) -> float:
+def _length(ratio: float, top: float) -> float:
     """The decibels that a bar shows: none below 0, and a whole bar where nothing is lost."""
-    return min(max(error.signal_to_noise, 0.0), top)
+    return min(max(ratio, 0.0), top)
 
 
-def _decibels(error: LayerError) -> str:
-    return "exact" if math.isinf(error.signal_to_noise) else f"{error.signal_to_noise:.1f} dB"
+def _decibels(ratio: float) -> str:
+    if math.isinf(ratio):
+        return "exact" if ratio > 0 else "noise"
+    return f"{ratio:.1f} dB"
+
+
+def _steps(steps: float | None) -> str:
+    if steps is None:
+        return ""
+    return f"{steps:,.0f}" if steps >= 100 else f"{steps:.3g}"
+
+
+def render_layers(layers: Sequence[Layer], width: int = 80) -> RenderableType:
+    """Return a table for rich of the layers of a comparison, with bars where there is room."""
+    room = min(width - 76, 24)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("operator", overflow="fold")
+    table.add_column("result", no_wrap=True)
+    for column in ("equal", "steps", "difference", "signal/noise"):
+        table.add_column(column, justify="right", no_wrap=True)
+    if room > 4:
+        table.add_column("", no_wrap=True)
+    top = _top([layer.sqnr for layer in layers])
+    for layer in layers:
+        bar = ProgressBar(top, _length(layer.sqnr, top), room, complete_style=_BLUE,
+                          finished_style=_BLUE)  # fmt: skip
+        share = layer.equal / layer.elements if layer.elements else 1.0
+        table.add_row(
+            str(layer.operator),
+            Text(printable(layer.name)),
+            f"{extents_text(layer.shape)} {layer.type.lower()}",
+            "all" if layer.equal == layer.elements else f"{math.floor(share * 1e4) / 100:.2f}%",
+            ""
+            if layer.steps is None
+            else f"{layer.steps:,.0f}"
+            if layer.steps >= 100
+            else f"{layer.steps:.3g}",
+            f"{layer.difference:.3g}",
+            _decibels(layer.sqnr),
+            *([bar] if room > 4 else []),
+        )
+    return table
 
 
 def render_errors(errors: Sequence[LayerError], width: int = 80) -> RenderableType:
@@ -306,16 +350,16 @@ def render_errors(errors: Sequence[LayerError], width: int = 80) -> RenderableTy
         table.add_column(column, justify="right", no_wrap=True)
     if room > 4:
         table.add_column("", no_wrap=True)
-    top = _top(errors)
+    top = _top([error.signal_to_noise for error in errors])
     for error, name, shape in zip(errors, names, shapes, strict=True):
-        length = _length(error, top)
+        length = _length(error.signal_to_noise, top)
         bar = ProgressBar(top, length, room, complete_style=_BLUE, finished_style=_BLUE)
         table.add_row(
             Text(name),
             shape,
             f"{error.bits_per_element:.2f}",
             f"{error.relative_error:.2%}",
-            _decibels(error),
+            _decibels(error.signal_to_noise),
             *([bar] if room > 4 else []),
         )
     return table
@@ -323,18 +367,33 @@ def render_errors(errors: Sequence[LayerError], width: int = 80) -> RenderableTy
 
 def errors_figure(errors: Sequence[LayerError]) -> Figure:
     """Return a bar a layer, the first at the top, as long as its signal is above its noise."""
+    bars = [(printable(error.name), error.signal_to_noise) for error in errors]
+    return _noise_figure("Errors of quantized weights", bars)
+
+
+def layers_figure(layers: Sequence[Layer], against: str) -> Figure:
+    """Return a bar an operator, the first at the top, as long as it agrees with a reference."""
+    bars = [(f"{layer.operator} {layer.name}", layer.sqnr) for layer in layers]
+    return _noise_figure(f"Layers beside {_REFERENCES[against]}", bars)
+
+
+_REFERENCES = {"litert": "LiteRT's reference kernels", "float": "the reals that they stand for"}
+
+
+def _noise_figure(title: str, bars: Sequence[tuple[str, float]]) -> Figure:
     from matplotlib.figure import Figure
 
-    names = [_shortened(printable(error.name), 64) for error in errors]
-    top, rows = _top(errors), range(len(errors))
+    names = [_shortened(name, 64) for name, _ in bars]
+    ratios = [ratio for _, ratio in bars]
+    top, rows = _top(ratios), range(len(bars))
     width = 6.0 + 0.075 * max(map(len, names), default=0)
-    figure = Figure((width, 1.4 + 0.22 * len(errors)), layout="constrained")
-    _entitle(figure, "Errors of quantized weights")
+    figure = Figure((width, 1.4 + 0.22 * len(bars)), layout="constrained")
+    _entitle(figure, title)
     axes = figure.add_subplot()
-    bars = axes.barh(rows, [_length(error, top) for error in errors], 0.7, color=_BLUE)
-    axes.bar_label(bars, [_decibels(error) for error in errors], padding=4, size="small")
+    drawn = axes.barh(rows, [_length(ratio, top) for ratio in ratios], 0.7, color=_BLUE)
+    axes.bar_label(drawn, [_decibels(ratio) for ratio in ratios], padding=4, size="small")
     axes.set_yticks(rows, names, size="small", parse_math=False)
-    axes.set_ylim(len(errors) - 0.4, -0.6)
+    axes.set_ylim(len(bars) - 0.4, -0.6)
     axes.set_xlim(0, top * 1.12)
     axes.set_xlabel("signal to noise (dB; 6 dB are one bit)")
     axes.set_axisbelow(True)

@@ -42,6 +42,7 @@ class CompileOptions:
         semantics: as `subquant.options.Semantics`.
         batch: the first extent of the inputs of a TensorFlow Lite model: a number, ``dynamic``, or
             "" for what the file says.
+        every_tensor: return all that the operators of a TensorFlow Lite model compute.
         integer_only: fail if quantized values are computed with floats on the way.
         iree_flags: further flags for ``iree-compile``, after those that subquant gives.
 
@@ -83,6 +84,9 @@ class CompileOptions:
     batch: str = option(
         "", "The batch of a .tflite model: a number, or dynamic.  [default: the file's]", "N"
     )
+    every_tensor: bool = option(
+        False, "Return all tensors that operators of a .tflite model compute, in order."
+    )
     integer_only: bool = option(
         False, "Fail if quantized values are computed with floats on the way."
     )
@@ -97,7 +101,7 @@ class CompileOptions:
     @property
     def import_options(self) -> ImportOptions:
         """How a model of another tool becomes a module."""
-        return ImportOptions(self.semantics, self.activations, self.batch)
+        return ImportOptions(self.semantics, self.activations, self.batch, self.every_tensor)
 
     @property
     def containers(self) -> int:

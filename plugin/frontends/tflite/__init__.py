@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .importing import Interpreter, write_module
+from .importing import Interpreter, RealInterpreter, write_module
 
-__all__ = ["Interpreter", "write_module"]
+__all__ = ["Interpreter", "RealInterpreter", "write_module"]

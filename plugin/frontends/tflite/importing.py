@@ -34,7 +34,7 @@ from ..options import AS_IN_FILE, ImportOptions
 from . import contractions, control, elementwise, pooling, shapes
 from .call import KERNELS, Call, Handle, Operand
 
-__all__ = ["Interpreter", "write_module"]
+__all__ = ["Interpreter", "RealInterpreter", "write_module"]
 
 _FAMILIES = (contractions, control, elementwise, pooling, shapes)  # which register their kernels
 _MOVING = frozenset(
@@ -230,6 +230,38 @@ class Interpreter(Graphs):
     def quantized(self, real: AnyArray, tensor: Tensor) -> AnyArray:
         """The nearest storage values of reals."""
         return quantize(np.asarray(real), _parameters(tensor))
+
+
+class RealInterpreter(Interpreter):
+    """Computes the reals that a quantized model stands for: nothing but constants is rounded.
+
+    Values of tensors with scales are f32.
+    """
+
+    def _compute(self, call: Call) -> list[AnyArray]:
+        inputs = [None if each is None else self._real_operand(each) for each in call.inputs]
+        real = replace(call, inputs=inputs)
+        if call.operator.name in ("QUANTIZE", "DEQUANTIZE"):
+            return [real.input(0).value]
+        return _computed(real)
+
+    def _real_operand(self, operand: Operand) -> Operand:
+        tensor = operand.tensor
+        if not _is_stored(tensor):
+            return operand
+        value = operand.value
+        if value.dtype.kind != "f":  # a constant
+            value = self.dequantized(value, tensor)
+        return Operand(replace(tensor, type="FLOAT32", quantization=None), value)
+
+    def real(self, value: Array, tensor: Tensor) -> Array:
+        """An argument as it is taken: floats for what is quantized."""
+        return np.asarray(self.dequantized(value, tensor)) if _is_stored(tensor) else value
+
+    def read(self, variable: str, like: Tensor) -> AnyArray:
+        """The value of a variable."""
+        found = super().read(variable, like)
+        return self.real(found, like) if found.dtype.kind != "f" else found
 
 
 # -- modules --------------------------------------------------------------------------------------

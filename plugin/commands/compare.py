@@ -1,0 +1,143 @@
+"""``subquant compare``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..compiler.options import CompileOptions
+from ..errors import SubquantError, UsageError
+from ..files import kind_of, read_input
+from ..processes import prepare
+from .console import say, show_progress, shown_name, source_of, write_output
+from .options import compile_options, limit_options, make_compile_options, pop_limits
+
+if TYPE_CHECKING:
+    from ..numerics.element_types import Array
+
+__all__ = ["command"]
+
+_AGAINST = ("litert", "float")
+
+
+@click.command("compare")
+@click.argument("model")
+@click.option(
+    "--against",
+    type=click.Choice(_AGAINST),
+    default="litert",
+    show_default=True,
+    help="LiteRT's reference kernels, or the reals that the model stands for.",
+)
+@click.option(
+    "--device",
+    default=None,
+    metavar="DEVICE",
+    help="llvm-cpu, vulkan, an IREE device URI, or numpy.  [default: the target's]",
+)
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="VALUE",
+    help="An argument, as of run: @file.npy or 2x3xi8=1,2,...; drawn if there are none.",
+)
+@click.option(
+    "--calls",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    show_default=True,
+    help="How many calls with drawn arguments.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of drawn arguments.")
+@click.option("--picture", default=None, metavar="FILE", help="Draw the SQNR as SVG or PNG.")
+@click.option(
+    "--model-explorer",
+    default=None,
+    metavar="FILE",
+    help="Write the SQNR as node data for Model Explorer.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@compile_options
+@limit_options
+def command(
+    model: str,
+    against: Any,
+    device: str | None,
+    inputs: tuple[str, ...],
+    calls: int,
+    seed: int,
+    picture: str | None,
+    model_explorer: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Compare MODEL (.tflite) with a reference, layer by layer.
+
+    \b
+    subquant compare model.tflite                      every value beside LiteRT's
+    subquant compare model.tflite --against float      where quantization costs precision
+    subquant compare model.tflite --input @x.npy --json
+    """
+    prepare()
+    from ..comparison.layers import compare_layers, to_json, to_model_explorer
+    from ..runtime import Device
+    from . import pictures
+
+    limits = pop_limits(options)
+    if picture is not None:
+        pictures.check_picture(picture)
+    source = source_of(model)
+    data = source if isinstance(source, bytes) else read_input(source)
+    if kind_of(data) != "tflite":
+        raise UsageError(f"expected a .tflite model, got '{shown_name(model)}'")
+    choices = {declared.name: options.pop(declared.name) for declared in fields(CompileOptions)}
+    where = None if device == "numpy" else Device(device or choices["target"])
+    if where is not None and where.is_vulkan:
+        choices["target"] = "vulkan"
+        if choices["vulkan_target"] in (None, "auto"):
+            choices["vulkan_target"] = where.vulkan_target
+    arguments = [_arguments(inputs)] if inputs else calls
+    with show_progress(f"compare {model}") as progress:
+        try:
+            layers = compare_layers(
+                data,
+                shown_name(model),
+                arguments,
+                against,
+                make_compile_options(**choices),
+                where,
+                seed=seed,
+                limits=limits,
+                progress=progress,
+            )
+        except SubquantError as error:
+            raise error.in_file(shown_name(model)) from None
+    if model_explorer is not None:
+        write_output(model_explorer, json.dumps(to_model_explorer(layers), indent=2).encode())
+        say(f"wrote {model_explorer}", err=True)
+    if picture is not None:
+        pictures.write_picture(picture, lambda: pictures.layers_figure(layers, against))
+        say(f"wrote {picture}", err=True)
+    if as_json:
+        click.echo(json.dumps(to_json(layers), indent=2))
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(pictures.render_layers(layers, console.width))
+    what = "equal" if against == "litert" else "within half a step"
+    elements, equal = (
+        sum(getattr(each, name) for each in layers) for name in ("elements", "equal")
+    )
+    say(f"{equal:,} of {elements:,} values are {what}, in {len(layers)} tensors", err=True)
+
+
+def _arguments(inputs: Sequence[str]) -> list[Array]:
+    from .arrays import parse_input
+
+    return [parse_input(text) for text in inputs]

@@ -1,0 +1,1 @@
+"""Two computations of one model, layer by layer: where a quantized model departs from another."""

@@ -1,0 +1,104 @@
+"""LiteRT's reference kernels, in a child process: its C++ ends on files that ours refuses.
+
+`compute` runs there; `reference` calls it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import CompilerError, EnvironmentProblem, Place
+from ..files import kind_of
+from ..formats.tflite import Model
+from ..numerics.element_types import Array
+from ..processes import ChildEnded, Limits, Steps, call
+
+__all__ = ["REQUIREMENT", "compute", "reference"]
+
+REQUIREMENT = "ai-edge-litert==2.3.0"
+"""What to install (also in pyproject.toml)."""
+
+
+def reference(
+    data: bytes,
+    model: Model,
+    inputs: Sequence[Sequence[Array]],
+    wanted: Sequence[int],
+    limits: Limits | None = None,
+) -> list[dict[int, Array]]:
+    """Return tensors that LiteRT's reference kernels compute, by number, for each call.
+
+    Args:
+        data: the model's file.
+        model: the same, as read.
+        inputs: the arguments of each call; variables keep their values from one to the next.
+        wanted: the numbers of the tensors; no handles of variables, which end LiteRT.
+        limits: of the child process.
+
+    Raises:
+        EnvironmentProblem: LiteRT is not installed.
+        CompilerError: it refuses the model, or crashed.
+    """
+    if importlib.util.find_spec("ai_edge_litert") is None:
+        raise EnvironmentProblem(
+            f"LiteRT, to compare with, is not installed; run: pip install {REQUIREMENT}"
+        )
+    assert kind_of(data) == "tflite"  # it has been read
+    flat = [np.ascontiguousarray(array) for arrays in inputs for array in arrays]
+    described = [{"dtype": array.dtype.name, "shape": array.shape} for array in flat]
+    arguments = {"calls": len(inputs), "inputs": described, "tensors": list(wanted)}
+    blobs = [data, *(array.tobytes() for array in flat)]
+    try:
+        value, found = call("subquant.comparison.litert:compute", arguments, blobs, limits=limits)
+    except ChildEnded as ended:
+        raise CompilerError(
+            f"LiteRT crashed on the model ({ended.cause})", Place(model.file)
+        ) from None
+    if isinstance(value, str):
+        raise CompilerError(f"LiteRT refuses the model: {value}", Place(model.file))
+    arrays = [
+        np.frombuffer(blob, each["dtype"]).reshape(each["shape"])
+        for each, blob in zip(value, found, strict=True)
+    ]
+    each_call = len(wanted)
+    return [
+        dict(zip(wanted, arrays[start : start + each_call], strict=True))
+        for start in range(0, len(arrays), each_call)
+    ]
+
+
+def compute(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> tuple[Any, list[bytes]]:
+    """Run the model, in a child; a text is what LiteRT says where it refuses it."""
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    steps("LiteRT")
+    arrays = [
+        np.frombuffer(blob, each["dtype"]).reshape(each["shape"])
+        for each, blob in zip(arguments["inputs"], blobs[1:], strict=True)
+    ]
+    found: list[Array] = []
+    try:
+        interpreter = Interpreter(
+            model_content=blobs[0],
+            experimental_preserve_all_tensors=True,
+            experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+        )
+        details = interpreter.get_input_details()
+        count = len(details)
+        for detail, array in zip(details, arrays[:count], strict=True):
+            if tuple(detail["shape"]) != array.shape:
+                interpreter.resize_tensor_input(detail["index"], array.shape)
+        interpreter.allocate_tensors()
+        for start in range(0, count * arguments["calls"], max(count, 1)):
+            for detail, array in zip(details, arrays[start : start + count], strict=True):
+                interpreter.set_tensor(detail["index"], array)
+            interpreter.invoke()
+            found += [np.array(interpreter.get_tensor(index)) for index in arguments["tensors"]]
+    except (RuntimeError, ValueError) as error:
+        return str(error).partition("\n")[0], []
+    described = [{"dtype": array.dtype.name, "shape": array.shape} for array in found]
+    return described, [np.ascontiguousarray(array).tobytes() for array in found]

@@ -1,0 +1,107 @@
+"""``subquant compare``: layers beside a reference."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from litert import LiteRt
+from subquant.cli import main
+from subquant.comparison.layers import compare_layers, draw_inputs
+from subquant.errors import SignatureError
+from subquant.formats.tflite import read_tflite
+from subquant.runtime import Device
+from test_tflite import convolution, fully_connected
+
+
+def test_layers_are_equal_to_litert(cpu: Device) -> None:
+    data = convolution(np.random.default_rng(2))
+    (layer,) = compare_layers(data, "m.tflite", 3, device=cpu)
+    assert (layer.name, layer.equal, layer.steps) == ("CONV_2D", layer.elements, 0)
+    assert layer.elements == 3 * math.prod(layer.shape)
+    assert math.isinf(layer.sqnr)
+
+
+def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
+    """Beside float64: the model's reals, and the storage of LiteRT as reals."""
+    data = fully_connected(np.random.default_rng(5))
+    model = read_tflite(data)
+    graph = model.subgraphs[0]
+    x, w, y = (graph.tensors[n] for n in (0, 1, len(graph.tensors) - 1))
+    assert x.quantization is not None
+    assert w.quantization is not None
+    assert y.quantization is not None
+    inputs = draw_inputs(model, 4)
+    (layer,) = compare_layers(data, "m.tflite", inputs, "float")
+    theirs, signal, noise, near, most = LiteRt(data), 0.0, 0.0, 0, 0.0
+    scale = float(y.quantization.scale)
+    for (rows,) in inputs:
+        theirs([rows])
+        reals = (rows.astype(float) - x.quantization.zero_point) * float(x.quantization.scale)
+        matrix = w.data.astype(float) * w.quantization.scales.astype(float).reshape(-1, 1)
+        expected = reals @ matrix.T
+        if graph.operators[0].inputs[2] is not None:
+            bias = graph.operators[0].inputs[2]
+            assert bias.quantization is not None
+            expected = expected + bias.data * bias.quantization.scales.astype(float)
+        low, high = {0: (-np.inf, np.inf), 1: (0, np.inf), 2: (-1, 1), 3: (0, 6)}[
+            graph.operators[0].options.fused_activation_function  # type: ignore[attr-defined]
+        ]
+        expected = np.clip(expected, low, high)
+        found = (theirs.tensor(y.index).astype(float) - y.quantization.zero_point) * scale
+        signal += (expected**2).sum()
+        noise += ((found - expected) ** 2).sum()
+        near += int((np.abs(found - expected) <= scale / 2).sum())
+        most = max(most, np.abs(found - expected).max())
+    assert layer.sqnr == pytest.approx(10 * math.log10(signal / noise), abs=1e-3)
+    assert layer.equal == pytest.approx(near, abs=2)  # at half a step f32 decides
+    assert layer.difference == pytest.approx(most, rel=1e-5)
+    assert layer.steps == pytest.approx(most / scale, rel=1e-5)
+
+
+def test_wrong_arguments_are_refused_before_anything_runs() -> None:
+    data = fully_connected(np.random.default_rng(5))
+    with pytest.raises(SignatureError, match="the model takes 1 arguments, got 0"):
+        compare_layers(data, "m.tflite", [[]])
+    with pytest.raises(SignatureError, match="argument 't0' must be int8 of shape"):
+        compare_layers(data, "m.tflite", [[np.zeros((1, 1), np.int16)]])
+
+
+def test_the_command(in_temporary_folder: Path, cpu: Device) -> None:
+    Path("model.tflite").write_bytes(convolution(np.random.default_rng(2)))
+    run = CliRunner().invoke
+    shown = run(main, ["compare", "model.tflite", "--calls", "2"])
+    assert shown.exit_code == 0, shown.output
+    assert "CONV_2D" in shown.output
+    assert "values are equal, in 1 tensors" in shown.output
+    files = ["--picture", "layers.svg", "--model-explorer", "nodes.json"]
+    as_json = run(main, ["compare", "model.tflite", "--against", "float", "--json", *files])
+    assert as_json.exit_code == 0, as_json.output
+    (layer,) = json.loads(as_json.stdout)
+    assert layer["name"] == "CONV_2D"
+    assert Path("layers.svg").read_text().count("CONV_2D") == 1
+    nodes = json.loads(Path("nodes.json").read_text())["main"]["results"]
+    assert list(nodes) == [layer["tensor"]]
+    assert nodes[layer["tensor"]]["value"] == pytest.approx(layer["sqnr"], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["none.tflite"], 1, "error: cannot read 'none.tflite': No such file or directory"),
+        (["x.mlir"], 2, "error: expected a .tflite model, got 'x.mlir'"),
+        (["x.mlir", "--picture", "x.gif"], 2, "the picture 'x.gif' must end in .svg or .png"),
+    ],
+)
+def test_wrong_calls(
+    arguments: list[str], status: int, message: str, in_temporary_folder: Path
+) -> None:
+    Path("x.mlir").write_text("module {}")
+    result = CliRunner().invoke(main, ["compare", *arguments])
+    assert result.exit_code == status
+    assert message in result.output
