@@ -22,6 +22,7 @@ INTEGER = (
     "mlperf-tiny/pretrainedResnet_quant",
     "tflite-micro/hello_world_int8",
     "tflite-micro/micro_speech_quantized",
+    "tflite-micro/trained_lstm_int8",
     "ai-edge-quantizer/mnist_quantized",
     "ai-edge-quantizer/blockwise_i4rangedvalues_fc",
 )

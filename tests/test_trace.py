@@ -20,7 +20,7 @@ from subquant.layouts import (
     QuantizedLayout,
     TensorScaledLayout,
 )
-from subquant.numerics.array_functions import contract, lookup
+from subquant.numerics.array_functions import contract, lookup, over_time, repeat_while
 from subquant.runtime import Device
 from subquant.runtime.interpreter import InterpretedModule
 from together import Together
@@ -165,6 +165,18 @@ FUNCTIONS: dict[str, tuple[Function, list[np.ndarray]]] = {
                                        np.maximum(w.astype(np.uint32) << 16, 1 << 31)), [W]),
     "padding": (lambda x: np.pad(x, [(1, 0), (0, 0), (2, 3)], constant_values=-1), [X]),
     "broadcasting": (lambda x: (x * x[:, :1], x + x[0, 0]), [X]),
+    "a loop": (
+        lambda q: tuple(repeat_while(lambda n, _: n < 100, lambda n, q: (n * 2 + 1, q * n.astype(np.int8)),
+                                     [np.abs(q[0, 0].max()).astype(np.int32), q])),
+        [Q],
+    ),
+    "steps over time": (
+        lambda w, q: (lambda last, each: (*last, each))(
+            *over_time(lambda s, t, x, y: (s * x + y.astype(np.int8), t + s),
+                       [q[0], Q[1]], [q, W[:, 0]])
+        ),
+        [W, Q],
+    ),
 }  # fmt: skip
 
 
@@ -235,6 +247,10 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "reduction of a ufunc": (np.add.reduce, "with these options cannot be written"),
     "negative step": (lambda x: x[::-1], "negative steps"),
     "an array as index": (lambda x: x[np.array([0])], "index of type ndarray"),
+    "a loop of other dtypes": (
+        lambda x: repeat_while(lambda x: x.max() < 9, lambda x: [x.astype(np.float64)], [x]),
+        r"a loop makes float64 of shape \[2, 3, 4\] of a value that is float32",
+    ),
     "strings": (lambda x: x + np.array("a"), "str"),
 }
 

@@ -41,6 +41,7 @@ class Graph:
     """A model with one graph, written tensor by tensor and operator by operator."""
 
     name: str = "main"
+    prefix: str = ""
     _tensors: list[Any] = field(default_factory=list)
     _buffers: list[Any] = field(default_factory=list)
     _codes: list[Any] = field(default_factory=list)
@@ -65,7 +66,7 @@ class Graph:
         made = s.TensorT()
         made.shape = list(map(int, shape))
         made.type = getattr(s.TensorType, type_name or _TYPES[dtype])
-        made.name = (name or f"t{len(self._tensors)}").encode()
+        made.name = (name or f"{self.prefix}{len(self._tensors)}").encode()
         made.isVariable = is_variable
         made.hasRank = True
         made.buffer = 0
@@ -83,6 +84,10 @@ class Graph:
             made.quantization = parameters
         self._tensors.append(made)
         return len(self._tensors) - 1
+
+    def scale(self, index: int) -> float:
+        """The scale of a tensor."""
+        return float(self._tensors[index].quantization.scale[0])
 
     def operator(
         self,

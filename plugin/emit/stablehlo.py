@@ -37,10 +37,12 @@ __all__ = [
     "gather",
     "iota",
     "pad",
+    "put_slice",
     "reduce",
     "reduce_window",
     "reshape",
     "slice_",
+    "slice_at",
     "take",
     "transpose",
     "zero_of",
@@ -172,6 +174,41 @@ def slice_(
         "strides": integers(steps),
     }
     return value("stablehlo.slice", [operand], with_shape(operand.type, shape), attributes)
+
+
+def slice_at(operand: Value, index: Value) -> Value:
+    """One element along the first axis, which stays, at a position that is computed.
+
+    Args:
+        operand: the tensor.
+        index: a signed integer without axes, in range.
+    """
+    type_ = operand.type
+    sizes = [1, *(int(extent) for extent in type_.shape[1:])]
+    return value(
+        "stablehlo.dynamic_slice",
+        [operand, *_starts(operand, index)],
+        tensor_type(sizes, type_.element_type),
+        {"slice_sizes": integers(sizes)},
+    )
+
+
+def put_slice(operand: Value, part: Value, index: Value) -> Value:
+    """Replace elements along the first axis, from a position that is computed.
+
+    Args:
+        operand: the tensor.
+        part: what is put there, whole along the other axes.
+        index: a signed integer without axes, in range.
+    """
+    return value(
+        "stablehlo.dynamic_update_slice", [operand, part, *_starts(operand, index)], operand.type
+    )
+
+
+def _starts(operand: Value, index: Value) -> list[Value]:
+    zeros = [zero_of(index.type.element_type) for _ in operand.type.shape[1:]]
+    return [index, *zeros]
 
 
 def pad(

@@ -94,6 +94,18 @@ def _signature(arguments: Sequence[ir.Type], results: Sequence[ir.Type] = ()) ->
 class _Arrays(Tensors):
     """The form of tensors that are traced arrays."""
 
+    def __init__(self, like: Any) -> None:
+        super().__init__(like)
+        self._block: ir.Block | None = None
+
+    def _written(self, number: Any, element: ElementType) -> Any:
+        """As the form's; a constant of one block is not for another, which it need not dominate."""
+        block = ir.InsertionPoint.current.block
+        if self._block is None or block != self._block:
+            self._constants.clear()
+            self._block = block
+        return super()._written(number, element)
+
     def emitted(
         self, value: Value, element: ElementType | None = None, like: ElementType | None = None
     ) -> TracedArray:
@@ -459,7 +471,69 @@ def _unpack_planes(low: AnyArray, bits: Sequence[int], high: AnyArray | None = N
     return _Arrays(integers).emitted(integers, planes[0].element)
 
 
-_FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., TracedArray]] = {
+def _repeat_while(
+    condition: Callable[..., AnyArray],
+    body: Callable[..., Sequence[AnyArray]],
+    values: Sequence[AnyArray],
+) -> list[TracedArray]:
+    start = [_traced(value) for value in values]
+    types = [value.value.type for value in start]
+
+    def inside(arguments: Sequence[Value]) -> list[TracedArray]:
+        return [
+            _Arrays(argument).emitted(argument, value.element)
+            for argument, value in zip(arguments, start, strict=True)
+        ]
+
+    def checked(arguments: Sequence[Value]) -> list[Value]:
+        return [_traced(condition(*inside(arguments)), np.dtype(np.bool_)).reshape(()).value]
+
+    def computed(arguments: Sequence[Value]) -> list[Value]:
+        results = [
+            result if isinstance(result, TracedArray) else _traced(result, value.dtype)
+            for result, value in zip(body(*inside(arguments)), start, strict=True)
+        ]
+        for result, value in zip(results, start, strict=True):
+            if (result.shape, result.dtype) != (value.shape, value.dtype):
+                raise UnsupportedError(
+                    f"a loop makes {result.dtype.name} of shape {list(result.shape)} of a value "
+                    f"that is {value.dtype.name} of shape {list(value.shape)}"
+                )
+        return [result.value for result in results]
+
+    loop = create("stablehlo.while", [value.value for value in start], types, regions=2)
+    for region, function in zip(loop.regions, (checked, computed), strict=True):
+        stablehlo.fill_body(
+            region, types, lambda *arguments, function=function: function(arguments)
+        )
+    return inside(loop.results)
+
+
+def _over_time(
+    step: Callable[..., Sequence[AnyArray]],
+    carried: Sequence[AnyArray],
+    sequences: Sequence[AnyArray],
+) -> tuple[list[TracedArray], TracedArray]:
+    arrays = [_traced(array) for array in sequences]
+    count, first = arrays[0].shape[0], _traced(carried[0])
+
+    def body(index: TracedArray, results: TracedArray, *values: TracedArray) -> list[AnyArray]:
+        parts = [
+            array._with(stablehlo.slice_at(array.value, index.value)).reshape(array.shape[1:])
+            for array in arrays
+        ]
+        following = list(step(*values, *parts))
+        latest = _traced(following[0], first.dtype)[None]
+        written = stablehlo.put_slice(results.value, latest.value, index.value)
+        return [index + 1, results._with(written), *following]
+
+    results = _traced(np.zeros((count, *first.shape), first.dtype))
+    start = [_traced(np.int32(0)), results, *carried]
+    _, results, *values = _repeat_while(lambda index, *_: index < count, body, start)
+    return values, results
+
+
+_FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., AnyArray]] = {
     array_functions.beside: lambda value, array, element=None: (
         _traced(array) if element is None else _constant(array, element)
     ),
@@ -468,7 +542,9 @@ _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., TracedArray]] = {
     array_functions.convolve_last: functools.partial(_convolve, layout=_CHANNELS_LAST),
     array_functions.divide_truncated: _divide_truncated,
     array_functions.lookup: _take,
+    array_functions.over_time: _over_time,
     array_functions.pool: _pool,
+    array_functions.repeat_while: _repeat_while,
     block_form.dequantize: _dequantize,
     array_functions.take: lambda table, indices, axis=0: _take(table, indices, axis),
     packed_integers.unpack_planes: _unpack_planes,

@@ -30,7 +30,9 @@ __all__ = [
     "is_known",
     "is_zero",
     "lookup",
+    "over_time",
     "pool",
+    "repeat_while",
     "stack",
     "take",
     "truncate",
@@ -291,6 +293,64 @@ def beside(value: AnyArray, array: AnyArray, element: ElementType | None = None)
         element: how a program keeps its elements; as the dtype says by default.
     """
     return array
+
+
+# -- loops -----------------------------------------------------------------------------------------
+
+
+def repeat_while(
+    condition: Callable[..., AnyArray],
+    body: Callable[..., Sequence[AnyArray]],
+    values: Sequence[AnyArray],
+) -> list[AnyArray]:
+    """Replace values by what `body` makes of them, while `condition` is true of them.
+
+    In a program, `values` keep their shapes and dtypes.
+
+    Args:
+        condition: takes the values, and returns a truth value without axes.
+        body: takes the values, and returns as many.
+        values: the first ones.
+    """
+    for value in values:
+        if isinstance(value, Symbolic):
+            found = value.__array_function__(
+                repeat_while, (type(value),), (condition, body, values), {}
+            )
+            return list(found)
+    while bool(condition(*values)):
+        values = body(*values)
+    return list(values)
+
+
+def over_time(
+    step: Callable[..., Sequence[AnyArray]],
+    carried: Sequence[AnyArray],
+    sequences: Sequence[AnyArray],
+) -> tuple[list[AnyArray], AnyArray]:
+    """Take one step for each index of the first axis of arrays.
+
+    Args:
+        step: takes what is carried and the arrays at that index; returns what is carried then, of
+            the same shapes and dtypes.
+        carried: before the first step.
+        sequences: arrays of as many elements, at least one, along the first axis.
+
+    Returns:
+        What is carried after the last step, and the first of that after each one, along a new first
+        axis.
+    """
+    for value in (*carried, *sequences):
+        if isinstance(value, Symbolic):
+            found = value.__array_function__(
+                over_time, (type(value),), (step, carried, sequences), {}
+            )
+            return found  # type: ignore[no-any-return]
+    results = []
+    for parts in zip(*sequences, strict=True):
+        carried = step(*carried, *parts)
+        results.append(carried[0])
+    return list(carried), np.stack(results)
 
 
 def unpack_bits(packed: AnyArray, bits: int) -> AnyArray:

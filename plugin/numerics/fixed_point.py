@@ -10,7 +10,7 @@ Roundings, by name (``p = value * multiplier``, ``s = shift``):
   "Requantization Scaling", and TOSA's SINGLE_ROUND.
 * ``half-away-from-zero``: the magnitude of ``p`` rounded half up, with its sign.
 * ``gemmlowp``: gemmlowp's and LiteRT's double rounding: a saturating, rounding high half of
-  ``2 * value * multiplier`` (half away from zero), then a rounding shift (half away from zero).
+  ``2 * value * multiplier`` (half up), then a rounding shift (half away from zero).
   Factors of 1 and more shift the value left before; it saturates where that leaves 32 bits, which
   LiteRT leaves undefined.
 * ``tosa-single-round``: as ``half-up``.
@@ -168,16 +168,17 @@ def _gemmlowp(v: AnyArray, m: AnyArray, s: AnyArray) -> AnyArray:
     return divide_by_power(high_product(shifted, m), right)
 
 
-def high_product(values: AnyArray, multiplier: AnyArray) -> AnyArray:
-    """``values * multiplier / 2**31``, half away from zero: gemmlowp's doubling high product.
+def high_product(values: AnyArray, multiplier: AnyArray, bits: int = 31) -> AnyArray:
+    """``values * multiplier / 2**bits``, half up: gemmlowp's doubling high product.
+
+    It adds ``2**(bits - 1)``, or ``1 - 2**(bits - 1)`` to negative products, and divides towards
+    zero: for those that is the floor of one less than ``2**bits`` more.
 
     Args:
-        values, multiplier: 64-bit integers of 32 bits, not both the least.
+        values, multiplier: integers of 32 bits in 64 (of 16 in 32), not both the least.
+        bits: 31, or 15.
     """
-    product = values * multiplier
-    total = product + np.where(product >= 0, 1 << 30, 1 - (1 << 30))
-    # A division that truncates, as in C++.
-    return np.where(total >= 0, total >> 31, -(-total >> 31))
+    return (values * multiplier + (1 << (bits - 1))) >> bits
 
 
 def divide_by_power(values: AnyArray, exponent: AnyArray) -> AnyArray:

@@ -25,6 +25,7 @@ from .fixed_point import apply_scale, divide_by_power, high_product
 
 __all__ = [
     "activation_range",
+    "divided",
     "function_table",
     "multiplier_and_exponent",
     "narrowed",
@@ -36,6 +37,9 @@ __all__ = [
     "scaled_wide",
     "softmax",
 ]
+
+
+_MOST, _LEAST = (1 << 31) - 1, -(1 << 31)
 
 
 def round_away(values: npt.ArrayLike) -> Array:
@@ -74,15 +78,41 @@ def scaled(values: AnyArray, factors: npt.ArrayLike) -> AnyArray:
         factors: f64, which broadcast with `values`.
 
     Returns:
-        64-bit integers.
+        32-bit integers.
     """
     return scaled_by(values, *multiplier_and_exponent(factors))
 
 
 def scaled_by(values: AnyArray, multiplier: Array | int, exponent: Array | int) -> AnyArray:
-    """The same with a multiplier of 31 bits and an exponent of two."""
-    shift = 31 - np.asarray(exponent, np.int64)
-    return apply_scale(values, np.asarray(multiplier, np.int64), shift, "gemmlowp")
+    """The same with a multiplier of 31 bits and an exponent of two.
+
+    A positive exponent shifts left first, and saturates what LiteRT leaves undefined.
+    """
+    shift = np.asarray(exponent, np.int64)
+    wide = convert(values, I64)
+    if (shift > 0).any():
+        shifted = wide << np.minimum(np.maximum(shift, 0), 31)
+        wide = np.minimum(np.maximum(shifted, _LEAST), _MOST)
+    high = convert(high_product(wide, np.asarray(multiplier, np.int64)), I32)
+    return divided(high, np.maximum(-shift, 0))
+
+
+def divided(values: AnyArray, exponent: Array | int) -> AnyArray:
+    """``values / 2**exponent``, half away from zero: gemmlowp's ``RoundingDivideByPOT``.
+
+    ``floor((v + h - [v < 0]) / 2**e)`` with ``h = 2**(e - 1)``, in two shifts, so that nothing
+    needs a bit more.
+
+    Args:
+        values: 32-bit integers but the two greatest and the least.
+        exponent: 0 to 31; they broadcast with `values`.
+    """
+    known = np.asarray(exponent, np.int32)
+    if not known.any():
+        return values
+    if (known > 0).all():
+        return (((values + (values >> 31)) >> (known - 1)) + 1) >> 1
+    return divide_by_power(values, known)
 
 
 def quantized(
@@ -281,15 +311,13 @@ def function_table(
 
 # -- fixed point ----------------------------------------------------------------------------------
 
-_MOST, _LEAST = (1 << 31) - 1, -(1 << 31)
-
 
 def _shifted(values: AnyArray, bits: int) -> AnyArray:
     """Multiplied by a power of two, saturating."""
     return np.minimum(np.maximum(values << bits, _LEAST), _MOST)
 
 
-_EXPONENTIALS = (
+EXPONENTIALS = (
     (-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535),
     (3, 720401), (4, 242),
 )  # fmt: skip
@@ -311,7 +339,7 @@ def exponential_of_negatives(values: Array) -> Array:
     start = np.int64(1895147668)
     result = start + high_product(x + divide_by_power(tail, np.int64(1)), start)
     remainder = rest - values
-    for exponent, factor in _EXPONENTIALS:
+    for exponent, factor in EXPONENTIALS:
         is_set = (remainder & (1 << (26 + exponent))) != 0
         result = np.where(is_set, high_product(result, np.int64(factor)), result)
     return np.where(values == 0, _MOST, result)

@@ -27,10 +27,17 @@ __all__ = ["KERNELS", "Call", "Graphs", "Handle", "Kernel", "Operand", "kernel"]
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """An input: the tensor as the file describes it, and its value."""
+    """An input: the tensor as the file describes it, and its value.
+
+    Args:
+        tensor: as the file describes it.
+        value: of its elements.
+        variable: the name of the variable that the tensor is, or None.
+    """
 
     tensor: Tensor
     value: AnyArray
+    variable: str | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -130,6 +137,13 @@ class Call:
     def optional(self, index: int) -> Operand | None:
         """An input that may be absent."""
         return self.inputs[index] if index < len(self.inputs) else None
+
+    def assign(self, index: int, value: AnyArray) -> None:
+        """Give an input that is a variable a value, which it keeps until the next call."""
+        operand = self.input(index)
+        if operand.variable is None:
+            raise self.error(f"needs {operand.tensor} to be a variable, and it is none")
+        self.graphs.write(operand.variable, value.reshape(operand.shape))
 
     def known(self, index: int) -> Array:
         """The elements of an input that must be known when the program is written."""

@@ -31,18 +31,20 @@ from ...numerics.element_types import F32, AnyArray, Array, ElementType
 from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ...transforms.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
 from ..options import AS_IN_FILE, ImportOptions
-from . import contractions, control, elementwise, pooling, shapes
+from . import contractions, control, elementwise, pooling, recurrent, shapes
 from .call import KERNELS, Call, Handle, Operand
 
 __all__ = ["Interpreter", "RealInterpreter", "write_module"]
 
-_FAMILIES = (contractions, control, elementwise, pooling, shapes)  # which register their kernels
-_MOVING = frozenset(
+_FAMILIES = (contractions, control, elementwise, pooling, recurrent, shapes)
+"""What registers kernels."""
+
+_ONE_MEANING = frozenset(
     name
     for name, function in KERNELS.items()
-    if function.__module__ in (control.__name__, shapes.__name__)
+    if function.__module__ in (control.__name__, recurrent.__name__, shapes.__name__)
 )
-"""Operators that compute nothing: storage values stay what they are."""
+"""Operators that compute nothing, or whose integers only LiteRT defines."""
 
 _MOST_NESTED = 32
 
@@ -94,15 +96,16 @@ class Graphs:
         def value_of(tensor: Tensor) -> AnyArray:
             if tensor.index in values:
                 return values[tensor.index]
-            if tensor.is_variable:
-                return self.read(_own_variable(graph, tensor), tensor)
-            return tensor.data
+            variable = _own_variable(graph, tensor)
+            return tensor.data if variable is None else self.read(variable, tensor)
 
         self._running.append(index)
         try:
             for operator in graph.operators:
                 operands = [
-                    None if tensor is None else Operand(tensor, value_of(tensor))
+                    None
+                    if tensor is None
+                    else Operand(tensor, value_of(tensor), _own_variable(graph, tensor))
                     for tensor in operator.inputs
                 ]
                 with self._around(operator):
@@ -116,7 +119,7 @@ class Graphs:
         return [value_of(tensor) for tensor in graph.outputs]
 
     def _compute(self, call: Call) -> list[AnyArray]:
-        if self.options.semantics != "exact" or call.operator.name in _MOVING:
+        if self.options.semantics != "exact" or call.operator.name in _ONE_MEANING:
             return _computed(call)
         return self._compute_exactly(call)
 
@@ -167,8 +170,9 @@ def _is_stored(tensor: Tensor) -> bool:
     return tensor.quantization is not None and not tensor.is_float
 
 
-def _own_variable(graph: Subgraph, tensor: Tensor) -> str:
-    return f"graph.{graph.index}.{tensor.index}"
+def _own_variable(graph: Subgraph, tensor: Tensor) -> str | None:
+    """The name of a tensor of a graph that keeps its value from call to call."""
+    return f"graph.{graph.index}.{tensor.index}" if tensor.is_variable else None
 
 
 def _computed(call: Call) -> list[AnyArray]:

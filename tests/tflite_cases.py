@@ -1,0 +1,213 @@
+"""Operators of TensorFlow Lite with random parameters: each a part of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from tflite_builder import Graph, Quantized
+
+Rng = np.random.Generator
+
+Ends: TypeAlias = "tuple[list[int], list[int]]"
+"""The inputs and outputs of a part of a graph."""
+
+Case = Callable[[Graph, Rng], Ends]
+
+
+def quantized(rng: Rng, dtype: str) -> Quantized:
+    """A scale, and a zero point that the type admits."""
+    zero_point = 0 if dtype == "int16" else int(rng.integers(np.iinfo(dtype).min,
+                                                             np.iinfo(dtype).max + 1))  # fmt: skip
+    return Quantized(float(np.exp(rng.uniform(-6, 0))), zero_point)
+
+
+def weights(rng: Rng, shape: tuple[int, ...], axis: int | None) -> tuple[np.ndarray, Quantized]:  # type: ignore[type-arg]
+    """Symmetric int8 weights with one scale, or one for each index of an axis."""
+    count = 1 if axis is None else shape[axis]
+    scales = np.exp(rng.uniform(-8, -4, count)).tolist()
+    return rng.integers(-127, 128, shape).astype(np.int8), Quantized(scales, 0, axis or 0)
+
+
+def fitting(rng: Rng, dtype: str, product: float, length: int) -> Quantized:
+    """Parameters of a result, such that sums of products neither vanish nor saturate."""
+    found = quantized(rng, dtype)
+    span = float(np.iinfo(dtype).max)
+    found.scales = float(product * 100 * np.sqrt(length) * rng.uniform(50, 200) / span)
+    return found
+
+
+def convolution(graph: Graph, rng: Rng, dtype: str = "int8", *, depthwise: bool = False) -> Ends:
+    height, width, channels = rng.integers(5, 12, 3)
+    kernel = rng.integers(1, 4, 2)
+    multiplier = int(rng.integers(1, 3))
+    features = int(channels) * multiplier if depthwise else int(rng.integers(1, 9))
+    x = quantized(rng, dtype)
+    images = graph.tensor((2, height, width, channels), dtype, x)
+    shape = (1, *kernel, features) if depthwise else (features, *kernel, channels)
+    axis = 3 if depthwise else 0
+    data, w = weights(rng, tuple(map(int, shape)), axis if rng.random() < 0.7 else None)
+    filters = graph.tensor(shape, "int8", w, data)
+    product = float(x.scales) * float(np.max(w.scales))  # type: ignore[arg-type]
+    bias = -1
+    if depthwise or rng.random() < 0.7:  # LiteRT wants a bias of depthwise ones
+        wide = "int64" if dtype == "int16" else "int32"
+        scales = (np.asarray(w.scales) * float(x.scales)).tolist()  # type: ignore[arg-type]
+        values = rng.integers(-4000, 4000, features).astype(wide)
+        bias = graph.tensor((features,), wide, Quantized(scales, 0, 0), values)
+    padding, (sh, sw) = int(rng.integers(0, 2)), rng.integers(1, 3, 2)
+    dh, dw = rng.integers(1, 3, 2) if sh == sw == 1 else (1, 1)
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, (dh, dw), strict=True)]
+    extents = [
+        -(-n // s) if padding == 0 else -(-(n - span + 1) // s)
+        for n, s, span in zip((height, width), (sh, sw), spans, strict=True)
+    ]
+    length = int(np.prod(kernel)) * (1 if depthwise else int(channels))
+    result = graph.tensor((2, *extents, features), dtype, fitting(rng, dtype, product, length))
+    extra = {"depthMultiplier": multiplier} if depthwise else {}
+    graph.operator(
+        "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D",
+        [images, filters, bias],
+        [result],
+        "DepthwiseConv2DOptions" if depthwise else "Conv2DOptions",
+        padding=padding,
+        strideH=int(sh),
+        strideW=int(sw),
+        dilationHFactor=int(dh),
+        dilationWFactor=int(dw),
+        fusedActivationFunction=int(rng.integers(0, 4)),
+        **extra,
+    )
+    return [images], [result]
+
+
+def fully_connected(graph: Graph, rng: Rng, dtype: str = "int8") -> Ends:
+    rows, depth, features = map(int, rng.integers(1, 40, 3))
+    x = quantized(rng, dtype)
+    operand = graph.tensor((rows, depth), dtype, x)
+    data, w = weights(rng, (features, depth), 0 if rng.random() < 0.5 and features > 1 else None)
+    matrix = graph.tensor((features, depth), "int8", w, data)
+    product = float(x.scales) * float(np.max(w.scales))  # type: ignore[arg-type]
+    bias = -1
+    if rng.random() < 0.7:
+        wide = "int64" if dtype == "int16" else "int32"
+        scales = (np.asarray(w.scales) * float(x.scales)).tolist()  # type: ignore[arg-type]
+        values = rng.integers(-4000, 4000, features).astype(wide)
+        bias = graph.tensor((features,), wide, Quantized(scales, 0, 0), values)
+    result = graph.tensor((rows, features), dtype, fitting(rng, dtype, product, depth))
+    graph.operator(
+        "FULLY_CONNECTED",
+        [operand, matrix, bias],
+        [result],
+        "FullyConnectedOptions",
+        fusedActivationFunction=int(rng.integers(0, 4)),
+    )
+    return [operand], [result]
+
+
+def elementwise(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    shape = (2, 3, 5, 7)
+    other = tuple(1 if rng.random() < 0.3 else n for n in shape)
+    left = graph.tensor(shape, dtype, quantized(rng, dtype))
+    right = graph.tensor(other, dtype, quantized(rng, dtype))
+    scales = [float(graph.scale(t)) for t in (left, right)]
+    target = quantized(rng, dtype)
+    span = 1.0 if name != "MUL" else float(np.iinfo(dtype).max) / 4
+    target.scales = float(max(scales) * rng.uniform(0.7, 3) if name != "MUL" else
+                          scales[0] * scales[1] * span * rng.uniform(0.7, 3))  # fmt: skip
+    result = graph.tensor(shape, dtype, target)
+    options = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions"}[name]
+    graph.operator(
+        name, [left, right], [result], options, fusedActivationFunction=int(rng.integers(0, 4)),
+        **({} if name == "MUL" else {"potScaleInt16": False}),
+    )  # fmt: skip
+    return [left, right], [result]
+
+
+def unary(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    source = quantized(rng, dtype)
+    source.scales = float(rng.uniform(0.01, 0.2))
+    operand = graph.tensor((3, 50), dtype, source)
+    signed = dtype == "int8"
+    targets = {
+        "SOFTMAX": Quantized(1 / 256, -128 if signed else 0),
+        "LOGISTIC": Quantized(1 / 256, -128 if signed else 0),
+        "TANH": Quantized(1 / 128, 0 if signed else 128),
+    }
+    target = targets.get(name, Quantized(float(source.scales) * float(rng.uniform(0.5, 2)),
+                                         source.zero_points))  # fmt: skip
+    result = graph.tensor((3, 50), dtype, target)
+    options = {"SOFTMAX": "SoftmaxOptions"}.get(name)
+    values = {"beta": float(rng.uniform(0.5, 2))} if name == "SOFTMAX" else {}
+    graph.operator(name, [operand], [result], options, **values)
+    return [operand], [result]
+
+
+def pooling(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    parameters = quantized(rng, dtype)
+    height, width = map(int, rng.integers(4, 10, 2))
+    sizes, strides = rng.integers(1, 4, 2), rng.integers(1, 3, 2)
+    padding = int(rng.integers(0, 2))
+    images = graph.tensor((2, height, width, 3), dtype, parameters)
+    extents = [
+        -(-n // s) if padding == 0 else -(-(n - k + 1) // s)
+        for n, k, s in zip((height, width), sizes, strides, strict=True)
+    ]
+    result = graph.tensor((2, *extents, 3), dtype, parameters)
+    graph.operator(
+        name, [images], [result], "Pool2DOptions", padding=padding,
+        strideH=int(strides[0]), strideW=int(strides[1]), filterHeight=int(sizes[0]),
+        filterWidth=int(sizes[1]), fusedActivationFunction=int(rng.integers(0, 4)),
+    )  # fmt: skip
+    return [images], [result]
+
+
+def mean(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    operand = graph.tensor((2, 5, 6, 3), dtype, quantized(rng, dtype))
+    axes = sorted(rng.choice(4, int(rng.integers(1, 4)), replace=False).tolist())
+    keep = bool(rng.integers(0, 2))
+    shape = [1 if a in axes else n for a, n in enumerate((2, 5, 6, 3))]
+    if not keep:
+        shape = [n for a, n in enumerate((2, 5, 6, 3)) if a not in axes]
+    positions = graph.tensor((len(axes),), "int32", None, np.array(axes, np.int32))
+    result = graph.tensor(shape, dtype, quantized(rng, dtype))
+    graph.operator("MEAN", [operand, positions], [result], "ReducerOptions", keepDims=keep)
+    return [operand], [result]
+
+
+def requantize(graph: Graph, rng: Rng, source: str, target: str) -> Ends:
+    parameters = None if source == "float32" else quantized(rng, source)
+    operand = graph.tensor((4, 33), source, parameters)
+    wanted = quantized(rng, target)
+    if parameters is None:
+        wanted.scales = float(rng.uniform(0.005, 0.05))
+    else:
+        span = np.iinfo(source).max / np.iinfo(target).max
+        wanted.scales = float(parameters.scales) * float(rng.uniform(0.5, 2)) * span  # type: ignore[arg-type]
+    result = graph.tensor((4, 33), target, wanted)
+    graph.operator("QUANTIZE", [operand], [result])
+    return [operand], [result]
+
+
+CASES: dict[str, Case] = {
+    **{f"CONV_2D-{t}": lambda graph, rng, t=t: convolution(graph, rng, t)
+       for t in ("int8", "int16")},
+    **{f"DEPTHWISE_CONV_2D-{t}": lambda graph, rng, t=t: convolution(graph, rng, t, depthwise=True)
+       for t in ("int8", "int16")},
+    **{f"FULLY_CONNECTED-{t}": lambda graph, rng, t=t: fully_connected(graph, rng, t)
+       for t in ("int8", "int16")},
+    **{f"{n}-{t}": lambda graph, rng, n=n, t=t: elementwise(graph, rng, n, t)
+       for n in ("ADD", "SUB", "MUL") for t in ("int8", "uint8", "int16")},
+    **{f"{n}-{t}": lambda graph, rng, n=n, t=t: unary(graph, rng, n, t)
+       for n in ("SOFTMAX", "LOGISTIC", "TANH", "RELU", "RELU6") for t in ("int8", "uint8")},
+    **{f"{n}-{t}": lambda graph, rng, n=n, t=t: pooling(graph, rng, n, t)
+       for n in ("AVERAGE_POOL_2D", "MAX_POOL_2D") for t in ("int8", "uint8", "int16")},
+    **{f"MEAN-{t}": lambda graph, rng, t=t: mean(graph, rng, t)
+       for t in ("int8", "uint8", "int16")},
+    **{f"QUANTIZE-{a}-{b}": lambda graph, rng, a=a, b=b: requantize(graph, rng, a, b)
+       for a, b in (("float32", "int8"), ("float32", "uint8"), ("float32", "int16"),
+                    ("int8", "int8"), ("int8", "uint8"), ("uint8", "int8"), ("int16", "int8"),
+                    ("int8", "int16"), ("int16", "int16"))},
+}  # fmt: skip
