@@ -166,8 +166,10 @@ FUNCTIONS: dict[str, tuple[Function, list[np.ndarray]]] = {
     "padding": (lambda x: np.pad(x, [(1, 0), (0, 0), (2, 3)], constant_values=-1), [X]),
     "broadcasting": (lambda x: (x * x[:, :1], x + x[0, 0]), [X]),
     "a loop": (
-        lambda q: tuple(repeat_while(lambda n, _: n < 100, lambda n, q: (n * 2 + 1, q * n.astype(np.int8)),
-                                     [np.abs(q[0, 0].max()).astype(np.int32), q])),
+        lambda q: tuple(
+            repeat_while(lambda n, _: n < 100, lambda n, q: (n * 2 + 1, q * n.astype(np.int8)),
+                         [np.abs(q[0, 0].max()).astype(np.int32), q])
+        ),
         [Q],
     ),
     "steps over time": (
