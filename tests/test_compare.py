@@ -16,11 +16,11 @@ from subquant.comparison.layers import compare_layers, draw_inputs
 from subquant.errors import SignatureError
 from subquant.formats.tflite import read_tflite
 from subquant.runtime import Device
-from test_tflite import convolution, fully_connected
+from tflite_cases import convolution, fully_connected, one_case
 
 
 def test_layers_are_equal_to_litert(cpu: Device) -> None:
-    data = convolution(np.random.default_rng(2))
+    data = one_case(convolution, np.random.default_rng(2))
     (layer,) = compare_layers(data, "m.tflite", 3, device=cpu)
     assert (layer.name, layer.equal, layer.steps) == ("CONV_2D", layer.elements, 0)
     assert layer.elements == 3 * math.prod(layer.shape)
@@ -29,7 +29,7 @@ def test_layers_are_equal_to_litert(cpu: Device) -> None:
 
 def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
     """Beside float64: the model's reals, and the storage of LiteRT as reals."""
-    data = fully_connected(np.random.default_rng(5))
+    data = one_case(fully_connected, np.random.default_rng(5))
     model = read_tflite(data)
     graph = model.subgraphs[0]
     x, w, y = (graph.tensors[n] for n in (0, 1, len(graph.tensors) - 1))
@@ -65,7 +65,7 @@ def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
 
 
 def test_wrong_arguments_are_refused_before_anything_runs() -> None:
-    data = fully_connected(np.random.default_rng(5))
+    data = one_case(fully_connected, np.random.default_rng(5))
     with pytest.raises(SignatureError, match="the model takes 1 arguments, got 0"):
         compare_layers(data, "m.tflite", [[]])
     with pytest.raises(SignatureError, match="argument 't0' must be int8 of shape"):
@@ -73,7 +73,7 @@ def test_wrong_arguments_are_refused_before_anything_runs() -> None:
 
 
 def test_the_command(in_temporary_folder: Path, cpu: Device) -> None:
-    Path("model.tflite").write_bytes(convolution(np.random.default_rng(2)))
+    Path("model.tflite").write_bytes(one_case(convolution, np.random.default_rng(2)))
     run = CliRunner().invoke
     shown = run(main, ["compare", "model.tflite", "--calls", "2"])
     assert shown.exit_code == 0, shown.output

@@ -22,7 +22,7 @@ from subquant.frontends.tflite import Interpreter
 from subquant.runtime import Device, Executable
 from tflite_builder import Graph, Quantized
 from tflite_cases import CASES as BASIC
-from tflite_cases import convolution
+from tflite_cases import convolution, one_case
 from tflite_recurrent_cases import CASES as RECURRENT
 
 CASES = {**BASIC, **RECURRENT}
@@ -108,8 +108,7 @@ def test_refusals_name_the_operator(
 def test_damage_is_an_error_or_another_model() -> None:
     """Mutated bytes: our errors only."""
     rng = np.random.default_rng(0)
-    graph = Graph()
-    whole = graph.model(*convolution(graph, rng))
+    whole = one_case(convolution, rng)
     read = refused = 0
     for _ in range(1500):
         data = bytearray(whole)

@@ -17,6 +17,12 @@ Ends: TypeAlias = "tuple[list[int], list[int]]"
 Case = Callable[[Graph, Rng], Ends]
 
 
+def one_case(case: Case, rng: Rng) -> bytes:
+    """A model of one case."""
+    graph = Graph()
+    return graph.model(*case(graph, rng))
+
+
 def quantized(rng: Rng, dtype: str) -> Quantized:
     """A scale, and a zero point that the type admits."""
     zero_point = 0 if dtype == "int16" else int(rng.integers(np.iinfo(dtype).min,
