@@ -99,48 +99,59 @@ def test_padding_that_cuts(
     dilation: list[int],
     zero_point: int,
 ) -> None:
-    text, x, kernel, expected = padded_window(padding, dilation, zero_point)
-    assert run(text, device, x, kernel).reshape(-1).tolist() == expected
+    window = Window(padding, dilation, zero_point)
+    found = run(module_of([window]), device, *window.arguments)
+    assert found.reshape(-1).tolist() == window.expected
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 1)])
 @pytest.mark.parametrize("dilation", [[1, 1], [2, 2], [2, 1], [1, 3]])
 def test_every_padding_interpreted(dilation: list[int], sizes: tuple[int, int]) -> None:
     ends = ([0, 0], [1, 0], [0, -1], [-1, 0], [-1, -1], [2, -1])
-    for first, second in itertools.product(ends, ends):
-        text, x, kernel, expected = padded_window([first, second], dilation, 3, sizes)
-        if expected:  # the interpreter takes no tensors without elements
-            (found,) = InterpretedModule(text)["main"].invoke([x, kernel])
-            assert found.reshape(-1).tolist() == expected, (first, second)
+    windows = [Window([*two], dilation, 3, sizes) for two in itertools.product(ends, ends)]
+    windows = [each for each in windows if each.expected]  # the interpreter takes no empty tensors
+    assert len(windows) >= 18
+    found = InterpretedModule(module_of(windows))["main"].invoke(windows[0].arguments)
+    for window, array in zip(windows, found, strict=True):
+        assert array.reshape(-1).tolist() == window.expected, window.text
 
 
-def padded_window(
-    padding: list[list[int]],
-    dilation: list[int],
-    zero_point: int,
-    sizes: tuple[int, int] = (2, 2),
-) -> tuple[str, np.ndarray, np.ndarray, list[int]]:
-    """A convolution, its arguments, and its result, flat."""
-    rng = np.random.default_rng(1)
-    x = rng.integers(-128, 127, (2, 4), np.int8, endpoint=True)
-    kernel = rng.integers(-128, 127, sizes, np.int8, endpoint=True)
-    expected = correlate(real(x, 0.5, zero_point), real(kernel, 0.25, 0), padding, dilation)
-    types = [
-        f"tensor<1x2x4x1x!quant.uniform<i8:f32, 0.5:{zero_point}>>",
-        f"tensor<{sizes[0]}x{sizes[1]}x1x1x!quant.uniform<i8:f32, 0.25>>",
-        f"tensor<1x{expected.shape[0]}x{expected.shape[1]}x1x!quant.uniform<i8:f32, 32.0:-4>>",
-    ]
-    text = f"""
-func.func @main(%x: {types[0]}, %k: {types[1]}) -> {types[2]} {{
-  %r = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+class Window:
+    """A convolution, the types of its operands and its result, arguments, and its result, flat."""
+
+    def __init__(
+        self,
+        padding: list[list[int]],
+        dilation: list[int],
+        zero_point: int,
+        sizes: tuple[int, int] = (2, 2),
+    ) -> None:
+        rng = np.random.default_rng(1)
+        x = rng.integers(-128, 127, (2, 4), np.int8, endpoint=True)
+        kernel = rng.integers(-128, 127, sizes, np.int8, endpoint=True)
+        expected = correlate(real(x, 0.5, zero_point), real(kernel, 0.25, 0), padding, dilation)
+        self.types = [
+            f"tensor<1x2x4x1x!quant.uniform<i8:f32, 0.5:{zero_point}>>",
+            f"tensor<{sizes[0]}x{sizes[1]}x1x1x!quant.uniform<i8:f32, 0.25>>",
+            f"tensor<1x{expected.shape[0]}x{expected.shape[1]}x1x!quant.uniform<i8:f32, 32.0:-4>>",
+        ]
+        self.text = f"""stablehlo.convolution(%x, %k)
+      dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
       window = {{pad = {padding}, lhs_dilate = {dilation}}}
       {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
-      : ({types[0]}, {types[1]}) -> {types[2]}
-  return %r : {types[2]}
-}}
-"""
-    arguments = x.reshape(1, 2, 4, 1), kernel.reshape(*sizes, 1, 1)
-    return text, *arguments, quantized(expected, 32.0, -4)
+      : ({self.types[0]}, {self.types[1]}) -> {self.types[2]}"""
+        self.arguments = [x.reshape(1, 2, 4, 1), kernel.reshape(*sizes, 1, 1)]
+        self.expected = quantized(expected, 32.0, -4)
+
+
+def module_of(windows: Sequence[Window]) -> str:
+    """A function that returns the result of each window, of the same arguments."""
+    x, k, _ = windows[0].types
+    results = ", ".join(f"%{number}" for number in range(len(windows)))
+    types = ", ".join(window.types[2] for window in windows)
+    lines = [f"  %{number} = {window.text}" for number, window in enumerate(windows)]
+    head = f"func.func @main(%x: {x}, %k: {k}) -> ({types}) {{"
+    return "\n".join([head, *lines, f"  return {results} : {types}", "}\n"])
 
 
 @ON_DEVICES
