@@ -7,16 +7,25 @@ takes longer to start than to compile one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
 from litert import LiteRt, compare, drawn
+from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.reading import read_module
-from subquant.errors import InputError, SubquantError, UnsupportedError
+from subquant.errors import (
+    ExecutionError,
+    InputError,
+    SubquantError,
+    UnsupportedError,
+    UsageError,
+)
 from subquant.formats.tflite import read_tflite
 from subquant.frontends.tflite import Interpreter
 from subquant.runtime import Device, Executable
@@ -172,3 +181,65 @@ def test_exact_semantics_are_within_two_steps_of_litert(case: str, cpu: Device) 
     by_numpy = Interpreter(model, options.import_options).run(0, inputs)[0]
     assert np.abs(found.astype(int) - by_numpy.astype(int)).max() <= 1
     assert (found == by_numpy).mean() > 0.99
+
+
+# -- batches, names and the command line ----------------------------------------------------------
+
+
+def subtraction() -> bytes:
+    graph = Graph()
+    both = [graph.tensor((1, 3), "int8", Quantized(0.5, 0), name=name) for name in ("a", "b")]
+    result = graph.tensor((1, 3), "int8", Quantized(0.5, 0), name="c")
+    graph.operator("SUB", both, [result], "SubOptions")
+    return graph.model(both, [result])
+
+
+@pytest.mark.parametrize("batch", ["5", "dynamic"])
+@pytest.mark.parametrize("case", ["CONV_2D-int8", "AVERAGE_POOL_2D-uint8", "FULLY_CONNECTED-int8",
+                                  "SUB-int16"])  # fmt: skip
+def test_a_batch_is_its_elements(case: str, batch: str, cpu: Device) -> None:
+    rng = np.random.default_rng(9)
+    data = CASES[case](rng)
+    model = read_tflite(data)
+    one = Executable(compile_to_bytes(data, CompileOptions(batch="1")), cpu).main
+    many = Executable(compile_to_bytes(data, CompileOptions(batch=batch)), cpu).main
+    expected_extent = 5 if batch == "5" else None
+    assert {each.shape[0] for each in many.signature.inputs if each.shape} == {expected_extent}
+    shapes = [(5, *tensor.shape[1:]) for tensor in model.subgraphs[0].inputs]
+    rows = [drawn(replace(tensor, shape=shape), rng)
+            for tensor, shape in zip(model.subgraphs[0].inputs, shapes, strict=True)]  # fmt: skip
+    expected = np.concatenate([one(*(x[n : n + 1] for x in rows)) for n in range(5)])
+    np.testing.assert_array_equal(many(*rows), expected)
+    assert len(np.unique(expected)) > 2
+
+
+def test_batches_of_different_sizes_are_refused(cpu: Device) -> None:
+    function = Executable(
+        compile_to_bytes(subtraction(), CompileOptions(batch="dynamic")), cpu
+    ).main
+    rows = np.zeros((4, 3), np.int8)
+    np.testing.assert_array_equal(function(rows, rows + 1), rows - 1)
+    with pytest.raises(ExecutionError, match="the inputs have batches of different sizes"):
+        function(rows, rows[:3])
+
+
+@pytest.mark.parametrize("batch", ["0", "-1", "x", "1e3", "9999999999"])
+def test_a_batch_is_a_number_or_dynamic(batch: str) -> None:
+    with pytest.raises(UsageError, match="expected a batch of 1 to 1,048,576, or 'dynamic', got"):
+        CompileOptions(batch=batch)
+
+
+def test_arguments_are_given_by_name(in_temporary_folder: Path, cpu: Device) -> None:
+    Path("model.tflite").write_bytes(subtraction())
+    np.save("b.npy", np.array([[1, 2, 3]], np.int8))
+
+    def run(*inputs: str) -> Result:
+        given = [part for text in inputs for part in ("--input", text)]
+        return CliRunner().invoke(main, ["exec", "model.tflite", *given])
+
+    for inputs in (("b=@b.npy", "a=1x3xi8=10,20,30"), ("1x3xi8=10,20,30", "@b.npy"),
+                   ("b=@b.npy", "1x3xi8=10,20,30")):  # fmt: skip
+        assert run(*inputs).stdout == "result[0]: 1x3xi8=[9 18 27]\n"
+    assert "error: no argument is named 'd'; expected one of: a, b" in run("d=@b.npy").output
+    assert "error: argument 'b' is given twice" in run("b=@b.npy", "b=@b.npy").output
+    assert "error: argument 'a' is missing" in run("b=@b.npy").output

@@ -16,7 +16,15 @@ from ..files import open_input
 from ..numerics.element_types import Array, ElementType
 from ..signature import ValueType
 
-__all__ = ["difference", "format_array", "literal_of", "parse_input", "read_npy", "to_npy"]
+__all__ = [
+    "difference",
+    "format_array",
+    "literal_of",
+    "parse_input",
+    "read_npy",
+    "split_name",
+    "to_npy",
+]
 
 _NPY_MAGIC = b"\x93NUMPY"
 _LITERAL = re.compile(r"((?:\d+x)*)([a-z]+\d+)(?:=(.*))?", re.DOTALL)
@@ -24,6 +32,15 @@ _MOST_AXES = 64  # of NumPy's arrays
 _MOST_DIGITS = 60  # of an extent: numbers of thousands are slow, and Python prints none
 _ELEMENTS = ("f32", "f16", "bf16", "f64", "i1", "i4", "i8", "i16", "i32", "i64", "ui8", "ui16")
 _LITERAL_EXAMPLE = "2x2xf32=1,2,3,4"
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """Split ``name=@file.npy`` and ``name=4xf32=1,2,3,4``; the name is "" where there is none."""
+    name, separator, value = text.partition("=")
+    is_literal = "=" in value and _LITERAL.fullmatch(value.strip())
+    if separator and name and (value.startswith("@") or is_literal):
+        return name, value
+    return "", text
 
 
 def parse_input(text: str) -> Array:

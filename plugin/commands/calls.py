@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import click
 from ..errors import InputError, UsageError, expected_name, quoted
 from ..numerics.element_types import Array
 from ..signature import Signature
-from .arrays import difference, format_array, literal_of, parse_input, to_npy
+from .arrays import difference, format_array, literal_of, parse_input, split_name, to_npy
 from .console import say, show_progress, write_output
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Call:
         """
         name = self.check({n: function.signature for n, function in executable.functions.items()})
         function = executable[name]
-        arguments, wanted, files = self._arguments, self._wanted, self._files
+        arguments, wanted, files = self._arranged(function.signature), self._wanted, self._files
         count = len(function.signature.outputs) if function.signature else len(files)
         with show_progress(f"run {name}") as progress:
             results = self._invoke(function, arguments, progress)
@@ -109,8 +110,8 @@ class Call:
             raise UsageError(
                 f"no function is named {quoted(name)}; {expected_name(name, signatures)}"
             )
-        arguments, wanted, files = self._arguments, self._wanted, self._files
         signature = signatures[name]
+        arguments, wanted, files = self._arranged(signature), self._wanted, self._files
         if signature is None:
             return name
         count = len(signature.outputs)
@@ -139,8 +140,32 @@ class Call:
         return name
 
     @cached_property
-    def _arguments(self) -> list[Array]:
-        return [parse_input(text) for text in self.inputs]
+    def _arguments(self) -> list[tuple[str, Array]]:
+        """The names and values that are given; "" for a value without a name."""
+        named = [split_name(text) for text in self.inputs]
+        return [(name, parse_input(text)) for name, text in named]
+
+    def _arranged(self, signature: Signature | None) -> list[Array]:
+        """The values in the order of a function's arguments: named ones at their places."""
+        inputs = signature.inputs if signature is not None else ()
+        places = {type_.name: place for place, type_ in enumerate(inputs) if type_.name}
+        arranged: dict[int, Array] = {}
+        for name, array in self._arguments:
+            if name and name not in places:
+                what = expected_name(name, places) if places else "arguments have no names here"
+                raise UsageError(f"no argument is named {quoted(name)}; {what}")
+            if name and places[name] in arranged:
+                raise UsageError(f"argument {quoted(name)} is given twice")
+            if name:
+                arranged[places[name]] = array
+        free = iter(n for n in itertools.count() if n not in arranged)
+        for name, array in self._arguments:
+            if not name:
+                arranged[next(free)] = array
+        missing = [n for n in range(max(arranged, default=-1) + 1) if n not in arranged]
+        if missing:
+            raise UsageError(f"argument {quoted(inputs[missing[0]].name)} is missing")
+        return [arranged[place] for place in sorted(arranged)]
 
     @cached_property
     def _wanted(self) -> list[Array]:

@@ -128,7 +128,8 @@ run_options = _stacked(
             "inputs",
             multiple=True,
             metavar="VALUE",
-            help="An argument: @x.npy, or 2x2xf32=1,2,3,4; once for each argument.",
+            help="An argument: @x.npy, or 2x2xf32=1,2,3,4; once for each argument, in order, "
+            "or after its name: x=@x.npy.",
         ),
         click.option(
             "--output",

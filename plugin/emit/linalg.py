@@ -36,7 +36,9 @@ __all__ = [
     "generic",
     "identity_map",
     "loop_index",
+    "put_slice",
     "segments",
+    "take_slice",
 ]
 
 BARRIER = "util.optimization_barrier"
@@ -255,20 +257,45 @@ def generic(
     return nest.results[0]
 
 
-def fold(first: Value, end: Value, start: Value, body: Callable[[Value, Value], Value]) -> Value:
-    """Create an ``scf.for`` that carries one value, and return what is left of it.
+def fold(
+    first: Value, end: Value, start: Sequence[Value], body: Callable[..., Sequence[Value]]
+) -> list[Value]:
+    """Create an ``scf.for`` that carries values, and return what is left of them.
 
     Args:
         first, end: the loop counts from one to before the other, values of type ``index``.
         start: what the first iteration takes.
-        body: gives the next value for the count and the last value.
+        body: gives the next values for the count and the last values.
     """
-    types = [index_type(), start.type]
-    loop = create("scf.for", [first, end, constant_index(1), start], [start.type], regions=1)
-    block = loop.regions[0].blocks.append(*types, arg_locs=[ir.Location.current] * 2)
+    carried = [each.type for each in start]
+    loop = create("scf.for", [first, end, constant_index(1), *start], carried, regions=1)
+    types = [index_type(), *carried]
+    block = loop.regions[0].blocks.append(*types, arg_locs=[ir.Location.current] * len(types))
     with ir.InsertionPoint(block), operation.recorded():
-        create("scf.yield", [body(*block.arguments)])
-    return loop.results[0]
+        create("scf.yield", list(body(*block.arguments)))
+    return list(loop.results)
+
+
+def take_slice(tensor: Value, position: Value, type_: ir.Type) -> Value:
+    """The slice of a type at a position of the first axis, whole along the others."""
+    attributes = _slice_attributes(type_, [1, 1, 0, 0])
+    return value("tensor.extract_slice", [tensor, position], type_, attributes)
+
+
+def put_slice(part: Value, tensor: Value, position: Value) -> Value:
+    """A tensor with a slice at a position of the first axis, whole along the others."""
+    attributes = _slice_attributes(part.type, [1, 1, 1, 0, 0])
+    return value("tensor.insert_slice", [part, tensor, position], tensor.type, attributes)
+
+
+def _slice_attributes(type_: ir.Type, operands: Sequence[int]) -> dict[str, ir.Attribute]:
+    rank = type_.rank
+    return {
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get(list(operands)),
+        "static_offsets": integers([ir.ShapedType.get_dynamic_size(), *[0] * (rank - 1)]),
+        "static_sizes": integers([int(n) for n in type_.shape]),
+        "static_strides": integers([1] * rank),
+    }
 
 
 def _fill_body(nest: Operation, elements: Sequence[ir.Type], body: Callable[..., Value]) -> None:

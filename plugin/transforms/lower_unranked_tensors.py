@@ -321,12 +321,13 @@ def _extent(shape: Value, axis: Value) -> Any:
 
 def _product(extents: _Extents) -> Value:
     """The product of extents, as a loop."""
-    return linalg.fold(
+    (product,) = linalg.fold(
         extents.first,
         extents.end,
-        linalg.constant_index(1),
-        lambda axis, product: (emit.scalar(product) * _extent(extents.shape, axis)).value,
+        [linalg.constant_index(1)],
+        lambda axis, product: [(emit.scalar(product) * _extent(extents.shape, axis)).value],
     )
+    return product
 
 
 def _check_size(flat: _Flat, what: str) -> None:

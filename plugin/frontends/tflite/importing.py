@@ -18,20 +18,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..._mlir import Value, ir
+from ..._mlir import Operation, Value, ir
 from ...dialects.quant import type_of
 from ...emit import casts, stablehlo, variables
-from ...emit.operation import create, dense, mlir_type, tensor_type, value
+from ...emit.operation import create, dense, mlir_type, tensor_type, value, with_element
 from ...emit.trace import TracedArray, traced
 from ...errors import InputError, Place, SubquantError, UnsupportedError
-from ...formats.tflite import ELEMENTS, Model, Operator, Subgraph, Tensor
+from ...formats.tflite import ELEMENTS, Model, Operator, Signature, Subgraph, Tensor
 from ...numerics import litert
 from ...numerics.casts import dequantize, quantize
 from ...numerics.element_types import F32, AnyArray, Array, ElementType
 from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
+from ...transforms.base import NAMES_ATTRIBUTES
 from ...transforms.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
 from ..options import AS_IN_FILE, ImportOptions
 from . import contractions, control, elementwise, pooling, recurrent, shapes
+from .batches import batched_inputs, dynamic_type, input_shapes, write_loop
 from .call import KERNELS, Call, Handle, Operand
 
 __all__ = ["Interpreter", "RealInterpreter", "write_module"]
@@ -291,7 +293,7 @@ def write_module(
         for signature in model.signatures:
             with ir.InsertionPoint(module.body):
                 name = "main" if is_alone else signature.name
-                _write_function(program, name, signature.subgraph)
+                _write_function(program, signature, name)
         if options.semantics == "exact":
             LegalizeQdqToQuantizedOp().run(module.operation)
         return module
@@ -337,6 +339,33 @@ class _Program(Graphs):
             with ir.InsertionPoint.at_block_begin(self._module.body):
                 variables.define(_symbol(variable), dense(first, mlir_type(element)))
 
+    def results(
+        self, graph: Subgraph, inputs: Sequence[TracedArray]
+    ) -> list[tuple[Tensor, TracedArray]]:
+        """Compute a graph, and return what a function of it returns."""
+        computed: list[tuple[Tensor, AnyArray]] = []
+        outputs = self.run(graph.index, inputs, lambda *each: computed.append(each))
+        found = list(zip(graph.outputs, outputs, strict=True))
+        if self.options.every_tensor:
+            found = [each for each in computed if not isinstance(each[1], Handle)]
+        for tensor, _ in found:
+            if tensor.type not in ELEMENTS:
+                raise UnsupportedError(f"{tensor} is of type {tensor.type}", self.place)
+        return [
+            (tensor, v if isinstance(v, TracedArray) else
+             _constant(v, ElementType.parse(tensor.element)))
+            for tensor, v in found
+        ]  # fmt: skip
+
+    @property
+    def has_variables(self) -> bool:
+        """Whether the model keeps values from call to call."""
+        return any(
+            tensor.is_variable or tensor.type == "RESOURCE"
+            for each in self.model.subgraphs
+            for tensor in each.tensors
+        )
+
     def dequantized(self, storage: AnyArray, tensor: Tensor) -> AnyArray:
         """Write a ``quant.dcast``."""
         if not isinstance(storage, TracedArray):
@@ -356,7 +385,7 @@ class _Program(Graphs):
 
 def _quantized(storage: Value, tensor: Tensor) -> Value:
     """A storage tensor as quantized; that which it is the storage of, if it is so."""
-    type_ = tensor_type([int(n) for n in storage.type.shape], type_of(_parameters(tensor)))
+    type_ = with_element(storage.type, type_of(_parameters(tensor)))
     owner = storage.owner
     if not isinstance(owner, ir.Block) and owner.operation.name == "subquant.scast":
         source = owner.operation.operands[0]
@@ -373,40 +402,91 @@ def _located(operator: Operator) -> ir.Location:
     return ir.Location.name(str(operator), ir.Location.current)
 
 
-def _write_function(program: _Program, name: str, index: int) -> None:
-    graph, place = program.model.subgraphs[index], program.place
-    types = [_type(tensor, place) for tensor in graph.inputs]
-    attributes = {
+def _write_function(program: _Program, signature: Signature, name: str) -> None:
+    """Write the function of a signature; with a dynamic batch, over one for an element of it."""
+    graph, options = program.model.subgraphs[signature.subgraph], program.options
+    place = program.place
+    is_dynamic = options.batch == "dynamic"
+    batch = 1 if is_dynamic else options.batch_size
+    shapes = input_shapes(graph, batch)
+    types = [_type(tensor, place, n) for tensor, n in zip(graph.inputs, shapes, strict=True)]
+    wanted: list[Tensor] = []
+
+    def body(arguments: Sequence[Value]) -> list[Value]:
+        inputs = [
+            traced(argument, ElementType.parse(tensor.element))
+            for tensor, argument in zip(graph.inputs, arguments, strict=True)
+        ]
+        found = program.results(graph, inputs)
+        wanted.extend(tensor for tensor, _ in found)
+        return [output.value for _, output in found]
+
+    def boundary(function: Callable[[Sequence[Value]], list[Value]]) -> _Body:
+        def of_types(arguments: Sequence[Value]) -> list[Value]:
+            stored = [
+                casts.stored(argument) if _is_typed(tensor) else argument
+                for tensor, argument in zip(graph.inputs, arguments, strict=True)
+            ]
+            return [
+                _quantized(result, tensor) if _is_typed(tensor) else result
+                for tensor, result in zip(wanted, function(stored), strict=True)
+            ]
+
+        return of_types
+
+    if is_dynamic:
+        if program.has_variables:
+            raise UnsupportedError(
+                "the model keeps variables from call to call, and a dynamic batch calls it for "
+                "each element; give --batch a number",
+                place,
+            )
+        item, batched = f"{name}.item", batched_inputs(graph)
+        plain = [
+            with_element(type_, mlir_type(ElementType.parse(tensor.element)))
+            for tensor, type_ in zip(graph.inputs, types, strict=True)
+        ]
+        written = _write(item, plain, body, is_public=False)
+        results = list(written.attributes["function_type"].value.results)
+        types = [
+            dynamic_type(type_) if is_batched else type_
+            for type_, is_batched in zip(types, batched, strict=True)
+        ]
+        outer = boundary(lambda given: write_loop(item, given, batched, results, place))
+    else:
+        outer = boundary(body)
+    function = _write(name, types, outer)
+    result_names = [tensor.name for tensor in wanted]
+    if not options.every_tensor:
+        result_names = list(signature.outputs)
+    for attribute, names in zip(
+        NAMES_ATTRIBUTES, (list(signature.inputs), result_names), strict=True
+    ):
+        texts = [ir.StringAttr.get(each) for each in names]
+        function.attributes[attribute] = ir.ArrayAttr.get(texts)
+
+
+_Body = Callable[[Sequence[Value]], list[Value]]
+
+
+def _write(
+    name: str, types: Sequence[ir.Type], body: _Body, *, is_public: bool = True
+) -> Operation:
+    """Write a function."""
+    attributes: dict[str, ir.Attribute] = {
         "sym_name": ir.StringAttr.get(name),
-        "function_type": ir.TypeAttr.get(ir.FunctionType.get(types, [])),
+        "function_type": ir.TypeAttr.get(ir.FunctionType.get(list(types), [])),
     }
+    if not is_public:
+        attributes["sym_visibility"] = ir.StringAttr.get("private")
     function = create("func.func", attributes=attributes, regions=1)
     block = function.regions[0].blocks.append(*types, arg_locs=[ir.Location.current] * len(types))
     with ir.InsertionPoint(block):
-        inputs = [
-            traced(
-                casts.stored(argument) if _is_typed(tensor) else argument,
-                ElementType.parse(tensor.element),
-            )
-            for tensor, argument in zip(graph.inputs, block.arguments, strict=True)
-        ]
-        computed: list[tuple[Tensor, AnyArray]] = []
-        outputs = program.run(index, inputs, lambda *each: computed.append(each))
-        wanted = list(zip(graph.outputs, outputs, strict=True))
-        if program.options.every_tensor:
-            wanted = [each for each in computed if not isinstance(each[1], Handle)]
-        results = []
-        for tensor, output in wanted:
-            if tensor.type not in ELEMENTS:
-                raise UnsupportedError(f"{tensor} is of type {tensor.type}", place)
-            if not isinstance(output, TracedArray):
-                output = _constant(output, ElementType.parse(tensor.element))
-            is_typed = _is_typed(tensor)
-            results.append(_quantized(output.value, tensor) if is_typed else output.value)
+        results = body(list(block.arguments))
         create("func.return", results)
-    function.attributes["function_type"] = ir.TypeAttr.get(
-        ir.FunctionType.get(types, [result.type for result in results])
-    )
+    found = ir.FunctionType.get(list(types), [result.type for result in results])
+    function.attributes["function_type"] = ir.TypeAttr.get(found)
+    return function
 
 
 def _constant(array: Array, element: ElementType) -> TracedArray:

@@ -23,6 +23,8 @@ def _of_batch(call: Call, shape: Sequence[int], count: int) -> tuple[int, ...]:
     if -1 not in known and math.prod(known) != count:
         signature = call.output.known_shape
         known = list(signature) if len(signature) == len(known) else known
+        if -1 not in known and known and known[0] == 1:  # a batch of 1, as the file says it
+            known[0] = -1
     rest = math.prod(n for n in known if n != -1)
     if known.count(-1) > 1 or (rest and count % rest) or (-1 not in known and rest != count):
         raise call.error(f"cannot give {count} elements the shape {known}")
