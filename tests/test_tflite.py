@@ -169,16 +169,16 @@ def test_exact_semantics_round_the_real_result_once(cpu: Device) -> None:
                                   "QUANTIZE-int8-uint8", "MAX_POOL_2D-int8"])  # fmt: skip
 def test_exact_semantics_are_within_two_steps_of_litert(case: str, cpu: Device) -> None:
     rng = np.random.default_rng(1)
-    data = CASES[case](rng)
-    model = read_tflite(data)
-    inputs = [drawn(tensor, rng) for tensor in model.subgraphs[0].inputs]
+    data = one_case(CASES[case], rng)
+    read = read_tflite(data)
+    inputs = [drawn(tensor, rng) for tensor in read.subgraphs[0].inputs]
     litert = LiteRt(data)
     litert(inputs)
-    theirs = litert.tensor(model.subgraphs[0].outputs[0].index)
+    theirs = litert.tensor(read.subgraphs[0].outputs[0].index)
     options = CompileOptions(semantics="exact")
     found = Executable(compile_to_bytes(data, options), cpu).main(*inputs)
     assert np.abs(found.astype(int) - theirs.astype(int)).max() <= 2
-    by_numpy = Interpreter(model, options.import_options).run(0, inputs)[0]
+    by_numpy = Interpreter(read, options.import_options).run(0, inputs)[0]
     assert np.abs(found.astype(int) - by_numpy.astype(int)).max() <= 1
     assert (found == by_numpy).mean() > 0.99
 
@@ -199,15 +199,15 @@ def subtraction() -> bytes:
                                   "SUB-int16"])  # fmt: skip
 def test_a_batch_is_its_elements(case: str, batch: str, cpu: Device) -> None:
     rng = np.random.default_rng(9)
-    data = CASES[case](rng)
-    model = read_tflite(data)
+    data = one_case(CASES[case], rng)
+    read = read_tflite(data)
     one = Executable(compile_to_bytes(data, CompileOptions(batch="1")), cpu).main
     many = Executable(compile_to_bytes(data, CompileOptions(batch=batch)), cpu).main
     expected_extent = 5 if batch == "5" else None
     assert {each.shape[0] for each in many.signature.inputs if each.shape} == {expected_extent}
-    shapes = [(5, *tensor.shape[1:]) for tensor in model.subgraphs[0].inputs]
+    shapes = [(5, *tensor.shape[1:]) for tensor in read.subgraphs[0].inputs]
     rows = [drawn(replace(tensor, shape=shape), rng)
-            for tensor, shape in zip(model.subgraphs[0].inputs, shapes, strict=True)]  # fmt: skip
+            for tensor, shape in zip(read.subgraphs[0].inputs, shapes, strict=True)]  # fmt: skip
     expected = np.concatenate([one(*(x[n : n + 1] for x in rows)) for n in range(5)])
     np.testing.assert_array_equal(many(*rows), expected)
     assert len(np.unique(expected)) > 2
