@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -53,12 +54,18 @@ def statements(body: list[ast.stmt], *, in_functions: bool) -> Iterator[ast.stmt
             yield from statements(handler.body, in_functions=in_functions)
 
 
-def imports_of(module: str, *, in_functions: bool) -> set[str]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports_of(module: str, *, in_functions: bool) -> frozenset[str]:
     """The modules of the package that a module imports."""
     path = MODULES[module]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     found = set()
-    for statement in statements(ast.parse(path.read_text()).body, in_functions=in_functions):
+    for statement in statements(tree_of(path).body, in_functions=in_functions):
         assert not isinstance(statement, ast.Import) or not any(
             alias.name.split(".")[0] == "subquant" for alias in statement.names
         ), f"{module} imports itself by its full name"
@@ -68,7 +75,7 @@ def imports_of(module: str, *, in_functions: bool) -> set[str]:
             for alias in statement.names:
                 name = f"{source}.{alias.name}"
                 found.add(name if name in MODULES else source)
-    return found
+    return frozenset(found)
 
 
 @pytest.mark.parametrize("in_functions", [False, True])
@@ -116,7 +123,13 @@ def test_the_oracle_imports_no_formula_that_it_checks() -> None:
 
 
 @pytest.mark.parametrize(
-    "modules", ["commands.compile, compiler.compilation", "commands.opt", "runtime.descriptions"]
+    "modules",
+    [
+        "commands.compile, compiler.compilation",
+        "commands.opt, commands.inspect",
+        "commands.run, commands.exec",
+        "runtime.descriptions",
+    ],
 )
 def test_commands_leave_mlir_and_numpy_to_their_child_process(modules: str) -> None:
     """What costs a tenth of a second to import."""
@@ -125,3 +138,27 @@ def test_commands_leave_mlir_and_numpy_to_their_child_process(modules: str) -> N
     code += "print(*sorted({'numpy', 'torch_mlir', 'iree.compiler', 'rich'} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "\n"
+
+
+CHILD = """
+import sys
+import subquant.compiler.served
+from subquant.compiler.reading import parse_text
+from subquant.dialects import create_context
+from subquant.transforms.base import walk
+text = '%0 = "stablehlo.iota"() <{iota_dimension = 0 : i64}> : () -> tensor<4xi8>'
+names = [op.name for op in walk(parse_text(text, create_context()).operation)]
+assert names == ["stablehlo.iota"]
+costly = {"subquant.frontends.tflite", "subquant.layouts", "torch_mlir.dialects.stablehlo", "rich"}
+print(*sorted(costly & set(sys.modules)))
+"""
+
+
+def test_a_child_imports_what_most_calls_need() -> None:
+    """The bindings would import their classes of operations with the first of a dialect."""
+    command = [sys.executable, "-c", CHILD]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert shown.stdout == "\n"
+    command[-1] = CHILD.replace("import subquant.compiler.served", "")
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert shown.stdout == "torch_mlir.dialects.stablehlo\n"
