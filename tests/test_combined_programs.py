@@ -32,7 +32,7 @@ SHORT = {
     },
     "vulkan": {
         "decoder-0", "decoder-3", "decoder-4", "residual_block-4", "mlp-4", "iterated-1",
-        "random_graph-0", "attention-1", "squeeze_excite-2",
+        "random_graph-0", "attention-1", "squeeze_excite-2", "iterated-4",
     },
 }  # fmt: skip
 
@@ -45,7 +45,6 @@ REFUSED: dict[tuple[str, str], tuple[str, str]] = {
 
 FAILS = {
     ("called-1", "vulkan"): "IREE: 'memref.store' op write affecting operations",
-    ("iterated-4", "vulkan"): "IREE: tensors of one element in a loop: ref is null",
 }
 """Programs that fail for a reason of IREE that nothing is done about yet."""
 

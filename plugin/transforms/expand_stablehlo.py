@@ -27,12 +27,15 @@ and gives wrong results for
 * ``broadcast_in_dim`` whose operand has its axes in another order: `iree.broadcast_axes`.
 * several ``sort``, ``scatter`` or ``dynamic_update_slice`` of equal tensors that are computed from
   no buffer, as two argsorts: `iree.updates_in_place`.
+* loops and branches that hand one buffer on several times: `iree.carried_tensors`.
 * ``add`` of i1, which is a logical or.
 * ``atan2``, ``power``, ``cbrt``, ``remainder``, ``ceil`` and ``floor`` of zeros, infinities, NaN or
   subnormals: `iree.special_points`.
 * ``batch_norm_training`` on Vulkan, whose sums must not be fused with the rest: `iree.batch_norm`.
 * a reduction of more elements than a loop of Mesa's llvmpipe runs: `iree.long_loops`.
 * a convolution of another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`` on Vulkan.
+
+and waits in each iteration of a loop that counts: `iree.counted_loops`.
 
 Before::
 
@@ -59,7 +62,9 @@ from ..errors import Remark
 from .base import UNCHANGED, ModulePass, NoMatch, Pattern, apply_patterns, named
 from .iree.batch_norm import expand_batch_norm_grad, expand_batch_norm_training
 from .iree.broadcast_axes import order_broadcast
+from .iree.carried_tensors import CARRIES, separate_carried
 from .iree.convolutions import expand_convolution, split_groups
+from .iree.counted_loops import count_on_host
 from .iree.dynamic_broadcasts import expand_dynamic_broadcast
 from .iree.dynamic_shapes import (
     expand_dynamic_conv,
@@ -103,6 +108,7 @@ class ExpandStablehlo(ModulePass):
             steps.append({"stablehlo.convolution": split_groups})
         if self.split_sums:
             steps.append(_SUMS)
+        steps += [_COUNTS, dict.fromkeys(CARRIES, separate_carried)]
         if not named(module, {root for patterns in steps for root in patterns}):
             return UNCHANGED
         for patterns in steps:
@@ -151,6 +157,7 @@ _PATTERNS: dict[str, Pattern] = {
     **dict.fromkeys(SPECIAL, expand_special),
     **dict.fromkeys(UPDATES, separate_updated),
 }
+_COUNTS: dict[str, Pattern] = {"stablehlo.while": count_on_host}
 _SUMS: dict[str, Pattern] = {
     "stablehlo.dot": split_dot,
     "stablehlo.dot_general": split_dot,

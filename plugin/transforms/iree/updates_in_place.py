@@ -23,7 +23,7 @@ from ...emit.operation import parse_attribute, tensor_type
 from ...numerics.element_types import BOOL
 from ..base import NoMatch
 
-__all__ = ["UPDATES", "separate_updated"]
+__all__ = ["UPDATES", "in_own_buffer", "separate_updated"]
 
 UPDATES = ("stablehlo.dynamic_update_slice", "stablehlo.scatter", "stablehlo.sort")
 """What IREE does in place, in the operands that become results."""
@@ -43,7 +43,7 @@ def separate_updated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     if not found:
         return NoMatch("updates tensors that read buffers")
     for number in found:
-        op.operands[number] = _selected(op.operands[number])
+        op.operands[number] = in_own_buffer(op.operands[number])
     return None
 
 
@@ -87,8 +87,8 @@ def _is_splat(attribute: ir.Attribute) -> bool:
     return isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat
 
 
-def _selected(value: Value) -> Value:
-    """The same tensor, which a flag selects that IREE does not know."""
+def in_own_buffer(value: Value) -> Value:
+    """A copy of a tensor, which a flag selects that IREE does not know."""
     true = emit.Scalars().known(1, BOOL).value
     # StableHLO's barriers would be taken for one; a tensor would be waited for by the host.
     hidden = emit.value("util.optimization_barrier", [true], true.type)
