@@ -6,6 +6,7 @@ takes longer to start than to compile one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -243,3 +244,31 @@ def test_arguments_are_given_by_name(in_temporary_folder: Path, cpu: Device) -> 
     assert "error: no argument is named 'd'; expected one of: a, b" in run("d=@b.npy").output
     assert "error: argument 'b' is given twice" in run("b=@b.npy", "b=@b.npy").output
     assert "error: argument 'a' is missing" in run("b=@b.npy").output
+
+
+def test_inspect_lists_operators_and_what_would_be_refused(in_temporary_folder: Path) -> None:
+    graph = Graph()
+    operand = graph.tensor((2, 3), "int8", Quantized(0.5, 3), name="a")
+    middle = graph.tensor((2, 3), "int8", Quantized(0.5, 3), name="b")
+    data = np.ones((4, 3), np.int8)
+    matrix = graph.tensor((4, 3), "int8", Quantized([1.0, 2, 3, 4], 0, 0), data)
+    result = graph.tensor((2, 4), "int8", Quantized(0.25, -1), name="c")
+    graph.operator("LSH_PROJECTION", [operand], [middle])
+    graph.operator("FULLY_CONNECTED", [middle, matrix, -1], [result], "FullyConnectedOptions")
+    Path("model.tflite").write_bytes(graph.model([operand], [result]))
+    shown = CliRunner().invoke(main, ["inspect", "model.tflite"], env={"COLUMNS": "100"})
+    assert shown.exit_code == 0, shown.output
+    assert "1 FULLY_CONNECTED" in shown.output
+    assert "4x3 int8 4 scales, axis 0" in shown.output
+    assert "0.25:-1" in shown.output
+    assert "would be refused: operator 0 (LSH_PROJECTION) is not lowered\n" in shown.output
+    as_json = CliRunner().invoke(main, ["inspect", "model.tflite", "--json"])
+    model = json.loads(as_json.stdout)
+    first, second = model["graphs"][0]["operators"]
+    assert (first["refused"], second["refused"]) == ("is not lowered", None)
+    assert second["results"][0]["quantization"]["scale_range"] == [0.25, 0.25]
+    assert model["constant_bytes"] == 12
+    compiled = CliRunner().invoke(main, ["compile", "model.tflite"])
+    assert compiled.exit_code == 1
+    expected = "model.tflite: error: operator 0 (LSH_PROJECTION) is not lowered\n"
+    assert compiled.output == expected

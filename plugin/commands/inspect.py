@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import SubquantError, UsageError, expected_name, near_names, quoted
-from ..processes import Limits, prepare
+from ..errors import (
+    CompilerError,
+    InputError,
+    Place,
+    SubquantError,
+    UsageError,
+    expected_name,
+    near_names,
+    quoted,
+)
+from ..files import kind_of, open_input
+from ..processes import ChildEnded, Limits, call, prepare
 from .console import read_model, reproducer_of, say, show_progress, shown_name
 from .options import limit_options, pop_limits
 
@@ -41,12 +51,13 @@ def command(
 ) -> None:
     """Show what is quantized in FILE, how, and how big it is.
 
-    FILE is a module (.mlir), an executable (.vmfb), or weights: .gguf, .irpa, .safetensors, or a
-    folder of safetensors with a config.json.
+    FILE is a module (.mlir), a model (.tflite), an executable (.vmfb), or weights: .gguf, .irpa,
+    .safetensors, or a folder of safetensors with a config.json.
 
     \b
     subquant inspect examples/two_layer.mlir
     subquant inspect model.mlir --scales %w
+    subquant inspect model.tflite
     subquant inspect model.vmfb
     subquant inspect model.gguf
     """
@@ -61,9 +72,55 @@ def command(
         return
     if file.endswith(".vmfb"):
         _inspect_executable(file, as_json)
+        return
+    prepare()
+    if file != "-" and _is_tflite(file):
+        if tensor is not None:
+            raise UsageError("--scales shows tensors of .mlir files only")
+        _inspect_tflite(file, as_json, pop_limits(limits))
     else:
-        prepare()
         _inspect_module(file, tensor, picture, as_json, pop_limits(limits))
+
+
+def _is_tflite(path: str) -> bool:
+    try:
+        with open_input(path) as file:
+            return kind_of(file.read(8)) == "tflite"
+    except (InputError, OSError):
+        return False  # who reads it says what is wrong
+
+
+def _inspect_tflite(path: str, as_json: bool, limits: Limits) -> None:
+    """Show the operators of a model, and which of them would be refused."""
+    arguments = {"file": path, "path": path}
+    with show_progress(f"inspect {path}") as progress:
+        try:
+            model, _ = call(
+                "subquant.frontends.tflite.inspection:served",
+                arguments,
+                steps=progress,
+                limits=limits,
+            )
+        except ChildEnded as ended:
+            raise CompilerError(
+                f"the process that looked into the model ended ({ended.cause})", Place(path)
+            ) from None
+    if as_json:
+        click.echo(json.dumps(model, indent=2))
+        return
+    from rich.console import Console
+
+    from .tables import render_model
+
+    Console().print(render_model(model))
+    refused = [
+        f"operator {operator['index']} ({operator['name']}) {operator['refused']}"
+        for graph in model["graphs"]
+        for operator in graph["operators"]
+        if operator["refused"]
+    ]
+    for line in refused:
+        say(f"would be refused: {line}")
 
 
 def _inspect_module(

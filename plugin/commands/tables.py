@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import RenderableType
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..weights.inspection import WeightTensor
     from ..weights.theta import Dataset
 
-__all__ = ["extents_text", "render_table", "render_weights"]
+__all__ = ["extents_text", "render_model", "render_table", "render_weights"]
 
 
 def extents_text(extents: Sequence[int | None]) -> str:
@@ -171,3 +171,66 @@ def _weights_total_row(kind: str, tensors: list[WeightTensor], style: str) -> li
         Text(f"{bits:.2f}", style),
         Text(decimal(total["bytes"]), style),
     ]
+
+
+_OPERATOR_COLUMNS = (
+    ("operator", "constants"),
+    ("result", ""),
+    ("quantized", ""),
+    ("bytes", ""),
+)
+
+
+def render_model(model: Mapping[str, Any]) -> RenderableType:
+    """Return a table for rich of the operators of a TensorFlow Lite model, by graph.
+
+    Args:
+        model: as `subquant.frontends.tflite.inspection.described` describes it.
+    """
+    table = _table(_OPERATOR_COLUMNS, wrapped=1)
+    several = len(model["graphs"]) > 1
+    for graph in model["graphs"]:
+        if several:
+            table.add_row(Text(printable(f"graph {graph['index']} {graph['name']}"), "bold cyan"))
+        for operator in graph["operators"]:
+            table.add_row(*_operator_row(operator))
+        if table.rows:
+            table.rows[-1].end_section = True
+    count = sum(len(graph["operators"]) for graph in model["graphs"])
+    refused = sum(1 for g in model["graphs"] for o in g["operators"] if o["refused"])
+    total = f"{count} operator{'' if count == 1 else 's'}" + (
+        f", {refused} refused" if refused else ""
+    )
+    table.add_row(Text(total, "bold"), "", "", Text(decimal(model["constant_bytes"]), "bold"))
+    return table
+
+
+def _operator_row(operator: Mapping[str, Any]) -> list[Text]:
+    style = "red" if operator["refused"] else ""
+    constants = [c for c in operator["constants"] if c["quantization"] or len(c["shape"]) > 1]
+    results = operator["results"] or [None]
+    size = sum(constant["bytes"] for constant in operator["constants"])
+    described = "; ".join(_typed(c) + _scaled(c, " ") for c in constants)
+    return [
+        _one_or_two_lines(f"{operator['index']} {operator['name']}", described, style),
+        Text("\n".join(_typed(result) for result in results if result)),
+        Text("\n".join(_scaled(result) for result in results if result)),
+        Text(decimal(size) if size else ""),
+    ]
+
+
+def _typed(tensor: Mapping[str, Any]) -> str:
+    extents = [None if n == -1 else n for n in tensor["shape"]]
+    return f"{extents_text(extents)} {tensor['type'].lower()}"
+
+
+def _scaled(tensor: Mapping[str, Any], before: str = "") -> str:
+    """How a tensor is quantized: ``0.0235:-128``, or how many scales it has along what."""
+    found = tensor["quantization"]
+    if found is None:
+        return ""
+    if found["block_size"]:
+        return f"{before}blocks of {found['block_size']}"
+    if found["scales"] > 1:
+        return f"{before}{found['scales']} scales, axis {found['axis']}"
+    return f"{before}{found['scale_range'][0]:.3g}:{found['zero_point_range'][0]}"

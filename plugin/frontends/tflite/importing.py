@@ -36,7 +36,7 @@ from . import contractions, control, elementwise, pooling, recurrent, shapes
 from .batches import batched_inputs, dynamic_type, input_shapes, write_loop
 from .call import KERNELS, Call, Handle, Operand
 
-__all__ = ["Interpreter", "RealInterpreter", "write_module"]
+__all__ = ["Interpreter", "Program", "RealInterpreter", "write_module"]
 
 _FAMILIES = (contractions, control, elementwise, pooling, recurrent, shapes)
 """What registers kernels."""
@@ -74,6 +74,11 @@ class Graphs:
         self.activations = options.activations
         self._around = around
         self._running: list[int] = []
+
+    @property
+    def running(self) -> int:
+        """The number of the graph that is being computed."""
+        return self._running[-1]
 
     def run(
         self, index: int, inputs: Sequence[AnyArray], on_tensor: OnTensor | None = None
@@ -288,21 +293,28 @@ def write_module(
     """
     with context, ir.Location.file(model.file, 0, 0, context):
         module = ir.Module.create()
-        program = _Program(model, options, module)
+        program = Program(model, module, options)
         is_alone = len(model.signatures) == 1
         for signature in model.signatures:
             with ir.InsertionPoint(module.body):
-                name = "main" if is_alone else signature.name
-                _write_function(program, signature, name)
+                program.write_function(signature, "main" if is_alone else signature.name)
         if options.semantics == "exact":
             LegalizeQdqToQuantizedOp().run(module.operation)
         return module
 
 
-class _Program(Graphs):
-    """Writes a program."""
+class Program(Graphs):
+    """Writes a program.
 
-    def __init__(self, model: Model, options: ImportOptions, module: ir.Module) -> None:
+    Args:
+        model: as read.
+        module: where to.
+        options: how operators compute.
+    """
+
+    def __init__(
+        self, model: Model, module: ir.Module, options: ImportOptions = AS_IN_FILE
+    ) -> None:
         super().__init__(model, options, _located)
         self._module = module
         self._first = Interpreter(model, options).variables
@@ -357,6 +369,10 @@ class _Program(Graphs):
             for tensor, v in found
         ]  # fmt: skip
 
+    def write_function(self, signature: Signature, name: str) -> None:
+        """Write the function of a signature at the current place."""
+        _write_function(self, signature, name)
+
     @property
     def has_variables(self) -> bool:
         """Whether the model keeps values from call to call."""
@@ -402,7 +418,7 @@ def _located(operator: Operator) -> ir.Location:
     return ir.Location.name(str(operator), ir.Location.current)
 
 
-def _write_function(program: _Program, signature: Signature, name: str) -> None:
+def _write_function(program: Program, signature: Signature, name: str) -> None:
     """Write the function of a signature; with a dynamic batch, over one for an element of it."""
     graph, options = program.model.subgraphs[signature.subgraph], program.options
     place = program.place
