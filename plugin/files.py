@@ -43,10 +43,13 @@ def kind_of(data: bytes) -> str | None:
     """Return what a file of ours or a neighbour's is by its first bytes, if they say it.
 
     Returns:
-        ``executable``, ``module`` (bytecode), ``weights``, ``array`` (NumPy's) or ``tflite``.
+        ``executable``, ``module`` (bytecode), ``weights``, ``array`` (NumPy's), ``tflite`` or
+        ``onnx``: a protobuf that begins with a version of ONNX's format, which no text does.
     """
     if data[4:8] == b"TFL3":
         return "tflite"
+    if len(data) > 2 and data[0] == 8 and 1 <= data[1] < 0x80:
+        return "onnx"
     if data[4:8] == b"IREE" or (data[:2] == b"PK" and b"module.fb" in data[:64]):
         return "executable"
     return _KINDS.get(data[:4])

@@ -1,4 +1,4 @@
-"""Read modules: MLIR text and bytecode, StableHLO's artifacts, and TensorFlow Lite models.
+"""Read modules: MLIR text and bytecode, StableHLO's artifacts, TensorFlow Lite and ONNX models.
 
 They are read where they are asked for: on hostile input upstream's parser ends the process, so that
 `worker` has this done in a child. What it would read wrongly is refused first, by `text_checks`.
@@ -63,7 +63,9 @@ def parse_file(
     data = read_input(path)
     is_pipe = not path.is_file()  # which cannot be read twice
     data = without_wrapping(data, str(path))
-    if is_pipe or data.startswith(BYTECODE_MAGIC) or kind_of(data) == "tflite":
+    if path.suffix.lower() == ".onnx":
+        return _write_onnx(data, context, str(path), options)
+    if is_pipe or data.startswith(BYTECODE_MAGIC) or kind_of(data) in ("tflite", "onnx"):
         return parse_bytes(data, context, str(path), options)
     text = decode_text(data, str(path))
     check_text(text, str(path))
@@ -74,12 +76,12 @@ def parse_file(
 def parse_bytes(
     data: bytes, context: ir.Context, file: str = "-", options: ImportOptions = AS_IN_FILE
 ) -> ir.Module:
-    """Parse MLIR text or bytecode, an artifact of StableHLO, or a TensorFlow Lite model.
+    """Parse MLIR text or bytecode, an artifact of StableHLO, a TensorFlow Lite or ONNX model.
 
     Raises:
         ParseError: the data is none of these.
         ParseError, VerificationError: as `parse_text`.
-        InputError, UnsupportedError: of a TensorFlow Lite model, with the operator.
+        InputError, UnsupportedError: of a model, with the operator.
     """
     data = without_wrapping(data, file)
     if data.startswith(BYTECODE_MAGIC):
@@ -89,7 +91,16 @@ def parse_bytes(
         from ..frontends.tflite import write_module
 
         return write_module(read_tflite(data, file), context, options)
+    if kind_of(data) == "onnx":
+        return _write_onnx(data, context, file, options)
     return parse_text(decode_text(data, file), context, file)
+
+
+def _write_onnx(data: bytes, context: ir.Context, file: str, options: ImportOptions) -> ir.Module:
+    from ..formats.onnx import read_onnx
+    from ..frontends import onnx
+
+    return onnx.write_module(read_onnx(data, file), context, options)
 
 
 _OTHER_KINDS = {
@@ -154,7 +165,7 @@ def read_module(source: Source) -> ir.Module:
     """Read a module from a path, MLIR text, bytecode, or a module (which is taken as it is).
 
     A string is text if it has a line break, ``{`` or ``"``; else it is a path. A file or bytes may
-    be an artifact of StableHLO or a TensorFlow Lite model as well.
+    be an artifact of StableHLO, a TensorFlow Lite or an ONNX model as well.
 
     Raises:
         InputError, UnsupportedError, ParseError, VerificationError: with their place.

@@ -8,7 +8,7 @@ from .._mlir import Value, ir
 from ..dialects.subquant import BLOCK_CONTRACTION, SEGMENTS, UNPACK
 from .operation import integers, value, with_element, with_shape
 
-__all__ = ["block_contraction", "dequantize", "unpack"]
+__all__ = ["block_contraction", "dequantize", "quantize", "unpack"]
 
 
 def dequantize(
@@ -40,6 +40,27 @@ def dequantize(
             SEGMENTS: _segments(operands),
         },
     )
+
+
+def quantize(
+    reals: Value,
+    scales: Value,
+    block_sizes: Sequence[int],
+    quantized_type: ir.TypeAttr,
+    storage: ir.Type,
+) -> Value:
+    """Storage values of reals, with zero points of 0; see `dequantize`.
+
+    Args:
+        reals: a ranked tensor.
+        scales: one for each block.
+        block_sizes: one for each axis.
+        quantized_type: the attribute, ``!quant.any<...>``.
+        storage: the element type of the result.
+    """
+    attributes = {"block_sizes": integers(block_sizes), "quantized_type": quantized_type}
+    result = with_element(reals.type, storage)
+    return value("subquant.quantize", [reals, scales], result, attributes)
 
 
 def unpack(planes: Sequence[Value], bits: Sequence[int], element: ir.Type | None = None) -> Value:

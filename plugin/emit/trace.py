@@ -30,7 +30,7 @@ from ..dialects.quant import any_type_of
 from ..errors import UnsupportedError, UsageError
 from ..numerics import array_functions, block_form, packed_integers
 from ..numerics.element_types import AnyArray, DType, ElementType
-from ..numerics.parameters import ExpressedType
+from ..numerics.parameters import ExpressedType, StorageType
 from . import stablehlo, subquant
 from .operation import create, element_of, integers, mlir_type, tensor_type
 from .values import Emitted, Tensors
@@ -464,6 +464,24 @@ def _dequantize(
     return _Arrays(real).emitted(real, expressed.element)
 
 
+def _quantize(
+    values: AnyArray,
+    scales: AnyArray,
+    block_sizes: Sequence[int],
+    storage: StorageType,
+    expressed: ExpressedType,
+) -> TracedArray:
+    """A ``subquant.quantize``."""
+    integers = subquant.quantize(
+        _traced(values).value,
+        _traced(scales).value,
+        block_sizes,
+        ir.TypeAttr.get(any_type_of(storage, expressed)),
+        mlir_type(storage.element),
+    )
+    return _Arrays(integers).emitted(integers, storage.element)
+
+
 def _unpack_planes(low: AnyArray, bits: Sequence[int], high: AnyArray | None = None) -> TracedArray:
     """A ``subquant.unpack``."""
     planes = [_traced(plane) for plane in (low, high) if plane is not None]
@@ -546,6 +564,7 @@ _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., AnyArray]] = {
     array_functions.pool: _pool,
     array_functions.repeat_while: _repeat_while,
     block_form.dequantize: _dequantize,
+    block_form.quantize: _quantize,
     array_functions.take: lambda table, indices, axis=0: _take(table, indices, axis),
     packed_integers.unpack_planes: _unpack_planes,
     np.broadcast_to: lambda array, shape: array.broadcast_to(shape),

@@ -21,7 +21,7 @@ from .casts import Cast
 from .element_types import AnyArray, Array
 from .parameters import ExpressedType, StorageType, spread_blocks
 
-__all__ = ["BlockForm", "dequantize"]
+__all__ = ["BlockForm", "dequantize", "quantize"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,28 @@ def dequantize(storage: AnyArray, form: BlockForm, expressed: ExpressedType) -> 
     with np.errstate(all="ignore"):
         real = cast.dequantize(storage.reshape(grouped), spread[0], zero_point, *spread[1:])
     return real.reshape(shape)
+
+
+@dispatched
+def quantize(
+    values: AnyArray,
+    scales: AnyArray,
+    block_sizes: Sequence[int],
+    storage: StorageType,
+    expressed: ExpressedType,
+) -> AnyArray:
+    """Quantize with zero points of 0; in a program a ``subquant.quantize``.
+
+    Args:
+        values: reals of the expressed type.
+        scales: reals of the shape ``ceil(shape / block_sizes)``.
+        block_sizes: for each axis.
+        storage: the type of the result.
+        expressed: the type that is computed in.
+    """
+    with np.errstate(all="ignore"):
+        spread = spread_blocks(scales, values.shape, block_sizes)
+        return Cast(storage, expressed).quantize(values, spread)
 
 
 def _interleaved(counts: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:

@@ -48,6 +48,7 @@ __all__ = [
     "Division",
     "dequantize",
     "dequantize_blocks",
+    "exact_quotient",
     "quantize",
     "quantize_blocks",
 ]
@@ -98,7 +99,7 @@ class Cast:
             return self._rounded(convert(value, self._work) / convert(scale, self._work))
         # A quotient rounded to f32 and then to f16 or bf16 is the one rounded once: f32 has more
         # than twice their bits.
-        quotient = _exact_quotient(convert(value, F32), convert(convert(scale, self._work), F32))
+        quotient = exact_quotient(convert(value, F32), convert(convert(scale, self._work), F32))
         if self.expressed is ExpressedType.F16:
             return convert(quotient, F16)
         return self._rounded(quotient)
@@ -211,7 +212,7 @@ class Cast:
         return np.where(value != value, value, rounded)
 
 
-def _exact_quotient(value: AnyArray, scale: AnyArray) -> AnyArray:
+def exact_quotient(value: AnyArray, scale: AnyArray) -> AnyArray:
     """The f32 nearest to ``value / scale`` on a device whose division is only nearly right.
 
     With 24-bit significands ``x`` and ``s``, ``x`` doubled if it is less than ``s``, the quotient's

@@ -1,0 +1,384 @@
+"""Read ONNX models: checked nodes and tensors, and nothing computed.
+
+`read_onnx` has each node checked against the schema of its opset by the `onnx` package, and looks
+itself at what later steps rely on: names that are computed before they are used, sizes and types of
+constants, where external data lies. What is wrong is said with the node's number, operator and
+name, or the tensor's name.
+
+Integers of 2 and 4 bits have an int8 or uint8 each; floats of 4 and 8 bits are their codes, uint8.
+
+Source: ONNX IR specification; ``onnx.proto``, version 1.23.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import EnvironmentProblem, InputError, Place, SubquantError, UnsupportedError, quoted
+from ..files import open_input
+from ..numerics.element_types import Array, ElementType
+
+__all__ = ["ELEMENTS", "Model", "Node", "Tensor", "TensorType", "element_of", "read_onnx"]
+
+ELEMENTS = {
+    "FLOAT": "f32",
+    "FLOAT16": "f16",
+    "BFLOAT16": "bf16",
+    "DOUBLE": "f64",
+    "BOOL": "i1",
+    "INT2": "i2",
+    "INT4": "i4",
+    "INT8": "i8",
+    "INT16": "i16",
+    "INT32": "i32",
+    "INT64": "i64",
+    "UINT2": "u2",
+    "UINT4": "u4",
+    "UINT8": "u8",
+    "UINT16": "u16",
+    "UINT32": "u32",
+    "UINT64": "u64",
+    "FLOAT4E2M1": "u8",
+    "FLOAT8E4M3FN": "u8",
+    "FLOAT8E4M3FNUZ": "u8",
+    "FLOAT8E5M2": "u8",
+    "FLOAT8E5M2FNUZ": "u8",
+}
+"""The types of tensors that programs have, as `subquant.numerics.element_types` names them."""
+
+_PACKED_BITS = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4}
+_MOST_ELEMENTS = (1 << 31) - 1
+_HIGHEST_RANK = 8
+
+
+def element_of(type_: str) -> ElementType:
+    """The elements of a tensor of an ONNX type in a program."""
+    return ElementType.parse(ELEMENTS[type_])
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """The type of an input or a result.
+
+    Args:
+        name: of the tensor.
+        type: of its elements: a key of `ELEMENTS`.
+        shape: extents; a name, or None, where the model does not say. None for any shape.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A constant.
+
+    Args:
+        name: of the tensor.
+        type: of its elements: a key of `ELEMENTS`.
+        data: the elements.
+    """
+
+    name: str
+    type: str
+    data: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A node of the graph.
+
+    Args:
+        index: its number.
+        operator: the name of what it computes, with the domain if it is not ONNX's own.
+        name: as the file says; may be empty.
+        inputs: names of tensors, empty for those that are absent.
+        outputs: likewise.
+        attributes: by name. A tensor is a `Tensor`; a graph is the protobuf.
+        proto: the protobuf, for others' importers.
+    """
+
+    index: int
+    operator: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    proto: Any
+
+    def __str__(self) -> str:
+        named = f" {quoted(self.name)}" if self.name else ""
+        return f"node {self.index} ({self.operator}){named}"
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model.
+
+    Args:
+        file: its name, for errors.
+        opsets: versions of operator sets by domain, ``""`` for ONNX's own.
+        ir_version: of the format.
+        inputs: those that have no constant of their name.
+        outputs: results.
+        constants: by name.
+        nodes: in the order of computation.
+    """
+
+    file: str
+    opsets: Mapping[str, int]
+    ir_version: int
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    constants: Mapping[str, Tensor]
+    nodes: tuple[Node, ...]
+
+
+def read_onnx(data: bytes, file: str = "-") -> Model:
+    """Read a model.
+
+    Args:
+        data: the protobuf.
+        file: its name, for errors; files of external data are beside it.
+
+    Raises:
+        InputError: it is broken, or is no model.
+        UnsupportedError: it has what programs have not.
+        EnvironmentProblem: the package `onnx` is not installed.
+    """
+    if importlib.util.find_spec("onnx") is None:
+        raise EnvironmentProblem(
+            "reading an ONNX model needs the package 'onnx'; install it with: "
+            "pip install subquant[onnx]"
+        )
+    return _Reader(file).model(data)
+
+
+class _Reader:
+    """Reads the protobufs of one file."""
+
+    def __init__(self, file: str) -> None:
+        import onnx  # optional, and 0.5 s
+        from onnx import checker, helper, numpy_helper
+
+        self._onnx, self._checker, self._helper = onnx, checker, helper
+        self._to_array = numpy_helper.to_array
+        self._file, self._place = file, Place(file)
+
+    def _error(self, what: str, kind: type[SubquantError] = InputError) -> SubquantError:
+        return kind(what, self._place)
+
+    def _text(self, name: str | bytes) -> str:
+        """A name; what is not UTF-8 comes as bytes."""
+        if isinstance(name, bytes):
+            raise self._error(f"has the name {name[:80]!r}, which is not UTF-8 text")
+        return name
+
+    # -- models -----------------------------------------------------------------------------------
+
+    def model(self, data: bytes) -> Model:
+        from google.protobuf.message import DecodeError
+
+        try:
+            proto = self._onnx.ModelProto.FromString(data)
+        except DecodeError:
+            raise self._error("is no ONNX model: the protobuf is broken") from None
+        if not proto.HasField("graph") or not proto.opset_import:
+            raise self._error("is no ONNX model: it has no graph and no operator sets")
+        if proto.functions:
+            proto = self._inlined(proto)
+        opsets = {
+            _domain(self._text(entry.domain)): int(entry.version) for entry in proto.opset_import
+        }
+        newest = self._onnx.defs.onnx_opset_version()
+        if not 1 <= opsets.get("", 1) <= newest:
+            raise self._error(
+                f"is of operator set {opsets['']}, and onnx {self._onnx.__version__} knows 1 to "
+                f"{newest}",
+                UnsupportedError,
+            )
+        graph = proto.graph
+        if graph.sparse_initializer:
+            raise self._error("has sparse constants, which are not lowered", UnsupportedError)
+        constants = {self._text(each.name): self.tensor(each) for each in graph.initializer}
+        inputs = [self._type(each) for each in graph.input if each.name not in constants]
+        outputs = [self._type(each) for each in graph.output]
+        nodes = [self._node(index, node, proto, opsets) for index, node in enumerate(graph.node)]
+        self._check_names({*constants, *(each.name for each in inputs)}, nodes, outputs)
+        return Model(
+            self._file, opsets, int(proto.ir_version), tuple(inputs), tuple(outputs), constants,
+            tuple(nodes),
+        )  # fmt: skip
+
+    def _inlined(self, proto: Any) -> Any:
+        """Calls of the model's own functions, as their nodes."""
+        from onnx import inliner
+
+        try:
+            return inliner.inline_local_functions(proto)
+        except Exception as error:  # whatever its C++ raises: the functions are the file's
+            raise self._error(f"has functions that cannot be inlined: {_line(error)}") from None
+
+    def _check_names(
+        self, known: set[str], nodes: Iterable[Node], outputs: Iterable[TensorType]
+    ) -> None:
+        for node in nodes:
+            for name in filter(None, node.inputs):
+                if name not in known:
+                    raise self._error(f"{node} reads {quoted(name)}, which nothing computed before")
+            for name in filter(None, node.outputs):
+                if name in known:
+                    raise self._error(f"{node} computes {quoted(name)} once more")
+                known.add(name)
+        for output in outputs:
+            if output.name not in known:
+                raise self._error(f"has the result {quoted(output.name)}, which nothing computes")
+
+    def _type(self, value: Any) -> TensorType:
+        what = f"tensor {quoted(self._text(value.name))}"
+        if not value.type.HasField("tensor_type"):
+            kind = value.type.WhichOneof("value") or "no type"
+            raise self._error(f"{what} is a value of {kind}, expected a tensor", UnsupportedError)
+        tensor = value.type.tensor_type
+        type_ = self._element(tensor.elem_type, what)
+        if not tensor.HasField("shape"):
+            return TensorType(value.name, type_, None)
+        shape: list[int | str | None] = []
+        for dim in tensor.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value >= 0:
+                shape.append(int(dim.dim_value))
+            else:
+                shape.append(self._text(dim.dim_param) or None)
+        return TensorType(value.name, type_, tuple(shape))
+
+    def _element(self, number: int, what: str) -> str:
+        try:
+            name = str(self._onnx.TensorProto.DataType.Name(number))
+        except ValueError:
+            raise self._error(f"{what} is of the unknown type {number}") from None
+        if name not in ELEMENTS:
+            raise self._error(f"{what} is of type {name}, which is not lowered", UnsupportedError)
+        return name
+
+    # -- nodes ------------------------------------------------------------------------------------
+
+    def _node(self, index: int, proto: Any, model: Any, opsets: Mapping[str, int]) -> Node:
+        domain, kind = _domain(self._text(proto.domain)), self._text(proto.op_type)
+        operator = f"{domain}.{kind}" if domain else kind
+        inputs, outputs = (tuple(map(self._text, names)) for names in (proto.input, proto.output))
+        blank = Node(index, operator, self._text(proto.name), inputs, outputs, {}, proto)
+        if domain not in opsets:
+            raise self._error(f"{blank} is of an operator set that the model does not import")
+        context = self._checker.C.CheckerContext()
+        context.ir_version = max(int(model.ir_version), 3)
+        context.opset_imports = dict(opsets)
+        try:
+            self._checker.check_node(proto, context)
+        except (self._checker.ValidationError, ValueError) as error:
+            raise self._error(f"{blank} is not valid: {_line(error)}") from None
+        attributes = {
+            self._text(each.name): self._attribute(each, blank) for each in proto.attribute
+        }
+        return Node(index, operator, proto.name, blank.inputs, blank.outputs, attributes, proto)
+
+    def _attribute(self, attribute: Any, node: Node) -> Any:
+        try:
+            value = self._helper.get_attribute_value(attribute)
+        except ValueError as error:
+            raise self._error(f"{node} is not valid: {_line(error)}") from None
+        if isinstance(value, self._onnx.TensorProto):
+            return self.tensor(value, f"{node}, attribute {quoted(attribute.name)}")
+        if isinstance(value, bytes):
+            return value.decode(errors="replace")
+        return value
+
+    # -- tensors ----------------------------------------------------------------------------------
+
+    def tensor(self, proto: Any, what: str | None = None) -> Tensor:
+        """A constant, checked."""
+        what = what or f"tensor {quoted(self._text(proto.name))}"
+        type_ = self._element(proto.data_type, what)
+        shape = [int(n) for n in proto.dims]
+        if any(n < 0 for n in shape) or len(shape) > _HIGHEST_RANK:
+            raise self._error(f"{what} has the shape {shape}")
+        count = math.prod(shape)
+        if count > _MOST_ELEMENTS:
+            raise self._error(f"{what} has {count:,} elements, too many")
+        if proto.HasField("segment"):
+            raise self._error(f"{what} is in segments", UnsupportedError)
+        if proto.data_location == self._onnx.TensorProto.EXTERNAL:
+            bits = _PACKED_BITS.get(type_, element_of(type_).dtype.itemsize * 8)
+            proto = self._with_data(proto, (count * bits + 7) // 8, what)
+        try:
+            array = np.asarray(self._to_array(proto))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise self._error(f"{what} has not the elements of its shape: {_line(error)}") from None
+        if array.size != count:
+            raise self._error(f"{what} has {array.size} elements, expected {count}")
+        dtype = element_of(type_).dtype
+        if type_.startswith(("FLOAT4", "FLOAT8")):
+            array = array.view(np.uint8)
+        return Tensor(proto.name, type_, array.reshape(shape).astype(dtype, copy=False))
+
+    def _with_data(self, proto: Any, size: int, what: str) -> Any:
+        """A tensor with the bytes that are in another file, of the folder of the model."""
+        entries = {self._text(each.key): self._text(each.value) for each in proto.external_data}
+        location = entries.get("location", "")
+        if not _is_plain(location):
+            raise self._error(
+                f"{what} is said to be in {quoted(location)}, expected the name of a file in the "
+                "folder of the model"
+            )
+        if self._file in ("-", "<stdin>"):
+            raise self._error(
+                f"{what} is in the file {quoted(location)}, beside a model that is no file"
+            )
+        try:
+            start, length = (int(entries.get(key, 0)) for key in ("offset", "length"))
+        except ValueError:
+            start, length = -1, 0
+        if start < 0 or length not in (0, size):
+            raise self._error(
+                f"{what} takes {quoted(entries.get('length', ''))} bytes from "
+                f"{quoted(entries.get('offset', ''))} of {quoted(location)}, expected {size}"
+            )
+        with open_input(Path(self._file).parent / location) as file:
+            there = os.fstat(file.fileno()).st_size
+            if start + size > there:
+                raise self._error(
+                    f"{what} ends at byte {start + size:,} of {quoted(location)}, which has "
+                    f"{there:,}"
+                )
+            file.seek(start)
+            data = file.read(size)
+        found = self._onnx.TensorProto()
+        found.name, found.data_type, found.raw_data = proto.name, proto.data_type, data
+        found.dims.extend(proto.dims)
+        return found
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _line(error: Exception) -> str:
+    """The first line of what another package says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a file's name stays in its folder."""
+    if not name or name in (".", "..") or "\0" in name:
+        return False
+    return not any(mark in name for mark in ("/", "\\", ":"))

@@ -1,0 +1,154 @@
+"""What a kernel sees: the node with the values of its inputs.
+
+A kernel is a function of a `Call` that returns the values of the outputs, or None where it leaves
+the node to the importer of floats. Values are arrays: of NumPy's, or of a program that is being
+written, on which the same formulas run; or reals that are still integers and scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from ...errors import InputError, Place, SubquantError, UnsupportedError
+from ...formats.onnx import ELEMENTS, Node
+from ...numerics.array_functions import is_known
+from ...numerics.element_types import AnyArray, Array, DType, ElementType
+from .reals import Quantized, Real, Sum
+
+__all__ = ["KERNELS", "Call", "Graph", "Kernel", "Operand", "Typed", "kernel", "type_of_dtype"]
+
+_TYPES = {
+    ElementType.parse(element).dtype: type_
+    for type_, element in reversed(ELEMENTS.items())
+    if ElementType.parse(element).bits in (1, 8, 16, 32, 64) and "8E" not in type_
+    and "4E" not in type_
+}  # fmt: skip
+
+
+def type_of_dtype(dtype: DType) -> str:
+    """ONNX's name of the type that a dtype holds all of."""
+    return _TYPES[np.dtype(dtype)]
+
+
+@dataclass(frozen=True, eq=False)
+class Typed:
+    """A value of a type that its dtype does not say: of 2 or 4 bits, or a small float."""
+
+    type: str
+    value: Real
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """An input: a name, a type of ONNX's, and a value."""
+
+    name: str
+    type: str
+    value: Real
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return tuple(self.value.shape)
+
+    @property
+    def is_known(self) -> bool:
+        """The elements are known when the program is written."""
+        return not isinstance(self.value, (Quantized, Sum)) and is_known(self.value)
+
+    def __str__(self) -> str:
+        return f"tensor {self.name!r}"
+
+
+class Graph(Protocol):
+    """What kernels need of the model around them."""
+
+    place: Place
+    """Of the file, for errors."""
+
+    def lift(self, array: Array, element: ElementType) -> AnyArray:
+        """Make an array a value of the program, if one is written."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A node with the values of its inputs.
+
+    Args:
+        node: as the file describes it.
+        version: of the operator set that it is of.
+        inputs: None for one that is absent.
+        graph: what is around it.
+    """
+
+    node: Node
+    version: int
+    inputs: Sequence[Operand | None]
+    graph: Graph
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """What the node says, or the default."""
+        return self.node.attributes.get(name, default)
+
+    def input(self, index: int) -> Operand:
+        """An input that must be there."""
+        found = self.optional(index)
+        if found is None:
+            raise self.error(f"has no input {index}")
+        return found
+
+    def optional(self, index: int) -> Operand | None:
+        """An input that may be absent."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def known(self, index: int) -> Array:
+        """The elements of an input that must be known when the program is written."""
+        operand = self.input(index)
+        if not operand.is_known:
+            raise self.error(f"needs {operand} to be constant, and it is computed",
+                             UnsupportedError)  # fmt: skip
+        return np.asarray(operand.value)
+
+    def array(self, index: int) -> AnyArray:
+        """The value of an input, as floats if it is real."""
+        return self.floats(self.input(index).value)
+
+    def floats(self, value: Real) -> AnyArray:
+        """A value as an array."""
+        return value.reals(self.graph.lift) if isinstance(value, (Quantized, Sum)) else value
+
+    def axis(self, name: str, rank: int, default: int) -> int:
+        """An attribute that is an axis."""
+        return self.checked_axis(self.attribute(name, default), rank)
+
+    def checked_axis(self, axis: int, rank: int) -> int:
+        """An axis from 0."""
+        if not -rank <= axis < rank:
+            raise self.error(f"has the axis {axis} of a tensor of {rank} dimensions")
+        return int(axis) % rank
+
+    def error(self, what: str, kind: type[SubquantError] | None = None) -> SubquantError:
+        """An error at this node."""
+        return (kind or InputError)(f"{self.node} {what}", self.graph.place)
+
+
+Kernel: TypeAlias = Callable[[Call], Any]
+"""The value of the only output, a list of those of all, or None."""
+
+KERNELS: dict[str, Kernel] = {}
+"""Kernels by the names of operators."""
+
+
+def kernel(*names: str) -> Callable[[Kernel], Kernel]:
+    """Register a function as the kernel of operators."""
+
+    def register(function: Kernel) -> Kernel:
+        for name in names:
+            KERNELS[name] = function
+        return function
+
+    return register

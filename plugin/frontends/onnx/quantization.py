@@ -1,0 +1,251 @@
+"""Between reals and integers, as ONNX's specification says.
+
+``QuantizeLinear`` is ``saturate(round_half_even(x / scale) + zero_point)``: the zero point is added
+after rounding, so an odd one does not decide ties.
+
+Sources: ONNX, operators QuantizeLinear 10 to 25, DequantizeLinear 10 to 25, DynamicQuantizeLinear
+11, Cast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...errors import UnsupportedError
+from ...formats.onnx import element_of
+from ...numerics.array_functions import convert, is_known
+from ...numerics.casts import exact_quotient
+from ...numerics.element_types import F32, I32, AnyArray
+from ...numerics.small_floats import SMALL_FLOATS
+from .call import Call, Operand, Typed, kernel
+from .reals import Quantized, Real, Sum, clamped, requantized, rounded
+
+__all__ = ["parameters", "quantized", "stored"]
+
+_STORAGE = frozenset(
+    ("INT2", "UINT2", "INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16", "INT32")
+)
+
+
+def _type_name(number: int) -> str:
+    from onnx import TensorProto
+
+    return str(TensorProto.DataType.Name(number))
+
+
+def grid(
+    call: Call, operand: Operand, shape: Sequence[int], axis: int, block_size: int = 0
+) -> tuple[AnyArray, tuple[int, ...]]:
+    """Scales or zero points with an axis for each of a tensor, and the sizes of blocks.
+
+    Args:
+        call: the node.
+        operand: one number, one for each index of `axis`, or one for each block along it.
+        shape: of the tensor.
+        axis: of the tensor.
+        block_size: 0 for one or a vector.
+    """
+    values, rank = operand.value, len(shape)
+    count = math.prod(operand.shape)
+    if block_size:
+        axis = call.checked_axis(axis, rank)
+        sizes = tuple(block_size if a == axis else 1 for a in range(rank))
+        expected = tuple(-(-n // size) for n, size in zip(shape, sizes, strict=True))
+        if operand.shape != expected:
+            raise call.error(
+                f"has {operand} of shape {list(operand.shape)}, expected {list(expected)} for "
+                f"blocks of {block_size} along dimension {axis} of {list(shape)}"
+            )
+        return values, sizes
+    if count == 1 and len(operand.shape) <= 1:
+        return values.reshape((1,) * rank), tuple(shape)
+    axis = call.checked_axis(axis, rank)
+    if operand.shape != (shape[axis],):
+        raise call.error(
+            f"has {operand} of shape {list(operand.shape)}, expected [{shape[axis]}] for dimension "
+            f"{axis} of {list(shape)}"
+        )
+    spread = values.reshape(tuple(n if a == axis else 1 for a, n in enumerate(shape)))
+    return spread, tuple(1 if a == axis else n for a, n in enumerate(shape))
+
+
+def parameters(
+    call: Call, shape: Sequence[int], scale: int, zero_point: int, axis: int, block_size: int = 0
+) -> tuple[AnyArray, AnyArray, tuple[int, ...]]:
+    """Scales, zero points (None for 0), and the sizes of blocks, of inputs by their numbers."""
+    scales, sizes = grid(call, call.input(scale), shape, axis, block_size)
+    operand = call.optional(zero_point)
+    if operand is None:
+        return scales, None, sizes
+    zero_points, other = grid(call, operand, shape, axis, block_size)
+    if other != sizes:
+        raise call.error(f"has scales of shape {list(call.input(scale).shape)} and zero points of "
+                         f"shape {list(operand.shape)}")  # fmt: skip
+    if is_known(zero_points) and not np.any(zero_points):
+        return scales, None, sizes
+    return scales, zero_points, sizes
+
+
+def quantized(call: Call, index: int, scale: int, zero_point: int, axis: int = 1) -> Quantized:
+    """An input with its parameters, of further inputs."""
+    operand = call.input(index)
+    if operand.type not in _STORAGE:
+        raise call.error(f"has {operand} of type {operand.type}, expected integers")
+    scales, zero_points, sizes = parameters(call, operand.shape, scale, zero_point, axis)
+    return Quantized(operand.value, operand.type, scales, zero_points, sizes)
+
+
+def stored(call: Call, real: Real, scale: int, zero_point: int) -> Typed:
+    """A real in the parameters of one or two further inputs, with one scale."""
+    type_ = "UINT8" if call.optional(zero_point) is None else call.input(zero_point).type
+    total = real.sum() if isinstance(real, Quantized) else real
+    shape = tuple((total if total is not None else real).shape)
+    scales, zero_points, sizes = parameters(call, shape, scale, zero_point, 1)
+    if isinstance(total, Sum):
+        steps = requantized(total, scales.astype(np.float32))
+    else:
+        whole = call.floats(real)
+        steps = rounded(whole, scales, sizes)
+    return Typed(type_, clamped(steps, zero_points, type_))
+
+
+# -- operators ------------------------------------------------------------------------------------
+
+
+@kernel("QuantizeLinear", "com.microsoft.QuantizeLinear")
+def quantize_linear(call: Call) -> Typed:
+    """Per tensor, per axis, or in blocks along an axis."""
+    operand = call.input(0)
+    shape, block_size = operand.shape, call.attribute("block_size", 0)
+    type_ = _output_type(call)
+    axis = call.attribute("axis", 1)
+    if type_ in SMALL_FLOATS:
+        return _small(call, type_)
+    scales, zero_points, sizes = parameters(call, shape, 1, 2, axis, block_size)
+    real = operand.value
+    total = real.sum() if isinstance(real, Quantized) else real
+    if isinstance(total, Sum) and total.is_exact and is_known(scales) and not block_size:
+        steps = requantized(total, scales.astype(np.float32))
+    else:
+        steps = rounded(_float(call.floats(real), scales), scales, sizes)
+        if block_size and zero_points is not None:
+            zero_points = _spread(zero_points, shape, sizes)
+    return Typed(type_, clamped(steps, zero_points, type_))
+
+
+def _float(values: AnyArray, scales: AnyArray) -> AnyArray:
+    """Integers as floats; floats as they are."""
+    return values if values.dtype.kind not in "iu" else values.astype(scales.dtype)
+
+
+def _spread(grid_: AnyArray, shape: Sequence[int], sizes: Sequence[int]) -> AnyArray:
+    """One number for each element."""
+    for axis, (extent, size) in enumerate(zip(shape, sizes, strict=True)):
+        if size > 1:
+            repeated = np.repeat(grid_, size, axis=axis)
+            grid_ = repeated[(slice(None),) * axis + (slice(0, extent),)]
+    return grid_
+
+
+def _output_type(call: Call) -> str:
+    asked = call.attribute("output_dtype", 0)
+    zero_point = call.optional(2)
+    if zero_point is not None:
+        type_ = zero_point.type
+        if asked and _type_name(asked) != type_:
+            raise call.error(f"says {_type_name(asked)}, and has zero points of {type_}")
+    else:
+        type_ = _type_name(asked) if asked else "UINT8"
+    if type_ not in SMALL_FLOATS and (type_ not in _STORAGE or type_ == "INT32"):
+        raise call.error(f"to {type_} is not lowered", UnsupportedError)
+    return type_
+
+
+def _small(call: Call, type_: str) -> Typed:
+    """To floats of 4 or 8 bits; a zero point of 0 makes a negative zero positive."""
+    operand, small = call.input(0), SMALL_FLOATS[type_]
+    axis, block_size = call.attribute("axis", 1), call.attribute("block_size", 0)
+
+    def spread(index: int) -> AnyArray:
+        values, sizes = grid(call, call.input(index), operand.shape, axis, block_size)
+        return _spread(values, operand.shape, sizes) if block_size else values
+
+    real = convert(call.floats(operand.value), F32)
+    quotient = exact_quotient(real, convert(spread(1), F32))
+    if call.optional(2) is not None:
+        quotient = quotient + small.decode(spread(2), np.float32)
+    return Typed(type_, small.encode(quotient, bool(call.attribute("saturate", 1))))
+
+
+@kernel("DequantizeLinear", "com.microsoft.DequantizeLinear")
+def dequantize_linear(call: Call) -> Real:
+    """Integers and scales for now; small floats by a table."""
+    operand = call.input(0)
+    axis, block_size = call.attribute("axis", 1), call.attribute("block_size", 0)
+    scales, zero_points, sizes = parameters(call, operand.shape, 1, 2, axis, block_size)
+    asked = call.attribute("output_dtype", 0)
+    target = element_of(_type_name(asked)).dtype if asked else scales.dtype
+    if operand.type in SMALL_FLOATS:
+        small = SMALL_FLOATS[operand.type]
+        real = small.decode(operand.value, target)
+        if block_size:
+            scales = _spread(scales, operand.shape, sizes)
+            zero_points = zero_points and _spread(zero_points, operand.shape, sizes)
+        if zero_points is not None:
+            real = real - small.decode(zero_points, target)
+        return real * scales.astype(target)
+    if operand.type not in _STORAGE:
+        raise call.error(f"of {operand.type} is not lowered", UnsupportedError)
+    zero_operand = call.optional(2)
+    if zero_operand is not None and zero_operand.type != operand.type:
+        raise call.error(f"has zero points of {zero_operand.type} for {operand.type}")
+    return Quantized(operand.value, operand.type, scales.astype(target), zero_points, sizes)
+
+
+@kernel("DynamicQuantizeLinear")
+def dynamic_quantize_linear(call: Call) -> list[Typed]:
+    """To uint8, with the scale that the least and the greatest element ask for, and 0."""
+    return list(dynamically_quantized(call.array(0)))
+
+
+def dynamically_quantized(real: AnyArray) -> tuple[Typed, Typed, Typed]:
+    """The storage, the scale and the zero point of f32 reals.
+
+    All 0: the scale is 0 in the formula of the specification, and a division by it; like others
+    this takes 1 for it then.
+    """
+    zero = np.float32(0)
+    low, high = np.minimum(-((-real).max()), zero), np.maximum(real.max(), zero)
+    scale = exact_quotient(high - low, np.float32(255) + (high - high))
+    divisor = np.where(scale == zero, np.float32(1), scale)
+    steps = np.rint(zero - exact_quotient(low, divisor))
+    zero_point = np.minimum(np.maximum(convert(steps, I32), 0), 255)
+    rank = len(real.shape)
+    counted = rounded(real, divisor.reshape((1,) * rank), tuple(real.shape))
+    narrow = zero_point.astype(np.uint8)
+    storage = clamped(counted, zero_point, "UINT8")
+    return Typed("UINT8", storage), Typed("FLOAT", divisor), Typed("UINT8", narrow)
+
+
+@kernel("Cast")
+def cast(call: Call) -> Typed:
+    """Between element types: floats are cut towards zero, integers wrap."""
+    operand, type_ = call.input(0), _type_name(call.attribute("to"))
+    if type_ == operand.type:
+        return Typed(type_, operand.value)
+    if type_ in SMALL_FLOATS:
+        real = convert(call.array(0), F32)
+        return Typed(type_, SMALL_FLOATS[type_].encode(real, bool(call.attribute("saturate", 1))))
+    try:
+        element = element_of(type_)
+    except KeyError:
+        raise call.error(f"to {type_} is not lowered", UnsupportedError) from None
+    if element.bits in (2, 4):
+        raise call.error(f"to {type_} is not lowered", UnsupportedError)
+    value = call.array(0)
+    if operand.type in SMALL_FLOATS:
+        value = SMALL_FLOATS[operand.type].decode(value, np.float32)
+    return Typed(type_, convert(value, element))

@@ -1,0 +1,98 @@
+"""Floats of 4 and 8 bits as their codes: tables of what they are, and the nearest code of a real.
+
+A code is sign, exponent and mantissa from the highest bit down. With ``m`` bits of mantissa and the
+bias ``b``, a magnitude ``v`` has the code nearest to::
+
+    v * 2**(b - 1 + m)                                  below 2**(1 - b), in steps of 2**(1 - b - m)
+    (bits of the f32 ``v`` >> (23 - m)) - ((127 - b) << m)    above, rounded to nearest even
+
+which is one sequence of codes: where one ends the next begins.
+
+Sources: ONNX, "Float stored in 8 bits", "4 bit types"; OCP 8-bit floating point specification; OCP
+microscaling formats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from .array_functions import bits_of, convert, lookup, truncate
+from .element_types import F32, I32, AnyArray, Array
+
+__all__ = ["SMALL_FLOATS", "SmallFloat"]
+
+
+@dataclass(frozen=True)
+class SmallFloat:
+    """A format.
+
+    Args:
+        dtype: the same of ml_dtypes.
+        mantissa, bias: bits, and what is subtracted from exponents.
+        greatest: the code of the greatest magnitude.
+        nan: the code of NaN; None if there is none.
+        infinity: the code of infinity; None if there is none.
+        sign: the highest bit.
+    """
+
+    dtype: npt.DTypeLike
+    mantissa: int
+    bias: int
+    greatest: int
+    nan: int | None = None
+    infinity: int | None = None
+    sign: int = 0x80
+
+    @property
+    def table(self) -> Array:
+        """What each code stands for, as f32."""
+        codes = np.arange(2 * self.sign, dtype=np.uint8)
+        return codes.view(self.dtype).astype(np.float32)
+
+    def decode(self, codes: AnyArray, dtype: npt.DTypeLike) -> AnyArray:
+        """Codes as reals of a float type that holds them all."""
+        return lookup(self.table.astype(dtype), convert(codes, I32) & (2 * self.sign - 1))
+
+    def encode(self, reals: AnyArray, saturate: bool = True) -> AnyArray:
+        """The nearest codes of f32 reals, ties to even, as uint8.
+
+        Args:
+            reals: f32.
+            saturate: reals beyond the greatest become that one; else infinity, or NaN where there
+                is none. Formats that have neither saturate.
+        """
+        m = self.mantissa
+        bits = bits_of(reals, I32)
+        magnitude = bits & 0x7FFFFFFF
+        cut = 23 - m
+        even = (magnitude >> cut) & 1
+        normal = ((magnitude + ((1 << (cut - 1)) - 1) + even) >> cut) - ((127 - self.bias) << m)
+        small = bits_of(magnitude, F32) < np.float32(2.0 ** (1 - self.bias))
+        steps = np.where(small, bits_of(magnitude, F32), np.float32(0))
+        subnormal = truncate(np.rint(steps * np.float32(2.0 ** (self.bias - 1 + m))), I32)
+        code = np.where(small, subnormal, normal)
+        beyond = self.greatest
+        if not saturate and self.nan is not None:
+            beyond = self.nan if self.infinity is None else self.infinity
+        code = np.where(code > self.greatest, beyond, code)
+        is_negative = bits < 0
+        if self.nan == self.sign:  # no negative zero, and one NaN
+            is_negative = is_negative & (code != 0) & (code != self.sign)
+        code = np.where(is_negative, code | self.sign, code)
+        if self.nan is not None:
+            code = np.where(magnitude > 0x7F800000, self.nan, code)
+        return code.astype(np.uint8)
+
+
+SMALL_FLOATS = {
+    "FLOAT8E4M3FN": SmallFloat(ml_dtypes.float8_e4m3fn, 3, 7, 0x7E, nan=0x7F),
+    "FLOAT8E4M3FNUZ": SmallFloat(ml_dtypes.float8_e4m3fnuz, 3, 8, 0x7F, nan=0x80),
+    "FLOAT8E5M2": SmallFloat(ml_dtypes.float8_e5m2, 2, 15, 0x7B, nan=0x7F, infinity=0x7C),
+    "FLOAT8E5M2FNUZ": SmallFloat(ml_dtypes.float8_e5m2fnuz, 2, 16, 0x7F, nan=0x80),
+    "FLOAT4E2M1": SmallFloat(ml_dtypes.float4_e2m1fn, 1, 1, 0x07, sign=0x08),
+}
+"""Formats by ONNX's names of types."""

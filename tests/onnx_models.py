@@ -1,0 +1,92 @@
+"""ONNX models for tests, and what computes them here: NumPy, and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.dialects import create_context
+from subquant.formats.onnx import read_onnx
+from subquant.frontends.onnx import Interpreter, write_module
+from subquant.runtime import Device, Executable
+
+Array = np.ndarray[Any, Any]
+
+MICROSOFT = "com.microsoft"
+OPSET = 21
+
+
+def node(operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> Any:
+    """A node; of ONNX Runtime's operators if its name says so."""
+    domain, _, name = operator.rpartition(".")
+    return helper.make_node(name, inputs, outputs, name=f"the {name}", domain=domain, **attributes)
+
+
+def model(
+    nodes: Sequence[Any],
+    inputs: Mapping[str, tuple[str, Sequence[int | str]]],
+    outputs: Mapping[str, tuple[str, Sequence[int]]],
+    constants: Mapping[str, Array | onnx.TensorProto],
+    opset: int = OPSET,
+) -> onnx.ModelProto:
+    """A model; types are ONNX's names."""
+
+    def values(given: Mapping[str, tuple[str, Sequence[int | str]]]) -> list[Any]:
+        return [
+            helper.make_tensor_value_info(name, getattr(onnx.TensorProto, type_), shape)
+            for name, (type_, shape) in given.items()
+        ]
+
+    tensors = []
+    for name, value in constants.items():
+        tensor = value
+        if isinstance(value, np.ndarray):
+            tensor = numpy_helper.from_array(value, name)
+        tensor.name = name
+        tensors.append(tensor)
+    graph = helper.make_graph(list(nodes), "graph", values(inputs), values(outputs), tensors)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def plain(value: Any) -> Array:
+    """A tensor as programs have it: a byte for narrow integers, codes of small floats."""
+    if isinstance(value, onnx.TensorProto):
+        value = numpy_helper.to_array(value)
+    array = np.asarray(value)
+    name = array.dtype.name
+    if name.startswith(("float4", "float8")):
+        return array.view(np.uint8)
+    if name in ("int2", "int4"):
+        return array.astype(np.int8)
+    return array.astype(np.uint8) if name in ("uint2", "uint4") else array
+
+
+def text_of(proto: onnx.ModelProto) -> str:
+    """The program of a model."""
+    return str(write_module(read_onnx(proto.SerializeToString()), create_context()))
+
+
+def computed(proto: onnx.ModelProto, device: Device | None, *inputs: Array) -> list[Array]:
+    """The results of a model on a device, or by NumPy where that is None."""
+    found = read_onnx(proto.SerializeToString())
+    if device is None:
+        feeds = {each.name: array for each, array in zip(found.inputs, inputs, strict=True)}
+        with np.errstate(all="ignore"):
+            return [np.asarray(each) for each in Interpreter(found).run(feeds)]
+    options = CompileOptions(
+        target="vulkan" if device.is_vulkan else "llvm-cpu",
+        vulkan_target=device.vulkan_target if device.is_vulkan else "generic",
+    )
+    function = Executable(
+        compile_to_bytes(write_module(found, create_context()), options), device
+    ).main
+    results = function(*inputs)
+    listed = list(results) if isinstance(results, (list, tuple)) else [results]
+    return [np.asarray(each) for each in listed]

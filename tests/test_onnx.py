@@ -1,0 +1,254 @@
+"""ONNX's own tests of quantized operators, and what is refused.
+
+ONNX's tests say inputs and results of each operator; inputs are arguments here, scales and zero
+points among them.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from devices import ON_DEVICES
+from onnx_models import MICROSOFT, computed, model, node, plain, text_of
+from subquant.compiler.reading import read_module
+from subquant.errors import InputError, SubquantError, UnsupportedError
+from subquant.formats.onnx import read_onnx
+from subquant.frontends.onnx import Interpreter
+from subquant.runtime import Device
+from together import Together
+
+OPERATORS = frozenset(
+    ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger",
+     "QLinearMatMul", "QLinearConv")
+)  # fmt: skip
+
+
+@functools.cache
+def node_tests() -> dict[str, Any]:
+    """ONNX's tests of nodes that quantize, by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of those who wrote the other tests
+        from onnx.backend.test.case.node import collect_testcases
+
+        cases = list(collect_testcases(None))
+    return {
+        case.name.removeprefix("test_"): case
+        for case in cases
+        if case.model is not None
+        and any(node.op_type in OPERATORS for node in case.model.graph.node)
+    }
+
+
+NAMES = sorted(node_tests())
+
+
+def test_there_are_45() -> None:
+    assert len(NAMES) == 45
+
+
+def assert_results(results: list[Any], expected: list[Any]) -> None:
+    assert len(results) == len(expected)
+    for found, wanted in zip(results, map(plain, expected), strict=True):
+        assert np.asarray(found).dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numpy_computes_what_onnx_says(name: str) -> None:
+    case = node_tests()[name]
+    found = read_onnx(case.model.SerializeToString())
+    for inputs, expected in case.data_sets:
+        feeds = {each.name: plain(a) for each, a in zip(found.inputs, inputs, strict=True)}
+        with np.errstate(all="ignore"):
+            assert_results(Interpreter(found).run(feeds), expected)
+
+
+@functools.cache
+def programs() -> Together:
+    return Together({name: text_of(node_tests()[name].model) for name in NAMES})
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("name", NAMES)
+def test_devices_compute_what_onnx_says(name: str, device_name: str, device: Device) -> None:
+    function = programs().function(name, device)
+    for inputs, expected in node_tests()[name].data_sets:
+        results = function(*map(plain, inputs))
+        assert_results(list(results) if isinstance(results, (list, tuple)) else [results], expected)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def one(operator: str, type_: str = "FLOAT", **attributes: Any) -> onnx.ModelProto:
+    nodes = [node("Identity", ["x"], ["y"]), node(operator, ["y"], ["z"], **attributes)]
+    return model(nodes, {"x": (type_, (2, 3))}, {"z": (type_, (2, 3))}, {})
+
+
+def changed(change: Callable[[onnx.ModelProto], Any]) -> onnx.ModelProto:
+    proto = one("Relu")
+    change(proto)
+    return proto
+
+
+def external(**entries: str) -> onnx.ModelProto:
+    proto = model([node("Add", ["x", "w"], ["y"])], {"x": ("FLOAT", (2,))}, {"y": ("FLOAT", (2,))},
+                  {"w": np.ones(2, np.float32)})  # fmt: skip
+    (tensor,) = proto.graph.initializer
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("proto", "kind", "message"),
+    [
+        (one("Celu", alpha=[1]), InputError, "node 1 (Celu) 'the Celu' is not valid: "),
+        (one(f"{MICROSOFT}.Inverse"), UnsupportedError,
+         "node 1 (com.microsoft.Inverse) 'the Inverse' is not"),
+        (one("QuantizeLinear"), InputError, "node 1 (QuantizeLinear) 'the QuantizeLinear' is not "),
+        (changed(lambda m: m.graph.node.pop(0)), InputError,
+         "node 0 (Relu) 'the Relu' reads 'y', which nothing computed before"),
+        (changed(lambda m: m.graph.node[1].output.__setitem__(0, "y")), InputError,
+         "node 1 (Relu) 'the Relu' computes 'y' once more"),
+        (changed(lambda m: m.opset_import[0].__setattr__("version", 99)), UnsupportedError,
+         "is of operator set 99"),
+        (changed(lambda m: m.graph.output[0].__setattr__("name", "?")), InputError,
+         "has the result '?', which nothing computes"),
+        (one("Identity", "STRING"), UnsupportedError, "tensor 'x' is of type STRING"),
+        (external(location="../w"), InputError, "tensor 'w' is said to be in '../w'"),
+        (external(location="/etc/passwd"), InputError, "tensor 'w' is said to be in '/etc/passwd'"),
+        (external(location="w", offset="8"), InputError, "tensor 'w' ends at byte 16 of 'w'"),
+        (external(location="w", offset="-1"), InputError, "tensor 'w' takes '' bytes from '-1'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_refusals_name_the_place(
+    proto: onnx.ModelProto, kind: type[SubquantError], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    (tmp_path / "w").write_bytes(bytes(8))
+    with pytest.raises(kind) as caught:
+        read_module(path)
+    assert str(caught.value).startswith(f"{path}: error: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_external_data_beside_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(external(location="w", offset="4", length="8").SerializeToString())
+    (tmp_path / "w").write_bytes(np.array([7, 2, 3], np.float32).tobytes())
+    found = read_onnx(path.read_bytes(), str(path))
+    np.testing.assert_array_equal(found.constants["w"].data, [2, 3])
+
+
+def test_what_is_not_beside_a_file_has_no_external_data() -> None:
+    with pytest.raises(InputError, match="beside a model that is no file"):
+        read_onnx(external(location="w").SerializeToString())
+
+
+def test_damage_is_an_error_or_another_model() -> None:
+    """Mutated bytes: our errors only."""
+    rng = np.random.default_rng(0)
+    whole = model(
+        [node("MatMul", ["x", "w"], ["y"])], {"x": ("FLOAT", (2, 8))}, {"y": ("FLOAT", (2, 4))},
+        {"w": np.ones((8, 4), np.float32)},
+    ).SerializeToString()  # fmt: skip
+    read = refused = 0
+    for _ in range(1500):
+        data = bytearray(whole)
+        for _ in range(int(rng.integers(1, 4))):
+            data[int(rng.integers(0, len(data)))] = int(rng.integers(0, 256))
+        try:
+            read_onnx(bytes(data))
+            read += 1
+        except SubquantError:
+            refused += 1
+    assert read > 100
+    assert refused > 100
+
+
+# -- weights in blocks ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zero_points", ["none", "packed", "floats"])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("depth", [64, 75], ids=["whole", "ragged"])
+@ON_DEVICES
+def test_matmul_nbits(
+    bits: int, zero_points: str, depth: int, device_name: str, device: Device
+) -> None:
+    """Against f64: sums of `depth` products of f32, whose reals are exact within one rounding."""
+    rng = np.random.default_rng(bits)
+    features, size = 24, 32
+    blocks = -(-depth // size)
+    codes = rng.integers(0, 1 << bits, (features, blocks * size))
+    scales = rng.uniform(0.01, 0.1, (features, blocks)).astype(np.float32)
+    zeros = np.full((features, blocks), 1 << (bits - 1), np.float64)
+    constants = {"b": packed(codes, bits).reshape(features, blocks, -1), "s": scales}
+    inputs = ["x", "b", "s"]
+    if zero_points == "packed":
+        zeros = rng.integers(0, 1 << bits, (features, blocks))
+        constants["z"] = packed(zeros, bits)
+    elif zero_points == "floats":
+        zeros = rng.uniform(0, (1 << bits) - 1, (features, blocks)).astype(np.float32)
+        constants["z"] = zeros
+    if zero_points != "none":
+        inputs.append("z")
+    proto = model(
+        [node(f"{MICROSOFT}.MatMulNBits", inputs, ["y"], K=depth, N=features, bits=bits,
+              block_size=size)],
+        {"x": ("FLOAT", (3, depth))}, {"y": ("FLOAT", (3, features))}, constants,
+    )  # fmt: skip
+    x = rng.normal(size=(3, depth)).astype(np.float32)
+    reals = (codes - np.repeat(zeros.astype(np.float64), size, 1)) * np.repeat(
+        scales.astype(np.float64), size, 1)  # fmt: skip
+    expected = x.astype(np.float64) @ reals[:, :depth].T
+    bound = np.abs(x).astype(np.float64) @ np.abs(reals[:, :depth]).T
+    if zero_points == "floats":  # storage * scale and zero point * scale are rounded before
+        bound += np.abs(x).astype(np.float64).sum() * (1 << bits) * 0.1
+    (result,) = computed(proto, device, x)
+    assert (np.abs(result - expected) <= (depth + 4) * 2.0**-24 * bound).all()
+
+
+def packed(codes: Any, bits: int) -> Any:
+    """Integers in bytes, the lowest bits first; rows are filled with 0."""
+    count = 8 // bits
+    padded = np.pad(codes, ((0, 0), (0, -codes.shape[1] % count))).reshape(len(codes), -1, count)
+    return (padded << (bits * np.arange(count))).sum(-1).astype(np.uint8)
+
+
+def test_the_packed_weight_is_a_block_contraction() -> None:
+    """Its dequantization is what the fusion finds, with 4 bits of storage."""
+    proto = model(
+        [node(f"{MICROSOFT}.MatMulNBits", ["x", "b", "s"], ["y"], K=64, N=8, bits=4,
+              block_size=32)],
+        {"x": ("FLOAT", (1, 64))}, {"y": ("FLOAT", (1, 8))},
+        {"b": np.zeros((8, 2, 16), np.uint8), "s": np.ones((8, 2), np.float32)},
+    )  # fmt: skip
+    text = text_of(proto)
+    assert "subquant.dequantize" in text
+    assert "tensor<8x64xi4>" in text
+
+
+def test_an_order_of_rows_is_refused_by_name() -> None:
+    proto = model(
+        [node(f"{MICROSOFT}.MatMulNBits", ["x", "b", "s", "", "g"], ["y"], K=64, N=8, bits=4,
+              block_size=32)],
+        {"x": ("FLOAT", (1, 64))}, {"y": ("FLOAT", (1, 8))},
+        {"b": np.zeros((8, 2, 16), np.uint8), "s": np.ones((8, 2), np.float32),
+         "g": np.zeros(64, np.int32)},
+    )  # fmt: skip
+    with pytest.raises(UnsupportedError, match="has tensor 'g' as g_idx"):
+        text_of(proto)
