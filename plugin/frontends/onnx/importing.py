@@ -270,7 +270,7 @@ def _extents(input_: TensorType, options: ImportOptions, place: Place) -> list[i
         if isinstance(extent, int):
             if axis == 0 and options.batch_size not in (None, extent):
                 raise UnsupportedError(
-                    f"{what} has the batch {extent}, which the file says; --batch is for an open one",
+                    f"{what} has the batch {extent} in the file; --batch is for an open one",
                     place,
                 )
             extents.append(extent)
