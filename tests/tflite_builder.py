@@ -66,7 +66,7 @@ class Graph:
         made = s.TensorT()
         made.shape = list(map(int, shape))
         made.type = getattr(s.TensorType, type_name or _TYPES[dtype])
-        made.name = (name or f"{self.prefix}{len(self._tensors)}").encode()
+        made.name = (name or f"{self.prefix}t{len(self._tensors)}").encode()
         made.isVariable = is_variable
         made.hasRank = True
         made.buffer = 0
