@@ -33,9 +33,10 @@ from subquant.runtime import Device, Executable
 from tflite_builder import Graph, Quantized
 from tflite_cases import CASES as BASIC
 from tflite_cases import convolution, one_case
+from tflite_contraction_cases import CASES as CONTRACTIONS
 from tflite_recurrent_cases import CASES as RECURRENT
 
-CASES = {**BASIC, **RECURRENT}
+CASES = {**BASIC, **CONTRACTIONS, **RECURRENT}
 
 SEEDS = 4
 TOGETHER = 12

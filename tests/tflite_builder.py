@@ -27,6 +27,14 @@ def schema() -> Any:
     return schema_py_generated
 
 
+def packed(values: Array, bits: int) -> Array:
+    """Integers of 2 or 4 bits as bytes, the lowest bits first."""
+    count = 8 // bits
+    flat = np.resize(values.reshape(-1), -(-values.size // count) * count).astype(np.uint8)
+    parts = (flat & ((1 << bits) - 1)).reshape(-1, count)
+    return sum(parts[:, n] << (bits * n) for n in range(count)).astype(np.uint8)  # type: ignore[union-attr]
+
+
 @dataclass
 class Quantized:
     """The parameters of a tensor: scales and zero points, along an axis if there are several."""
@@ -88,6 +96,10 @@ class Graph:
     def scale(self, index: int) -> float:
         """The scale of a tensor."""
         return float(self._tensors[index].quantization.scale[0])
+
+    def scales(self, index: int) -> Array:
+        """The scales of a tensor."""
+        return np.asarray(self._tensors[index].quantization.scale)
 
     def operator(
         self,

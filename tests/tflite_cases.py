@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -132,6 +133,57 @@ def elementwise(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     return [left, right], [result]
 
 
+def added(graph: Graph, rng: Rng, name: str) -> Ends:
+    """16 bits with scales that are powers of two, of which one is that of the result."""
+    shape = (2, 3, 7)
+    exponent, shift = -int(rng.integers(8, 15)), int(rng.integers(0, 5))
+    exponents = [exponent, exponent - shift] if rng.random() < 0.5 else [exponent - shift, exponent]
+    sides = [graph.tensor(shape, "int16", Quantized(2.0**e)) for e in exponents]
+    result = graph.tensor(shape, "int16", Quantized(2.0**exponent))
+    graph.operator(
+        name, sides, [result], f"{name.capitalize()}Options",
+        fusedActivationFunction=int(rng.integers(0, 4)), potScaleInt16=True,
+    )  # fmt: skip
+    return sides, [result]
+
+
+def joined(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    axis = int(rng.integers(0, 3))
+    count, extents = int(rng.integers(2, 5)), [2, 3, 5]
+    target = None if dtype == "float32" else quantized(rng, dtype)
+    inputs = []
+    total = 0
+    for _ in range(count):
+        shape = [int(rng.integers(1, 5)) if a == axis else n for a, n in enumerate(extents)]
+        total += shape[axis]
+        found = target
+        if dtype == "uint8" and target is not None and rng.random() < 0.7:
+            scale = float(target.scales) * float(rng.uniform(0.3, 2))  # type: ignore[arg-type]
+            found = Quantized(scale, int(rng.integers(0, 256)))
+        inputs.append(graph.tensor(shape, dtype, found))
+    extents[axis] = total
+    result = graph.tensor(extents, dtype, target)
+    graph.operator(
+        "CONCATENATION", inputs, [result], "ConcatenationOptions",
+        axis=axis - 3 if rng.random() < 0.5 else axis,
+    )  # fmt: skip
+    return inputs, [result]
+
+
+def short_function(graph: Graph, rng: Rng, name: str) -> Ends:
+    """16 bits; half of the cases have scales that are powers of two."""
+    scale = 2.0 ** -int(rng.integers(9, 14)) if rng.random() < 0.5 else float(
+        np.exp(rng.uniform(-10, -6)))  # fmt: skip
+    operand = graph.tensor((3, 70), "int16", Quantized(scale))
+    result = graph.tensor((3, 70), "int16", Quantized(2.0**-15))
+    if name == "SOFTMAX":
+        graph.operator(name, [operand], [result], "SoftmaxOptions",
+                       beta=float(rng.uniform(0.5, 2)))  # fmt: skip
+    else:
+        graph.operator(name, [operand], [result])
+    return [operand], [result]
+
+
 def unary(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     source = quantized(rng, dtype)
     source.scales = float(rng.uniform(0.01, 0.2))
@@ -208,6 +260,9 @@ CASES: dict[str, Case] = {
        for n in ("ADD", "SUB", "MUL") for t in ("int8", "uint8", "int16")},
     **{f"{n}-{t}": lambda graph, rng, n=n, t=t: unary(graph, rng, n, t)
        for n in ("SOFTMAX", "LOGISTIC", "TANH", "RELU", "RELU6") for t in ("int8", "uint8")},
+    **{f"{n}-powers-int16": partial(added, name=n) for n in ("ADD", "SUB")},
+    **{f"{n}-int16": partial(short_function, name=n) for n in ("SOFTMAX", "LOGISTIC", "TANH")},
+    **{f"CONCATENATION-{t}": partial(joined, dtype=t) for t in ("int8", "uint8", "float32")},
     **{f"{n}-{t}": lambda graph, rng, n=n, t=t: pooling(graph, rng, n, t)
        for n in ("AVERAGE_POOL_2D", "MAX_POOL_2D") for t in ("int8", "uint8", "int16")},
     **{f"MEAN-{t}": lambda graph, rng, t=t: mean(graph, rng, t)

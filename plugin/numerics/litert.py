@@ -27,8 +27,10 @@ __all__ = [
     "activation_range",
     "divided",
     "function_table",
+    "leading_zeros",
     "multiplier_and_exponent",
     "narrowed",
+    "power_of_two",
     "quantized",
     "round_away",
     "round_product",
@@ -68,6 +70,13 @@ def multiplier_and_exponent(factors: npt.ArrayLike) -> tuple[Array, Array]:
     exponent = np.where(is_next, exponent + 1, exponent)
     is_lost = exponent < -31
     return np.where(is_lost, 0, multiplier), np.where(is_lost, 0, exponent)
+
+
+def power_of_two(scale: np.float32) -> int | None:
+    """The exponent of two that a scale is, to a part in 1400, or None: LiteRT's ``CheckedLog2``."""
+    exponent = np.float32(np.log(np.float32(scale)) * np.float32(1.0 / np.log(2.0)))
+    nearest = round_away(exponent)
+    return int(nearest) if abs(exponent - nearest) < np.float32(1e-3) else None
 
 
 def scaled(values: AnyArray, factors: npt.ArrayLike) -> AnyArray:
@@ -248,7 +257,7 @@ def _rounded_as_f64(values: AnyArray, factor: Array) -> AnyArray:
     magnitude = np.where(negative, -values, values)
     below = magnitude * lower
     high = magnitude * upper + (below >> _PART)
-    bits = 64 - _leading_zeros(high, 64)
+    bits = 64 - leading_zeros(high, 64)
     half_ulp = np.where(bits >= _PART, 1 << np.maximum(bits - _PART, 0), 0)
     high = high + (((below & ((1 << _PART) - 1)) + half_ulp) >> _PART)
     rounded = (high + (np.int64(1) << (shift - 1))) >> shift
@@ -355,7 +364,7 @@ def _reciprocal(values: AnyArray) -> AnyArray:
     return _shifted(x, 1)
 
 
-def _leading_zeros(values: AnyArray, width: int = 32) -> AnyArray:
+def leading_zeros(values: AnyArray, width: int = 32) -> AnyArray:
     """Of integers of 1 to `width` bits (under 64), in 64; of 0 one less than `width`."""
     count: AnyArray = 0
     for step in (32, 16, 8, 4, 2, 1)[width == 32 :]:
@@ -393,7 +402,7 @@ def softmax(values: AnyArray, scale: float, beta: float, dtype: DType) -> AnyArr
     exps = convert(lookup(table, index), I64)
     addends = np.where(is_counted, divide_by_power(exponentials, np.int64(_SUM_BITS)), 0)
     total = convert(lookup(addends.astype(np.int32), index), I64).sum(axis=-1, keepdims=True)
-    headroom = _leading_zeros(total)
+    headroom = leading_zeros(total)
     shifted = _reciprocal((total << headroom) - (1 << 31))
     info = np.iinfo(dtype)
     shift = _SUM_BITS - headroom + (31 - info.bits)

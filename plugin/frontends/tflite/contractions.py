@@ -88,6 +88,64 @@ def _convolution(
                                                               dtype))  # fmt: skip
 
 
+@kernel("TRANSPOSE_CONV")
+def transpose_conv(call: Call) -> AnyArray:
+    """Filters are ``[F, KH, KW, C]``; input 0 is the shape of the result, input 2 the images.
+
+    A convolution of the images with zeros between, with the filters reversed.
+    """
+    images, filters, bias, options = call.input(2), call.input(1), call.optional(3), call.options
+    extents = [int(n) for n in call.known(0).reshape(-1)[1:3]]
+    strides = (options.stride_h, options.stride_w)
+    if len(images.shape) != 4 or len(filters.shape) != 4 or len(extents) != 2 or min(strides) < 1:
+        raise call.error(f"has images of shape {list(images.shape)} and the strides {strides}")
+    sizes = filters.shape[1:3]
+    if images.shape[3] != filters.shape[3]:
+        raise call.error(f"has filters of {filters.shape[3]} channels, and {images.shape[3]}")
+    before = [pair[0] for pair in call.padding(extents, sizes, strides)]
+    flipped = Operand(filters.tensor, np.ascontiguousarray(call.known(1)[:, ::-1, ::-1]))
+
+    def convolved(left: AnyArray, right: AnyArray, fill: float, dtype: type) -> AnyArray:
+        value = left
+        for axis, (extent, size, stride, pad) in enumerate(
+            zip(extents, sizes, strides, before, strict=True), 1
+        ):
+            value = _spread(value, axis, stride, fill)
+            low = size - 1 - pad
+            high = extent + size - 1 - low - value.shape[axis]
+            value = _padded_or_cut(value, axis, low, high, fill)
+        return convolve_last(value, right.transpose(1, 2, 3, 0), dtype=dtype)
+
+    if images.is_float:
+        reals = call.reals(flipped, images.value)
+        return call.activated(
+            _with_bias(convolved(images.value.astype(np.float32), reals, 0.0, np.float32), bias)
+        )
+    return _Product(call, images, flipped, bias, 0).stored(convolved)
+
+
+def _spread(value: AnyArray, axis: int, stride: int, fill: float) -> AnyArray:
+    """Put ``stride - 1`` elements between any two along an axis."""
+    if stride == 1:
+        return value
+    shape = value.shape
+    apart = value.reshape((*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    widths = [(0, 0)] * (len(shape) + 1)
+    widths[axis + 1] = (0, stride - 1)
+    spread = np.pad(apart, widths, constant_values=fill)
+    spread = spread.reshape((*shape[:axis], shape[axis] * stride, *shape[axis + 1 :]))
+    return spread[(slice(None),) * axis + (slice(0, (shape[axis] - 1) * stride + 1),)]
+
+
+def _padded_or_cut(value: AnyArray, axis: int, low: int, high: int, fill: float) -> AnyArray:
+    """Negative widths take elements away."""
+    inside = slice(max(-low, 0), value.shape[axis] + min(high, 0))
+    value = value[(slice(None),) * axis + (inside,)]
+    widths = [(0, 0)] * len(value.shape)
+    widths[axis] = (max(low, 0), max(high, 0))
+    return np.pad(value, widths, constant_values=fill) if any(widths[axis]) else value
+
+
 def _with_bias(real: AnyArray, bias: Operand | None) -> AnyArray:
     return real if bias is None else real + bias.value.astype(np.float32)
 

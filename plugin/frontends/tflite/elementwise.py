@@ -6,12 +6,12 @@ Sources: LiteRT, ``add.cc``, ``sub.cc``, ``mul.cc``, ``activations.cc``, ``quant
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...numerics import litert
+from ...numerics import litert, litert_16
 from ...numerics.array_functions import convert, lookup
 from ...numerics.element_types import I32, I64, AnyArray, Array
 from .call import Call, Operand, kernel
@@ -30,12 +30,9 @@ def add(call: Call) -> AnyArray:
     scales = [call.per_tensor(operand.tensor).scale for operand in (left, right)]
     target = call.per_tensor(call.output)
     is_short = call.output.type == "INT16"
-    if (
-        is_short
-        and getattr(call.options, "pot_scale_int16", True)
-        and all(np.frexp(scale)[0] == 0.5 for scale in (*scales, target.scale))
-    ):
-        return _add_powers(call, left, right, is_sum)
+    exponents = [litert.power_of_two(scale) for scale in (*scales, target.scale)]
+    if is_short and getattr(call.options, "pot_scale_int16", True) and None not in exponents:
+        return _add_powers(call, left, right, [e for e in exponents if e is not None])
     bits = 15 if is_short else 20
     twice = np.float64(np.float32(2) * max(scales))
     parts = [
@@ -47,9 +44,19 @@ def add(call: Call) -> AnyArray:
     return call.stored(litert.scaled(total, factor))
 
 
-def _add_powers(call: Call, left: Operand, right: Operand, is_sum: bool) -> AnyArray:
-    """16 bits with scales that are powers of two: one operand is shifted."""
-    raise call.error("has 16 bits and scales that are powers of two", UnsupportedError)
+def _add_powers(call: Call, left: Operand, right: Operand, exponents: Sequence[int]) -> AnyArray:
+    """16 bits with scales that are powers of two: one operand is shifted to the result's."""
+    shifts = [exponents[2] - exponent for exponent in exponents[:2]]
+    if 0 not in shifts or min(shifts) < 0:
+        raise call.error(
+            f"has the scales 2**{exponents[0]} and 2**{exponents[1]} for a result of "
+            f"2**{exponents[2]}; expected one of them to be that, and none to be greater"
+        )
+    x, y = (
+        litert.divided(convert(operand.value, I32), shift)
+        for operand, shift in zip((left, right), shifts, strict=True)
+    )
+    return call.stored(x + y if call.operator.name == "ADD" else x - y)
 
 
 @kernel("MUL")
@@ -114,18 +121,36 @@ def _by_table(call: Call, function: Callable[[Array], Array]) -> AnyArray:
 
 @kernel("LOGISTIC")
 def logistic(call: Call) -> AnyArray:
-    """``1 / (1 + exp(-x))``; of 8 bits by a table."""
+    """``1 / (1 + exp(-x))``; of integers by a table."""
     operand, one = call.input(0), np.float32(1)
     if operand.is_float:
         return one / (one + np.exp(-operand.value))
+    if operand.tensor.type == "INT16":
+        return _by_short_table(call, litert_16.logistic_by_table)
     return _by_table(call, lambda x: one / (one + np.exp(-x)))
 
 
 @kernel("TANH")
 def tanh(call: Call) -> AnyArray:
-    """Of 8 bits by a table."""
+    """Of integers by a table."""
     operand = call.input(0)
-    return np.tanh(operand.value) if operand.is_float else _by_table(call, np.tanh)
+    if operand.is_float:
+        return np.tanh(operand.value)
+    if operand.tensor.type == "INT16":
+        return _by_short_table(call, litert_16.tanh_by_table)
+    return _by_table(call, np.tanh)
+
+
+def _by_short_table(call: Call, function: Callable[[AnyArray, np.float32], AnyArray]) -> AnyArray:
+    """16 bits without zero points; the scale of the result is ``2**-15``."""
+    operand = call.input(0)
+    x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
+    if x.zero_point or y.zero_point or litert.power_of_two(y.scale) != -15:
+        raise call.error(
+            f"needs zero points of 0 and a result with the scale 2**-15, got {x.zero_point}, "
+            f"{y.zero_point} and {y.scale}"
+        )
+    return function(convert(operand.value, I32), x.scale).astype(np.int16)
 
 
 @kernel("RELU", "RELU6", "RELU_N1_TO_1")
@@ -155,6 +180,6 @@ def softmax(call: Call) -> AnyArray:
         exps = np.exp(shifted * np.float32(beta))
         return exps / exps.sum(axis=-1, dtype=np.float32, keepdims=True)
     x = call.per_tensor(operand.tensor)
-    if operand.value.dtype.itemsize != 1:
-        raise call.error(f"of {operand.tensor.type} is not lowered", UnsupportedError)
+    if operand.tensor.type == "INT16":
+        return litert_16.softmax(operand.value, x.scale, float(beta))
     return litert.softmax(operand.value, float(x.scale), float(beta), call.dtype(call.output))

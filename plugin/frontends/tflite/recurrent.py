@@ -150,13 +150,13 @@ class _IntegerLstm(_Lstm):
     @property
     def cell_exponent(self) -> int:
         """The scale of the cell's state is this power of two."""
-        fraction, exponent = np.frexp(self._scale(_CELL_STATE))
-        if fraction != 0.5 or not -15 <= exponent - 1 <= -9:
+        exponent = litert.power_of_two(self._scale(_CELL_STATE))
+        if exponent is None or not -15 <= exponent <= -9:
             raise self.call.error(
                 f"needs a scale of the cell's state that is a power of two from 2**-15 to 2**-9, "
                 f"got {self._scale(_CELL_STATE)}"
             )
-        return int(exponent) - 1
+        return exponent
 
     def _factor(self, weights: int, activations: int) -> np.float64:
         """Of a product in units of a gate."""

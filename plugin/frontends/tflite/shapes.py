@@ -11,7 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...numerics.element_types import AnyArray
+from ...numerics import litert
+from ...numerics.array_functions import convert, lookup
+from ...numerics.element_types import I32, AnyArray
 from .call import Call, Operand, kernel
 
 __all__: list[str] = []
@@ -60,12 +62,21 @@ def transpose(call: Call) -> AnyArray:
 def requantized(call: Call, operand: Operand) -> AnyArray:
     """An operand of a CONCATENATION, in the parameters of the result.
 
-    LiteRT wants 8-bit operands to have them, but for uint8, whose values it scales in f32.
+    LiteRT wants operands to have them, but for uint8, whose values it scales in f32: here by a
+    table, so that a product and a sum are rounded each.
     """
     x, y = operand.tensor.quantization, call.output.quantization
     if x is None or y is None or (x.scale == y.scale and x.zero_point == y.zero_point):
         return operand.value
-    raise call.error(f"joins {operand.tensor} of another scale than the result", UnsupportedError)
+    if operand.tensor.type != "UINT8":
+        raise call.error(
+            f"joins {operand.tensor} of another scale than the result", UnsupportedError
+        )
+    scale = x.scale * (np.float32(1) / y.scale)
+    bias = np.float32(-x.zero_point) * scale
+    reals = np.arange(256, dtype=np.float32) * scale + bias
+    table = litert.round_away(reals).astype(np.int64) + y.zero_point
+    return lookup(np.clip(table, 0, 255).astype(np.uint8), convert(operand.value, I32))
 
 
 @kernel("CONCATENATION")

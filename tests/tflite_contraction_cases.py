@@ -1,0 +1,161 @@
+"""Convolutions and matrix products of other types than int8 alone, with random parameters."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from tflite_builder import Graph, Quantized, packed
+from tflite_cases import Case, Ends, Rng, fitting, quantized
+
+
+def _weights(
+    graph: Graph, rng: Rng, shape: tuple[int, ...], dtype: str, axis: int
+) -> tuple[int, float]:
+    """A constant tensor of weights, and its greatest scale."""
+    if dtype == "float32":
+        data = rng.normal(size=shape).astype(np.float32)
+        return graph.tensor(shape, dtype, None, data), 1.0
+    if dtype == "uint8":
+        found = Quantized(float(np.exp(rng.uniform(-8, -4))), int(rng.integers(0, 256)))
+        data = rng.integers(0, 256, shape).astype(np.uint8)
+        return graph.tensor(shape, dtype, found, data), float(found.scales)  # type: ignore[arg-type]
+    bits = int(dtype[3:])
+    count = shape[axis] if rng.random() < 0.7 and shape[axis] > 1 else 1
+    scales = np.exp(rng.uniform(-8, -4, count)) * 2 ** (8 - bits)
+    least = -(1 << (bits - 1)) + (bits == 8)
+    data = rng.integers(least, 1 << (bits - 1), shape).astype(np.int8)
+    stored = data if bits == 8 else packed(data, bits)
+    name = None if bits == 8 else dtype.upper()
+    tensor = graph.tensor(
+        shape, "int8", Quantized(scales.tolist(), 0, axis), stored, type_name=name
+    )
+    return tensor, float(scales.max())
+
+
+def _bias(graph: Graph, rng: Rng, x: Quantized | None, weights: int, count: int, dtype: str) -> int:
+    if dtype == "float32":
+        return graph.tensor((count,), dtype, None, rng.normal(size=count).astype(np.float32))
+    wide = "int64" if dtype == "int16" else "int32"
+    assert x is not None
+    scales = (graph.scales(weights) * float(x.scales)).tolist()  # type: ignore[arg-type]
+    values = rng.integers(-4000, 4000, count).astype(wide)
+    return graph.tensor((count,), wide, Quantized(scales, 0, 0), values)
+
+
+def _ends(
+    rng: Rng, dtype: str, scale: float, length: int
+) -> tuple[Quantized | None, Quantized | None]:
+    if dtype == "float32":
+        return None, None
+    x = quantized(rng, dtype)
+    return x, fitting(rng, dtype, float(x.scales) * scale, length)  # type: ignore[arg-type]
+
+
+def convolution(graph: Graph, rng: Rng, dtype: str, weights: str, depthwise: bool = False) -> Ends:
+    height, width, channels = (int(n) for n in rng.integers(4, 9, 3))
+    kh, kw = (int(n) for n in rng.integers(1, 4, 2))
+    features = channels if depthwise else int(rng.integers(1, 7))
+    shape = (1, kh, kw, features) if depthwise else (features, kh, kw, channels)
+    filters, scale = _weights(graph, rng, shape, weights, 3 if depthwise else 0)
+    x, y = _ends(rng, dtype, scale, kh * kw * (1 if depthwise else channels))
+    images = graph.tensor((1, height, width, channels), dtype, x)
+    bias = _bias(graph, rng, x, filters, features, dtype)
+    result = graph.tensor((1, height - kh + 1, width - kw + 1, features), dtype, y)
+    graph.operator(
+        "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D", [images, filters, bias], [result],
+        "DepthwiseConv2DOptions" if depthwise else "Conv2DOptions", padding=1,
+        strideH=1, strideW=1, dilationHFactor=1, dilationWFactor=1,
+        fusedActivationFunction=int(rng.integers(0, 4)),
+        **({"depthMultiplier": 1} if depthwise else {}),
+    )  # fmt: skip
+    return [images], [result]
+
+
+def fully_connected(graph: Graph, rng: Rng, dtype: str, weights: str) -> Ends:
+    rows, depth, features = (int(n) for n in rng.integers(2, 40, 3))
+    matrix, scale = _weights(graph, rng, (features, depth), weights, 0)
+    x, y = _ends(rng, dtype, scale, depth)
+    operand = graph.tensor((rows, depth), dtype, x)
+    bias = _bias(graph, rng, x, matrix, features, dtype)
+    result = graph.tensor((rows, features), dtype, y)
+    graph.operator(
+        "FULLY_CONNECTED", [operand, matrix, bias], [result], "FullyConnectedOptions",
+        fusedActivationFunction=int(rng.integers(0, 4)),
+    )  # fmt: skip
+    return [operand], [result]
+
+
+def batch_matmul(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    batch, rows, depth, columns = (int(n) for n in rng.integers(1, 9, 4))
+    swaps = [bool(n) for n in rng.integers(0, 2, 2)]
+    left, right = (batch, rows, depth), (1 if rng.random() < 0.5 else batch, depth, columns)
+    shapes = [
+        (*shape[:-2], shape[-1], shape[-2]) if swap else shape
+        for shape, swap in zip((left, right), swaps, strict=True)
+    ]
+    x, w = (None, None) if dtype == "float32" else (quantized(rng, dtype), quantized(rng, dtype))
+    y = None
+    if x is not None and w is not None:
+        product = float(x.scales) * float(w.scales) / 100 * np.iinfo(dtype).max  # type: ignore[arg-type]
+        y = fitting(rng, dtype, product, depth)
+    sides = [graph.tensor(s, dtype, q) for s, q in zip(shapes, (x, w), strict=True)]
+    result = graph.tensor((batch, rows, columns), dtype, y)
+    graph.operator(
+        "BATCH_MATMUL", sides, [result], "BatchMatMulOptions", adjX=swaps[0], adjY=swaps[1]
+    )
+    return sides, [result]
+
+
+def transpose_conv(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    height, width, channels, features = (int(n) for n in rng.integers(2, 7, 4))
+    kh, kw, sh, sw = (int(n) for n in rng.integers(1, 4, 4))
+    same = bool(rng.integers(0, 2))
+    extents = [
+        n * s if same else (n - 1) * s + max(k, s)
+        for n, s, k in ((height, sh, kh), (width, sw, kw))
+    ]
+    weights = dtype if dtype in ("uint8", "float32") else "int8"
+    filters, scale = _weights(graph, rng, (features, kh, kw, channels), weights, 0)
+    x, y = _ends(rng, dtype, scale, kh * kw * channels)
+    images = graph.tensor((2, height, width, channels), dtype, x)
+    shape = (2, *extents, features)
+    wanted = graph.tensor((4,), "int32", None, np.array(shape, np.int32))
+    result = graph.tensor(shape, dtype, y)
+    inputs = [wanted, filters, images]
+    if rng.random() < 0.6:
+        inputs.append(_bias(graph, rng, x, filters, features, dtype))
+    graph.operator(
+        "TRANSPOSE_CONV", inputs, [result], "TransposeConvOptions", padding=0 if same else 1,
+        strideH=sh, strideW=sw, fusedActivationFunction=int(rng.integers(0, 4)),
+        version=4,
+    )  # fmt: skip
+    return [images], [result]
+
+
+CASES: dict[str, Case] = {
+    **{
+        f"{'DEPTHWISE_' if d else ''}CONV_2D-{dtype}-{weights}": partial(
+            convolution, dtype=dtype, weights=weights, depthwise=d
+        )
+        for dtype, weights, d in (
+            ("uint8", "uint8", False), ("int8", "int4", False), ("float32", "float32", False),
+            ("uint8", "uint8", True), ("int8", "int4", True), ("float32", "float32", True),
+        )
+    },
+    **{
+        f"FULLY_CONNECTED-{dtype}-{weights}": partial(
+            fully_connected, dtype=dtype, weights=weights
+        )
+        for dtype, weights in (
+            ("uint8", "uint8"), ("int8", "int4"), ("int8", "int2"), ("int16", "int4"),
+            ("float32", "float32"),
+        )
+    },
+    **{f"BATCH_MATMUL-{t}": partial(batch_matmul, dtype=t) for t in ("int8", "int16", "float32")},
+    **{
+        f"TRANSPOSE_CONV-{t}": partial(transpose_conv, dtype=t)
+        for t in ("int8", "uint8", "int16", "float32")
+    },
+}  # fmt: skip
