@@ -27,6 +27,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
+import importlib.util
 import io
 import json
 import os
@@ -74,6 +75,7 @@ class Corpus:
     gguf: list[bytes] = field(default_factory=list)
     irpa: list[bytes] = field(default_factory=list)
     folder: dict[str, bytes] = field(default_factory=dict)
+    tflite: list[bytes] = field(default_factory=list)
 
 
 CAST = """
@@ -147,7 +149,18 @@ def make_corpus() -> Corpus:
                 writer.add_tensor(name, array)
         corpus.irpa.append(path.read_bytes())
     corpus.gguf.append(_gguf(rng))
+    corpus.tflite = _tflite()
     return corpus
+
+
+def _tflite() -> list[bytes]:
+    """A model of each operator that the tests have; none without LiteRT's schema."""
+    if importlib.util.find_spec("ai_edge_litert") is None:
+        return []
+    sys.path.append(str(_ROOT / "tests"))
+    from tflite_cases import CASES, one_case
+
+    return [one_case(case, np.random.default_rng(0)) for case in CASES.values()]
 
 
 def _gguf(rng: np.random.Generator) -> bytes:
@@ -584,6 +597,72 @@ def folders(rng: random.Random, corpus: Corpus) -> Case:
 def gguf(rng: random.Random, corpus: Corpus) -> Case:
     """Changed GGUF."""
     return _weights_case(rng, "x.gguf", {"x.gguf": mutate_bytes(rng, rng.choice(corpus.gguf))})
+
+
+@kind(8)
+def tflite(rng: random.Random, corpus: Corpus) -> Case:
+    """Changed TensorFlow Lite models: bytes, or fields of their tables."""
+    if not corpus.tflite:
+        data = b"\x1c\0\0\0TFL3" + rng.randbytes(rng.randrange(200))
+    elif rng.random() < 0.5:
+        data = mutate_bytes(rng, rng.choice(corpus.tflite), most=4)
+    else:
+        data = mutate_tables(rng, rng.choice(corpus.tflite))
+    commands = (
+        (["inspect", "x.tflite"], None),
+        (["inspect", "x.tflite", "--json"], None),
+        (["opt", "x.tflite", "-o", "out.mlir"], "out.mlir"),
+        (["compile", "x.tflite", "--emit", "mlir", "-o", "out.mlir",
+          "--semantics", rng.choice(("litert", "exact")),
+          "--batch", rng.choice(("", "1", "3", "dynamic"))], "out.mlir"),
+        (["compile", "x.tflite", "--emit", "mlirbc", "-o", "o.mlirbc", "--every-tensor",
+          "--activations", "int8", "--target", "vulkan", "--vulkan-target", "generic"],
+         "o.mlirbc"),
+    )  # fmt: skip
+    arguments, output = rng.choice(commands)
+    return Case([*arguments, *_SOON], {"x.tflite": data}, output)
+
+
+_ODD = (-(2**31), -2, -1, 0, 1, 2, 3, 4, 7, 9, 17, 127, 128, 255, 1 << 16, 2**31 - 1)
+
+
+def mutate_tables(rng: random.Random, data: bytes) -> bytes:
+    """A model with a few fields changed, and written again."""
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(data, 0))
+    fields = list(_fields(model))
+    for _ in range(rng.randrange(1, 4)):
+        owner, name = rng.choice(fields)
+        value = getattr(owner, name)
+        if isinstance(value, (bool, int, np.integer)):
+            setattr(owner, name, rng.choice(_ODD))
+        elif isinstance(value, float):
+            setattr(owner, name, rng.choice((0.0, -1.0, 1e38, 1e-38, float("nan"), float("inf"))))
+        elif value is None or isinstance(value, bytes) or hasattr(value, "__dict__"):
+            setattr(owner, name, None)
+        elif len(value) and isinstance(value[0], (int, float, np.number)):
+            listed = [v.item() if isinstance(v, np.number) else v for v in value]
+            listed[rng.randrange(len(listed))] = rng.choice(_ODD)
+            setattr(owner, name, listed[: rng.choice((len(listed), len(listed), 0, 1))])
+        else:
+            setattr(owner, name, list(value)[: rng.randrange(len(value) + 1)])
+    builder = flatbuffers.Builder(1024)
+    try:
+        builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    except Exception:  # a number that its field has no bits for, a table without a field
+        return mutate_bytes(rng, data)
+    return bytes(builder.Output())
+
+
+def _fields(table: Any) -> Iterator[tuple[Any, str]]:
+    """The fields of a table and of those below it."""
+    for name, value in vars(table).items():
+        yield table, name
+        for each in value if isinstance(value, list) else [value]:
+            if hasattr(each, "__dict__"):
+                yield from _fields(each)
 
 
 @kind(4)

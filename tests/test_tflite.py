@@ -86,11 +86,12 @@ def test_vulkan_computes_what_litert_does(cases: list[str], vulkan: Device) -> N
 # -- what is refused ------------------------------------------------------------------------------
 
 
-def one(name: str, **changes: object) -> bytes:
+def one(name: str, more: np.ndarray | None = None) -> bytes:  # type: ignore[type-arg]
     graph = Graph()
     operand = graph.tensor((2, 3), "int8", Quantized(0.5, 3))
+    extra = [] if more is None else [graph.tensor(more.shape, more.dtype.name, None, more)]
     result = graph.tensor((2, 3), "int8", Quantized(0.5, 3))
-    graph.operator(name, [operand], [result])
+    graph.operator(name, [operand, *extra], [result])
     return graph.model([operand], [result])
 
 
@@ -99,6 +100,12 @@ def one(name: str, **changes: object) -> bytes:
     [
         (one("LSH_PROJECTION"), UnsupportedError, "operator 0 (LSH_PROJECTION) is not lowered"),
         (one("ADD"), InputError, "operator 0 (ADD) has no input 1"),
+        (one("SOFTMAX"), InputError, "operator 0 (SOFTMAX) has no option 'beta'"),
+        (
+            one("TRANSPOSE", np.array([0, 2], np.int32)),
+            InputError,
+            "operator 0 (TRANSPOSE) does not fit its operands: ",
+        ),
         (
             one("RELU")[:200],
             InputError,

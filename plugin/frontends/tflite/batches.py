@@ -69,8 +69,10 @@ def write_loop(
         The results, with the extent of the batch.
 
     Raises:
-        UnsupportedError: a result has no batch.
+        UnsupportedError: no argument has a batch, or a result has none.
     """
+    if not any(batched):
+        raise UnsupportedError("no input of the model has a batch; leave out --batch", place)
     for type_ in results:
         if not type_.rank or int(type_.shape[0]) != 1:
             raise UnsupportedError(f"a result of type '{type_}' has no batch of 1", place)

@@ -78,6 +78,23 @@ class Handle:
     variable: str
 
 
+class _MissingOptionError(InputError, AttributeError):
+    """The file does not give an option: it has none, or those of another operator."""
+
+
+class _Options:
+    """The options of an operator, as attributes."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        given = self._call.operator.options
+        if not hasattr(given, name):
+            raise self._call.error(f"has no option {name!r}", _MissingOptionError)
+        return getattr(given, name)
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """An operator with the values of its inputs.
@@ -99,8 +116,8 @@ class Call:
 
     @property
     def options(self) -> Any:
-        """The options of the operator; those of the schema's defaults if the file has none."""
-        return self.operator.options
+        """The options of the operator; an error for one that the file does not give."""
+        return _Options(self)
 
     @property
     def activation(self) -> str:

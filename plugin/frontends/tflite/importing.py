@@ -182,6 +182,11 @@ def _own_variable(graph: Subgraph, tensor: Tensor) -> str | None:
     return f"graph.{graph.index}.{tensor.index}" if tensor.is_variable else None
 
 
+_UNFIT = (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError, MemoryError)
+"""What functions of arrays raise where shapes, types and numbers do not go together: a file says
+each of them by itself."""
+
+
 def _computed(call: Call) -> list[AnyArray]:
     operator = call.operator
     kernel = None if operator.is_custom else KERNELS.get(operator.name)
@@ -193,6 +198,9 @@ def _computed(call: Call) -> list[AnyArray]:
         if error.place is None:
             raise call.error(error.message, type(error)) from None
         raise
+    except _UNFIT as error:
+        reason = str(error).partition("\n")[0]
+        raise call.error(f"does not fit its operands: {reason}") from error
     computed = found if isinstance(found, list) else [found]
     if len(computed) != len(operator.outputs):
         raise call.error(f"computes {len(computed)} tensors, and has {len(operator.outputs)}")
