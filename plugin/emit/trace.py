@@ -195,6 +195,7 @@ class TracedArray(Emitted):
     def transpose(self, *axes: Any) -> TracedArray:
         """Permute the axes; reverse them if none are given."""
         given = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        np.broadcast_to(np.empty(()), self.shape).transpose(*given)  # or it raises
         order = [int(a) % self.ndim for a in given] or list(reversed(range(self.ndim)))
         return self._with(stablehlo.transpose(self.value, order))
 
