@@ -175,6 +175,16 @@ func.func @main(%x: tensor<1x2x1xi32>, %k: tensor<2x1x1xi32>) -> tensor<1x1x1xi3
   return %y : tensor<1x1x1xi32>
 }
 """
+DEPTHWISE = """
+func.func @main(%x: tensor<1x4x4x4x2xELEMENT>, %k: tensor<2x2x2x1x6xELEMENT>)
+    -> tensor<1x3x3x3x6xELEMENT> {
+  %y = stablehlo.convolution(%x, %k)
+      dim_numbers = [b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f], window = {}
+      {batch_group_count = 1 : i64, feature_group_count = 2 : i64}
+      : (tensor<1x4x4x4x2xELEMENT>, tensor<2x2x2x1x6xELEMENT>) -> tensor<1x3x3x3x6xELEMENT>
+  return %y : tensor<1x3x3x3x6xELEMENT>
+}
+"""
 
 PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
     **{
@@ -208,6 +218,10 @@ PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
     "gather": (GATHER, [values(4, 4, 3, 2), values(2, 3, 2, low=-1, high=4)]),
     "slices-without-axes": (WITHOUT_AXES.replace("ELEMENT", "i32"), [values(), values()]),
     "convolution-of-padding": (ALL_PADDING, [values(1, 2, 1), values(2, 1, 1)]),
+    "depthwise": (
+        DEPTHWISE.replace("ELEMENT", "i32"),
+        [values(1, 4, 4, 4, 2), values(2, 2, 2, 1, 6)],
+    ),
     "dynamic_conv": (
         DYNAMIC_CONV,
         [values(1, 5, 4, 2), values(2, 3, 2, 3), np.array([[-1, 1], [3, 1]])],
@@ -231,6 +245,10 @@ QUANTIZED_PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
     "broadcast_in_dim": (
         BROADCAST.replace("ELEMENT", QUANTIZED),
         [values(2, 2, 2, dtype=np.int8)],
+    ),
+    "depthwise": (
+        DEPTHWISE.replace("ELEMENT", QUANTIZED.replace(":3", ":0")),
+        [values(1, 4, 4, 4, 2, dtype=np.int8), values(2, 2, 2, 1, 6, dtype=np.int8)],
     ),
     "slices-without-axes": (
         WITHOUT_AXES.replace("ELEMENT", QUANTIZED),

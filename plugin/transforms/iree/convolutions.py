@@ -13,6 +13,8 @@ and gives wrong results on Vulkan, where a convolution is written as loops befor
 * another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]``: operands and result are
   transposed.
 * a few groups: there is one convolution for each.
+* a depthwise one of three spatial axes with several outputs a channel: there is one for the first
+  output of each, one for the second, and so on.
 
 Source: StableHLO specification, ``convolution``.
 """
@@ -183,6 +185,9 @@ def split_groups(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     features = type_.rank - 1
     static = all(value.type.has_static_shape for value in (left, right, *op.results))
     depthwise = of_features > 1 and int(right.type.shape[features - 1]) == 1
+    if depthwise and static and features > 3 and int(type_.shape[features]) > of_features:
+        rewriter.replace_op(op, [_one_output_a_channel(op, of_features)])
+        return None
     if not 1 < groups <= _MOST_SPLIT or depthwise or not static:
         return NoMatch("has no groups to split")
     shape = [int(extent) for extent in type_.shape]
@@ -197,6 +202,23 @@ def split_groups(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         results.append(emit.like(op, operands, [with_shape(type_, shape)], one_group).results[0])
     rewriter.replace_op(op, [stablehlo.concatenate(results, features)])
     return None
+
+
+def _one_output_a_channel(op: Operation, channels: int) -> Value:
+    """A depthwise convolution with several outputs a channel, as those of the first, second, ..."""
+    left, right = op.operands
+    type_, last = op.results[0].type, op.results[0].type.rank - 1
+    shape, kernel = ([int(n) for n in each.shape] for each in (type_, right.type))
+    outputs = shape[last] // channels
+    results = []
+    for number in range(outputs):
+        starts, steps = [0] * len(kernel), [1] * len(kernel)
+        starts[-1], steps[-1] = number, outputs
+        weights = stablehlo.slice_(right, starts, kernel, steps)
+        each = with_shape(type_, [*shape[:last], channels])
+        result = emit.like(op, [left, weights], [each]).results[0]
+        results.append(stablehlo.reshape(result, [*shape[:last], channels, 1]))
+    return stablehlo.reshape(stablehlo.concatenate(results, last + 1), shape)
 
 
 def _equal_part(tensor: Value, axis: int, number: int, count: int) -> Value:
