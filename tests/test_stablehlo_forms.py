@@ -185,6 +185,16 @@ func.func @main(%x: tensor<1x4x4x4x2xELEMENT>, %k: tensor<2x2x2x1x6xELEMENT>)
   return %y : tensor<1x3x3x3x6xELEMENT>
 }
 """
+DILATED_AND_PADDED = """
+func.func @main(%x: tensor<2x1x2x3xELEMENT>, %k: tensor<3x2x3x3xELEMENT>)
+    -> tensor<2x1x4x3xELEMENT> {
+  %y = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      window = {stride = [2, 3], pad = [[0, 2], [4, 4]], lhs_dilate = [1, 2]}
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<2x1x2x3xELEMENT>, tensor<3x2x3x3xELEMENT>) -> tensor<2x1x4x3xELEMENT>
+  return %y : tensor<2x1x4x3xELEMENT>
+}
+"""
 
 PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
     **{
@@ -222,6 +232,13 @@ PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
         DEPTHWISE.replace("ELEMENT", "i32"),
         [values(1, 4, 4, 4, 2), values(2, 2, 2, 1, 6)],
     ),
+    **{
+        f"dilated-and-padded-{element}": (
+            DILATED_AND_PADDED.replace("ELEMENT", element),
+            [values(2, 1, 2, 3, dtype=dtype, low=-3, high=3), values(3, 2, 3, 3, dtype=dtype, low=-2, high=2)],
+        )
+        for element, dtype in (("i8", np.int8), ("i16", np.int16), ("f32", np.float32))
+    },
     "dynamic_conv": (
         DYNAMIC_CONV,
         [values(1, 5, 4, 2), values(2, 3, 2, 3), np.array([[-1, 1], [3, 1]])],
@@ -249,6 +266,10 @@ QUANTIZED_PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
     "depthwise": (
         DEPTHWISE.replace("ELEMENT", QUANTIZED.replace(":3", ":0")),
         [values(1, 4, 4, 4, 2, dtype=np.int8), values(2, 2, 2, 1, 6, dtype=np.int8)],
+    ),
+    "dilated-and-padded": (
+        DILATED_AND_PADDED.replace("ELEMENT", QUANTIZED.replace(":3", ":0")),
+        [values(2, 1, 2, 3, dtype=np.int8), values(3, 2, 3, 3, dtype=np.int8)],
     ),
     "slices-without-axes": (
         WITHOUT_AXES.replace("ELEMENT", QUANTIZED),

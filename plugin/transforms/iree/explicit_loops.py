@@ -12,6 +12,8 @@ do it, but for what IREE then refuses or gets wrong:
 * The fill of a tensor that ``tensor.insert_slice`` writes into, as a pad between elements does: a
   loop nest that reads no buffer, and two that are equal become one (`updates_in_place`). It becomes
   ``linalg.fill`` again.
+* A pad of a tensor that is padded between its elements, as a convolution's padding and dilation
+  are: on Vulkan the outer one reads what the inner one has not written. A barrier is between them.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ _TO_LOOPS = (
     "func.func(tosa-to-linalg-named,tosa-to-linalg,tosa-to-arith,"
     "convert-elementwise-to-linalg,linalg-generalize-named-ops),convert-shape-to-std,canonicalize)"
 )
+_INSERTION = "tensor.insert_slice"
 _CAST = "builtin.unrealized_conversion_cast"
 _EXPLICIT = frozenset(("arith.constant", "linalg.generic", "linalg.yield", "linalg.index"))
 
@@ -70,6 +73,7 @@ def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type]
         manager.run(root)
     _put_scalar_bodies(root, bodies)
     _rewrite_fills(root)
+    _separate_pads(root)
     _make_signless(root)
     return True
 
@@ -123,7 +127,17 @@ def _rewrite_fills(root: Operation) -> None:
 
 def _writes_into(use: ir.OpOperand) -> bool:
     """True if a tensor is the one that a slice is inserted into."""
-    return bool(use.owner.name == "tensor.insert_slice" and use.operand_number == 1)
+    return bool(use.owner.name == _INSERTION and use.operand_number == 1)
+
+
+def _separate_pads(root: Operation) -> None:
+    """Put a barrier between a pad and what is inserted between elements before it."""
+    for op in named(root, ["tensor.pad"]):
+        source = op.operands[0]
+        if isinstance(source.owner, ir.Block) or source.owner.operation.name != _INSERTION:
+            continue
+        with ir.InsertionPoint(op), op.location:
+            op.operands[0] = linalg.behind_barrier(source)
 
 
 def _make_signless(root: Operation) -> None:
