@@ -445,3 +445,114 @@ def test_reproducers_are_of_the_lowered_module(in_temporary_folder: object) -> N
     with pytest.raises(CompilerError, match="IREE refused the module") as caught:
         compile_to_bytes(text, reproducer="here.mlir")
     assert "replay with: iree-compile here.mlir" in str(caught.value)
+
+
+PAD = "stablehlo.pad %{}, %z, low = [{}], high = [{}], interior = [{}]"
+MISPLACED = {
+    "broadcast_axes": (
+        """
+func.func @main(%x: tensor<2x2x2xi32>) -> tensor<2x2x2xi32> {
+  %r = stablehlo.broadcast_in_dim %x, dims = [1, 2, 0] : (tensor<2x2x2xi32>) -> tensor<2x2x2xi32>
+  return %r : tensor<2x2x2xi32>
+}
+""",
+        np.arange(8, dtype=np.int32).reshape(2, 2, 2),
+        lambda x: x.transpose(2, 0, 1),
+    ),
+    "inner_pads": (
+        f"""
+func.func @main(%x: tensor<2x2xi32>) -> tensor<2x4xi32> {{
+  %z = stablehlo.constant dense<0> : tensor<i32>
+  %d = {PAD.format("x", "0, 0", "0, 0", "0, 1")}
+      : (tensor<2x2xi32>, tensor<i32>) -> tensor<2x3xi32>
+  %r = {PAD.format("d", "0, 1", "0, 0", "0, 0")}
+      : (tensor<2x3xi32>, tensor<i32>) -> tensor<2x4xi32>
+  return %r : tensor<2x4xi32>
+}}
+""",
+        np.array([[1, 2], [3, 4]], np.int32),
+        lambda x: np.array([[0, a, 0, b] for a, b in x]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISPLACED)
+def test_elements_are_still_put_in_wrong_places(cpu: Device, name: str) -> None:
+    text, x, function = MISPLACED[name]
+    np.testing.assert_array_equal(subquant.compile(text).main(x), function(x))
+    got = Executable(_iree(text, *CPU_FLAGS), cpu)["main"](x)
+    assert (np.asarray(got) != function(x)).any(), FIXED + f"transforms/iree/{name}.py"
+
+
+REFUSED = {
+    "scatter_axes": """
+func.func @main(%x: tensor<4x5xf32>, %i: tensor<3x1xi32>, %u: tensor<3x2x5xf32>)
+    -> tensor<4x5xf32> {
+  %r = "stablehlo.scatter"(%x, %i, %u) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    stablehlo.return %b : tensor<f32>
+  }) {scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1, 2],
+      scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}
+      : (tensor<4x5xf32>, tensor<3x1xi32>, tensor<3x2x5xf32>) -> tensor<4x5xf32>
+  return %r : tensor<4x5xf32>
+}
+""",
+    "window_ends": """
+func.func @main(%x: tensor<4xf32>, %i: tensor<f32>) -> tensor<1xf32> {
+  %r = "stablehlo.reduce_window"(%x, %i) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) {window_dimensions = array<i64: 3>, window_strides = array<i64: 2>}
+      : (tensor<4xf32>, tensor<f32>) -> tensor<1xf32>
+  return %r : tensor<1xf32>
+}
+""",
+    "index_bounds (order_indices)": """
+func.func @main(%x: tensor<4x2xf32>, %i: tensor<1x4xi32>) -> tensor<4xf32> {
+  %r = "stablehlo.gather"(%x, %i) {slice_sizes = array<i64: 1, 1>,
+      dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [1],
+          operand_batching_dims = [0], start_indices_batching_dims = [1],
+          start_index_map = [1], index_vector_dim = 0>}
+      : (tensor<4x2xf32>, tensor<1x4xi32>) -> tensor<4xf32>
+  return %r : tensor<4xf32>
+}
+""",
+    "index_bounds (widen_starts)": """
+func.func @main(%x: tensor<f32>) -> tensor<f32> {
+  %r = "stablehlo.dynamic_slice"(%x) {slice_sizes = array<i64>} : (tensor<f32>) -> tensor<f32>
+  return %r : tensor<f32>
+}
+""",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_forms_that_are_still_refused(name: str) -> None:
+    text = REFUSED[name]
+    subquant.compile(text)
+    try:
+        _iree(text, *CPU_FLAGS)
+    except subprocess.CalledProcessError:
+        return
+    pytest.fail(FIXED + f"transforms/iree/{name}")
+
+
+DEPTHWISE = """
+func.func @main(%x: tensor<1x4x4x4x2xi32>, %k: tensor<2x2x2x1x4xi32>) -> tensor<1x3x3x3x4xi32> {
+  %y = stablehlo.convolution(%x, %k)
+      dim_numbers = [b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f], window = {}
+      {batch_group_count = 1 : i64, feature_group_count = 2 : i64}
+      : (tensor<1x4x4x4x2xi32>, tensor<2x2x2x1x4xi32>) -> tensor<1x3x3x3x4xi32>
+  return %y : tensor<1x3x3x3x4xi32>
+}
+"""
+
+
+@pytest.mark.vulkan
+def test_depthwise_convolutions_of_three_axes_are_still_wrong(vulkan: Device) -> None:
+    x, k = np.ones((1, 4, 4, 4, 2), np.int32), np.ones((2, 2, 2, 1, 4), np.int32)
+    got = subquant.compile(DEPTHWISE, target="vulkan", device=vulkan).main(x, k)
+    np.testing.assert_array_equal(got, np.full((1, 3, 3, 3, 4), 8))
+    bare = Executable(without(DEPTHWISE, "expand-stablehlo"), vulkan).main(x, k)
+    assert (np.asarray(bare) != 8).any(), FIXED + "_one_output_a_channel of iree/convolutions.py"

@@ -195,6 +195,22 @@ func.func @main(%x: tensor<2x1x2x3xELEMENT>, %k: tensor<3x2x3x3xELEMENT>)
   return %y : tensor<2x1x4x3xELEMENT>
 }
 """
+PADDED_TWICE = """
+func.func @main(%x: tensor<2x1x2x3xELEMENT>, %z: tensor<ELEMENT>)
+    -> (tensor<2x3x11x3xELEMENT>, tensor<2x11x3xELEMENT>) {
+  %d = stablehlo.pad %x, %z, low = [0, 0, 0, 0], high = [0, 0, 0, 0], interior = [0, 0, 1, 0]
+      : (tensor<2x1x2x3xELEMENT>, tensor<ELEMENT>) -> tensor<2x1x3x3xELEMENT>
+  %y = stablehlo.pad %d, %z, low = [0, 0, 4, 0], high = [0, 2, 4, 0], interior = [0, 0, 0, 0]
+      : (tensor<2x1x3x3xELEMENT>, tensor<ELEMENT>) -> tensor<2x3x11x3xELEMENT>
+  %f = stablehlo.reshape %d : (tensor<2x1x3x3xELEMENT>) -> tensor<2x3x3xELEMENT>
+  %b = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<ELEMENT>) -> tensor<2x11x3xELEMENT>
+  %i = stablehlo.constant dense<0> : tensor<i32>
+  %j = stablehlo.constant dense<4> : tensor<i32>
+  %u = stablehlo.dynamic_update_slice %b, %f, %i, %j, %i : (tensor<2x11x3xELEMENT>,
+      tensor<2x3x3xELEMENT>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x11x3xELEMENT>
+  return %y, %u : tensor<2x3x11x3xELEMENT>, tensor<2x11x3xELEMENT>
+}
+"""
 
 PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
     **{
@@ -235,10 +251,14 @@ PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
     **{
         f"dilated-and-padded-{element}": (
             DILATED_AND_PADDED.replace("ELEMENT", element),
-            [values(2, 1, 2, 3, dtype=dtype, low=-3, high=3), values(3, 2, 3, 3, dtype=dtype, low=-2, high=2)],
+            [values(*shape, dtype=dtype, low=-2, high=2) for shape in ((2, 1, 2, 3), (3, 2, 3, 3))],
         )
         for element, dtype in (("i8", np.int8), ("i16", np.int16), ("f32", np.float32))
     },
+    "padded-twice": (
+        PADDED_TWICE.replace("ELEMENT", "f32"),
+        [values(2, 1, 2, 3, dtype=np.float32), np.float32(0)],
+    ),
     "dynamic_conv": (
         DYNAMIC_CONV,
         [values(1, 5, 4, 2), values(2, 3, 2, 3), np.array([[-1, 1], [3, 1]])],
@@ -270,6 +290,10 @@ QUANTIZED_PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
     "dilated-and-padded": (
         DILATED_AND_PADDED.replace("ELEMENT", QUANTIZED.replace(":3", ":0")),
         [values(2, 1, 2, 3, dtype=np.int8), values(3, 2, 3, 3, dtype=np.int8)],
+    ),
+    "padded-twice": (
+        PADDED_TWICE.replace("ELEMENT", QUANTIZED),
+        [values(2, 1, 2, 3, dtype=np.int8), np.int8(3)],
     ),
     "slices-without-axes": (
         WITHOUT_AXES.replace("ELEMENT", QUANTIZED),

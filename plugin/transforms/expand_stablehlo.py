@@ -25,6 +25,7 @@ and gives wrong results for
   takes for unsigned.
 * ``sort`` with ``is_stable``, which it ignores: `iree.stable_sort`.
 * ``broadcast_in_dim`` whose operand has its axes in another order: `iree.broadcast_axes`.
+* ``pad`` between elements whose result is padded again, or inserted: `iree.inner_pads`.
 * several ``sort``, ``scatter`` or ``dynamic_update_slice`` of equal tensors that are computed from
   no buffer, as two argsorts: `iree.updates_in_place`.
 * loops and branches that hand one buffer on several times: `iree.carried_tensors`.
@@ -73,6 +74,7 @@ from .iree.dynamic_shapes import (
     expand_dynamic_reshape,
 )
 from .iree.index_bounds import clamp_gather, contain_scatter, order_indices, widen_starts
+from .iree.inner_pads import separate_pad
 from .iree.long_loops import split_dot, split_reduce
 from .iree.reversal import expand_reverse
 from .iree.scatter_axes import scatter_rows
@@ -152,6 +154,7 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.dynamic_broadcast_in_dim": expand_dynamic_broadcast,
     "stablehlo.dynamic_pad": expand_dynamic_pad,
     "stablehlo.dynamic_reshape": expand_dynamic_reshape,
+    "stablehlo.pad": separate_pad,
     "stablehlo.reduce_window": cut_windows,
     "stablehlo.reverse": expand_reverse,
     **dict.fromkeys(SPECIAL, expand_special),

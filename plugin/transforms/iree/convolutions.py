@@ -4,8 +4,8 @@ IREE refuses
 
 * ``window_reversal``, as it refuses `reversal`: the kernel is reversed before.
 * a convolution whose result has one position along a window that leaves some of the operand unread:
-  its verifier takes the extents for wrong. The rest is cut off, and a dilation of the operand is
-  written as a pad, so that there is something to cut.
+  its verifier takes the extents for wrong. The operand is padded before, and dilated, so that there
+  is something to cut.
 * a depthwise convolution of integers into wider ones: the operands are widened before.
 
 and gives wrong results on Vulkan, where a convolution is written as loops before IREE sees it, for
@@ -21,15 +21,14 @@ Source: StableHLO specification, ``convolution``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ... import emit
 from ..._mlir import Operation, Rewriter, Value, ir
 from ..._mlir import stablehlo as bindings
 from ...dialects.quant import element_type
 from ...dialects.windows import window_padding, window_steps
 from ...emit import stablehlo
-from ...emit.operation import dense, integer, parse_attribute, with_shape
+from ...emit.operation import integer, parse_attribute, with_shape
+from ...numerics.element_types import Array
 from ..base import NoMatch
 from .reversal import reversed_along
 
@@ -112,47 +111,40 @@ def _cut_unread(op: Operation) -> bool:
     operand, kernel, result = op.operands[0], op.operands[1].type, op.results[0].type
     if not all(type_.has_static_shape for type_ in (operand.type, kernel, result)):
         return False
+    if not isinstance(operand.type.element_type, (ir.IntegerType, ir.FloatType)):
+        return False
     numbers = _dimension_numbers(op)
     spatial = list(numbers.input_spatial_dimensions)
     positions = [int(result.shape[axis]) for axis in numbers.output_spatial_dimensions]
     windows = [int(kernel.shape[axis]) for axis in numbers.kernel_spatial_dimensions]
-    dilates = any(step != 1 for step in window_steps(op, "lhs_dilation", len(spatial)))
-    if dilates:
-        if 1 not in positions:
-            return False
-        if not isinstance(operand.type.element_type, (ir.IntegerType, ir.FloatType)):
-            return False
-        operand = _dilate(op, spatial)
     padding = window_padding(op, len(spatial))
-    steps = window_steps(op, "rhs_dilation", len(spatial))
-    shape = [int(extent) for extent in operand.type.shape]
-    limits, cuts = list(shape), dilates
+    between = window_steps(op, "lhs_dilation", len(spatial))
+    within = window_steps(op, "rhs_dilation", len(spatial))
+    dilates, cuts = any(step != 1 for step in between), False
     for number, axis in enumerate(spatial):
-        read = (windows[number] - 1) * steps[number] + 1
-        unread = shape[axis] + int(padding[number].sum()) - read
-        if positions[number] != 1 or unread <= 0:
-            continue
-        cuts = True
-        from_padding = min(unread, max(int(padding[number, 1]), 0))
-        limits[axis] = max(shape[axis] - (unread - from_padding), 1)
-        padding[number, 1] -= unread - (shape[axis] - limits[axis])  # all, where none is read
-    if limits != shape:
-        op.operands[0] = stablehlo.slice_(operand, [0] * len(shape), limits)
+        extent = int(operand.type.shape[axis])
+        dilated = (extent - 1) * between[number] + 1 if extent else 0
+        read = (windows[number] - 1) * within[number] + 1
+        unread = dilated + int(padding[number].sum()) - read
+        if positions[number] == 1 and (unread > 0 or dilates):
+            padding[number, 1] -= unread
+            if padding[number, 1] < -dilated:  # only what is before the operand is read
+                padding[number] = read, -dilated
+            cuts = True
     if cuts:
-        op.attributes["padding"] = dense(padding, ir.IntegerType.get_signless(64))
+        _pad_before(op, spatial, padding, between)
     return cuts
 
 
-def _dilate(op: Operation, spatial: Sequence[int]) -> Value:
-    """Write a convolution's left dilation as a pad; return the new left operand."""
-    operand = op.operands[0]
-    none = [0] * len(operand.type.shape)
-    interior = list(none)
-    for axis, step in zip(spatial, window_steps(op, "lhs_dilation", len(spatial)), strict=True):
-        interior[axis] = step - 1
-    op.operands[0] = stablehlo.pad(operand, none, none, interior)
-    del op.attributes["lhs_dilation"]
-    return op.operands[0]
+def _pad_before(op: Operation, spatial: list[int], padding: Array, between: list[int]) -> None:
+    """Write a convolution's padding and left dilation as one pad: IREE gets two of them wrong."""
+    low, high, interior = ([0] * op.operands[0].type.rank for _ in range(3))
+    for axis, (before, after), step in zip(spatial, padding, between, strict=True):
+        low[axis], high[axis], interior[axis] = int(before), int(after), step - 1
+    op.operands[0] = stablehlo.pad(op.operands[0], low, high, interior)
+    for name in ("padding", "lhs_dilation"):
+        if name in op.attributes:
+            del op.attributes[name]
 
 
 # -- groups ---------------------------------------------------------------------------------------

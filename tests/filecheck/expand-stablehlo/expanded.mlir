@@ -172,6 +172,16 @@ func.func @indices_before_batches(%x: tensor<4x2xf32>, %i: tensor<1x4xi32>) -> t
   return %r : tensor<4xf32>
 }
 
+// CHECK-LABEL: func.func @padded_between
+// CHECK: %[[P:.*]] = stablehlo.pad %arg0, %arg1, low = [0], high = [0], interior = [1]
+// CHECK: %[[B:.*]] = stablehlo.optimization_barrier %[[P]]
+// CHECK: stablehlo.pad %[[B]], %arg1, low = [2]
+func.func @padded_between(%x: tensor<4xf32>, %z: tensor<f32>) -> tensor<9xf32> {
+  %0 = stablehlo.pad %x, %z, low = [0], high = [0], interior = [1] : (tensor<4xf32>, tensor<f32>) -> tensor<7xf32>
+  %1 = stablehlo.pad %0, %z, low = [2], high = [0], interior = [0] : (tensor<7xf32>, tensor<f32>) -> tensor<9xf32>
+  return %1 : tensor<9xf32>
+}
+
 // CHECK-LABEL: func.func @without_axes
 // CHECK-NEXT: return %arg0, %arg1
 func.func @without_axes(%x: tensor<f32>, %u: tensor<f32>) -> (tensor<f32>, tensor<f32>) {
