@@ -91,8 +91,24 @@ DOTS = {
 }
 
 
+LARGE = {
+    "many rows": (((4, 256), (256, 256)), ([], []), ([1], [0]), {0: 32}, I4),
+    "many rows, outputs": (((6, 256), (256, 256)), ([], []), ([1], [1]), {0: 1, 1: 32}, U4),
+    "two planes": (((5, 256), (256, 256)), ([], []), ([1], [0]), {0: 16, 1: 8}, StorageType(5)),
+    "large batches": (((2, 5, 128), (2, 128, 256)), ([0], [0]), ([2], [1]), {0: 1, 1: 8}, I8),
+    "two large contracted": (
+        ((4, 8, 32), (32, 8, 256)),
+        ([], []),
+        ([2, 1], [0, 1]),
+        {0: 8, 1: 4},
+        U8,
+    ),
+}
+"""Weights whose reals are computed once, for many rows."""
+
+
 def dot_text(case: str, params: QuantizationParameters, dynamic: bool = False) -> str:
-    shapes, batch, contracted, _, storage = DOTS[case]
+    shapes, batch, contracted, _, storage = (DOTS | LARGE)[case]
     expressed = params.expressed.value
     left_shape: tuple[Any, ...] = shapes[0]
     if dynamic:
@@ -337,6 +353,66 @@ func.func @main(%x: tensor<1x5x8xf32>, %s: tensor<1x4x8xi8>) -> tensor<1x5x8xf32
     expected = np.concatenate([x[0, :, :4] @ w[:, :4], x[0, :, 4:] @ w[:, 4:]], 1)[None]
     got = subquant.compile(text, device=cpu).main(x, q)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-4)
+
+
+# -- many rows ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_many_rows_are_multiplied_by_reals_computed_once(case: str, cpu: Device) -> None:
+    shapes, batch, contracted, blocks, storage = LARGE[case]
+    params = parameters(shapes[1], blocks, storage)
+    text = dot_text(case, params)
+    assert compile_to_bytes(text, emit="mlir").decode().count("stablehlo.dot_general") == 1
+    x = np.random.default_rng(2).standard_normal(shapes[0]).astype(np.float32)
+    q = stored(shapes[1], storage)
+    got = subquant.compile(text, device=cpu).main(x, q)
+    check_sum(got, x, dequantize(q, params), batch, contracted)
+
+
+@pytest.mark.parametrize("kept", ["few rows", "integers", "dynamic", "vulkan"])
+def test_where_rows_are_few_or_unknown_the_nest_stays(kept: str) -> None:
+    shapes, *_, blocks, storage = LARGE["many rows"]
+    dynamic = kept == "dynamic"
+    text = dot_text("many rows", parameters(shapes[1], blocks, storage), dynamic)
+    if kept == "few rows":
+        text = text.replace("tensor<4x", "tensor<3x")
+    options = CompileOptions(
+        target="vulkan" if kept == "vulkan" else "llvm-cpu",
+        activations="int8" if kept == "integers" else "float",
+    )
+    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    assert "stablehlo.dot" not in lowered
+    assert '"reduction", "reduction"' in lowered
+
+
+# -- transposed weights ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_left", [False, True])
+def test_a_transposed_weight_is_read_as_it_is_stored(on_left: bool) -> None:
+    params = parameters((6, 3, 8), {0: 3, 2: 4}, I8)
+    axes, result = ("[2, 0]", "3x5") if on_left else ("[2, 0]", "5x3")
+    sides = ("%t, %x", f"{axes} x [2, 1]") if on_left else ("%x, %t", f"[2, 1] x {axes}")
+    types = ["tensor<5x6x8xf32>", "tensor<8x3x6xf32>"]
+    text = f"""
+!w = {type_text(params)}
+func.func @main(%x: tensor<5x6x8xf32>, %s: tensor<6x3x8xi8>) -> tensor<{result}xf32> {{
+  %q = quant.scast %s : tensor<6x3x8xi8> to tensor<6x3x8x!w>
+  %w = quant.dcast %q : tensor<6x3x8x!w> to tensor<6x3x8xf32>
+  %t = stablehlo.transpose %w, dims = [2, 1, 0] : (tensor<6x3x8xf32>) -> tensor<8x3x6xf32>
+  %y = stablehlo.dot_general {sides[0]}, contracting_dims = {sides[1]}
+      : ({", ".join(reversed(types) if on_left else types)}) -> tensor<{result}xf32>
+  return %y : tensor<{result}xf32>
+}}
+""".replace("[2, 0] x [2, 1]", "[0, 2] x [2, 1]").replace("[2, 1] x [2, 0]", "[2, 1] x [0, 2]")
+    nest = nest_of(text)
+    assert "stablehlo.transpose" not in str(nest)
+    x = np.random.default_rng(2).standard_normal((5, 6, 8)).astype(np.float32)
+    q = stored((6, 3, 8), I8)
+    (got,) = evaluate(nest, "main", [x, q])
+    expected = np.einsum("mkj,knj->mn", x.astype(np.float64), dequantize(q, params))
+    np.testing.assert_allclose(got, expected.T if on_left else expected, rtol=1e-5, atol=1e-4)
 
 
 # -- the loop nest, evaluated in NumPy ------------------------------------------------------------

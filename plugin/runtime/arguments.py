@@ -132,6 +132,18 @@ def array_of_argument(
     return array.astype(storage.dtype)
 
 
+_NARROW = {
+    np.dtype(narrow): np.dtype(whole)
+    for narrow, whole in (
+        (ml_dtypes.int2, np.int8),
+        (ml_dtypes.int4, np.int8),
+        (ml_dtypes.uint2, np.uint8),
+        (ml_dtypes.uint4, np.uint8),
+    )
+}
+"""The integers that JAX has beside NumPy's, each in a byte, and those of NumPy."""
+
+
 def _as_array(
     argument: npt.ArrayLike,
     type_: ValueType,
@@ -149,6 +161,8 @@ def _as_array(
         array = np.asarray(argument)
     except ValueError:
         raise SignatureError(f"{where} is no rectangular array") from None
+    if array.dtype in _NARROW:
+        array = array.astype(_NARROW[array.dtype])
     real = array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
     integral = array.dtype.kind in "iu"
     empty = not given and not array.size  # NumPy makes a list of nothing an array of floats

@@ -22,6 +22,7 @@ PASSES: dict[str, str] = {
     "legalize-qdq-to-quantized-op": "turn dequantize, float operation, quantize into one operation",
     "legalize-quantized-op-to-qdq": "turn quantized operations into float ones between casts",
     "pack-narrow-storage": "store arguments, constants and parameters of 2 to 6 bits packed",
+    "raise-dequantization": "turn dequantization that is written as arithmetic into one operation",
     "fuse-block-contractions": "turn contractions of dequantized weights into one operation",
     "legalize-quant-to-math": "write StableHLO on quantized values with integers, exactly",
     "correct-zero-points": "contract storage values, and correct the sums for the zero points",

@@ -2,9 +2,9 @@
 
 StableHLO's operations do not take sub-channel types, nor scales as operands, so a program has the
 weight dequantized in front of them: by ``quant.dcast`` or ``subquant.dcast`` of a sub-channel type,
-or by ``subquant.dequantize``. The pair becomes `subquant.block_contraction`, from the weight's
-storage, or from the planes that a ``subquant.unpack`` takes it from; the float weight goes where
-nobody else uses it.
+or by ``subquant.dequantize``, and maybe transposed. These become `subquant.block_contraction`, from
+the weight's storage, or from the planes that a ``subquant.unpack`` takes it from; the float weight
+goes where nobody else uses it.
 
 Before::
 
@@ -26,7 +26,7 @@ that is left alone is reported with its place and the reason.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -52,6 +52,7 @@ __all__ = ["FuseBlockContractions"]
 
 _CASTS = ("quant.dcast", "subquant.dcast")
 _DEQUANTIZING = (*_CASTS, "subquant.dequantize")
+_TRANSPOSE = "stablehlo.transpose"
 _ERASED = (UNPACK, "quant.scast", "subquant.scast")
 
 
@@ -96,22 +97,27 @@ def _erase_unused(op: Operation) -> None:
     """Erase an operation without uses, and what only it used of these kinds."""
     if next(iter(op.results[0].uses), None) is not None:
         return
+    was_transposed = op.name == _TRANSPOSE
     owners: list[Operation] = []
     for operand in op.operands:
         if not isinstance(operand.owner, ir.Block) and operand.owner not in owners:
             owners.append(operand.owner)
     op.erase()
     for owner in owners:
-        if owner.operation.name in _ERASED:
+        if was_transposed or owner.operation.name in _ERASED:
             _erase_unused(owner.operation)
 
 
 def _dequantizing(operand: Value) -> Operation | None:
-    """The operation that dequantizes a value to a tensor of reals, or None."""
+    """What gives a value by dequantizing a tensor, or by transposing that; or None."""
     owner = operand.owner
-    if isinstance(owner, ir.Block) or owner.operation.name not in _DEQUANTIZING:
+    if isinstance(owner, ir.Block):
         return None
-    return owner.operation
+    if owner.operation.name == _TRANSPOSE:
+        cast = owner.operation.operands[0].owner
+        is_cast = not isinstance(cast, ir.Block) and cast.operation.name in _DEQUANTIZING
+        return owner.operation if is_cast else None
+    return owner.operation if owner.operation.name in _DEQUANTIZING else None
 
 
 def _fuse(
@@ -159,6 +165,7 @@ class _Weight:
         blocks: sizes that divide the extents, one for each axis.
         given: scales and zero points: values of the program, or arrays.
         offsets: a value, or None.
+        order: which axis of the storage each axis of the operand is; None for the same.
     """
 
     storage: Value
@@ -166,6 +173,18 @@ class _Weight:
     blocks: list[int]
     given: tuple[Value | Array, Value | Array | None]
     offsets: Value | None = None
+    order: Sequence[int] | None = None
+
+    def axis_of(self, axis: int) -> int:
+        """The axis of the storage that an axis of the operand is."""
+        return axis if self.order is None else self.order[axis]
+
+    def in_order(self, indices: Sequence[list[Term]]) -> list[list[Term]]:
+        """What indexes the axes of the operand, for those of the storage."""
+        found = list(indices)
+        for axis, terms in enumerate(indices):
+            found[self.axis_of(axis)] = terms
+        return found
 
     @cached_property
     def _unpacking(self) -> Operation | None:
@@ -222,6 +241,11 @@ class _Weight:
 
 def _weight(cast: Operation) -> _Weight | NoMatch | None:
     """What a cast dequantizes; None if there is one scale, or one for each index of an axis."""
+    if cast.name == _TRANSPOSE:
+        weight = _weight(cast.operands[0].owner.operation)
+        if not isinstance(weight, _Weight):
+            return weight
+        return replace(weight, order=[int(axis) for axis in cast.attributes["permutation"]])
     if cast.name in _CASTS:
         return _weight_of_type(cast)
     operands = operands_of(cast)
@@ -312,7 +336,7 @@ def _dot(op: Operation, number: int, weight: _Weight) -> _Loops | NoMatch:
         loop_of |= {axis: first + position for position, axis in enumerate(free[side])}
         loop_of |= {axis: result_rank + position for position, axis in enumerate(contracted[side])}
         sides.append([[(loop_of[axis], 1)] for axis in range(rank)])
-    storage, other = sides[number], sides[1 - number]
+    storage, other = weight.in_order(sides[number]), sides[1 - number]
     activations = op.operands[1 - number]
     for axis, [(loop, _)] in enumerate(other):
         own = storage.index([(loop, 1)]) if [(loop, 1)] in storage else None
@@ -331,7 +355,7 @@ def _windows(op: Operation, number: int, weight: _Weight) -> _Loops | NoMatch:
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     spatial = list(numbers.input_spatial_dimensions)
     outer = list(numbers.output_spatial_dimensions)
-    inner = list(numbers.kernel_spatial_dimensions)
+    inner = [weight.axis_of(axis) for axis in numbers.kernel_spatial_dimensions]
     count = len(spatial)
     if any(int(op.attributes[f"{kind}_group_count"].value) != 1 for kind in ("feature", "batch")):
         return NoMatch("has groups")
@@ -352,8 +376,9 @@ def _windows(op: Operation, number: int, weight: _Weight) -> _Loops | NoMatch:
     storage: list[list[Term]] = [[] for _ in range(rank)]
     activations[numbers.input_batch_dimension] = [(numbers.output_batch_dimension, 1)]
     activations[numbers.input_feature_dimension] = [(depth, 1)]
-    storage[numbers.kernel_output_feature_dimension] = [(numbers.output_feature_dimension, 1)]
-    storage[numbers.kernel_input_feature_dimension] = [(depth, 1)]
+    features = weight.axis_of(numbers.kernel_output_feature_dimension)
+    storage[features] = [(numbers.output_feature_dimension, 1)]
+    storage[weight.axis_of(numbers.kernel_input_feature_dimension)] = [(depth, 1)]
     for position, axis in enumerate(spatial):
         loop = rank + position
         activations[axis] = [(outer[position], strides[position]), (loop, steps[position])]

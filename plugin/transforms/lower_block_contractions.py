@@ -48,6 +48,7 @@ from ..numerics.element_types import ElementType
 from ..numerics.packed_integers import integer_at
 from ..numerics.parameters import ExpressedType, StorageType
 from .base import ModulePass, NoMatch, Pattern, apply_patterns
+from .fusion.reals_at_once import has_many_rows, matrix_product
 
 __all__ = ["LowerBlockContractions"]
 
@@ -60,17 +61,23 @@ class LowerBlockContractions(ModulePass):
 
     Options:
         division: as of ``lower-quant-casts``, for activations that are rounded to 8 bits.
+        rows: of activations, from which on the reals of a large weight are computed once, into a
+            tensor, and a product of matrices is taken of it (`fusion.reals_at_once`); 0 for never.
     """
 
     name: ClassVar[str] = "lower-block-contractions"
 
     division: Division = "native"
+    rows: int = 0
 
     def run(self, module: ir.Operation) -> None:
         """Lower in `module`."""
 
         def lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
             contraction = _in_order_of_result(BlockContraction.of(op))
+            if self.rows and has_many_rows(contraction, self.rows):
+                rewriter.replace_op(op, [matrix_product(contraction, op.results[0].type)])
+                return None
             nest = _Nest.of(contraction, op.results[0].type, self.division)
             rewriter.replace_op(op, [nest.emit()])
             return None
