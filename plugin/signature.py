@@ -25,8 +25,10 @@ from .numerics.packed_integers import PLANE_BITS, packed_shape
 from .numerics.parameters import ExpressedType, Granularity, QuantizationParameters, StorageType
 
 __all__ = [
+    "BOUND_LOOPS",
     "CPU_FEATURES_KEY",
     "LOOPS_KEY",
+    "MOST_ITERATIONS",
     "REFLECTION_KEY",
     "TARGET_KEY",
     "Signature",
@@ -39,6 +41,10 @@ REFLECTION_KEY = "subquant.signature"
 TARGET_KEY = "subquant.target"
 CPU_FEATURES_KEY = "subquant.cpu_features"
 LOOPS_KEY = "subquant.loops"
+BOUND_LOOPS = "__subquant_bound_loops"
+"""The function of an executable that is told how many iterations its device runs of a loop."""
+MOST_ITERATIONS = 65535
+"""After so many Mesa's llvmpipe ends the loops of an invocation, without an error."""
 _VERSION = 1
 _LARGEST_LIST = 64
 

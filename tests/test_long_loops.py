@@ -9,11 +9,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import subquant
 from devices import run
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.errors import ExecutionError
 from subquant.runtime import Device, Executable
+from subquant.runtime.device import iree_runtime
+from subquant.signature import BOUND_LOOPS
 
 pytestmark = pytest.mark.vulkan
 
@@ -115,6 +118,113 @@ def test_products_of_unsigned_storage(vulkan: Device) -> None:
     a, w = (generator.integers(0, 256, s).astype(np.uint8) for s in ((1, 32768), (32768, 2)))
     expected = np.rint((a.astype(np.int64) @ w.astype(np.int64)) / 4)
     np.testing.assert_array_equal(run(UNSIGNED, vulkan, a, w), expected)
+
+
+DYNAMIC = {
+    "a reduction": (
+        """
+func.func @main(%x: tensor<2x?xi32>) -> tensor<2xi32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %s = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [1]
+      : (tensor<2x?xi32>, tensor<i32>) -> tensor<2xi32>
+  return %s : tensor<2xi32>
+}""",
+        "stablehlo.reduce",
+        lambda n: [small(2, n)],
+        lambda x: x.sum(1),
+    ),
+    "a reduction of two axes of what is computed": (
+        """
+func.func @main(%x: tensor<?x3x?xi32>) -> tensor<3xi32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %y = stablehlo.multiply %x, %x : tensor<?x3x?xi32>
+  %s = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0, 2]
+      : (tensor<?x3x?xi32>, tensor<i32>) -> tensor<3xi32>
+  return %s : tensor<3xi32>
+}""",
+        "stablehlo.reduce",
+        lambda n: [small(n // 10, 3, 5)],  # two loops, which both count
+        lambda x: (x * x).sum((0, 2)),
+    ),
+    "a contraction": (
+        """
+func.func @main(%a: tensor<2x?xi32>, %b: tensor<?x3xi32>) -> tensor<2x3xi32> {
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+      : (tensor<2x?xi32>, tensor<?x3xi32>) -> tensor<2x3xi32>
+  return %0 : tensor<2x3xi32>
+}""",
+        "stablehlo.dot_general",
+        lambda n: [small(2, n), small(n, 3)],
+        lambda a, b: a @ b,
+    ),
+    "a loop": (
+        """
+func.func @main(%x: tensor<?xi32>, %i: tensor<i32>) -> tensor<i32> {
+  %s = linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>, affine_map<(d0) -> ()>],
+      iterator_types = ["reduction"]} ins(%x : tensor<?xi32>) outs(%i : tensor<i32>) {
+  ^bb0(%a: i32, %o: i32):
+    %r = arith.addi %a, %o : i32
+    linalg.yield %r : i32
+  } -> tensor<i32>
+  return %s : tensor<i32>
+}""",
+        "linalg.generic",
+        lambda n: [small(n), np.int32(7)],
+        lambda x, i: x.sum() + i,
+    ),
+}
+"""Programs, what of them sums, arguments with a number of summands, and the results."""
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_a_loop_of_unknown_length_is_refused_where_it_would_end(vulkan: Device, name: str) -> None:
+    """65,535 times 9 * 9 fits an i32."""
+    text, what, arguments, expected = DYNAMIC[name]
+    main = subquant.compile(text, target="vulkan", device=vulkan).main
+    np.testing.assert_array_equal(main(*arguments(65535)), expected(*arguments(65535)))
+    if not vulkan.ends_long_loops:
+        pytest.skip("the Vulkan device is not llvmpipe")
+    with pytest.raises(ExecutionError, match=rf"the loops of '{what}' at -:\d+:\d+ run more than"):
+        main(*arguments(65540))
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_a_loop_of_unknown_length_runs_elsewhere(vulkan_32bit: Device, name: str) -> None:
+    text, _, arguments, expected = DYNAMIC[name]
+    found = run(text, vulkan_32bit, *arguments(65540))
+    np.testing.assert_array_equal(found, expected(*arguments(65540)))
+
+
+def test_a_sort_of_unknown_length(vulkan: Device) -> None:
+    """Each element is compared with each: 255 elements, and not 300."""
+    main = subquant.compile(SORT.replace("300", "?"), target="vulkan", device=vulkan).main
+    x = np.random.default_rng(4).permutation(300).astype(np.float32)
+    np.testing.assert_array_equal(main(x[:255]), np.sort(x[:255]))
+    if not vulkan.ends_long_loops:
+        pytest.skip("the Vulkan device is not llvmpipe")
+    with pytest.raises(ExecutionError, match=r"loops of .stablehlo.sort. at -:3:8 run more"):
+        main(x)
+
+
+def test_llvmpipe_still_ends_loops(vulkan: Device) -> None:
+    """As another runtime sees it, which does not bound loops."""
+    if not vulkan.ends_long_loops:
+        pytest.skip("the Vulkan device is not llvmpipe")
+    text, _, arguments, expected = DYNAMIC["a reduction"]
+    executable = Executable(compile_to_bytes(text, CompileOptions(target="vulkan")), vulkan)
+    unbounded(executable)
+    (x,) = arguments(70000)
+    assert (executable.main(x) != expected(x)).any(), (
+        "Mesa is fixed: remove transforms/iree/long_loops.py and bound-loops for newer ones"
+    )
+
+
+def unbounded(executable: Executable) -> None:
+    """Take the bound off that the runtime has set."""
+    most = iree_runtime().VmVariantList(1)
+    most.push_int((1 << 63) - 1)
+    handle = executable._module.lookup_function(BOUND_LOOPS)
+    executable.main._context.invoke(handle, most, iree_runtime().VmVariantList(0))
 
 
 SORT = """

@@ -295,7 +295,7 @@ def test_passes_are_announced_in_order() -> None:
 
 def test_the_pipeline_of_a_compilation() -> None:
     cpu = compile_pipeline(CompileOptions())
-    for_vulkan = {"expand-sign-extension", "isolate-contraction-operands"}
+    for_vulkan = {"bound-loops", "expand-sign-extension", "isolate-contraction-operands"}
     on_request = {
         "check-integer-only",
         "legalize-qdq-to-quantized-op",

@@ -256,7 +256,11 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("box-half-scalars", {}),
         ("legalize-integer-widths", {"containers": options.containers}),
         *(
-            [("expand-sign-extension", {}), ("isolate-contraction-operands", {})]
+            [
+                ("expand-sign-extension", {}),
+                ("isolate-contraction-operands", {}),
+                ("bound-loops", {}),
+            ]
             if is_vulkan
             else []
         ),

@@ -9,7 +9,7 @@ __all__ = ["define", "load", "store"]
 
 
 def define(name: str, initial: ir.Attribute) -> None:
-    """Define a variable with its first value, a dense attribute."""
+    """Define a variable with its first value, a dense attribute or a number."""
     attributes = {
         "sym_name": ir.StringAttr.get(name),
         "sym_visibility": ir.StringAttr.get("private"),

@@ -14,7 +14,15 @@ import numpy.typing as npt
 from ..compiler.cpu_features import missing_features
 from ..errors import ExecutionError, SignatureError, UsageError, expected_name, printable, quoted
 from ..numerics.element_types import Array, DType
-from ..signature import CPU_FEATURES_KEY, LOOPS_KEY, TARGET_KEY, Signature, ValueType
+from ..signature import (
+    BOUND_LOOPS,
+    CPU_FEATURES_KEY,
+    LOOPS_KEY,
+    MOST_ITERATIONS,
+    TARGET_KEY,
+    Signature,
+    ValueType,
+)
 from .arguments import abi_element, array_of_result, arrays_of_arguments, element_type, held
 from .device import Device, OpenDevice, iree_runtime
 from .native_calls import check_process, native_call
@@ -73,6 +81,11 @@ class Executable:
             context = runtime.VmContext(instance, [*modules, self._module])
         except (RuntimeError, ValueError, IndexError) as error:
             raise ExecutionError(_load_message(name, self.device, error)) from None
+        if self.device.ends_long_loops and BOUND_LOOPS in self._module.function_names:
+            most = runtime.VmVariantList(1)
+            most.push_int(MOST_ITERATIONS)
+            handle = self._module.lookup_function(BOUND_LOOPS)
+            context.invoke(handle, most, runtime.VmVariantList(0))
         self.functions = {
             each.name: Function(each.name, each.handle, each.signature, context, opened)
             for each in functions
@@ -260,8 +273,8 @@ def _check_target(functions: Sequence[PublicFunction], name: str, device: Device
             count, _, operation = function.reflection[LOOPS_KEY].partition(" ")
             raise ExecutionError(
                 f"{name} runs a loop {printable(count)} times for {printable(operation)}, and "
-                f"the device '{device.name}' (Mesa's llvmpipe) ends loops after 65535 times, "
-                "without an error; run it on another device"
+                f"the device '{device.name}' (Mesa's llvmpipe) ends loops after {MOST_ITERATIONS} "
+                "times, without an error; run it on another device"
             )
         kind, _, variant = target.partition(":")
         if (kind == "vulkan") != device.is_vulkan:

@@ -39,6 +39,7 @@ PASSES: dict[str, str] = {
     "legalize-integer-widths": "hold integers in widths that the target loads and stores",
     "expand-sign-extension": "write sign extension so that IREE's SPIR-V backend keeps the sign",
     "isolate-contraction-operands": "keep casts out of contraction and pooling dispatches (Vulkan)",
+    "bound-loops": "check loops of unknown length at run time (Vulkan)",
     "check-hand-off": "fail if anything quantized is left, and record signatures for the runtime",
     "quant-legalize-to-tosa-rescale": "write quantized elementwise StableHLO with tosa.rescale",
     "tosa-rescale-legalize-to-stablehlo": "write tosa.rescale as StableHLO's integer operations",

@@ -25,7 +25,15 @@ from typing import Any, ClassVar
 from .._mlir import ir
 from ..dialects.quant import element_type, is_quantized, parameters_of, parts_of
 from ..errors import Remark, UnsupportedError, place_of
-from ..signature import LOOPS_KEY, REFLECTION_KEY, TARGET_KEY, Signature, ValueType
+from ..signature import (
+    BOUND_LOOPS,
+    LOOPS_KEY,
+    MOST_ITERATIONS,
+    REFLECTION_KEY,
+    TARGET_KEY,
+    Signature,
+    ValueType,
+)
 from .base import (
     NAMES_ATTRIBUTES,
     SIGNATURE_ATTRIBUTE,
@@ -36,7 +44,7 @@ from .base import (
     named,
     walk,
 )
-from .iree.long_loops import LOOPS, MOST_ITERATIONS, iterations_of
+from .iree.long_loops import LOOPS, iterations_of
 
 __all__ = ["REFLECTION_ATTRIBUTE", "CheckHandOff", "signature_of"]
 
@@ -75,7 +83,8 @@ class CheckHandOff(ModulePass):
         if self.target.startswith("vulkan"):
             entries |= _long_loop(module)
         for op in named(module, ["func.func"]):
-            if is_public(op) and len(op.regions[0].blocks):
+            is_own = op.attributes["sym_name"].value == BOUND_LOOPS
+            if is_public(op) and len(op.regions[0].blocks) and not is_own:
                 _record(op, entries)
         return UNCHANGED  # a function's reflection is an attribute that no verifier knows
 
@@ -137,7 +146,9 @@ def _names(function: Any, attribute: str) -> Iterator[str]:
 
 def _long_loop(module: ir.Operation) -> dict[str, str]:
     """The entry for a loop that a device may end before it is done."""
-    found = [(iterations_of(op), op) for op in named(module, LOOPS)]
+    all_iterations = [(iterations_of(op), op) for op in named(module, LOOPS)]
+    # Those of unknown length are checked at run time: see bound-loops.
+    found = [(each.known, op) for each, op in all_iterations if not each.unknown]
     most, longest = max(found, key=lambda pair: pair[0], default=(0, None))
     if longest is None or most <= MOST_ITERATIONS:
         return {}

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ... import emit
 from ..._mlir import Operation, Rewriter, Value, ir
@@ -33,10 +34,14 @@ from ...emit import linalg, stablehlo
 from ...emit.operation import integers, is_dynamic, tensor_type
 from ..base import NoMatch
 
-__all__ = ["LOOPS", "MOST_ITERATIONS", "iterations_of", "split_dot", "split_reduce"]
+__all__ = [
+    "LOOPS",
+    "Iterations",
+    "iterations_of",
+    "split_dot",
+    "split_reduce",
+]
 
-MOST_ITERATIONS = 65535
-"""After so many Mesa's llvmpipe ends the loops of an invocation."""
 _MOST = 1 << 13
 """Of the elements of a part; several loops over a part may be in one invocation."""
 _MOST_PRODUCTS = 1 << 15
@@ -44,8 +49,19 @@ _MOST_PRODUCTS = 1 << 15
 _MOST_OF_SEVERAL = 1 << 12
 """The same where an invocation has several elements of the result: no vector divides its rows."""
 _VECTOR = 4
+_PRODUCTS = (
+    "linalg.batch_matmul",
+    "linalg.batch_matvec",
+    "linalg.dot",
+    "linalg.matmul",
+    "linalg.matvec",
+    "linalg.vecmat",
+)
+"""What adds up products along the last axis of its left operand."""
 LOOPS = (
+    *_PRODUCTS,
     "linalg.generic",
+    "linalg.reduce",
     "stablehlo.convolution",
     "stablehlo.dot",
     "stablehlo.dot_general",
@@ -174,40 +190,57 @@ def _split(value: Value, axis: int, number: int, size: int, filling: Value) -> V
 # -- what is left ---------------------------------------------------------------------------------
 
 
-def iterations_of(op: Operation) -> int:
-    """How many iterations an operation needs for one element, as far as its type tells."""
+@dataclass(frozen=True)
+class Iterations:
+    """How often loops run: a known number, times extents that are known at run time.
+
+    With such extents it is a bound: loops that IREE cannot join, because it does not know how long
+    they are, run inside one another, and each counts, at most as often as the innermost.
+    """
+
+    known: int
+    unknown: tuple[tuple[Value, int], ...] = ()
+
+
+def iterations_of(op: Operation) -> Iterations:
+    """How many iterations an operation needs for one element of its result."""
     if op.name == "stablehlo.sort":  # each element with each, by one invocation
         axis = int(op.attributes["dimension"].value)  # as `stable_sort` leaves it
-        extent = int(op.operands[0].type.shape[axis])
-        return 0 if is_dynamic(extent) else extent * (extent - 1)
+        found = _product([(op.operands[0], axis)])
+        return Iterations(found.known * max(found.known - 1, 1), found.unknown * 2)
     if op.name == "stablehlo.reduce_window":
-        return math.prod(int(n) for n in op.attributes["window_dimensions"])
+        return Iterations(math.prod(int(n) for n in op.attributes["window_dimensions"]))
     if op.name == "stablehlo.convolution":
-        kernel = op.operands[1].type
-        features = int(op.results[0].type.shape[-1])  # as `convolutions` leaves them
-        return math.prod(int(n) for n in kernel.shape) // max(features, 1)
-    if op.name == "stablehlo.reduce":
-        shape = op.operands[0].type.shape
-        return _known([int(shape[int(axis)]) for axis in op.attributes["dimensions"]])
+        kernel = op.operands[1]  # whose last axis is the result's features, see `convolutions`
+        return _product([(kernel, axis) for axis in range(kernel.type.rank - 1)])
+    if op.name in ("linalg.reduce", "stablehlo.reduce"):
+        return _product([(op.operands[0], int(axis)) for axis in op.attributes["dimensions"]])
     if op.name in ("stablehlo.dot", "stablehlo.dot_general"):
-        shape = op.operands[0].type.shape
-        return _known([int(shape[axis]) for axis in dot_axes(op)[0][0]])
-    if op.name == "linalg.generic":
-        return _known(_reduced_extents(op))
-    return 0
+        return _product([(op.operands[0], axis) for axis in dot_axes(op)[0][0]])
+    if op.name in _PRODUCTS:
+        return _product([(op.operands[0], op.operands[0].type.rank - 1)])
+    return _reduced_by_loops(op)
 
 
-def _known(extents: Sequence[int]) -> int:
-    return 0 if any(is_dynamic(extent) for extent in extents) else math.prod(extents)
+def _product(axes: Sequence[tuple[Value, int]]) -> Iterations:
+    """The product of the extents of some axes."""
+    extents = [int(tensor.type.shape[axis]) for tensor, axis in axes]
+    known = math.prod(extent for extent in extents if not is_dynamic(extent))
+    unknown = tuple(each for each, n in zip(axes, extents, strict=True) if is_dynamic(n))
+    return Iterations(known * len(axes) if unknown else known, unknown)
 
 
-def _reduced_extents(op: Operation) -> list[int]:
-    """The extents of the loops that reduce."""
+def _reduced_by_loops(op: Operation) -> Iterations:
+    """The product of the extents of the loops of a loop nest that reduce."""
     reduces = ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
-    found: dict[int, int] = {}
+    found: dict[int, tuple[Value, int]] = {}
     for operand, map_ in zip(op.operands, op.attributes["indexing_maps"], strict=True):
-        shape = getattr(operand.type, "shape", ())
-        for extent, expr in zip(shape, map_.value.results, strict=True):
-            if isinstance(expr, ir.AffineDimExpr) and reduces[expr.position]:
-                found[expr.position] = int(extent)
-    return list(found.values()) if any(reduces) else [0]
+        if not isinstance(operand.type, ir.ShapedType):
+            continue
+        for axis, expr in enumerate(map_.value.results):
+            if not isinstance(expr, ir.AffineDimExpr) or not reduces[expr.position]:
+                continue
+            is_known = not is_dynamic(int(operand.type.shape[axis]))
+            if is_known or expr.position not in found:
+                found[expr.position] = operand, axis
+    return _product(list(found.values())) if any(reduces) else Iterations(0)
