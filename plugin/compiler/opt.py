@@ -77,7 +77,7 @@ def run_opt(
             return f"{module}\n"
 
     data = without_wrapping(data, file)
-    if data.startswith(BYTECODE_MAGIC) or kind_of(data) == "tflite":
+    if data.startswith(BYTECODE_MAGIC) or kind_of(data) in ("tflite", "onnx"):
         if split or verify_diagnostics:
             raise UsageError(f"'{file}' has no text to split or to compare errors with")
         remarks: list[Remark] = []

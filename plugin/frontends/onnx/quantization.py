@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import UnsupportedError
 from ...formats.onnx import element_of
 from ...numerics.array_functions import convert, is_known
-from ...numerics.casts import exact_quotient
+from ...numerics.casts import divide
 from ...numerics.element_types import F32, I32, AnyArray
 from ...numerics.small_floats import SMALL_FLOATS
 from .call import Call, Operand, Typed, kernel
@@ -174,7 +174,7 @@ def _small(call: Call, type_: str) -> Typed:
         return _spread(values, operand.shape, sizes) if block_size else values
 
     real = convert(call.floats(operand.value), F32)
-    quotient = exact_quotient(real, convert(spread(1), F32))
+    quotient = divide(real, convert(spread(1), F32))
     if call.optional(2) is not None:
         quotient = quotient + small.decode(spread(2), np.float32)
     return Typed(type_, small.encode(quotient, bool(call.attribute("saturate", 1))))
@@ -219,9 +219,9 @@ def dynamically_quantized(real: AnyArray) -> tuple[Typed, Typed, Typed]:
     """
     zero = np.float32(0)
     low, high = np.minimum(-((-real).max()), zero), np.maximum(real.max(), zero)
-    scale = exact_quotient(high - low, np.float32(255) + (high - high))
+    scale = divide(high - low, np.float32(255))
     divisor = np.where(scale == zero, np.float32(1), scale)
-    steps = np.rint(zero - exact_quotient(low, divisor))
+    steps = np.rint(zero - divide(low, divisor))
     zero_point = np.minimum(np.maximum(convert(steps, I32), 0), 255)
     rank = len(real.shape)
     counted = rounded(real, divisor.reshape((1,) * rank), tuple(real.shape))

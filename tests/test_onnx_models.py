@@ -1,0 +1,163 @@
+"""Real ONNX models, as ONNX Runtime quantizes them, beside exact arithmetic at every tensor.
+
+The models are public: a folder of them is named by the environment variable SUBQUANT_MODELS, in
+subfolders by repository. ONNX Runtime quantizes them here; it is not what they are compared with,
+because its kernels saturate on some CPUs and fuse what differs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from devices import ON_DEVICES
+from onnx_models import computed
+from onnx_oracle import Oracle
+from subquant.formats.onnx import read_onnx
+from subquant.frontends.onnx import Interpreter
+from subquant.runtime import Device
+
+MODELS = {
+    "mnist": ("ort-examples/mnist.onnx", 13),
+    "ultraface": ("ort-examples/Ultraface-RFB-320.onnx", 17),
+}
+FORMS = ("qdq-u8s8", "qdq-s8s8", "operators", "dynamic")
+
+
+def folder() -> Path:
+    found = os.environ.get("SUBQUANT_MODELS")
+    if not found:
+        pytest.skip("no folder of models: set SUBQUANT_MODELS")
+    return Path(found)
+
+
+def real_model(name: str) -> onnx.ModelProto:
+    path, opset = MODELS[name]
+    if not (folder() / path).is_file():
+        pytest.skip(f"{path} is not in the folder of models (SUBQUANT_MODELS)")
+    proto = onnx.load(folder() / path)
+    constants = {each.name for each in proto.graph.initializer}
+    inputs = [each for each in proto.graph.input if each.name not in constants]
+    del proto.graph.input[:]
+    proto.graph.input.extend(inputs)
+    for entry in [each for each in proto.opset_import if each.domain]:
+        proto.opset_import.remove(entry)
+    proto.ir_version = 8
+    return onnx.version_converter.convert_version(proto, opset)
+
+
+def shape_of(proto: onnx.ModelProto) -> list[int]:
+    return [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim]
+
+
+@functools.cache
+def quantized_model(name: str, form: str) -> onnx.ModelProto:
+    """One of the models, quantized in one of the ways that ONNX Runtime has."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        pytest.skip("the package 'onnxruntime' is not installed (extra 'test')")
+    logging.disable(logging.WARNING)  # it recommends its own preparation
+    try:
+        return _quantized(real_model(name), form)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _quantized(proto: onnx.ModelProto, form: str) -> onnx.ModelProto:
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_dynamic,
+        quantize_static,
+    )
+
+    class Noise(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            shape, name = shape_of(proto), proto.graph.input[0].name
+            self._inputs = iter(
+                [{name: np.random.default_rng(seed).normal(size=shape).astype(np.float32)}
+                 for seed in range(2)]
+            )  # fmt: skip
+
+        def get_next(self) -> Any:
+            return next(self._inputs, None)
+
+    with tempfile.TemporaryDirectory() as there:
+        source, target = f"{there}/model.onnx", f"{there}/quantized.onnx"
+        onnx.save(proto, source)
+        unsigned, signed = QuantType.QUInt8, QuantType.QInt8
+        if form == "dynamic":
+            quantize_dynamic(source, target, weight_type=unsigned)
+        else:
+            is_qdq = form != "operators"
+            quantize_static(
+                source,
+                target,
+                Noise(),
+                quant_format=QuantFormat.QDQ if is_qdq else QuantFormat.QOperator,
+                activation_type=signed if form == "qdq-s8s8" else unsigned,
+                weight_type=signed if is_qdq else unsigned,
+                per_channel=is_qdq,
+            )
+        return onnx.load(target)
+
+
+def drawn(proto: onnx.ModelProto) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(7).normal(size=shape_of(proto)).astype(np.float32)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_tensor_is_exact(name: str, form: str) -> None:
+    """With NumPy; integers equal, floats within a part of the greatest."""
+    proto = quantized_model(name, form)
+    found = read_onnx(proto.SerializeToString())
+    x = {found.inputs[0].name: drawn(proto)}
+    ours: dict[str, Any] = {}
+    Interpreter(found).run(x, lambda name, value: ours.update({name: np.asarray(value)}))
+    oracle = Oracle(proto, ours)
+    oracle(x)
+    assert oracle.integers > 10_000
+
+
+@pytest.mark.parametrize("form", FORMS)
+@ON_DEVICES
+def test_devices_compute_mnist(form: str, device_name: str, device: Device) -> None:
+    check_device("mnist", form, device)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_cpu_computes_ultraface(form: str, cpu: Device) -> None:
+    check_device("ultraface", form, cpu)
+
+
+def check_device(name: str, form: str, device: Device) -> None:
+    """The results are NumPy's; a float that rounds otherwise moves dynamic parameters."""
+    proto = quantized_model(name, form)
+    x = drawn(proto)
+    tolerance = 1e-3 if form == "dynamic" else 1e-6
+    for result, expected in zip(computed(proto, device, x), computed(proto, None, x), strict=True):
+        bound = tolerance * float(np.abs(expected).max())
+        np.testing.assert_allclose(result, expected, rtol=0, atol=bound)
+
+
+def test_a_quantized_network_of_torch(cpu: Device) -> None:
+    """Gemm between quantize and dequantize, Tanh, parameters through Cast."""
+    path = folder() / "shark/QuantizedMLP.onnx"
+    if not path.is_file():
+        pytest.skip(f"{path.name} is not in the folder of models (SUBQUANT_MODELS)")
+    proto = onnx.load(path)
+    x = drawn(proto)
+    (expected,) = computed(proto, None, x)
+    (result,) = computed(proto, cpu, x)
+    np.testing.assert_array_equal(result, expected)
+    assert len(np.unique(expected)) > 1
