@@ -44,6 +44,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -76,6 +77,7 @@ class Corpus:
     irpa: list[bytes] = field(default_factory=list)
     folder: dict[str, bytes] = field(default_factory=dict)
     tflite: list[bytes] = field(default_factory=list)
+    onnx: list[bytes] = field(default_factory=list)
 
 
 CAST = """
@@ -150,7 +152,32 @@ def make_corpus() -> Corpus:
         corpus.irpa.append(path.read_bytes())
     corpus.gguf.append(_gguf(rng))
     corpus.tflite = _tflite()
+    corpus.onnx = _onnx()
     return corpus
+
+
+def _onnx() -> list[bytes]:
+    """ONNX's tests of operators that quantize, with constants; none without the package."""
+    if importlib.util.find_spec("onnx") is None:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of those who wrote the other tests
+        from onnx import numpy_helper
+        from onnx.backend.test.case.node import collect_testcases
+
+        cases = [case for case in collect_testcases(None) if case.model is not None]
+    found = []
+    for case in cases:
+        if not re.search("quantize|qlinear|integer", case.name):
+            continue
+        model, (arrays, _) = case.model, case.data_sets[0]
+        given = list(zip(model.graph.input, arrays, strict=False))[1:]
+        for each, array in given:  # all but the first as constants
+            if isinstance(array, np.ndarray) and array.size < 1000:
+                model.graph.initializer.append(numpy_helper.from_array(array, each.name))
+                model.graph.input.remove(each)
+        found.append(model.SerializeToString())
+    return found
 
 
 def _tflite() -> list[bytes]:
@@ -621,6 +648,62 @@ def tflite(rng: random.Random, corpus: Corpus) -> Case:
     )  # fmt: skip
     arguments, output = rng.choice(commands)
     return Case([*arguments, *_SOON], {"x.tflite": data}, output)
+
+
+@kind(8)
+def onnx(rng: random.Random, corpus: Corpus) -> Case:
+    """Changed ONNX models: bytes, or parts of their graphs."""
+    if not corpus.onnx:
+        data = b"\x08\x07" + rng.randbytes(rng.randrange(200))
+    elif rng.random() < 0.25:
+        data = mutate_bytes(rng, rng.choice(corpus.onnx), most=4)
+    else:
+        data = mutate_graph(rng, rng.choice(corpus.onnx), rng.choice(corpus.onnx))
+    commands = (
+        (["inspect", "x.onnx"], None),
+        (["opt", "x.onnx", "-o", "out.mlir"], "out.mlir"),
+        (["compile", "x.onnx", "--emit", "mlir", "-o", "out.mlir",
+          "--batch", rng.choice(("", "1", "3"))], "out.mlir"),
+        (["compile", "x.onnx", "--emit", "mlirbc", "-o", "o.mlirbc", "--target", "vulkan",
+          "--vulkan-target", "generic"], "o.mlirbc"),
+    )  # fmt: skip
+    arguments, output = rng.choice(commands)
+    return Case([*arguments, *_SOON], {"x.onnx": data}, output)
+
+
+def mutate_graph(rng: random.Random, data: bytes, other: bytes) -> bytes:
+    """A model with a few parts of its graph changed."""
+    from onnx import ModelProto
+
+    model, more = ModelProto.FromString(data), ModelProto.FromString(other)
+    graph = model.graph
+    for _ in range(rng.randrange(1, 4)):
+        node = rng.choice(graph.node)
+        change = rng.randrange(9)
+        if change == 0:
+            node.op_type = rng.choice(more.graph.node).op_type
+        elif change == 1 and node.input:
+            del node.input[rng.randrange(len(node.input))]
+        elif change == 2:
+            node.input.append(rng.choice([*node.input, *node.output, "", "nothing"]))
+        elif change == 3 and graph.initializer:
+            rng.choice(graph.initializer).dims.append(rng.choice(_ODD))
+        elif change == 4 and graph.initializer:
+            rng.choice(graph.initializer).data_type = rng.randrange(30)
+        elif change == 5 and graph.initializer:
+            tensor = rng.choice(graph.initializer)
+            tensor.dims[:] = [rng.choice((0, 1, 2, 3, 2**31)) for _ in tensor.dims]
+        elif change == 6:
+            node.attribute.extend(rng.choice(more.graph.node).attribute)
+        elif change == 7 and node.attribute:
+            rng.choice(node.attribute).i = rng.choice(_ODD)
+        elif change == 8 and graph.input:
+            shape = rng.choice(graph.input).type.tensor_type.shape
+            if shape.dim:
+                rng.choice(shape.dim).dim_value = rng.choice(_ODD)
+    if rng.random() < 0.2:
+        model.opset_import[0].version = rng.choice((0, 1, 9, 10, 13, 19, 21, 23, 99, 2**40))
+    return bytes(model.SerializeToString())
 
 
 _ODD = (-(2**31), -2, -1, 0, 1, 2, 3, 4, 7, 9, 17, 127, 128, 255, 1 << 16, 2**31 - 1)
