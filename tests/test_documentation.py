@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from documentation import LANGUAGES, Session, blocks_of, commands_of, is_as_shown, rewrite
+from subquant.frontends.onnx.call import KERNELS as ONNX_KERNELS
 from subquant.frontends.tflite.call import KERNELS
 from subquant.layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES
 from subquant.transforms import PASSES, load_pass
@@ -187,7 +188,10 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_the_operators_of_tensorflow_lite_that_are_done_are_listed() -> None:
-    page = (ROOT / "docs/guide/tflite.md").read_text()
+@pytest.mark.parametrize(("page", "kernels"), [("tflite", KERNELS), ("onnx", ONNX_KERNELS)])
+def test_the_operators_of_models_that_are_done_are_listed(
+    page: str, kernels: dict[str, object]
+) -> None:
+    page = (ROOT / f"docs/guide/{page}.md").read_text()
     (listed,) = re.findall(r"<!-- the list of operators -->\n```text\n(.*?)```", page, re.DOTALL)
-    assert listed.split() == sorted(KERNELS)
+    assert listed.split() == sorted(kernels)

@@ -42,7 +42,7 @@ __all__ = ["command", "compile_model"]
 def command(model: str, output: str | None, emit: Emit, **options: Any) -> None:
     """Compile MODEL (.mlir text or bytecode, - for standard input) to an IREE executable.
 
-    A .tflite model is taken too, and computed as LiteRT's reference kernels do.
+    A .tflite model is taken too, and computed as LiteRT's reference kernels do; and an .onnx model.
 
     \b
     subquant compile examples/two_layer.mlir -o two_layer.vmfb

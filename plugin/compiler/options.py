@@ -82,7 +82,9 @@ class CompileOptions:
         "How a .tflite model computes: as LiteRT's reference kernels, or exactly, as StableHLO.",
     )
     batch: str = option(
-        "", "The batch of a .tflite model: a number, or dynamic.  [default: the file's]", "N"
+        "",
+        "The batch of a model (.tflite, .onnx): a number, or dynamic (.tflite).  [default: the file's]",
+        "N",
     )
     every_tensor: bool = option(
         False, "Return all tensors that operators of a .tflite model compute, in order."
