@@ -83,7 +83,7 @@ class CompileOptions:
     )
     batch: str = option(
         "",
-        "The batch of a model (.tflite, .onnx): a number, or dynamic (.tflite).  [default: the file's]",
+        "The batch of a .tflite or .onnx model: a number, or dynamic.  [default: the file's]",
         "N",
     )
     every_tensor: bool = option(
