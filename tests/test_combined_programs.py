@@ -32,7 +32,7 @@ SHORT = {
     },
     "vulkan": {
         "decoder-0", "decoder-3", "decoder-4", "residual_block-4", "mlp-4", "iterated-1",
-        "random_graph-0", "attention-1", "squeeze_excite-2", "iterated-4",
+        "random_graph-0", "attention-1", "squeeze_excite-2", "iterated-4", "called-1",
     },
 }  # fmt: skip
 
@@ -43,11 +43,6 @@ REFUSED: dict[tuple[str, str], tuple[str, str]] = {
 }
 """Programs that a device refuses: what the error says, and what ``docs/limits.md`` says."""
 
-FAILS = {
-    ("called-1", "vulkan"): "IREE: 'memref.store' op write affecting operations",
-}
-"""Programs that fail for a reason of IREE that nothing is done about yet."""
-
 CHOSEN = [
     (device, name)
     for device in ("cpu", "vulkan")
@@ -55,17 +50,7 @@ CHOSEN = [
     if LONG or name in SHORT[device]
 ]
 
-CASES = [
-    pytest.param(
-        device,
-        name,
-        id=f"{device}-{name}",
-        marks=[pytest.mark.xfail(strict=True, reason=FAILS[name, device])]
-        if (name, device) in FAILS
-        else [],
-    )
-    for device, name in CHOSEN
-]
+CASES = [pytest.param(device, name, id=f"{device}-{name}") for device, name in CHOSEN]
 
 
 @cache

@@ -111,6 +111,30 @@ def test_what_is_computed_twice_is_one_for_iree(device: Device, device_name: str
     np.testing.assert_array_equal(run(TWICE, device, small(33, 17)), y - y.sum(0))
 
 
+CALLED = """
+func.func private @sums(%x: tensor<33x17xf32>) -> tensor<17xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %y = stablehlo.multiply %x, %x : tensor<33x17xf32>
+  %s = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0]
+      : (tensor<33x17xf32>, tensor<f32>) -> tensor<17xf32>
+  return %s : tensor<17xf32>
+}
+func.func @main(%x: tensor<33x17xf32>) -> tensor<33x17xf32> {
+  %y = stablehlo.multiply %x, %x : tensor<33x17xf32>
+  %s = call @sums(%x) : (tensor<33x17xf32>) -> tensor<17xf32>
+  %b = stablehlo.broadcast_in_dim %s, dims = [1] : (tensor<17xf32>) -> tensor<33x17xf32>
+  %r = stablehlo.subtract %y, %b : tensor<33x17xf32>
+  return %r : tensor<33x17xf32>
+}
+"""
+
+
+@ON_DEVICES
+def test_sums_of_a_function_that_is_called(device: Device, device_name: str) -> None:
+    y = small(33, 17) ** 2
+    np.testing.assert_array_equal(run(CALLED, device, small(33, 17)), y - y.sum(0))
+
+
 WIDENED_TWICE = """
 !q = !quant.uniform<i16:f32, 1.0:5>
 !o = !quant.uniform<i32:f32, 1.0>
