@@ -28,7 +28,7 @@ COMMANDS = {
     "inspect": "Show what is quantized in FILE, how, and how big it is.",
     "import": "Import weights from SOURCE as IREE parameters, with quantized tensors as planes.",
     "quantize": "Quantize the float weights of SOURCE and write them as IREE parameters.",
-    "compare": "Compare MODEL (.tflite) with a reference, layer by layer.",
+    "compare": "Compare MODEL (.tflite, .onnx) with a reference, layer by layer.",
     "conformance": "Run programs with known results on devices; fail if one does worse than "
     "expected.",
 }

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from litert import LiteRt
 from subquant.cli import main
-from subquant.comparison.layers import compare_layers, draw_inputs
+from subquant.comparison.models import compare_layers, model_of
 from subquant.errors import SignatureError
 from subquant.formats.tflite import read_tflite
 from subquant.runtime import Device
@@ -21,7 +21,7 @@ from tflite_cases import convolution, fully_connected, one_case
 
 def test_layers_are_equal_to_litert(cpu: Device) -> None:
     data = one_case(convolution, np.random.default_rng(2))
-    (layer,) = compare_layers(data, "m.tflite", 3, device=cpu)
+    (layer,) = compare_layers(model_of(data, "m.tflite"), 3, device=cpu)
     assert (layer.name, layer.equal, layer.steps) == ("CONV_2D", layer.elements, 0)
     assert layer.elements == 3 * math.prod(layer.shape)
     assert math.isinf(layer.sqnr)
@@ -36,8 +36,9 @@ def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
     assert x.quantization is not None
     assert w.quantization is not None
     assert y.quantization is not None
-    inputs = draw_inputs(model, 4)
-    (layer,) = compare_layers(data, "m.tflite", inputs, "float")
+    compared = model_of(data, "m.tflite")
+    inputs = compared.drawn(4, 0)
+    (layer,) = compare_layers(compared, inputs, "float")
     theirs, signal, noise, near, most = LiteRt(data), 0.0, 0.0, 0, 0.0
     scale = float(y.quantization.scale)
     for (rows,) in inputs:
@@ -64,12 +65,45 @@ def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
     assert layer.steps == pytest.approx(most / scale, rel=1e-5)
 
 
+def test_onnx_beside_onnx_runtime(in_temporary_folder: Path, cpu: Device) -> None:
+    """Integers equal; the float product is in another order."""
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    constants = {
+        "s": np.float32(0.02), "z": np.uint8(120), "ws": np.float32(0.01), "wz": np.int8(0),
+        "ys": np.float32(0.05), "yz": np.uint8(7),
+        "w": rng.integers(-127, 128, (16, 4)).astype(np.int8),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("QLinearMatMul", ["q", "s", "z", "w", "ws", "wz", "ys", "yz"], ["p"]),
+        helper.make_node("DequantizeLinear", ["p", "ys", "yz"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [3, 16])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3, 4])],
+        [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    Path("m.onnx").write_bytes(model.SerializeToString())
+    layers = compare_layers(model_of(Path("m.onnx").read_bytes(), "m.onnx"), 3, device=cpu)
+    assert [layer.tensor for layer in layers] == ["q", "p", "y"]
+    assert all(layer.equal == layer.elements > 0 for layer in layers)
+    result = CliRunner().invoke(main, ["compare", "m.onnx", "--against", "float"])
+    assert result.exit_code == 2
+    assert "expected a reference among onnxruntime for 'm.onnx', got 'float'" in result.output
+
+
 def test_wrong_arguments_are_refused_before_anything_runs() -> None:
     data = one_case(fully_connected, np.random.default_rng(5))
     with pytest.raises(SignatureError, match="the model takes 1 arguments, got 0"):
-        compare_layers(data, "m.tflite", [[]])
+        compare_layers(model_of(data, "m.tflite"), [[]])
     with pytest.raises(SignatureError, match=r"argument '.*' must be int8 of shape"):
-        compare_layers(data, "m.tflite", [[np.zeros((1, 1), np.int16)]])
+        compare_layers(model_of(data, "m.tflite"), [[np.zeros((1, 1), np.int16)]])
 
 
 def test_the_command(in_temporary_folder: Path, cpu: Device) -> None:
@@ -94,7 +128,7 @@ def test_the_command(in_temporary_folder: Path, cpu: Device) -> None:
     ("arguments", "status", "message"),
     [
         (["none.tflite"], 1, "error: cannot read 'none.tflite': No such file or directory"),
-        (["x.mlir"], 2, "error: expected a .tflite model, got 'x.mlir'"),
+        (["x.mlir"], 2, "error: expected a .tflite or .onnx model, got 'x.mlir'"),
         (["x.mlir", "--picture", "x.gif"], 2, "the picture 'x.gif' must end in .svg or .png"),
     ],
 )

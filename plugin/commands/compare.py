@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..compiler.options import CompileOptions
-from ..errors import SubquantError, UsageError
-from ..files import kind_of, read_input
+from ..errors import SubquantError
+from ..files import read_input
 from ..processes import prepare
 from .console import say, show_progress, shown_name, source_of, write_output
 from .options import compile_options, limit_options, make_compile_options, pop_limits
@@ -21,17 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_AGAINST = ("litert", "float")
-
 
 @click.command("compare")
 @click.argument("model")
 @click.option(
     "--against",
-    type=click.Choice(_AGAINST),
-    default="litert",
-    show_default=True,
-    help="LiteRT's reference kernels, or the reals that the model stands for.",
+    type=click.Choice(("litert", "onnxruntime", "float")),
+    default=None,
+    help="LiteRT's reference kernels, ONNX Runtime without optimizations, or the reals that the "
+    "model stands for.  [default: the model's own runtime]",
 )
 @click.option(
     "--device",
@@ -76,7 +74,7 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Compare MODEL (.tflite) with a reference, layer by layer.
+    """Compare MODEL (.tflite, .onnx) with a reference, layer by layer.
 
     \b
     subquant compare model.tflite                      every value beside LiteRT's
@@ -84,7 +82,8 @@ def command(
     subquant compare model.tflite --input @x.npy --json
     """
     prepare()
-    from ..comparison.layers import compare_layers, to_json, to_model_explorer
+    from ..comparison.layers import to_json, to_model_explorer
+    from ..comparison.models import compare_layers, model_of
     from ..runtime import Device
     from . import pictures
 
@@ -93,8 +92,6 @@ def command(
         pictures.check_picture(picture)
     source = source_of(model)
     data = source if isinstance(source, bytes) else read_input(source)
-    if kind_of(data) != "tflite":
-        raise UsageError(f"expected a .tflite model, got '{shown_name(model)}'")
     choices = {declared.name: options.pop(declared.name) for declared in fields(CompileOptions)}
     where = None if device == "numpy" else Device(device or choices["target"])
     if where is not None and where.is_vulkan:
@@ -104,9 +101,9 @@ def command(
     arguments = [_arguments(inputs)] if inputs else calls
     with show_progress(f"compare {model}") as progress:
         try:
+            read = model_of(data, shown_name(model))
             layers = compare_layers(
-                data,
-                shown_name(model),
+                read,
                 arguments,
                 against,
                 make_compile_options(**choices),
@@ -121,7 +118,9 @@ def command(
         write_output(model_explorer, json.dumps(to_model_explorer(layers), indent=2).encode())
         say(f"wrote {model_explorer}", err=True)
     if picture is not None:
-        pictures.write_picture(picture, lambda: pictures.layers_figure(layers, against))
+        pictures.write_picture(
+            picture, lambda: pictures.layers_figure(layers, against or read.references[0])
+        )
         say(f"wrote {picture}", err=True)
     if as_json:
         click.echo(json.dumps(to_json(layers), indent=2))
@@ -130,7 +129,7 @@ def command(
 
     console = Console()
     console.print(pictures.render_layers(layers, console.width))
-    what = "equal" if against == "litert" else "within half a step"
+    what = "within half a step" if against == "float" else "equal"
     elements, equal = (
         sum(getattr(each, name) for each in layers) for name in ("elements", "equal")
     )

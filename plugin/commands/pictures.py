@@ -318,7 +318,7 @@ def render_layers(layers: Sequence[Layer], width: int = 80) -> RenderableType:
         table.add_row(
             str(layer.operator),
             Text(printable(layer.name)),
-            f"{extents_text(layer.shape)} {layer.type.lower()}",
+            f"{extents_text(layer.shape)} {layer.type.lower()}".rstrip(),
             "all" if layer.equal == layer.elements else f"{math.floor(share * 1e4) / 100:.2f}%",
             ""
             if layer.steps is None
@@ -377,7 +377,11 @@ def layers_figure(layers: Sequence[Layer], against: str) -> Figure:
     return _noise_figure(f"Layers beside {_REFERENCES[against]}", bars)
 
 
-_REFERENCES = {"litert": "LiteRT's reference kernels", "float": "the reals that they stand for"}
+_REFERENCES = {
+    "litert": "LiteRT's reference kernels",
+    "onnxruntime": "ONNX Runtime",
+    "float": "the reals that they stand for",
+}
 
 
 def _noise_figure(title: str, bars: Sequence[tuple[str, float]]) -> Figure:

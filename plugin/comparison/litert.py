@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,9 @@ def reference(
     data: bytes,
     model: Model,
     inputs: Sequence[Sequence[Array]],
-    wanted: Sequence[int],
+    wanted: Sequence[str],
     limits: Limits | None = None,
-) -> list[dict[int, Array]]:
+) -> list[Mapping[str, Array]]:
     """Return tensors that LiteRT's reference kernels compute, by number, for each call.
 
     Args:
@@ -50,7 +50,7 @@ def reference(
     assert kind_of(data) == "tflite"  # it has been read
     flat = [np.ascontiguousarray(array) for arrays in inputs for array in arrays]
     described = [{"dtype": array.dtype.name, "shape": array.shape} for array in flat]
-    arguments = {"calls": len(inputs), "inputs": described, "tensors": list(wanted)}
+    arguments = {"calls": len(inputs), "inputs": described, "tensors": [int(key) for key in wanted]}
     blobs = [data, *(array.tobytes() for array in flat)]
     try:
         value, found = call("subquant.comparison.litert:compute", arguments, blobs, limits=limits)

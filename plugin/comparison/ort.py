@@ -1,0 +1,110 @@
+"""ONNX Runtime without optimizations, in a child process.
+
+With its default optimizations it computes other numbers than the model says: it fuses dequantized
+matrices with 8-bit activations. Some of its integer kernels saturate in 16 bits on CPUs with AVX2
+alone, so that it is no judge of exactness there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import CompilerError, EnvironmentProblem, Place
+from ..numerics.element_types import Array
+from ..processes import ChildEnded, Limits, Steps, call
+
+__all__ = ["REQUIREMENT", "compute", "reference"]
+
+REQUIREMENT = "onnxruntime"
+"""What to install (also in pyproject.toml)."""
+
+
+def reference(
+    data: bytes,
+    file: str,
+    names: Sequence[str],
+    inputs: Sequence[Sequence[Array]],
+    wanted: Sequence[str],
+    limits: Limits | None = None,
+) -> list[Mapping[str, Array]]:
+    """Return tensors that ONNX Runtime computes, by name, for each call.
+
+    Args:
+        data: the model's file.
+        file: its name, for errors.
+        names: of the inputs.
+        inputs: the arguments of each call.
+        wanted: the names of the tensors; those of types that NumPy has not are left out.
+        limits: of the child process.
+
+    Raises:
+        EnvironmentProblem: ONNX Runtime is not installed.
+        CompilerError: it refuses the model, or crashed.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise EnvironmentProblem(
+            f"ONNX Runtime, to compare with, is not installed; run: pip install {REQUIREMENT}"
+        )
+    flat = [np.ascontiguousarray(array) for arrays in inputs for array in arrays]
+    arguments = {
+        "names": list(names),
+        "inputs": [{"dtype": array.dtype.name, "shape": array.shape} for array in flat],
+        "calls": len(inputs),
+        "wanted": list(wanted),
+    }
+    blobs = [data, *(array.tobytes() for array in flat)]
+    try:
+        value, found = call("subquant.comparison.ort:compute", arguments, blobs, limits=limits)
+    except ChildEnded as ended:
+        message = f"ONNX Runtime crashed on the model ({ended.cause})"
+        raise CompilerError(message, Place(file)) from None
+    if isinstance(value, str):
+        raise CompilerError(f"ONNX Runtime refuses the model: {value}", Place(file))
+    results: list[Mapping[str, Array]] = [{} for _ in inputs]
+    for each, blob in zip(value, found, strict=True):
+        array = np.frombuffer(blob, each["dtype"]).reshape(each["shape"])
+        results[each["call"]] = {**results[each["call"]], each["name"]: array}
+    return results
+
+
+def compute(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> tuple[Any, list[bytes]]:
+    """Run the model, in a child; a text is what ONNX Runtime says where it refuses it."""
+    import onnx
+    import onnxruntime
+
+    steps("ONNX Runtime")
+    model = onnx.ModelProto.FromString(blobs[0])
+    there = {each.name for each in model.graph.output}
+    for name in arguments["wanted"]:
+        if name not in there:
+            model.graph.output.append(onnx.ValueInfoProto(name=name))
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    described: list[dict[str, Any]] = []
+    data: list[bytes] = []
+    names = arguments["names"]
+    try:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        arrays = iter(
+            np.frombuffer(blob, each["dtype"]).reshape(each["shape"])
+            for each, blob in zip(arguments["inputs"], blobs[1:], strict=True)
+        )
+        for number in range(arguments["calls"]):
+            feeds = {name: next(arrays) for name in names}
+            results = session.run(arguments["wanted"], feeds)
+            for name, array in zip(arguments["wanted"], results, strict=True):
+                if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+                    continue
+                described.append({"call": number, "name": name, "dtype": array.dtype.name,
+                                  "shape": array.shape})  # fmt: skip
+                data.append(np.ascontiguousarray(array).tobytes())
+    except Exception as error:  # its exceptions have no base of their own
+        return str(error).partition("\n")[0], []
+    return described, data
