@@ -21,6 +21,10 @@ from subquant.runtime import Device, Executable
 Arrays = Sequence[np.ndarray[Any, Any]]
 
 
+WITHOUT_REFERENCE = frozenset(("CEIL", "ELU", "ROUND"))
+"""Operators for which LiteRT has one kernel only."""
+
+
 class LiteRt:
     """The interpreter with its reference kernels, and what it computes on the way."""
 
@@ -30,10 +34,14 @@ class LiteRt:
         from ai_edge_litert.interpreter import Interpreter as Theirs
         from ai_edge_litert.interpreter import OpResolverType
 
+        operators = {op.name for each in read_tflite(data).subgraphs for op in each.operators}
+        kernels = OpResolverType.BUILTIN_REF
+        if operators & WITHOUT_REFERENCE:
+            kernels = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
         self._interpreter = Theirs(
             model_content=data,
             experimental_preserve_all_tensors=True,
-            experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+            experimental_op_resolver_type=kernels,
         )
         self._interpreter.allocate_tensors()
 

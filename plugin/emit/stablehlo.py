@@ -37,10 +37,12 @@ __all__ = [
     "gather",
     "iota",
     "pad",
+    "put_part",
     "put_slice",
     "reduce",
     "reduce_window",
     "reshape",
+    "reverse",
     "slice_",
     "slice_at",
     "take",
@@ -204,6 +206,23 @@ def put_slice(operand: Value, part: Value, index: Value) -> Value:
     return value(
         "stablehlo.dynamic_update_slice", [operand, part, *_starts(operand, index)], operand.type
     )
+
+
+def put_part(operand: Value, part: Value, starts: Sequence[Value]) -> Value:
+    """Replace elements from a position that is computed.
+
+    Args:
+        operand: the tensor.
+        part: what is put there.
+        starts: of each axis, signed integers without axes, such that the part is inside.
+    """
+    return value("stablehlo.dynamic_update_slice", [operand, part, *starts], operand.type)
+
+
+def reverse(operand: Value, axes: Sequence[int]) -> Value:
+    """The order of elements along axes turned round."""
+    attributes = {"dimensions": integers(axes)}
+    return value("stablehlo.reverse", [operand], operand.type, attributes)
 
 
 def _starts(operand: Value, index: Value) -> list[Value]:

@@ -250,6 +250,21 @@ class TracedArray(Emitted):
         least = -np.inf if self.element.is_float else np.iinfo(self.dtype).min
         return self._reduced("maximum", least, axis, keepdims)
 
+    def min(self, axis: Axis = None, keepdims: bool = False) -> TracedArray:
+        """The least along axes."""
+        if self.element.kind not in ("int", "float"):
+            raise UnsupportedError(f"the minimum of {self.dtype.name} cannot be traced")
+        most = np.inf if self.element.is_float else np.iinfo(self.dtype).max
+        return self._reduced("minimum", most, axis, keepdims)
+
+    def prod(
+        self, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False
+    ) -> TracedArray:
+        """Multiply along axes; narrow integers in `dtype`, by default NumPy's int64 for them."""
+        target = np.dtype(dtype or np.multiply.reduce(np.ones(1, self.dtype)).dtype)
+        factors: TracedArray = self.astype(target)
+        return factors._reduced("multiply", 1, axis, keepdims)
+
     def mean(self, axis: Axis = None, keepdims: bool = False) -> TracedArray:
         """The sum, divided by the number of elements."""
         count = math.prod(self.shape[a] for a in self._axes(axis))
@@ -358,6 +373,16 @@ def _take(table: AnyArray, indices: AnyArray, axis: int | None = None) -> Traced
         raise UnsupportedError("np.take without an axis from several axes cannot be traced")
     positions = _traced(indices, np.dtype(np.int32))
     return source._with(stablehlo.take(source.value, positions.value, (axis or 0) % source.ndim))
+
+
+def _flip(array: TracedArray, axis: Axis = None) -> TracedArray:
+    return array._with(stablehlo.reverse(array.value, array._axes(axis)))
+
+
+def _put_slice(array: AnyArray, part: AnyArray, starts: AnyArray) -> TracedArray:
+    whole, inner, places = _traced(array), _traced(part), _traced(starts)
+    positions = [places[n].value for n in range(whole.ndim)]
+    return whole._with(stablehlo.put_part(whole.value, inner.value, positions))
 
 
 def _pad(
@@ -564,6 +589,7 @@ _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., AnyArray]] = {
     array_functions.lookup: _take,
     array_functions.over_time: _over_time,
     array_functions.pool: _pool,
+    array_functions.put_slice: _put_slice,
     array_functions.repeat_while: _repeat_while,
     block_form.dequantize: _dequantize,
     block_form.quantize: _quantize,
@@ -571,6 +597,7 @@ _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., AnyArray]] = {
     packed_integers.unpack_planes: _unpack_planes,
     np.broadcast_to: lambda array, shape: array.broadcast_to(shape),
     np.concatenate: _concatenate,
+    np.flip: _flip,
     np.pad: _pad,
     np.repeat: _repeat,
     np.reshape: lambda array, shape: array.reshape(shape),

@@ -121,6 +121,8 @@ _BINARY = frozenset(
         "subtract",
         "multiply",
         "divide",
+        "fmod",
+        "power",
         "maximum",
         "minimum",
         "bitwise_and",
@@ -131,9 +133,23 @@ _BINARY = frozenset(
     )
 )
 _UNARY = frozenset(
-    ("absolute", "exp", "floor", "invert", "log", "negative", "rint", "sqrt", "tanh")
+    (
+        "absolute",
+        "ceil",
+        "cos",
+        "exp",
+        "expm1",
+        "floor",
+        "invert",
+        "log",
+        "negative",
+        "rint",
+        "sin",
+        "sqrt",
+        "tanh",
+    )
 )
-_OF_FLOATS = frozenset(("divide", "exp", "floor", "log", "rint", "sqrt", "tanh"))
+_OF_FLOATS = (_UNARY - {"absolute", "invert", "negative"}) | {"divide", "fmod", "power"}
 _OF_TRUTH = {
     "absolute": "absolute",
     "add": "bitwise_or",
@@ -282,6 +298,8 @@ _SCALAR_OPERATIONS = {
     ("multiply", "int"): "arith.muli",
     ("multiply", "float"): "arith.mulf",
     ("divide", "float"): "arith.divf",
+    ("fmod", "float"): "arith.remf",
+    ("power", "float"): "math.powf",
     ("maximum", "float"): "arith.maximumf",
     ("maximum", "int"): "arith.maxsi",
     ("maximum", "uint"): "arith.maxui",
@@ -295,11 +313,15 @@ _SCALAR_OPERATIONS = {
     ("right_shift", "int"): "arith.shrsi",
     ("right_shift", "uint"): "arith.shrui",
     ("absolute", "float"): "math.absf",
+    ("ceil", "float"): "math.ceil",
+    ("cos", "float"): "math.cos",
     ("exp", "float"): "math.exp",
+    ("expm1", "float"): "math.expm1",
     ("floor", "float"): "math.floor",
     ("log", "float"): "math.log",
     ("negative", "float"): "arith.negf",
     ("rint", "float"): "math.roundeven",
+    ("sin", "float"): "math.sin",
     ("sqrt", "float"): "math.sqrt",
     ("tanh", "float"): "math.tanh",
 }
@@ -380,9 +402,13 @@ _TENSOR_OPERATIONS = {
     "bitwise_and": "and",
     "bitwise_or": "or",
     "bitwise_xor": "xor",
+    "ceil": "ceil",
+    "cos": "cosine",
     "divide": "divide",
     "exp": "exponential",
+    "expm1": "exponential_minus_one",
     "floor": "floor",
+    "fmod": "remainder",
     "invert": "not",
     "left_shift": "shift_left",
     "log": "log",
@@ -390,8 +416,10 @@ _TENSOR_OPERATIONS = {
     "minimum": "minimum",
     "multiply": "multiply",
     "negative": "negate",
+    "power": "power",
     "right_shift": "shift_right_arithmetic",
     "rint": "round_nearest_even",
+    "sin": "sine",
     "sqrt": "sqrt",
     "subtract": "subtract",
     "tanh": "tanh",

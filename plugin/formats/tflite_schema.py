@@ -377,6 +377,21 @@ class VarHandleOptions:
 
 
 @dataclass(frozen=True)
+class OneHotOptions:
+    """Of ONE_HOT."""
+
+    axis: int = scalar("i")
+
+
+@dataclass(frozen=True)
+class CumsumOptions:
+    """Of CUMSUM."""
+
+    exclusive: bool = scalar("?")
+    reverse: bool = scalar("?")
+
+
+@dataclass(frozen=True)
 class GeluOptions:
     """Of GELU."""
 
@@ -407,6 +422,7 @@ _OPTIONS: dict[int, type] = {
     35: SplitOptions,
     49: TransposeConvOptions,
     59: PackOptions,
+    61: OneHotOptions,
     64: UnpackOptions,
     71: UnidirectionalSequenceLSTMOptions,
     74: ResizeNearestNeighborOptions,
@@ -418,6 +434,7 @@ _OPTIONS: dict[int, type] = {
     94: BlockSizeOptions,
     101: BatchMatMulOptions,
     103: CallOnceOptions,
+    102: CumsumOptions,
     111: VarHandleOptions,
     116: GeluOptions,
 }

@@ -32,6 +32,7 @@ __all__ = [
     "lookup",
     "over_time",
     "pool",
+    "put_slice",
     "repeat_while",
     "stack",
     "take",
@@ -281,6 +282,19 @@ def take(array: AnyArray, indices: AnyArray, axis: int = 0) -> AnyArray:
 def lookup(table: AnyArray, indices: AnyArray) -> AnyArray:
     """The entry of a table (an array of one axis) for each index."""
     return np.take(table, indices)
+
+
+@dispatched
+def put_slice(array: AnyArray, part: AnyArray, starts: AnyArray) -> AnyArray:
+    """A copy of an array with another in it.
+
+    Args:
+        array, part: of as many axes.
+        starts: where the part is put along each axis; integers, such that it is inside.
+    """
+    result = array.copy()
+    result[tuple(slice(s, s + n) for s, n in zip(starts, part.shape, strict=True))] = part
+    return result
 
 
 @dispatched

@@ -27,6 +27,8 @@ __all__ = [
     "activation_range",
     "divided",
     "function_table",
+    "in_double",
+    "inverse_square_root",
     "leading_zeros",
     "multiplier_and_exponent",
     "narrowed",
@@ -183,12 +185,14 @@ def activation_range(
     def stored(real: float) -> int:
         return int(round_away(np.float32(real) / np.float32(scale))) + zero_point
 
-    if activation in ("RELU", "RELU6"):
+    if activation in ("RELU", "RELU6", "RELU_0_TO_1"):
         low = max(low, stored(0.0))
     if activation == "RELU6":
         high = min(high, stored(6.0))
     if activation == "RELU_N1_TO_1":
-        low, high = max(low, stored(-1.0)), min(high, stored(1.0))
+        low = max(low, stored(-1.0))
+    if activation in ("RELU_N1_TO_1", "RELU_0_TO_1"):
+        high = min(high, stored(1.0))
     return low, high
 
 
@@ -293,6 +297,15 @@ def _steps(factor: Array, bound: int, low: int, high: int) -> tuple[Array, Array
 # -- functions by tables --------------------------------------------------------------------------
 
 
+def in_double(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """A function of f32, computed in f64: as C's library rounds it, but for a few results."""
+
+    def rounded(values: Array) -> Array:
+        return np.asarray(function(values.astype(np.float64)), values.dtype)
+
+    return rounded
+
+
 def function_table(
     function: Callable[[Array], Array],
     input_scale: np.float32,
@@ -362,6 +375,33 @@ def _reciprocal(values: AnyArray) -> AnyArray:
         rest = (1 << 29) - high_product(half_denominator, x)
         x = x + _shifted(high_product(x, rest), 2)
     return _shifted(x, 1)
+
+
+def inverse_square_root(value: int) -> tuple[int, int]:
+    """``1 / sqrt(value)`` as ``multiplier * 2**(-shift - 31)``, by Newton's method.
+
+    Args:
+        value: from 0 (as 1) to ``2**31 - 1``.
+
+    Returns:
+        The multiplier, of up to 31 bits, and the shift.
+    """
+    if value <= 1:
+        return _MOST, 0
+    shift = 11
+    while value >= 1 << 29:
+        value, shift = value // 4, shift + 1
+    pairs = (32 - value.bit_length() - 1) // 2 - 1
+    shift -= pairs
+    number = (value << (2 * pairs)) >> 1
+    half = (number + 1) >> 1
+    x = 1 << 28
+    for _ in range(5):
+        cube = int(_shifted(np.int64(high_product(high_product(x, x), x)), 6))
+        rest = high_product((1 << 28) + (1 << 27), x) - high_product(half, cube)
+        x = int(_shifted(np.int64(rest), 3))
+    x = high_product(x, 1518500250)
+    return (x << -shift, 0) if shift < 0 else (x, shift)
 
 
 def leading_zeros(values: AnyArray, width: int = 32) -> AnyArray:

@@ -12,11 +12,11 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...numerics import litert, litert_16
-from ...numerics.array_functions import convert, lookup
+from ...numerics.array_functions import convert, divide_truncated, lookup
 from ...numerics.element_types import I32, I64, AnyArray, Array
 from .call import Call, Operand, kernel
 
-__all__: list[str] = []
+__all__ = ["by_table"]
 
 
 @kernel("ADD", "SUB")
@@ -73,11 +73,14 @@ def multiply(call: Call) -> AnyArray:
 
 @kernel("DIV")
 def divide(call: Call) -> AnyArray:
-    """Floats only."""
+    """Integers without a scale are divided towards zero."""
     left, right = call.input(0), call.input(1)
-    if not left.is_float:
+    if left.is_float:
+        return call.activated(left.value / right.value)
+    if left.tensor.quantization is not None:
         raise call.error(f"of {left.tensor.type} is not lowered", UnsupportedError)
-    return call.activated(left.value / right.value)
+    divisor = right.value
+    return divide_truncated(np.where(divisor < 0, -left.value, left.value), np.abs(divisor))
 
 
 @kernel("QUANTIZE")
@@ -106,7 +109,8 @@ def dequantize(call: Call) -> AnyArray:
 # -- functions of one operand ---------------------------------------------------------------------
 
 
-def _by_table(call: Call, function: Callable[[Array], Array]) -> AnyArray:
+def by_table(call: Call, function: Callable[[Array], Array]) -> AnyArray:
+    """A function of reals, of 8-bit storage by the table of what it gives for all."""
     operand = call.input(0)
     x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
     dtype = call.dtype(operand.tensor)
@@ -127,7 +131,7 @@ def logistic(call: Call) -> AnyArray:
         return one / (one + np.exp(-operand.value))
     if operand.tensor.type == "INT16":
         return _by_short_table(call, litert_16.logistic_by_table)
-    return _by_table(call, lambda x: one / (one + np.exp(-x)))
+    return by_table(call, lambda x: one / (one + litert.in_double(np.exp)(-x)))
 
 
 @kernel("TANH")
@@ -138,7 +142,7 @@ def tanh(call: Call) -> AnyArray:
         return np.tanh(operand.value)
     if operand.tensor.type == "INT16":
         return _by_short_table(call, litert_16.tanh_by_table)
-    return _by_table(call, np.tanh)
+    return by_table(call, litert.in_double(np.tanh))
 
 
 def _by_short_table(call: Call, function: Callable[[AnyArray, np.float32], AnyArray]) -> AnyArray:
@@ -153,11 +157,12 @@ def _by_short_table(call: Call, function: Callable[[AnyArray, np.float32], AnyAr
     return function(convert(operand.value, I32), x.scale).astype(np.int16)
 
 
-@kernel("RELU", "RELU6", "RELU_N1_TO_1")
+@kernel("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1")
 def relu(call: Call) -> AnyArray:
     """The storage times the factor of scales, clamped to what the function leaves."""
     operand = call.input(0)
-    bounds = {"RELU": (0.0, None), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
+    bounds = {"RELU": (0.0, None), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0),
+              "RELU_0_TO_1": (0.0, 1.0)}  # fmt: skip
     low, high = bounds[call.operator.name]
     if operand.is_float:
         real = np.maximum(operand.value, np.float32(low))

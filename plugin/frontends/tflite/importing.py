@@ -32,13 +32,33 @@ from ...numerics.parameters import ExpressedType, QuantizationParameters, Storag
 from ...transforms.base import NAMES_ATTRIBUTES
 from ...transforms.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
 from ..options import AS_IN_FILE, ImportOptions
-from . import contractions, control, elementwise, pooling, recurrent, shapes
+from . import (
+    comparisons,
+    contractions,
+    control,
+    elementwise,
+    functions,
+    indexing,
+    pooling,
+    recurrent,
+    shapes,
+)
 from .batches import batched_inputs, dynamic_type, input_shapes, write_loop
 from .call import KERNELS, Call, Handle, Operand
 
 __all__ = ["Interpreter", "Program", "RealInterpreter", "write_module"]
 
-_FAMILIES = (contractions, control, elementwise, pooling, recurrent, shapes)
+_FAMILIES = (
+    comparisons,
+    contractions,
+    control,
+    elementwise,
+    functions,
+    indexing,
+    pooling,
+    recurrent,
+    shapes,
+)
 """What registers kernels."""
 
 _ONE_MEANING = frozenset(

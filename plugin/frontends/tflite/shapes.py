@@ -168,21 +168,45 @@ def slice_(call: Call) -> AnyArray:
 def strided_slice(call: Call) -> AnyArray:
     """Python's slices, with masks of dimensions that are whole, new, or taken at one position."""
     operand, options = call.input(0), call.options
-    starts, stops, steps = (call.known(index).reshape(-1) for index in (1, 2, 3))
-    if options.ellipsis_mask or options.new_axis_mask:
-        raise call.error("has an ellipsis or a new axis", UnsupportedError)
-    index: list[slice | int] = []
-    for axis, (start, stop, step) in enumerate(
-        zip(map(int, starts), map(int, stops), map(int, steps), strict=True)
-    ):
-        if step < 1:
-            raise call.error(f"has the stride {step}", UnsupportedError)
-        if options.offset:
-            stop += start
-        if options.shrink_axis_mask >> axis & 1:
-            index.append(start)
-            continue
-        low = None if options.begin_mask >> axis & 1 else start
-        high = None if options.end_mask >> axis & 1 else stop
-        index.append(slice(low, high, step))
-    return operand.value[tuple(index)]
+    starts, stops, steps = (call.known(index).reshape(-1).tolist() for index in (1, 2, 3))
+
+    def has(mask: int, entry: int) -> bool:
+        return bool(mask >> entry & 1)
+
+    used = sum(
+        not has(options.ellipsis_mask | options.new_axis_mask, entry)
+        for entry in range(len(starts))
+    )
+    if used > len(operand.shape):
+        raise call.error(f"has {used} slices of {len(operand.shape)} dimensions")
+    index: list[slice | int | None] = []
+    turned: list[int] = []
+    extents = iter(operand.shape)
+    for entry, (start, stop, step) in enumerate(zip(starts, stops, steps, strict=True)):
+        if has(options.ellipsis_mask, entry):
+            index += [slice(None) for _ in range(len(operand.shape) - used)]
+            for _ in range(len(operand.shape) - used):
+                next(extents)
+        elif has(options.new_axis_mask, entry):
+            index.append(None)
+        elif not step:
+            raise call.error("has the stride 0")
+        else:
+            extent = next(extents)
+            first = None if has(options.begin_mask, entry) else start
+            if has(options.shrink_axis_mask, entry):
+                if not -extent <= (first or 0) < extent:
+                    raise call.error(f"takes element {first} of {extent}")
+                index.append(first or 0)
+                continue
+            last = None if has(options.end_mask, entry) else stop + (start * options.offset)
+            places = range(*slice(first, last, step).indices(extent))
+            if step > 0:
+                index.append(slice(places.start, max(places.stop, places.start), step))
+                continue
+            if len(places) > 1:
+                turned.append(sum(not isinstance(each, int) for each in index))
+            low, high = (places[-1], places[0] + 1) if len(places) else (0, 0)
+            index.append(slice(low, high, -step))
+    value = operand.value[tuple(index)]
+    return np.flip(value, tuple(turned)) if turned else value

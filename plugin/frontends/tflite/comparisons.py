@@ -1,0 +1,234 @@
+"""Functions of two operands' elements, choices, and reductions, as LiteRT computes them.
+
+Sources: LiteRT, ``maximum_minimum.cc``, ``comparisons.cc``, ``squared_difference.cc``, ``pow.cc``,
+``floor_div.cc``, ``floor_mod.cc``, ``logical.cc``, ``select.cc``, ``add_n.cc``, ``reduce.cc``,
+``arg_min_max.cc``, ``cumsum.cc``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ...errors import UnsupportedError
+from ...numerics import litert
+from ...numerics.array_functions import convert, divide_truncated
+from ...numerics.element_types import I32, AnyArray, ElementType
+from .call import Call, Operand, kernel
+
+__all__: list[str] = []
+
+
+def _plain(call: Call) -> tuple[AnyArray, AnyArray]:
+    """Two operands that are not quantized."""
+    left, right = call.input(0), call.input(1)
+    if left.tensor.quantization is not None and not left.is_float:
+        raise call.error(f"of {left.tensor} with a scale is not lowered", UnsupportedError)
+    return left.value, right.value
+
+
+@kernel("MAXIMUM", "MINIMUM")
+def extremum(call: Call) -> AnyArray:
+    """Of storage values as they are: LiteRT takes scales for equal."""
+    function = np.maximum if call.operator.name == "MAXIMUM" else np.minimum
+    return function(call.input(0).value, call.input(1).value)
+
+
+_COMPARISONS: dict[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
+    "EQUAL": np.equal,
+    "NOT_EQUAL": np.not_equal,
+    "LESS": np.less,
+    "LESS_EQUAL": np.less_equal,
+    "GREATER": np.greater,
+    "GREATER_EQUAL": np.greater_equal,
+}
+
+
+@kernel(*_COMPARISONS)
+def compare(call: Call) -> AnyArray:
+    """Quantized operands in units of ``2**-8``, each rounded."""
+    left, right = call.input(0), call.input(1)
+    function = _COMPARISONS[call.operator.name]
+    if left.tensor.type == "BOOL":
+        return function(convert(left.value, I32), convert(right.value, I32))
+    if left.is_float or left.tensor.quantization is None:
+        return function(left.value, right.value)
+    x, y = (
+        litert.scaled(
+            call.centered(operand) << 8, np.float64(call.per_tensor(operand.tensor).scale)
+        )
+        for operand in (left, right)
+    )
+    return function(x, y)
+
+
+@kernel("SQUARED_DIFFERENCE")
+def squared_difference(call: Call) -> AnyArray:
+    """8-bit operands in units of twice the greater scale with 7 more bits."""
+    left, right = call.input(0), call.input(1)
+    if left.is_float or left.tensor.quantization is None:
+        difference = left.value - right.value
+        return difference * difference
+    if left.tensor.type != "INT8":
+        raise call.error(f"of {left.tensor.type} is not lowered", UnsupportedError)
+    scales = [call.per_tensor(operand.tensor).scale for operand in (left, right)]
+    twice = np.float64(np.float32(2) * max(scales))
+    x, y = (
+        litert.scaled(call.centered(operand) << 7, np.float64(scale) / twice)
+        for operand, scale in zip((left, right), scales, strict=True)
+    )
+    factor = twice * twice / (np.float64(1 << 14) * np.float64(call.per_tensor(call.output).scale))
+    return call.stored(litert.scaled((x - y) * (x - y), factor))
+
+
+@kernel("POW")
+def power(call: Call) -> AnyArray:
+    """Of floats."""
+    x, y = _plain(call)
+    if not call.input(0).is_float:
+        raise call.error(f"of {call.input(0).tensor.type} is not lowered", UnsupportedError)
+    return np.power(x, y)
+
+
+@kernel("FLOOR_DIV")
+def floor_divide(call: Call) -> AnyArray:
+    """The quotient, rounded down."""
+    x, y = _plain(call)
+    if call.input(0).is_float:
+        return np.floor(x / y)
+    quotient = divide_truncated(np.where(y < 0, -x, x), np.abs(y))
+    rest = x - quotient * y
+    return np.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
+
+
+@kernel("FLOOR_MOD")
+def floor_modulo(call: Call) -> AnyArray:
+    """What FLOOR_DIV leaves, of the sign of the divisor."""
+    x, y = _plain(call)
+    if call.input(0).is_float:
+        rest = np.fmod(x, y)
+    else:
+        rest = x - divide_truncated(np.where(y < 0, -x, x), np.abs(y)) * y
+    return np.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+
+
+@kernel("LOGICAL_AND", "LOGICAL_OR")
+def logical(call: Call) -> AnyArray:
+    """Of truth values."""
+    x, y = call.input(0).value, call.input(1).value
+    return x & y if call.operator.name == "LOGICAL_AND" else x | y
+
+
+@kernel("SELECT", "SELECT_V2")
+def select(call: Call) -> AnyArray:
+    """Choose elements; a condition of one axis of SELECT chooses along the first."""
+    condition, yes, no = (call.input(index).value for index in range(3))
+    if call.operator.name == "SELECT" and condition.ndim == 1 and yes.ndim > 1:
+        condition = condition.reshape((-1, *(1,) * (yes.ndim - 1)))
+    return np.where(condition, yes, no)
+
+
+@kernel("ADD_N")
+def add_n(call: Call) -> AnyArray:
+    """A sum of many."""
+    total = _plain(call)[0]
+    for index in range(1, len(call.inputs)):
+        total = total + call.input(index).value
+    return total
+
+
+# -- reductions -----------------------------------------------------------------------------------
+
+
+def _axes(call: Call, operand: Operand) -> tuple[int, ...]:
+    rank = len(operand.shape)
+    return tuple(sorted({int(axis) % rank for axis in call.known(1).reshape(-1)})) if rank else ()
+
+
+@kernel("SUM")
+def sum_(call: Call) -> AnyArray:
+    """Over the axes that input 1 names; integers with a scale are scaled once."""
+    operand = call.input(0)
+    axes, keep = _axes(call, operand), bool(call.options.keep_dims)
+    kind = operand.value.dtype
+    if operand.is_float or operand.tensor.quantization is None:
+        return operand.value.sum(axis=axes, dtype=kind, keepdims=keep)
+    x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
+    total = convert(operand.value, I32).sum(axis=axes, dtype=np.int32, keepdims=keep)
+    total = total - x.zero_point * math.prod(operand.shape[axis] for axis in axes)
+    return call.stored(litert.scaled(total, np.float64(x.scale) / np.float64(y.scale)))
+
+
+@kernel("REDUCE_MAX", "REDUCE_MIN")
+def reduce_extremum(call: Call) -> AnyArray:
+    """Over the axes that input 1 names, of storage values as they are."""
+    operand = call.input(0)
+    value = operand.value
+    if value.dtype.kind == "u":
+        value = convert(value, I32)
+    options = {"axis": _axes(call, operand), "keepdims": bool(call.options.keep_dims)}
+    greatest = value.max(**options) if call.operator.name == "REDUCE_MAX" else value.min(**options)
+    return greatest.astype(operand.value.dtype)
+
+
+@kernel("REDUCE_PROD")
+def reduce_product(call: Call) -> AnyArray:
+    """Over the axes that input 1 names."""
+    operand = call.input(0)
+    if operand.tensor.quantization is not None and not operand.is_float:
+        raise call.error(f"of {operand.tensor} with a scale is not lowered", UnsupportedError)
+    return operand.value.prod(
+        axis=_axes(call, operand), dtype=operand.value.dtype, keepdims=bool(call.options.keep_dims)
+    )
+
+
+@kernel("REDUCE_ANY", "REDUCE_ALL")
+def reduce_truth(call: Call) -> AnyArray:
+    """Over the axes that input 1 names."""
+    operand = call.input(0)
+    options = {"axis": _axes(call, operand), "keepdims": bool(call.options.keep_dims)}
+    values = convert(operand.value, I32)
+    found = values.max(**options) if call.operator.name == "REDUCE_ANY" else values.min(**options)
+    return found != 0
+
+
+@kernel("ARG_MAX", "ARG_MIN")
+def arg_extremum(call: Call) -> AnyArray:
+    """The first position of the extremum along the axis that is input 1."""
+    operand = call.input(0)
+    axis = int(call.known(1).reshape(-1)[0]) % len(operand.shape)
+    value = convert(operand.value, I32) if operand.value.dtype.kind == "u" else operand.value
+    is_max = call.operator.name == "ARG_MAX"
+    best = value.max(axis=axis, keepdims=True) if is_max else value.min(axis=axis, keepdims=True)
+    extent = operand.shape[axis]
+    positions = np.arange(extent, dtype=np.int32).reshape(
+        [-1 if a == axis else 1 for a in range(len(operand.shape))]
+    )
+    positions = np.broadcast_to(positions, operand.shape)
+    first = np.where(value == best, positions, np.int32(extent - 1)).min(axis=axis)
+    return convert(first, ElementType.parse(call.output.element))
+
+
+@kernel("CUMSUM")
+def cumulative_sum(call: Call) -> AnyArray:
+    """Along the axis that is input 1: sums over 1, 2, 4 and so on elements."""
+    operand, options = call.input(0), call.options
+    value = operand.value
+    axis = int(call.known(1).reshape(-1)[0]) % len(operand.shape)
+    extent = operand.shape[axis]
+
+    def moved(value: AnyArray, by: int) -> AnyArray:
+        kept = slice(by, None) if options.reverse else slice(0, extent - by)
+        widths = [(0, 0)] * len(operand.shape)
+        widths[axis] = (0, by) if options.reverse else (by, 0)
+        return np.pad(value[(slice(None),) * axis + (kept,)], widths)
+
+    if options.exclusive:
+        value = moved(value, 1)
+    step = 1
+    while step < extent:
+        value = value + moved(value, step)
+        step *= 2
+    return value

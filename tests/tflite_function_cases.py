@@ -1,0 +1,210 @@
+"""Functions of elements, choices and reductions of TensorFlow Lite, with random parameters."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tflite_builder import Graph
+from tflite_cases import Case, Ends, Rng, quantized
+
+SHAPE = (2, 3, 5, 4)
+QUANTIZED = ("int8", "uint8", "int16")
+
+
+def unary(graph: Graph, rng: Rng, name: str, dtype: str, target: str = "", **options: Any) -> Ends:
+    """``positive`` operands are magnitudes, or integers with the least zero point."""
+    x = quantized(rng, dtype) if dtype in QUANTIZED else None
+    y = quantized(rng, dtype) if dtype in QUANTIZED else None
+    positive = name in ("LOG", "SQRT", "RSQRT")
+    if x is not None and y is not None:
+        x.scales = float(rng.uniform(0.01, 0.1)) * (1 if dtype != "int16" else 1 / 256)
+        y.scales = float(rng.uniform(0.5, 2)) * x.scales
+        if name == "NEG":
+            x.zero_points = 0
+            y = x
+        if positive and dtype != "int16":
+            x.zero_points = int(np.iinfo(dtype).min)
+        if name == "RSQRT":
+            y.scales = float(rng.uniform(0.02, 0.2)) * (1 if dtype != "int16" else 1 / 256)
+    operand = graph.tensor(SHAPE, dtype, x)
+    given = operand
+    if positive and dtype in ("float32", "int16"):
+        given = graph.tensor(SHAPE, dtype, x)
+        graph.operator("ABS", [operand], [given])
+    result = graph.tensor(SHAPE, target or dtype, y)
+    table = options.pop("table", None)
+    graph.operator(name, [given], [result], table, **options)
+    return [operand], [result]
+
+
+def prelu(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    if dtype == "float32":
+        x, a, y = None, None, None
+        data = rng.normal(size=(1, 1, 4)).astype(np.float32)
+    else:
+        x, a, y = (quantized(rng, dtype) for _ in range(3))
+        y.scales = float(x.scales) * float(rng.uniform(0.5, 2))  # type: ignore[arg-type]
+        a.scales = float(rng.uniform(0.005, 0.02))
+        info = np.iinfo(dtype)
+        data = rng.integers(info.min, info.max + 1, (1, 1, 4)).astype(dtype)
+    operand = graph.tensor(SHAPE, dtype, x)
+    slopes = graph.tensor((1, 1, 4), dtype, a, data)
+    result = graph.tensor(SHAPE, dtype, y)
+    graph.operator("PRELU", [operand, slopes], [result])
+    return [operand], [result]
+
+
+def binary(graph: Graph, rng: Rng, name: str, dtype: str, target: str = "") -> Ends:
+    other = tuple(1 if rng.random() < 0.3 else n for n in SHAPE)
+    x = y = z = None
+    if dtype in QUANTIZED:
+        x = quantized(rng, dtype)
+        same = name in ("MAXIMUM", "MINIMUM")
+        y = x if same else quantized(rng, dtype)
+        y.scales = float(x.scales) * (1 if same else float(rng.uniform(0.7, 1.4)))  # type: ignore[arg-type]
+        z = x
+        if name == "SQUARED_DIFFERENCE":
+            z = quantized(rng, dtype)
+            z.scales = float(x.scales) ** 2 * 100  # type: ignore[arg-type]
+    inputs = [graph.tensor(SHAPE, dtype, x)]
+    sides = list(inputs)
+    if name in ("FLOOR_DIV", "FLOOR_MOD", "DIV") or name == "POW":
+        data = (rng.integers(1, 9, other) * rng.choice([-1, 1], other)).astype(dtype)
+        if name == "POW":
+            sides = [graph.tensor(SHAPE, dtype)]
+            graph.operator("ABS", inputs, sides)
+            data = rng.uniform(-2, 2, other).astype(dtype)
+        sides.append(graph.tensor(other, dtype, None, data))
+    else:
+        inputs.append(graph.tensor(other, dtype, y))
+        sides = list(inputs)
+    result = graph.tensor(SHAPE, target or dtype, None if target else z)
+    options = {"DIV": "DivOptions"}.get(name)
+    graph.operator(name, sides, [result], options)
+    return inputs, [result]
+
+
+def select(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    shape = {0: SHAPE, 1: (2,), 2: (1, 3, 1, 4)}[
+        int(rng.integers(0, 2)) * (2 if "V2" in name else 1)
+    ]
+    found = quantized(rng, dtype) if dtype in QUANTIZED else None
+    inputs = [graph.tensor(shape, "bool"), *(graph.tensor(SHAPE, dtype, found) for _ in range(2))]
+    result = graph.tensor(SHAPE, dtype, found)
+    graph.operator(name, inputs, [result])
+    return inputs, [result]
+
+
+def add_n(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    inputs = [graph.tensor(SHAPE, dtype) for _ in range(int(rng.integers(2, 5)))]
+    result = graph.tensor(SHAPE, dtype)
+    graph.operator("ADD_N", inputs, [result])
+    return inputs, [result]
+
+
+def reduction(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    x = quantized(rng, dtype) if dtype in QUANTIZED else None
+    y = x
+    if x is not None and name == "SUM":
+        y = quantized(rng, dtype)
+        y.scales = float(x.scales) * float(rng.uniform(1, 5))  # type: ignore[arg-type]
+    axes = rng.choice(4, int(rng.integers(1, 4)), replace=False).tolist()
+    axes = [axis - 4 if rng.random() < 0.3 else axis for axis in axes]
+    keep = bool(rng.integers(0, 2))
+    gone = {axis % 4 for axis in axes}
+    shape = [1 if a in gone else n for a, n in enumerate(SHAPE) if keep or a not in gone]
+    operand = graph.tensor(SHAPE, dtype, x)
+    positions = graph.tensor((len(axes),), "int32", None, np.array(axes, np.int32))
+    result = graph.tensor(shape, dtype, y)
+    graph.operator(name, [operand, positions], [result], "ReducerOptions", keepDims=keep)
+    return [operand], [result]
+
+
+def arg(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    axis = int(rng.integers(0, 4))
+    operand = graph.tensor(SHAPE, dtype, quantized(rng, dtype) if dtype in QUANTIZED else None)
+    position = graph.tensor((), "int32", None, np.array(axis, np.int32))
+    shape = [n for a, n in enumerate(SHAPE) if a != axis]
+    wide = bool(rng.integers(0, 2))
+    result = graph.tensor(shape, "int64" if wide else "int32")
+    table = {"ARG_MAX": "ArgMaxOptions", "ARG_MIN": "ArgMinOptions"}[name]
+    graph.operator(name, [operand, position], [result], table, outputType=4 if wide else 2)
+    return [operand], [result]
+
+
+def cumsum(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    operand = graph.tensor(SHAPE, dtype)
+    axis = graph.tensor((), "int32", None, np.array(int(rng.integers(0, 4)), np.int32))
+    result = graph.tensor(SHAPE, dtype)
+    graph.operator(
+        "CUMSUM", [operand, axis], [result], "CumsumOptions",
+        exclusive=bool(rng.integers(0, 2)), reverse=bool(rng.integers(0, 2)),
+    )  # fmt: skip
+    return [operand], [result]
+
+
+_UNARY: dict[str, tuple[str, ...]] = {
+    "ABS": ("float32", "int8", "int16", "int32"),
+    "NEG": ("float32", "int8", "int16", "int32", "int64"),
+    "SQUARE": ("float32",), "SIN": ("float32",), "COS": ("float32",), "FLOOR": ("float32",),
+    "CEIL": ("float32",), "ROUND": ("float32",),
+    "SQRT": ("float32", "int8"),
+    "RSQRT": ("float32", "int8", "int16"),
+    "EXP": ("float32", "int8", "int16"),
+    "LOG": ("float32", "int8", "int16"),
+    "ELU": ("float32", "int8"),
+    "HARD_SWISH": ("float32", "int8", "uint8"),
+    "RELU": ("float32", "int16"), "RELU6": ("float32", "int16"),
+    "RELU_N1_TO_1": ("float32", "int8"),
+    "RELU_0_TO_1": ("float32", "int8", "uint8"),
+    "LOGISTIC": ("float32",), "TANH": ("float32",),
+    "LOGICAL_NOT": ("bool",),
+}  # fmt: skip
+_BINARY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("MAXIMUM", "MINIMUM"), ("float32", "int8", "uint8", "int16", "int32")),
+    **dict.fromkeys(("FLOOR_DIV", "FLOOR_MOD"), ("float32", "int32")),
+    "DIV": ("float32", "int32"),
+    "POW": ("float32",),
+    "SQUARED_DIFFERENCE": ("float32", "int32", "int8"),
+}
+_COMPARISONS = ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")
+
+CASES: dict[str, Case] = {
+    **{f"{n}-{t}": partial(unary, name=n, dtype=t) for n, types in _UNARY.items() for t in types},
+    **{f"SOFTMAX-{t}": partial(unary, name="SOFTMAX", dtype=t, table="SoftmaxOptions", beta=1.0)
+       for t in ("float32",)},
+    **{f"LOG_SOFTMAX-{t}": partial(unary, name="LOG_SOFTMAX", dtype=t) for t in ("float32",)},
+    **{f"L2_NORMALIZATION-{t}": partial(unary, name="L2_NORMALIZATION", dtype=t,
+                                        table="L2NormOptions") for t in ("float32",)},
+    **{f"LEAKY_RELU-{a}-{t}": partial(unary, name="LEAKY_RELU", dtype=t, table="LeakyReluOptions",
+                                      alpha=a)
+       for t in ("float32", *QUANTIZED) for a in (0.2, -0.3)},
+    **{f"GELU-{a}-{t}": partial(unary, name="GELU", dtype=t, table="GeluOptions", approximate=a)
+       for t in ("float32", *QUANTIZED) for a in (False, True)},
+    **{f"CAST-{a}-{b}": partial(unary, name="CAST", dtype=a, target=b)
+       for a, b in (("int32", "float32"), ("float32", "int32"), ("bool", "int32"),
+                    ("int32", "bool"), ("int64", "int32"), ("int32", "int64"))},
+    **{f"PRELU-{t}": partial(prelu, dtype=t) for t in ("float32", "int8", "uint8")},
+    **{f"{n}-{t}": partial(binary, name=n, dtype=t) for n, types in _BINARY.items() for t in types},
+    **{f"{n}-{t}": partial(binary, name=n, dtype=t, target="bool")
+       for n in _COMPARISONS for t in ("float32", "int32", "int8", "uint8")},
+    **{f"{n}-bool": partial(binary, name=n, dtype="bool")
+       for n in ("LOGICAL_AND", "LOGICAL_OR", "EQUAL", "NOT_EQUAL")},
+    **{f"{n}-{t}": partial(select, name=n, dtype=t)
+       for n in ("SELECT", "SELECT_V2") for t in ("float32", "int8", "int32")},
+    **{f"ADD_N-{t}": partial(add_n, dtype=t) for t in ("float32", "int32")},
+    **{f"SUM-{t}": partial(reduction, name="SUM", dtype=t)
+       for t in ("float32", "int32", *QUANTIZED)},
+    **{f"{n}-{t}": partial(reduction, name=n, dtype=t)
+       for n in ("REDUCE_MAX", "REDUCE_MIN") for t in ("float32", "int32", *QUANTIZED)},
+    **{f"REDUCE_PROD-{t}": partial(reduction, name="REDUCE_PROD", dtype=t)
+       for t in ("float32", "int32")},
+    **{f"{n}-bool": partial(reduction, name=n, dtype="bool")
+       for n in ("REDUCE_ANY", "REDUCE_ALL")},
+    **{f"{n}-{t}": partial(arg, name=n, dtype=t)
+       for n in ("ARG_MAX", "ARG_MIN") for t in ("float32", "int8", "uint8", "int32")},
+    **{f"CUMSUM-{t}": partial(cumsum, dtype=t) for t in ("float32", "int32")},
+}  # fmt: skip

@@ -1,0 +1,290 @@
+"""Operators of TensorFlow Lite that choose, repeat and rearrange, with random parameters."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+
+from tflite_builder import Graph, Quantized
+from tflite_cases import Case, Ends, Rng, quantized
+from tflite_function_cases import QUANTIZED
+
+Array = np.ndarray
+
+
+def _parameters(rng: Rng, dtype: str) -> Quantized | None:
+    return quantized(rng, dtype) if dtype in QUANTIZED else None
+
+
+def _known(graph: Graph, values: object, dtype: str = "int32") -> int:
+    array = np.asarray(values, dtype)
+    return graph.tensor(array.shape, dtype, None, array)
+
+
+def gather(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    shape = (2, 3, 5, 4)
+    batch = int(rng.integers(0, 3))
+    axis = int(rng.integers(batch, 4))
+    rows = tuple(int(n) for n in rng.integers(1, 4, int(rng.integers(0 if batch else 1, 3))))
+    positions = rng.integers(0, shape[axis], (*shape[:batch], *rows))
+    found = _parameters(rng, dtype)
+    operand = graph.tensor(shape, dtype, found)
+    result = graph.tensor((*shape[:axis], *rows, *shape[axis + 1 :]), dtype, found)
+    graph.operator(
+        "GATHER", [operand, _known(graph, positions)], [result], "GatherOptions",
+        axis=axis if rng.random() < 0.5 else axis - 4, batchDims=batch,
+    )  # fmt: skip
+    return [operand], [result]
+
+
+def gather_nd(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    shape, depth = (3, 4, 5), int(rng.integers(1, 4))
+    positions = np.stack([rng.integers(0, shape[n], (2, 3)) for n in range(depth)], -1)
+    found = _parameters(rng, dtype)
+    operand = graph.tensor(shape, dtype, found)
+    result = graph.tensor((2, 3, *shape[depth:]), dtype, found)
+    graph.operator("GATHER_ND", [operand, _known(graph, positions)], [result])
+    return [operand], [result]
+
+
+def embedding(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    rows = _known(graph, rng.integers(0, 7, 4))
+    data = rng.normal(size=(7, 5)).astype(np.float32)
+    scale = None
+    if dtype == "int8":
+        scale, data = Quantized(0.03), rng.integers(-127, 128, (7, 5)).astype(np.int8)
+    table = graph.tensor((7, 5), dtype, scale, data)
+    found = graph.tensor((4, 5), "float32")
+    graph.operator("EMBEDDING_LOOKUP", [rows, table], [found])
+    operand, result = (graph.tensor((4, 5), "float32") for _ in range(2))
+    graph.operator("ADD", [found, operand], [result], "AddOptions")
+    return [operand], [result]
+
+
+def strided_slice(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    shape = (4, 5, 3, 6)
+    count = int(rng.integers(1, 5))
+    entries = ["ellipsis"] if rng.random() < 0.4 else []
+    entries += ["slice"] * (count - len(entries))
+    if rng.random() < 0.4:
+        entries.append("new")
+    order = rng.permutation(len(entries)).tolist()
+    entries = [entries[n] for n in order]
+    index: list[object] = []
+    starts, stops, steps = [], [], []
+    masks = dict.fromkeys(("begin", "end", "ellipsis", "new", "shrink"), 0)
+    used, total = 0, entries.count("slice")
+    for place, entry in enumerate(entries):
+        extent = shape[used] if used < 4 else 1
+        start, stop = (int(n) for n in rng.integers(-extent - 2, extent + 3, 2))
+        step = int(rng.choice([1, 1, 2, -1, -2]))
+        if entry == "ellipsis":
+            masks["ellipsis"] |= 1 << place
+            index.append(Ellipsis)
+            used += 4 - total
+            start = stop = 0
+            step = 1
+        elif entry == "new":
+            masks["new"] |= 1 << place
+            index.append(None)
+            step = 1
+        elif rng.random() < 0.3:
+            masks["shrink"] |= 1 << place
+            start, stop, step = int(rng.integers(-extent, extent)), 0, 1
+            index.append(start)
+            used += 1
+        else:
+            low = high = None
+            if rng.random() < 0.3:
+                masks["begin"] |= 1 << place
+            else:
+                low = start
+            if rng.random() < 0.3:
+                masks["end"] |= 1 << place
+            else:
+                high = stop
+            index.append(slice(low, high, step))
+            used += 1
+        starts.append(start)
+        stops.append(stop)
+        steps.append(step)
+    found = np.zeros(shape, np.int8)[tuple(index)]  # type: ignore[index]
+    if not found.size:
+        return strided_slice(graph, rng, dtype)
+    parameters = _parameters(rng, dtype)
+    operand = graph.tensor(shape, dtype, parameters)
+    result = graph.tensor(found.shape, dtype, parameters)
+    graph.operator(
+        "STRIDED_SLICE",
+        [operand, *(_known(graph, each) for each in (starts, stops, steps))],
+        [result], "StridedSliceOptions", beginMask=masks["begin"], endMask=masks["end"],
+        ellipsisMask=masks["ellipsis"], newAxisMask=masks["new"], shrinkAxisMask=masks["shrink"],
+    )  # fmt: skip
+    return [operand], [result]
+
+
+def padded(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    shape = (2, 4, 5, 3)
+    pads = rng.integers(0, 3, (4, 2))
+    if name == "MIRROR_PAD":
+        pads[0] = rng.integers(0, 2, 2)
+    found = _parameters(rng, dtype)
+    operand = graph.tensor(shape, dtype, found)
+    result = graph.tensor((np.array(shape) + pads.sum(1)).tolist(), dtype, found)
+    inputs = [operand, _known(graph, pads)]
+    if name == "PADV2":
+        value = graph.tensor((1,), dtype, found, rng.integers(0, 100, 1).astype(dtype))
+        inputs.append(value)
+    if name == "MIRROR_PAD":
+        graph.operator(name, inputs, [result], "MirrorPadOptions", mode=int(rng.integers(0, 2)))
+    else:
+        graph.operator(name, inputs, [result])
+    return [operand], [result]
+
+
+def spaces(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    size = int(rng.integers(2, 4))
+    height, width, depth = (int(n) for n in rng.integers(1, 4, 3))
+    large, small = (2, height * size, width * size, depth), (2, height, width, depth * size * size)
+    found = _parameters(rng, dtype)
+    first, last = (small, large) if name == "DEPTH_TO_SPACE" else (large, small)
+    operand, result = graph.tensor(first, dtype, found), graph.tensor(last, dtype, found)
+    table = {"DEPTH_TO_SPACE": "DepthToSpaceOptions", "SPACE_TO_DEPTH": "SpaceToDepthOptions"}
+    graph.operator(name, [operand], [result], table[name], blockSize=size)
+    return [operand], [result]
+
+
+def batches(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    blocks = rng.integers(1, 4, 2)
+    extents = rng.integers(2, 4, 2) * blocks
+    pads = rng.integers(0, 2, (2, 2))
+    pads[:, 1] += (-(extents - pads.sum(1))) % blocks
+    inner = np.maximum(extents - pads.sum(1), 1)
+    pads[:, 1] = (-(inner + pads[:, 0])) % blocks
+    whole = inner + pads.sum(1)
+    many = (2 * int(np.prod(blocks)), *(whole // blocks).tolist(), 3)
+    few = (2, *inner.tolist(), 3)
+    found = _parameters(rng, dtype)
+    first, last = (few, many) if name == "SPACE_TO_BATCH_ND" else (many, few)
+    operand, result = graph.tensor(first, dtype, found), graph.tensor(last, dtype, found)
+    graph.operator(name, [operand, _known(graph, blocks), _known(graph, pads)], [result])
+    return [operand], [result]
+
+
+def repeated(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    found = _parameters(rng, dtype)
+    counts = rng.integers(1, 4, 3)
+    shape = np.array((2, 1, 3))
+    if name == "BROADCAST_TO":
+        shape = np.where(rng.random(3) < 0.5, 1, counts)
+    last = (shape * counts if name == "TILE" else np.array((2, *counts))).tolist()
+    operand = graph.tensor(shape.tolist(), dtype, found)
+    result = graph.tensor(last, dtype, found)
+    wanted = _known(graph, counts if name == "TILE" else last)
+    graph.operator(name, [operand, wanted], [result], version=1 if name == "TILE" else 2)
+    return [operand], [result]
+
+
+def reverse(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    found = _parameters(rng, dtype)
+    first = int(rng.integers(0, 3))
+    axes = list(range(first, int(rng.integers(first + 1, 4))))
+    operand, result = (graph.tensor((2, 3, 4), dtype, found) for _ in range(2))
+    graph.operator("REVERSE_V2", [operand, _known(graph, axes)], [result])
+    return [operand], [result]
+
+
+def resize(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    height, width, *sizes = (int(n) for n in rng.integers(1, 12, 4))
+    found = _parameters(rng, dtype)
+    corners = bool(rng.integers(0, 2))
+    operand = graph.tensor((2, height, width, 3), dtype, found)
+    result = graph.tensor((2, *sizes, 3), dtype, found)
+    table = "ResizeBilinearOptions" if name == "RESIZE_BILINEAR" else "ResizeNearestNeighborOptions"
+    graph.operator(
+        name, [operand, _known(graph, sizes)], [result], table, alignCorners=corners,
+        halfPixelCenters=not corners and bool(rng.integers(0, 2)),
+        version=4 if dtype == "int16" else 3,
+    )  # fmt: skip
+    return [operand], [result]
+
+
+def one_hot(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    depth, axis = int(rng.integers(2, 6)), int(rng.integers(-1, 3))
+    operand = graph.tensor((2, 3), "float32")
+    wide = graph.tensor((2, 3), "int32")
+    graph.operator("CAST", [operand], [wide])
+    shape = [2, 3]
+    shape.insert(axis % 3, depth)
+    result = graph.tensor(shape, dtype)
+    sides = [_known(graph, n, dtype) for n in (5, -2)]
+    graph.operator(
+        "ONE_HOT", [wide, _known(graph, depth), *sides], [result], "OneHotOptions", axis=axis
+    )
+    return [operand], [result]
+
+
+def update(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    found = _parameters(rng, dtype)
+    operand = graph.tensor((4, 5, 3), dtype, found)
+    part = graph.tensor((2, 3, 3), dtype, found)
+    starts = _known(graph, rng.integers(-2, 5, 3))
+    result = graph.tensor((4, 5, 3), dtype, found)
+    graph.operator("DYNAMIC_UPDATE_SLICE", [operand, part, starts], [result])
+    return [operand, part], [result]
+
+
+def made(graph: Graph, rng: Rng, name: str) -> Ends:
+    operand = graph.tensor((2, 3, 4), "float32")
+    given, shape, dtype = [operand], (2, 3, 4), "float32"
+    options: dict[str, object] = {}
+    if name == "SHAPE":
+        shape, dtype, options = (3,), "int32", {"options": "ShapeOptions", "outType": 2}
+    elif name == "RANK":
+        shape, dtype = (), "int32"
+    elif name == "FILL":
+        given = [_known(graph, shape), _known(graph, 0.5, "float32")]
+    elif name == "RANGE":
+        start, limit, delta = rng.integers(-9, 9), rng.integers(10, 30), rng.integers(1, 5)
+        kind = "int32" if rng.random() < 0.5 else "float32"
+        given = [_known(graph, n, kind) for n in (start, limit, delta)]
+        shape, dtype = (math.ceil((limit - start) / delta),), kind
+    found = graph.tensor(shape, dtype)
+    graph.operator(name, given, [found], **options)  # type: ignore[arg-type]
+    value = found
+    if dtype == "int32":
+        value = graph.tensor(shape, "float32")
+        graph.operator("CAST", [found], [value])
+    result = graph.tensor((2, 3, 4) if shape == () else shape, "float32")
+    other = operand if shape in ((), (2, 3, 4)) else graph.tensor(shape, "float32")
+    graph.operator("ADD", [other, value], [result], "AddOptions")
+    return [other] if other == operand else [operand, other], [result]
+
+
+_TYPES = ("float32", "int8", "uint8", "int16")
+
+CASES: dict[str, Case] = {
+    **{f"{name}-{t}": partial(function, dtype=t)
+       for name, function in (("GATHER", gather), ("GATHER_ND", gather_nd),
+                              ("STRIDED_SLICE", strided_slice), ("REVERSE_V2", reverse),
+                              ("DYNAMIC_UPDATE_SLICE", update))
+       for t in ("float32", "int8")},
+    **{f"EMBEDDING_LOOKUP-{t}": partial(embedding, dtype=t) for t in ("float32", "int8")},
+    **{f"ONE_HOT-{t}": partial(one_hot, dtype=t) for t in ("float32", "int32")},
+    **{f"{n}-{t}": partial(padded, name=n, dtype=t)
+       for n in ("PAD", "PADV2", "MIRROR_PAD") for t in _TYPES},
+    **{f"{n}-{t}": partial(spaces, name=n, dtype=t)
+       for n in ("DEPTH_TO_SPACE", "SPACE_TO_DEPTH") for t in ("float32", "int8")},
+    **{f"{n}-{t}": partial(batches, name=n, dtype=t)
+       for n in ("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND") for t in ("float32", "int8", "uint8")},
+    **{f"{n}-{t}": partial(repeated, name=n, dtype=t)
+       for n in ("TILE", "BROADCAST_TO") for t in ("float32", "int8")},
+    **{f"RESIZE_NEAREST_NEIGHBOR-{t}": partial(resize, name="RESIZE_NEAREST_NEIGHBOR", dtype=t)
+       for t in _TYPES},
+    **{f"RESIZE_BILINEAR-{t}": partial(resize, name="RESIZE_BILINEAR", dtype=t)
+       for t in ("float32", "int8", "int16")},
+    **{f"{n}-float32": partial(made, name=n)
+       for n in ("SHAPE", "RANK", "FILL", "RANGE", "ZEROS_LIKE")},
+}  # fmt: skip
