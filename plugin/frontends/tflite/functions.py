@@ -218,9 +218,9 @@ def gelu(call: Call) -> AnyArray:
     operand, half = call.input(0), np.float32(0.5)
     root, cubic = np.float32(math.sqrt(2 / math.pi)), np.float32(0.044715)
 
-    def approximate(
-        x: AnyArray, tanh: Callable[[AnyArray], AnyArray] = litert.in_double(np.tanh)
-    ) -> AnyArray:
+    tanh = np.tanh if operand.is_float else litert.in_double(np.tanh)
+
+    def approximate(x: AnyArray) -> AnyArray:
         return half * x * (_ONE + tanh(root * (x + cubic * x * x * x)))
 
     def exact(x: Array) -> Array:
@@ -228,9 +228,7 @@ def gelu(call: Call) -> AnyArray:
         return np.array(halves, np.float32).reshape(x.shape) * x
 
     if call.options.approximate:
-        if operand.is_float:
-            return approximate(operand.value, np.tanh)
-        return _by_function(call, approximate)
+        return approximate(operand.value) if operand.is_float else _by_function(call, approximate)
     if operand.is_float:
         x = operand.value
         return half * x * (_ONE + _erf(x * np.float32(math.sqrt(0.5))))
