@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from litert import WITHOUT_REFERENCE, Ours, LiteRt, compare, drawn
+from litert import WITHOUT_REFERENCE, LiteRt, Ours, compare, drawn
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
