@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +16,12 @@ import pytest
 
 import subquant
 from devices import ON_DEVICES
+from subquant.compiler import worker
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.compiler.reading import parse_bytes
 from subquant.dialects import create_context
-from subquant.errors import InputError, Remark
+from subquant.errors import InputError, ParseError, Remark
 from subquant.runtime import Device
 from subquant.transforms.base import walk
 from subquant.transforms.raise_dequantization import RaiseDequantization
@@ -94,6 +98,44 @@ def test_a_distance_out_of_the_file_is_an_error_with_its_field() -> None:
     data[:4] = b"\xff\xff\xff\x7f"
     with pytest.raises(InputError, match=r"^f\.jax: error: the root points to byte 2,147,483,647"):
         parse_bytes(bytes(data), create_context(), "f.jax")
+
+
+def test_symbolic_dimensions_are_dynamic_ones(cpu: Device) -> None:
+    import jax
+    import jax.numpy as jnp
+    from jax import export
+
+    q = jnp.asarray(np.arange(-12, 12, dtype=np.int8).reshape(4, 6))
+    shape = export.symbolic_shape("batch, 4")
+    function = jax.jit(lambda x: x @ (q.astype(np.float32) * np.float32(0.5)))
+    data = bytes(export.export(function)(jax.ShapeDtypeStruct(shape, np.float32)).serialize())
+    main = subquant.compile(data, device=cpu).main
+    assert [str(value) for value in main.signature.inputs] == ["tensor<?x4xf32>"]
+    for rows in (1, 5):
+        x = np.arange(4 * rows, dtype=np.float32).reshape(rows, 4)
+        assert (main(x) == x @ (np.asarray(q) * np.float32(0.5))).all()
+
+
+def test_what_is_sharded_is_refused_with_what_to_do() -> None:
+    script = """
+import sys, jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+rows = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec("x"))
+function = jax.jit(lambda x: x * 2, in_shardings=rows, out_shardings=rows)
+exported = jax.export.export(function)(jax.ShapeDtypeStruct((4, 4), np.float32))
+sys.stdout.buffer.write(exported.serialize())
+"""
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", script]
+    data = subprocess.run(command, env=os.environ | flags, capture_output=True, check=True).stdout
+    with pytest.raises(ParseError, match=r"sharded over several devices: export the function for"):
+        parse_bytes(data, create_context(), "f.jax")
+
+
+def test_inspect_shows_weights_by_their_names() -> None:
+    [*weights] = worker.inspect(exported_model("int4 in blocks", "block"))
+    assert {each.name for each in weights} == {f"weights['{name}'][0]" for name in SHAPES}
+    assert {str(each.parameters.storage) for each in weights} == {"i4"}
 
 
 # -- quantized as people write it -----------------------------------------------------------------

@@ -14,11 +14,13 @@ import re
 
 from .._mlir import ir, place_of, stablehlo
 from ..errors import ParseError, Place
-from ..transforms.base import NAMES_ATTRIBUTES
+from ..transforms.base import NAMES_ATTRIBUTES, is_public
 
 __all__ = ["is_artifact", "parse_artifact", "record_names"]
 
 _PRODUCER = re.compile(rb"ML\xefR.StableHLO_v([\d.]{1,20})\0", re.DOTALL)
+_SHARDY = "dialect 'sdy'"
+_SHARDED = "; it is sharded over several devices: export the function for one"
 _USELESS = "failed to deserialize portable artifact"
 
 
@@ -50,7 +52,8 @@ def parse_artifact(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
     except ValueError:
         message, place = next((each for each in said if _USELESS not in each[0]), ("", None))
         raise ParseError(
-            f"cannot read the portable artifact{f': {message}' if message else ''}{_hint(data)}",
+            f"cannot read the portable artifact{f': {message}' if message else ''}"
+            f"{_SHARDED if _SHARDY in message else _hint(data)}",
             place if place is not None and place.line else Place(file),
         ) from None
     finally:
@@ -75,10 +78,12 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def record_names(module: ir.Module) -> None:
-    """Keep the names that arguments and results have, in attributes of their function."""
+    """Keep the names that arguments and results of public functions have, in their attributes."""
     for op in module.body.operations:
         function = op.operation
-        if function.name != "func.func" or not len(function.regions[0].blocks):
+        if function.name != "func.func" or not is_public(function):
+            continue
+        if not len(function.regions[0].blocks):
             continue
         block = function.regions[0].blocks[0]
         names = [

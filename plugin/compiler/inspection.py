@@ -23,7 +23,7 @@ from ..dialects.subquant import BLOCK_CONTRACTION, OPERAND_OPS, operands_of
 from ..errors import VerificationError
 from ..numerics.element_types import Array
 from ..numerics.parameters import Granularity, QuantizationParameters
-from ..transforms.base import walk
+from ..transforms.base import NAMES_ATTRIBUTES, walk
 from .inspected_tensors import InspectedTensor
 
 __all__ = ["inspect_module"]
@@ -59,7 +59,7 @@ def inspect_module(module: ir.Module) -> list[InspectedTensor]:
             if value not in found:
                 found[value] = replace(
                     describe(value.type, op),
-                    name=value.get_name(names),
+                    name=_given_name(value) or value.get_name(names),
                     function=_function_of(op),
                     place=place_of(value.location),
                     where=where,
@@ -74,6 +74,18 @@ def inspect_module(module: ir.Module) -> list[InspectedTensor]:
                 where=where,
             )
     return list(found.values())
+
+
+def _given_name(value: Value) -> str:
+    """The name of an argument where the program came from; "" if it has none."""
+    owner = value.owner
+    if not isinstance(owner, ir.Block) or not _is_function(owner.owner):
+        return ""
+    given = owner.owner.attributes.get(NAMES_ATTRIBUTES[0])
+    texts = list(given) if isinstance(given, ir.ArrayAttr) else []
+    names = [text.value if isinstance(text, ir.StringAttr) else "" for text in texts]
+    number = list(owner.arguments).index(value)
+    return str(names[number]) if number < len(names) else ""
 
 
 def _values(op: Operation) -> Iterator[tuple[Value, str]]:
@@ -221,7 +233,7 @@ def _defining(value: Value, names: tuple[str, ...]) -> Operation | None:
 
 
 def _constant(value: Value) -> Array | None:
-    op = _defining(value, ("arith.constant",))
+    op = _defining(value, ("arith.constant", "stablehlo.constant"))
     attribute = None if op is None else op.attributes["value"]
     return array_of_dense(attribute) if isinstance(attribute, ir.DenseElementsAttr) else None
 

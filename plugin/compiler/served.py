@@ -80,12 +80,14 @@ def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Ans
 
 def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
     """Describe the quantized tensors of a module."""
+    from ..transforms.raise_dequantization import RaiseDequantization
     from ..transforms.verify_quantization import VerifyQuantization
     from .inspected_tensors import to_fields, with_source_names
     from .inspection import inspect_module
 
     module = _parse(arguments, blobs, steps)
-    run_pipeline(module, [VerifyQuantization()], _limiting(arguments, steps))
+    passes = [VerifyQuantization(), RaiseDequantization()]
+    run_pipeline(module, passes, _limiting(arguments, steps))
     limit_time(None)
     steps("inspect")
     source = arguments["source"]
