@@ -42,20 +42,21 @@ import gc
 import importlib
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from . import errors, guardian
 from .errors import EnvironmentProblem, Place, SubquantError, UsageError
 from .guardian import Malformed, receive, send
 from .options import option
+
+if TYPE_CHECKING:
+    import subprocess  # a child does without: it imports this module too
 
 __all__ = [
     "MOST",
@@ -276,6 +277,9 @@ class _Child:
                 "MLIR runs in a child process, and sys.executable does not say which Python to "
                 "start; set it to one that can import subquant"
             )
+        import subprocess
+        import tempfile
+
         with _starting("a child process"):
             # Nothing is buffered here: a forked process would have a copy of what is.
             self._words = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
@@ -555,6 +559,9 @@ def run_guarded(
     Raises:
         EnvironmentProblem: it cannot be started, or there is no place for its files.
     """
+    import subprocess
+    import tempfile
+
     title = os.path.basename(str(command[0]))
     with _starting(f"'{title}'"):
         request = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from subquant.cli import COMMANDS
 from subquant.errors import EnvironmentProblem
 from subquant.runtime import Device
 from subquant.transforms import PASSES, load_pass
-from subquant.versions import PINNED_VERSIONS, check_versions
+from subquant.versions import PINNED_VERSIONS, check_versions, installed_versions
 
 ROOT = Path(__file__).parent.parent
 
@@ -43,6 +44,20 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PINNED_VERSIONS, "no-such-package", "1.0")
     with pytest.raises(EnvironmentProblem, match="'no-such-package' is not installed"):
         check_versions()
+
+
+def test_versions_are_those_of_the_metadata(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    expected = {name: importlib.metadata.version(name) for name in PINNED_VERSIONS}
+    assert installed_versions() == expected
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "torch_mlir-1.dist-info").mkdir()
+    assert installed_versions() == expected | {"torch-mlir": "1"}
+    (tmp_path / "torch_mlir-1.dist-info" / "METADATA").write_text("Version: 2\n")
+    (tmp_path / "torch_mlir-3.dist-info").mkdir()  # which of them, only the metadata can tell
+    (tmp_path / "torch_mlir-3.dist-info" / "METADATA").write_text("Version: 2\n")
+    assert installed_versions() == expected | {"torch-mlir": "2"}
 
 
 def test_every_package_is_installed() -> None:

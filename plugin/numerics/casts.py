@@ -29,6 +29,7 @@ Sources: sub-channel RFC, appendix "Lowering qcast and dcast"; StableHLO specifi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,6 +50,7 @@ __all__ = [
     "dequantize",
     "dequantize_blocks",
     "divide",
+    "is_masked",
     "quantize",
     "quantize_blocks",
 ]
@@ -396,9 +398,15 @@ def dequantize(stored: npt.ArrayLike, parameters: QuantizationParameters) -> Arr
     return dequantize_blocks(array, scales, zero_points, block_shape, parameters.expressed)
 
 
+def is_masked(values: object) -> bool:
+    """True for a masked array. There is none if nobody has imported `numpy.ma`, nor does this."""
+    ma = sys.modules.get("numpy.ma")
+    return ma is not None and isinstance(values, ma.MaskedArray)
+
+
 def _array_of(values: npt.ArrayLike, kinds: str, what: str) -> Array:
     """An array of what somebody gave; UsageError for other values, and for a mask."""
-    if isinstance(values, np.ma.MaskedArray):
+    if is_masked(values):
         raise UsageError("expected an array without a mask; fill it: x.filled(0)")
     array = np.asarray(values)
     is_bf16 = array.dtype == BF16.dtype and "f" in kinds

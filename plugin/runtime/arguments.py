@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, SignatureError, UsageError, quoted
-from ..numerics.casts import dequantize, quantize
+from ..numerics.casts import dequantize, is_masked, quantize
 from ..numerics.element_types import I64, Array, DType, ElementType
 from ..numerics.packed_integers import pack_planes
 from ..signature import ValueType
@@ -153,7 +153,7 @@ def _as_array(
 ) -> Array:
     parameters = type_.parameters
     given = hasattr(argument, "dtype")
-    if isinstance(argument, np.ma.MaskedArray):
+    if is_masked(argument):
         raise SignatureError(
             f"{where} is a masked array, and programs know no masks; fill it: x.filled(0)"
         )
