@@ -620,6 +620,7 @@ def serve(module: str) -> None:
     gc.disable()  # importing makes little garbage, and many objects to look through for it
     with contextlib.suppress(Exception):  # of the environment, say: the answer to the first call
         importlib.import_module(module)
+    gc.freeze()
     gc.enable()
     while (frame := receive(requests)) is not None:
         send(answers, {"begun": True})

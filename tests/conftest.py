@@ -23,6 +23,10 @@ from subquant.runtime import Device, list_devices
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("SUBQUANT_CACHE", str(ROOT / ".cache" / "iree"))
 
+# Processes that tests start would compile every source again; these do not lie beside the sources.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".cache" / "python")
+
 # SwiftShader, a Vulkan device without 8-bit storage, comes with Debian's chromium-common.
 _SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
 if _SWIFTSHADER.is_file():
