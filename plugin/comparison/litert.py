@@ -16,11 +16,14 @@ from ..files import kind_of
 from ..formats.tflite import Model
 from ..numerics.element_types import Array
 from ..processes import ChildEnded, Limits, Steps, call
+from .exchange import arrays_of, described
 
 __all__ = ["REQUIREMENT", "compute", "reference"]
 
 REQUIREMENT = "ai-edge-litert==2.3.0"
 """What to install (also in pyproject.toml)."""
+
+_COMPUTE = "subquant.comparison.litert:compute"
 
 
 def reference(
@@ -48,22 +51,17 @@ def reference(
             f"LiteRT, to compare with, is not installed; run: pip install {REQUIREMENT}"
         )
     assert kind_of(data) == "tflite"  # it has been read
-    flat = [np.ascontiguousarray(array) for arrays in inputs for array in arrays]
-    described = [{"dtype": array.dtype.name, "shape": array.shape} for array in flat]
-    arguments = {"calls": len(inputs), "inputs": described, "tensors": [int(key) for key in wanted]}
-    blobs = [data, *(array.tobytes() for array in flat)]
+    types, blobs = described(array for arrays in inputs for array in arrays)
+    arguments = {"calls": len(inputs), "inputs": types, "tensors": [int(key) for key in wanted]}
     try:
-        value, found = call("subquant.comparison.litert:compute", arguments, blobs, limits=limits)
+        value, found = call(_COMPUTE, arguments, [data, *blobs], limits=limits)
     except ChildEnded as ended:
         raise CompilerError(
             f"LiteRT crashed on the model ({ended.cause})", Place(model.file)
         ) from None
     if isinstance(value, str):
         raise CompilerError(f"LiteRT refuses the model: {value}", Place(model.file))
-    arrays = [
-        np.frombuffer(blob, each["dtype"]).reshape(each["shape"])
-        for each, blob in zip(value, found, strict=True)
-    ]
+    arrays = arrays_of(value, found)
     each_call = len(wanted)
     return [
         dict(zip(wanted, arrays[start : start + each_call], strict=True))
@@ -76,10 +74,7 @@ def compute(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> tupl
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     steps("LiteRT")
-    arrays = [
-        np.frombuffer(blob, each["dtype"]).reshape(each["shape"])
-        for each, blob in zip(arguments["inputs"], blobs[1:], strict=True)
-    ]
+    arrays = arrays_of(arguments["inputs"], blobs[1:])
     found: list[Array] = []
     try:
         interpreter = Interpreter(
@@ -100,5 +95,4 @@ def compute(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> tupl
             found += [np.array(interpreter.get_tensor(index)) for index in arguments["tensors"]]
     except (RuntimeError, ValueError) as error:
         return str(error).partition("\n")[0], []
-    described = [{"dtype": array.dtype.name, "shape": array.shape} for array in found]
-    return described, [np.ascontiguousarray(array).tobytes() for array in found]
+    return described(found)

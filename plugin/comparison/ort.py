@@ -16,11 +16,14 @@ import numpy as np
 from ..errors import CompilerError, EnvironmentProblem, Place
 from ..numerics.element_types import Array
 from ..processes import ChildEnded, Limits, Steps, call
+from .exchange import arrays_of, described
 
 __all__ = ["REQUIREMENT", "compute", "reference"]
 
 REQUIREMENT = "onnxruntime"
 """What to install (also in pyproject.toml)."""
+
+_COMPUTE = "subquant.comparison.ort:compute"
 
 
 def reference(
@@ -49,26 +52,24 @@ def reference(
         raise EnvironmentProblem(
             f"ONNX Runtime, to compare with, is not installed; run: pip install {REQUIREMENT}"
         )
-    flat = [np.ascontiguousarray(array) for arrays in inputs for array in arrays]
+    types, blobs = described(array for arrays in inputs for array in arrays)
     arguments = {
         "names": list(names),
-        "inputs": [{"dtype": array.dtype.name, "shape": array.shape} for array in flat],
+        "inputs": types,
         "calls": len(inputs),
         "wanted": list(wanted),
     }
-    blobs = [data, *(array.tobytes() for array in flat)]
     try:
-        value, found = call("subquant.comparison.ort:compute", arguments, blobs, limits=limits)
+        value, found = call(_COMPUTE, arguments, [data, *blobs], limits=limits)
     except ChildEnded as ended:
         message = f"ONNX Runtime crashed on the model ({ended.cause})"
         raise CompilerError(message, Place(file)) from None
     if isinstance(value, str):
         raise CompilerError(f"ONNX Runtime refuses the model: {value}", Place(file))
-    results: list[Mapping[str, Array]] = [{} for _ in inputs]
-    for each, blob in zip(value, found, strict=True):
-        array = np.frombuffer(blob, each["dtype"]).reshape(each["shape"])
-        results[each["call"]] = {**results[each["call"]], each["name"]: array}
-    return results
+    results: list[dict[str, Array]] = [{} for _ in inputs]
+    for (number, name), array in zip(value["keys"], arrays_of(value["types"], found), strict=True):
+        results[number][name] = array
+    return list(results)
 
 
 def compute(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> tuple[Any, list[bytes]]:
@@ -85,26 +86,22 @@ def compute(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> tupl
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    described: list[dict[str, Any]] = []
-    data: list[bytes] = []
+    keys: list[tuple[int, str]] = []
+    found: list[Array] = []
     names = arguments["names"]
     try:
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        arrays = iter(
-            np.frombuffer(blob, each["dtype"]).reshape(each["shape"])
-            for each, blob in zip(arguments["inputs"], blobs[1:], strict=True)
-        )
+        arrays = iter(arrays_of(arguments["inputs"], blobs[1:]))
         for number in range(arguments["calls"]):
             feeds = {name: next(arrays) for name in names}
             results = session.run(arguments["wanted"], feeds)
             for name, array in zip(arguments["wanted"], results, strict=True):
-                if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-                    continue
-                described.append({"call": number, "name": name, "dtype": array.dtype.name,
-                                  "shape": array.shape})  # fmt: skip
-                data.append(np.ascontiguousarray(array).tobytes())
+                if isinstance(array, np.ndarray) and array.dtype.kind in "biuf":
+                    keys.append((number, name))
+                    found.append(array)
     except Exception as error:  # its exceptions have no base of their own
         return str(error).partition("\n")[0], []
-    return described, data
+    types, data = described(found)
+    return {"keys": keys, "types": types}, data
