@@ -34,11 +34,12 @@ from tflite_builder import Graph, Quantized
 from tflite_cases import CASES as BASIC
 from tflite_cases import convolution, one_case
 from tflite_contraction_cases import CASES as CONTRACTIONS
+from tflite_control_cases import CASES as CONTROL
 from tflite_function_cases import CASES as FUNCTIONS
 from tflite_indexing_cases import CASES as INDEXING
 from tflite_recurrent_cases import CASES as RECURRENT
 
-CASES = {**BASIC, **CONTRACTIONS, **FUNCTIONS, **INDEXING, **RECURRENT}
+CASES = {**BASIC, **CONTRACTIONS, **CONTROL, **FUNCTIONS, **INDEXING, **RECURRENT}
 COMPARED = [case for case in CASES if case not in ("SUM-int8", "SUM-int16")]
 
 SEEDS = 4

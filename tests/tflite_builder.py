@@ -54,9 +54,20 @@ class Graph:
     _buffers: list[Any] = field(default_factory=list)
     _codes: list[Any] = field(default_factory=list)
     _operators: list[Any] = field(default_factory=list)
+    _others: list[tuple[Graph, list[int], list[int]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._buffers.append(schema().BufferT())
+        if not self._buffers:
+            self._buffers.append(schema().BufferT())
+
+    def part(self) -> Graph:
+        """Another graph of the same model, for `called`."""
+        return Graph(self.name, self.prefix, _buffers=self._buffers, _codes=self._codes)
+
+    def called(self, other: Graph, inputs: Sequence[int], outputs: Sequence[int]) -> int:
+        """Add a graph that operators compute; return its number."""
+        self._others.append((other, list(inputs), list(outputs)))
+        return len(self._others)
 
     def tensor(
         self,
@@ -146,13 +157,15 @@ class Graph:
         import flatbuffers
 
         s = schema()
-        graph = s.SubGraphT()
-        graph.tensors, graph.operators = self._tensors, self._operators
-        graph.inputs, graph.outputs = list(inputs), list(outputs)
-        graph.name = self.name.encode()
         whole = s.ModelT()
-        whole.version = 3
-        whole.operatorCodes, whole.subgraphs, whole.buffers = self._codes, [graph], self._buffers
+        whole.version, whole.subgraphs = 3, []
+        whole.operatorCodes, whole.buffers = self._codes, self._buffers
+        for each, its_inputs, its_outputs in [(self, inputs, outputs), *self._others]:
+            graph = s.SubGraphT()
+            graph.tensors, graph.operators = each._tensors, each._operators
+            graph.inputs, graph.outputs = list(its_inputs), list(its_outputs)
+            graph.name = self.name.encode()
+            whole.subgraphs.append(graph)
         builder = flatbuffers.Builder(1024)
         builder.Finish(whole.Pack(builder), file_identifier=b"TFL3")
         return bytes(builder.Output())

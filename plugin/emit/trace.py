@@ -32,7 +32,7 @@ from ..numerics import array_functions, block_form, packed_integers
 from ..numerics.element_types import AnyArray, DType, ElementType
 from ..numerics.parameters import ExpressedType, StorageType
 from . import stablehlo, subquant
-from .operation import create, element_of, integers, mlir_type, tensor_type
+from .operation import create, element_of, integers, like, mlir_type, tensor_type
 from .values import Emitted, Tensors
 
 __all__ = ["TracedArray", "trace", "traced"]
@@ -515,6 +515,33 @@ def _unpack_planes(low: AnyArray, bits: Sequence[int], high: AnyArray | None = N
     return _Arrays(integers).emitted(integers, planes[0].element)
 
 
+def _choose(
+    condition: TracedArray,
+    yes: Callable[[], Sequence[AnyArray]],
+    no: Callable[[], Sequence[AnyArray]],
+) -> list[TracedArray]:
+    # The types of the results are known once the branches are written.
+    draft = create("stablehlo.if", [condition.reshape(()).value], [], regions=2)
+    branches: list[list[TracedArray]] = []
+    for region, function in zip(draft.regions, (yes, no), strict=True):
+
+        def body(function: Callable[[], Sequence[AnyArray]] = function) -> list[Value]:
+            branches.append([_traced(value) for value in function()])
+            return [value.value for value in branches[-1]]
+
+        stablehlo.fill_body(region, [], body)
+    found = [[(value.shape, value.dtype) for value in branch] for branch in branches]
+    if found[0] != found[1]:
+        raise UnsupportedError(f"branches compute {found[0]} and {found[1]}")
+    types = [value.value.type for value in branches[0]]
+    chosen = like(draft, results=types, take_bodies=True)
+    draft.erase()
+    return [
+        _Arrays(result).emitted(result, value.element)
+        for result, value in zip(chosen.results, branches[0], strict=True)
+    ]
+
+
 def _repeat_while(
     condition: Callable[..., AnyArray],
     body: Callable[..., Sequence[AnyArray]],
@@ -582,6 +609,7 @@ _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., AnyArray]] = {
     array_functions.beside: lambda value, array, element=None: (
         _traced(array) if element is None else _constant(array, element)
     ),
+    array_functions.choose: _choose,
     array_functions.contract: _contract,
     array_functions.convolve: _convolve,
     array_functions.convolve_last: functools.partial(_convolve, layout=_CHANNELS_LAST),

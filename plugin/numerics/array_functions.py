@@ -21,6 +21,7 @@ __all__ = [
     "beside",
     "bits_of",
     "both",
+    "choose",
     "concatenate",
     "contract",
     "convert",
@@ -310,6 +311,21 @@ def beside(value: AnyArray, array: AnyArray, element: ElementType | None = None)
 
 
 # -- loops -----------------------------------------------------------------------------------------
+
+
+@dispatched
+def choose(
+    condition: AnyArray,
+    yes: Callable[[], Sequence[AnyArray]],
+    no: Callable[[], Sequence[AnyArray]],
+) -> Sequence[AnyArray]:
+    """What one of two functions returns: only that one is computed.
+
+    Args:
+        condition: a truth value without axes.
+        yes, no: return as many values, of the same shapes and dtypes.
+    """
+    return list(yes() if condition else no())
 
 
 def repeat_while(

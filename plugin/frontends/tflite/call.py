@@ -64,6 +64,9 @@ class Graphs(Protocol):
     def run(self, index: int, inputs: Sequence[AnyArray]) -> list[AnyArray]:
         """Compute a graph of the model."""
 
+    def lifted(self, value: AnyArray, like: Tensor) -> AnyArray:
+        """A value of the program that is written, where one is, of the type of a tensor."""
+
     def read(self, variable: str, like: Tensor) -> AnyArray:
         """The value of a variable, of the type of a tensor."""
 

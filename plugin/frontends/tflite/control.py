@@ -1,12 +1,14 @@
 """Variables, and operators that compute other graphs.
 
-Sources: LiteRT, ``var_handle.cc``, ``read_variable.cc``, ``assign_variable.cc``, ``call_once.cc``.
+Sources: LiteRT, ``var_handle.cc``, ``read_variable.cc``, ``assign_variable.cc``, ``call_once.cc``,
+``while.cc``, ``if.cc``.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from ...numerics.array_functions import choose, repeat_while
 from ...numerics.element_types import AnyArray
 from .call import Call, Handle, kernel
 
@@ -43,3 +45,48 @@ def assign_variable(call: Call) -> list[Any]:
 def call_once(call: Call) -> list[Any]:
     """A graph that gives variables their first values: these are computed beforehand."""
     return []
+
+
+def _operands(call: Call, first: int = 0) -> list[AnyArray]:
+    return [call.input(index).value for index in range(first, len(call.inputs))]
+
+
+@kernel("CALL")
+def call_(call: Call) -> list[AnyArray]:
+    """Another graph."""
+    return call.graphs.run(call.options.subgraph, _operands(call))
+
+
+@kernel("WHILE")
+def while_(call: Call) -> list[AnyArray]:
+    """A graph again and again, while another says so; a loop in the program too."""
+    options, graphs = call.options, call.graphs
+    values = [
+        graphs.lifted(value, call.input(index).tensor)
+        for index, value in enumerate(_operands(call))
+    ]
+
+    def condition(*values: AnyArray) -> AnyArray:
+        found = graphs.run(options.cond_subgraph_index, values)
+        if len(found) != 1:
+            raise call.error(f"has a condition of {len(found)} results")
+        return found[0].reshape(())
+
+    def body(*values: AnyArray) -> list[AnyArray]:
+        return graphs.run(options.body_subgraph_index, values)
+
+    return repeat_while(condition, body, values)
+
+
+@kernel("IF")
+def if_(call: Call) -> list[AnyArray]:
+    """One graph or another; where the condition is known, only that one is in the program."""
+    options, graphs, values = call.options, call.graphs, _operands(call, 1)
+    condition = call.input(0).value.reshape(())
+    return list(
+        choose(
+            condition,
+            lambda: graphs.run(options.then_subgraph_index, values),
+            lambda: graphs.run(options.else_subgraph_index, values),
+        )
+    )

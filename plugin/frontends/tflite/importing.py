@@ -184,6 +184,10 @@ class Graphs:
         """The nearest storage values of reals."""
         raise NotImplementedError
 
+    def lifted(self, value: AnyArray, like: Tensor) -> AnyArray:
+        """A value of the program that is written, where one is, of the type of a tensor."""
+        return value
+
     def read(self, variable: str, like: Tensor) -> AnyArray:
         """The value of a variable, of the type of a tensor."""
         raise NotImplementedError
@@ -347,6 +351,12 @@ class Program(Graphs):
         self._module = module
         self._first = Interpreter(model, options).variables
         self._defined: dict[str, ElementType] = {}
+
+    def lifted(self, value: AnyArray, like: Tensor) -> AnyArray:
+        """Write a constant."""
+        if isinstance(value, TracedArray):
+            return value
+        return _constant(value, ElementType.parse(like.element))
 
     def read(self, variable: str, like: Tensor) -> AnyArray:
         """Write a load of a global, which is defined if it is the first time."""

@@ -1,0 +1,98 @@
+"""Operators of TensorFlow Lite that compute other graphs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from tflite_builder import Graph, Quantized
+from tflite_cases import Case, Ends, Rng, quantized
+
+Shape = tuple[int, ...]
+
+
+def counted(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    """A loop over a counter and a value, which is added to itself or doubled."""
+    shape, limit = (2, 5), int(rng.integers(1, 7))
+    found = None
+    if dtype == "int8":
+        found = Quantized(float(rng.uniform(0.1, 1)), int(rng.integers(-20, 20)))
+    condition = graph.part()
+    count, _ = condition.tensor((), "int32"), condition.tensor(shape, dtype, found)
+    most = condition.tensor((), "int32", None, np.array(limit, np.int32))
+    less = condition.tensor((), "bool")
+    condition.operator("LESS", [count, most], [less])
+    body = graph.part()
+    count, value = body.tensor((), "int32"), body.tensor(shape, dtype, found)
+    one = body.tensor((), "int32", None, np.array(1, np.int32))
+    following, changed = body.tensor((), "int32"), body.tensor(shape, dtype, found)
+    body.operator("ADD", [count, one], [following], "AddOptions")
+    body.operator("ADD", [value, value], [changed], "AddOptions")
+    numbers = [
+        graph.called(condition, [0, 1], [less]),
+        graph.called(body, [count, value], [following, changed]),
+    ]
+    start = graph.tensor((), "int32", None, np.array(int(rng.integers(-1, 3)), np.int32))
+    operand = graph.tensor(shape, dtype, found)
+    ends = [graph.tensor((), "int32"), graph.tensor(shape, dtype, found)]
+    graph.operator(
+        "WHILE", [start, operand], ends, "WhileOptions",
+        condSubgraphIndex=numbers[0], bodySubgraphIndex=numbers[1],
+    )  # fmt: skip
+    return [operand], ends
+
+
+def measured(graph: Graph, rng: Rng) -> Ends:
+    """A loop until the sum of the value is large: how often depends on the input."""
+    shape = (4,)
+    condition = graph.part()
+    value = condition.tensor(shape, "float32")
+    axis = condition.tensor((1,), "int32", None, np.array([0], np.int32))
+    total = condition.tensor((), "float32")
+    limit = condition.tensor((), "float32", None, np.array(100, np.float32))
+    less = condition.tensor((), "bool")
+    condition.operator("SUM", [value, axis], [total], "ReducerOptions", keepDims=False)
+    condition.operator("LESS", [total, limit], [less])
+    body = graph.part()
+    value, doubled = body.tensor(shape, "float32"), body.tensor(shape, "float32")
+    data = rng.uniform(1.2, 2, shape).astype(np.float32)
+    factor = body.tensor(shape, "float32", None, data)
+    body.operator("MUL", [value, factor], [doubled], "MulOptions")
+    numbers = [graph.called(condition, [0], [less]), graph.called(body, [value], [doubled])]
+    operand, given, result = (graph.tensor(shape, "float32") for _ in range(3))
+    graph.operator("EXP", [operand], [given])
+    graph.operator(
+        "WHILE", [given], [result], "WhileOptions",
+        condSubgraphIndex=numbers[0], bodySubgraphIndex=numbers[1],
+    )  # fmt: skip
+    return [operand], [result]
+
+
+def chosen(graph: Graph, rng: Rng, dtype: str, known: bool) -> Ends:
+    shape = (3, 4)
+    x = quantized(rng, "int8") if dtype == "int8" else None
+    numbers = []
+    for name in ("ADD", "MUL"):
+        branch = graph.part()
+        sides = [branch.tensor(shape, dtype, x) for _ in range(2)]
+        result = branch.tensor(shape, dtype, x)
+        branch.operator(name, sides, [result], f"{name.capitalize()}Options")
+        numbers.append(graph.called(branch, sides, [result]))
+    data = np.array(bool(rng.integers(0, 2))) if known else None
+    condition = graph.tensor((), "bool", None, data)
+    operands = [graph.tensor(shape, dtype, x) for _ in range(2)]
+    result = graph.tensor(shape, dtype, x)
+    graph.operator(
+        "IF", [condition, *operands], [result], "IfOptions",
+        thenSubgraphIndex=numbers[0], elseSubgraphIndex=numbers[1],
+    )  # fmt: skip
+    return operands if known else [condition, *operands], [result]
+
+
+CASES: dict[str, Case] = {
+    **{f"WHILE-{t}": partial(counted, dtype=t) for t in ("float32", "int8")},
+    "WHILE-until-float32": measured,
+    **{f"IF{'-known' if known else ''}-{t}": partial(chosen, dtype=t, known=known)
+       for known in (False, True) for t in ("float32", "int8")},
+}  # fmt: skip
