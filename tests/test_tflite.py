@@ -37,6 +37,7 @@ from tflite_contraction_cases import CASES as CONTRACTIONS
 from tflite_control_cases import CASES as CONTROL
 from tflite_function_cases import CASES as FUNCTIONS
 from tflite_indexing_cases import CASES as INDEXING
+from tflite_random_graphs import random_graph
 from tflite_recurrent_cases import CASES as RECURRENT
 
 CASES = {**BASIC, **CONTRACTIONS, **CONTROL, **FUNCTIONS, **INDEXING, **RECURRENT}
@@ -88,6 +89,16 @@ def test_the_cpu_computes_what_litert_does(cases: list[str], cpu: Device) -> Non
 )
 def test_vulkan_computes_what_litert_does(cases: list[str], vulkan: Device) -> None:
     assert compare(model(cases, 0), vulkan, 2) > 0
+
+
+def test_random_graphs() -> None:
+    """Of 3 to 12 operators, every tensor."""
+    assert sum(compare(random_graph(seed), None, 1, seed=seed) for seed in range(200)) > 100_000
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_graphs_on_the_cpu(seed: int, cpu: Device) -> None:
+    assert compare(random_graph(seed), cpu, 3, seed=seed) > 0
 
 
 def test_sums_of_signed_integers(cpu: Device) -> None:

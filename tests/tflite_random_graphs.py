@@ -1,0 +1,225 @@
+"""Graphs of random operators of TensorFlow Lite, each of which takes what others computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tflite_builder import Graph, Quantized
+from tflite_cases import Rng, weights
+
+
+@dataclass
+class Made:
+    """A tensor that there is."""
+
+    index: int
+    shape: tuple[int, ...]
+    scale: float
+    zero_point: int
+
+    @property
+    def parameters(self) -> Quantized:
+        return Quantized(self.scale, self.zero_point)
+
+
+class Writer:
+    """Adds operators to a graph of int8 tensors."""
+
+    def __init__(self, rng: Rng) -> None:
+        self.rng = rng
+        self.graph = Graph()
+        shape = (1, *(int(n) for n in rng.integers(3, 8, 3)))
+        self.inputs = [self.new(shape, 0.05) for _ in range(int(rng.integers(1, 3)))]
+        self.made = list(self.inputs)
+
+    def new(self, shape: tuple[int, ...], scale: float, like: Made | None = None) -> Made:
+        scale = like.scale if like else scale * float(self.rng.uniform(0.7, 1.4))
+        zero_point = like.zero_point if like else int(self.rng.integers(-60, 60))
+        index = self.graph.tensor(shape, "int8", Quantized(scale, zero_point))
+        return Made(index, shape, scale, zero_point)
+
+    def known(self, values: object) -> int:
+        array = np.asarray(values, np.int32)
+        return self.graph.tensor(array.shape, "int32", None, array)
+
+    def any(self, rank: int | None = None) -> Made | None:
+        found = [each for each in self.made if rank is None or len(each.shape) == rank]
+        return found[int(self.rng.integers(0, len(found)))] if found else None
+
+    def activation(self) -> int:
+        return int(self.rng.choice([0, 0, 1, 3]))
+
+    # -- operators --------------------------------------------------------------------------------
+
+    def convolution(self) -> Made | None:
+        x = self.any(4)
+        if x is None or min(x.shape[1:3]) < 2:
+            return None
+        depthwise = self.rng.random() < 0.4
+        channels = x.shape[3]
+        features = channels if depthwise else int(self.rng.integers(1, 7))
+        shape = (1, 2, 2, channels) if depthwise else (features, 2, 2, channels)
+        axis = 3 if depthwise else 0
+        data, w = weights(self.rng, shape, axis if self.rng.random() < 0.5 else None)
+        filters = self.graph.tensor(shape, "int8", w, data)
+        scales = np.asarray(w.scales) * x.scale
+        values = self.rng.integers(-2000, 2000, features).astype(np.int32)
+        bias = self.graph.tensor((features,), "int32", Quantized(scales.tolist()), values)
+        length = 4 * (1 if depthwise else channels)
+        result = self.new((x.shape[0], x.shape[1] - 1, x.shape[2] - 1, features),
+                          float(scales.max()) * 60 * math.sqrt(length))  # fmt: skip
+        self.graph.operator(
+            "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D", [x.index, filters, bias],
+            [result.index], "DepthwiseConv2DOptions" if depthwise else "Conv2DOptions",
+            padding=1, strideH=1, strideW=1, dilationHFactor=1, dilationWFactor=1,
+            fusedActivationFunction=self.activation(),
+            **({"depthMultiplier": 1} if depthwise else {}),
+        )  # fmt: skip
+        return result
+
+    def fully_connected(self) -> Made | None:
+        x = self.any(2)
+        if x is None:
+            return None
+        depth, features = x.shape[1], int(self.rng.integers(2, 20))
+        data, w = weights(self.rng, (features, depth), None)
+        matrix = self.graph.tensor((features, depth), "int8", w, data)
+        scale = float(np.max(w.scales)) * x.scale
+        result = self.new((x.shape[0], features), scale * 60 * math.sqrt(depth))
+        self.graph.operator(
+            "FULLY_CONNECTED", [x.index, matrix, -1], [result.index], "FullyConnectedOptions",
+            fusedActivationFunction=self.activation(),
+        )  # fmt: skip
+        return result
+
+    def binary(self) -> Made | None:
+        x = self.any()
+        assert x is not None
+        others = [each for each in self.made if each.shape == x.shape]
+        y = others[int(self.rng.integers(0, len(others)))]
+        name = str(self.rng.choice(["ADD", "SUB", "MUL"]))
+        scale = x.scale * y.scale * 60 if name == "MUL" else x.scale + y.scale
+        result = self.new(x.shape, scale)
+        self.graph.operator(
+            name, [x.index, y.index], [result.index], f"{name.capitalize()}Options",
+            fusedActivationFunction=self.activation(),
+        )  # fmt: skip
+        return result
+
+    def unary(self) -> Made | None:
+        x = self.any()
+        assert x is not None
+        name = str(self.rng.choice(["RELU", "LOGISTIC", "TANH", "HARD_SWISH", "LEAKY_RELU",
+                                    "QUANTIZE", "ABS", "SOFTMAX", "GELU"]))  # fmt: skip
+        result = self.new(x.shape, x.scale)
+        if name in ("LOGISTIC", "SOFTMAX"):
+            result = self.fixed(x.shape, 1 / 256, -128)
+        if name == "TANH":
+            result = self.fixed(x.shape, 1 / 128, 0)
+        options: dict[str, object] = {
+            "LEAKY_RELU": {"options": "LeakyReluOptions", "alpha": 0.1},
+            "SOFTMAX": {"options": "SoftmaxOptions", "beta": 1.0},
+            "GELU": {"options": "GeluOptions", "approximate": True},
+        }.get(name, {})  # type: ignore[assignment]
+        self.graph.operator(name, [x.index], [result.index], **options)  # type: ignore[arg-type]
+        return result
+
+    def fixed(self, shape: tuple[int, ...], scale: float, zero_point: int) -> Made:
+        index = self.graph.tensor(shape, "int8", Quantized(scale, zero_point))
+        return Made(index, shape, scale, zero_point)
+
+    def pool(self) -> Made | None:
+        x = self.any(4)
+        if x is None or min(x.shape[1:3]) < 2:
+            return None
+        name = str(self.rng.choice(["AVERAGE_POOL_2D", "MAX_POOL_2D"]))
+        result = self.new((x.shape[0], x.shape[1] - 1, x.shape[2] // 2, x.shape[3]), 0, x)
+        self.graph.operator(
+            name, [x.index], [result.index], "Pool2DOptions", padding=1, strideH=1, strideW=2,
+            filterHeight=2, filterWidth=2, fusedActivationFunction=0,
+        )  # fmt: skip
+        return result
+
+    def reshape(self) -> Made | None:
+        x = self.any()
+        assert x is not None
+        count = math.prod(x.shape)
+        shape: tuple[int, ...] = (x.shape[0], count // x.shape[0])
+        if len(x.shape) == 2:
+            side = next(n for n in range(math.isqrt(x.shape[1]), 0, -1) if not x.shape[1] % n)
+            shape = (x.shape[0], side, 1, x.shape[1] // side)
+        result = self.new(shape, 0, x)
+        self.graph.operator("RESHAPE", [x.index, self.known(shape)], [result.index])
+        return result
+
+    def moved(self) -> Made | None:
+        x = self.any(4)
+        if x is None:
+            return None
+        name = str(self.rng.choice(["TRANSPOSE", "PAD", "STRIDED_SLICE", "REVERSE_V2",
+                                    "CONCATENATION", "RESIZE_NEAREST_NEIGHBOR",
+                                    "RESIZE_BILINEAR"]))  # fmt: skip
+        options: dict[str, object] = {}
+        inputs = [x.index]
+        shape = x.shape
+        if name == "TRANSPOSE":
+            order = [0, *(int(n) + 1 for n in self.rng.permutation(3))]
+            shape = tuple(shape[n] for n in order)
+            inputs.append(self.known(order))
+        elif name == "PAD":
+            shape = (shape[0], shape[1] + 1, shape[2] + 2, shape[3])
+            inputs.append(self.known([[0, 0], [0, 1], [1, 1], [0, 0]]))
+        elif name == "STRIDED_SLICE":
+            shape = (shape[0], -(-shape[1] // 2), *shape[2:])
+            inputs += [self.known(each) for each in ([0] * 4, x.shape, [1, 2, 1, 1])]
+            options = {"options": "StridedSliceOptions"}
+        elif name == "REVERSE_V2":
+            inputs.append(self.known([int(self.rng.integers(1, 4))]))
+        elif name == "CONCATENATION":
+            shape = (*shape[:3], 2 * shape[3])
+            inputs.append(x.index)
+            options = {"options": "ConcatenationOptions", "axis": 3}
+        else:
+            shape = (shape[0], *(int(n) for n in self.rng.integers(2, 9, 2)), shape[3])
+            inputs.append(self.known(shape[1:3]))
+            table = "Bilinear" if name == "RESIZE_BILINEAR" else "NearestNeighbor"
+            options = {"options": f"Resize{table}Options", "version": 3}
+        if math.prod(shape) > 4000:
+            return None
+        result = self.new(shape, 0, x)
+        self.graph.operator(name, inputs, [result.index], **options)  # type: ignore[arg-type]
+        return result
+
+    def mean(self) -> Made | None:
+        x = self.any(4)
+        if x is None:
+            return None
+        result = self.new((x.shape[0], x.shape[3]), x.scale / 2)
+        self.graph.operator(
+            "MEAN", [x.index, self.known([1, 2])], [result.index], "ReducerOptions", keepDims=False
+        )
+        return result
+
+
+def random_graph(seed: int) -> bytes:
+    """A model of 3 to 12 operators; its outputs are the tensors that no operator takes."""
+    rng = np.random.default_rng(seed)
+    writer = Writer(rng)
+    kinds: list[Callable[[], Made | None]] = [
+        writer.convolution, writer.convolution, writer.fully_connected, writer.binary,
+        writer.binary, writer.unary, writer.unary, writer.pool, writer.reshape, writer.moved,
+        writer.moved, writer.mean,
+    ]  # fmt: skip
+    wanted = int(rng.integers(3, 13))
+    while len(writer.made) - len(writer.inputs) < wanted:
+        found = kinds[int(rng.integers(0, len(kinds)))]()
+        if found is not None:
+            writer.made.append(found)
+    computed = writer.made[len(writer.inputs) :]
+    taken = {int(n) for op in writer.graph._operators for n in op.inputs}
+    outputs = [each.index for each in computed if each.index not in taken]
+    return writer.graph.model([each.index for each in writer.inputs], outputs)
