@@ -14,12 +14,11 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .errors import SubquantError
-
 if TYPE_CHECKING:
     from .compiler.options import CompileOptions
     from .compiler.targets import Target
     from .compiler.worker import Source
+    from .errors import SubquantError
     from .numerics.casts import dequantize, quantize
     from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
     from .processes import Limits
@@ -50,6 +49,7 @@ _PLACES = {
     "Limits": "processes",
     "QuantizationParameters": "numerics.parameters",
     "StorageType": "numerics.parameters",
+    "SubquantError": "errors",
     "dequantize": "numerics.casts",
     "quantize": "numerics.casts",
 }

@@ -140,6 +140,13 @@ def test_commands_leave_mlir_and_numpy_to_their_child_process(modules: str) -> N
     assert shown.stdout == "\n"
 
 
+def test_the_package_alone_imports_nothing() -> None:
+    """``python -m subquant`` imports it before there is anybody to take Ctrl-C."""
+    code = "import sys, subquant; print([n for n in sys.modules if n.startswith('subquant.')])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "[]\n"
+
+
 CHILD = """
 import sys
 import subquant.compiler.served
