@@ -45,8 +45,12 @@ def _counts(
     pads: Sequence[tuple[int, int]],
 ) -> Array:
     """How many elements of the image each window has, ``[1, OH, OW, 1]``."""
-    inside = np.pad(np.ones((1, *extents, 1), np.int32), ((0, 0), *pads, (0, 0)))
-    return np.asarray(pool(inside, sizes, strides, "add"))
+    along = []
+    for extent, size, stride, (before, after) in zip(extents, sizes, strides, pads, strict=True):
+        first = np.arange((extent + before + after - size) // stride + 1) * stride - before
+        along.append(np.minimum(first + size, extent) - np.maximum(first, 0))
+    counts = along[0][:, None] * along[1]
+    return np.asarray(counts[None, :, :, None], np.int32)
 
 
 @kernel("AVERAGE_POOL_2D")
