@@ -16,6 +16,7 @@ from subquant.dialects import create_context
 from subquant.formats.tflite import Model, Tensor, read_tflite
 from subquant.frontends.options import ImportOptions
 from subquant.frontends.tflite import Interpreter, write_module
+from subquant.options import Activations
 from subquant.runtime import Device, Executable
 
 Arrays = Sequence[np.ndarray[Any, Any]]
@@ -66,12 +67,18 @@ def watched(model: Model, graph: int = 0) -> list[Tensor]:
 class Ours:
     """A model on a device, or by NumPy where that is None, with every tensor as a result."""
 
-    def __init__(self, data: bytes, device: Device | None) -> None:
+    def __init__(
+        self, data: bytes, device: Device | None, activations: Activations = "float"
+    ) -> None:
         self.model = read_tflite(data)
-        self._numpy = Interpreter(self.model)
+        self._numpy = Interpreter(self.model, ImportOptions(activations=activations))
         self._function = None
         if device is not None:
-            module = write_module(self.model, create_context(), ImportOptions(every_tensor=True))
+            module = write_module(
+                self.model,
+                create_context(),
+                ImportOptions(activations=activations, every_tensor=True),
+            )
             options = CompileOptions(
                 target="vulkan" if device.is_vulkan else "llvm-cpu",
                 vulkan_target=device.vulkan_target if device.is_vulkan else "generic",
@@ -107,6 +114,7 @@ def compare(
     *,
     tolerance: float = 1e-5,
     seed: int = 0,
+    activations: Activations = "float",
 ) -> int:
     """Assert that every tensor is LiteRT's: integers exactly, floats to a part of the greatest.
 
@@ -116,11 +124,12 @@ def compare(
         inputs: of each call, or how many to draw.
         tolerance: of floats; sums of products are in another order than LiteRT's.
         seed: of the draws.
+        activations: what float operators with integer weights multiply.
 
     Returns:
         How many values were compared.
     """
-    theirs, ours = LiteRt(data), Ours(data, device)
+    theirs, ours = LiteRt(data), Ours(data, device, activations)
     rng = np.random.default_rng(seed)
     if isinstance(inputs, int):
         of_graph = ours.model.subgraphs[0].inputs

@@ -34,6 +34,7 @@ from tflite_builder import Graph, Quantized
 from tflite_cases import CASES as BASIC
 from tflite_cases import convolution, one_case
 from tflite_contraction_cases import CASES as CONTRACTIONS
+from tflite_contraction_cases import HYBRID
 from tflite_control_cases import CASES as CONTROL
 from tflite_function_cases import CASES as FUNCTIONS
 from tflite_indexing_cases import CASES as INDEXING
@@ -89,6 +90,20 @@ def test_the_cpu_computes_what_litert_does(cases: list[str], cpu: Device) -> Non
 )
 def test_vulkan_computes_what_litert_does(cases: list[str], vulkan: Device) -> None:
     assert compare(model(cases, 0), vulkan, 2) > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("case", HYBRID)
+def test_activations_of_8_bits_are_rounded_as_litert_does(case: str, seed: int) -> None:
+    """Floats to two units in the last place: the order of two products differs in places."""
+    data = one_case(HYBRID[case], np.random.default_rng(seed))
+    assert compare(data, None, 3, seed=seed, activations="int8", tolerance=2.0**-22) > 0
+
+
+@pytest.mark.parametrize("case", HYBRID)
+def test_activations_of_8_bits_on_the_cpu(case: str, cpu: Device) -> None:
+    data = one_case(HYBRID[case], np.random.default_rng(0))
+    assert compare(data, cpu, 3, activations="int8", tolerance=2.0**-21) > 0
 
 
 def test_random_graphs() -> None:

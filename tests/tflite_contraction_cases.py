@@ -11,9 +11,9 @@ from tflite_cases import Case, Ends, Rng, fitting, quantized
 
 
 def _weights(
-    graph: Graph, rng: Rng, shape: tuple[int, ...], dtype: str, axis: int
+    graph: Graph, rng: Rng, shape: tuple[int, ...], dtype: str, axis: int, share: float = 0.7
 ) -> tuple[int, float]:
-    """A constant tensor of weights, and its greatest scale."""
+    """A constant tensor of weights, and its greatest scale; `share` of them have several."""
     if dtype == "float32":
         data = rng.normal(size=shape).astype(np.float32)
         return graph.tensor(shape, dtype, None, data), 1.0
@@ -22,7 +22,7 @@ def _weights(
         data = rng.integers(0, 256, shape).astype(np.uint8)
         return graph.tensor(shape, dtype, found, data), float(found.scales)  # type: ignore[arg-type]
     bits = int(dtype[3:])
-    count = shape[axis] if rng.random() < 0.7 and shape[axis] > 1 else 1
+    count = shape[axis] if rng.random() < share and shape[axis] > 1 else 1
     scales = np.exp(rng.uniform(-8, -4, count)) * 2 ** (8 - bits)
     least = -(1 << (bits - 1)) + (bits == 8)
     data = rng.integers(least, 1 << (bits - 1), shape).astype(np.int8)
@@ -58,7 +58,9 @@ def convolution(graph: Graph, rng: Rng, dtype: str, weights: str, depthwise: boo
     kh, kw = (int(n) for n in rng.integers(1, 4, 2))
     features = channels if depthwise else int(rng.integers(1, 7))
     shape = (1, kh, kw, features) if depthwise else (features, kh, kw, channels)
-    filters, scale = _weights(graph, rng, shape, weights, 3 if depthwise else 0)
+    # Of float images, LiteRT wants a scale of depthwise weights for each channel.
+    share = 1.0 if depthwise and dtype == "float32" else 0.7
+    filters, scale = _weights(graph, rng, shape, weights, 3 if depthwise else 0, share)
     x, y = _ends(rng, dtype, scale, kh * kw * (1 if depthwise else channels))
     images = graph.tensor((1, height, width, channels), dtype, x)
     bias = _bias(graph, rng, x, filters, features, dtype)
@@ -159,3 +161,19 @@ CASES: dict[str, Case] = {
         for t in ("int8", "uint8", "int16", "float32")
     },
 }  # fmt: skip
+
+HYBRID: dict[str, Case] = {
+    **{
+        f"{'DEPTHWISE_' if d else ''}CONV_2D-float32-{weights}": partial(
+            convolution, dtype="float32", weights=weights, depthwise=d
+        )
+        for weights, d in (("int8", False), ("int4", False), ("int8", True))
+    },
+    **{
+        f"FULLY_CONNECTED-float32-{weights}": partial(
+            fully_connected, dtype="float32", weights=weights
+        )
+        for weights in ("int8", "int4")
+    },
+}
+"""Float operators with integer weights."""

@@ -21,6 +21,7 @@ from ...numerics.array_functions import beside, convert, is_known
 from ...numerics.block_form import BlockForm
 from ...numerics.element_types import I32, AnyArray, Array, DType, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
+from ...options import Activations
 
 __all__ = ["KERNELS", "Call", "Graphs", "Handle", "Kernel", "Operand", "kernel"]
 
@@ -60,6 +61,9 @@ class Graphs(Protocol):
 
     place: Place
     """Of the file, for errors."""
+
+    activations: Activations
+    """What float operators with integer weights multiply."""
 
     def run(self, index: int, inputs: Sequence[AnyArray]) -> list[AnyArray]:
         """Compute a graph of the model."""

@@ -18,6 +18,7 @@ from ...formats.tflite_schema import TENSOR_TYPES
 from ...numerics import litert
 from ...numerics.array_functions import contract, convert, convolve_last
 from ...numerics.element_types import I32, AnyArray, Array
+from . import hybrid
 from .call import Call, Operand, kernel
 
 __all__: list[str] = []
@@ -78,6 +79,8 @@ def _convolution(
         kernels = right.transpose(*order)
         return convolve_last(padded, kernels, strides, dilations, groups, dtype)
 
+    if images.is_float and hybrid.is_hybrid(call, filters):
+        return call.activated(hybrid.convolved(call, images, filters, bias, convolved))
     if images.is_float:
         real = convolved(
             images.value.astype(np.float32), call.reals(filters, images.value), 0.0, np.float32
@@ -252,7 +255,9 @@ def fully_connected(call: Call) -> AnyArray:
         raise call.error(f"has {count} elements for weights of {depth} columns")
     flat = rows.value.reshape((count // depth, depth))
 
-    if rows.is_float:
+    if rows.is_float and hybrid.is_hybrid(call, weights):
+        result = call.activated(hybrid.fully_connected(call, flat, weights, bias))
+    elif rows.is_float:
         real = contract(flat.astype(np.float32), call.reals(weights, flat), ((1,), (1,)))
         result = call.activated(_with_bias(real, bias))
     else:

@@ -1,0 +1,114 @@
+"""Float operators with integer weights whose activations are rounded to 8 bits, as LiteRT does.
+
+Each row (or image) has a scale of its own, found when it is computed: symmetric, or with a zero
+point. Sums of products are integers, and floats again by the product of both scales. Only where the
+model is imported with ``activations = "int8"``.
+
+Sources: LiteRT, ``EvalHybridDense`` of ``fully_connected.cc``, ``EvalHybrid`` and
+``EvalHybridPerChannel`` of ``conv.cc`` and ``depthwise_conv.cc``,
+``reference/portable_tensor_utils.cc``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...numerics.array_functions import contract, convert
+from ...numerics.element_types import F32, F64, I32, AnyArray, Array
+from .call import Call, Operand
+
+__all__ = ["convolved", "fully_connected", "is_hybrid"]
+
+
+def is_hybrid(call: Call, weights: Operand) -> bool:
+    """The operator rounds its activations: asked for, and the weights are known integers."""
+    found = weights.tensor.quantization
+    return (
+        call.graphs.activations == "int8"
+        and weights.is_known
+        and not weights.is_float
+        and found is not None
+        and not found.block_size
+        and not found.zero_points.any()
+    )
+
+
+def _rounded(values: AnyArray) -> AnyArray:
+    """The nearest integers of f32 under ``2**23``, half away from zero."""
+    magnitude = np.abs(values)
+    whole = np.floor(magnitude)
+    nearest = convert(whole, I32) + convert(magnitude - whole >= np.float32(0.5), I32)
+    return np.where(values < 0, -nearest, nearest)
+
+
+def _symmetric(rows: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Integers from -127 to 127, and the scale of each row ``[rows, 1]``."""
+    most, one = np.float32(127), np.float32(1)
+    span = np.abs(rows).max(axis=1, keepdims=True)
+    is_zero = span == 0
+    known = np.where(is_zero, one, span)
+    nearest = _rounded(rows * np.where(is_zero, np.float32(0), most / known))
+    return np.minimum(np.maximum(nearest, -127), 127), np.where(is_zero, one, known / most)
+
+
+def _asymmetric(rows: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Integers less the zero point of each row, and its scale; found in f64."""
+    zero = np.float32(0)
+    low = convert(np.minimum(rows.min(axis=1, keepdims=True), zero), F64)
+    high = convert(np.maximum(rows.max(axis=1, keepdims=True), zero), F64)
+    is_zero = low == high
+    scale = np.where(is_zero, np.float64(1), (high - low) / np.float64(255))
+    below, above = low / scale, high / scale
+    is_low = np.abs(below) + np.float64(128) < np.abs(above) + np.float64(127)
+    place = np.where(is_low, np.float64(-128) - below, np.float64(127) - above)
+    place = np.minimum(np.maximum(place, np.float64(-128)), np.float64(127))
+    offset = convert(_rounded(convert(place, F64)), I32)
+    offset = np.where(is_zero, np.int32(0), offset)
+    factor = convert(scale, F32)
+    shifted = convert(offset, F32) + rows * (np.float32(1) / factor)
+    nearest = np.minimum(np.maximum(_rounded(shifted), -128), 127)
+    return np.where(is_zero, np.int32(0), nearest - offset), factor
+
+
+def fully_connected(call: Call, rows: AnyArray, weights: Operand, bias: Operand | None) -> AnyArray:
+    """The bias, and products with the rows ``[rows, depth]``."""
+    found = call.parameters(weights.tensor)
+    quantize = _asymmetric if call.options.asymmetric_quantize_inputs else _symmetric
+    integers, factors = quantize(rows)
+    narrow = integers.astype(np.int16)
+    total = contract(narrow, np.asarray(weights.value), ((1,), (1,)), dtype=np.int32)
+    scaled = convert(total, F32) * (factors * found.scales.reshape(1, -1))
+    return scaled if bias is None else scaled + bias.value
+
+
+def convolved(
+    call: Call,
+    images: Operand,
+    weights: Operand,
+    bias: Operand | None,
+    product: Callable[[AnyArray, Array, float, type], AnyArray],
+) -> AnyArray:
+    """A convolution of rounded images.
+
+    Args:
+        call: the operator.
+        images: ``[N, H, W, C]``.
+        weights: with one scale, or one for each feature.
+        bias: of each feature.
+        product: of images and weights, with a fill for padding, in a dtype.
+    """
+    found, shape = call.parameters(weights.tensor), images.shape
+    scales = found.scales.reshape(-1)
+    is_depthwise = call.operator.name == "DEPTHWISE_CONV_2D"
+    is_plain = (scales == scales[0]).all() and not is_depthwise
+    if is_plain and shape[3] != weights.shape[3]:
+        is_plain = False  # grouped
+    quantize = _symmetric if is_plain else _asymmetric
+    integers, factors = quantize(images.value.reshape((shape[0], -1)))
+    narrow = integers.astype(np.int16).reshape(shape)
+    total = convert(product(narrow, np.asarray(weights.value), 0, np.int32), F32)
+    factors = factors.reshape((-1, 1, 1, 1))
+    scaled = total * (factors * scales[0]) if is_plain else total * scales * factors
+    return scaled if bias is None else scaled + bias.value
