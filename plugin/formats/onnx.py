@@ -26,7 +26,16 @@ from ..errors import EnvironmentProblem, InputError, Place, SubquantError, Unsup
 from ..files import open_input
 from ..numerics.element_types import Array, ElementType
 
-__all__ = ["ELEMENTS", "Model", "Node", "Tensor", "TensorType", "element_of", "read_onnx"]
+__all__ = [
+    "ELEMENTS",
+    "MOST_ELEMENTS",
+    "Model",
+    "Node",
+    "Tensor",
+    "TensorType",
+    "element_of",
+    "read_onnx",
+]
 
 ELEMENTS = {
     "FLOAT": "f32",
@@ -55,7 +64,7 @@ ELEMENTS = {
 """The types of tensors that programs have, as `subquant.numerics.element_types` names them."""
 
 _PACKED_BITS = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4}
-_MOST_ELEMENTS = (1 << 31) - 1
+MOST_ELEMENTS = (1 << 31) - 1
 _HIGHEST_RANK = 8
 
 
@@ -312,7 +321,7 @@ class _Reader:
         if any(n < 0 for n in shape) or len(shape) > _HIGHEST_RANK:
             raise self._error(f"{what} has the shape {shape}")
         count = math.prod(shape)
-        if count > _MOST_ELEMENTS:
+        if count > MOST_ELEMENTS:
             raise self._error(f"{what} has {count:,} elements, too many")
         if proto.HasField("segment"):
             raise self._error(f"{what} is in segments", UnsupportedError)

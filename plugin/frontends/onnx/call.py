@@ -91,8 +91,20 @@ class Call:
     graph: Graph
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """What the node says, or the default."""
-        return self.node.attributes.get(name, default)
+        """What the node says, of the type of the default, or the default."""
+        found = self.node.attributes.get(name)
+        if found is None:
+            return default
+        is_other = default is not None and type(found) is not type(default)
+        if is_other or (isinstance(default, list) and any(type(n) is not int for n in found)):
+            raise self.error(f"has the attribute {name!r} of another type, {str(found)[:80]!r}")
+        return found
+
+    def integer(self, name: str) -> int:
+        """An integer that the node must say."""
+        if name not in self.node.attributes:
+            raise self.error(f"has no attribute {name!r}")
+        return int(self.attribute(name, 0))
 
     def input(self, index: int) -> Operand:
         """An input that must be there."""

@@ -416,8 +416,8 @@ def matmul_nbits(call: Call) -> AnyArray:
     Zero points are packed as B is, or of the type of A; without any they are half of the range.
     """
     rows = call.array(0)
-    bits, size = call.attribute("bits", 4), call.attribute("block_size")
-    depth, features = call.attribute("K"), call.attribute("N")
+    bits, size = call.attribute("bits", 4), call.integer("block_size")
+    depth, features = call.integer("K"), call.integer("N")
     if call.optional(4) is not None:
         raise call.error(f"has {call.input(4)} as g_idx, an order of rows", UnsupportedError)
     if bits not in (2, 4, 8):

@@ -115,7 +115,7 @@ def _two(call: Call) -> tuple[Sum, Sum]:
 @kernel("com.microsoft.QLinearConcat")
 def qlinear_concat(call: Call) -> Typed:
     """``Y_scale, Y_zero, X, X_scale, X_zero, ...``: each in the parameters of the result."""
-    axis, parts, type_ = call.attribute("axis"), [], call.input(1).type
+    axis, parts, type_ = call.integer("axis"), [], call.input(1).type
     if len(call.inputs) < 5 or (len(call.inputs) - 2) % 3:
         raise call.error(f"has {len(call.inputs)} inputs, expected 2 and 3 for each operand")
     for index in range(2, len(call.inputs), 3):
@@ -167,7 +167,7 @@ def max_pool(call: Call) -> Real:
 
 
 def _max_pool(call: Call, images: AnyArray) -> AnyArray:
-    rank, sizes = len(images.shape) - 2, call.attribute("kernel_shape")
+    rank, sizes = len(images.shape) - 2, call.attribute("kernel_shape", [])
     strides = call.attribute("strides", [1] * rank)
     if rank != 2 or len(sizes) != 2 or len(strides) != 2 or min(*sizes, *strides) < 1:
         raise call.error(f"has windows of {sizes} in images of {list(images.shape)}")

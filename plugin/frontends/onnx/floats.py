@@ -8,6 +8,7 @@ they are inlined. What has no StableHLO there goes by linalg.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from ..._mlir import ir, onnx_importer, passmanager, register_torch, translate_e
 from ...emit.operation import create, mlir_type, tensor_type
 from ...emit.trace import traced
 from ...errors import Place, SubquantError, UnsupportedError
-from ...formats.onnx import ELEMENTS, Model, Node, element_of
+from ...formats.onnx import ELEMENTS, MOST_ELEMENTS, Model, Node, element_of
 from ...numerics.element_types import AnyArray
 from .call import Operand
 
@@ -178,7 +179,10 @@ class FloatFunctions:
             raise UnsupportedError(
                 f"{node} has a result whose shape is not known when it is compiled", self._place
             )
-        return type_, [int(dim.dim_value) for dim in dims]
+        extents = [int(dim.dim_value) for dim in dims]
+        if math.prod(extents) > MOST_ELEMENTS:
+            raise UnsupportedError(f"{node} has a result of {extents}", self._place)
+        return type_, extents
 
     def finish(self) -> None:
         """Write the functions, and inline them.

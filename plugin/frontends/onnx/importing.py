@@ -7,6 +7,7 @@ that the file leaves open are 1 in the first dimension, or what `ImportOptions.b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -17,8 +18,15 @@ from ..._mlir import ir
 from ...emit import stablehlo
 from ...emit.operation import create, mlir_type, tensor_type
 from ...emit.trace import TracedArray, traced
-from ...errors import InputError, Place, SubquantError, UnsupportedError, quoted
-from ...formats.onnx import Model, Node, TensorType, element_of
+from ...errors import (
+    InputError,
+    Place,
+    SubquantError,
+    UnsupportedError,
+    UsageError,
+    quoted,
+)
+from ...formats.onnx import MOST_ELEMENTS, Model, Node, TensorType, element_of
 from ...numerics.element_types import AnyArray, Array, ElementType
 from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ..options import AS_IN_FILE, ImportOptions
@@ -99,8 +107,9 @@ class Graph:
             if found is None:
                 found = self._others(node, operands)
         except SubquantError as error:
-            if error.place is None:
-                raise call.error(error.message, type(error)) from None
+            if error.place is None:  # of arrays, which know nothing of the node
+                kind = UnsupportedError if isinstance(error, UsageError) else type(error)
+                raise call.error(error.message, kind) from None
             raise
         results = found if isinstance(found, list) else [found]
         wanted = len(node.outputs)
@@ -283,4 +292,6 @@ def _extents(input_: TensorType, options: ImportOptions, place: Place) -> list[i
                 "onnxruntime.tools.make_dynamic_shape_fixed for example",
                 place,
             )
+    if math.prod(extents) > MOST_ELEMENTS:
+        raise UnsupportedError(f"{what} has the shape {extents}, too many elements", place)
     return extents

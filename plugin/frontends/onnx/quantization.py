@@ -15,10 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...formats.onnx import element_of
+from ...formats.onnx import ELEMENTS, element_of
 from ...numerics.array_functions import convert, is_known
 from ...numerics.casts import divide
 from ...numerics.element_types import F32, I32, AnyArray
+from ...numerics.parameters import EXPRESSED_TYPES
 from ...numerics.small_floats import SMALL_FLOATS
 from .call import Call, Operand, Typed, kernel
 from .reals import Quantized, Real, Sum, clamped, requantized, rounded
@@ -30,10 +31,13 @@ _STORAGE = frozenset(
 )
 
 
-def _type_name(number: int) -> str:
+def _type_name(call: Call, number: int) -> str:
     from onnx import TensorProto
 
-    return str(TensorProto.DataType.Name(number))
+    try:
+        return str(TensorProto.DataType.Name(number))
+    except ValueError:
+        raise call.error(f"is to the unknown type {number}") from None
 
 
 def grid(
@@ -101,6 +105,8 @@ def quantized(call: Call, index: int, scale: int, zero_point: int, axis: int = 1
 def stored(call: Call, real: Real, scale: int, zero_point: int) -> Typed:
     """A real in the parameters of one or two further inputs, with one scale."""
     type_ = "UINT8" if call.optional(zero_point) is None else call.input(zero_point).type
+    if type_ not in _STORAGE or type_ == "INT32":
+        raise call.error(f"to {type_} is not lowered", UnsupportedError)
     total = real.sum() if isinstance(real, Quantized) else real
     shape = tuple((total if total is not None else real).shape)
     scales, zero_points, sizes = parameters(call, shape, scale, zero_point, 1)
@@ -155,10 +161,10 @@ def _output_type(call: Call) -> str:
     zero_point = call.optional(2)
     if zero_point is not None:
         type_ = zero_point.type
-        if asked and _type_name(asked) != type_:
-            raise call.error(f"says {_type_name(asked)}, and has zero points of {type_}")
+        if asked and _type_name(call, asked) != type_:
+            raise call.error(f"says {_type_name(call, asked)}, and has zero points of {type_}")
     else:
-        type_ = _type_name(asked) if asked else "UINT8"
+        type_ = _type_name(call, asked) if asked else "UINT8"
     if type_ not in SMALL_FLOATS and (type_ not in _STORAGE or type_ == "INT32"):
         raise call.error(f"to {type_} is not lowered", UnsupportedError)
     return type_
@@ -187,7 +193,11 @@ def dequantize_linear(call: Call) -> Real:
     axis, block_size = call.attribute("axis", 1), call.attribute("block_size", 0)
     scales, zero_points, sizes = parameters(call, operand.shape, 1, 2, axis, block_size)
     asked = call.attribute("output_dtype", 0)
-    target = element_of(_type_name(asked)).dtype if asked else scales.dtype
+    target = scales.dtype
+    if asked:
+        if ELEMENTS.get(_type_name(call, asked)) not in EXPRESSED_TYPES:
+            raise call.error(f"to {_type_name(call, asked)} is not lowered", UnsupportedError)
+        target = element_of(_type_name(call, asked)).dtype
     if operand.type in SMALL_FLOATS:
         small = SMALL_FLOATS[operand.type]
         real = small.decode(operand.value, target)
@@ -233,7 +243,7 @@ def dynamically_quantized(real: AnyArray) -> tuple[Typed, Typed, Typed]:
 @kernel("Cast")
 def cast(call: Call) -> Typed:
     """Between element types: floats are cut towards zero, integers wrap."""
-    operand, type_ = call.input(0), _type_name(call.attribute("to"))
+    operand, type_ = call.input(0), _type_name(call, call.integer("to"))
     if type_ == operand.type:
         return Typed(type_, operand.value)
     if type_ in SMALL_FLOATS:
