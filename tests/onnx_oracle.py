@@ -240,7 +240,7 @@ class Oracle:
         if bias is not None:
             bias = bias * (np.float64(given[1]) * given[4].astype(np.float64).reshape(-1))
         real = _FLOATS[name](attributes, *sides, *([] if bias is None else [bias]))
-        return quantized(real, *scales)
+        return quantized(real, *scales) if scales else real
 
 
 def _wide(value: Any) -> Any:

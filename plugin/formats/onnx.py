@@ -22,18 +22,26 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import EnvironmentProblem, InputError, Place, SubquantError, UnsupportedError, quoted
+from ..errors import (
+    EnvironmentProblem,
+    InputError,
+    Place,
+    SubquantError,
+    UnsupportedError,
+    printable,
+    quoted,
+)
 from ..files import open_input
 from ..numerics.element_types import Array, ElementType
 
 __all__ = [
     "ELEMENTS",
-    "MOST_ELEMENTS",
     "Model",
     "Node",
     "Tensor",
     "TensorType",
     "element_of",
+    "is_too_large",
     "read_onnx",
 ]
 
@@ -64,7 +72,7 @@ ELEMENTS = {
 """The types of tensors that programs have, as `subquant.numerics.element_types` names them."""
 
 _PACKED_BITS = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4}
-MOST_ELEMENTS = (1 << 31) - 1
+_MOST_ELEMENTS = (1 << 31) - 1
 _HIGHEST_RANK = 8
 
 
@@ -127,7 +135,7 @@ class Node:
 
     def __str__(self) -> str:
         named = f" {quoted(self.name)}" if self.name else ""
-        return f"node {self.index} ({self.operator}){named}"
+        return f"node {self.index} ({printable(self.operator[:80])}){named}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,7 +329,7 @@ class _Reader:
         if any(n < 0 for n in shape) or len(shape) > _HIGHEST_RANK:
             raise self._error(f"{what} has the shape {shape}")
         count = math.prod(shape)
-        if count > MOST_ELEMENTS:
+        if is_too_large(shape):
             raise self._error(f"{what} has {count:,} elements, too many")
         if proto.HasField("segment"):
             raise self._error(f"{what} is in segments", UnsupportedError)
@@ -374,6 +382,11 @@ class _Reader:
         found.name, found.data_type, found.raw_data = proto.name, proto.data_type, data
         found.dims.extend(proto.dims)
         return found
+
+
+def is_too_large(shape: Iterable[int]) -> bool:
+    """More elements than a program has, also along axes beside one without any."""
+    return math.prod(max(n, 1) for n in shape) > _MOST_ELEMENTS
 
 
 def _domain(domain: str) -> str:

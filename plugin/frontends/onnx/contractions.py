@@ -357,6 +357,8 @@ def qgemm(call: Call) -> Typed | AnyArray:
     """``A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero``: C is in units of A and B."""
     left, right = quantized(call, 0, 1, 2), quantized(call, 3, 4, 5, axis=1 - bool(
         call.attribute("transB", 0)))  # fmt: skip
+    if len(left.shape) != 2 or len(right.shape) != 2:
+        raise call.error(f"multiplies tensors of shapes {[list(left.shape), list(right.shape)]}")
     if call.attribute("transA", 0):
         left = left.transposed((1, 0))
     if call.attribute("transB", 0):
@@ -373,6 +375,8 @@ def qgemm(call: Call) -> Typed | AnyArray:
     if bias is not None:
         bound += 1 << 31
         shape = (1,) * (2 - len(bias.shape)) + bias.shape
+        if len(shape) != 2 or any(n not in (1, m) for n, m in zip(shape, value.shape, strict=True)):
+            raise call.error(f"adds {bias} of shape {list(bias.shape)} to {list(value.shape)}")
         value = value.astype(np.int64) + bias.value.reshape(shape).astype(np.int64)
     total = Sum((Scaled(value, bound, factor),))
     if call.optional(7) is None:

@@ -16,7 +16,7 @@ from ...numerics.element_types import I32, AnyArray
 from .call import Call, Typed, kernel
 from .contractions import padding
 from .quantization import quantized, stored
-from .reals import Quantized, Real, Scaled, Sum, factor_of, product_of
+from .reals import Quantized, Real, Scaled, Sum, factor_of, joined, product_of
 
 __all__: list[str] = []
 
@@ -121,7 +121,7 @@ def qlinear_concat(call: Call) -> Typed:
     for index in range(2, len(call.inputs), 3):
         part = stored(call, quantized(call, index, index + 1, index + 2), 0, 1)
         parts.append(part.value)
-    return Typed(type_, np.concatenate(parts, axis=call.checked_axis(axis, parts[0].ndim)))
+    return Typed(type_, joined(parts, call.checked_axis(axis, parts[0].ndim)))
 
 
 @kernel("com.microsoft.QLinearGlobalAveragePool")

@@ -8,7 +8,6 @@ they are inlined. What has no StableHLO there goes by linalg.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from ..._mlir import ir, onnx_importer, passmanager, register_torch, translate_e
 from ...emit.operation import create, mlir_type, tensor_type
 from ...emit.trace import traced
 from ...errors import Place, SubquantError, UnsupportedError
-from ...formats.onnx import ELEMENTS, MOST_ELEMENTS, Model, Node, element_of
+from ...formats.onnx import ELEMENTS, Model, Node, element_of, is_too_large
 from ...numerics.element_types import AnyArray
 from .call import Operand
 
@@ -180,7 +179,7 @@ class FloatFunctions:
                 f"{node} has a result whose shape is not known when it is compiled", self._place
             )
         extents = [int(dim.dim_value) for dim in dims]
-        if math.prod(extents) > MOST_ELEMENTS:
+        if is_too_large(extents):
             raise UnsupportedError(f"{node} has a result of {extents}", self._place)
         return type_, extents
 

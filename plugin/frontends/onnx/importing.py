@@ -7,7 +7,6 @@ that the file leaves open are 1 in the first dimension, or what `ImportOptions.b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -26,7 +25,7 @@ from ...errors import (
     UsageError,
     quoted,
 )
-from ...formats.onnx import MOST_ELEMENTS, Model, Node, TensorType, element_of
+from ...formats.onnx import Model, Node, TensorType, element_of, is_too_large
 from ...numerics.element_types import AnyArray, Array, ElementType
 from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ..options import AS_IN_FILE, ImportOptions
@@ -292,6 +291,6 @@ def _extents(input_: TensorType, options: ImportOptions, place: Place) -> list[i
                 "onnxruntime.tools.make_dynamic_shape_fixed for example",
                 place,
             )
-    if math.prod(extents) > MOST_ELEMENTS:
+    if is_too_large(extents):
         raise UnsupportedError(f"{what} has the shape {extents}, too many elements", place)
     return extents
