@@ -312,11 +312,14 @@ def test_the_pipeline_of_a_compilation() -> None:
         CompileOptions("vulkan", rounding="toward-zero", vulkan_target="generic-32bit")
     )
     for_bytes = {"pack-narrow-storage"}  # two elements to a byte, which such a device lacks
-    assert [step.name for step in vulkan] == [
-        name for name in PASSES if name not in on_request | for_bytes
-    ]
+    names = [step.name for step in vulkan]
+    inlined = names.index("expand-stablehlo") - 1  # upstream's, which has no name here
+    assert vulkan[inlined] == UpstreamPass(text="inline{default-pipeline=}")
+    del names[inlined]
+    assert names == [name for name in PASSES if name not in on_request | for_bytes]
     with_bytes = compile_pipeline(CompileOptions("vulkan", vulkan_target="generic"))
-    assert [step.name for step in with_bytes] == [n for n in PASSES if n not in on_request]
+    names = [step.name for step in with_bytes if step.name]
+    assert names == [name for name in PASSES if name not in on_request]
     assert LowerQuantCasts("toward-zero", "exact") in vulkan
     assert LegalizeIntegerWidths(32) in vulkan
     assert vulkan[-1] == CheckHandOff("vulkan:generic-32bit")

@@ -251,6 +251,8 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("lower-quant-casts", {"rounding": options.rounding, "division": division}),
         ("convert-quantized-to-storage", {}),
         *([("check-integer-only", {})] if options.integer_only else []),
+        # As IREE does; what the passes for Vulkan look at depends on it.
+        *([("inline{default-pipeline=}", {})] if is_vulkan else []),
         ("expand-stablehlo", {"split_groups": is_vulkan, "split_sums": is_vulkan}),
         ("lower-unranked-tensors", {}),
         ("box-half-scalars", {}),

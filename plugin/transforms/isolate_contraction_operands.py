@@ -8,8 +8,9 @@ dispatch of its own. The same goes for a tensor that a loop reads at positions o
 a gather does its operand; for a sum over what loops made of a contraction's result, where the
 threads of the contraction do not wait for each other before others add up; and for every sum whose
 threads read what others have computed, before it or after it: `iree.thread_positions` says which.
-That depends on what is used more than once. IREE writes a function where it is called, and takes
-what is computed twice for one: so does this pass, first.
+That depends on what is used more than once. IREE takes what is computed twice for one: so does
+this pass, first. It writes a function where it is called, too: so does ``inline``, which comes
+before, as it leaves functions alone that have barriers.
 
 Contractions and sums of one shape in one program start from equal tensors of zeros, which IREE
 makes one: the first of them gives the others its sum to start from. Each gets a zero of its own,
@@ -46,7 +47,6 @@ from .math.contraction import CONTRACTIONS
 
 __all__ = ["IsolateContractionOperands"]
 
-_AS_IREE = "builtin.module(inline{default-pipeline=},cse)"
 _OF_LINALG = (
     "linalg.batch_",
     "linalg.contract",
@@ -87,7 +87,7 @@ class IsolateContractionOperands(ModulePass):
     def run(self, module: Operation) -> None:
         """Rewrite `module`."""
         register_upstream_passes()
-        passmanager.PassManager.parse(_AS_IREE).run(module)
+        passmanager.PassManager.parse("builtin.module(cse)").run(module)
         loops = [op for op in walk(module) if op.name == "linalg.generic"]
         for op in loops:
             _read_in_place(op)

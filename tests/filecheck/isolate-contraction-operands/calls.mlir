@@ -1,4 +1,4 @@
-// RUN: subquant opt %s --passes isolate-contraction-operands | filecheck %s
+// RUN: subquant opt %s --passes "inline{default-pipeline=},isolate-contraction-operands" | filecheck %s
 
 // IREE writes a function where it is called, and takes what is computed twice for one: then other
 // threads read it than those of the sum.
