@@ -116,6 +116,8 @@ def _cut_unread(op: Operation) -> bool:
     numbers = _dimension_numbers(op)
     spatial = list(numbers.input_spatial_dimensions)
     positions = [int(result.shape[axis]) for axis in numbers.output_spatial_dimensions]
+    if 0 in positions:  # padding may cut more than there is: nothing is read at all
+        return False
     windows = [int(kernel.shape[axis]) for axis in numbers.kernel_spatial_dimensions]
     padding = window_padding(op, len(spatial))
     between = window_steps(op, "lhs_dilation", len(spatial))
