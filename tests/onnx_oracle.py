@@ -187,6 +187,11 @@ class Oracle:
             return [numpy_helper.to_array(attributes["value"])]
         if operator == "Cast":
             return [given[0].astype(helper.tensor_dtype_to_np_dtype(attributes["to"]))]
+        if operator == "DequantizeLinear" and attributes.get("block_size", 0):
+            axis, size = attributes["axis"], attributes["block_size"]
+            extent = given[0].shape[axis]
+            planes = [np.repeat(p, size, axis).take(range(extent), axis) for p in given[1:]]
+            return [(given[0].astype(np.int64) - planes[1].astype(np.int64)) * _wide(planes[0])]
         if operator == "DequantizeLinear":
             return [dequantized(*given, axis=attributes.get("axis", 1))]
         if operator == "QuantizeLinear":

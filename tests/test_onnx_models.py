@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from devices import ON_DEVICES
 from onnx_models import computed
@@ -111,6 +112,42 @@ def _quantized(proto: onnx.ModelProto, form: str) -> onnx.ModelProto:
         return onnx.load(target)
 
 
+def blocked_model(name: str) -> onnx.ModelProto:
+    """Weights as 8 bits in blocks of input channels (the last may be short), as OpenCV's models."""
+    proto = onnx.version_converter.convert_version(real_model(name), 21)
+    weights = {each.name: numpy_helper.to_array(each) for each in proto.graph.initializer}
+    done = set()
+    for node in list(proto.graph.node):
+        if node.op_type not in ("Conv", "MatMul") or node.input[1] not in weights:
+            continue
+        of, axis = node.input[1], 1 if node.op_type == "Conv" else 0
+        array = weights[of]
+        extent = array.shape[axis]
+        size = 24 if extent > 24 else extent
+        if of not in done:
+            done.add(of)
+            starts = np.arange(0, extent, size)
+            low = np.minimum(np.minimum.reduceat(array, starts, axis), 0)
+            high = np.maximum(np.maximum.reduceat(array, starts, axis), 0)
+            scales = (np.maximum(high - low, 1e-6) / 255).astype(np.float32)
+            zeros = np.clip(np.rint(-low / scales), 0, 255).astype(np.uint8)
+            spread = [
+                np.repeat(plane, size, axis).take(range(extent), axis) for plane in (scales, zeros)
+            ]
+            stored = np.clip(np.rint(array / spread[0]) + spread[1], 0, 255).astype(np.uint8)
+            names = [f"{of}.{part}" for part in ("stored", "scales", "zeros")]
+            for part, plane in zip(names, (stored, scales, zeros), strict=True):
+                proto.graph.initializer.append(numpy_helper.from_array(plane, part))
+            proto.graph.node.insert(
+                0,
+                helper.make_node(
+                    "DequantizeLinear", names, [f"{of}.real"], axis=axis, block_size=size
+                ),
+            )
+        node.input[1] = f"{of}.real"
+    return proto
+
+
 def drawn(proto: onnx.ModelProto) -> np.ndarray[Any, Any]:
     return np.random.default_rng(7).normal(size=shape_of(proto)).astype(np.float32)
 
@@ -147,6 +184,23 @@ def check_device(name: str, form: str, device: Device) -> None:
     tolerance = 1e-3 if form == "dynamic" else 1e-6
     for result, expected in zip(computed(proto, device, x), computed(proto, None, x), strict=True):
         bound = tolerance * float(np.abs(expected).max())
+        np.testing.assert_allclose(result, expected, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_in_blocks(name: str, cpu: Device) -> None:
+    """Beside f64; sums of f32 products in another order."""
+    proto = blocked_model(name)
+    x = drawn(proto)
+    found = read_onnx(proto.SerializeToString())
+    feeds = {found.inputs[0].name: x}
+    ours: dict[str, Any] = {}
+    results = Interpreter(found).run(
+        feeds, lambda name, value: ours.update({name: np.asarray(value)})
+    )
+    Oracle(proto, ours)(feeds, tolerance=1e-4)
+    for result, expected in zip(computed(proto, cpu, x), results, strict=True):
+        bound = 1e-4 * float(np.abs(expected).max())
         np.testing.assert_allclose(result, expected, rtol=0, atol=bound)
 
 
