@@ -29,6 +29,11 @@ def values(*shape: int, dtype: type = np.int32, low: int = -9, high: int = 9) ->
     return RNG.integers(low, high, shape, endpoint=True).astype(dtype)
 
 
+def anything(*shape: int, dtype: type) -> np.ndarray:
+    """Any value of a type of integers."""
+    return values(*shape, dtype=dtype, low=np.iinfo(dtype).min, high=np.iinfo(dtype).max)
+
+
 def body(op: str, element: str) -> str:
     scalar = f"tensor<{element}>"
     return f"""({{
@@ -211,6 +216,26 @@ func.func @main(%x: tensor<2x1x2x3xELEMENT>, %z: tensor<ELEMENT>)
   return %y, %u : tensor<2x3x11x3xELEMENT>, tensor<2x11x3xELEMENT>
 }
 """
+SORT = """
+func.func @main(%x: tensor<9xELEMENT>, %y: tensor<9xELEMENT>) -> tensor<9xELEMENT> {
+  %r:2 = "stablehlo.sort"(%x, %y) ({
+  ^bb0(%a: tensor<ELEMENT>, %b: tensor<ELEMENT>, %c: tensor<ELEMENT>, %d: tensor<ELEMENT>):
+    %l = stablehlo.add %a, %a : tensor<ELEMENT>
+    %r = stablehlo.add %b, %b : tensor<ELEMENT>
+    %p = stablehlo.compare GT, %l, %r : (tensor<ELEMENT>, tensor<ELEMENT>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  }) {dimension = 0 : i64, is_stable = true}
+      : (tensor<9xELEMENT>, tensor<9xELEMENT>) -> (tensor<9xELEMENT>, tensor<9xELEMENT>)
+  return %r#1 : tensor<9xELEMENT>
+}
+"""
+PADDED_UNSIGNED = reduce_window(
+    (4,),
+    (6,),
+    "window_dimensions = array<i64: 3>, padding = dense<2> : tensor<1x2xi64>",
+    "ui8",
+    "maximum",
+)
 
 PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
     **{
@@ -258,6 +283,26 @@ PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
     "padded-twice": (
         PADDED_TWICE.replace("ELEMENT", "f32"),
         [values(2, 1, 2, 3, dtype=np.float32), np.float32(0)],
+    ),
+    **{
+        f"sort-{element}": (
+            SORT.replace("ELEMENT", element),
+            [anything(9, dtype=dtype), anything(9, dtype=dtype)],
+        )
+        for element, dtype in (("i8", np.int8), ("ui8", np.uint8), ("i16", np.int16))
+    },
+    **{
+        f"scatter-{element}": (
+            scatter(((6,), (8, 1), (8,)), "inserted_window_dims = [0], "
+                    "scatter_dims_to_operand_dims = [0], index_vector_dim = 1", element),
+            [values(6, dtype=dtype, low=0, high=100), values(8, 1, low=0, high=5),
+             values(8, dtype=dtype, low=0, high=100)],
+        )
+        for element, dtype in (("i8", np.int8), ("ui8", np.uint8), ("i16", np.int16))
+    },
+    "reduce_window-unsigned": (
+        PADDED_UNSIGNED,
+        [values(4, dtype=np.uint8, low=0, high=255), np.uint8(7)],
     ),
     "dynamic_conv": (
         DYNAMIC_CONV,

@@ -219,6 +219,9 @@ def run_pipeline(
                 operation.verify()
 
 
+_EXPANDED_FOR_VULKAN = ("split_groups", "split_sums", "widen_bodies")
+
+
 def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
     """Return the passes of a compilation."""
     is_vulkan = options.target == "vulkan"
@@ -253,7 +256,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         *([("check-integer-only", {})] if options.integer_only else []),
         # As IREE does; what the passes for Vulkan look at depends on it.
         *([("inline{default-pipeline=}", {})] if is_vulkan else []),
-        ("expand-stablehlo", {"split_groups": is_vulkan, "split_sums": is_vulkan}),
+        ("expand-stablehlo", dict.fromkeys(_EXPANDED_FOR_VULKAN, is_vulkan)),
         ("lower-unranked-tensors", {}),
         ("box-half-scalars", {}),
         ("legalize-integer-widths", {"containers": options.containers}),

@@ -139,7 +139,10 @@ def concatenate(tensors: Sequence[Value], axis: int, type_: ir.Type) -> Value:
 
 def behind_barrier(tensor: Value) -> Value:
     """A tensor behind a barrier of IREE's, which is told its dynamic extents again."""
-    behind = value(BARRIER, [tensor], tensor.type)
+    element = tensor.type.element_type
+    is_unsigned = isinstance(element, ir.IntegerType) and element.is_unsigned  # IREE refuses those
+    name = "stablehlo.optimization_barrier" if is_unsigned else BARRIER
+    behind = value(name, [tensor], tensor.type)
     dynamic = [axis for axis, extent in enumerate(tensor.type.shape) if is_dynamic(int(extent))]
     if not dynamic:
         return behind

@@ -14,6 +14,7 @@ IREE 3.13 refuses
 * ``gather`` in batches whose axes are after that of the index vector: `iree.index_bounds`.
 * ``dynamic_slice`` and ``dynamic_update_slice`` of tensors without axes.
 * ``reduce_window`` of one position that leaves some of the operand unread: `iree.window_ends`.
+* ``reduce_window`` of unsigned integers with padding: `iree.unsigned_windows`.
 * ``sort`` along a negative dimension.
 * ``scatter`` in batches, with windows along scattered axes, and others: `iree.scatter_axes`.
 
@@ -76,11 +77,13 @@ from .iree.dynamic_shapes import (
 from .iree.index_bounds import clamp_gather, contain_scatter, order_indices, widen_starts
 from .iree.inner_pads import separate_pad
 from .iree.long_loops import split_dot, split_reduce
+from .iree.narrow_bodies import widen_body
 from .iree.reversal import expand_reverse
 from .iree.scatter_axes import scatter_rows
 from .iree.select_and_scatter import expand_select_and_scatter
 from .iree.special_points import SPECIAL, expand_special
-from .iree.stable_sort import stabilize_sort
+from .iree.stable_sort import keep_sorted, stabilize_sort
+from .iree.unsigned_windows import signless_window
 from .iree.updates_in_place import UPDATES, separate_updated
 from .iree.window_ends import cut_windows
 
@@ -96,16 +99,22 @@ class ExpandStablehlo(ModulePass):
             that IREE is given for it are wrong).
         split_sums: write long reductions and contractions as those of parts (Vulkan, where one
             invocation adds up all of an element, and a device may end its loop).
+        widen_bodies: write sorts and scatters of narrow integers as those of 32 bits, and use all
+            results of sorts (Vulkan, where IREE refuses what is written for narrow ones).
     """
 
     name: ClassVar[str] = "expand-stablehlo"
 
     split_groups: bool = False
     split_sums: bool = False
+    widen_bodies: bool = False
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
         steps = [_SHAPES, _BOUNDS, _PATTERNS]  # what one makes is for the next
+        if self.widen_bodies:
+            steps.append({"stablehlo.sort": keep_sorted})
+            steps.append({"stablehlo.scatter": widen_body, "stablehlo.sort": widen_body})
         if self.split_groups:
             steps.append({"stablehlo.convolution": split_groups})
         if self.split_sums:
@@ -136,6 +145,7 @@ _SHAPES: dict[str, Pattern] = {
     "stablehlo.dynamic_conv": expand_dynamic_conv,
     "stablehlo.dynamic_gather": expand_dynamic_gather,
     "stablehlo.gather": order_indices,
+    "stablehlo.reduce_window": signless_window,
     "stablehlo.scatter": scatter_rows,
     "stablehlo.select_and_scatter": _select_and_scatter,
 }

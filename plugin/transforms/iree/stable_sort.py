@@ -21,7 +21,7 @@ from ...emit.operation import integer, mlir_type, tensor_type
 from ...numerics.element_types import I32
 from ..base import NoMatch
 
-__all__ = ["stabilize_sort"]
+__all__ = ["keep_sorted", "stabilize_sort"]
 
 
 def stabilize_sort(op: Operation, rewriter: Rewriter) -> NoMatch | None:
@@ -58,6 +58,22 @@ def stabilize_sort(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
     stablehlo.fill_body(created.regions[0], types, before)
     rewriter.replace_op(op, list(created.results)[:-1])
+    return None
+
+
+def keep_sorted(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Use all results of a ``sort``: else IREE crashes on Vulkan, for some lengths."""
+    results = list(op.results)
+    users = [[(use.owner, use.operand_number) for use in result.uses] for result in results]
+    if all(users) or not any(users):
+        return NoMatch("has results that are all used, or none")
+    with ir.InsertionPoint.after(op):
+        kept = emit.create(
+            "stablehlo.optimization_barrier", results, [result.type for result in results]
+        )
+    for new, uses in zip(kept.results, users, strict=True):
+        for user, number in uses:
+            user.operands[number] = new
     return None
 
 
