@@ -601,8 +601,7 @@ def _over_time(
     results = _traced(np.zeros((count, *first.shape), first.dtype))
     start = [_traced(np.int32(0)), results, *carried]
     _, results, *values = _repeat_while(lambda index, *_: index < count, body, start)
-    # Not the loop's own: where that goes to a variable, IREE's compiler crashes (Vulkan).
-    return [results[count - 1], *values[1:]], results
+    return values, results
 
 
 _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., AnyArray]] = {
