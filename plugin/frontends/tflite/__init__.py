@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from .importing import Interpreter, RealInterpreter, write_module
+from .graphs import Interpreter, RealInterpreter
+from .importing import write_module
 
 __all__ = ["Interpreter", "RealInterpreter", "write_module"]

@@ -1,0 +1,287 @@
+"""Write a TensorFlow Lite model as a module.
+
+Each signature becomes a public function. Its arguments and results have the quantized types that
+the file gives them; in between there is integer arithmetic on storage, as LiteRT's reference
+kernels do it, bit by bit. Variables become globals that the loaded executable keeps between calls.
+
+With exact semantics, operands are dequantized, the kernel computes floats, and results are
+quantized; ``legalize-qdq-to-quantized-op`` makes quantized StableHLO of that, which is lowered to
+exact integer arithmetic where the specification has the operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..._mlir import Operation, Value, ir
+from ...dialects.quant import type_of
+from ...emit import casts, stablehlo, variables
+from ...emit.operation import create, dense, mlir_type, tensor_type, value, with_element
+from ...emit.trace import TracedArray, traced
+from ...errors import Place, UnsupportedError
+from ...formats.tflite import ELEMENTS, Model, Operator, Signature, Subgraph, Tensor
+from ...numerics.element_types import F32, AnyArray, Array, ElementType
+from ...transforms.base import NAMES_ATTRIBUTES
+from ...transforms.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
+from ..options import AS_IN_FILE, ImportOptions
+from .batches import batched_inputs, dynamic_type, input_shapes, write_loop
+from .call import Handle
+from .graphs import Graphs, Interpreter, first_value, is_stored, parameters_of
+
+__all__ = ["Program", "write_module"]
+
+
+def write_module(
+    model: Model, context: ir.Context, options: ImportOptions = AS_IN_FILE
+) -> ir.Module:
+    """Write a module with a function for each signature: of its name, or ``main`` if it is alone.
+
+    Args:
+        model: as read.
+        context: of `subquant.dialects.create_context`.
+        options: how operators compute, and what functions take and return.
+
+    Raises:
+        UnsupportedError, InputError: at an operator.
+    """
+    with context, ir.Location.file(model.file, 0, 0, context):
+        module = ir.Module.create()
+        program = Program(model, module, options)
+        is_alone = len(model.signatures) == 1
+        for signature in model.signatures:
+            with ir.InsertionPoint(module.body):
+                program.write_function(signature, "main" if is_alone else signature.name)
+        if options.semantics == "exact":
+            LegalizeQdqToQuantizedOp().run(module.operation)
+        return module
+
+
+class Program(Graphs):
+    """Writes a program.
+
+    Args:
+        model: as read.
+        module: where to.
+        options: how operators compute.
+    """
+
+    def __init__(
+        self, model: Model, module: ir.Module, options: ImportOptions = AS_IN_FILE
+    ) -> None:
+        super().__init__(model, options, _located)
+        self._module = module
+        self._first = Interpreter(model, options).variables
+        self._defined: dict[str, ElementType] = {}
+
+    def lifted(self, value: AnyArray, like: Tensor) -> AnyArray:
+        """Write a constant."""
+        if isinstance(value, TracedArray):
+            return value
+        return _constant(value, ElementType.parse(like.element))
+
+    def read(self, variable: str, like: Tensor) -> AnyArray:
+        """Write a load of a global, which is defined if it is the first time."""
+        first = self._first.get(variable)
+        if first is None:
+            first = self._first[variable] = first_value(like)
+        element = ElementType.parse(like.element)
+        self._define(variable, first, element)
+        type_ = tensor_type(first.shape, mlir_type(element))
+        return traced(variables.load(_symbol(variable), type_), element)
+
+    def write(self, variable: str, value: AnyArray) -> None:
+        """Write a store to a global."""
+        if not isinstance(value, TracedArray):
+            value = _constant(value, ElementType.of_dtype(np.asarray(value).dtype))
+        first = self._first.get(variable)
+        if first is None:
+            first = self._first[variable] = np.zeros(value.shape, value.dtype)
+        if first.shape != value.shape or first.dtype != value.dtype:
+            raise UnsupportedError(
+                f"gives the variable {variable!r} {value.dtype.name} of shape "
+                f"{list(value.shape)}, which was {first.dtype.name} of shape {list(first.shape)}"
+            )
+        self._define(variable, first, value.element)
+        variables.store(_symbol(variable), value.value)
+
+    def _define(self, variable: str, first: Array, element: ElementType) -> None:
+        if variable not in self._defined:
+            self._defined[variable] = element
+            with ir.InsertionPoint.at_block_begin(self._module.body):
+                variables.define(_symbol(variable), dense(first, mlir_type(element)))
+
+    def results(
+        self, graph: Subgraph, inputs: Sequence[TracedArray]
+    ) -> list[tuple[Tensor, TracedArray]]:
+        """Compute a graph, and return what a function of it returns."""
+        computed: list[tuple[Tensor, AnyArray]] = []
+        outputs = self.run(graph.index, inputs, lambda *each: computed.append(each))
+        found = list(zip(graph.outputs, outputs, strict=True))
+        if self.options.every_tensor:
+            found = [each for each in computed if not isinstance(each[1], Handle)]
+        for tensor, _ in found:
+            if tensor.type not in ELEMENTS:
+                raise UnsupportedError(f"{tensor} is of type {tensor.type}", self.place)
+        return [
+            (tensor, v if isinstance(v, TracedArray) else
+             _constant(v, ElementType.parse(tensor.element)))
+            for tensor, v in found
+        ]  # fmt: skip
+
+    def write_function(self, signature: Signature, name: str) -> None:
+        """Write the function of a signature at the current place."""
+        _write_function(self, signature, name)
+
+    @property
+    def has_variables(self) -> bool:
+        """Whether the model keeps values from call to call."""
+        return any(
+            tensor.is_variable or tensor.type == "RESOURCE"
+            for each in self.model.subgraphs
+            for tensor in each.tensors
+        )
+
+    def dequantized(self, storage: AnyArray, tensor: Tensor) -> AnyArray:
+        """Write a ``quant.dcast``."""
+        if not isinstance(storage, TracedArray):
+            storage = _constant(storage, ElementType.parse(tensor.element))
+        quantized = _quantized(storage.value, tensor)
+        type_ = tensor_type(storage.shape, mlir_type(F32))
+        return traced(value("quant.dcast", [quantized], type_), F32)
+
+    def quantized(self, real: AnyArray, tensor: Tensor) -> AnyArray:
+        """Write a ``quant.qcast``."""
+        if not isinstance(real, TracedArray):
+            real = _constant(real, F32)
+        type_ = tensor_type(real.shape, type_of(parameters_of(tensor)))
+        quantized = value("quant.qcast", [real.value], type_)
+        return traced(casts.stored(quantized), ElementType.parse(tensor.element))
+
+
+def _quantized(storage: Value, tensor: Tensor) -> Value:
+    """A storage tensor as quantized; that which it is the storage of, if it is so."""
+    type_ = with_element(storage.type, type_of(parameters_of(tensor)))
+    owner = storage.owner
+    if not isinstance(owner, ir.Block) and owner.operation.name == "subquant.scast":
+        source = owner.operation.operands[0]
+        if source.type == type_:
+            return source
+    return casts.as_quantized(storage, type_)
+
+
+def _symbol(variable: str) -> str:
+    return f"variable.{variable}"
+
+
+def _located(operator: Operator) -> ir.Location:
+    return ir.Location.name(str(operator), ir.Location.current)
+
+
+def _write_function(program: Program, signature: Signature, name: str) -> None:
+    """Write the function of a signature; with a dynamic batch, over one for an element of it."""
+    graph, options = program.model.subgraphs[signature.subgraph], program.options
+    place = program.place
+    is_dynamic = options.batch == "dynamic"
+    batch = 1 if is_dynamic else options.batch_size
+    shapes = input_shapes(graph, batch)
+    types = [_type(tensor, place, n) for tensor, n in zip(graph.inputs, shapes, strict=True)]
+    wanted: list[Tensor] = []
+
+    def body(arguments: Sequence[Value]) -> list[Value]:
+        inputs = [
+            traced(argument, ElementType.parse(tensor.element))
+            for tensor, argument in zip(graph.inputs, arguments, strict=True)
+        ]
+        found = program.results(graph, inputs)
+        wanted.extend(tensor for tensor, _ in found)
+        return [output.value for _, output in found]
+
+    def boundary(function: Callable[[Sequence[Value]], list[Value]]) -> _Body:
+        def of_types(arguments: Sequence[Value]) -> list[Value]:
+            stored = [
+                casts.stored(argument) if _is_typed(tensor) else argument
+                for tensor, argument in zip(graph.inputs, arguments, strict=True)
+            ]
+            return [
+                _quantized(result, tensor) if _is_typed(tensor) else result
+                for tensor, result in zip(wanted, function(stored), strict=True)
+            ]
+
+        return of_types
+
+    if is_dynamic:
+        if program.has_variables:
+            raise UnsupportedError(
+                "the model keeps variables from call to call, and a dynamic batch calls it for "
+                "each element; give --batch a number",
+                place,
+            )
+        item, batched = f"{name}.item", batched_inputs(graph)
+        plain = [
+            with_element(type_, mlir_type(ElementType.parse(tensor.element)))
+            for tensor, type_ in zip(graph.inputs, types, strict=True)
+        ]
+        written = _write(item, plain, body, is_public=False)
+        results = list(written.attributes["function_type"].value.results)
+        types = [
+            dynamic_type(type_) if is_batched else type_
+            for type_, is_batched in zip(types, batched, strict=True)
+        ]
+        outer = boundary(lambda given: write_loop(item, given, batched, results, place))
+    else:
+        outer = boundary(body)
+    function = _write(name, types, outer)
+    result_names = [tensor.name for tensor in wanted]
+    if not options.every_tensor:
+        result_names = list(signature.outputs)
+    for attribute, names in zip(
+        NAMES_ATTRIBUTES, (list(signature.inputs), result_names), strict=True
+    ):
+        texts = [ir.StringAttr.get(each) for each in names]
+        function.attributes[attribute] = ir.ArrayAttr.get(texts)
+
+
+_Body = Callable[[Sequence[Value]], list[Value]]
+
+
+def _write(
+    name: str, types: Sequence[ir.Type], body: _Body, *, is_public: bool = True
+) -> Operation:
+    """Write a function."""
+    attributes: dict[str, ir.Attribute] = {
+        "sym_name": ir.StringAttr.get(name),
+        "function_type": ir.TypeAttr.get(ir.FunctionType.get(list(types), [])),
+    }
+    if not is_public:
+        attributes["sym_visibility"] = ir.StringAttr.get("private")
+    function = create("func.func", attributes=attributes, regions=1)
+    block = function.regions[0].blocks.append(*types, arg_locs=[ir.Location.current] * len(types))
+    with ir.InsertionPoint(block):
+        results = body(list(block.arguments))
+        create("func.return", results)
+    found = ir.FunctionType.get(list(types), [result.type for result in results])
+    function.attributes["function_type"] = ir.TypeAttr.get(found)
+    return function
+
+
+def _constant(array: Array, element: ElementType) -> TracedArray:
+    return traced(stablehlo.constant(np.asarray(array), mlir_type(element)), element)
+
+
+# -- types ----------------------------------------------------------------------------------------
+
+
+def _is_typed(tensor: Tensor) -> bool:
+    """A tensor of a quantized type at the boundary of a function; wider ones are sums."""
+    return is_stored(tensor) and ElementType.parse(tensor.element).bits <= 16
+
+
+def _type(tensor: Tensor, place: Place, shape: Sequence[int] | None = None) -> ir.Type:
+    if tensor.type not in ELEMENTS:
+        raise UnsupportedError(f"{tensor} is of type {tensor.type}", place)
+    extents = list(tensor.shape if shape is None else shape)
+    if not _is_typed(tensor):
+        return tensor_type(extents, mlir_type(ElementType.parse(tensor.element)))
+    return tensor_type(extents, type_of(parameters_of(tensor)))
