@@ -7,6 +7,7 @@ points among them.
 from __future__ import annotations
 
 import functools
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 
 from devices import ON_DEVICES
 from onnx_models import MICROSOFT, computed, model, node, plain, text_of
+from subquant.cli import main
 from subquant.compiler.reading import read_module
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.formats.onnx import read_onnx
@@ -252,3 +255,37 @@ def test_an_order_of_rows_is_refused_by_name() -> None:
     )  # fmt: skip
     with pytest.raises(UnsupportedError, match="has tensor 'g' as g_idx"):
         text_of(proto)
+
+
+def test_inspect_lists_nodes_and_what_would_be_refused(in_temporary_folder: Path) -> None:
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("MatMulInteger", ["b", "c"], ["d"]),
+        helper.make_node("NonZero", ["a"], ["e"]),
+    ]
+    floats, integers = TensorProto.FLOAT, TensorProto.UINT8
+    graph = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info("x", floats, [2, 3]),
+         helper.make_tensor_value_info("b", integers, [2, 3]),
+         helper.make_tensor_value_info("c", integers, [3, 4])],
+        [helper.make_tensor_value_info("d", TensorProto.INT32, [2, 4]),
+         helper.make_tensor_value_info("a", floats, [2, 3])],
+    )  # fmt: skip
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    Path("m.onnx").write_bytes(data.SerializeToString())
+    shown = CliRunner().invoke(main, ["inspect", "m.onnx", "--json"])
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.stdout)
+    operators = found["graphs"][0]["operators"]
+    assert [each["name"] for each in operators] == ["Relu", "MatMulInteger", "NonZero"]
+    assert operators[1]["results"][0]["shape"] == [2, 4]
+    assert operators[1]["results"][0]["type"] == "INT32"
+    assert found["signatures"][0]["inputs"] == ["x", "b", "c"]
+    table = CliRunner().invoke(main, ["inspect", "m.onnx"])
+    assert "1 MatMulInteger" in table.output
+    refused = "would be refused: operator 2 (NonZero) has a result whose shape is not known"
+    assert refused in table.output
+    assert table.output.count("would be refused") == 1

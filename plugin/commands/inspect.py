@@ -51,8 +51,8 @@ def command(
 ) -> None:
     """Show what is quantized in FILE, how, and how big it is.
 
-    FILE is a module (.mlir), a model (.tflite), an executable (.vmfb), or weights: .gguf, .irpa,
-    .safetensors, or a folder of safetensors with a config.json.
+    FILE is a module (.mlir), a model (.tflite, .onnx), an executable (.vmfb), or weights: .gguf,
+    .irpa, .safetensors, or a folder of safetensors with a config.json.
 
     \b
     subquant inspect examples/two_layer.mlir
@@ -74,29 +74,36 @@ def command(
         _inspect_executable(file, as_json)
         return
     prepare()
-    if file != "-" and _is_tflite(file):
+    kind = _model_kind(file)
+    if kind is not None:
         if tensor is not None:
             raise UsageError("--scales shows tensors of .mlir files only")
-        _inspect_tflite(file, as_json, pop_limits(limits))
+        _inspect_model(file, kind, as_json, pop_limits(limits))
     else:
         _inspect_module(file, tensor, picture, as_json, pop_limits(limits))
 
 
-def _is_tflite(path: str) -> bool:
+def _model_kind(path: str) -> str | None:
+    """``tflite`` or ``onnx`` for a model of another tool."""
+    if path == "-":
+        return None
     try:
         with open_input(path) as file:
-            return kind_of(file.read(8)) == "tflite"
+            kind = kind_of(file.read(8))
     except (InputError, OSError):
-        return False  # who reads it says what is wrong
+        return None  # who reads it says what is wrong
+    if path.lower().endswith(".onnx"):
+        return "onnx"
+    return kind if kind in ("tflite", "onnx") else None
 
 
-def _inspect_tflite(path: str, as_json: bool, limits: Limits) -> None:
+def _inspect_model(path: str, kind: str, as_json: bool, limits: Limits) -> None:
     """Show the operators of a model, and which of them would be refused."""
     arguments = {"file": path, "path": path}
     with show_progress(f"inspect {path}") as progress:
         try:
             model, _ = call(
-                "subquant.frontends.tflite.inspection:served",
+                f"subquant.frontends.{kind}.inspection:served",
                 arguments,
                 steps=progress,
                 limits=limits,
@@ -119,6 +126,8 @@ def _inspect_tflite(path: str, as_json: bool, limits: Limits) -> None:
         for operator in graph["operators"]
         if operator["refused"]
     ]
+    if model.get("refused"):
+        refused.append(f"the model: {model['refused']}")
     for line in refused:
         say(f"would be refused: {line}")
 

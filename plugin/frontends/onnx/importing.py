@@ -34,7 +34,7 @@ from .call import KERNELS, Call, Operand, Typed, type_of_dtype
 from .floats import FloatFunctions, evaluated
 from .reals import Quantized, Sum
 
-__all__ = ["Interpreter", "write_module"]
+__all__ = ["Interpreter", "Program", "write_module"]
 
 _FAMILIES = (contractions, elementwise, quantization, shapes)  # which register their kernels
 
@@ -180,15 +180,20 @@ def write_module(
     """
     with context, ir.Location.file(model.file, 0, 0, context):
         module = ir.Module.create()
-        program = _Program(model, module)
+        program = Program(model, module)
         with ir.InsertionPoint(module.body):
-            _write_function(program, options)
+            program.write_function(options)
         program.functions.finish()
         return module
 
 
-class _Program(Graph):
-    """Writes a program."""
+class Program(Graph):
+    """Writes a program.
+
+    Args:
+        model: as read.
+        module: where to.
+    """
 
     def __init__(self, model: Model, module: ir.Module) -> None:
         super().__init__(model, _located)
@@ -202,6 +207,10 @@ class _Program(Graph):
         """Write a call of a function that torch-mlir lowers."""
         return self.functions.call(node, operands, self.lift)
 
+    def write_function(self, options: ImportOptions = AS_IN_FILE) -> None:
+        """Write the graph as the function ``main`` at the current place."""
+        _write_function(self, options)
+
 
 def _located(node: Node) -> ir.Location:
     return ir.Location.name(str(node), ir.Location.current)
@@ -211,7 +220,7 @@ def _constant(array: Array, element: ElementType) -> TracedArray:
     return traced(stablehlo.constant(np.asarray(array), mlir_type(element)), element)
 
 
-def _write_function(program: _Program, options: ImportOptions) -> None:
+def _write_function(program: Program, options: ImportOptions) -> None:
     model = program.model
     shapes_ = [_extents(input_, options, program.place) for input_ in model.inputs]
     elements = [_at_boundary(element_of(input_.type)) for input_ in model.inputs]
