@@ -8,6 +8,7 @@ device; ``scripts/test`` installs software devices on Debian.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,13 @@ from subquant.runtime import Device, list_devices
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("SUBQUANT_CACHE", str(ROOT / ".cache" / "iree"))
+
+# A run in the background may ignore these, and hands that on to the processes that tests start.
+for _signal in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(
+            _signal, signal.default_int_handler if _signal == signal.SIGINT else signal.SIG_DFL
+        )
 
 # Processes that tests start would compile every source again; these do not lie beside the sources.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):

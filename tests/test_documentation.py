@@ -167,7 +167,7 @@ def test_the_counts_of_the_conformance_suite() -> None:
     results = [of for name, of in expected.items() if name.startswith("suite/")]
     ran = Counter(device for of in results for device in of)
     passed = ran - Counter(d for of in results for d, result in of.items() if result == "error")
-    assert {result for of in results for result in of.values()} == {"pass", "legalized", "error"}
+    assert {result for of in results for result in of.values()} <= {"pass", "legalized", "error"}
     row = re.search(r"programs \| (\d+) \| (\d+) of (\d+) \|", (ROOT / "README.md").read_text())
     assert row is not None
     assert row.groups() == tuple(map(str, (passed["llvm-cpu"], passed["vulkan"], ran["vulkan"])))

@@ -362,11 +362,11 @@ def _total(x: Any) -> Any:
 
     def body(position: Any, total: Any) -> Any:
         element = linalg.extract(x, [linalg.constant_index(1), position])
-        return (scalar(element) + scalar(total)).value
+        return [(scalar(element) + scalar(total)).value]
 
     first, end = linalg.constant_index(2), linalg.dim(x, 1)
     zero = linalg.extract(x, [linalg.constant_index(0)] * 2)
-    return linalg.from_elements([linalg.fold(first, end, zero, body)])
+    return linalg.from_elements(linalg.fold(first, end, [zero], body))
 
 
 TABLE = np.arange(24, dtype=np.int32).reshape(3, 8)
