@@ -1,15 +1,18 @@
-"""Arrays as what a child process is handed, and hands back."""
+"""Other runtimes, asked in a child process, and arrays as what is handed over."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import importlib.util
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..errors import CompilerError, EnvironmentProblem, Place
 from ..numerics.element_types import Array
+from ..processes import ChildEnded, Limits, call
 
-__all__ = ["arrays_of", "described"]
+__all__ = ["arrays_of", "ask", "described"]
 
 
 def described(arrays: Iterable[Array]) -> tuple[list[dict[str, Any]], list[bytes]]:
@@ -25,3 +28,42 @@ def arrays_of(types: Sequence[dict[str, Any]], blobs: Sequence[bytes]) -> list[A
         np.frombuffer(blob, each["dtype"]).reshape(each["shape"])
         for each, blob in zip(types, blobs, strict=True)
     ]
+
+
+def ask(
+    runtime: str,
+    function: str,
+    requirement: str,
+    file: str,
+    arguments: Mapping[str, Any],
+    blobs: Sequence[bytes],
+    limits: Limits | None,
+) -> tuple[Any, list[bytes]]:
+    """Call a function that computes with another runtime, in a child.
+
+    Args:
+        runtime: its name, for errors.
+        function: ``subquant.module:name``; a text as its value is what the runtime says where it
+            refuses the model.
+        requirement: what to install, which begins with the name of the package.
+        file: the model's name, for errors.
+        arguments, blobs: of the function.
+        limits: of the child process.
+
+    Raises:
+        EnvironmentProblem: the runtime is not installed.
+        CompilerError: it refuses the model, or crashed.
+    """
+    package = requirement.partition("==")[0].replace("-", "_")
+    if importlib.util.find_spec(package) is None:
+        raise EnvironmentProblem(
+            f"{runtime}, to compare with, is not installed; run: pip install {requirement}"
+        )
+    try:
+        value, found = call(function, arguments, blobs, limits=limits)
+    except ChildEnded as ended:
+        message = f"{runtime} crashed on the model ({ended.cause})"
+        raise CompilerError(message, Place(file)) from None
+    if isinstance(value, str):
+        raise CompilerError(f"{runtime} refuses the model: {value}", Place(file))
+    return value, found

@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import CompilerError, EnvironmentProblem, Place
 from ..files import kind_of
 from ..formats.tflite import Model
 from ..numerics.element_types import Array
-from ..processes import ChildEnded, Limits, Steps, call
-from .exchange import arrays_of, described
+from ..processes import Limits, Steps
+from .exchange import arrays_of, ask, described
 
 __all__ = ["REQUIREMENT", "compute", "reference"]
 
@@ -46,21 +44,12 @@ def reference(
         EnvironmentProblem: LiteRT is not installed.
         CompilerError: it refuses the model, or crashed.
     """
-    if importlib.util.find_spec("ai_edge_litert") is None:
-        raise EnvironmentProblem(
-            f"LiteRT, to compare with, is not installed; run: pip install {REQUIREMENT}"
-        )
     assert kind_of(data) == "tflite"  # it has been read
     types, blobs = described(array for arrays in inputs for array in arrays)
     arguments = {"calls": len(inputs), "inputs": types, "tensors": [int(key) for key in wanted]}
-    try:
-        value, found = call(_COMPUTE, arguments, [data, *blobs], limits=limits)
-    except ChildEnded as ended:
-        raise CompilerError(
-            f"LiteRT crashed on the model ({ended.cause})", Place(model.file)
-        ) from None
-    if isinstance(value, str):
-        raise CompilerError(f"LiteRT refuses the model: {value}", Place(model.file))
+    value, found = ask(
+        "LiteRT", _COMPUTE, REQUIREMENT, model.file, arguments, [data, *blobs], limits
+    )
     arrays = arrays_of(value, found)
     each_call = len(wanted)
     return [

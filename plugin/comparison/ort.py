@@ -7,16 +7,14 @@ alone, so that it is no judge of exactness there.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import CompilerError, EnvironmentProblem, Place
 from ..numerics.element_types import Array
-from ..processes import ChildEnded, Limits, Steps, call
-from .exchange import arrays_of, described
+from ..processes import Limits, Steps
+from .exchange import arrays_of, ask, described
 
 __all__ = ["REQUIREMENT", "compute", "reference"]
 
@@ -48,10 +46,6 @@ def reference(
         EnvironmentProblem: ONNX Runtime is not installed.
         CompilerError: it refuses the model, or crashed.
     """
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise EnvironmentProblem(
-            f"ONNX Runtime, to compare with, is not installed; run: pip install {REQUIREMENT}"
-        )
     types, blobs = described(array for arrays in inputs for array in arrays)
     arguments = {
         "names": list(names),
@@ -59,13 +53,9 @@ def reference(
         "calls": len(inputs),
         "wanted": list(wanted),
     }
-    try:
-        value, found = call(_COMPUTE, arguments, [data, *blobs], limits=limits)
-    except ChildEnded as ended:
-        message = f"ONNX Runtime crashed on the model ({ended.cause})"
-        raise CompilerError(message, Place(file)) from None
-    if isinstance(value, str):
-        raise CompilerError(f"ONNX Runtime refuses the model: {value}", Place(file))
+    value, found = ask(
+        "ONNX Runtime", _COMPUTE, REQUIREMENT, file, arguments, [data, *blobs], limits
+    )
     results: list[dict[str, Array]] = [{} for _ in inputs]
     for (number, name), array in zip(value["keys"], arrays_of(value["types"], found), strict=True):
         results[number][name] = array
