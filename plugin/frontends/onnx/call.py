@@ -13,10 +13,11 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ...errors import InputError, Place, SubquantError, UnsupportedError
+from ...errors import Place
 from ...formats.onnx import ELEMENTS, Node
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array, DType, ElementType
+from ..calls import BaseCall, Kernels
 from .reals import Quantized, Real, Sum
 
 __all__ = ["KERNELS", "Call", "Graph", "Kernel", "Operand", "Typed", "kernel", "type_of_dtype"]
@@ -75,7 +76,7 @@ class Graph(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class Call(BaseCall[Operand]):
     """A node with the values of its inputs.
 
     Args:
@@ -89,6 +90,11 @@ class Call:
     version: int
     inputs: Sequence[Operand | None]
     graph: Graph
+
+    @property
+    def subject(self) -> tuple[Node, Place]:
+        """The node, and the file."""
+        return self.node, self.graph.place
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """What the node says, of the type of the default, or the default."""
@@ -105,25 +111,6 @@ class Call:
         if name not in self.node.attributes:
             raise self.error(f"has no attribute {name!r}")
         return int(self.attribute(name, 0))
-
-    def input(self, index: int) -> Operand:
-        """An input that must be there."""
-        found = self.optional(index)
-        if found is None:
-            raise self.error(f"has no input {index}")
-        return found
-
-    def optional(self, index: int) -> Operand | None:
-        """An input that may be absent."""
-        return self.inputs[index] if index < len(self.inputs) else None
-
-    def known(self, index: int) -> Array:
-        """The elements of an input that must be known when the program is written."""
-        operand = self.input(index)
-        if not operand.is_known:
-            raise self.error(f"needs {operand} to be constant, and it is computed",
-                             UnsupportedError)  # fmt: skip
-        return np.asarray(operand.value)
 
     def array(self, index: int) -> AnyArray:
         """The value of an input, as floats if it is real."""
@@ -143,24 +130,9 @@ class Call:
             raise self.error(f"has the axis {axis} of a tensor of {rank} dimensions")
         return int(axis) % rank
 
-    def error(self, what: str, kind: type[SubquantError] | None = None) -> SubquantError:
-        """An error at this node."""
-        return (kind or InputError)(f"{self.node} {what}", self.graph.place)
-
 
 Kernel: TypeAlias = Callable[[Call], Any]
 """The value of the only output, a list of those of all, or None."""
 
-KERNELS: dict[str, Kernel] = {}
-"""Kernels by the names of operators."""
-
-
-def kernel(*names: str) -> Callable[[Kernel], Kernel]:
-    """Register a function as the kernel of operators."""
-
-    def register(function: Kernel) -> Kernel:
-        for name in names:
-            KERNELS[name] = function
-        return function
-
-    return register
+KERNELS: Kernels[Kernel] = Kernels()
+kernel = KERNELS.register

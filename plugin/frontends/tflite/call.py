@@ -13,15 +13,16 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ...errors import InputError, Place, SubquantError, UnsupportedError
+from ...errors import InputError, Place, UnsupportedError
 from ...formats.tflite import Operator, Quantization, Tensor
 from ...formats.tflite_schema import ACTIVATIONS, PADDINGS
 from ...numerics import litert
 from ...numerics.array_functions import beside, convert, is_known
 from ...numerics.block_form import BlockForm
-from ...numerics.element_types import I32, AnyArray, Array, DType, ElementType
+from ...numerics.element_types import I32, AnyArray, DType, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
 from ...options import Activations
+from ..calls import BaseCall, Kernels
 
 __all__ = ["KERNELS", "Call", "Graphs", "Handle", "Kernel", "Operand", "kernel"]
 
@@ -54,6 +55,9 @@ class Operand:
     def is_known(self) -> bool:
         """The value is known when the program is written."""
         return is_known(self.value)
+
+    def __str__(self) -> str:
+        return str(self.tensor)
 
 
 class Graphs(Protocol):
@@ -103,7 +107,7 @@ class _Options:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class Call(BaseCall[Operand]):
     """An operator with the values of its inputs.
 
     Args:
@@ -118,6 +122,11 @@ class Call:
     inputs: Sequence[Operand | None]
     graphs: Graphs
     is_real: bool = False
+
+    @property
+    def subject(self) -> tuple[Operator, Place]:
+        """The operator, and the file."""
+        return self.operator, self.graphs.place
 
     # -- what the operator says -------------------------------------------------------------------
 
@@ -151,32 +160,12 @@ class Call:
 
     # -- values -----------------------------------------------------------------------------------
 
-    def input(self, index: int) -> Operand:
-        """An input that must be there."""
-        found = self.optional(index)
-        if found is None:
-            raise self.error(f"has no input {index}")
-        return found
-
-    def optional(self, index: int) -> Operand | None:
-        """An input that may be absent."""
-        return self.inputs[index] if index < len(self.inputs) else None
-
     def assign(self, index: int, value: AnyArray) -> None:
         """Give an input that is a variable a value, which it keeps until the next call."""
         operand = self.input(index)
         if operand.variable is None:
             raise self.error(f"needs {operand.tensor} to be a variable, and it is none")
         self.graphs.write(operand.variable, value.reshape(operand.shape))
-
-    def known(self, index: int) -> Array:
-        """The elements of an input that must be known when the program is written."""
-        operand = self.input(index)
-        if not operand.is_known:
-            raise self.error(
-                f"needs {operand.tensor} to be constant, and it is computed", UnsupportedError
-            )
-        return np.asarray(operand.value)
 
     @property
     def output(self) -> Tensor:
@@ -277,26 +266,9 @@ class Call:
         )
         return form.dequantize(ExpressedType.F32)
 
-    # -- errors -----------------------------------------------------------------------------------
-
-    def error(self, what: str, kind: type[SubquantError] | None = None) -> SubquantError:
-        """An error at this operator."""
-        return (kind or InputError)(f"{self.operator} {what}", self.graphs.place)
-
 
 Kernel: TypeAlias = Callable[[Call], Any]
 """The value of the only output, or a list of those of all."""
 
-KERNELS: dict[str, Kernel] = {}
-"""Kernels by the names of operators."""
-
-
-def kernel(*names: str) -> Callable[[Kernel], Kernel]:
-    """Register a function as the kernel of operators."""
-
-    def register(function: Kernel) -> Kernel:
-        for name in names:
-            KERNELS[name] = function
-        return function
-
-    return register
+KERNELS: Kernels[Kernel] = Kernels()
+kernel = KERNELS.register

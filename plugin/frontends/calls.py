@@ -1,0 +1,80 @@
+"""What the kernels of all front ends have in common: their register, and the inputs of a call."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from ..errors import InputError, Place, SubquantError, UnsupportedError
+from ..numerics.element_types import AnyArray, Array
+
+__all__ = ["BaseCall", "Kernels"]
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+class Kernels(dict[str, _Function]):
+    """Kernels by the names of operators."""
+
+    def register(self, *names: str) -> Callable[[_Function], _Function]:
+        """Register a function as the kernel of operators."""
+
+        def register(function: _Function) -> _Function:
+            for name in names:
+                self[name] = function
+            return function
+
+        return register
+
+
+class _Given(Protocol):
+    """An input: its text names it for errors."""
+
+    @property
+    def value(self) -> AnyArray: ...
+
+    @property
+    def is_known(self) -> bool: ...
+
+
+_Operand = TypeVar("_Operand", bound=_Given)
+
+
+class BaseCall(ABC, Generic[_Operand]):
+    """An operator with the values of its inputs."""
+
+    inputs: Sequence[_Operand | None]
+    """None for an optional one that is absent."""
+
+    @property
+    @abstractmethod
+    def subject(self) -> tuple[object, Place]:
+        """The operator, whose text names it for errors, and the file."""
+
+    def input(self, index: int) -> _Operand:
+        """An input that must be there."""
+        found = self.optional(index)
+        if found is None:
+            raise self.error(f"has no input {index}")
+        return found
+
+    def optional(self, index: int) -> _Operand | None:
+        """An input that may be absent."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def known(self, index: int) -> Array:
+        """The elements of an input that must be known when the program is written."""
+        operand = self.input(index)
+        if not operand.is_known:
+            raise self.error(
+                f"needs {operand} to be constant, and it is computed", UnsupportedError
+            )
+        return np.asarray(operand.value)
+
+    def error(self, what: str, kind: type[SubquantError] = InputError) -> SubquantError:
+        """An error at this operator."""
+        operator, place = self.subject
+        return kind(f"{operator} {what}", place)
