@@ -7,6 +7,7 @@ that the file leaves open are 1 in the first dimension, or what `ImportOptions.b
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -41,7 +42,7 @@ _FAMILIES = (contractions, elementwise, quantization, shapes)  # which register 
 OnTensor = Callable[[str, AnyArray], None]
 
 
-class Graph:
+class Graph(ABC):
     """Computes the graph of a model: of arrays, or of values of a program.
 
     Args:
@@ -125,13 +126,13 @@ class Graph:
             return list(evaluated(self.model, node, arrays, self.place))
         return self.floats(node, arrays)
 
+    @abstractmethod
     def lift(self, array: Array, element: ElementType) -> AnyArray:
         """Make an array a value of the program, if one is written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def floats(self, node: Node, operands: Sequence[Operand | None]) -> list[AnyArray]:
         """Compute a node that has no kernel here."""
-        raise NotImplementedError
 
 
 def _float_type(operand: Operand) -> str:

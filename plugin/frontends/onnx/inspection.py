@@ -45,8 +45,6 @@ def described(model: Model) -> dict[str, Any]:
             with ir.InsertionPoint(module.body):
                 trial.write_function()
             trial.functions.finish()
-        except _Unknown:
-            pass  # a result follows from what is refused
         except SubquantError as error:
             if not trial.refused:  # or it follows from what is
                 trial.whole = error.message
@@ -90,10 +88,6 @@ def _constant(tensor: Tensor) -> dict[str, Any]:
     }
 
 
-class _Unknown(SubquantError):
-    """A value follows from a node that is refused."""
-
-
 class _Trial(Program):
     """Writes a program, and goes on after what is refused."""
 
@@ -121,5 +115,5 @@ class _Trial(Program):
 
     def _array(self, operand: Operand) -> Any:
         if operand.value is None:
-            raise _Unknown(f"tensor {operand.name!r} is not known", self.place)
+            raise SubquantError(f"tensor {operand.name!r} is not known", self.place)
         return super()._array(operand)

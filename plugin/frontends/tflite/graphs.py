@@ -64,8 +64,6 @@ _ONE_MEANING = frozenset(
 )
 """Operators that compute nothing, or whose integers only LiteRT defines."""
 
-_MOST_NESTED = 32
-
 OnTensor = Callable[[Tensor, AnyArray], None]
 
 
@@ -148,14 +146,8 @@ class Graphs(ABC):
 
     def _compute_exactly(self, call: Call) -> list[AnyArray]:
         """Dequantize operands, compute floats, quantize results, and clamp what is fused."""
-        inputs = [
-            None if operand is None else self._real_operand(operand) for operand in call.inputs
-        ]
-        if call.operator.name in ("QUANTIZE", "DEQUANTIZE"):
-            reals = [replace(call, inputs=inputs).input(0).value]
-        else:
-            reals = _computed(replace(call, inputs=inputs, is_real=True))
         results = []
+        reals = self._reals(call, is_real=True)
         for tensor, real in zip(call.operator.outputs, reals, strict=True):
             if not is_stored(tensor) or real.dtype.kind != "f":
                 results.append(call.activated(real) if tensor.is_float else real)
@@ -165,6 +157,14 @@ class Graphs(ABC):
                 storage = litert.narrowed(storage, *call.range(tensor), call.dtype(tensor))
             results.append(storage)
         return results
+
+    def _reals(self, call: Call, *, is_real: bool) -> list[AnyArray]:
+        """The floats that an operator computes of dequantized operands."""
+        inputs = [None if each is None else self._real_operand(each) for each in call.inputs]
+        real = replace(call, inputs=inputs, is_real=is_real)
+        if call.operator.name in ("QUANTIZE", "DEQUANTIZE"):
+            return [real.input(0).value]
+        return _computed(real)
 
     def _real_operand(self, operand: Operand) -> Operand:
         if not is_stored(operand.tensor):
@@ -279,20 +279,11 @@ class RealInterpreter(Interpreter):
     """
 
     def _compute(self, call: Call) -> list[AnyArray]:
-        inputs = [None if each is None else self._real_operand(each) for each in call.inputs]
-        real = replace(call, inputs=inputs)
-        if call.operator.name in ("QUANTIZE", "DEQUANTIZE"):
-            return [real.input(0).value]
-        return _computed(real)
+        return self._reals(call, is_real=False)
 
-    def _real_operand(self, operand: Operand) -> Operand:
-        tensor = operand.tensor
-        if not is_stored(tensor):
-            return operand
-        value = operand.value
-        if value.dtype.kind != "f":  # a constant
-            value = self.dequantized(value, tensor)
-        return Operand(replace(tensor, type="FLOAT32", quantization=None), value)
+    def dequantized(self, storage: AnyArray, tensor: Tensor) -> AnyArray:
+        """The reals of a constant's storage values; what is computed is real already."""
+        return storage if storage.dtype.kind == "f" else super().dequantized(storage, tensor)
 
     def real(self, value: Array, tensor: Tensor) -> Array:
         """An argument as it is taken: floats for what is quantized."""
@@ -300,14 +291,13 @@ class RealInterpreter(Interpreter):
 
     def read(self, variable: str, like: Tensor) -> AnyArray:
         """The value of a variable."""
-        found = super().read(variable, like)
-        return self.real(found, like) if found.dtype.kind != "f" else found
+        return self.real(super().read(variable, like), like)
 
 
 def parameters_of(tensor: Tensor) -> QuantizationParameters:
     """What the storage values of a tensor stand for."""
     found, element = tensor.quantization, ElementType.parse(tensor.element)
-    assert found is not None  # _is_stored
+    assert found is not None  # is_stored
     storage = StorageType(element.bits, element.kind == "int")
     axes: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()

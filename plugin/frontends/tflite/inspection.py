@@ -27,10 +27,9 @@ __all__ = ["described", "served"]
 def served(
     arguments: dict[str, Any], blobs: list[bytes], steps: Steps
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Describe a model, by request: of the path ``file``, or of the bytes that come with it."""
+    """Describe a model, by request: of the path ``path``, named ``file``."""
     steps("inspect")
-    data = blobs[0] if blobs else read_input(arguments["path"])
-    return described(read_tflite(data, arguments["file"])), []
+    return described(read_tflite(read_input(arguments["path"]), arguments["file"])), []
 
 
 def described(model: Model) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Sources: LiteRT, ``unidirectional_sequence_lstm.cc``, ``lstm_eval.cc``, ``svdf.c
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,7 +60,7 @@ def unidirectional_sequence_lstm(call: Call) -> AnyArray:
 
 
 @dataclass(frozen=True, eq=False)
-class _Lstm:
+class _Lstm(ABC):
     """What the two arithmetics have in common."""
 
     call: Call
@@ -80,9 +81,9 @@ class _Lstm:
         """What each gate has of the input, ``[T, B, cells]``."""
         return [self.weighted(gate, rows) for gate in self.gates]
 
+    @abstractmethod
     def weighted(self, gate: int, rows: AnyArray) -> AnyArray:
         """The same of one gate."""
-        raise NotImplementedError
 
 
 class _FloatLstm(_Lstm):
