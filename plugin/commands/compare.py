@@ -11,9 +11,8 @@ import click
 
 from ..compiler.options import CompileOptions
 from ..errors import SubquantError
-from ..files import read_input
 from ..processes import prepare
-from .console import say, show_progress, shown_name, source_of, write_output
+from .console import read_model, say, show_progress, shown_name, write_output
 from .options import compile_options, limit_options, make_compile_options, pop_limits
 
 if TYPE_CHECKING:
@@ -90,8 +89,7 @@ def command(
     limits = pop_limits(options)
     if picture is not None:
         pictures.check_picture(picture)
-    source = source_of(model)
-    data = source if isinstance(source, bytes) else read_input(source)
+    data = read_model(model)
     choices = {declared.name: options.pop(declared.name) for declared in fields(CompileOptions)}
     where = None if device == "numpy" else Device(device or choices["target"])
     if where is not None and where.is_vulkan:
