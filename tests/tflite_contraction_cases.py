@@ -85,6 +85,7 @@ def fully_connected(graph: Graph, rng: Rng, dtype: str, weights: str) -> Ends:
     graph.operator(
         "FULLY_CONNECTED", [operand, matrix, bias], [result], "FullyConnectedOptions",
         fusedActivationFunction=int(rng.integers(0, 4)),
+        asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
     )  # fmt: skip
     return [operand], [result]
 

@@ -14,7 +14,7 @@ from typing import ParamSpec
 import numpy as np
 import numpy.typing as npt
 
-from .element_types import AnyArray, ElementType
+from .element_types import F32, I32, AnyArray, ElementType
 
 __all__ = [
     "Symbolic",
@@ -35,6 +35,7 @@ __all__ = [
     "pool",
     "put_slice",
     "repeat_while",
+    "rounded_product",
     "stack",
     "take",
     "truncate",
@@ -138,6 +139,20 @@ def bits_of(value: AnyArray, element: ElementType) -> AnyArray:
     if isinstance(value, Symbolic):
         return value.bits_of(element)
     return np.asarray(value).view(element.dtype)
+
+
+def rounded_product(left: AnyArray, right: AnyArray) -> AnyArray:
+    """Multiply f32, rounded before anything is added.
+
+    A compiler may compute ``x * y + z`` with one rounding. In a program, the sign is put on the
+    product of the magnitudes as a bit, which none takes for a product. NaN may have another sign.
+    """
+    if is_known(left) and is_known(right):
+        return left * right
+    signs = [bits_of(side, I32) for side in (left, right)]
+    sign = (signs[0] ^ signs[1]) & np.int32(-(1 << 31))
+    magnitude = np.abs(left) * np.abs(right)
+    return bits_of(bits_of(magnitude, I32) | sign, F32)
 
 
 # -- shapes and sums -------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ value is its storage.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -20,11 +21,11 @@ from ...numerics import litert
 from ...numerics.array_functions import beside, convert, is_known
 from ...numerics.block_form import BlockForm
 from ...numerics.element_types import I32, AnyArray, DType, ElementType
-from ...numerics.parameters import ExpressedType, StorageType
+from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ...options import Activations
 from ..calls import BaseCall, Kernels
 
-__all__ = ["KERNELS", "Call", "Graphs", "Handle", "Kernel", "Operand", "kernel"]
+__all__ = ["KERNELS", "Call", "Graphs", "Handle", "Kernel", "Operand", "kernel", "parameters_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,26 +246,40 @@ class Call(BaseCall[Operand]):
         tensor, value = operand.tensor, operand.value
         if operand.is_float:
             return value.astype(np.float32)
-        found = self.parameters(tensor)
-        shape = operand.shape
-        element = ElementType.parse(tensor.element)
-        if found.block_size:
-            sizes: tuple[int, ...] = (*(1,) * (len(shape) - 1), found.block_size)
-        elif found.is_per_tensor:
-            sizes = shape
-        else:
-            sizes = tuple(1 if axis == found.axis else n for axis, n in enumerate(shape))
-        grid = tuple(-(-n // size) if size else 0 for n, size in zip(shape, sizes, strict=True))
-        zero_points = found.zero_points.reshape(grid).astype(value.dtype)
-        storage = beside(beside_, value, element) if operand.is_known else value
-        form = BlockForm(
-            storage,
-            StorageType(element.bits, element.kind == "int"),
-            sizes,
-            found.scales.reshape(grid),
-            zero_points if zero_points.any() else None,
+        self.parameters(tensor)  # or it raises
+        found, shape = parameters_of(tensor), operand.shape
+        element = found.storage.element
+        scales, zero_points = (
+            plane.reshape(found.grid_shape(shape)) for plane in (found.scales, found.zero_points)
         )
-        return form.dequantize(ExpressedType.F32)
+        form = BlockForm(
+            beside(beside_, value, element) if operand.is_known else value,
+            found.storage,
+            found.block_shape(shape),
+            scales,
+            zero_points.astype(value.dtype) if zero_points.any() else None,
+        )
+        return form.dequantize(found.expressed)
+
+
+def parameters_of(tensor: Tensor) -> QuantizationParameters:
+    """What the storage values of a tensor stand for."""
+    found, element = tensor.quantization, ElementType.parse(tensor.element)
+    assert found is not None  # is_stored
+    storage = StorageType(element.bits, element.kind == "int")
+    axes: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    scales, zero_points = found.scales, found.zero_points
+    if found.block_size:
+        axes, sizes = (len(tensor.shape) - 1,), (found.block_size,)
+        if math.prod(tensor.shape[:-1]) > 1:  # each index of the other dimensions has scales
+            axes = tuple(range(len(tensor.shape)))
+            sizes = (*(1,) * (len(tensor.shape) - 1), found.block_size)
+    elif found.axis is not None:
+        axes, sizes = (found.axis,), (1,)
+    else:
+        scales, zero_points = scales.reshape(()), zero_points.reshape(())
+    return QuantizationParameters(storage, ExpressedType.F32, axes, sizes, scales, zero_points)
 
 
 Kernel: TypeAlias = Callable[[Call], Any]

@@ -7,7 +7,6 @@ quantized.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +19,6 @@ from ...formats.tflite import Model, Operator, Subgraph, Tensor
 from ...numerics import litert
 from ...numerics.casts import dequantize, quantize
 from ...numerics.element_types import AnyArray, Array, ElementType
-from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ..options import AS_IN_FILE, ImportOptions
 from . import (
     comparisons,
@@ -33,7 +31,7 @@ from . import (
     recurrent,
     shapes,
 )
-from .call import KERNELS, Call, Operand
+from .call import KERNELS, Call, Operand, parameters_of
 
 __all__ = [
     "Graphs",
@@ -41,7 +39,6 @@ __all__ = [
     "RealInterpreter",
     "first_value",
     "is_stored",
-    "parameters_of",
 ]
 
 _FAMILIES = (
@@ -292,23 +289,3 @@ class RealInterpreter(Interpreter):
     def read(self, variable: str, like: Tensor) -> AnyArray:
         """The value of a variable."""
         return self.real(super().read(variable, like), like)
-
-
-def parameters_of(tensor: Tensor) -> QuantizationParameters:
-    """What the storage values of a tensor stand for."""
-    found, element = tensor.quantization, ElementType.parse(tensor.element)
-    assert found is not None  # is_stored
-    storage = StorageType(element.bits, element.kind == "int")
-    axes: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
-    scales, zero_points = found.scales, found.zero_points
-    if found.block_size:
-        axes, sizes = (len(tensor.shape) - 1,), (found.block_size,)
-        if math.prod(tensor.shape[:-1]) > 1:  # each index of the other dimensions has scales
-            axes = tuple(range(len(tensor.shape)))
-            sizes = (*(1,) * (len(tensor.shape) - 1), found.block_size)
-    elif found.axis is not None:
-        axes, sizes = (found.axis,), (1,)
-    else:
-        scales, zero_points = scales.reshape(()), zero_points.reshape(())
-    return QuantizationParameters(storage, ExpressedType.F32, axes, sizes, scales, zero_points)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...numerics.array_functions import contract, convert
+from ...numerics.array_functions import contract, convert, rounded_product
 from ...numerics.element_types import F32, F64, I32, AnyArray, Array
 from .call import Call, Operand
 
@@ -54,21 +54,21 @@ def _symmetric(rows: AnyArray) -> tuple[AnyArray, AnyArray]:
 
 
 def _asymmetric(rows: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """Integers less the zero point of each row, and its scale; found in f64."""
+    """Integers less the zero point of each row, and its scale; the span is of f32, all else f64."""
     zero = np.float32(0)
-    low = convert(np.minimum(rows.min(axis=1, keepdims=True), zero), F64)
-    high = convert(np.maximum(rows.max(axis=1, keepdims=True), zero), F64)
+    low = np.minimum(rows.min(axis=1, keepdims=True), zero)
+    high = np.maximum(rows.max(axis=1, keepdims=True), zero)
     is_zero = low == high
-    scale = np.where(is_zero, np.float64(1), (high - low) / np.float64(255))
-    below, above = low / scale, high / scale
+    scale = np.where(is_zero, np.float64(1), convert(high - low, F64) / np.float64(255))
+    below, above = convert(low, F64) / scale, convert(high, F64) / scale
     is_low = np.abs(below) + np.float64(128) < np.abs(above) + np.float64(127)
     place = np.where(is_low, np.float64(-128) - below, np.float64(127) - above)
     place = np.minimum(np.maximum(place, np.float64(-128)), np.float64(127))
     offset = convert(_rounded(convert(place, F64)), I32)
     offset = np.where(is_zero, np.int32(0), offset)
     factor = convert(scale, F32)
-    shifted = convert(offset, F32) + rows * (np.float32(1) / factor)
-    nearest = np.minimum(np.maximum(_rounded(shifted), -128), 127)
+    nearest = _rounded(rows * (np.float32(1) / factor)) + offset
+    nearest = np.minimum(np.maximum(nearest, -128), 127)
     return np.where(is_zero, np.int32(0), nearest - offset), factor
 
 
@@ -79,7 +79,7 @@ def fully_connected(call: Call, rows: AnyArray, weights: Operand, bias: Operand 
     integers, factors = quantize(rows)
     narrow = integers.astype(np.int16)
     total = contract(narrow, np.asarray(weights.value), ((1,), (1,)), dtype=np.int32)
-    scaled = convert(total, F32) * (factors * found.scales.reshape(1, -1))
+    scaled = rounded_product(convert(total, F32), factors * found.scales.reshape(1, -1))
     return scaled if bias is None else scaled + bias.value
 
 
@@ -110,5 +110,8 @@ def convolved(
     narrow = integers.astype(np.int16).reshape(shape)
     total = convert(product(narrow, np.asarray(weights.value), 0, np.int32), F32)
     factors = factors.reshape((-1, 1, 1, 1))
-    scaled = total * (factors * scales[0]) if is_plain else total * scales * factors
+    if is_plain or is_depthwise:
+        scaled = rounded_product(total, factors * (scales[0] if is_plain else scales))
+    else:
+        scaled = rounded_product(total * scales, factors)
     return scaled if bias is None else scaled + bias.value

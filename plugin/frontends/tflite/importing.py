@@ -27,8 +27,8 @@ from ...transforms.base import NAMES_ATTRIBUTES
 from ...transforms.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
 from ..options import AS_IN_FILE, ImportOptions
 from .batches import batched_inputs, dynamic_type, input_shapes, write_loop
-from .call import Handle
-from .graphs import Graphs, Interpreter, first_value, is_stored, parameters_of
+from .call import Handle, parameters_of
+from .graphs import Graphs, Interpreter, first_value, is_stored
 
 __all__ = ["Program", "write_module"]
 
