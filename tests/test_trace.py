@@ -20,7 +20,13 @@ from subquant.layouts import (
     QuantizedLayout,
     TensorScaledLayout,
 )
-from subquant.numerics.array_functions import contract, lookup, over_time, repeat_while
+from subquant.numerics.array_functions import (
+    contract,
+    lookup,
+    over_time,
+    repeat_while,
+    rounded_product,
+)
 from subquant.runtime import Device
 from subquant.runtime.interpreter import InterpretedModule
 from together import Together
@@ -215,6 +221,26 @@ def test_a_product_and_a_sum_may_be_rounded_once(cpu: Device) -> None:
     product = np.abs(X * X[:, :1]).astype(np.float64)
     rounding = np.maximum(product, np.abs(expected)) * 2.0**-24
     assert (np.abs(found.astype(np.float64) - expected) <= 2 * rounding).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_rounded_product_is_rounded_before_a_sum(
+    device: str, request: pytest.FixtureRequest
+) -> None:
+    """Of values for which one rounding gives other sums; zeros keep their signs."""
+    generator = np.random.default_rng(7)
+    x, y, z = (generator.normal(size=2000).astype(np.float32) for _ in range(3))
+    x[:3], z[:3] = 0, -0.0
+    once = (x.astype(np.float64) * y.astype(np.float64) + z.astype(np.float64)).astype(np.float32)
+    expected = x * y + z
+    assert (once != expected).mean() > 0.1
+
+    def function(x: Any, y: Any, z: Any) -> Any:
+        return rounded_product(x, y) + z
+
+    np.testing.assert_array_equal(bits(function(x, y, z)), bits(expected))
+    found = on_device(function, [x, y, z], request.getfixturevalue(device))
+    np.testing.assert_array_equal(bits(found), bits(expected))
 
 
 @pytest.mark.parametrize("device", DEVICES)
