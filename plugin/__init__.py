@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .compiler.options import CompileOptions
     from .compiler.targets import Target
     from .compiler.worker import Source
-    from .errors import SubquantError
+    from .errors import Remark, SubquantError
     from .numerics.casts import dequantize, quantize
     from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
     from .processes import Limits
@@ -70,6 +70,7 @@ def compile(
     device: Device | str | None = None,
     cache: str | os.PathLike[str] | None = None,
     parameters: Mapping[str, str | os.PathLike[str]] | None = None,
+    on_remark: Callable[[Remark], object] | None = None,
     limits: Limits | None = None,
     **options: Any,
 ) -> Executable:
@@ -82,6 +83,7 @@ def compile(
             description is chosen by what the device can do, unless ``vulkan_target`` is given.
         cache: a folder that keeps executables by content.
         parameters: parameter archives (``.irpa``) by scope.
+        on_remark: called with what the option ``explain`` asks for, such as `print`.
         limits: how long MLIR may read the module, and how much memory it may take.
         **options: further fields of `CompileOptions`.
 
@@ -104,9 +106,8 @@ def compile(
     if target == "vulkan":
         options.setdefault("vulkan_target", where.vulkan_target)
     choices = CompileOptions(target=target, **options)
-    return Executable(
-        compile_to_bytes(source, choices, cache=cache, limits=limits), where, parameters
-    )
+    data = compile_to_bytes(source, choices, cache=cache, on_remark=on_remark, limits=limits)
+    return Executable(data, where, parameters)
 
 
 def load(

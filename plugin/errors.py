@@ -156,14 +156,14 @@ class SubquantError(Exception):
 
 @dataclass(frozen=True)
 class Remark:
-    """What a pass says on request about an operation; not an error.
+    """What a pass says on request about an operation, or a front end about a model; not an error.
 
     It reads ``file:line:col: remark: 'dialect.op' op message``, lower case like an error.
     """
 
     message: str
     place: Place | None
-    op_name: str
+    op_name: str = ""
 
     @classmethod
     def about(cls, op: Any, message: str) -> Remark:
@@ -178,7 +178,8 @@ class Remark:
 
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
-        return printable(f"{where}remark: '{self.op_name}' op {self.message}", keep="\n\t")
+        name = f"'{self.op_name}' op " if self.op_name else ""
+        return printable(f"{where}remark: {name}{self.message}", keep="\n\t")
 
 
 class UsageError(SubquantError):

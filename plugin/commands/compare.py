@@ -109,6 +109,7 @@ def command(
                 seed=seed,
                 limits=limits,
                 progress=progress,
+                on_remark=lambda remark: say(str(remark.in_file(shown_name(model))), err=True),
             )
         except SubquantError as error:
             raise error.in_file(shown_name(model)) from None

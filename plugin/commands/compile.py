@@ -37,9 +37,18 @@ __all__ = ["command", "compile_model"]
     show_default=True,
     help="Stop before IREE with mlir or mlirbc.",
 )
+@click.option(
+    "--parameters",
+    default=None,
+    metavar="FILE",
+    help="Write constants of 1 KiB and more to an .irpa file, not into the executable, which then "
+    "is run with --parameters model=FILE.",
+)
 @compile_options
 @limit_options
-def command(model: str, output: str | None, emit: Emit, **options: Any) -> None:
+def command(
+    model: str, output: str | None, emit: Emit, parameters: str | None, **options: Any
+) -> None:
     """Compile MODEL (.mlir text or bytecode, - for standard input) to an IREE executable.
 
     A .tflite model is taken too, and computed as LiteRT's reference kernels do; and an .onnx model.
@@ -49,6 +58,7 @@ def command(model: str, output: str | None, emit: Emit, **options: Any) -> None:
     subquant compile wake_word.tflite
     subquant compile model.mlir --target vulkan
     subquant compile model.mlir --emit mlir | less
+    subquant compile model.onnx --explain --parameters model.irpa
     """
     prepare()
     limits = pop_limits(options)
@@ -57,9 +67,20 @@ def command(model: str, output: str | None, emit: Emit, **options: Any) -> None:
         output = f"{stem}.vmfb" if emit == "vmfb" else "-"
     if "-" not in (model, output) and os.path.realpath(model) == os.path.realpath(output):
         raise UsageError(f"the output '{output}' is the input; give another file with -o")
+    if parameters is not None and os.path.realpath(parameters) in map(
+        os.path.realpath, (model, output)
+    ):
+        raise UsageError(f"the parameters '{parameters}' are the input or the output too")
     data = compile_model(
-        model, make_compile_options(**options), emit=emit, output=output, limits=limits
+        model,
+        make_compile_options(**options),
+        emit=emit,
+        output=output,
+        parameters=parameters,
+        limits=limits,
     )
+    if parameters is not None:
+        say(f"wrote {parameters} ({os.path.getsize(parameters):,} bytes)", err=True)
     write_output(output, data)
     if output != "-":
         say(f"wrote {output} ({len(data):,} bytes)", err=True)
@@ -73,9 +94,10 @@ def compile_model(
     output: str | None = None,
     source: bytes | Path | None = None,
     check: Callable[[Mapping[str, Signature]], object] | None = None,
+    parameters: str | None = None,
     limits: Limits | None = None,
 ) -> bytes:
-    """Compile a module and show progress; a reproducer goes beside the output.
+    """Compile a module and show progress and remarks; a reproducer goes beside the output.
 
     Args:
         model: the path, or "-" for standard input.
@@ -83,7 +105,7 @@ def compile_model(
         emit: as of `compile_to_bytes`.
         output: where the result will be written, if it will.
         source: what was read of the model already.
-        check: as of `compile_to_bytes`.
+        check, parameters: as of `compile_to_bytes`.
         limits: what MLIR may take.
     """
     from ..compiler.compilation import compile_to_bytes
@@ -100,6 +122,8 @@ def compile_model(
                 reproducer=reproducer,
                 progress=progress,
                 check=check,
+                on_remark=lambda remark: say(str(remark.in_file(shown_name(model))), err=True),
+                parameters=parameters,
                 limits=limits,
             )
         except SubquantError as error:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..compiler.compilation import compile_to_bytes
 from ..compiler.options import CompileOptions
-from ..errors import SignatureError, UnsupportedError, UsageError
+from ..errors import Remark, SignatureError, UnsupportedError, UsageError
 from ..files import kind_of
 from ..formats import onnx as onnx_format
 from ..formats import tflite as tflite_format
@@ -178,8 +178,8 @@ class OnnxModel(ComparedModel):
     references = ("onnxruntime",)
 
     def __init__(self, data: bytes, file: str) -> None:
-        super().__init__(data, file)
-        self.model = onnx_format.read_onnx(data, file)
+        super().__init__(onnx_format.with_external_data(data, file), file)
+        self.model = onnx_format.read_onnx(self.data, file)
 
     @property
     def inputs(self) -> list[tuple[str, str, tuple[int, ...], bool]]:
@@ -250,6 +250,7 @@ def compare_layers(
     seed: int = 0,
     limits: Limits | None = None,
     progress: Callable[[str], None] | None = None,
+    on_remark: Callable[[Remark], object] | None = None,
 ) -> list[Layer]:
     """Compare a model on a device with a reference.
 
@@ -263,6 +264,7 @@ def compare_layers(
         seed: of drawn arguments.
         limits: of child processes.
         progress: called with a line about each step.
+        on_remark: called with what the options ask for by ``explain``, of a device.
 
     Raises:
         UsageError: no such reference of this model.
@@ -283,7 +285,7 @@ def compare_layers(
     if device is None:
         ours = model.by_numpy(calls, options)
     else:
-        ours = _on_device(model, calls, options, device, limits, notify)
+        ours = _on_device(model, calls, options, device, limits, notify, on_remark)
     notify("compare")
     there = [each for each in model.watched() if all(each.key in found for found in theirs)]
     return compared(there, ours, theirs, is_real=reference == "float")
@@ -296,12 +298,12 @@ def _on_device(
     device: Device,
     limits: Limits | None,
     notify: Callable[[str], None],
+    on_remark: Callable[[Remark], object] | None,
 ) -> list[Mapping[str, Array]]:
     keys = [watched.key for watched in model.watched()]
     whole = replace(options, every_tensor=True)
-    executable = Executable(
-        compile_to_bytes(model.data, whole, progress=notify, limits=limits), device
-    )
+    data = compile_to_bytes(model.data, whole, progress=notify, on_remark=on_remark, limits=limits)
+    executable = Executable(data, device)
     notify(f"run on {device.name}")
     results: list[Mapping[str, Array]] = []
     for arrays in calls:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ..errors import InputError
+from ..errors import InputError, Remark
 from ..processes import Limits
 from . import worker
 from .cache import Cache, key_of
@@ -37,6 +37,8 @@ def compile_to_bytes(
     reproducer: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
     check: Callable[[Mapping[str, Signature]], object] | None = None,
+    on_remark: Callable[[Remark], object] | None = None,
+    parameters: str | os.PathLike[str] | None = None,
     limits: Limits | None = None,
 ) -> bytes:
     """Compile a module.
@@ -53,6 +55,9 @@ def compile_to_bytes(
         progress: called with a line about each step.
         check: called with the signatures of the public functions before IREE's compiler runs; what
             it raises ends the compilation.
+        on_remark: called with what `CompileOptions.explain` asks for.
+        parameters: a file (``.irpa``) that constants of 1 KiB and more go to, which the executable
+            then takes as the parameters of scope ``model``.
         limits: of the process that parses and lowers.
 
     Returns:
@@ -68,10 +73,14 @@ def compile_to_bytes(
         options,
         emit,
         cpu_features=recorded_features(options) if emit == "vmfb" else "",
+        parameters=parameters,
         reproducer=reproducer,
         progress=notify,
         limits=limits,
     )
+    if on_remark is not None:
+        for remark in lowered.remarks:
+            on_remark(remark)
     if emit != "vmfb":
         return lowered.data
     if not lowered.is_runnable:

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterator
 
 from .._mlir import Operation, in_context_of, ir
+from ..errors import Remark
 from ..signature import CPU_FEATURES_KEY, REFLECTION_KEY
 from ..transforms.base import ModulePass, is_public
 from ..transforms.check_hand_off import REFLECTION_ATTRIBUTE
@@ -25,13 +26,14 @@ def lower(
     module: ir.Module,
     options: CompileOptions,
     on_pass: Callable[[ModulePass], None] | None = None,
+    on_remark: Callable[[Remark], None] | None = None,
 ) -> None:
-    """Run the compilation's passes on `module` in place.
+    """Run the compilation's passes on `module` in place; `on_remark` gets what was asked for.
 
     Raises:
         SubquantError: from a pass, with its place.
     """
-    run_pipeline(module, compile_pipeline(options), on_pass)
+    run_pipeline(module, compile_pipeline(options), on_pass, on_remark)
     if options.device_attribute is not None:
         with in_context_of(module.operation):
             devices = ir.Attribute.parse(f"[{options.device_attribute}]")

@@ -44,6 +44,8 @@ class CompileOptions:
             "" for what the file says.
         every_tensor: return all that the operators of a TensorFlow Lite model compute.
         integer_only: fail if quantized values are computed with floats on the way.
+        explain: say what of a model computes with integers and what with floats, and which weights
+            in blocks a kernel takes, with the reasons.
         iree_flags: further flags for ``iree-compile``, after those that subquant gives.
 
     Raises:
@@ -91,6 +93,11 @@ class CompileOptions:
     )
     integer_only: bool = option(
         False, "Fail if quantized values are computed with floats on the way."
+    )
+    explain: bool = option(
+        False,
+        "Say what of an .onnx model computes with integers and what with floats, and which "
+        "dequantized weights have no kernel, with the reasons.",
     )
     iree_flags: tuple[str, ...] = option(
         (), "A further flag for iree-compile; may be repeated.", "FLAG"

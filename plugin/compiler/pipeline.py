@@ -244,7 +244,10 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("canonicalize-reductions", {}),
         *([("pack-narrow-storage", {})] if options.containers == 8 else []),
         ("raise-dequantization", {}),
-        ("fuse-block-contractions", {"activations": options.activations}),
+        (
+            "fuse-block-contractions",
+            {"activations": options.activations, "explain": options.explain},
+        ),
         ("legalize-quant-to-math", {"division": division}),
         ("correct-zero-points", {"style": zero_points}),
         ("lower-requantization", requantization),

@@ -7,12 +7,12 @@ They are read where they are asked for: on hostile input upstream's parser ends 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .._mlir import ir, refuse_names_of_bytes, translate_errors
 from ..dialects import create_context
-from ..errors import ParseError
+from ..errors import ParseError, Remark
 from ..files import kind_of, read_input
 from ..frontends.options import AS_IN_FILE, ImportOptions
 from .artifacts import is_artifact, parse_artifact, record_names
@@ -33,6 +33,8 @@ __all__ = [
 
 BYTECODE_MAGIC = b"ML\xefR"
 
+OnRemark = Callable[[Remark], None]
+
 
 def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
     """Parse MLIR text.
@@ -51,7 +53,10 @@ def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
 
 
 def parse_file(
-    path: str | Path, context: ir.Context, options: ImportOptions = AS_IN_FILE
+    path: str | Path,
+    context: ir.Context,
+    options: ImportOptions = AS_IN_FILE,
+    on_remark: OnRemark | None = None,
 ) -> ir.Module:
     """Parse a file as `parse_bytes` does; operations of text know its name and their lines.
 
@@ -64,9 +69,9 @@ def parse_file(
     is_pipe = not path.is_file()  # which cannot be read twice
     data = without_wrapping(data, str(path))
     if path.suffix.lower() == ".onnx":
-        return _write_onnx(data, context, str(path), options)
+        return _write_onnx(data, context, str(path), options, on_remark)
     if is_pipe or data.startswith(BYTECODE_MAGIC) or kind_of(data) in ("tflite", "onnx"):
-        return parse_bytes(data, context, str(path), options)
+        return parse_bytes(data, context, str(path), options, on_remark)
     text = decode_text(data, str(path))
     check_text(text, str(path))
     with _parsing(context, str(path)):
@@ -74,9 +79,20 @@ def parse_file(
 
 
 def parse_bytes(
-    data: bytes, context: ir.Context, file: str = "-", options: ImportOptions = AS_IN_FILE
+    data: bytes,
+    context: ir.Context,
+    file: str = "-",
+    options: ImportOptions = AS_IN_FILE,
+    on_remark: OnRemark | None = None,
 ) -> ir.Module:
     """Parse MLIR text or bytecode, an artifact of StableHLO, a TensorFlow Lite or ONNX model.
+
+    Args:
+        data: of the file.
+        context: as of `parse_text`.
+        file: likewise.
+        options: how models of other tools become modules.
+        on_remark: called with what is said of the nodes of an ONNX model, if that is given.
 
     Raises:
         ParseError: the data is none of these.
@@ -92,15 +108,21 @@ def parse_bytes(
 
         return write_module(read_tflite(data, file), context, options)
     if kind_of(data) == "onnx":
-        return _write_onnx(data, context, file, options)
+        return _write_onnx(data, context, file, options, on_remark)
     return parse_text(decode_text(data, file), context, file)
 
 
-def _write_onnx(data: bytes, context: ir.Context, file: str, options: ImportOptions) -> ir.Module:
+def _write_onnx(
+    data: bytes,
+    context: ir.Context,
+    file: str,
+    options: ImportOptions,
+    on_remark: OnRemark | None,
+) -> ir.Module:
     from ..formats.onnx import read_onnx
     from ..frontends import onnx
 
-    return onnx.write_module(read_onnx(data, file), context, options)
+    return onnx.write_module(read_onnx(data, file), context, options, on_remark)
 
 
 _OTHER_KINDS = {

@@ -15,7 +15,7 @@ from typing import Any
 
 from .._mlir import do_without_operation_classes, in_context_of, ir, refuse_names_of_bytes
 from ..dialects import create_context
-from ..errors import UnsupportedError
+from ..errors import Remark, UnsupportedError
 from ..files import read_input
 from ..frontends.options import AS_IN_FILE, ImportOptions
 from ..processes import Steps, error_to_json, limit_time, time_limit
@@ -32,7 +32,11 @@ do_without_operation_classes()  # only child processes import this module
 
 
 def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
-    """Parse a module and run the passes of a compilation; the blob is text or bytecode."""
+    """Parse a module and run the passes of a compilation; the blob is text or bytecode.
+
+    The value has the remarks; with bytecode, what the module has to run; and how many bytes of
+    constants went to a file of parameters.
+    """
     from .lowering import (
         bytecode_of,
         has_public_function,
@@ -40,17 +44,25 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
         record_cpu_features,
         recorded_signatures,
     )
+    from .parameters import move_constants
 
     chosen = arguments["options"]
     options = CompileOptions(**{**chosen, "iree_flags": tuple(chosen["iree_flags"])})
-    module = _parse(arguments, blobs, steps, options.import_options)
-    lower(module, options, _limiting(arguments, steps))
+    remarks: list[Remark] = []
+    on_remark = remarks.append if options.explain else None
+    module = _parse(arguments, blobs, steps, options.import_options, on_remark)
+    lower(module, options, _limiting(arguments, steps), on_remark)
+    described: dict[str, Any] = {"remarks": [asdict(remark) for remark in remarks]}
+    if arguments["parameters"] is not None:
+        limit_time(None)
+        steps("parameters")
+        described["parameter_bytes"] = move_constants(module, arguments["parameters"])
     if arguments["cpu_features"]:
         record_cpu_features(module, arguments["cpu_features"])
     with _limited("print", arguments, steps):
         if arguments["emit"] == "mlir":
-            return None, [(str(module) + "\n").encode()]
-        described = {
+            return described, [(str(module) + "\n").encode()]
+        described |= {
             "has_public_function": has_public_function(module),
             "signatures": recorded_signatures(module),
         }
@@ -136,13 +148,14 @@ def _parse(
     blobs: list[bytes],
     steps: Steps,
     options: ImportOptions = AS_IN_FILE,
+    on_remark: Callable[[Remark], None] | None = None,
 ) -> ir.Module:
     source = arguments["source"]
     with _limited("parse", arguments, steps):
         context = create_context()
         if "path" in source:
-            return parse_file(source["path"], context, options)
-        return parse_bytes(blobs[0], context, source["file"], options)
+            return parse_file(source["path"], context, options, on_remark)
+        return parse_bytes(blobs[0], context, source["file"], options, on_remark)
 
 
 @contextlib.contextmanager

@@ -67,11 +67,15 @@ class LoweredModule:
         data: text or bytecode.
         is_runnable: it has, or may have, a function to run.
         signature_texts: the signatures of its public functions, as JSON; of bytecode only.
+        remarks: what was asked for by ``explain``.
+        parameter_bytes: of constants that are in the file of parameters.
     """
 
     data: bytes
     is_runnable: bool = True
     signature_texts: Mapping[str, str] = field(default_factory=dict)
+    remarks: Sequence[Remark] = ()
+    parameter_bytes: int = 0
 
     @property
     def signatures(self) -> dict[str, Signature]:
@@ -149,6 +153,7 @@ def lower(
     emit: Emit,
     *,
     cpu_features: str = "",
+    parameters: str | os.PathLike[str] | None = None,
     reproducer: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
     limits: Limits | None = None,
@@ -160,6 +165,7 @@ def lower(
         options: what it is compiled for.
         emit: ``mlir`` for text; else bytecode is returned.
         cpu_features: what to record for the runtime, of `recorded_features`.
+        parameters: a file that large constants go to, as `subquant.compiler.parameters` says.
         reproducer: where to write the input if MLIR crashes; by default
             ``subquant.reproducer.mlir`` in the current folder.
         progress: called with a line about each step.
@@ -173,14 +179,23 @@ def lower(
     value, blobs = ask(
         "subquant.compiler.served:lower_module",
         given,
-        {"options": asdict(options), "emit": emit, "cpu_features": cpu_features},
+        {
+            "options": asdict(options),
+            "emit": emit,
+            "cpu_features": cpu_features,
+            "parameters": None if parameters is None else os.path.abspath(parameters),
+        },
         reproducer=reproducer,
         progress=progress,
         limits=limits,
     )
-    if value is None:
-        return LoweredModule(blobs[0])
-    return LoweredModule(blobs[0], bool(value["has_public_function"]), value["signatures"])
+    return LoweredModule(
+        blobs[0],
+        bool(value.get("has_public_function", True)),
+        value.get("signatures", {}),
+        [_remark_of(remark) for remark in value["remarks"]],
+        int(value.get("parameter_bytes", 0)),
+    )
 
 
 def optimize(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ __all__ = [
     "element_of",
     "is_too_large",
     "read_onnx",
+    "with_external_data",
 ]
 
 ELEMENTS = {
@@ -74,6 +75,7 @@ ELEMENTS = {
 _PACKED_BITS = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4}
 _MOST_ELEMENTS = (1 << 31) - 1
 _HIGHEST_RANK = 8
+_LARGEST_PROTOBUF = 1 << 31
 
 
 def element_of(type_: str) -> ElementType:
@@ -173,12 +175,32 @@ def read_onnx(data: bytes, file: str = "-") -> Model:
         UnsupportedError: it has what programs have not.
         EnvironmentProblem: the package `onnx` is not installed.
     """
+    _check_installed()
+    return _Reader(file).model(data)
+
+
+def with_external_data(data: bytes, file: str) -> bytes:
+    """Return a model with the data of its tensors that is in other files.
+
+    Args:
+        data: the protobuf.
+        file: its name; files of external data are beside it.
+
+    Raises:
+        InputError: it is broken, or data is not where it is said to be.
+        UnsupportedError: the whole would be larger than a protobuf is.
+        EnvironmentProblem: as `read_onnx`.
+    """
+    _check_installed()
+    return _Reader(file).whole(data)
+
+
+def _check_installed() -> None:
     if importlib.util.find_spec("onnx") is None:
         raise EnvironmentProblem(
             "reading an ONNX model needs the package 'onnx'; install it with: "
             "pip install subquant[onnx]"
         )
-    return _Reader(file).model(data)
 
 
 class _Reader:
@@ -203,13 +225,37 @@ class _Reader:
 
     # -- models -----------------------------------------------------------------------------------
 
-    def model(self, data: bytes) -> Model:
+    def _parsed(self, data: bytes) -> Any:
         from google.protobuf.message import DecodeError
 
         try:
-            proto = self._onnx.ModelProto.FromString(data)
+            return self._onnx.ModelProto.FromString(data)
         except DecodeError:
             raise self._error("is no ONNX model: the protobuf is broken") from None
+
+    def whole(self, data: bytes) -> bytes:
+        """The model with the data that is in other files."""
+        proto = self._parsed(data)
+        external = [
+            tensor
+            for tensor in _tensors(proto.graph)
+            if tensor.data_location == self._onnx.TensorProto.EXTERNAL
+        ]
+        if not external:
+            return data
+        for tensor in external:
+            what = f"tensor {quoted(self._text(tensor.name))}"
+            tensor.CopyFrom(self._with_data(tensor, what))
+        if proto.ByteSize() >= _LARGEST_PROTOBUF:
+            raise self._error(
+                f"has {proto.ByteSize():,} bytes with its data, more than a protobuf of 2 GiB "
+                "holds, which is how it is handed over",
+                UnsupportedError,
+            )
+        return bytes(proto.SerializeToString())
+
+    def model(self, data: bytes) -> Model:
+        proto = self._parsed(data)
         if not proto.HasField("graph") or not proto.opset_import:
             raise self._error("is no ONNX model: it has no graph and no operator sets")
         if proto.functions:
@@ -325,17 +371,10 @@ class _Reader:
         """A constant, checked."""
         what = what or f"tensor {quoted(self._text(proto.name))}"
         type_ = self._element(proto.data_type, what)
-        shape = [int(n) for n in proto.dims]
-        if any(n < 0 for n in shape) or len(shape) > _HIGHEST_RANK:
-            raise self._error(f"{what} has the shape {shape}")
+        shape = self._shape(proto, what)
         count = math.prod(shape)
-        if is_too_large(shape):
-            raise self._error(f"{what} has {count:,} elements, too many")
-        if proto.HasField("segment"):
-            raise self._error(f"{what} is in segments", UnsupportedError)
         if proto.data_location == self._onnx.TensorProto.EXTERNAL:
-            bits = _PACKED_BITS.get(type_, element_of(type_).dtype.itemsize * 8)
-            proto = self._with_data(proto, (count * bits + 7) // 8, what)
+            proto = self._with_data(proto, what)
         try:
             array = np.asarray(self._to_array(proto))
         except (ValueError, TypeError, OverflowError) as error:
@@ -347,8 +386,22 @@ class _Reader:
             array = array.view(np.uint8)
         return Tensor(proto.name, type_, array.reshape(shape).astype(dtype, copy=False))
 
-    def _with_data(self, proto: Any, size: int, what: str) -> Any:
+    def _shape(self, proto: Any, what: str) -> list[int]:
+        shape = [int(n) for n in proto.dims]
+        if any(n < 0 for n in shape) or len(shape) > _HIGHEST_RANK:
+            raise self._error(f"{what} has the shape {shape}")
+        count = math.prod(shape)
+        if is_too_large(shape):
+            raise self._error(f"{what} has {count:,} elements, too many")
+        if proto.HasField("segment"):
+            raise self._error(f"{what} is in segments", UnsupportedError)
+        return shape
+
+    def _with_data(self, proto: Any, what: str) -> Any:
         """A tensor with the bytes that are in another file, of the folder of the model."""
+        type_ = self._element(proto.data_type, what)
+        bits = _PACKED_BITS.get(type_, element_of(type_).dtype.itemsize * 8)
+        size = (math.prod(self._shape(proto, what)) * bits + 7) // 8
         entries = {self._text(each.key): self._text(each.value) for each in proto.external_data}
         location = entries.get("location", "")
         if not _is_plain(location):
@@ -387,6 +440,20 @@ class _Reader:
 def is_too_large(shape: Iterable[int]) -> bool:
     """More elements than a program has, also along axes beside one without any."""
     return math.prod(max(n, 1) for n in shape) > _MOST_ELEMENTS
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """All tensors of a graph: its constants, and those of its nodes and their graphs."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in (
+                (attribute.g, *attribute.graphs) if attribute.HasField("g") else (attribute.graphs)
+            ):
+                yield from _tensors(inner)
 
 
 def _domain(domain: str) -> str:

@@ -8,7 +8,7 @@ written, on which the same formulas run; or reals that are still integers and sc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -20,7 +20,17 @@ from ...numerics.element_types import AnyArray, Array, DType, ElementType
 from ..calls import BaseCall, Kernels
 from .reals import Quantized, Real, Sum
 
-__all__ = ["KERNELS", "Call", "Graph", "Kernel", "Operand", "Typed", "kernel", "type_of_dtype"]
+__all__ = [
+    "KERNELS",
+    "Arithmetic",
+    "Call",
+    "Graph",
+    "Kernel",
+    "Operand",
+    "Typed",
+    "kernel",
+    "type_of_dtype",
+]
 
 _TYPES = {
     ElementType.parse(element).dtype: type_
@@ -75,6 +85,14 @@ class Graph(Protocol):
         """Make an array a value of the program, if one is written."""
 
 
+@dataclass
+class Arithmetic:
+    """How a node computes, as far as its kernel says: with integers or floats, and why."""
+
+    is_integer: bool | None = None
+    reason: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Call(BaseCall[Operand]):
     """A node with the values of its inputs.
@@ -84,17 +102,28 @@ class Call(BaseCall[Operand]):
         version: of the operator set that it is of.
         inputs: None for one that is absent.
         graph: what is around it.
+        arithmetic: what the kernel says of itself.
     """
 
     node: Node
     version: int
     inputs: Sequence[Operand | None]
     graph: Graph
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
 
     @property
     def subject(self) -> tuple[Node, Place]:
         """The node, and the file."""
         return self.node, self.graph.place
+
+    def with_integers(self) -> None:
+        """Say that the node computes with integers."""
+        self.arithmetic.is_integer, self.arithmetic.reason = True, ""
+
+    def with_floats(self, reason: str) -> None:
+        """Say why the node computes with floats; the first reason counts."""
+        if not self.arithmetic.reason:
+            self.arithmetic.is_integer, self.arithmetic.reason = False, reason
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """What the node says, of the type of the default, or the default."""

@@ -22,7 +22,7 @@ from ...numerics.element_types import AnyArray, Array, DType
 from ...numerics.parameters import ExpressedType, StorageType
 from .call import Call, Typed, kernel
 from .quantization import dynamically_quantized, grid, quantized, stored
-from .reals import Quantized, Scaled, Sum, factor_of, product_of
+from .reals import Quantized, Real, Scaled, Sum, factor_of, product_of
 
 __all__: list[str] = []
 
@@ -74,11 +74,17 @@ def _bound(weights: AnyArray, bound: int, other: int, axes: tuple[int, ...]) -> 
 
 def summed_product(call: Call, left: Quantized, right: Quantized) -> Sum | None:
     """The product of two matrices; None where scales differ along what is summed."""
-    if not (left.broadcasts and right.broadcasts) or min(len(left.shape), len(right.shape)) < 2:
+    if not (left.broadcasts and right.broadcasts):
+        call.with_floats("an operand has scales for blocks")
+        return None
+    if min(len(left.shape), len(right.shape)) < 2:
+        call.with_floats("an operand is a vector")
         return None
     if left.scales.shape[-1] != 1 or right.scales.shape[-2] != 1:
+        call.with_floats("scales differ along the dimension that is summed")
         return None
     if left.dtype != right.dtype or left.dtype not in (np.float32, np.float16):
+        call.with_floats(f"scales are {left.dtype.name} and {right.dtype.name}")
         return None
     (x, x_bound), (w, w_bound) = left.centered(), right.centered()
     bound = _bound(w, w_bound, x_bound, (w.ndim - 2,))
@@ -151,6 +157,7 @@ def matmul_integer(call: Call) -> AnyArray:
             zero_points, _ = _matrix_grid(call, index + 2, operand.shape, axis)
         side = Quantized(operand.value, operand.type, ones, zero_points, operand.shape)
         sides.append(side.centered()[0])
+    call.with_integers()
     return matmul(call, sides[0], sides[1], np.dtype(np.int32))
 
 
@@ -162,10 +169,19 @@ def float_matmul(call: Call) -> Sum | AnyArray:
         total = summed_product(call, left, right)
         if total is not None:
             return total
+    call.with_floats(_mixed(left, right))
     if not isinstance(right, Quantized) or len(right.shape) != 2:
         return None
     x, w = call.floats(left), right.reals(call.graph.lift)
     return matmul(call, x, w, np.dtype(x.dtype))
+
+
+def _mixed(left: Real, right: Real) -> str:
+    """Why a product is not one of integers."""
+    real = [side for side in (left, right) if not isinstance(side, Quantized)]
+    if any(isinstance(side, Sum) for side in real):
+        return "an operand is a sum that nothing rounded to storage"
+    return "one operand is float, the other a dequantized weight or activation"
 
 
 @kernel("Gemm")
@@ -173,8 +189,10 @@ def gemm(call: Call) -> Sum | AnyArray:
     """``alpha * A @ B + beta * C``; None where nothing is quantized."""
     left, right = call.input(0).value, call.input(1).value
     if not isinstance(right, Quantized) or len(right.shape) != 2 or len(left.shape) != 2:
+        call.with_floats(_mixed(left, right))
         return None
     if call.attribute("alpha", 1.0) != 1.0 or call.attribute("beta", 1.0) != 1.0:
+        call.with_floats("alpha or beta is not 1")
         return None
     if call.attribute("transA", 0):
         left = left.transposed((1, 0)) if isinstance(left, Quantized) else call.floats(left).T
@@ -183,6 +201,7 @@ def gemm(call: Call) -> Sum | AnyArray:
     bias = call.optional(2)
     total = summed_product(call, left, right) if isinstance(left, Quantized) else None
     if total is None:
+        call.with_floats(_mixed(left, right))
         x, w = call.floats(left), right.reals(call.graph.lift)
         product = matmul(call, x, w, np.dtype(x.dtype))
         return product if bias is None else product + call.floats(bias.value)
@@ -208,6 +227,7 @@ def _with_bias(call: Call, total: Sum, bias: AnyArray, axis: int) -> Sum | AnyAr
             found = None if term is None else total.plus(term)
             if found is not None:
                 return found
+    call.with_floats("the bias is float, or of no shape that is added to each result")
     lift = call.graph.lift
     return total.reals(lift) + call.floats(bias).reshape(shape)
 
@@ -286,9 +306,17 @@ def convolution(call: Call, images: AnyArray, kernels: AnyArray, dtype: DType) -
 
 def summed_convolution(call: Call, images: Quantized, kernels: Quantized) -> Sum | None:
     """None where images have several scales, or kernels others than one for each feature."""
-    if not images.is_per_tensor or not kernels.broadcasts or len(images.shape) not in (3, 4):
+    if not images.is_per_tensor:
+        call.with_floats("the images have more than one scale")
         return None
-    if math.prod(kernels.scales.shape[1:]) != 1 or images.dtype != np.float32:
+    if not kernels.broadcasts or math.prod(kernels.scales.shape[1:]) != 1:
+        call.with_floats("the kernels have other scales than one for each feature")
+        return None
+    if len(images.shape) not in (3, 4):
+        call.with_floats(f"images of {len(images.shape)} dimensions are torch-mlir's")
+        return None
+    if images.dtype != np.float32:
+        call.with_floats(f"the scale of the images is {images.dtype.name}")
         return None
     (x, x_bound), (w, w_bound) = images.centered(), kernels.centered()
     bound = _bound(w, w_bound, x_bound, tuple(range(1, w.ndim)))
@@ -311,6 +339,7 @@ def conv_integer(call: Call) -> AnyArray:
             zero_points, _ = grid(call, call.input(index + 2), operand.shape, 0)
         side = Quantized(operand.value, operand.type, ones, zero_points, operand.shape)
         sides.append(side.centered()[0])
+    call.with_integers()
     return convolution(call, sides[0], sides[1], np.dtype(np.int32))
 
 
@@ -337,10 +366,11 @@ def qlinear_conv(call: Call) -> Typed:
 
 
 @kernel("Conv")
-def float_conv(call: Call) -> Sum | AnyArray:
+def float_conv(call: Call) -> Sum | AnyArray | None:
     """Integers where both operands are; None where they are floats."""
     images, kernels = call.input(0).value, call.input(1).value
     if not (isinstance(images, Quantized) and isinstance(kernels, Quantized)):
+        call.with_floats(_mixed(images, kernels))
         return None
     total = summed_convolution(call, images, kernels)
     bias = call.optional(2)
@@ -380,6 +410,7 @@ def qgemm(call: Call) -> Typed | AnyArray:
         value = value.astype(np.int64) + bias.value.reshape(shape).astype(np.int64)
     total = Sum((Scaled(value, bound, factor),))
     if call.optional(7) is None:
+        call.with_integers()
         return total
     return stored(call, total, 7, 8)
 
@@ -409,6 +440,7 @@ def _float_product(call: Call, left: Quantized, right: Quantized, bias: int) -> 
     total = summed_product(call, left, right)
     if total is None:
         raise call.error("has scales along the dimension that is summed", UnsupportedError)
+    call.with_integers()
     real = total.reals(call.graph.lift)
     return real if call.optional(bias) is None else real + call.array(bias)
 
@@ -472,6 +504,7 @@ def matmul_nbits(call: Call) -> AnyArray:
         offsets,
     )
     weights = form.dequantize(ExpressedType.of_dtype(rows.dtype))
+    call.with_floats("the weights are integers in blocks, the activations floats")
     product = contract(rows, weights, ((len(rows.shape) - 1,), (1,)), dtype=rows.dtype)
     bias = call.optional(5)
     return product if bias is None else product + call.array(5)

@@ -28,26 +28,53 @@ def _as_sum(real: Real) -> Sum | None:
 @kernel("Add")
 def add(call: Call) -> Sum | None:
     """An exact sum of what is integers and known scales; else torch-mlir's."""
-    left, right = (_as_sum(call.input(index).value) for index in (0, 1))
-    if left is None or right is None or not (left.is_exact and right.is_exact):
+    sides = _aligned(call)
+    if sides is None:
         return None
-    return left.plus(right) if left.shape == right.shape else None
+    total = sides[0].plus(sides[1])
+    if total is None:
+        call.with_floats("it adds too many terms")
+    return total
+
+
+def _aligned(call: Call) -> list[Sum] | None:
+    """Both operands as exact sums of one shape."""
+    sums = [_as_sum(call.input(index).value) for index in (0, 1)]
+    found = [total for total in sums if total is not None]
+    if len(found) < 2:
+        call.with_floats("an operand is float, or has scales for blocks")
+        return None
+    if not all(total.is_exact for total in found):
+        call.with_floats("a scale is an argument, or 0")
+        return None
+    try:
+        shape = np.broadcast_shapes(*(total.shape for total in found))
+    except ValueError:
+        raise call.error(f"has operands of shapes {[list(t.shape) for t in found]}") from None
+    return [total.broadcast_to(shape) for total in found]
 
 
 @kernel("Mul")
 def multiply(call: Call) -> Sum | None:
     """An exact product of what is integers and known scales; else torch-mlir's."""
-    left, right = (_as_sum(call.input(index).value) for index in (0, 1))
-    if left is None or right is None or not (left.is_exact and right.is_exact):
+    sides = _aligned(call)
+    if sides is None:
         return None
-    return left.times(right) if left.shape == right.shape else None
+    product = sides[0].times(sides[1])
+    if product is None:
+        call.with_floats("products take more than 31 bits")
+    return product
 
 
 @kernel("Relu")
 def relu(call: Call) -> Sum | None:
     """Integers below 0 become 0."""
     total = _as_sum(call.input(0).value)
-    return None if total is None else total.clamped_below()
+    found = None if total is None else total.clamped_below()
+    if found is None and total is not None:
+        call.with_floats("it is of a sum of several terms, or of scales that are arguments")
+        return None
+    return found
 
 
 @kernel("ReduceMax", "ReduceMin")

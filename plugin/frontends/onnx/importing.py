@@ -21,6 +21,7 @@ from ...emit.trace import TracedArray, traced
 from ...errors import (
     InputError,
     Place,
+    Remark,
     SubquantError,
     UnsupportedError,
     UsageError,
@@ -32,6 +33,7 @@ from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ..options import AS_IN_FILE, ImportOptions
 from . import contractions, elementwise, quantization, shapes
 from .call import KERNELS, Call, Operand, Typed, type_of_dtype
+from .explaining import Explained
 from .floats import FloatFunctions, evaluated
 from .reals import Quantized, Sum
 
@@ -48,16 +50,19 @@ class Graph(ABC):
     Args:
         model: as read.
         around: what is entered around each node.
+        on_remark: called with how each node computes that takes or gives quantized values.
     """
 
     def __init__(
         self,
         model: Model,
         around: Callable[[Node], AbstractContextManager[object]] = nullcontext,
+        on_remark: Callable[[Remark], None] | None = None,
     ) -> None:
         self.model = model
         self.place = Place(model.file)
         self._around = around
+        self._explained = None if on_remark is None else Explained(self.place, on_remark)
 
     def run(self, inputs: Mapping[str, AnyArray], on_tensor: OnTensor | None = None) -> list[Any]:
         """Compute the results.
@@ -92,6 +97,8 @@ class Graph(ABC):
                     f"{values[output.name].type}",
                     self.place,
                 )
+        if self._explained is not None:
+            self._explained.finish()
         return [self._array(values[output.name]) for output in self.model.outputs]
 
     def _array(self, operand: Operand) -> AnyArray:
@@ -115,7 +122,10 @@ class Graph(ABC):
         wanted = len(node.outputs)
         if len(results) < wanted and any(node.outputs[len(results) :]):
             raise call.error(f"computes {len(results)} tensors, and has {wanted}")
-        return [_typed(result) for result in results[:wanted]]
+        typed = [_typed(result) for result in results[:wanted]]
+        if self._explained is not None:
+            self._explained.add(call, typed)
+        return typed
 
     def _others(self, node: Node, operands: Sequence[Operand | None]) -> list[Any]:
         arrays = [
@@ -167,7 +177,10 @@ class Interpreter(Graph):
 
 
 def write_module(
-    model: Model, context: ir.Context, options: ImportOptions = AS_IN_FILE
+    model: Model,
+    context: ir.Context,
+    options: ImportOptions = AS_IN_FILE,
+    on_remark: Callable[[Remark], None] | None = None,
 ) -> ir.Module:
     """Write a module with a function ``main``.
 
@@ -175,13 +188,14 @@ def write_module(
         model: as read.
         context: of `subquant.dialects.create_context`.
         options: of the import; semantics and activations are as the model says.
+        on_remark: as of `Graph`.
 
     Raises:
         UnsupportedError, InputError: at a node.
     """
     with context, ir.Location.file(model.file, 0, 0, context):
         module = ir.Module.create()
-        program = Program(model, module)
+        program = Program(model, module, on_remark)
         with ir.InsertionPoint(module.body):
             program.write_function(options)
         program.functions.finish()
@@ -194,10 +208,16 @@ class Program(Graph):
     Args:
         model: as read.
         module: where to.
+        on_remark: as of `Graph`.
     """
 
-    def __init__(self, model: Model, module: ir.Module) -> None:
-        super().__init__(model, _located)
+    def __init__(
+        self,
+        model: Model,
+        module: ir.Module,
+        on_remark: Callable[[Remark], None] | None = None,
+    ) -> None:
+        super().__init__(model, _located, on_remark)
         self.functions = FloatFunctions(model, module)
 
     def lift(self, array: Array, element: ElementType) -> AnyArray:

@@ -111,11 +111,21 @@ def stored(call: Call, real: Real, scale: int, zero_point: int) -> Typed:
     shape = tuple((total if total is not None else real).shape)
     scales, zero_points, sizes = parameters(call, shape, scale, zero_point, 1)
     if isinstance(total, Sum):
+        _say_how(call, total, scales)
         steps = requantized(total, scales.astype(np.float32))
     else:
+        call.with_floats("its function of reals is computed with floats")
         whole = call.floats(real)
         steps = rounded(whole, scales, sizes)
     return Typed(type_, clamped(steps, zero_points, type_))
+
+
+def _say_how(call: Call, total: Sum, scales: AnyArray) -> None:
+    """Integers are summed as such; they are rounded as such where all scales are known."""
+    if total.is_exact and is_known(scales):
+        call.with_integers()
+    else:
+        call.with_floats("a scale is an argument, or 0: integers are summed, and rounded as floats")
 
 
 # -- operators ------------------------------------------------------------------------------------
@@ -134,8 +144,15 @@ def quantize_linear(call: Call) -> Typed:
     real = operand.value
     total = real.sum() if isinstance(real, Quantized) else real
     if isinstance(total, Sum) and total.is_exact and is_known(scales) and not block_size:
+        call.with_integers()
         steps = requantized(total, scales.astype(np.float32))
     else:
+        if block_size:
+            call.with_floats("it has scales for blocks")
+        elif isinstance(total, Sum):
+            call.with_floats("a scale is an argument, or 0")
+        else:
+            call.with_floats("its input is float")
         steps = rounded(_float(call.floats(real), scales), scales, sizes)
         if block_size and zero_points is not None:
             zero_points = _spread(zero_points, shape, sizes)

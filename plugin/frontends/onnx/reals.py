@@ -209,6 +209,17 @@ class Sum:
         """All factors are known."""
         return all(_is_exact(term.factor) for term in self.terms)
 
+    def broadcast_to(self, shape: tuple[int, ...]) -> Sum:
+        """The same for each index of further axes."""
+        rank = len(shape)
+        terms = []
+        for term in self.terms:
+            padded = (1,) * (rank - len(term.value.shape))
+            value = term.value.reshape((*padded, *term.value.shape))
+            factor = term.factor.reshape((*padded, *term.factor.shape))
+            terms.append(Scaled(np.broadcast_to(value, shape), term.bound, factor))
+        return Sum(tuple(terms), self.dtype)
+
     def reals(self, lift: Lift) -> AnyArray:
         """Floats: each term is rounded, and each sum."""
         first, *others = (term.real() for term in self.terms)
