@@ -78,6 +78,10 @@ class Corpus:
     folder: dict[str, bytes] = field(default_factory=dict)
     tflite: list[bytes] = field(default_factory=list)
     onnx: list[bytes] = field(default_factory=list)
+    artifacts: list[bytes] = field(default_factory=list)
+    modules: list[Any] = field(default_factory=list)
+    """In VHLO, the dialect of artifacts."""
+    jax: list[bytes] = field(default_factory=list)
 
 
 CAST = """
@@ -153,7 +157,79 @@ def make_corpus() -> Corpus:
     corpus.gguf.append(_gguf(rng))
     corpus.tflite = _tflite()
     corpus.onnx = _onnx()
+    corpus.jax = _jax()
+    _add_artifacts(corpus)
     return corpus
+
+
+_VERSIONS = ("0.9.0", "0.14.0", "0.17.0", "0.19.0", "1.0.0", "1.4.0", "1.9.0", "1.15.0", "1.19.0")
+"""Of StableHLO's artifacts."""
+
+
+def _add_artifacts(corpus: Corpus) -> None:
+    """Programs of the conformance suite, and JAX's, as artifacts of all versions and in VHLO."""
+    from subquant._mlir import stablehlo
+    from subquant.compiler.reading import parse_bytes
+    from subquant.conformance.suite import programs
+    from subquant.dialects import create_context
+
+    for given in [*corpus.jax, *(each.text().encode() for each in programs()[::16])]:
+        version = _VERSIONS[len(corpus.modules) % len(_VERSIONS)]
+        with contextlib.suppress(Exception):  # another dialect, or an operation of a later version
+            module = parse_bytes(given, create_context())
+            corpus.artifacts.append(bytes(stablehlo.serialize_portable_artifact(module, version)))
+            corpus.modules.append(module)  # which is in VHLO now
+
+
+def _jax() -> list[bytes]:
+    """Functions that JAX has serialized; none without JAX."""
+    if importlib.util.find_spec("jax") is None:
+        return []
+    import jax
+    import jax.numpy as jnp
+    from jax import export
+
+    q = jnp.asarray(np.arange(-128, 128).reshape(16, 16), jnp.int8)
+
+    def linear(x: Any, weight: Any) -> Any:
+        return {"y": x @ (weight["q"].astype(jnp.float32) * weight["s"])}
+
+    def in_blocks(x: Any, q: Any, s: Any) -> Any:
+        return x @ (q.astype(jnp.float32).reshape(2, 8, 4) * s[:, None]).reshape(16, 4)
+
+    def nibbles(x: Any, packed: Any) -> Any:
+        low, high = packed & 15, jnp.right_shift(packed, 4)
+        return x @ jnp.stack([low, high], 1).reshape(16, 4).astype(jnp.float32)
+
+    def steps(x: Any) -> Any:
+        return jax.lax.scan(lambda c, row: (c + row @ (q * 0.5), c.sum()), x, jnp.stack([x] * 3))
+
+    def attention(x: Any) -> Any:
+        return jax.nn.softmax(jnp.einsum("thd,shd->hts", x, x)) @ x.swapaxes(0, 1)
+
+    def convolved(x: Any, kernel: Any) -> Any:
+        return jax.lax.conv(x, kernel.astype(jnp.float32) / 8, (1, 1), "SAME")
+
+    def chosen(table: Any, ids: Any) -> Any:
+        rows = jnp.take(table, ids, axis=0).astype(jnp.bfloat16) * 0.25
+        return jnp.sort(rows), jnp.argmax(rows), jnp.where(rows > 0, rows, -rows)
+
+    def given(*shapes: int, dtype: str = "f4") -> Any:
+        return jax.ShapeDtypeStruct(shapes, dtype)
+
+    x, rows = given(2, 16), given(*export.symbolic_shape("n, 16"))
+    weight = {"q": given(16, 4, dtype="i1"), "s": given(4)}
+    narrow = jax.ShapeDtypeStruct((16, 4), jnp.int4)
+    calls = [
+        (linear, x, weight), (linear, rows, weight), (in_blocks, x, narrow, given(2, 4)),
+        (nibbles, x, given(8, 4, dtype="u1")), (steps, x), (attention, given(5, 2, 4)),
+        (convolved, given(1, 2, 5, 5), given(3, 2, 3, 3, dtype="i1")),
+        (chosen, given(9, 4, dtype="i1"), given(3, dtype="i4")),
+    ]  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = [export.export(jax.jit(function))(*shapes) for function, *shapes in calls]
+    return [bytes(each.serialize(vjp_order=n % 2)) for n, each in enumerate(exported)]
 
 
 def _onnx() -> list[bytes]:
@@ -669,6 +745,95 @@ def onnx(rng: random.Random, corpus: Corpus) -> Case:
     )  # fmt: skip
     arguments, output = rng.choice(commands)
     return Case([*arguments, *_SOON], {"x.onnx": data}, output)
+
+
+@kind(8)
+def artifacts(rng: random.Random, corpus: Corpus) -> Case:
+    """Changed portable artifacts of StableHLO."""
+    return _artifact_case(rng, mutate_artifact(rng, corpus), "x.mlirbc")
+
+
+@kind(8)
+def jax(rng: random.Random, corpus: Corpus) -> Case:
+    """Changed functions of JAX, and others' artifacts in their place."""
+    data = rng.choice(corpus.jax or corpus.artifacts)
+    if rng.random() < 0.5:
+        return _artifact_case(rng, mutate_bytes(rng, data, most=4), "x.jax")
+    start = data.index(b"ML\xefR")
+    size = int.from_bytes(data[start - 4 : start], "little")
+    if rng.random() < 0.5 or not corpus.jax:
+        artifact = mutate_artifact(rng, corpus)
+    else:
+        artifact = mutate_bytes(rng, data[start : start + size], most=4)
+    # As the last vector, to which the field points that has the distance to the one before.
+    places = [n for n in range(start) if int.from_bytes(data[n : n + 4], "little") == start - 4 - n]
+    changed = bytearray(data + b"\0" * (-len(data) % 4))
+    for place in places:
+        changed[place : place + 4] = (len(changed) - place).to_bytes(4, "little")
+    changed += len(artifact).to_bytes(4, "little") + artifact
+    return _artifact_case(rng, bytes(changed), "x.jax")
+
+
+def _artifact_case(rng: random.Random, data: bytes, name: str) -> Case:
+    raising = "pack-narrow-storage,raise-dequantization{explain=true},fuse-block-contractions"
+    if rng.random() < 0.2:
+        arguments = ["opt", name, "--passes", raising, "-o", "out.mlir", *_SOON]
+        return Case(arguments, {name: data}, "out.mlir")
+    return _module_case(rng, data, name)
+
+
+def mutate_artifact(rng: random.Random, corpus: Corpus) -> bytes:
+    """An artifact with a few bytes changed, or a few attributes, operands or types."""
+    if rng.random() < 0.4:
+        return mutate_bytes(rng, rng.choice(corpus.artifacts), most=4)
+    from subquant.compiler.lowering import bytecode_of
+    from subquant.transforms.base import walk
+
+    module, others = (rng.choice(corpus.modules) for _ in range(2))
+    with module.context:
+        changed = module.operation.clone()
+        operations = walk(changed)
+        # Of another module in text: attributes of one context do not belong to another.
+        more = [each for each in walk(others.operation) if len(each.attributes)] or operations
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            with contextlib.suppress(Exception):  # a text that is no attribute, a name that is none
+                _change_operation(rng, rng.choice(operations), operations, rng.choice(more))
+        data = bytecode_of(changed)
+    version = rng.choice(
+        (*_VERSIONS, "1.19.0", "0.8.0", "2.0.0", "1.99.99", "", "1", ".", "9" * 19)
+    )
+    return data[:5] + b"StableHLO_v" + version.encode() + data[data.index(b"\0", 5) :]
+
+
+def _change_operation(rng: random.Random, op: Any, operations: list[Any], other: Any) -> None:
+    """Change an attribute, an operand or the type of a result."""
+    from subquant._mlir import ir
+
+    names = [each.name for each in op.attributes]
+    change = rng.randrange(6)
+    if change == 0 and names and len(other.attributes):
+        taken = str(other.attributes[rng.randrange(len(other.attributes))].attr)
+        op.attributes[rng.choice(names)] = ir.Attribute.parse(taken)
+    elif change in (1, 2) and names:
+        name = rng.choice(names)
+        written = str(op.attributes[name])
+        op.attributes[name] = ir.Attribute.parse(
+            _replace(rng, written, _NUMBER, rng.choice(NUMBERS))
+        )
+    elif change == 3 and names:
+        del op.attributes[rng.choice(names)]
+    elif change == 4 and len(op.operands):
+        op.operands[rng.randrange(len(op.operands))] = rng.choice(
+            [result for each in operations[: operations.index(op)] for result in each.results]
+        )
+    elif len(op.results):
+        type_ = rng.choice([result.type for each in operations for result in each.results])
+        if rng.random() < 0.5:
+            type_ = ir.Type.parse(_replace(rng, str(type_), _EXTENT, rng.choice(("0", "3", "64x"))))
+        rng.choice(list(op.results)).set_type(type_)
+
+
+_EXTENT = re.compile(r"\b\d+(?=x)|f32|i32|i8")
 
 
 def mutate_graph(rng: random.Random, data: bytes, other: bytes) -> bytes:

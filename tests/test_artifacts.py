@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,17 @@ import pytest
 from click.testing import CliRunner
 
 import subquant
+from stablehlo_forms import PROGRAMS, QUANTIZED_PROGRAMS
 from subquant._mlir import ir, stablehlo
 from subquant.cli import main
 from subquant.compiler import worker
 from subquant.compiler.artifacts import is_artifact
+from subquant.compiler.lowering import bytecode_of
 from subquant.compiler.reading import parse_bytes, parse_text
 from subquant.dialects import create_context
 from subquant.errors import ParseError
 from subquant.runtime import Device
+from subquant.transforms.base import walk
 
 PROGRAM = """
 func.func @main(%x: tensor<2x4xf32> loc("x"), %w: tensor<4x3xi8> loc("params['w']"))
@@ -38,14 +42,42 @@ def artifact(text: str = PROGRAM, version: str | None = None) -> bytes:
     return bytes(stablehlo.serialize_portable_artifact(module, target))
 
 
-@pytest.mark.parametrize(
-    "version", ["0.9.0", "0.14.0", "0.17.0", "1.0.0", "1.9.0", stablehlo.get_current_version()]
-)
+VERSIONS = [*(f"0.{minor}.0" for minor in range(9, 21)), *(f"1.{minor}.0" for minor in range(20))]
+"""All that StableHLO had, from the oldest that is read."""
+FORMS = {
+    "main": PROGRAM,
+    **{name: text for name, (text, _) in QUANTIZED_PROGRAMS.items()},
+    **{
+        name: PROGRAMS[name][0]
+        for name in ("scatter-later-axes", "scatter-batches", "reduce_window-dilated", "gather",
+                     "select_and_scatter", "broadcast_in_dim", "sort-ui8", "dynamic_conv")
+    },
+}  # fmt: skip
+LATER = {"scatter-batches": "1.1.0", "gather": "1.1.0"}
+"""Programs with attributes that older versions do not have, and the first that has."""
+
+
+def test_the_versions_are_those_of_the_wheel() -> None:
+    assert VERSIONS[0] == stablehlo.get_minimum_version()
+    assert VERSIONS[-1] == stablehlo.get_current_version()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_becomes_the_same_module(version: str) -> None:
-    data = artifact(version=version)
-    assert is_artifact(data)
-    read = parse_bytes(data, create_context())
-    assert str(read) == str(parse_text(PROGRAM, create_context()))
+    context = create_context()
+    for name, text in FORMS.items():
+        if VERSIONS.index(version) < VERSIONS.index(LATER.get(name, VERSIONS[0])):
+            with pytest.raises(ValueError, match="failed to serialize"):
+                artifact(text, version)
+            continue
+        data = artifact(text, version)
+        assert is_artifact(data)
+        assert str(parse_bytes(data, context)) == as_it_is(text), name
+
+
+@functools.cache
+def as_it_is(text: str) -> str:
+    return str(parse_text(text, create_context()))
 
 
 def test_its_functions_run(cpu: Device) -> None:
@@ -100,12 +132,71 @@ def test_a_cut_one_is_one_line(kept: float) -> None:
         parse_bytes(data[: int(len(data) * kept)], create_context(), "m.mlirbc")
 
 
-def test_a_version_that_is_not_read_is_named() -> None:
-    newer = artifact().replace(stablehlo.get_current_version().encode(), b"9.99.0", 1)
-    # What it holds is of a version that is known, so it is read.
-    parse_bytes(newer, create_context())
-    with pytest.raises(ParseError, match=r"it is of StableHLO 9\.99\.0, and versions 0\.9\.0 to"):
-        parse_bytes(newer[:-40], create_context())
+def of_version(version: bytes) -> bytes:
+    return artifact().replace(stablehlo.get_current_version().encode(), version, 1)
+
+
+def refusal_of(data: bytes) -> str:
+    with pytest.raises(ParseError) as caught:
+        parse_bytes(data, create_context(), "m.mlirbc")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_newer_version_is_read_if_what_it_uses_is_known() -> None:
+    newer = of_version(b"9.99.0")
+    assert str(parse_bytes(newer, create_context())) == str(parse_text(PROGRAM, create_context()))
+    assert refusal_of(newer.replace(b"convert_v1", b"convert_v9")) == (
+        "model.py:7:9: error: cannot read the portable artifact: unregistered operation "
+        "'vhlo.convert_v9' found in dialect ('vhlo') that does not allow unknown operations; it is "
+        "of StableHLO 9.99.0, and versions 0.9.0 to 1.19.0 are read: write it for one of those"
+    )
+
+
+@pytest.mark.parametrize("version", ["0.8.0", "0.3.12", "0.8.99", ".", "0"])
+def test_an_older_version_is_refused_whatever_it_uses(version: str) -> None:
+    assert refusal_of(of_version(version.encode())) == (
+        "m.mlirbc: error: cannot read the portable artifact; it is of StableHLO "
+        f"{version}, and versions 0.9.0 to 1.19.0 are read: write it for one of those"
+    )
+
+
+def test_an_operation_that_stablehlo_does_not_have_is_one_line() -> None:
+    module = ir.Module.parse(PROGRAM, create_context())
+    stablehlo.serialize_portable_artifact(module, VERSIONS[-1])  # leaves the module in VHLO
+    [product] = [op for op in walk(module) if op.name == "vhlo.dot_general_v2"]
+    with module.context:
+        product.attributes["lhs_contracting_dimensions"] = ir.Attribute.parse(
+            '#vhlo.string_v1<"last">'
+        )
+    data, writer = bytecode_of(module), f"StableHLO_v{VERSIONS[-1]}".encode()
+    assert refusal_of(data[:5] + writer + data[data.index(b"\0", 5) :]) == (
+        "-:5:8: error: cannot read the portable artifact: its 'vhlo.dot_general_v2' is none "
+        "that StableHLO has"
+    )
+
+
+def test_extents_that_are_none_are_refused() -> None:
+    """Upstream's reader takes them."""
+    extent = 1234567
+    text = f"""
+        func.func @main(%x: tensor<{extent}xf32>) -> tensor<{extent}xf32> {{
+          return %x : tensor<{extent}xf32>
+        }}
+    """
+    # A signed number of four bytes, as MLIR's bytecode has it; the last bit of it is the sign.
+    written, negative = ((2 * extent + sign << 4 | 8).to_bytes(4, "little") for sign in (0, 1))
+    data = artifact(text)
+    assert data.count(written) == 1
+    assert refusal_of(data.replace(written, negative)).endswith(
+        "cannot read the portable artifact: it has a tensor of the extent -1234568"
+    )
+
+
+def test_a_name_that_is_no_text_is_one_line() -> None:
+    assert "it has a name that is not UTF-8 text" in refusal_of(
+        artifact().replace(b"convert_v1", b"convert_v\xff")
+    )
 
 
 def test_errors_of_operations_are_where_the_exporter_says() -> None:

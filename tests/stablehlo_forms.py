@@ -1,0 +1,331 @@
+"""Programs of operations in forms that are seldom written, with inputs.
+
+Numbers are small integers, so that sums are exact in any order. The initial values of a
+select_and_scatter are neutral: how often they are added is left to implementations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+QUANTIZED = "!quant.uniform<i8:f32, 0.5:3>"
+RNG = np.random.default_rng(11)
+
+
+def tensor(shape: Sequence[int], element: str = "i32") -> str:
+    return f"tensor<{''.join(f'{extent}x' for extent in shape)}{element}>"
+
+
+def values(*shape: int, dtype: type = np.int32, low: int = -9, high: int = 9) -> np.ndarray:
+    return RNG.integers(low, high, shape, endpoint=True).astype(dtype)
+
+
+def anything(*shape: int, dtype: type) -> np.ndarray:
+    """Any value of a type of integers."""
+    return values(*shape, dtype=dtype, low=np.iinfo(dtype).min, high=np.iinfo(dtype).max)
+
+
+def body(op: str, element: str) -> str:
+    scalar = f"tensor<{element}>"
+    return f"""({{
+  ^bb0(%l: {scalar}, %r: {scalar}):
+    %s = stablehlo.{op} %l, %r : {scalar}
+    stablehlo.return %s : {scalar}
+  }})"""
+
+
+# -- scatter --------------------------------------------------------------------------------------
+
+
+def scatter(
+    shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    numbers: str,
+    element: str = "i32",
+) -> str:
+    x, u = tensor(shapes[0], element), tensor(shapes[2], element)
+    i = tensor(shapes[1])
+    return f"""
+func.func @main(%x: {x}, %i: {i}, %u: {u}) -> {x} {{
+  %y = "stablehlo.scatter"(%x, %i, %u) {body("add", element)}
+      {{scatter_dimension_numbers = #stablehlo.scatter<{numbers}>}} : ({x}, {i}, {u}) -> {x}
+  return %y : {x}
+}}
+"""
+
+
+SCATTERS = {
+    "window-on-scattered": (
+        ((4, 5), (3, 1), (3, 2, 5)),
+        "update_window_dims = [1, 2], scatter_dims_to_operand_dims = [0], index_vector_dim = 1",
+    ),
+    "one-window": (
+        ((4, 5), (2,), (2, 3)),
+        "update_window_dims = [0, 1], scatter_dims_to_operand_dims = [1, 0], index_vector_dim = 0",
+    ),
+    "part-of-a-row": (
+        ((4, 5), (3, 1), (3, 2)),
+        "update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], "
+        "index_vector_dim = 1",
+    ),
+    "inserted-not-scattered": (
+        ((4, 5), (3,), (3,)),
+        "inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0], index_vector_dim = 1",
+    ),
+    "later-axes": (
+        ((2, 3, 4), (2, 5), (2, 5)),
+        "update_window_dims = [0], inserted_window_dims = [1, 2], "
+        "scatter_dims_to_operand_dims = [2, 1], index_vector_dim = 0",
+    ),
+    "batches": (
+        ((2, 3, 4, 2), (2, 2, 3, 2), (2, 2, 3, 2, 2)),
+        "update_window_dims = [3, 4], inserted_window_dims = [1], input_batching_dims = [0], "
+        "scatter_indices_batching_dims = [1], scatter_dims_to_operand_dims = [2, 1], "
+        "index_vector_dim = 3",
+    ),
+}  # fmt: skip
+
+
+# -- windows --------------------------------------------------------------------------------------
+
+
+def reduce_window(
+    shape: Sequence[int], counts: Sequence[int], attributes: str, element: str, op: str = "add"
+) -> str:
+    x, y = tensor(shape, element), tensor(counts, element)
+    return f"""
+func.func @main(%x: {x}, %i: tensor<{element}>) -> {y} {{
+  %y = "stablehlo.reduce_window"(%x, %i) {body(op, element)} {{{attributes}}}
+      : ({x}, tensor<{element}>) -> {y}
+  return %y : {y}
+}}
+"""
+
+
+ONE_POSITION = "window_dimensions = array<i64: 3, 1>, window_strides = array<i64: 2, 1>"
+DILATED = (
+    "window_dimensions = array<i64: 3, 2>, window_strides = array<i64: 5, 1>, "
+    "base_dilations = array<i64: 2, 1>, padding = dense<[[1, 1], [0, 3]]> : tensor<2x2xi64>"
+)
+SELECT_AND_SCATTER = """
+func.func @main(%x: tensor<4x2xELEMENT>, %s: tensor<2x2xELEMENT>, %i: tensor<ELEMENT>)
+    -> tensor<4x2xELEMENT> {
+  %y = "stablehlo.select_and_scatter"(%x, %s, %i) ({
+  ^bb0(%l: tensor<ELEMENT>, %r: tensor<ELEMENT>):
+    %p = stablehlo.compare GE, %l, %r : (tensor<ELEMENT>, tensor<ELEMENT>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  }, {
+  ^bb0(%l: tensor<ELEMENT>, %r: tensor<ELEMENT>):
+    %p = stablehlo.add %l, %r : tensor<ELEMENT>
+    stablehlo.return %p : tensor<ELEMENT>
+  }) {window_dimensions = array<i64: 3, 1>, window_strides = array<i64: 2, 1>,
+      padding = dense<[[0, 1], [0, 0]]> : tensor<2x2xi64>}
+      : (tensor<4x2xELEMENT>, tensor<2x2xELEMENT>, tensor<ELEMENT>) -> tensor<4x2xELEMENT>
+  return %y : tensor<4x2xELEMENT>
+}
+"""
+DYNAMIC_CONV = """
+func.func @main(%x: tensor<1x5x4x2xi32>, %k: tensor<2x3x2x3xi32>, %p: tensor<2x2xi64>)
+    -> tensor<1x4x3x3xi32> {
+  %y = "stablehlo.dynamic_conv"(%x, %k, %p) {
+      dimension_numbers = #stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>,
+      window_strides = array<i64: 2, 2>, lhs_dilation = array<i64: 2, 1>,
+      batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<1x5x4x2xi32>, tensor<2x3x2x3xi32>, tensor<2x2xi64>) -> tensor<1x4x3x3xi32>
+  return %y : tensor<1x4x3x3xi32>
+}
+"""
+BROADCAST = """
+func.func @main(%x: tensor<2x2x2xELEMENT>) -> (tensor<2x2x2xELEMENT>, tensor<2x3x2x2xELEMENT>) {
+  %y = stablehlo.broadcast_in_dim %x, dims = [1, 2, 0]
+      : (tensor<2x2x2xELEMENT>) -> tensor<2x2x2xELEMENT>
+  %z = stablehlo.broadcast_in_dim %x, dims = [2, 3, 0]
+      : (tensor<2x2x2xELEMENT>) -> tensor<2x3x2x2xELEMENT>
+  return %y, %z : tensor<2x2x2xELEMENT>, tensor<2x3x2x2xELEMENT>
+}
+"""
+GATHER = """
+func.func @main(%x: tensor<4x4x3x2xi32>, %i: tensor<2x3x2xi32>) -> tensor<2x3x3x2xi32> {
+  %y = "stablehlo.gather"(%x, %i) {slice_sizes = array<i64: 2, 1, 3, 1>,
+      dimension_numbers = #stablehlo.gather<offset_dims = [0, 1], collapsed_slice_dims = [1],
+          operand_batching_dims = [3], start_indices_batching_dims = [2],
+          start_index_map = [2, 1], index_vector_dim = 0>}
+      : (tensor<4x4x3x2xi32>, tensor<2x3x2xi32>) -> tensor<2x3x3x2xi32>
+  return %y : tensor<2x3x3x2xi32>
+}
+"""
+WITHOUT_AXES = """
+func.func @main(%x: tensor<ELEMENT>, %u: tensor<ELEMENT>) -> (tensor<ELEMENT>, tensor<ELEMENT>) {
+  %y = "stablehlo.dynamic_slice"(%x) {slice_sizes = array<i64>}
+      : (tensor<ELEMENT>) -> tensor<ELEMENT>
+  %z = "stablehlo.dynamic_update_slice"(%x, %u)
+      : (tensor<ELEMENT>, tensor<ELEMENT>) -> tensor<ELEMENT>
+  return %y, %z : tensor<ELEMENT>, tensor<ELEMENT>
+}
+"""
+ALL_PADDING = """
+func.func @main(%x: tensor<1x2x1xi32>, %k: tensor<2x1x1xi32>) -> tensor<1x1x1xi32> {
+  %y = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f],
+      window = {stride = [9], pad = [[4, 0]]}
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<1x2x1xi32>, tensor<2x1x1xi32>) -> tensor<1x1x1xi32>
+  return %y : tensor<1x1x1xi32>
+}
+"""
+DEPTHWISE = """
+func.func @main(%x: tensor<1x4x4x4x2xELEMENT>, %k: tensor<2x2x2x1x6xELEMENT>)
+    -> tensor<1x3x3x3x6xELEMENT> {
+  %y = stablehlo.convolution(%x, %k)
+      dim_numbers = [b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f], window = {}
+      {batch_group_count = 1 : i64, feature_group_count = 2 : i64}
+      : (tensor<1x4x4x4x2xELEMENT>, tensor<2x2x2x1x6xELEMENT>) -> tensor<1x3x3x3x6xELEMENT>
+  return %y : tensor<1x3x3x3x6xELEMENT>
+}
+"""
+DILATED_AND_PADDED = """
+func.func @main(%x: tensor<2x1x2x3xELEMENT>, %k: tensor<3x2x3x3xELEMENT>)
+    -> tensor<2x1x4x3xELEMENT> {
+  %y = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      window = {stride = [2, 3], pad = [[0, 2], [4, 4]], lhs_dilate = [1, 2]}
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<2x1x2x3xELEMENT>, tensor<3x2x3x3xELEMENT>) -> tensor<2x1x4x3xELEMENT>
+  return %y : tensor<2x1x4x3xELEMENT>
+}
+"""
+PADDED_TWICE = """
+func.func @main(%x: tensor<2x1x2x3xELEMENT>, %z: tensor<ELEMENT>)
+    -> (tensor<2x3x11x3xELEMENT>, tensor<2x11x3xELEMENT>) {
+  %d = stablehlo.pad %x, %z, low = [0, 0, 0, 0], high = [0, 0, 0, 0], interior = [0, 0, 1, 0]
+      : (tensor<2x1x2x3xELEMENT>, tensor<ELEMENT>) -> tensor<2x1x3x3xELEMENT>
+  %y = stablehlo.pad %d, %z, low = [0, 0, 4, 0], high = [0, 2, 4, 0], interior = [0, 0, 0, 0]
+      : (tensor<2x1x3x3xELEMENT>, tensor<ELEMENT>) -> tensor<2x3x11x3xELEMENT>
+  %f = stablehlo.reshape %d : (tensor<2x1x3x3xELEMENT>) -> tensor<2x3x3xELEMENT>
+  %b = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<ELEMENT>) -> tensor<2x11x3xELEMENT>
+  %i = stablehlo.constant dense<0> : tensor<i32>
+  %j = stablehlo.constant dense<4> : tensor<i32>
+  %u = stablehlo.dynamic_update_slice %b, %f, %i, %j, %i : (tensor<2x11x3xELEMENT>,
+      tensor<2x3x3xELEMENT>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x11x3xELEMENT>
+  return %y, %u : tensor<2x3x11x3xELEMENT>, tensor<2x11x3xELEMENT>
+}
+"""
+SORT = """
+func.func @main(%x: tensor<9xELEMENT>, %y: tensor<9xELEMENT>) -> tensor<9xELEMENT> {
+  %r:2 = "stablehlo.sort"(%x, %y) ({
+  ^bb0(%a: tensor<ELEMENT>, %b: tensor<ELEMENT>, %c: tensor<ELEMENT>, %d: tensor<ELEMENT>):
+    %l = stablehlo.add %a, %a : tensor<ELEMENT>
+    %r = stablehlo.add %b, %b : tensor<ELEMENT>
+    %p = stablehlo.compare GT, %l, %r : (tensor<ELEMENT>, tensor<ELEMENT>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  }) {dimension = 0 : i64, is_stable = true}
+      : (tensor<9xELEMENT>, tensor<9xELEMENT>) -> (tensor<9xELEMENT>, tensor<9xELEMENT>)
+  return %r#1 : tensor<9xELEMENT>
+}
+"""
+PADDED_UNSIGNED = reduce_window(
+    (4,),
+    (6,),
+    "window_dimensions = array<i64: 3>, padding = dense<2> : tensor<1x2xi64>",
+    "ui8",
+    "maximum",
+)
+
+PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
+    **{
+        f"scatter-{name}": (
+            scatter(shapes, numbers),
+            [values(*shapes[0]), values(*shapes[1], low=-1, high=4), values(*shapes[2])],
+        )
+        for name, (shapes, numbers) in SCATTERS.items()
+    },
+    "scatter-f32": (
+        scatter(*SCATTERS["window-on-scattered"], "f32"),
+        [values(4, 5, dtype=np.float32), values(3, 1), values(3, 2, 5, dtype=np.float32)],
+    ),
+    "reduce_window-one-position": (
+        reduce_window((4, 6), (1, 6), ONE_POSITION, "f32"),
+        [values(4, 6, dtype=np.float32), values(dtype=np.float32)],
+    ),
+    "reduce_window-dilated": (
+        reduce_window((3, 2), (1, 4), DILATED, "i32", "maximum"),
+        [values(3, 2), values()],
+    ),
+    "select_and_scatter": (
+        SELECT_AND_SCATTER.replace("ELEMENT", "i32"),
+        [values(4, 2), values(2, 2), np.int32(0)],
+    ),
+    "select_and_scatter-f32": (
+        SELECT_AND_SCATTER.replace("ELEMENT", "f32"),
+        [*(values(*shape, dtype=np.float32) for shape in ((4, 2), (2, 2))), np.float32(0)],
+    ),
+    "broadcast_in_dim": (BROADCAST.replace("ELEMENT", "i32"), [values(2, 2, 2)]),
+    "gather": (GATHER, [values(4, 4, 3, 2), values(2, 3, 2, low=-1, high=4)]),
+    "slices-without-axes": (WITHOUT_AXES.replace("ELEMENT", "i32"), [values(), values()]),
+    "convolution-of-padding": (ALL_PADDING, [values(1, 2, 1), values(2, 1, 1)]),
+    "depthwise": (
+        DEPTHWISE.replace("ELEMENT", "i32"),
+        [values(1, 4, 4, 4, 2), values(2, 2, 2, 1, 6)],
+    ),
+    **{
+        f"dilated-and-padded-{element}": (
+            DILATED_AND_PADDED.replace("ELEMENT", element),
+            [values(*shape, dtype=dtype, low=-2, high=2) for shape in ((2, 1, 2, 3), (3, 2, 3, 3))],
+        )
+        for element, dtype in (("i8", np.int8), ("i16", np.int16), ("f32", np.float32))
+    },
+    "padded-twice": (
+        PADDED_TWICE.replace("ELEMENT", "f32"),
+        [values(2, 1, 2, 3, dtype=np.float32), np.float32(0)],
+    ),
+    **{
+        f"sort-{element}": (
+            SORT.replace("ELEMENT", element),
+            [anything(9, dtype=dtype), anything(9, dtype=dtype)],
+        )
+        for element, dtype in (("i8", np.int8), ("ui8", np.uint8), ("i16", np.int16))
+    },
+    **{
+        f"scatter-{element}": (
+            scatter(((6,), (8, 1), (8,)), "inserted_window_dims = [0], "
+                    "scatter_dims_to_operand_dims = [0], index_vector_dim = 1", element),
+            [values(6, dtype=dtype, low=0, high=100), values(8, 1, low=0, high=5),
+             values(8, dtype=dtype, low=0, high=100)],
+        )
+        for element, dtype in (("i8", np.int8), ("ui8", np.uint8), ("i16", np.int16))
+    },
+    "reduce_window-unsigned": (
+        PADDED_UNSIGNED,
+        [values(4, dtype=np.uint8, low=0, high=255), np.uint8(7)],
+    ),
+    "dynamic_conv": (
+        DYNAMIC_CONV,
+        [values(1, 5, 4, 2), values(2, 3, 2, 3), np.array([[-1, 1], [3, 1]])],
+    ),
+}  # fmt: skip
+
+QUANTIZED_PROGRAMS: dict[str, tuple[str, list[np.ndarray]]] = {
+    "broadcast_in_dim": (
+        BROADCAST.replace("ELEMENT", QUANTIZED),
+        [values(2, 2, 2, dtype=np.int8)],
+    ),
+    "depthwise": (
+        DEPTHWISE.replace("ELEMENT", QUANTIZED.replace(":3", ":0")),
+        [values(1, 4, 4, 4, 2, dtype=np.int8), values(2, 2, 2, 1, 6, dtype=np.int8)],
+    ),
+    "dilated-and-padded": (
+        DILATED_AND_PADDED.replace("ELEMENT", QUANTIZED.replace(":3", ":0")),
+        [values(2, 1, 2, 3, dtype=np.int8), values(3, 2, 3, 3, dtype=np.int8)],
+    ),
+    "padded-twice": (
+        PADDED_TWICE.replace("ELEMENT", QUANTIZED),
+        [values(2, 1, 2, 3, dtype=np.int8), np.int8(3)],
+    ),
+    "slices-without-axes": (
+        WITHOUT_AXES.replace("ELEMENT", QUANTIZED),
+        [values(dtype=np.int8), values(dtype=np.int8)],
+    ),
+    "reduce_window": (
+        reduce_window((4, 6), (1, 6), ONE_POSITION, QUANTIZED),
+        [values(4, 6, dtype=np.int8), values(dtype=np.int8)],
+    ),
+}
