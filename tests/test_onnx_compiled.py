@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from onnx_models import computed, model, node
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
-from subquant.errors import Remark
+from subquant.errors import Remark, SubquantError, UnsupportedError, UsageError
 from subquant.formats.irpa import Archive
 from subquant.numerics.element_types import ElementType
 from subquant.runtime import Device, Executable
@@ -177,3 +178,153 @@ def test_a_model_in_two_files(in_temporary_folder: Path, cpu: Device) -> None:
     refused = CliRunner().invoke(main, ["compare", "m.onnx", "--calls", "1"])
     assert refused.exit_code == 1
     assert "m.data" in refused.stderr
+
+
+# -- extents --------------------------------------------------------------------------------------
+
+
+def opened(shape: tuple[int | str, ...], nodes: list[Any] | None = None) -> onnx.ModelProto:
+    """A model whose input has open extents: by default a product of its last axis."""
+    constants = {"w": np.random.default_rng(3).normal(size=(8, 5)).astype(np.float32)}
+    nodes = nodes or [node("MatMul", ["x", "w"], ["y"])]
+    outputs: dict[str, tuple[str, Any]] = {"y": ("FLOAT", None)}
+    return model(nodes, {"x": ("FLOAT", shape)}, outputs, constants)
+
+
+def compiled(proto: onnx.ModelProto, device: Device, **options: Any) -> Any:
+    data = compile_to_bytes(proto.SerializeToString(), CompileOptions(**options))
+    return Executable(data, device).main
+
+
+def test_named_extents(cpu: Device) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32)
+    (expected,) = computed(opened((2, 3, 8)), None, x)
+    proto = opened(("batch_size", "sequence", 8))
+    main = compiled(proto, cpu, batch="2", extents=("sequence=3",))
+    np.testing.assert_allclose(main(x), expected, rtol=1e-6)
+    main = compiled(proto, cpu, extents=("batch_size=2", "sequence=3"))
+    np.testing.assert_allclose(main(x), expected, rtol=1e-6)
+    unnamed = opened(("", "", 8))
+    main = compiled(unnamed, cpu, extents=("x.0=2", "x.1=3"))
+    np.testing.assert_allclose(main(x), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        (("n", "sequence", 8), {}, "the input 'x' has an open extent in dimension 1; say it with "
+         "--extent sequence=N"),
+        (("n", "", 8), {}, "say it with --extent x.1=N"),
+        (("n", "sequence", 8), {"extents": ("sequenc=3",)},
+         "no open extent is called 'sequenc'; did you mean 'sequence'?"),
+        ((2, 8), {"extents": ("n=3",)}, "no open extent is called 'n'; expected one of: none"),
+        ((2, 8), {"batch": "3"}, "has the batch 2 in the file; --batch is for an open one"),
+        ((2, 8), {"batch": "dynamic"}, "has the batch 2 in the file; --batch is for an open one"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_extents_that_are_refused(
+    shape: tuple[int | str, ...], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SubquantError) as caught:
+        compile_to_bytes(opened(shape).SerializeToString(), CompileOptions(**options), emit="mlir")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("extent", ["n", "n=0", "=3", "n=-1", "n=x", "n=9999999999"])
+def test_what_is_no_extent(extent: str) -> None:
+    with pytest.raises(UsageError, match="expected an extent as NAME=N"):
+        CompileOptions(extents=(extent,))
+
+
+def test_the_batch_of_some_inputs(cpu: Device) -> None:
+    """Inputs that leave their first extent open have it; others keep theirs."""
+    proto = model(
+        [node("Mul", ["x", "s"], ["y"])],
+        {"x": ("FLOAT", ("n", 4)), "s": ("FLOAT", (4,))}, {"y": ("FLOAT", ("n", 4))}, {},
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    for batch, n in (("3", 3), ("dynamic", 5), ("dynamic", 0)):
+        x = rng.normal(size=(n, 4)).astype(np.float32)
+        s = rng.normal(size=4).astype(np.float32)
+        np.testing.assert_array_equal(compiled(proto, cpu, batch=batch)(x, s), x * s)
+
+
+def network(last: list[Any], opset: int = 21) -> onnx.ModelProto:
+    """Quantized layers of images, and nodes after them that give ``y``."""
+    rng = np.random.default_rng(5)
+    constants: dict[str, Any] = {
+        "xs": np.array(0.02, np.float32), "xz": np.array(7, np.uint8),
+        "ys": np.array(0.5, np.float32), "yz": np.array(100, np.uint8),
+        "ws": rng.uniform(0.01, 0.1, 6).astype(np.float32),
+        "w": rng.integers(-128, 128, (6, 3, 3, 3)).astype(np.int8),
+        "shape": np.array([0, -1], np.int64), "one": np.array([1, -1], np.int64),
+        "v": rng.normal(size=(96, 4)).astype(np.float32),
+    }  # fmt: skip
+    nodes = [
+        node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        node("DequantizeLinear", ["xq", "xs", "xz"], ["xr"]),
+        node("DequantizeLinear", ["w", "ws"], ["wr"], axis=0),
+        node("Conv", ["xr", "wr"], ["p"]),
+        node("QuantizeLinear", ["p", "ys", "yz"], ["q"]),
+        node("DequantizeLinear", ["q", "ys", "yz"], ["r"]),
+        *last,
+    ]
+    inputs: dict[str, tuple[str, Any]] = {"x": ("FLOAT", ("batch", 3, 6, 6))}
+    return model(nodes, inputs, {"y": ("FLOAT", None)}, constants, opset)
+
+
+ROWS = [node("Reshape", ["r", "shape"], ["f"]), node("MatMul", ["f", "v"], ["m"])]
+ALONE = {
+    "reals": [node("Relu", ["r"], ["y"])],
+    "rows": [*ROWS, node("Softmax", ["m"], ["y"])],
+    "two branches": [*ROWS, node("Tanh", ["m"], ["a"]), node("Concat", ["m", "a"], ["y"], axis=1)],
+    "back and forth": [node("Transpose", ["r"], ["t"], perm=[1, 2, 3, 0]),
+                       node("Relu", ["t"], ["u"]),
+                       node("Transpose", ["u"], ["y"], perm=[3, 0, 1, 2])],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_dynamic_batch(name: str, cpu: Device) -> None:
+    """As with the same number; more of them are more elements."""
+    proto = network(ALONE[name])
+    main = compiled(proto, cpu, batch="dynamic")
+    for count in (1, 4):
+        x = np.random.default_rng(count).normal(size=(count, 3, 6, 6)).astype(np.float32)
+        (expected,) = computed(proto, None, x)
+        np.testing.assert_allclose(main(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+MIXED = {
+    "softmax": ([*ROWS, node("Softmax", ["m"], ["y"], axis=0)], "node 8 (Softmax)"),
+    "sum": ([*ROWS, node("Transpose", ["m"], ["t"]), node("MatMul", ["m", "t"], ["y"])],
+            "node 9 (MatMul) 'the MatMul' computes 'y' of several elements"),
+    "parameters": ([node("DynamicQuantizeLinear", ["r"], ["a", "s", "z"]),
+                    node("DequantizeLinear", ["a", "s", "z"], ["y"])],
+                   "node 6 (DynamicQuantizeLinear) 'the DynamicQuantizeLinear' computes 's'"),
+    "one row": ([node("Reshape", ["r", "one"], ["y"])], "node 6 (Reshape) 'the Reshape' computes"),
+    "order": ([*ROWS, node("CumSum", ["m", "axis"], ["y"])], "node 8 (CumSum) 'the CumSum' is not"),
+    "another axis": ([node("Transpose", ["r"], ["y"], perm=[1, 0, 2, 3])],
+                     "the result 'y' has no batch in its first dimension"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_batch_that_is_no_loop_is_refused(name: str) -> None:
+    nodes, message = MIXED[name]
+    proto = network(nodes)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.int64), "axis"))
+    with pytest.raises(UnsupportedError) as caught:
+        compile_to_bytes(proto.SerializeToString(), CompileOptions(batch="dynamic"), emit="mlir")
+    assert message in str(caught.value)
+    assert "give --batch a number" in str(caught.value)
+
+
+def test_compare_takes_extents(in_temporary_folder: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    Path("m.onnx").write_bytes(opened(("batch", "sequence", 8)).SerializeToString())
+    arguments = ["compare", "m.onnx", "--calls", "1", "--device", "numpy", "--json"]
+    result = CliRunner().invoke(main, [*arguments, "--batch", "2", "--extent", "sequence=3"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)[0]["elements"] == 2 * 3 * 5

@@ -99,12 +99,13 @@ def command(
     arguments = [_arguments(inputs)] if inputs else calls
     with show_progress(f"compare {model}") as progress:
         try:
-            read = model_of(data, shown_name(model))
+            chosen = make_compile_options(**choices)
+            read = model_of(data, shown_name(model), chosen.import_options)
             layers = compare_layers(
                 read,
                 arguments,
                 against,
-                make_compile_options(**choices),
+                chosen,
                 where,
                 seed=seed,
                 limits=limits,

@@ -17,6 +17,7 @@ from ..files import kind_of
 from ..formats import onnx as onnx_format
 from ..formats import tflite as tflite_format
 from ..frontends import onnx, tflite
+from ..frontends.options import AS_IN_FILE, ImportOptions
 from ..numerics.element_types import Array, ElementType
 from ..processes import Limits
 from ..runtime import Device, Executable
@@ -39,14 +40,16 @@ class ComparedModel(ABC):
     Args:
         data: the file.
         file: its name, for errors.
+        options: of its import.
     """
 
     references: tuple[Against, ...]
     """What it can be compared with; the first is the default."""
 
-    def __init__(self, data: bytes, file: str) -> None:
+    def __init__(self, data: bytes, file: str, options: ImportOptions) -> None:
         self.data = data
         self.file = file
+        self.options = options
 
     @property
     @abstractmethod
@@ -107,8 +110,8 @@ class TfliteModel(ComparedModel):
 
     references = ("litert", "float")
 
-    def __init__(self, data: bytes, file: str) -> None:
-        super().__init__(data, file)
+    def __init__(self, data: bytes, file: str, options: ImportOptions) -> None:
+        super().__init__(data, file, options)
         self.model = tflite_format.read_tflite(data, file)
         if len(self.model.signatures) > 1:
             count = len(self.model.signatures)
@@ -177,21 +180,21 @@ class OnnxModel(ComparedModel):
 
     references = ("onnxruntime",)
 
-    def __init__(self, data: bytes, file: str) -> None:
-        super().__init__(onnx_format.with_external_data(data, file), file)
+    def __init__(self, data: bytes, file: str, options: ImportOptions) -> None:
+        super().__init__(onnx_format.with_external_data(data, file), file, options)
         self.model = onnx_format.read_onnx(self.data, file)
 
     @property
     def inputs(self) -> list[tuple[str, str, tuple[int, ...], bool]]:
-        """As of `ComparedModel`; open extents are 1."""
+        """As of `ComparedModel`; a dynamic batch is one element."""
         return [
             (
-                each.name,
-                onnx_format.ELEMENTS[each.type],
-                tuple(n if isinstance(n, int) else 1 for n in each.shape or ()),
-                each.type in ("INT8", "UINT8", "INT16", "UINT16"),
+                each.type.name,
+                onnx_format.ELEMENTS[each.type.type],
+                each.shape,
+                each.type.type in ("INT8", "UINT8", "INT16", "UINT16"),
             )
-            for each in self.model.inputs
+            for each in onnx.arguments_of(self.model, self.options)
         ]
 
     def watched(self) -> list[Watched]:
@@ -223,21 +226,26 @@ class OnnxModel(ComparedModel):
         return ort.reference(self.data, self.file, feeds, calls, names, limits)
 
 
-def model_of(data: bytes, file: str) -> ComparedModel:
+def model_of(data: bytes, file: str, options: ImportOptions = AS_IN_FILE) -> ComparedModel:
     """Read a model.
+
+    Args:
+        data: the file.
+        file: its name, for errors.
+        options: of its import: the extents of its inputs.
 
     Raises:
         UsageError: it is of no tool that there is a reference of.
         SubquantError: it is damaged, or not supported.
     """
     kind = "onnx" if file.lower().endswith(".onnx") else kind_of(data)
-    kinds: dict[str | None, Callable[[bytes, str], ComparedModel]] = {
+    kinds: dict[str | None, Callable[[bytes, str, ImportOptions], ComparedModel]] = {
         "tflite": TfliteModel,
         "onnx": OnnxModel,
     }
     if kind not in kinds:
         raise UsageError(f"expected a .tflite or .onnx model, got '{file}'")
-    return kinds[kind](data, file)
+    return kinds[kind](data, file, options)
 
 
 def compare_layers(

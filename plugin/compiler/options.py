@@ -42,6 +42,7 @@ class CompileOptions:
         semantics: as `subquant.options.Semantics`.
         batch: the first extent of the inputs of a TensorFlow Lite model: a number, ``dynamic``, or
             "" for what the file says.
+        extents: ``name=N`` for each other extent that an ONNX model leaves open.
         every_tensor: return all that the operators of a TensorFlow Lite model compute.
         integer_only: fail if quantized values are computed with floats on the way.
         explain: say what of a model computes with integers and what with floats, and which weights
@@ -88,6 +89,11 @@ class CompileOptions:
         "The batch of a .tflite or .onnx model: a number, or dynamic.  [default: the file's]",
         "N",
     )
+    extents: tuple[str, ...] = option(
+        (),
+        "An extent that an .onnx model leaves open, by its name there; may be repeated.",
+        "NAME=N",
+    )
     every_tensor: bool = option(
         False, "Return all tensors that operators of a .tflite model compute, in order."
     )
@@ -105,12 +111,14 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        self.import_options  # noqa: B018  (which checks the batch)
+        self.import_options  # noqa: B018  (which checks the batch and the extents)
 
     @property
     def import_options(self) -> ImportOptions:
         """How a model of another tool becomes a module."""
-        return ImportOptions(self.semantics, self.activations, self.batch, self.every_tensor)
+        return ImportOptions(
+            self.semantics, self.activations, self.batch, self.every_tensor, self.extents
+        )
 
     @property
     def containers(self) -> int:

@@ -47,7 +47,8 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
     from .parameters import move_constants
 
     chosen = arguments["options"]
-    options = CompileOptions(**{**chosen, "iree_flags": tuple(chosen["iree_flags"])})
+    several = {name: tuple(value) for name, value in chosen.items() if isinstance(value, list)}
+    options = CompileOptions(**{**chosen, **several})
     remarks: list[Remark] = []
     on_remark = remarks.append if options.explain else None
     module = _parse(arguments, blobs, steps, options.import_options, on_remark)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from ..errors import UsageError
+from ..errors import UsageError, quoted
 from ..options import Activations, Semantics, check_choices
 
 __all__ = ["AS_IN_FILE", "ImportOptions"]
 
 _LARGEST_BATCH = 1 << 20
+_EXTENT = re.compile("[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True)
@@ -22,17 +24,19 @@ class ImportOptions:
             or rounded to 8 bits.
         batch: the extent of the first dimension of its inputs: a number, ``dynamic``, or "" for
             what the file says.
+        extents: of an ONNX model, ``name=N`` for each that the file leaves open, but the batch.
         every_tensor: functions return all that their operators compute, in the order of execution,
             in place of their results.
 
     Raises:
-        UsageError: another batch or choice.
+        UsageError: another batch, extent or choice.
     """
 
     semantics: Semantics = "litert"
     activations: Activations = "float"
     batch: str = ""
     every_tensor: bool = False
+    extents: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -45,6 +49,10 @@ class ImportOptions:
             raise UsageError(
                 f"expected a batch of 1 to {_LARGEST_BATCH:,}, or 'dynamic', got '{self.batch}'"
             )
+        for extent in self.extents:
+            name, _, number = extent.rpartition("=")
+            if not name or not _EXTENT.fullmatch(number):
+                raise UsageError(f"expected an extent as NAME=N, N from 1 on, got {quoted(extent)}")
 
     @property
     def batch_size(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .extents import arguments_of
 from .importing import Interpreter, write_module
 
-__all__ = ["Interpreter", "write_module"]
+__all__ = ["Interpreter", "arguments_of", "write_module"]

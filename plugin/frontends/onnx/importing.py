@@ -2,7 +2,8 @@
 
 The graph becomes the function ``main``. Arguments and results have the types of the file: integers
 of 2 and 4 bits have a byte each, and floats of 4 and 8 bits are bytes with their codes. Extents
-that the file leaves open are 1 in the first dimension, or what `ImportOptions.batch` says.
+that the file leaves open are of `extents`; a dynamic batch is a loop over one element of it, where
+`batch_axes` can tell that this is the same.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..._mlir import ir
+from ..._mlir import Operation, Value, ir
 from ...emit import stablehlo
-from ...emit.operation import create, mlir_type, tensor_type
+from ...emit.operation import create, mlir_type, tensor_type, with_element
 from ...emit.trace import TracedArray, traced
 from ...errors import (
     InputError,
@@ -27,13 +29,17 @@ from ...errors import (
     UsageError,
     quoted,
 )
-from ...formats.onnx import Model, Node, TensorType, element_of, is_too_large
+from ...formats.onnx import Model, Node, element_of
+from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array, ElementType
 from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
+from ..batches import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
 from . import contractions, elementwise, quantization, shapes
+from .batch_axes import Traced, check_batch, unlike
 from .call import KERNELS, Call, Operand, Typed, type_of_dtype
 from .explaining import Explained
+from .extents import Argument, arguments_of
 from .floats import FloatFunctions, evaluated
 from .reals import Quantized, Sum
 
@@ -242,47 +248,115 @@ def _constant(array: Array, element: ElementType) -> TracedArray:
 
 
 def _write_function(program: Program, options: ImportOptions) -> None:
-    model = program.model
-    shapes_ = [_extents(input_, options, program.place) for input_ in model.inputs]
-    elements = [_at_boundary(element_of(input_.type)) for input_ in model.inputs]
-    types = [
-        tensor_type(shape, mlir_type(element))
-        for shape, element in zip(shapes_, elements, strict=True)
-    ]
-    attributes = {
-        "sym_name": ir.StringAttr.get("main"),
-        "function_type": ir.TypeAttr.get(ir.FunctionType.get(types, [])),
+    """Write the graph; with a dynamic batch, for one element of it, and a loop over them."""
+    model, is_dynamic = program.model, options.batch == "dynamic"
+    arguments = arguments_of(model, options)
+    batched = [argument.is_batched for argument in arguments]
+    if is_dynamic:
+        names = [each.type.name for each in arguments if each.is_batched]
+        traced_ = [_traced_shapes(model, options, count) for count in (1, unlike(model))]
+        check_batch(model, names, *traced_)
+    elements, types = _types(arguments)
+    computed: list[tuple[str, AnyArray]] = []
+    found: list[TracedArray] = []
+
+    def body(values: Sequence[Value]) -> list[Value]:
+        inputs = _inputs(arguments, values, elements)
+        watch = (lambda *each: computed.append(each)) if options.every_tensor else None
+        outputs = program.run(inputs, watch)
+        if not options.every_tensor:
+            computed.extend(zip((each.name for each in model.outputs), outputs, strict=True))
+        found.extend(
+            value if isinstance(value, TracedArray)
+            else _constant(value, ElementType.of_dtype(np.asarray(value).dtype))
+            for _, value in computed
+        )  # fmt: skip
+        return [result.value for result in found]
+
+    if is_dynamic:
+        item = _function("main.item", types, body)
+        item.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        results = [result.value.type for result in found]
+        types = [
+            dynamic_type(type_) if is_batched else type_
+            for type_, is_batched in zip(types, batched, strict=True)
+        ]
+        function = _function(
+            "main",
+            types,
+            lambda values: write_loop("main.item", values, batched, results, program.place),
+        )
+    else:
+        function = _function("main", types, body)
+    inner = function.attributes["function_type"].value
+    outer = ir.FunctionType.get(
+        [_said(type_, element) for type_, element in zip(types, elements, strict=True)],
+        [_said(type_, result.element) for type_, result in zip(inner.results, found, strict=True)],
+    )
+    if outer != inner:  # storage is signless; the runtime is told what is unsigned
+        function.attributes[SIGNATURE_ATTRIBUTE] = ir.TypeAttr.get(outer)
+    both = [each.type.name for each in arguments], [name for name, _ in computed]
+    for attribute, listed in zip(NAMES_ATTRIBUTES, both, strict=True):
+        texts = [ir.StringAttr.get(name) for name in listed]
+        function.attributes[attribute] = ir.ArrayAttr.get(texts)
+
+
+def _function(
+    name: str, types: Sequence[ir.Type], body: Callable[[Sequence[Value]], list[Value]]
+) -> Operation:
+    attributes: dict[str, ir.Attribute] = {
+        "sym_name": ir.StringAttr.get(name),
+        "function_type": ir.TypeAttr.get(ir.FunctionType.get(list(types), [])),
     }
     function = create("func.func", attributes=attributes, regions=1)
     block = function.regions[0].blocks.append(*types, arg_locs=[ir.Location.current] * len(types))
     with ir.InsertionPoint(block):
-        inputs = {
-            input_.name: traced(value, element)
-            for input_, value, element in zip(model.inputs, block.arguments, elements, strict=True)
-        }
-        computed: list[tuple[str, AnyArray]] = []
-        watch = (lambda *each: computed.append(each)) if options.every_tensor else None
-        outputs = program.run(inputs, watch)
-        wanted = list(zip((each.name for each in model.outputs), outputs, strict=True))
-        wanted = computed if options.every_tensor else wanted
-        results = [
-            value if isinstance(value, TracedArray)
-            else _constant(value, ElementType.of_dtype(np.asarray(value).dtype))
-            for _, value in wanted
-        ]  # fmt: skip
-        create("func.return", [result.value for result in results])
-    inner = ir.FunctionType.get(types, [result.value.type for result in results])
-    outer = ir.FunctionType.get(
-        [_said(type_, element) for type_, element in zip(types, elements, strict=True)],
-        [_said(result.value.type, result.element) for result in results],
-    )
-    function.attributes["function_type"] = ir.TypeAttr.get(inner)
-    if outer != inner:  # storage is signless; the runtime is told what is unsigned
-        function.attributes[SIGNATURE_ATTRIBUTE] = ir.TypeAttr.get(outer)
-    names = [each.name for each in model.inputs], [name for name, _ in wanted]
-    for attribute, listed in zip(NAMES_ATTRIBUTES, names, strict=True):
-        texts = [ir.StringAttr.get(name) for name in listed]
-        function.attributes[attribute] = ir.ArrayAttr.get(texts)
+        results = body(list(block.arguments))
+        create("func.return", results)
+    type_ = ir.FunctionType.get(list(types), [result.type for result in results])
+    function.attributes["function_type"] = ir.TypeAttr.get(type_)
+    return function
+
+
+def _types(arguments: Sequence[Argument]) -> tuple[list[ElementType], list[ir.Type]]:
+    elements = [_at_boundary(element_of(each.type.type)) for each in arguments]
+    return elements, [
+        tensor_type(each.shape, mlir_type(element))
+        for each, element in zip(arguments, elements, strict=True)
+    ]
+
+
+def _inputs(
+    arguments: Sequence[Argument], values: Sequence[Value], elements: Sequence[ElementType]
+) -> dict[str, AnyArray]:
+    return {
+        each.type.name: traced(value, element)
+        for each, value, element in zip(arguments, values, elements, strict=True)
+    }
+
+
+def _traced_shapes(model: Model, options: ImportOptions, batch: int) -> dict[str, Traced]:
+    """The shapes of all that nodes compute for a batch, by a program that is thrown away."""
+    found: dict[str, Traced] = {}
+    module = ir.Module.create()
+    program = Program(model, module)
+    plain = replace(options, batch=str(batch), every_tensor=True)
+    with ir.InsertionPoint(module.body):
+        arguments = arguments_of(model, plain)
+        elements, types = _types(arguments)
+
+        def body(values: Sequence[Value]) -> list[Value]:
+            inputs = _inputs(arguments, values, elements)
+            program.run(
+                inputs,
+                lambda name, value: found.update(
+                    {name: Traced(tuple(value.shape), is_known(value))}
+                ),
+            )
+            return []
+
+        _function("main", types, body)
+    return found
 
 
 def _at_boundary(element: ElementType) -> ElementType:
@@ -293,34 +367,4 @@ def _at_boundary(element: ElementType) -> ElementType:
 def _said(type_: ir.Type, element: ElementType) -> ir.Type:
     if element.kind != "uint":
         return type_
-    return tensor_type(list(type_.shape), ir.IntegerType.get_unsigned(element.bits))
-
-
-def _extents(input_: TensorType, options: ImportOptions, place: Place) -> list[int]:
-    """The shape of an argument."""
-    what = f"the input {quoted(input_.name)}"
-    if input_.shape is None:
-        raise UnsupportedError(f"{what} has no shape", place)
-    if options.batch == "dynamic":
-        raise UnsupportedError("the batch of an ONNX model is a number (--batch N)", place)
-    extents = []
-    for axis, extent in enumerate(input_.shape):
-        if isinstance(extent, int):
-            if axis == 0 and options.batch_size not in (None, extent):
-                raise UnsupportedError(
-                    f"{what} has the batch {extent} in the file; --batch is for an open one",
-                    place,
-                )
-            extents.append(extent)
-        elif axis == 0:
-            extents.append(options.batch_size or 1)
-        else:
-            said = f", called {quoted(extent)}" if extent else ""
-            raise UnsupportedError(
-                f"{what} has an open extent{said} in dimension {axis}; fix it, with "
-                "onnxruntime.tools.make_dynamic_shape_fixed for example",
-                place,
-            )
-    if is_too_large(extents):
-        raise UnsupportedError(f"{what} has the shape {extents}, too many elements", place)
-    return extents
+    return with_element(type_, ir.IntegerType.get_unsigned(element.bits))

@@ -25,8 +25,9 @@ from ...formats.tflite import ELEMENTS, Model, Operator, Signature, Subgraph, Te
 from ...numerics.element_types import F32, AnyArray, Array, ElementType
 from ...transforms.base import NAMES_ATTRIBUTES
 from ...transforms.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
+from ..batches import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
-from .batches import batched_inputs, dynamic_type, input_shapes, write_loop
+from .batches import batched_inputs, input_shapes
 from .call import Handle, parameters_of
 from .graphs import Graphs, Interpreter, first_value, is_stored
 
