@@ -5,7 +5,7 @@ itself at what later steps rely on: names that are computed before they are used
 constants, where external data lies. What is wrong is said with the node's number, operator and
 name, or the tensor's name.
 
-Integers of 2 and 4 bits have an int8 or uint8 each; floats of 4 and 8 bits are their codes, uint8.
+Integers of 2 and 4 bits have an int8 or uint8 each; floats of 4 to 8 bits are their codes, uint8.
 
 Source: ONNX IR specification; ``onnx.proto``, version 1.23.
 """
@@ -65,6 +65,9 @@ ELEMENTS = {
     "UINT32": "u32",
     "UINT64": "u64",
     "FLOAT4E2M1": "u8",
+    "FLOAT6E2M3": "u8",
+    "FLOAT6E3M2": "u8",
+    "FLOAT8E8M0": "u8",
     "FLOAT8E4M3FN": "u8",
     "FLOAT8E4M3FNUZ": "u8",
     "FLOAT8E5M2": "u8",
@@ -72,7 +75,8 @@ ELEMENTS = {
 }
 """The types of tensors that programs have, as `subquant.numerics.element_types` names them."""
 
-_PACKED_BITS = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4}
+_PACKED_BITS = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4,
+                "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}  # fmt: skip
 _MOST_ELEMENTS = (1 << 31) - 1
 _HIGHEST_RANK = 8
 _LARGEST_PROTOBUF = 1 << 31
@@ -382,7 +386,7 @@ class _Reader:
         if array.size != count:
             raise self._error(f"{what} has {array.size} elements, expected {count}")
         dtype = element_of(type_).dtype
-        if type_.startswith(("FLOAT4", "FLOAT8")):
+        if type_.startswith(("FLOAT4", "FLOAT6", "FLOAT8")):
             array = array.view(np.uint8)
         return Tensor(proto.name, type_, array.reshape(shape).astype(dtype, copy=False))
 

@@ -1,4 +1,4 @@
-"""Floats of 4 and 8 bits as their codes: tables of what they are, and the nearest code of a real.
+"""Floats of 4 to 8 bits as their codes: tables of what they are, and the code of a real.
 
 A code is sign, exponent and mantissa from the highest bit down. With ``m`` bits of mantissa and the
 bias ``b``, a magnitude ``v`` has the code nearest to::
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from .array_functions import bits_of, convert, lookup, truncate
 from .element_types import F32, I32, AnyArray, Array
 
-__all__ = ["SMALL_FLOATS", "SmallFloat"]
+__all__ = ["SMALL_FLOATS", "PowerOfTwo", "SmallFloat"]
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,45 @@ class SmallFloat:
         return code.astype(np.uint8)
 
 
-SMALL_FLOATS = {
+@dataclass(frozen=True)
+class PowerOfTwo:
+    """E8M0: the code ``c`` is ``2**(c - 127)``, 255 is NaN; a scale of the microscaling formats."""
+
+    def decode(self, codes: AnyArray, dtype: npt.DTypeLike) -> AnyArray:
+        """Codes as reals of a float type; those that it has not overflow, or are 0."""
+        with np.errstate(over="ignore", under="ignore"):
+            codes_ = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu)
+            table = codes_.astype(np.float32).astype(dtype)
+        return lookup(table, convert(codes, I32) & 0xFF)
+
+    def encode(self, reals: AnyArray, saturate: bool = True, mode: str = "up") -> AnyArray:
+        """The codes of f32 reals, whose signs are left out, as uint8.
+
+        Args:
+            reals: f32.
+            saturate: what is beyond the greatest becomes that one; else NaN.
+            mode: ``up`` and ``down`` round to a greater or smaller magnitude, ``nearest`` to the
+                nearer real, half up.
+        """
+        bits = bits_of(reals, I32) & 0x7FFFFFFF
+        exponent, fraction = bits >> 23, bits & 0x7FFFFF
+        if mode == "up":
+            exponent = np.where(fraction > 0, exponent + 1, exponent)
+        elif mode == "nearest":
+            half = np.where(exponent > 0, 0x400000, 0x400001)  # 2**-127 is the code 0
+            exponent = np.where(fraction >= half, exponent + 1, exponent)
+        code = np.minimum(exponent, 254 if saturate else 255)
+        return np.where(bits > 0x7F800000, 255, code).astype(np.uint8)
+
+
+SMALL_FLOATS: dict[str, SmallFloat | PowerOfTwo] = {
+    "FLOAT8E8M0": PowerOfTwo(),
     "FLOAT8E4M3FN": SmallFloat(ml_dtypes.float8_e4m3fn, 3, 7, 0x7E, nan=0x7F),
     "FLOAT8E4M3FNUZ": SmallFloat(ml_dtypes.float8_e4m3fnuz, 3, 8, 0x7F, nan=0x80),
     "FLOAT8E5M2": SmallFloat(ml_dtypes.float8_e5m2, 2, 15, 0x7B, nan=0x7F, infinity=0x7C),
     "FLOAT8E5M2FNUZ": SmallFloat(ml_dtypes.float8_e5m2fnuz, 2, 16, 0x7F, nan=0x80),
+    "FLOAT6E2M3": SmallFloat(ml_dtypes.float6_e2m3fn, 3, 1, 0x1F, sign=0x20),
+    "FLOAT6E3M2": SmallFloat(ml_dtypes.float6_e3m2fn, 2, 3, 0x1F, sign=0x20),
     "FLOAT4E2M1": SmallFloat(ml_dtypes.float4_e2m1fn, 1, 1, 0x07, sign=0x08),
 }
 """Formats by ONNX's names of types."""

@@ -3,7 +3,7 @@
 ``QuantizeLinear`` is ``saturate(round_half_even(x / scale) + zero_point)``: the zero point is added
 after rounding, so an odd one does not decide ties.
 
-Sources: ONNX, operators QuantizeLinear 10 to 25, DequantizeLinear 10 to 25, DynamicQuantizeLinear
+Sources: ONNX, operators QuantizeLinear 10 to 28, DequantizeLinear 10 to 28, DynamicQuantizeLinear
 11, Cast.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,9 +19,9 @@ from ...errors import UnsupportedError
 from ...formats.onnx import ELEMENTS, element_of
 from ...numerics.array_functions import convert, is_known
 from ...numerics.casts import divide
-from ...numerics.element_types import F32, I32, AnyArray
+from ...numerics.element_types import F32, I32, AnyArray, DType, ElementType
 from ...numerics.parameters import EXPRESSED_TYPES
-from ...numerics.small_floats import SMALL_FLOATS
+from ...numerics.small_floats import SMALL_FLOATS, PowerOfTwo
 from .call import Call, Operand, Typed, kernel
 from .reals import Quantized, Real, Sum, clamped, requantized, rounded
 
@@ -134,6 +135,7 @@ def _say_how(call: Call, total: Sum, scales: AnyArray) -> None:
 @kernel("QuantizeLinear", "com.microsoft.QuantizeLinear")
 def quantize_linear(call: Call) -> Typed:
     """Per tensor, per axis, or in blocks along an axis."""
+    call = _with_plain_scales(call)
     operand = call.input(0)
     shape, block_size = operand.shape, call.attribute("block_size", 0)
     type_ = _output_type(call)
@@ -141,27 +143,47 @@ def quantize_linear(call: Call) -> Typed:
     if type_ in SMALL_FLOATS:
         return _small(call, type_)
     scales, zero_points, sizes = parameters(call, shape, 1, 2, axis, block_size)
-    real = operand.value
+    real, precision = operand.value, _precision(call, scales)
     total = real.sum() if isinstance(real, Quantized) else real
-    if isinstance(total, Sum) and total.is_exact and is_known(scales) and not block_size:
+    is_known_sum = isinstance(total, Sum) and total.is_exact and is_known(scales)
+    if isinstance(total, Sum) and is_known_sum and not block_size and precision == np.float32:
         call.with_integers()
         steps = requantized(total, scales.astype(np.float32))
     else:
         if block_size:
             call.with_floats("it has scales for blocks")
         elif isinstance(total, Sum):
-            call.with_floats("a scale is an argument, or 0")
+            call.with_floats(
+                f"it divides in {precision.name}"
+                if is_known_sum
+                else "a scale is an argument, or 0"
+            )
         else:
             call.with_floats("its input is float")
-        steps = rounded(_float(call.floats(real), scales), scales, sizes)
+        floats = convert(call.floats(real), ElementType.of_dtype(precision))
+        steps = rounded(floats, scales, sizes)
         if block_size and zero_points is not None:
             zero_points = _spread(zero_points, shape, sizes)
     return Typed(type_, clamped(steps, zero_points, type_))
 
 
-def _float(values: AnyArray, scales: AnyArray) -> AnyArray:
-    """Integers as floats; floats as they are."""
-    return values if values.dtype.kind not in "iu" else values.astype(scales.dtype)
+def _with_plain_scales(call: Call) -> Call:
+    """The same node with scales as floats, where the file has powers of two as their codes."""
+    scale = call.input(1)
+    small = SMALL_FLOATS.get(scale.type)
+    if not isinstance(small, PowerOfTwo):
+        return call
+    plain = Operand(scale.name, "FLOAT", small.decode(scale.value, np.float32))
+    return replace(call, inputs=[call.inputs[0], plain, *call.inputs[2:]])
+
+
+def _precision(call: Call, scales: AnyArray) -> DType:
+    """What the division is computed in: what the node says, or the type of the scales."""
+    asked = call.attribute("precision", 0)
+    type_ = _type_name(call, asked) if asked else call.input(1).type
+    if ELEMENTS.get(type_) not in EXPRESSED_TYPES:
+        raise call.error(f"divides in {type_}, which is not lowered", UnsupportedError)
+    return element_of(type_).dtype
 
 
 def _spread(grid_: AnyArray, shape: Sequence[int], sizes: Sequence[int]) -> AnyArray:
@@ -190,14 +212,19 @@ def _output_type(call: Call) -> str:
 def _small(call: Call, type_: str) -> Typed:
     """To floats of 4 or 8 bits; a zero point of 0 makes a negative zero positive."""
     operand, small = call.input(0), SMALL_FLOATS[type_]
+    if isinstance(small, PowerOfTwo):
+        raise call.error(f"to {type_} is not lowered", UnsupportedError)
     axis, block_size = call.attribute("axis", 1), call.attribute("block_size", 0)
 
     def spread(index: int) -> AnyArray:
         values, sizes = grid(call, call.input(index), operand.shape, axis, block_size)
         return _spread(values, operand.shape, sizes) if block_size else values
 
-    real = convert(call.floats(operand.value), F32)
-    quotient = divide(real, convert(spread(1), F32))
+    scales = spread(1)
+    precision = ElementType.of_dtype(_precision(call, scales))
+    real = convert(convert(call.floats(operand.value), precision), F32)
+    quotient = divide(real, convert(convert(scales, precision), F32))
+    quotient = convert(convert(quotient, precision), F32)
     if call.optional(2) is not None:
         quotient = quotient + small.decode(spread(2), np.float32)
     return Typed(type_, small.encode(quotient, bool(call.attribute("saturate", 1))))
@@ -206,10 +233,14 @@ def _small(call: Call, type_: str) -> Typed:
 @kernel("DequantizeLinear", "com.microsoft.DequantizeLinear")
 def dequantize_linear(call: Call) -> Real:
     """Integers and scales for now; small floats by a table."""
+    is_power = call.input(1).type == "FLOAT8E8M0"
+    call = _with_plain_scales(call)
     operand = call.input(0)
     axis, block_size = call.attribute("axis", 1), call.attribute("block_size", 0)
     scales, zero_points, sizes = parameters(call, operand.shape, 1, 2, axis, block_size)
     asked = call.attribute("output_dtype", 0)
+    if is_power and not asked:
+        raise call.error("has scales of FLOAT8E8M0 and no output_dtype", UnsupportedError)
     target = scales.dtype
     if asked:
         if ELEMENTS.get(_type_name(call, asked)) not in EXPRESSED_TYPES:
@@ -257,15 +288,26 @@ def dynamically_quantized(real: AnyArray) -> tuple[Typed, Typed, Typed]:
     return Typed("UINT8", storage), Typed("FLOAT", divisor), Typed("UINT8", narrow)
 
 
-@kernel("Cast")
+@kernel("Cast", "CastLike")
 def cast(call: Call) -> Typed:
     """Between element types: floats are cut towards zero, integers wrap."""
-    operand, type_ = call.input(0), _type_name(call, call.integer("to"))
+    operand = call.input(0)
+    is_like = call.node.operator == "CastLike"
+    type_ = call.input(1).type if is_like else _type_name(call, call.integer("to"))
     if type_ == operand.type:
         return Typed(type_, operand.value)
     if type_ in SMALL_FLOATS:
-        real = convert(call.array(0), F32)
-        return Typed(type_, SMALL_FLOATS[type_].encode(real, bool(call.attribute("saturate", 1))))
+        small, is_saturating = SMALL_FLOATS[type_], bool(call.attribute("saturate", 1))
+        value = call.array(0)
+        if operand.type in SMALL_FLOATS:
+            value = SMALL_FLOATS[operand.type].decode(value, np.float32)
+        real = convert(value, F32)
+        if isinstance(small, PowerOfTwo):
+            mode = call.attribute("round_mode", "up")
+            if mode not in ("up", "down", "nearest"):
+                raise call.error(f"rounds {mode!r}")
+            return Typed(type_, small.encode(real, is_saturating, mode))
+        return Typed(type_, small.encode(real, is_saturating))
     try:
         element = element_of(type_)
     except KeyError:
