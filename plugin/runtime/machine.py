@@ -1,0 +1,75 @@
+"""What a time was measured on: the machine, in words, without its name."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+
+from ..compiler.cpu_features import host_features
+from ..versions import installed_versions
+
+__all__ = ["describe_machine"]
+
+_FOR_INTEGERS = (
+    *("avx2", "avxvnni", "avx512f", "avx512bw", "avx512vnni", "amx-int8"),
+    *("neon", "dotprod", "i8mm", "sve", "sve2"),
+)
+"""Features that decide how fast integers are multiplied, by LLVM's names."""
+
+
+def describe_machine() -> dict[str, str]:
+    """Return what matters for times, in the order to show it; what is not known is left out."""
+    from .. import __version__
+
+    features = host_features() or frozenset()
+    if "amx_int8" in _processor("flags").split():
+        features |= {"amx-int8"}
+    found = {
+        "CPU": _processor("model name") or platform.processor() or platform.machine(),
+        "features": ", ".join(name for name in _FOR_INTEGERS if name in features),
+        "cores": str(_cores()),
+        "caches": _caches(),
+        "memory": _memory(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "Python": platform.python_version(),
+        "subquant": __version__,
+        **{name: version or "" for name, version in installed_versions().items()},
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def _processor(field: str) -> str:
+    """A field of the first processor in ``/proc/cpuinfo``."""
+    found = re.search(rf"^{field}\s*: (.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return found.group(1).strip() if found else ""
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _caches() -> str:
+    """The caches for data of the first core: ``L1 48 KiB, L2 2048 KiB``."""
+    found = []
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = (_read(index / name).strip() for name in ("level", "type", "size"))
+        if kind != "Instruction" and size:
+            found.append(f"L{level} {size.removesuffix('K')} KiB")
+    return ", ".join(found)
+
+
+def _memory() -> str:
+    found = re.search(r"^MemTotal:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    return f"{int(found.group(1)) / 2**20:.0f} GiB" if found else ""
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

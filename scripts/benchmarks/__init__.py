@@ -1,0 +1,1 @@
+"""Times of subquant beside others', in one run: see `scripts/bench`."""

@@ -1,0 +1,158 @@
+"""Time subquant beside ONNX Runtime, LiteRT, llama.cpp and IREE alone.
+
+    scripts/bench                                    all cases: a table
+    scripts/bench --list                             their names
+    scripts/bench --case 'int4 block 32 1x' --seconds 10 --threads 1
+    scripts/bench --json times.json --picture times.svg
+    scripts/bench --write                            docs/benchmarks.md and its picture
+
+The models of MLPerf Tiny are timed if the environment variable SUBQUANT_MODELS names a folder with
+them. Let nothing run beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from subquant.runtime.machine import describe_machine
+
+from .cases import Case, make_cases
+from .measurement import OURS, PEERS, Measured, PeerFailed, Workers, measure
+from .report import Outcome, draw, page, table, to_json
+
+_ROOT = Path(__file__).parents[2]
+_PAGE = _ROOT / "docs" / "benchmarks.md"
+_PICTURE = _ROOT / "docs" / "benchmarks.svg"
+_REMARKS = Path(__file__).with_name("remarks.json")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--case", default="", metavar="REGEX", help="which cases")
+    parser.add_argument("--list", action="store_true", help="only print the names of the cases")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="default: 1 2")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="for each peer in each case (default: 2)"
+    )
+    parser.add_argument(
+        "--peers", nargs="*", choices=PEERS, default=PEERS, help="which (default: all)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the ratios (.svg, .png)")
+    parser.add_argument("--write", action="store_true", help="write the page of the documentation")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="where peers' messages go")
+    return parser
+
+
+def _chosen(pattern: str) -> list[Case]:
+    return [case for case in make_cases() if re.search(pattern, case.name)]
+
+
+def _describe(names: Sequence[str], workers: Workers) -> tuple[dict[str, str], list[str]]:
+    """What to call the peers that are here; and why others are not."""
+    found, missing = {}, []
+    for name in names:
+        try:
+            said = workers.get(name, 1).ask("describe")
+            found[name] = f"{said['name']} {said['version']}"
+        except PeerFailed as error:
+            workers.drop(name, 1)
+            missing.append(f"{name} is left out: {error}")
+    return found, missing
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def run(
+    cases: Sequence[Case],
+    threads: Sequence[int],
+    names: Sequence[str],
+    seconds: float,
+    workers: Workers,
+) -> list[Outcome]:
+    """Measure cases with each number of threads, and say on standard error what comes out."""
+    outcomes = []
+    for number, case in enumerate(cases):
+        data = case.data()
+        work = data.bytes if data.rotated else data.products
+        for count in threads:
+            found = measure(data, count, names, workers, seconds)
+            outcome = Outcome(case.name, count, case.mark, work, found)
+            outcomes.append(outcome)
+            _say(f"[{number + 1}/{len(cases)}] {case.name}, threads: {count}{_summary(outcome)}")
+    return outcomes
+
+
+def _summary(outcome: Outcome) -> str:
+    lines = [f"  ratio {outcome.ratio:.2f}" if outcome.ratio is not None else "  no ratio"]
+    lines += [_line(each) for each in outcome.found]
+    lines += [f"    {share:.0%} of {name}" for name, share in outcome.shares().items()]
+    return "\n".join(lines)
+
+
+def _line(each: Measured) -> str:
+    if each.times is None:
+        return f"    {each.name:18} {each.failure}"
+    right = "" if each.check is None else each.check.text
+    wrong = "" if each.check is None or each.check.is_right else "WRONG: "
+    minimum, median = each.times.minimum, each.times.median
+    path = each.notes.get("path", "")
+    return (
+        f"    {each.name:18} {minimum:9.3f} / {median:9.3f} ms  {each.times.count:6} calls  "
+        f"{wrong}{right}  {path}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and report; 1 if a result of ours is wrong, or there is none."""
+    options = _parser().parse_args(arguments)
+    cases = _chosen(options.case)
+    if options.list:
+        print("\n".join(case.name for case in cases))
+        return 0
+    if not cases:
+        _say(f"error: no case has a name like {options.case!r}; see --list")
+        return 2
+    if min(options.threads) < 1 or not options.seconds > 0:
+        _say("error: expected 1 thread or more, and more than 0 seconds")
+        return 2
+    machine = describe_machine() | {"load before": f"{os.getloadavg()[0]:.1f}"}
+    log = options.log or Path(tempfile.mkstemp(prefix="subquant-bench-", suffix=".log")[1])
+    workers = Workers(log)
+    try:
+        peers, missing = _describe([OURS, *options.peers], workers)
+        for line in missing:
+            _say(line)
+        outcomes = run(cases, options.threads, list(peers), options.seconds, workers)
+    finally:
+        workers.close()
+    print(table(outcomes, peers))
+    if options.json:
+        report = to_json(machine, peers, outcomes)
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    if options.picture:
+        draw(options.picture, outcomes)
+    if options.write:
+        draw(_PICTURE, outcomes)
+        remarks = json.loads(_REMARKS.read_text()) if _REMARKS.exists() else {}
+        _PAGE.write_text(page(machine, peers, outcomes, remarks, _PICTURE.name))
+    ours = [outcome.ours for outcome in outcomes]
+    is_right = all(each is not None and each.check and each.check.is_right for each in ours)
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,334 @@
+"""What is timed: data, exact results, and how far a result may be from them.
+
+A result is compared with what NumPy computes from the same weights in 64 bits:
+
+* Block matmul, ``y = x @ w.T`` with float ``x [M, K]``: activations are rounded to 8 bits at run
+  time, with a step ``s`` for some of them along K. So ``|y - exact| <= sum_k |w| s / 2``, and if
+  the errors are independent, ``rms(y - exact)`` is ``sqrt(sum_k w**2 s**2 / 12)``. Both are
+  checked, with a tenth of the first and a quarter of the second on top, and ``2**-10`` of
+  ``sum_k |w x|`` for scales that are rounded to 16 bits. Where activations stay float, that alone
+  is allowed.
+* int8: the integer that is nearest to ``(x - zero point) @ w * scales + zero point``, clamped. It
+  must be, up to 1/32 of a step for multipliers of 32 bits. How many values are not the nearest
+  integers themselves is counted.
+* A model: the integers of its NumPy evaluation, which are LiteRT's reference kernels'. Other
+  kernels round elsewhere: of 8 bits 4 steps are allowed, of a float 3 % of the rms.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .blocks import dequantized, drawn
+
+__all__ = ["Case", "Check", "Data", "check", "make_cases", "window_sums"]
+
+Array = np.ndarray[Any, Any]
+
+MODELS_VARIABLE = "SUBQUANT_MODELS"
+_MODELS = {
+    "keyword spotting": "kws_ref_model.tflite",
+    "image classification": "pretrainedResnet_quant.tflite",
+    "anomaly detection": "ad01_int8.tflite",
+    "anomaly detection, float in and out": "model_ToyCar_quant.tflite",
+}
+
+
+@dataclass(frozen=True)
+class Data:
+    """A case with its data.
+
+    Args:
+        name: as in the report.
+        values: what the peers need to know; see `benchmarks.peers`.
+        arrays: by name. ``x``; ``weights`` of a block matmul; ``w``, ``w_scales``, ``bias`` of
+            integers.
+        exact: the result in 64 bits; of integers before rounding and clamping.
+        reals: the weights of a block matmul.
+        products: multiplications that have to be done.
+        bytes: of the weights.
+        rotated: whether each call takes other copies of the weights, so that they come from memory.
+    """
+
+    name: str
+    values: dict[str, Any]
+    arrays: Mapping[str, Array]
+    exact: Array
+    reals: Array | None = None
+    products: int = 0
+    bytes: int = 0
+    rotated: bool = False
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether a result is right.
+
+    Args:
+        is_right: it is within its bound.
+        text: how near it is.
+    """
+
+    is_right: bool
+    text: str
+
+
+def check(data: Data, result: Array, notes: Mapping[str, Any]) -> Check:
+    """Compare a result with the exact one.
+
+    Args:
+        data: the case.
+        result: what a peer computed.
+        notes: of the peer: how it rounds activations.
+    """
+    if result.shape != data.exact.shape:
+        return Check(False, f"has shape {result.shape}, not {data.exact.shape}")
+    if not np.isfinite(result.astype(np.float64)).all():
+        return Check(False, "is not finite")
+    if data.values["kind"] == "block matmul":
+        return _check_blocks(data, result, notes.get("activations"))
+    if data.values["kind"] == "model":
+        return _check_model(data.exact, result)
+    return _check_integers(data.exact, result)
+
+
+def _check_blocks(data: Data, result: Array, activations: Mapping[str, int] | None) -> Check:
+    assert data.reals is not None
+    x, w = data.arrays["x"].astype(np.float64), data.reals
+    error = np.abs(result - data.exact)
+    bound = 2**-10 * (np.abs(x) @ np.abs(w).T)
+    expected = 0.0
+    if activations is not None:
+        size, steps = activations["block"], activations["steps"]
+        blocks = x.reshape(len(x), -1, size)
+        width = 2 * np.abs(blocks).max(2)
+        if steps == 255:  # with a zero point
+            width = np.maximum(blocks.max(2), 0) - np.minimum(blocks.min(2), 0)
+        step = width / steps
+        grouped = np.abs(w).reshape(len(w), -1, size)
+        bound += 1.1 * step / 2 @ grouped.sum(2).T
+        expected = float(np.sqrt((step**2 / 12 @ (grouped**2).sum(2).T).mean()))
+    rms, scale = np.sqrt((error**2).mean()), np.sqrt((data.exact**2).mean())
+    is_right = bool((error <= bound).all() and rms <= 1.25 * expected + 2**-11 * scale)
+    return Check(is_right, f"rms error {rms / scale:.2%}")
+
+
+def _check_integers(exact: Array, result: Array) -> Check:
+    clamped = np.clip(exact, -128, 127)
+    distance = np.abs(result - clamped)
+    differ = int((result != np.rint(clamped)).sum())
+    text = "exact" if not differ else f"{differ:,} of {result.size:,} differ"
+    return Check(bool((distance <= 0.5 + 1 / 32).all()), text)
+
+
+def _check_model(exact: Array, result: Array) -> Check:
+    difference = np.abs(result.astype(np.float64) - exact)
+    if result.dtype.kind == "f":
+        rms, scale = np.sqrt((difference**2).mean()), np.sqrt((exact**2).mean())
+        return Check(
+            bool(rms <= 0.03 * scale), "exact" if not rms else f"rms error {rms / scale:.2%}"
+        )
+    differ = int((difference > 0).sum())
+    text = f"{differ:,} of {result.size:,} differ, by {difference.max():.0f} at most"
+    return Check(bool((difference <= 4).all()), text if differ else "exact")
+
+
+# -- block matmuls --------------------------------------------------------------------------------
+
+
+def block_matmul(name: str, form: str, rows: int, count: int, depth: int) -> Data:
+    """``x [rows, depth]`` times weights ``[count, depth]`` in blocks."""
+    rng = np.random.default_rng(1)
+    weights = drawn(form, count, depth, rng)
+    x = rng.normal(size=(rows, depth)).astype(np.float32)
+    reals = dequantized(form, weights)
+    return Data(
+        name,
+        {"kind": "block matmul", "format": form, "depth": depth},
+        {"x": x, "weights": weights},
+        x @ reals.T,
+        reals,
+        rows * count * depth,
+        weights.nbytes,
+        rotated=rows == 1,
+    )
+
+
+# -- integers -------------------------------------------------------------------------------------
+
+_X_SCALE, _X_ZERO_POINT, _Y_ZERO_POINT = float(np.float32(0.05)), 3, -5
+
+
+def _integers(
+    name: str, x: Array, w: Array, sums: Callable[[Array, Array], Array], values: dict[str, Any]
+) -> Data:
+    """A case from the exact sums of products; outputs are the last axis."""
+    rng = np.random.default_rng(2)
+    exact_sums = sums(x.astype(np.float64) - _X_ZERO_POINT, w.astype(np.float64))
+    count = exact_sums.shape[-1]
+    w_scales = rng.uniform(0.005, 0.015, count).astype(np.float32)
+    # a bias is of the sums' order, but there is none in a product of matrices
+    is_matmul = values["kind"] == "int8 matmul"
+    bias = np.zeros(count, np.int32) if is_matmul else rng.integers(-3000, 3000, count, np.int32)
+    reals = (exact_sums + bias) * (_X_SCALE * w_scales.astype(np.float64))
+    y_scale = float(np.float32(reals.std() / 50))
+    values |= {
+        "x_scale": _X_SCALE, "x_zero_point": _X_ZERO_POINT,
+        "y_scale": y_scale, "y_zero_point": _Y_ZERO_POINT, "result": list(reals.shape),
+    }  # fmt: skip
+    arrays = {"x": x, "w": w, "w_scales": w_scales, "bias": bias}
+    depth = w.shape[1] if is_matmul else w[..., 0].size
+    return Data(
+        name,
+        values,
+        arrays,
+        reals / y_scale + _Y_ZERO_POINT,
+        products=reals.size * depth,
+        bytes=w.nbytes,
+    )
+
+
+def int8_matmul(name: str, rows: int, count: int, depth: int) -> Data:
+    """``x [rows, depth]`` times weights ``[count, depth]`` with a scale for each of them."""
+    rng = np.random.default_rng(3)
+    x = rng.integers(-128, 128, (rows, depth)).astype(np.int8)
+    w = rng.integers(-127, 128, (count, depth)).astype(np.int8)
+    return _integers(name, x, w, lambda a, b: a @ b.T, {"kind": "int8 matmul"})
+
+
+def int8_convolution(
+    name: str, size: int, inputs: int, outputs: int, window: int, stride: int, groups: int
+) -> Data:
+    """A convolution of a square picture, channels last, as large as before or halved by strides."""
+    rng = np.random.default_rng(4)
+    x = rng.integers(-128, 128, (1, size, size, inputs)).astype(np.int8)
+    w = rng.integers(-127, 128, (window, window, inputs // groups, outputs)).astype(np.int8)
+    # TensorFlow's SAME
+    total = max((-(-size // stride) - 1) * stride + window - size, 0)
+    padding = [[total // 2, total - total // 2]] * 2
+    values = {
+        "kind": "int8 convolution", "strides": [stride, stride], "padding": padding,
+        "groups": groups,
+    }  # fmt: skip
+    sums = partial(window_sums, padding=padding, stride=stride, groups=groups)
+    return _integers(name, x, w, sums, values)
+
+
+def window_sums(x: Array, w: Array, *, padding: Any, stride: int, groups: int) -> Array:
+    """Sums of products of a convolution: ``x [1, H, W, C]``, ``w [kh, kw, C / groups, O]``."""
+    padded = np.pad(x[0], (*padding, (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[:2], (0, 1))
+    windows = windows[::stride, ::stride]  # [h, w, C, kh, kw]
+    split = windows.reshape(*windows.shape[:2], groups, -1, *w.shape[:2])
+    filters = w.reshape(*w.shape[:3], groups, -1)
+    sums = np.einsum("hwgcij,ijcgo->hwgo", split, filters, optimize=True)
+    result: Array = sums.reshape(1, *sums.shape[:2], -1)
+    return result
+
+
+# -- models ---------------------------------------------------------------------------------------
+
+
+def model(name: str, path: Path) -> Data:
+    """One inference of a TensorFlow Lite model."""
+    from subquant.comparison.models import model_of
+    from subquant.compiler.options import CompileOptions
+
+    read = model_of(path.read_bytes(), path.name)
+    calls = read.drawn(1, 5)
+    found = read.by_numpy(calls, CompileOptions())[0]
+    exact = found[read.watched()[-1].key]
+    size = path.stat().st_size
+    values = {"kind": "model", "file": str(path)}
+    return Data(name, values, {"x": calls[0][0]}, exact.astype(np.float64), bytes=size)
+
+
+# -- all ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case without its data.
+
+    Args:
+        name: as in the report.
+        make: makes the data.
+        mark: the ratio that is to be reached: the best peer's median over ours.
+    """
+
+    name: str
+    make: Callable[[str], Data] = field(repr=False)
+    mark: float
+
+    def data(self) -> Data:
+        """Make the data."""
+        return self.make(self.name)
+
+
+def _block_cases() -> list[Case]:
+    kinds = {
+        "int4 block 32": ("Q4_0", 1.1),
+        "int4 block 32 asymmetric": ("Q4_1", 1.1),
+        "Q4_K": ("Q4_K", 1.1),
+        "Q5_0": ("Q5_0", 1.1),
+        "Q6_K": ("Q6_K", 1.1),
+        "Q8_0": ("Q8_0", 1.1),
+    }
+    shapes = ((1, 4096, 4096), (1, 11008, 4096), (128, 4096, 4096))
+    return [
+        Case(
+            f"{kind} {rows}x{count}x{depth}",
+            partial(block_matmul, form=form, rows=rows, count=count, depth=depth),
+            mark,
+        )
+        for kind, (form, mark) in kinds.items()
+        for rows, count, depth in shapes
+    ]
+
+
+def _integer_cases() -> list[Case]:
+    cases = [
+        Case(
+            f"int8 {rows}x{count}x{depth}",
+            partial(int8_matmul, rows=rows, count=count, depth=depth),
+            1.0,
+        )
+        for rows, count, depth in ((128, 4096, 4096), (512, 1024, 1024))
+    ]
+    for window, stride, groups in (
+        (3, 1, 1), (3, 2, 1), (1, 1, 1), (1, 2, 1), (3, 1, 64), (3, 2, 64),
+    ):  # fmt: skip
+        kind = "depthwise" if groups > 1 else "convolution"
+        make = partial(
+            int8_convolution, size=56, inputs=64, outputs=64, window=window, stride=stride,
+            groups=groups,
+        )  # fmt: skip
+        cases.append(Case(f"int8 {kind} {window}x{window} stride {stride}", make, 1.0))
+    return cases
+
+
+def _model_cases(folder: Path) -> list[Case]:
+    paths = {name: sorted(folder.rglob(file)) for name, file in _MODELS.items()}
+    return [
+        Case(f"MLPerf Tiny: {name}", partial(model, path=found[0]), 1.0)
+        for name, found in paths.items()
+        if found
+    ]
+
+
+def make_cases(models: str | None = None) -> list[Case]:
+    """Return all cases.
+
+    Args:
+        models: a folder with the models of MLPerf Tiny; by default the environment variable
+            ``SUBQUANT_MODELS``; without them there are no cases of models.
+    """
+    folder = models or os.environ.get(MODELS_VARIABLE)
+    return [*_block_cases(), *_integer_cases(), *(_model_cases(Path(folder)) if folder else [])]

@@ -1,0 +1,188 @@
+"""What the machine can do: kernels in MLIR, which IREE compiles for it.
+
+* ``read``: sums of more bytes than the caches hold.
+* ``multiply``: the instruction that multiplies bytes, in independent chains of registers.
+* ``multiply and load``: the same with a broadcast of four bytes from the first-level cache for
+  each, and a sum where the instruction has none: the innermost loop of a product of matrices.
+
+The instruction is ``vpdpbusd`` on 512 bits (AVX512-VNNI), or ``vpmaddubsw`` on 256 (AVX2), whose
+16-bit results have to be added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CEILINGS", "Kernel", "kernel"]
+
+CEILINGS = ("read", "multiply", "multiply and load")
+
+_BYTES = 384 * 2**20
+_WORKGROUPS = 16
+_ITERATIONS = 100_000
+_CHAINS = 12
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel as a module.
+
+    Args:
+        text: a function ``main`` of one tensor of bytes.
+        size: of the tensor.
+        work: bytes, or products, of a call.
+        name: what it does.
+        result: the number of 32-bit integers that it returns.
+    """
+
+    text: str
+    size: int
+    work: int
+    name: str
+    result: int
+
+
+def kernel(what: str, features: frozenset[str]) -> Kernel | None:
+    """Return the kernel for a CPU with these features, by LLVM's names; None if there is none."""
+    if what == "read":
+        lanes = 16 if "avx512f" in features else 8
+        text = _module(_read(lanes), _BYTES, lanes)
+        return Kernel(text, _BYTES, _BYTES, "reads", _WORKGROUPS * lanes)
+    loads = what == "multiply and load"
+    if "avx512vnni" in features:
+        instruction, lanes = "vpdpbusd zmm", 16
+    elif "avx2" in features:
+        instruction, lanes = "vpmaddubsw ymm", 8
+    else:
+        return None
+    products = _WORKGROUPS * _ITERATIONS * _CHAINS * lanes * 4
+    text = _module(_multiply(lanes, loads), 4096, lanes)
+    return Kernel(text, 4096, products, instruction, _WORKGROUPS * lanes)
+
+
+def _module(body: str, size: int, lanes: int) -> str:
+    given, result = f"tensor<{size}xi8>", f"tensor<{_WORKGROUPS}x{lanes}xi32>"
+    return f"""
+stream.executable private @executable {{
+  stream.executable.export public @kernel workgroups() -> (index, index, index) {{
+    %count = arith.constant {_WORKGROUPS} : index
+    %one = arith.constant 1 : index
+    stream.return %count, %one, %one : index, index, index
+  }}
+  builtin.module {{
+    func.func @kernel(%given: !stream.binding, %result: !stream.binding) {{
+      %0 = arith.constant 0 : index
+      %1 = arith.constant 1 : index
+      %x = stream.binding.subspan %given[%0] : !stream.binding -> memref<{size}xi8>
+      %y = stream.binding.subspan %result[%0] : !stream.binding -> memref<{_WORKGROUPS}x{lanes}xi32>
+      %id = stream.dispatch.workgroup.id[0] : index
+{body}
+      vector.store %sum, %y[%id, %0] : memref<{_WORKGROUPS}x{lanes}xi32>, vector<{lanes}xi32>
+      return
+    }}
+  }}
+}}
+func.func @main(%x: {given}) -> {result} {{
+  %y = flow.dispatch @executable::@kernel(%x) : ({given}) -> {result}
+  return %y : {result}
+}}
+"""
+
+
+def _sum(names: list[str], kind: str) -> list[str]:
+    """Lines that add vectors, the last of which is ``%sum``."""
+    lines, total = [], names[0]
+    for number, name in enumerate(names[1:]):
+        following = "%sum" if number == len(names) - 2 else f"%total{number}"
+        lines.append(f"{following} = arith.addi {total}, {name} : {kind}")
+        total = following
+    return lines
+
+
+def _read(lanes: int) -> str:
+    """Eight sums of vectors, over a part of the bytes for each workgroup."""
+    bytes_, kind = 4 * lanes, f"vector<{lanes}xi32>"
+    part, step = _BYTES // _WORKGROUPS, 8 * 4 * lanes
+    lines = [
+        f"%part = arith.constant {part} : index",
+        f"%step = arith.constant {step} : index",
+        "%start = arith.muli %id, %part : index",
+        "%end = arith.addi %start, %part : index",
+        f"%zero = arith.constant dense<0> : {kind}",
+        *(f"%place{n} = arith.constant {n * bytes_} : index" for n in range(8)),
+        f"%sums:8 = scf.for %i = %start to %end step %step iter_args("
+        f"{', '.join(f'%s{n} = %zero' for n in range(8))}) -> ({', '.join([kind] * 8)}) {{",
+    ]
+    for n in range(8):
+        lines += [
+            f"%i{n} = arith.addi %i, %place{n} : index",
+            f"%b{n} = vector.load %x[%i{n}] : memref<{_BYTES}xi8>, vector<{bytes_}xi8>",
+            f"%v{n} = vector.bitcast %b{n} : vector<{bytes_}xi8> to {kind}",
+            f"%t{n} = arith.addi %s{n}, %v{n} : {kind}",
+        ]
+    lines += [
+        f"scf.yield {', '.join(f'%t{n}' for n in range(8))} : {', '.join([kind] * 8)}",
+        "}",
+        *_sum([f"%sums#{n}" for n in range(8)], kind),
+    ]
+    return "\n".join(lines)
+
+
+def _multiply(lanes: int, loads: bool) -> str:
+    """Chains of the instruction; with loads each has another operand, and sums are added."""
+    bytes_, wide = f"vector<{4 * lanes}xi8>", f"vector<{lanes}xi32>"
+    is_vnni = lanes == 16
+    kind = wide if is_vnni else "vector<16xi16>"
+    chains = range(_CHAINS)
+    lines = [
+        f"%count = arith.constant {_ITERATIONS} : index",
+        "%mask = arith.constant 1023 : index",
+        "%four = arith.constant 4 : index",
+        f"%zero = arith.constant dense<0> : {kind}",
+        f"%a = vector.load %x[%0] : memref<4096xi8>, {bytes_}",
+        f"%place = arith.constant {4 * lanes} : index",
+        f"%b = vector.load %x[%place] : memref<4096xi8>, {bytes_}",
+        *(f"%place{n} = arith.constant {4 * n} : index" for n in chains),
+        f"%sums:{_CHAINS} = scf.for %i = %0 to %count step %1 iter_args("
+        f"{', '.join(f'%s{n} = %zero' for n in chains)}) -> ({', '.join([kind] * _CHAINS)}) {{",
+        "%word = arith.muli %i, %four : index",
+        "%near = arith.andi %word, %mask : index",
+    ]
+    for n in chains:
+        operand = "%b"
+        if loads:
+            lines += [
+                f"%i{n} = arith.addi %near, %place{n} : index",
+                f"%l{n} = vector.load %x[%i{n}] : memref<4096xi8>, vector<4xi8>",
+                f"%w{n} = vector.bitcast %l{n} : vector<4xi8> to vector<1xi32>",
+                f"%e{n} = vector.extract %w{n}[0] : i32 from vector<1xi32>",
+                f"%r{n} = vector.broadcast %e{n} : i32 to {wide}",
+                f"%x{n} = vector.bitcast %r{n} : {wide} to {bytes_}",
+            ]
+            operand = f"%x{n}"
+        if is_vnni:
+            lines.append(
+                f'%t{n} = llvm.call_intrinsic "llvm.x86.avx512.vpdpbusd.512"(%s{n}, %a, {operand}) '
+                f": ({kind}, {bytes_}, {bytes_}) -> {kind}"
+            )
+        elif loads:
+            lines += [
+                f'%p{n} = llvm.call_intrinsic "llvm.x86.avx2.pmadd.ub.sw"(%a, {operand}) '
+                f": ({bytes_}, {bytes_}) -> {kind}",
+                f"%t{n} = arith.addi %s{n}, %p{n} : {kind}",
+            ]
+        else:
+            lines += [
+                f"%c{n} = vector.bitcast %s{n} : {kind} to {bytes_}",
+                f'%t{n} = llvm.call_intrinsic "llvm.x86.avx2.pmadd.ub.sw"(%c{n}, {operand}) '
+                f": ({bytes_}, {bytes_}) -> {kind}",
+            ]
+    lines += [
+        f"scf.yield {', '.join(f'%t{n}' for n in chains)} : {', '.join([kind] * _CHAINS)}",
+        "}",
+    ]
+    names = [f"%sums#{n}" for n in chains]
+    if not is_vnni:
+        lines += [f"%q{n} = vector.bitcast %sums#{n} : {kind} to {wide}" for n in chains]
+        names = [f"%q{n}" for n in chains]
+    return "\n".join([*lines, *_sum(names, wide)])

@@ -1,0 +1,240 @@
+"""Time cases: peers in processes of their own, one after the other, again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from subquant.runtime.timing import Times
+
+from .cases import Check, Data, check
+from .ceilings import CEILINGS
+
+__all__ = ["OURS", "PEERS", "Measured", "PeerEnded", "PeerFailed", "Worker", "Workers", "measure"]
+
+OURS = "subquant"
+PEERS = ("onnxruntime", "litert", "ggml", "iree")
+
+_ROTATED_BYTES = 360 * 2**20
+"""So many bytes of weights are gone through: no cache holds them."""
+_MOST_COPIES = 64
+_PAUSE = 0.005
+"""Seconds before a peer's turn, in which the threads of the one before stop to wait for work."""
+_TURN = 0.1
+
+
+class PeerFailed(Exception):
+    """A peer says that it cannot do what was asked."""
+
+
+class PeerEnded(PeerFailed):
+    """Its process ended."""
+
+
+class Worker:
+    """A peer in its process.
+
+    Args:
+        name: of a module of `benchmarks.peers`, or a ceiling.
+        log: where to write what it prints.
+    """
+
+    def __init__(self, name: str, log: Path) -> None:
+        module = "limits" if name in CEILINGS else name
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.worker", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+            )
+
+    def ask(self, do: str, **request: Any) -> Any:
+        """Ask, and wait for the answer.
+
+        Raises:
+            PeerFailed: it says so, or its process ended.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise PeerEnded(f"its process ended with status {self._process.wait()}")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise PeerFailed(reply["error"].removeprefix("Unsupported: "))
+        return reply["answer"]
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+@dataclass
+class Measured:
+    """What was found of a peer, or a ceiling, in a case.
+
+    Args:
+        name: of the peer.
+        notes: what it said of itself.
+        times: None if there are none.
+        check: of its result.
+        failure: why there are no times.
+    """
+
+    name: str
+    notes: dict[str, Any] = field(default_factory=dict)
+    times: Times | None = None
+    check: Check | None = None
+    failure: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON's types."""
+        found: dict[str, Any] = {"peer": self.name, "notes": self.notes}
+        if self.times is not None:
+            found["milliseconds"] = self.times.to_json()
+        if self.check is not None:
+            found |= {"is_right": self.check.is_right, "check": self.check.text}
+        if self.failure:
+            found["failure"] = self.failure
+        return found
+
+
+class Workers:
+    """A process for each peer and number of threads, started when it is asked for."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._started: dict[tuple[str, int], Worker] = {}
+
+    def get(self, name: str, threads: int) -> Worker:
+        """Return the process of a peer."""
+        key = name, threads
+        if key not in self._started:
+            self._started[key] = Worker(name, self._log)
+        return self._started[key]
+
+    def drop(self, name: str, threads: int) -> None:
+        """Forget a process that ended, or should."""
+        self._started.pop((name, threads)).close()
+
+    def close(self) -> None:
+        """End all."""
+        while self._started:
+            self._started.popitem()[1].close()
+
+
+def measure(
+    data: Data,
+    threads: int,
+    peers: Sequence[str],
+    workers: Workers,
+    seconds: float,
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[Measured]:
+    """Time a case.
+
+    Args:
+        data: the case.
+        threads: of each peer.
+        peers: modules of `benchmarks.peers`.
+        workers: their processes.
+        seconds: for each peer, in all its turns.
+        progress: called with a line about each step.
+
+    Returns:
+        What was found of each peer; then of the ceilings, named ``read``, ``multiply`` and so on.
+    """
+    copies = 1
+    if data.rotated:
+        copies = max(1, min(_MOST_COPIES, -(-_ROTATED_BYTES // data.bytes)))
+    found: list[Measured] = []
+    turns: list[tuple[Measured, Worker, list[int]]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        arrays = Path(folder, "arrays.npz")
+        np.savez(arrays, **data.arrays)
+        for name in [*peers, *_ceilings(data)]:
+            progress(f"prepare {name}")
+            each = Measured(name)
+            found.append(each)
+            worker = workers.get(name, threads)
+            try:
+                each.notes = worker.ask(
+                    "prepare",
+                    case=data.values | {"ceiling": name},
+                    arrays=str(arrays),
+                    threads=threads,
+                    copies=1 if name in CEILINGS else copies,
+                )
+                if name not in CEILINGS:
+                    file = Path(folder, "result.npy")
+                    worker.ask("result", file=str(file))
+                    each.check = check(data, np.load(file), each.notes)
+                turns.append((each, worker, []))
+            except PeerFailed as error:
+                _fail(each, threads, error, workers)
+        progress("time")
+        _take_turns(turns, threads, workers, seconds)
+    for each, worker, nanoseconds in turns:
+        if not each.failure:
+            each.times = Times.of(nanoseconds)
+            worker.ask("release")
+    return found
+
+
+def _ceilings(data: Data) -> Sequence[str]:
+    """What bounds a case: reading the weights, or multiplying; nothing is said of models."""
+    if not data.products:
+        return ()
+    return CEILINGS[:1] if data.rotated else CEILINGS[1:]
+
+
+def _take_turns(
+    turns: Sequence[tuple[Measured, Worker, list[int]]],
+    threads: int,
+    workers: Workers,
+    seconds: float,
+) -> None:
+    """Time all in turn, until each had its seconds."""
+    for _ in range(max(1, round(seconds / _TURN))):
+        for each, worker, nanoseconds in turns:
+            if each.failure:
+                continue
+            time.sleep(_PAUSE)
+            try:
+                nanoseconds += worker.ask("time", seconds=min(_TURN, seconds))
+            except PeerFailed as error:
+                _fail(each, threads, error, workers)
+
+
+def _fail(each: Measured, threads: int, error: PeerFailed, workers: Workers) -> None:
+    each.failure = str(error)
+    if isinstance(error, PeerEnded):
+        workers.drop(each.name, threads)

@@ -1,0 +1,32 @@
+"""The kernels of `benchmarks.ceilings`, as a peer that is timed in turn with the others."""
+
+from __future__ import annotations
+
+import numpy as np
+from iree.runtime import HalElementType
+
+from subquant.compiler.cpu_features import host_features
+
+from ..ceilings import kernel
+from . import Array, Case, Unsupported
+from .iree import Program, describe
+
+__all__ = ["describe", "prepare"]
+
+
+def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Program:
+    """As `benchmarks.peers` says; `case` says which kernel."""
+    made = kernel(case["ceiling"], host_features() or frozenset())
+    if made is None:
+        raise Unsupported("no kernel for this CPU")
+    given = np.resize(np.arange(251, dtype=np.uint8), made.size)
+    program = Program(
+        made.text,
+        [(given, given.shape, HalElementType.SINT_8)],
+        np.int32,
+        threads,
+        1,
+        input_type="none",
+    )
+    program.notes = {"work": made.work, "path": made.name}
+    return program

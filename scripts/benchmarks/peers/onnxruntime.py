@@ -1,0 +1,153 @@
+"""ONNX Runtime: MatMulNBits at accuracy level 4, QLinearMatMul, QLinearConv; a session a copy.
+
+Activations of 8 bits are unsigned here, which is its faster way: the same values, 128 higher.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from ..blocks import planes_of
+from . import Array, Case, Unsupported
+
+_TYPES = {
+    "float32": TensorProto.FLOAT,
+    "uint8": TensorProto.UINT8,
+    "int8": TensorProto.INT8,
+    "int32": TensorProto.INT32,
+}
+
+
+def describe() -> dict[str, str]:
+    """The name and the version."""
+    return {"name": "ONNX Runtime", "version": onnxruntime.__version__}
+
+
+class Sessions:
+    """Sessions of one model, each of which packs the weights into memory of its own."""
+
+    def __init__(
+        self,
+        node: NodeProto,
+        x: Array,
+        constants: dict[str, Array],
+        y: Array,
+        threads: int,
+        copies: int,
+        notes: dict[str, Any],
+    ) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        model = _model(node, x, constants, y)
+        self._sessions = []
+        for _ in range(copies):
+            session = onnxruntime.InferenceSession(
+                model, options, providers=["CPUExecutionProvider"]
+            )
+            binding = session.io_binding()
+            given, result = map(onnxruntime.OrtValue.ortvalue_from_numpy, (x, y))
+            binding.bind_ortvalue_input("x", given)
+            binding.bind_ortvalue_output("y", result)
+            self._sessions.append((session, binding, result))
+        self._last = self._sessions[0]
+        self.notes = {**notes, "path": node.op_type, "bytes": len(model)}
+
+    def call(self, copy: int) -> None:
+        """As of `Prepared`."""
+        self._last = self._sessions[copy]
+        session, binding, _ = self._last
+        session.run_with_iobinding(binding)
+
+    def result(self) -> Array:
+        """As of `Prepared`, with signed values of 8 bits."""
+        result: Array = self._last[2].numpy()
+        return _flipped(result).view(np.int8) if result.dtype == np.uint8 else result
+
+
+def _flipped(array: Array) -> Array:
+    """Add 128 to values of 8 bits."""
+    return array.view(np.uint8) ^ np.uint8(128)
+
+
+def _model(node: NodeProto, x: Array, constants: dict[str, Array], y: Array) -> bytes:
+    graph = helper.make_graph(
+        [node],
+        "main",
+        [helper.make_tensor_value_info("x", _TYPES[x.dtype.name], x.shape)],
+        [helper.make_tensor_value_info("y", _TYPES[y.dtype.name], y.shape)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Sessions:
+    """As `benchmarks.peers` says."""
+    if case["kind"] == "block matmul":
+        return Sessions(*_block_matmul(case, arrays), threads, copies, _BY_BLOCK)
+    if case["kind"] in ("int8 matmul", "int8 convolution"):
+        return Sessions(*_integers(case, arrays), threads, copies, {})
+    raise Unsupported("it reads other models")
+
+
+_BY_BLOCK = {"activations": {"block": 32, "steps": 254}}
+
+
+def _block_matmul(
+    case: Case, arrays: dict[str, Array]
+) -> tuple[NodeProto, Array, dict[str, Array], Array]:
+    planes, x = planes_of(case["format"], arrays["weights"]), arrays["x"]
+    if planes is None:
+        raise Unsupported("MatMulNBits has no such blocks")
+    count, depth = planes.storage.shape
+    stored = planes.storage.reshape(count, depth // 32, 32)
+    if planes.bits == 4:
+        stored = stored[..., ::2] | stored[..., 1::2] << 4
+    constants = {"w": stored, "scales": planes.scales.astype(np.float32)}
+    if planes.zero_points is not None:
+        zero_points = planes.zero_points[:, ::2] | planes.zero_points[:, 1::2] << 4
+        constants["zero_points"] = zero_points
+    node = helper.make_node(
+        "MatMulNBits", ["x", *constants], ["y"], domain="com.microsoft",
+        K=depth, N=count, bits=planes.bits, block_size=32, accuracy_level=4,
+    )  # fmt: skip
+    return node, x, constants, np.zeros((len(x), count), np.float32)
+
+
+def _integers(
+    case: Case, arrays: dict[str, Array]
+) -> tuple[NodeProto, Array, dict[str, Array], Array]:
+    x, w, bias = _flipped(arrays["x"]), arrays["w"], arrays["bias"]
+    is_matmul = case["kind"] == "int8 matmul"
+    # weights are [N, K] in a matmul, and in a convolution [height, width, inputs, outputs]
+    w = w.T if is_matmul else w.transpose(3, 2, 0, 1)
+    zero_points = np.zeros(arrays["w_scales"].shape, np.int8)
+    constants = {
+        "x_scale": np.array(case["x_scale"], np.float32),
+        "x_zero_point": np.array(case["x_zero_point"] + 128, np.uint8),
+        "w": np.ascontiguousarray(w),
+        "w_scales": arrays["w_scales"],
+        "w_zero_points": zero_points,
+        "y_scale": np.array(case["y_scale"], np.float32),
+        "y_zero_point": np.array(case["y_zero_point"] + 128, np.uint8),
+    }
+    y = np.zeros(case["result"], np.uint8)
+    if is_matmul:
+        if bias.any():
+            raise Unsupported("QLinearMatMul has no bias")
+        return helper.make_node("QLinearMatMul", ["x", *constants], ["y"]), x, constants, y
+    constants["bias"] = bias
+    (top, bottom), (left, right) = case["padding"]
+    node = helper.make_node(
+        "QLinearConv", ["x", *constants], ["y"], domain="com.microsoft", channels_last=1,
+        group=case["groups"], strides=case["strides"], pads=[top, left, bottom, right],
+    )  # fmt: skip
+    return node, x, constants, y

@@ -1,0 +1,65 @@
+"""Ours, through the public API: weights are constants of the executable, loaded once a copy."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import iree.runtime
+import numpy as np
+
+import subquant
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.layouts import GgmlTensor
+from subquant.ops import linear, trace_function
+from subquant.runtime import Device, Executable
+
+from ..programs import quantized_integers
+from . import Array, Case
+
+
+def describe() -> dict[str, str]:
+    """The name and the version."""
+    return {"name": "subquant", "version": subquant.__version__}
+
+
+class Executables:
+    """Executables of one program, each with the weights in memory of its own."""
+
+    def __init__(self, source: Any, options: CompileOptions, x: Array, threads: int, copies: int):
+        started = time.perf_counter()
+        data = compile_to_bytes(source, options)
+        seconds = time.perf_counter() - started
+        iree.runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
+        device = Device(options.target)
+        self._functions = [Executable(data, device)["main"] for _ in range(copies)]
+        self._x = x
+        self._result: Any = None
+        self.notes: dict[str, Any] = {"seconds": seconds, "bytes": len(data), "path": ""}
+
+    def call(self, copy: int) -> None:
+        """As of `Prepared`."""
+        self._result = self._functions[copy](self._x)
+
+    def result(self) -> Array:
+        """As of `Prepared`."""
+        return np.asarray(self._result)
+
+
+def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Executables:
+    """As `benchmarks.peers` says."""
+    x = arrays["x"]
+    options = CompileOptions(activations="int8")
+    if case["kind"] == "model":
+        return Executables(Path(case["file"]), CompileOptions(), x, threads, copies)
+    if case["kind"] != "block matmul":
+        source = quantized_integers(case, arrays, weights_given=False)
+        return Executables(source, CompileOptions(), x, threads, copies)
+    shape = (len(arrays["weights"]), case["depth"])
+    weights = GgmlTensor(arrays["weights"].reshape(-1), case["format"], shape)
+    module = trace_function(lambda given: linear(given, weights), x)
+    made = Executables(module, options, x, threads, copies)
+    made.notes["activations"] = {"block": 16 if case["format"] == "Q6_K" else 32, "steps": 254}
+    return made

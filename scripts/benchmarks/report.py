@@ -1,0 +1,326 @@
+"""What was measured: as JSON, a table, a picture, and the page of the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .ceilings import CEILINGS
+from .measurement import OURS, Measured
+
+__all__ = ["Outcome", "draw", "page", "table", "to_json"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A case with a number of threads.
+
+    Args:
+        case: its name.
+        threads: of each peer.
+        mark: the ratio to reach.
+        work: bytes of weights if they are read from memory, else products.
+        found: of each peer and ceiling.
+    """
+
+    case: str
+    threads: int
+    mark: float
+    work: int
+    found: Sequence[Measured]
+
+    @property
+    def ours(self) -> Measured | None:
+        """What was found of subquant."""
+        return next((each for each in self.found if each.name == OURS), None)
+
+    @property
+    def peers(self) -> list[Measured]:
+        """What was found of the others."""
+        return [each for each in self.found if each.name not in (OURS, *CEILINGS)]
+
+    @property
+    def best(self) -> Measured | None:
+        """The peer with the lowest median; wrong results count too, since they are fast."""
+        timed = [each for each in self.peers if each.times is not None]
+        return min(timed, key=lambda each: each.times.median, default=None)  # type: ignore[union-attr]
+
+    @property
+    def ratio(self) -> float | None:
+        """The best peer's median over ours; a wrong result of ours has none."""
+        ours, best = self.ours, self.best
+        if ours is None or ours.times is None or best is None or best.times is None:
+            return None
+        if ours.check is not None and not ours.check.is_right:
+            return None
+        return best.times.median / ours.times.median
+
+    def shares(self) -> dict[str, float]:
+        """What we reach of each ceiling, by medians of the same run."""
+        ours = self.ours
+        if ours is None or ours.times is None:
+            return {}
+        return {
+            each.name: (self.work / ours.times.median) / (each.notes["work"] / each.times.median)
+            for each in self.found
+            if each.name in CEILINGS and each.times is not None
+        }
+
+    def ceilings(self) -> dict[str, float]:
+        """The ceilings in billions a second."""
+        return {
+            each.name: each.notes["work"] / each.times.median / 1e6
+            for each in self.found
+            if each.name in CEILINGS and each.times is not None
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON's types."""
+        return {
+            "case": self.case,
+            "threads": self.threads,
+            "mark": self.mark,
+            "ratio": None if self.ratio is None else round(self.ratio, 4),
+            "shares": {name: round(share, 4) for name, share in self.shares().items()},
+            "ceilings": {name: round(value, 2) for name, value in self.ceilings().items()},
+            "found": [each.as_json() for each in self.found],
+        }
+
+
+def to_json(
+    machine: Mapping[str, Any], peers: Mapping[str, str], outcomes: Sequence[Outcome]
+) -> dict[str, Any]:
+    """Return all as JSON's types."""
+    cases = [outcome.as_json() for outcome in outcomes]
+    return {"machine": dict(machine), "peers": dict(peers), "cases": cases}
+
+
+def _time(each: Measured | None) -> str:
+    if each is None:
+        return ""
+    if each.times is None:
+        return "-"
+    wrong = "" if each.check is None or each.check.is_right else " (wrong)"
+    busy = "~" if each.times.is_disturbed else ""
+    return f"{_number(each.times.minimum)} / {busy}{_number(each.times.median)}{wrong}"
+
+
+def _number(value: float) -> str:
+    """Three digits."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+
+
+def _rows(outcomes: Sequence[Outcome], peers: Mapping[str, str]) -> list[list[str]]:
+    rows = [["case", "threads", *peers, "ratio", "mark", "of ceiling"]]
+    for outcome in outcomes:
+        found = {each.name: each for each in outcome.found}
+        ratio = outcome.ratio
+        shares = outcome.shares()
+        rows.append(
+            [
+                outcome.case,
+                str(outcome.threads),
+                *(_time(found.get(name)) for name in peers),
+                "" if ratio is None else f"{ratio:.2f}",
+                f"{outcome.mark:.2f}",
+                ", ".join(f"{share:.0%}" for share in shares.values()),
+            ]
+        )
+    return rows
+
+
+def table(outcomes: Sequence[Outcome], peers: Mapping[str, str]) -> str:
+    """Return a table for a terminal: minimum / median in milliseconds.
+
+    Args:
+        outcomes: the cases.
+        peers: what to call each, ours among them.
+    """
+    rows = _rows(outcomes, peers)
+    rows[0][2 : 2 + len(peers)] = [name.rpartition(" ")[0] or name for name in peers.values()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            text.ljust(width) if place == 0 else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    head, *rest = rows
+    lines = [head, ["---", *["--:"] * (len(head) - 1)], *rest]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def page(
+    machine: Mapping[str, Any],
+    peers: Mapping[str, str],
+    outcomes: Sequence[Outcome],
+    remarks: Mapping[str, str],
+    picture: str | None,
+) -> str:
+    """Return the page of the documentation.
+
+    Args:
+        machine: its description.
+        peers: what to call each, ours among them.
+        outcomes: the cases.
+        remarks: what is known of a case that misses its mark, by name.
+        picture: the name of the picture's file beside the page.
+    """
+    rows = _rows(outcomes, peers)
+    rows[0][2 : 2 + len(peers)] = peers.values()
+    drawn = f"\n![The best peer's median over ours, and the marks]({picture})\n" if picture else ""
+    return _PAGE.format(
+        machine=_markdown([["", "this machine"], *([k, str(v)] for k, v in machine.items())]),
+        times=_markdown(rows),
+        picture=drawn,
+        ceilings=_markdown(_ceiling_rows(outcomes)),
+        sizes=_markdown(_size_rows(outcomes)),
+        missed=_missed(outcomes, remarks),
+        checks=_markdown(_check_rows(outcomes, peers)),
+    )
+
+
+_PAGE = """# Benchmarks
+
+Written by `scripts/bench --write`; do not edit it. Each case is computed by subquant, ONNX Runtime,
+LiteRT with XNNPACK, llama.cpp's ggml and IREE alone, from the same weights, with as many threads,
+in turns of a tenth of a second in one run. Each result is compared with NumPy's in 64 bits before
+it is timed.
+
+* Times are minimum / median of a call in milliseconds. `~` stands before a median when the middle
+  half of the times spans more than a quarter: the machine did something else meanwhile.
+* The ratio is the median of the best peer over ours; the mark is what it should be.
+* With one row (1x...) each call has another copy of the weights, {{copies}} so that they come from
+  memory.
+* The share of the ceiling is of the memory's bandwidth where weights come from memory; else of the
+  multiplications that the instruction does alone, and with its loads and sums.
+* Activations are 8 bits with a scale for each block (`--activations int8`; accuracy level 4 of
+  ONNX Runtime).
+
+## The machine
+
+{machine}
+
+## Times
+
+{times}
+{picture}
+## Marks that are missed
+
+{missed}
+
+## Ceilings
+
+In billions a second, of the same run: bytes read, and products.
+
+{ceilings}
+
+## Compile time and size
+
+Of subquant and of IREE alone, with one thread. Ours has the weights in it; IREE's takes them as
+arguments.
+
+{sizes}
+
+## Checks
+
+How near the results are to the exact ones. ``benchmarks/cases.py`` has the bounds.
+
+{checks}
+""".replace("{{copies}} ", "")
+
+
+def _ceiling_rows(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    rows = [["case", "threads", *CEILINGS]]
+    for outcome in outcomes:
+        found = outcome.ceilings()
+        if found:
+            cells = (f"{found[name]:.1f}" if name in found else "" for name in CEILINGS)
+            rows.append([outcome.case, str(outcome.threads), *cells])
+    return rows
+
+
+def _size_rows(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    rows = [["case", "subquant, s", "IREE, s", "subquant, kB", "IREE, kB"]]
+    for outcome in outcomes:
+        if outcome.threads != min(each.threads for each in outcomes):
+            continue
+        notes = {each.name: each.notes for each in outcome.found}
+        pair = [notes.get(name, {}) for name in (OURS, "iree")]
+        seconds = (f"{each['seconds']:.1f}" if "seconds" in each else "" for each in pair)
+        sizes = (f"{each['bytes'] / 1e3:,.0f}" if "bytes" in each else "" for each in pair)
+        rows.append([outcome.case, *seconds, *sizes])
+    return rows
+
+
+def _check_rows(outcomes: Sequence[Outcome], peers: Mapping[str, str]) -> list[list[str]]:
+    rows = [["case", *peers.values()]]
+    for outcome in outcomes:
+        if outcome.threads != min(each.threads for each in outcomes):
+            continue
+        found = {each.name: each for each in outcome.found}
+        rows.append([outcome.case, *(_check(found.get(name)) for name in peers)])
+    return rows
+
+
+def _check(each: Measured | None) -> str:
+    if each is None:
+        return ""
+    if each.check is None:
+        return each.failure
+    return each.check.text if each.check.is_right else f"**wrong**: {each.check.text}"
+
+
+def _missed(outcomes: Sequence[Outcome], remarks: Mapping[str, str]) -> str:
+    lines = []
+    for outcome in outcomes:
+        if outcome.ratio is not None and outcome.ratio >= outcome.mark:
+            continue
+        remark = remarks.get(outcome.case, "")
+        ratio = "not computed" if outcome.ratio is None else f"{outcome.ratio:.2f}"
+        shares = ", ".join(f"{share:.0%} of `{name}`" for name, share in outcome.shares().items())
+        parts = [f"{ratio} of {outcome.mark:.2f}", shares, remark]
+        threads = f"{outcome.threads} thread{'' if outcome.threads == 1 else 's'}"
+        lines.append(f"* {outcome.case}, {threads}: {'; '.join(filter(None, parts))}")
+    return "\n".join(lines) or "None."
+
+
+def draw(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Draw ratios and marks as bars, one for each case and number of threads."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    drawn = [outcome for outcome in outcomes if outcome.ratio is not None]
+    names = list(dict.fromkeys(outcome.case for outcome in drawn))
+    threads = sorted({outcome.threads for outcome in drawn})
+    colours = ("#3b6ea5", "#d08b3c", "#5a9367", "#9467bd")
+    with mpl.rc_context({"svg.hashsalt": "subquant", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(9, 1.2 + 0.34 * len(names)), layout="constrained")
+        axes = figure.subplots()
+        height = 0.8 / max(len(threads), 1)
+        for outcome in drawn:
+            place = names.index(outcome.case) + height * threads.index(outcome.threads) - 0.4
+            axes.barh(
+                place + height / 2, outcome.ratio, height * 0.92,
+                color=colours[threads.index(outcome.threads) % len(colours)],
+            )  # fmt: skip
+            axes.plot([outcome.mark] * 2, [place, place + height], color="#222222", linewidth=1.5)
+        for number, count in enumerate(threads):
+            label = f"{count} thread{'' if count == 1 else 's'}"
+            axes.barh(0, 0, color=colours[number % len(colours)], label=label)
+        axes.plot([], [], color="#222222", linewidth=1.5, label="to reach")
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.axvline(1, color="#999999", linewidth=0.8, linestyle="--", zorder=0)
+        axes.set_xlabel("median of the best peer / ours (to the right: subquant is faster)")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(loc="best", frameon=False)
+        figure.savefig(path, metadata={"Date": None, "Creator": None})

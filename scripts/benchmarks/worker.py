@@ -1,0 +1,75 @@
+"""A peer in a process of its own: it prepares cases, is timed in turns, and hands over results.
+
+    python -m benchmarks.worker PEER
+
+Requests are lines of JSON on standard input, answers lines of JSON on standard output:
+
+* ``{"do": "describe"}``: the peer's name and version.
+* ``{"do": "prepare", "case": {...}, "arrays": FILE, "threads": N, "copies": N}``: build a case of
+  `benchmarks.cases` with as many copies of its weights, at different addresses.
+* ``{"do": "time", "seconds": S}``: after one call that does not count, call for S seconds, each
+  time with the next copy; answers nanoseconds.
+* ``{"do": "result", "file": FILE}``: call once more, and write what it gives as ``.npy``.
+* ``{"do": "release"}``: forget the case.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+import numpy as np
+
+from subquant.runtime.timing import time_calls
+
+
+def answer(peer: Any, state: dict[str, Any], request: dict[str, Any]) -> Any:
+    """Do what is asked; `state` holds what is prepared."""
+    do = request["do"]
+    if do == "describe":
+        return peer.describe()
+    if do in ("prepare", "release"):
+        state.clear()
+        gc.collect()
+    if do == "prepare":
+        with np.load(request["arrays"]) as arrays:
+            state["copies"] = request["copies"]
+            state["prepared"] = peer.prepare(
+                request["case"], dict(arrays), request["threads"], request["copies"]
+            )
+        return state["prepared"].notes
+    if do == "time":
+        prepared, copies = state["prepared"], state["copies"]
+        return time_calls(
+            lambda number: prepared.call(number % copies), seconds=request["seconds"], warm_up=1
+        )
+    if do == "result":
+        state["prepared"].call(0)
+        np.save(request["file"], state["prepared"].result())
+    return None
+
+
+def serve(name: str) -> None:
+    """Answer requests until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    state: dict[str, Any] = {}
+    for line in sys.stdin:
+        try:
+            peer = importlib.import_module(f".peers.{name}", __package__)
+            reply = {"answer": answer(peer, state, json.loads(line))}
+        except Exception as error:
+            traceback.print_exc()
+            first = (str(error).strip() or "no message").splitlines()[0]
+            reply = {"error": f"{type(error).__name__}: {first}"}
+        answers.write(json.dumps(reply) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

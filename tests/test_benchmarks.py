@@ -1,0 +1,317 @@
+"""`scripts/bench`: what it computes with, checks and writes; and the times of `runtime.timing`."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant.errors import UsageError
+from subquant.runtime import Device
+from subquant.runtime.machine import describe_machine
+from subquant.runtime.timing import Times, time_calls
+
+ROOT = Path(__file__).resolve().parent.parent
+_MODULES = ("blocks", "cases", "ceilings", "measurement", "programs", "report", "__main__")
+
+
+@pytest.fixture(scope="module")
+def bench() -> Any:
+    """The modules of ``scripts/benchmarks``."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        modules = {name: importlib.import_module(f"benchmarks.{name}") for name in _MODULES}
+        peers = importlib.import_module("benchmarks.peers.iree")
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+    return SimpleNamespace(**modules, main=modules["__main__"], iree=peers)
+
+
+@pytest.fixture
+def workers(bench: Any, tmp_path: Path) -> Iterator[Any]:
+    made = bench.measurement.Workers(tmp_path / "log")
+    yield made
+    made.close()
+
+
+# -- times ----------------------------------------------------------------------------------------
+
+
+def test_times_are_summarized() -> None:
+    times = Times.of([5_000_000, 1_000_000, 2_000_000, 4_000_000, 3_000_000])
+    assert times == Times(5, 1.0, 2.0, 3.0, 4.0)
+    assert times.is_disturbed
+    assert not Times.of([1_000_000, 1_100_000, 1_200_000]).is_disturbed
+    assert times.to_json()["median"] == 3.0
+
+
+def test_calls_are_counted() -> None:
+    called: list[int] = []
+    assert len(time_calls(called.append, repeat=3, warm_up=2)) == 3
+    assert called == [0, 1, 2, 3, 4]
+    assert len(time_calls(called.append, seconds=1e-9)) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"seconds": 0}, {"repeat": 0}, {"warm_up": -1}])
+def test_no_calls_are_an_error(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="expected seconds above 0"):
+        time_calls(lambda number: None, **wrong)
+
+
+def test_a_machine_is_described_without_its_name() -> None:
+    import platform
+
+    machine = describe_machine()
+    assert int(machine["cores"]) >= 1
+    assert machine["iree-base-compiler"]
+    assert platform.node() not in machine.values()
+
+
+# -- weights and programs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0"])
+def test_planes_are_the_blocks(bench: Any, name: str) -> None:
+    weights = bench.blocks.drawn(name, 6, 96, np.random.default_rng(0))
+    planes = bench.blocks.planes_of(name, weights)
+    zero_points = planes.zero_points
+    if zero_points is None:
+        zero_points = np.full(planes.scales.shape, 1 << (planes.bits - 1))
+    stored = planes.storage.reshape(6, 3, 32).astype(np.float64)
+    values = (stored - zero_points[..., None]) * planes.scales.astype(np.float64)[..., None]
+    np.testing.assert_array_equal(values.reshape(6, 96), bench.blocks.dequantized(name, weights))
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"])
+def test_drawn_weights_have_about_unit_gain(bench: Any, name: str) -> None:
+    weights = bench.blocks.drawn(name, 16, 512, np.random.default_rng(0))
+    gains = np.sqrt((bench.blocks.dequantized(name, weights) ** 2).sum(1))
+    assert (gains > 0.2).all()
+    assert (gains < 5).all()
+
+
+def test_weights_without_planes_have_none(bench: Any) -> None:
+    assert bench.blocks.planes_of("Q6_K", np.zeros((1, 210), np.uint8)) is None
+
+
+@pytest.mark.parametrize(("stride", "groups"), [(1, 1), (2, 1), (1, 4), (2, 4)])
+def test_window_sums_are_those_of_loops(bench: Any, stride: int, groups: int) -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-9, 9, (1, 5, 5, 4)), rng.integers(-9, 9, (3, 3, 4 // groups, 4))
+    found = bench.cases.window_sums(x, w, padding=[[0, 1], [1, 1]], stride=stride, groups=groups)
+    padded = np.pad(x, ((0, 0), (0, 1), (1, 1), (0, 0)))
+    expected = np.zeros_like(found)
+    depth = 4 // groups
+    for i, j, o in itertools.product(*map(range, found.shape[1:])):
+        first = o // (4 // groups) * depth
+        window = padded[0, i * stride : i * stride + 3, j * stride : j * stride + 3]
+        expected[0, i, j, o] = (window[..., first : first + depth] * w[..., o]).sum()
+    np.testing.assert_array_equal(found, expected)
+
+
+def tiny(bench: Any, kind: str) -> Any:
+    """A case of a kind that takes no time."""
+    cases = bench.cases
+    return {
+        "blocks": lambda: cases.block_matmul("tiny", "Q4_1", 2, 8, 64),
+        "one row": lambda: cases.block_matmul("tiny", "Q4_0", 1, 8, 64),
+        "matmul": lambda: cases.int8_matmul("tiny", 3, 5, 16),
+        "convolution": lambda: cases.int8_convolution("tiny", 6, 4, 4, 3, 2, 1),
+        "depthwise": lambda: cases.int8_convolution("tiny", 5, 4, 4, 3, 1, 4),
+    }[kind]()
+
+
+@pytest.mark.parametrize("weights_given", [False, True])
+@pytest.mark.parametrize("kind", ["matmul", "convolution", "depthwise"])
+def test_quantized_programs_are_the_cases(
+    bench: Any, cpu: Device, kind: str, weights_given: bool
+) -> None:
+    data = tiny(bench, kind)
+    text = bench.programs.quantized_integers(data.values, data.arrays, weights_given=weights_given)
+    given = [data.arrays["x"], data.arrays["w"]][: 1 + weights_given]
+    result = subquant.compile(text, device=cpu).main(*given)
+    assert bench.cases.check(data, result, {}) == bench.cases.Check(True, "exact")
+
+
+@pytest.mark.parametrize("what", ["read", "multiply", "multiply and load"])
+def test_ceilings_run(bench: Any, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from iree.runtime import HalElementType
+
+    from subquant.compiler.cpu_features import host_features
+
+    monkeypatch.setattr(bench.ceilings, "_BYTES", 2**20)
+    monkeypatch.setattr(bench.ceilings, "_ITERATIONS", 100)
+    made = bench.ceilings.kernel(what, host_features() or frozenset())
+    if made is None:
+        pytest.skip("no instruction is known for this CPU")
+    given = np.resize(np.arange(7, dtype=np.uint8), made.size)
+    arguments = [(given, given.shape, HalElementType.SINT_8)]
+    program = bench.iree.Program(made.text, arguments, np.int32, 1, 1, input_type="none")
+    program.call(0)
+    result = program.result()
+    assert result.size == made.result
+    if what == "read":
+        expected = given.view(np.int32).reshape(-1, result.shape[1]).sum(0, dtype=np.int32)
+        np.testing.assert_array_equal(result.sum(0, dtype=np.int32), expected)
+        assert made.work == 2**20
+    else:
+        assert result.any()
+
+
+def test_another_cpu_has_no_ceiling_of_instructions(bench: Any) -> None:
+    assert bench.ceilings.kernel("multiply", frozenset({"neon"})) is None
+
+
+# -- checks ---------------------------------------------------------------------------------------
+
+
+def rounded(x: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
+    """Activations as 8 bits with a scale for each block."""
+    blocks = x.astype(np.float64).reshape(len(x), -1, size)
+    steps = np.abs(blocks).max(2, keepdims=True) / 127
+    found: np.ndarray[Any, Any] = (np.rint(blocks / steps) * steps).reshape(x.shape)
+    return found
+
+
+def test_a_block_matmul_may_round_its_activations(bench: Any) -> None:
+    data = bench.cases.block_matmul("tiny", "Q4_0", 4, 64, 256)
+    notes = {"activations": {"block": 32, "steps": 254}}
+    result = rounded(data.arrays["x"], 32) @ data.reals.T
+    assert bench.cases.check(data, result, notes).is_right
+    assert bench.cases.check(data, data.exact.astype(np.float32), {}).is_right
+    # not with wider blocks than it says, nor if it says that they stay floats
+    coarse = rounded(data.arrays["x"], 256) @ data.reals.T
+    assert not bench.cases.check(data, coarse + 2 * (coarse - data.exact), notes).is_right
+    assert not bench.cases.check(data, result, {}).is_right
+
+
+def test_a_block_that_is_missing_is_noticed(bench: Any) -> None:
+    data = bench.cases.block_matmul("tiny", "Q4_0", 4, 64, 256)
+    notes = {"activations": {"block": 32, "steps": 254}}
+    x = rounded(data.arrays["x"], 32)
+    result = x @ data.reals.T
+    result[1, 2] -= x[1, :32] @ data.reals[2, :32]
+    assert not bench.cases.check(data, result, notes).is_right
+
+
+def test_integers_are_the_nearest(bench: Any) -> None:
+    data = tiny(bench, "matmul")
+    nearest = np.rint(np.clip(data.exact, -128, 127)).astype(np.int8)
+    assert bench.cases.check(data, nearest, {}) == bench.cases.Check(True, "exact")
+    nearest[0, 0] += 1 if nearest[0, 0] < 127 else -1
+    assert not bench.cases.check(data, nearest, {}).is_right
+
+
+def test_other_shapes_and_nan_are_wrong(bench: Any) -> None:
+    data = tiny(bench, "blocks")
+    assert not bench.cases.check(data, data.exact[:1], {}).is_right
+    assert not bench.cases.check(data, data.exact * np.nan, {}).is_right
+
+
+def test_the_integers_of_a_model_are_near(bench: Any) -> None:
+    data = replace(tiny(bench, "matmul"), values={"kind": "model"}, exact=np.zeros((2, 2)))
+    near = np.array([[0, 4], [0, 0]], np.int8)
+    found = bench.cases.check(data, near, {})
+    assert found == bench.cases.Check(True, "1 of 4 differ, by 4 at most")
+    assert not bench.cases.check(data, near + np.int8(1), {}).is_right
+
+
+# -- a run ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.device
+def test_a_case_is_measured_and_reported(bench: Any, workers: Any, tmp_path: Path) -> None:
+    data = tiny(bench, "one row")
+    peers = {"subquant": "subquant 1", "nobody": "Nobody 2", "iree": "IREE 3"}
+    found = bench.measurement.measure(replace(data, rotated=False), 1, list(peers), workers, 0.01)
+    assert [each.name for each in found] == [*peers, "multiply", "multiply and load"]
+    assert [each.check and each.check.is_right for each in found[:3]] == [True, None, True]
+    assert "nobody" in found[1].failure
+    outcome = bench.report.Outcome("tiny", 1, 1.1, data.products, found)
+    assert outcome.best.name == "iree"
+    assert outcome.ratio == outcome.best.times.median / outcome.ours.times.median
+    text = bench.report.table([outcome], peers)
+    assert text.splitlines()[1].split()[:2] == ["tiny", "1"]
+    whole = bench.report.to_json({"CPU": "one"}, peers, [outcome])
+    assert json.loads(json.dumps(whole))["cases"][0]["found"][0]["milliseconds"]["count"] >= 1
+    written = bench.report.page({"CPU": "one"}, peers, [outcome], {}, "times.svg")
+    assert "| tiny | 1 |" in written
+    assert str(ROOT) not in written
+    bench.report.draw(tmp_path / "times.svg", [outcome])
+    assert "tiny" in (tmp_path / "times.svg").read_text()
+
+
+def test_weights_are_rotated(bench: Any, workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.measurement, "CEILINGS", ())
+    monkeypatch.setattr(bench.measurement, "_ROTATED_BYTES", 3 * tiny(bench, "one row").bytes)
+    asked: list[dict[str, Any]] = []
+    worker = workers.get("iree", 1)
+    original = worker.ask
+    monkeypatch.setattr(
+        worker, "ask", lambda do, **rest: asked.append(rest) or original(do, **rest)
+    )
+    found = bench.measurement.measure(tiny(bench, "one row"), 1, ["iree"], workers, 0.01)
+    assert found[0].times.count >= 1
+    assert asked[0]["copies"] == 3
+
+
+def test_a_peer_that_ends_is_started_again(bench: Any, workers: Any) -> None:
+    data = tiny(bench, "matmul")
+    workers.get("iree", 1)._process.kill()
+    first, second = (
+        bench.measurement.measure(data, 1, ["iree"], workers, 0.01)[0] for _ in range(2)
+    )
+    assert "its process ended with status -9" in first.failure
+    assert first.times is None
+    assert second.times is not None
+
+
+def outcome_of(bench: Any, ours: float, *, is_right: bool = True, mark: float = 1.0) -> Any:
+    def measured(name: str, median: float, right: bool) -> Any:
+        times = Times(9, median, median, median, median)
+        return bench.measurement.Measured(
+            name, {"work": 100}, times, bench.cases.Check(right, "some error")
+        )
+
+    found = [
+        measured("subquant", ours, is_right),
+        measured("iree", 4.0, True),
+        measured("litert", 2.0, False),
+        measured("read", 1.0, True),
+    ]
+    return bench.report.Outcome("tiny", 1, mark, 50, found)
+
+
+def test_the_best_peer_counts_and_a_wrong_result_of_ours_does_not(bench: Any) -> None:
+    assert outcome_of(bench, 4.0).ratio == 0.5
+    assert outcome_of(bench, 4.0, is_right=False).ratio is None
+    assert outcome_of(bench, 2.0).shares() == {"read": 0.25}
+
+
+def test_a_mark_that_is_missed_is_reported_with_what_is_known(bench: Any) -> None:
+    peers = {"subquant": "subquant 1"}
+    remarks = {"tiny": "the caches are too small"}
+    missed = bench.report.page({}, peers, [outcome_of(bench, 4.0)], remarks, None)
+    assert "* tiny, 1 thread: 0.50 of 1.00; 12% of `read`; the caches are too small" in missed
+    reached = bench.report.page({}, peers, [outcome_of(bench, 1.0)], remarks, None)
+    assert "the caches are too small" not in reached
+
+
+def test_the_command_line(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main.main(["--list", "--case", "^int8 depthwise"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "int8 depthwise 3x3 stride 1",
+        "int8 depthwise 3x3 stride 2",
+    ]
+    assert bench.main.main(["--case", "no such case"]) == 2
+    assert bench.main.main(["--seconds", "0"]) == 2
