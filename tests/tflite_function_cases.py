@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tflite_builder import Graph
+from tflite_builder import Graph, Quantized
 from tflite_cases import Case, Ends, Rng, quantized
 
 SHAPE = (2, 3, 5, 4)
+FIXED = {"LOG_SOFTMAX": 1 / 16, "L2_NORMALIZATION": 1 / 128}
+"""The scales of results that may have no other."""
+
 QUANTIZED = ("int8", "uint8", "int16")
 
 
@@ -29,6 +32,9 @@ def unary(graph: Graph, rng: Rng, name: str, dtype: str, target: str = "", **opt
             x.zero_points = int(np.iinfo(dtype).min)
         if name == "RSQRT":
             y.scales = float(rng.uniform(0.02, 0.2)) * (1 if dtype != "int16" else 1 / 256)
+        if name in FIXED:
+            y = Quantized(FIXED[name], {"int8": (127, 0), "uint8": (255, 128)}[dtype]
+                          [name == "L2_NORMALIZATION"])  # fmt: skip
     operand = graph.tensor(SHAPE, dtype, x)
     given = operand
     if positive and dtype in ("float32", "int16"):
@@ -176,9 +182,15 @@ CASES: dict[str, Case] = {
     **{f"{n}-{t}": partial(unary, name=n, dtype=t) for n, types in _UNARY.items() for t in types},
     **{f"SOFTMAX-{t}": partial(unary, name="SOFTMAX", dtype=t, table="SoftmaxOptions", beta=1.0)
        for t in ("float32",)},
-    **{f"LOG_SOFTMAX-{t}": partial(unary, name="LOG_SOFTMAX", dtype=t) for t in ("float32",)},
+    **{f"LOG_SOFTMAX-{t}": partial(unary, name="LOG_SOFTMAX", dtype=t)
+       for t in ("float32", "int8", "uint8")},
     **{f"L2_NORMALIZATION-{t}": partial(unary, name="L2_NORMALIZATION", dtype=t,
-                                        table="L2NormOptions") for t in ("float32",)},
+                                        table="L2NormOptions")
+       for t in ("float32", "int8", "uint8")},
+    **{f"LOCAL_RESPONSE_NORMALIZATION-{t}": partial(
+        unary, name="LOCAL_RESPONSE_NORMALIZATION", dtype=t,
+        table="LocalResponseNormalizationOptions", radius=2, bias=1.5, alpha=0.7, beta=0.6)
+       for t in ("float32",)},
     **{f"LEAKY_RELU-{a}-{t}": partial(unary, name="LEAKY_RELU", dtype=t, table="LeakyReluOptions",
                                       alpha=a)
        for t in ("float32", *QUANTIZED) for a in (0.2, -0.3)},

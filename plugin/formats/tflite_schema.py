@@ -204,6 +204,16 @@ class ActivationOptions:
 
 
 @dataclass(frozen=True)
+class LocalResponseNormalizationOptions:
+    """Of LOCAL_RESPONSE_NORMALIZATION."""
+
+    radius: int = scalar("i")
+    bias: float = scalar("f")
+    alpha: float = scalar("f")
+    beta: float = scalar("f")
+
+
+@dataclass(frozen=True)
 class ResizeBilinearOptions:
     """Of RESIZE_BILINEAR."""
 
@@ -408,6 +418,7 @@ _OPTIONS: dict[int, type] = {
     10: ConcatenationOptions,
     11: AddOptions,
     12: ActivationOptions,
+    13: LocalResponseNormalizationOptions,
     15: ResizeBilinearOptions,
     16: CallOptions,
     17: ReshapeOptions,

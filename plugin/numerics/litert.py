@@ -14,6 +14,7 @@ Sources: LiteRT, ``kernels/internal/common.h``, ``quantization_util.cc``, ``kern
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -24,18 +25,25 @@ from .element_types import I32, I64, AnyArray, Array, DType
 from .fixed_point import apply_scale, divide_by_power, high_product
 
 __all__ = [
+    "Exponentials",
     "activation_range",
+    "below_greatest",
     "divided",
+    "exponential_of_negatives",
+    "exponentials_of_differences",
     "function_table",
     "in_double",
     "inverse_square_root",
     "leading_zeros",
     "multiplier_and_exponent",
     "narrowed",
+    "one_over_one_plus",
     "power_of_two",
     "quantized",
+    "reciprocal",
     "round_away",
     "round_product",
+    "saturated_shift",
     "scaled",
     "scaled_by",
     "scaled_wide",
@@ -334,7 +342,7 @@ def function_table(
 # -- fixed point ----------------------------------------------------------------------------------
 
 
-def _shifted(values: AnyArray, bits: int) -> AnyArray:
+def saturated_shift(values: AnyArray, bits: int) -> AnyArray:
     """Multiplied by a power of two, saturating."""
     return np.minimum(np.maximum(values << bits, _LEAST), _MOST)
 
@@ -354,7 +362,7 @@ def exponential_of_negatives(values: Array) -> Array:
     """
     quarter = 1 << 24
     rest = (values & (quarter - 1)) - quarter
-    x = _shifted(rest, 5) + (1 << 28)
+    x = saturated_shift(rest, 5) + (1 << 28)
     x2 = high_product(x, x)
     x3, x4 = high_product(x2, x), high_product(x2, x2)
     tail = high_product(divide_by_power(x4, np.int64(2)) + x3, np.int64(715827883)) + x2
@@ -367,41 +375,39 @@ def exponential_of_negatives(values: Array) -> Array:
     return np.where(values == 0, _MOST, result)
 
 
-def _reciprocal(values: AnyArray) -> AnyArray:
+def one_over_one_plus(values: AnyArray) -> AnyArray:
     """``1 / (1 + value)`` of numbers in [0, 1] with 31 fractional bits, by Newton's method."""
     half_denominator = (values + _MOST + 1) >> 1  # both are positive
     x = 1515870810 + high_product(half_denominator, np.int64(-1010580540))
     for _ in range(3):
         rest = (1 << 29) - high_product(half_denominator, x)
-        x = x + _shifted(high_product(x, rest), 2)
-    return _shifted(x, 1)
+        x = x + saturated_shift(high_product(x, rest), 2)
+    return saturated_shift(x, 1)
 
 
-def inverse_square_root(value: int) -> tuple[int, int]:
+def inverse_square_root(values: AnyArray) -> tuple[AnyArray, AnyArray]:
     """``1 / sqrt(value)`` as ``multiplier * 2**(-shift - 31)``, by Newton's method.
 
     Args:
-        value: from 0 (as 1) to ``2**31 - 1``.
+        values: int64, from 0 (as 1) to ``2**31 - 1``.
 
     Returns:
-        The multiplier, of up to 31 bits, and the shift.
+        Two int64 arrays: multipliers of up to 31 bits, and shifts that are not negative.
     """
-    if value <= 1:
-        return _MOST, 0
-    shift = 11
-    while value >= 1 << 29:
-        value, shift = value // 4, shift + 1
-    pairs = (32 - value.bit_length() - 1) // 2 - 1
-    shift -= pairs
-    number = (value << (2 * pairs)) >> 1
+    is_large = values >= 1 << 29
+    inside = np.maximum(np.where(is_large, values >> 2, values), 2)
+    pairs = ((leading_zeros(inside) - 1) >> 1) - 1
+    shift = np.where(is_large, 12, 11) - pairs
+    number = (inside << (pairs * 2)) >> 1
     half = (number + 1) >> 1
-    x = 1 << 28
+    x: AnyArray = np.int64(1 << 28)
     for _ in range(5):
-        cube = int(_shifted(np.int64(high_product(high_product(x, x), x)), 6))
-        rest = high_product((1 << 28) + (1 << 27), x) - high_product(half, cube)
-        x = int(_shifted(np.int64(rest), 3))
-    x = high_product(x, 1518500250)
-    return (x << -shift, 0) if shift < 0 else (x, shift)
+        cube = saturated_shift(high_product(high_product(x, x), x), 6)
+        rest = high_product(x, np.int64((1 << 28) + (1 << 27))) - high_product(half, cube)
+        x = saturated_shift(rest, 3)
+    x = high_product(x, np.int64(1518500250)) << np.maximum(-shift, 0)
+    is_one = values <= 1
+    return np.where(is_one, np.int64(_MOST), x), np.where(is_one, 0, np.maximum(shift, 0))
 
 
 def leading_zeros(values: AnyArray, width: int = 32) -> AnyArray:
@@ -414,7 +420,65 @@ def leading_zeros(values: AnyArray, width: int = 32) -> AnyArray:
     return count
 
 
+def reciprocal(values: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """``1 / value`` as ``multiplier * 2**(-31 - shift)``: LiteRT's ``GetReciprocal``.
+
+    Args:
+        values: int64, from 1 to ``2**31 - 1``.
+
+    Returns:
+        Two int64 arrays: multipliers of 31 bits, and shifts.
+    """
+    headroom = leading_zeros(values)
+    return one_over_one_plus((values << headroom) - (1 << 31)), 31 - headroom
+
+
 _SUM_BITS = 12
+
+
+@dataclass(frozen=True)
+class Exponentials:
+    """``exp`` of the differences of 8-bit storage values, from -255 to 0.
+
+    Args:
+        multiplier, exponent: of differences, to 26 fractional bits.
+        rescaled: the differences with 26 fractional bits.
+        values: their exponentials, with 31.
+        least: the least difference that counts.
+    """
+
+    multiplier: int
+    exponent: int
+    rescaled: Array
+    values: Array
+    least: int
+
+    @property
+    def is_counted(self) -> Array:
+        """Which of them are not taken for zero."""
+        return np.arange(-255, 1) >= self.least
+
+    def total(self, index: AnyArray) -> AnyArray:
+        """Sums along the last axis, with 19 fractional bits, in 64."""
+        addends = np.where(self.is_counted, divide_by_power(self.values, np.int64(_SUM_BITS)), 0)
+        return convert(lookup(addends.astype(np.int32), index), I64).sum(axis=-1, keepdims=True)
+
+
+def exponentials_of_differences(scale: float, beta: float) -> Exponentials:
+    """Of differences of storage values of a scale, multiplied by `beta`."""
+    factor = min(float(beta) * float(scale) * (1 << 26), float((1 << 31) - 1))
+    multiplier, exponent = multiplier_and_exponent(factor)
+    least = -int(np.floor(31.0 * (1 << 26) / (1 << max(int(exponent), 0))))
+    scaled_ = apply_scale(np.arange(-255, 1), multiplier, 31 - exponent, "gemmlowp")
+    rescaled = np.asarray(scaled_, np.int64)
+    exponentials = exponential_of_negatives(rescaled)
+    return Exponentials(int(multiplier), int(exponent), rescaled, exponentials, least)
+
+
+def below_greatest(values: AnyArray) -> AnyArray:
+    """8-bit values less the greatest along the last axis, plus 255: an index of `Exponentials`."""
+    wide = convert(values, I32)
+    return wide - wide.max(axis=-1, keepdims=True) + 255
 
 
 def softmax(values: AnyArray, scale: float, beta: float, dtype: DType) -> AnyArray:
@@ -427,24 +491,12 @@ def softmax(values: AnyArray, scale: float, beta: float, dtype: DType) -> AnyArr
         dtype: int8, uint8 or int16; the scale of the result is 1/256, or 1/65536 for int16, and its
             zero point the least integer.
     """
-    factor = min(float(beta) * float(scale) * (1 << 26), float((1 << 31) - 1))
-    multiplier, exponent = multiplier_and_exponent(factor)
-    left = int(exponent)
-    least = -int(np.floor(31.0 * (1 << 26) / (1 << max(left, 0))))
-    differences = np.arange(-255, 1)
-    rescaled = apply_scale(differences, multiplier, 31 - exponent, "gemmlowp")
-    exponentials = exponential_of_negatives(np.asarray(rescaled, np.int64))
-    table = np.where(differences >= least, exponentials, 0).astype(np.int32)
-    is_counted = differences >= least
-
-    wide = convert(values, I32)
-    index = wide - wide.max(axis=-1, keepdims=True) + 255
+    found = exponentials_of_differences(scale, beta)
+    table = np.where(found.is_counted, found.values, 0).astype(np.int32)
+    index = below_greatest(values)
     exps = convert(lookup(table, index), I64)
-    addends = np.where(is_counted, divide_by_power(exponentials, np.int64(_SUM_BITS)), 0)
-    total = convert(lookup(addends.astype(np.int32), index), I64).sum(axis=-1, keepdims=True)
-    headroom = leading_zeros(total)
-    shifted = _reciprocal((total << headroom) - (1 << 31))
+    inverse, shift = reciprocal(found.total(index))
     info = np.iinfo(dtype)
-    shift = _SUM_BITS - headroom + (31 - info.bits)
-    result = divide_by_power(high_product(shifted, exps), shift) + int(info.min)
+    shift = shift + (_SUM_BITS - info.bits)
+    result = divide_by_power(high_product(inverse, exps), shift) + int(info.min)
     return narrowed(result, int(info.min), int(info.max), dtype)

@@ -3,7 +3,7 @@
 A function of 8-bit storage is a table of its 256 values, each computed as LiteRT computes it.
 
 Sources: LiteRT, ``elementwise.cc``, ``activations.cc``, ``exp.cc``, ``neg.cc``, ``cast.cc``,
-``reference/hard_swish.h``, ``leaky_relu.h``, ``prelu.h``, ``gelu.h``, ``log_softmax.h``.
+``reference/hard_swish.h``, ``leaky_relu.h``, ``prelu.h``, ``gelu.h``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...errors import UnsupportedError
 from ...numerics import litert, litert_16
 from ...numerics.array_functions import convert, lookup
 from ...numerics.element_types import I32, AnyArray, Array, ElementType
-from ...numerics.fixed_point import high_product
+from ...numerics.fixed_point import apply_scale, high_product
 from .call import Call, kernel
 from .elementwise import by_table
 
@@ -127,15 +127,10 @@ def reciprocal_square_root(call: Call) -> AnyArray:
     multiplier, exponent = litert.multiplier_and_exponent(factor)
 
     def stored(centered: Array) -> Array:
-        results = []
-        for value in centered.tolist():
-            if value <= 0:
-                results.append(1 << 20)  # beyond every storage value
-                continue
-            inverse, shift = litert.inverse_square_root(value)
-            unit = litert.scaled_by(np.int64(1), inverse, 20 - shift)
-            results.append(int(litert.scaled_by(unit, multiplier, exponent - 20)))
-        return np.array(results)
+        inverse, shift = litert.inverse_square_root(np.maximum(centered, 1))
+        unit = apply_scale(np.int64(1), inverse, shift + (31 - 20), "gemmlowp")
+        scaled = np.asarray(litert.scaled_by(unit, multiplier, exponent - 20))
+        return np.where(centered > 0, scaled, 1 << 20)  # beyond every storage value
 
     return _tabulated(call, stored)
 
@@ -305,24 +300,3 @@ def prelu(call: Call) -> AnyArray:
         litert.scaled(centered * call.centered(slopes), np.float64(x.scale * a.scale / y.scale)),
     )
     return call.stored(total)
-
-
-@kernel("LOG_SOFTMAX")
-def log_softmax(call: Call) -> AnyArray:
-    """Along the last axis, of floats."""
-    operand = call.input(0)
-    if not operand.is_float:
-        raise call.error(f"of {operand.tensor.type} is not lowered", UnsupportedError)
-    shifted = operand.value - operand.value.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, dtype=np.float32, keepdims=True))
-
-
-@kernel("L2_NORMALIZATION")
-def l2_normalization(call: Call) -> AnyArray:
-    """The last axis divided by its length, of floats."""
-    operand = call.input(0)
-    if not operand.is_float:
-        raise call.error(f"of {operand.tensor.type} is not lowered", UnsupportedError)
-    x = operand.value
-    length = np.sqrt((x * x).sum(axis=-1, dtype=np.float32, keepdims=True))
-    return call.activated(x / np.maximum(length, np.float32(1e-6)))
