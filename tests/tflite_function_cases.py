@@ -77,12 +77,25 @@ def binary(graph: Graph, rng: Rng, name: str, dtype: str, target: str = "") -> E
             z.scales = float(x.scales) ** 2 * 100  # type: ignore[arg-type]
     inputs = [graph.tensor(SHAPE, dtype, x)]
     sides = list(inputs)
-    if name in ("FLOOR_DIV", "FLOOR_MOD", "DIV") or name == "POW":
+    if name == "DIV" and x is not None and z is not None:
+        # A factor of 64 and more: LiteRT shifts small quotients by more than 31 bits else.
+        z = quantized(rng, dtype)
+        z.scales = float(x.scales) / float(y.scales) / float(rng.uniform(64, 1000))  # type: ignore[union-attr,arg-type]
+        info, zero_point = np.iinfo(dtype), int(y.zero_points)  # type: ignore[union-attr,arg-type]
+        data = rng.integers(info.min, int(info.max) + 1, other).astype(dtype)
+        data = np.where(data == zero_point, data ^ 1, data)
+        sides.append(graph.tensor(other, dtype, y, data))
+    elif name in ("FLOOR_DIV", "FLOOR_MOD", "DIV") or name == "POW":
         data = (rng.integers(1, 9, other) * rng.choice([-1, 1], other)).astype(dtype)
         if name == "POW":
             sides = [graph.tensor(SHAPE, dtype)]
             graph.operator("ABS", inputs, sides)
             data = rng.uniform(-2, 2, other).astype(dtype)
+            if dtype == "int32":  # results that fit
+                data = rng.integers(0, 5, other).astype(dtype)
+                most = graph.tensor((1,), dtype, None, np.array([30], np.int32))
+                whole, sides = sides, [graph.tensor(SHAPE, dtype)]
+                graph.operator("FLOOR_MOD", [*whole, most], sides)
         sides.append(graph.tensor(other, dtype, None, data))
     else:
         inputs.append(graph.tensor(other, dtype, y))
@@ -114,6 +127,10 @@ def add_n(graph: Graph, rng: Rng, dtype: str) -> Ends:
 def reduction(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     x = quantized(rng, dtype) if dtype in QUANTIZED else None
     y = x
+    if x is not None and name == "REDUCE_PROD":
+        x.scales = float(rng.uniform(0.5, 2)) * 2.0 ** (-6 if dtype == "int8" else -14)
+        y = quantized(rng, dtype)
+        y.scales = float(x.scales) * float(rng.uniform(0.5, 2))
     if x is not None and name == "SUM":
         y = quantized(rng, dtype)
         y.scales = float(x.scales) * float(rng.uniform(1, 5))  # type: ignore[arg-type]
@@ -157,7 +174,7 @@ _UNARY: dict[str, tuple[str, ...]] = {
     "NEG": ("float32", "int8", "int16", "int32", "int64"),
     "SQUARE": ("float32",), "SIN": ("float32",), "COS": ("float32",), "FLOOR": ("float32",),
     "CEIL": ("float32",), "ROUND": ("float32",),
-    "SQRT": ("float32", "int8"),
+    "SQRT": ("float32", "int8", "int16"),
     "RSQRT": ("float32", "int8", "int16"),
     "EXP": ("float32", "int8", "int16"),
     "LOG": ("float32", "int8", "int16"),
@@ -172,8 +189,8 @@ _UNARY: dict[str, tuple[str, ...]] = {
 _BINARY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("MAXIMUM", "MINIMUM"), ("float32", "int8", "uint8", "int16", "int32")),
     **dict.fromkeys(("FLOOR_DIV", "FLOOR_MOD"), ("float32", "int32")),
-    "DIV": ("float32", "int32"),
-    "POW": ("float32",),
+    "DIV": ("float32", "int32", *QUANTIZED),
+    "POW": ("float32", "int32"),
     "SQUARED_DIFFERENCE": ("float32", "int32", "int8"),
 }
 _COMPARISONS = ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")
@@ -213,7 +230,7 @@ CASES: dict[str, Case] = {
     **{f"{n}-{t}": partial(reduction, name=n, dtype=t)
        for n in ("REDUCE_MAX", "REDUCE_MIN") for t in ("float32", "int32", *QUANTIZED)},
     **{f"REDUCE_PROD-{t}": partial(reduction, name="REDUCE_PROD", dtype=t)
-       for t in ("float32", "int32")},
+       for t in ("float32", "int32", "int8", "int16")},
     **{f"{n}-bool": partial(reduction, name=n, dtype="bool")
        for n in ("REDUCE_ANY", "REDUCE_ALL")},
     **{f"{n}-{t}": partial(arg, name=n, dtype=t)

@@ -284,7 +284,7 @@ CASES: dict[str, Case] = {
     **{f"RESIZE_NEAREST_NEIGHBOR-{t}": partial(resize, name="RESIZE_NEAREST_NEIGHBOR", dtype=t)
        for t in _TYPES},
     **{f"RESIZE_BILINEAR-{t}": partial(resize, name="RESIZE_BILINEAR", dtype=t)
-       for t in ("float32", "int8", "int16")},
+       for t in _TYPES},
     **{f"{n}-float32": partial(made, name=n)
        for n in ("SHAPE", "RANK", "FILL", "RANGE", "ZEROS_LIKE")},
 }  # fmt: skip

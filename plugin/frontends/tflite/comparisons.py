@@ -14,8 +14,8 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...numerics import litert
-from ...numerics.array_functions import convert, divide_truncated
-from ...numerics.element_types import I32, AnyArray, ElementType
+from ...numerics.array_functions import convert, divide_truncated, over_time
+from ...numerics.element_types import I32, I64, AnyArray, ElementType
 from .call import Call, Operand, kernel
 
 __all__: list[str] = []
@@ -85,11 +85,17 @@ def squared_difference(call: Call) -> AnyArray:
 
 @kernel("POW")
 def power(call: Call) -> AnyArray:
-    """Of floats."""
+    """Of floats, and of integers whose result fits; LiteRT refuses exponents below 0."""
     x, y = _plain(call)
-    if not call.input(0).is_float:
-        raise call.error(f"of {call.input(0).tensor.type} is not lowered", UnsupportedError)
-    return np.power(x, y)
+    if call.input(0).is_float:
+        return np.power(x, y)
+    # From 32 on, only the exponents of -1, 0 and 1 matter: as 30 or 31.
+    exponent = np.where(y < 32, np.maximum(y, 0), (y & 1) + 30)
+    result: AnyArray = np.where((exponent & 1) != 0, x, x.dtype.type(1))
+    for bit in range(1, 5):
+        x = x * x
+        result = np.where((exponent >> bit & 1) != 0, result * x, result)
+    return result
 
 
 @kernel("FLOOR_DIV")
@@ -175,13 +181,37 @@ def reduce_extremum(call: Call) -> AnyArray:
 
 @kernel("REDUCE_PROD")
 def reduce_product(call: Call) -> AnyArray:
-    """Over the axes that input 1 names."""
-    operand = call.input(0)
-    if operand.tensor.quantization is not None and not operand.is_float:
-        raise call.error(f"of {operand.tensor} with a scale is not lowered", UnsupportedError)
-    return operand.value.prod(
-        axis=_axes(call, operand), dtype=operand.value.dtype, keepdims=bool(call.options.keep_dims)
-    )
+    """Over the axes that input 1 names; storage is scaled after each factor.
+
+    Of `n` factors, by ``scale / root`` with the `n`-th root of the scale of the result.
+    """
+    operand, keep = call.input(0), bool(call.options.keep_dims)
+    axes = _axes(call, operand)
+    if operand.tensor.quantization is None or operand.is_float:
+        return operand.value.prod(axis=axes, dtype=operand.value.dtype, keepdims=keep)
+    x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
+    if operand.tensor.type == "UINT8":
+        raise call.error("of UINT8 is not lowered", UnsupportedError)
+    kept = [axis for axis in range(len(operand.shape)) if axis not in axes]
+    count = math.prod(operand.shape[axis] for axis in axes)
+    if not count:
+        raise call.error("multiplies no elements")
+    shape = [operand.shape[axis] for axis in kept]
+    columns = call.centered(operand).transpose(*axes, *kept).reshape((count, *shape))
+    factor = np.float64(x.scale) / np.power(np.float64(y.scale), 1 / count)
+
+    def scaled(product: AnyArray) -> AnyArray:
+        return convert(litert.scaled_wide(product, factor), I32)
+
+    def step(product: AnyArray, column: AnyArray) -> list[AnyArray]:
+        return [scaled(convert(product, I64) * convert(column, I64))]
+
+    product = columns[0]
+    if count > 1:
+        (product,), _ = over_time(step, [product], [columns[1:]])
+    if keep:
+        shape = [1 if axis in axes else n for axis, n in enumerate(operand.shape)]
+    return call.stored(scaled(convert(product, I64))).reshape(tuple(shape))
 
 
 @kernel("REDUCE_ANY", "REDUCE_ALL")

@@ -1,7 +1,8 @@
 """Functions of elements, as LiteRT's reference kernels compute them.
 
-Sources: LiteRT, ``add.cc``, ``sub.cc``, ``mul.cc``, ``activations.cc``, ``quantize.cc``,
-``dequantize.cc``, ``reference/integer_ops/add.h``, ``mul.h``, ``reference/requantize.h``.
+Sources: LiteRT, ``add.cc``, ``sub.cc``, ``mul.cc``, ``div.cc``, ``activations.cc``,
+``quantize.cc``, ``dequantize.cc``, ``reference/integer_ops/add.h``, ``mul.h``,
+``reference/div.h``, ``requantize.h``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ...errors import UnsupportedError
 from ...numerics import litert, litert_16
 from ...numerics.array_functions import convert, divide_truncated, lookup
 from ...numerics.element_types import I32, I64, AnyArray, Array
+from ...numerics.fixed_point import divide_by_power, high_product
 from .call import Call, Operand, kernel
 
 __all__ = ["by_table"]
@@ -73,14 +75,32 @@ def multiply(call: Call) -> AnyArray:
 
 @kernel("DIV")
 def divide(call: Call) -> AnyArray:
-    """Integers without a scale are divided towards zero."""
+    """Integers without a scale are divided towards zero; storage by a reciprocal of 31 bits.
+
+    The dividend is shifted to all of its bits first, and the quotient back with the factor of
+    scales. LiteRT refuses divisors of 0 when it runs; here they are taken for 1.
+    """
     left, right = call.input(0), call.input(1)
     if left.is_float:
         return call.activated(left.value / right.value)
-    if left.tensor.quantization is not None:
-        raise call.error(f"of {left.tensor.type} is not lowered", UnsupportedError)
-    divisor = right.value
-    return divide_truncated(np.where(divisor < 0, -left.value, left.value), np.abs(divisor))
+    if left.tensor.quantization is None:
+        divisor = right.value
+        return divide_truncated(np.where(divisor < 0, -left.value, left.value), np.abs(divisor))
+    x, y, z = (call.per_tensor(t) for t in (left.tensor, right.tensor, call.output))
+    divisor = convert(call.centered(right), I64)
+    dividend = convert(call.centered(left), I64)
+    dividend = np.where(divisor < 0, -dividend, dividend)
+    inverse, shift = litert.reciprocal(np.maximum(np.abs(divisor), 1))
+    magnitude = np.where(dividend < 0, ~dividend, dividend)
+    headroom = litert.leading_zeros(magnitude) - 1
+    quotient = high_product(dividend << headroom, inverse)
+    multiplier, exponent = litert.multiplier_and_exponent(np.float64(x.scale / (y.scale * z.scale)))
+    total = high_product(quotient, np.int64(multiplier))
+    right_shift = shift + headroom - int(exponent)
+    small = divide_by_power(total, np.minimum(np.maximum(right_shift, 0), 31))
+    small = np.where(right_shift > 31, 0, small << np.minimum(np.maximum(-right_shift, 0), 31))
+    limit = np.int64(1 << 20)  # beyond every storage value
+    return call.stored(convert(np.minimum(np.maximum(small, -limit), limit), I32))
 
 
 @kernel("QUANTIZE")

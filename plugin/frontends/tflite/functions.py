@@ -26,18 +26,19 @@ __all__: list[str] = []
 _ONE = np.float32(1)
 
 
-def _tabulated(call: Call, function: Callable[[Array], Array]) -> AnyArray:
-    """A function of 8-bit storage by the table of what it gives for all.
+def _tabulated(call: Call, function: Callable[[Array], Array], most_bits: int = 8) -> AnyArray:
+    """A function of storage by the table of what it gives for all.
 
     Args:
         call: with the operand as input 0.
         function: of all storage values as int64, less the zero point; to storage values, less the
             zero point of the result.
+        most_bits: of the storage.
     """
     operand = call.input(0)
     x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
     info = np.iinfo(call.dtype(operand.tensor))
-    if info.bits != 8:
+    if info.bits > most_bits:
         raise call.error(f"of {operand.tensor.type} is not lowered", UnsupportedError)
     centered = np.arange(int(info.min), int(info.max) + 1, dtype=np.int64) - x.zero_point
     table = np.clip(function(centered) + y.zero_point, info.min, info.max).astype(info.dtype)
@@ -95,7 +96,7 @@ def of_reals(call: Call) -> AnyArray:
 
 @kernel("SQRT")
 def square_root(call: Call) -> AnyArray:
-    """Of 8 bits: the quotient by the scale of the result, cut."""
+    """Of integers: the quotient by the scale of the result, cut; by a table of all of them."""
     operand = call.input(0)
     if operand.is_float:
         return np.sqrt(operand.value)
@@ -105,7 +106,7 @@ def square_root(call: Call) -> AnyArray:
         reals = np.maximum(x.scale * centered.astype(np.float32), np.float32(0))
         return np.asarray(np.trunc(np.sqrt(reals) / y.scale), np.int64)
 
-    return _tabulated(call, stored)
+    return _tabulated(call, stored, 16)
 
 
 @kernel("RSQRT")

@@ -8,13 +8,14 @@ Sources: LiteRT, ``gather.cc``, ``gather_nd.cc``, ``mirror_pad.cc``, ``one_hot.c
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from ...errors import UnsupportedError
 from ...numerics import litert
-from ...numerics.array_functions import convert, put_slice, take
-from ...numerics.element_types import I32, I64, AnyArray, Array
+from ...numerics.array_functions import convert, put_slice, rounded_product, take
+from ...numerics.element_types import F32, I32, I64, AnyArray, Array
 from .call import Call, kernel
 
 __all__: list[str] = []
@@ -309,7 +310,7 @@ def resize_bilinear(call: Call) -> AnyArray:
     operand, options = call.input(0), call.options
     sizes = _sizes(call)
     if operand.tensor.type == "UINT8":
-        raise call.error("of UINT8 is not lowered", UnsupportedError)
+        return _resize_bytes(call, sizes)
     value = operand.value
     if not operand.is_float:
         value = convert(value, I32 if operand.tensor.type == "INT8" else I64)
@@ -327,6 +328,25 @@ def resize_bilinear(call: Call) -> AnyArray:
         return litert.divided(value, 20).astype(np.int8)
     half = np.where(value > 0, np.int64(1 << 19), np.int64((1 << 19) - 1))
     return ((value + half) >> 20).astype(np.int16)
+
+
+def _resize_bytes(call: Call, sizes: Sequence[int]) -> AnyArray:
+    """Of uint8 in f32: four products in LiteRT's order, each rounded, and a half."""
+    value, options = call.input(0).value, call.options
+    rows, columns = (
+        _real_weights(size, extent, options.align_corners, options.half_pixel_centers)
+        for size, extent in zip(sizes, value.shape[1:3], strict=True)
+    )
+    one, total = np.float32(1), None
+    for right in (False, True):
+        for below in (False, True):
+            corner = take(take(value, rows[below], 1), columns[right], 2)
+            down, along = rows[2].reshape((-1, 1, 1)), columns[2].reshape((-1, 1))
+            share = convert(corner, F32) * (down if below else one - down)
+            product = rounded_product(share, along if right else one - along)
+            total = product if total is None else total + product
+    cut = convert(total + np.float32(0.5), I32)
+    return litert.narrowed(cut, 0, 255, np.dtype(np.uint8))
 
 
 def _real_weights(
