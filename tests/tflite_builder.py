@@ -117,6 +117,7 @@ class Graph:
         name: str,
         inputs: Sequence[int],
         outputs: Sequence[int],
+        /,
         options: str | None = None,
         version: int = 1,
         intermediates: Sequence[int] = (),
@@ -148,8 +149,12 @@ class Graph:
             for key, value in values.items():
                 assert hasattr(table, key), f"{options} has no {key}"
                 setattr(table, key, value)
-            made.builtinOptionsType = getattr(s.BuiltinOptions, options)
-            made.builtinOptions = table
+            if hasattr(s.BuiltinOptions2, options):
+                made.builtinOptions2Type = getattr(s.BuiltinOptions2, options)
+                made.builtinOptions2 = table
+            else:
+                made.builtinOptionsType = getattr(s.BuiltinOptions, options)
+                made.builtinOptions = table
         self._operators.append(made)
 
     def model(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:

@@ -90,9 +90,47 @@ def chosen(graph: Graph, rng: Rng, dtype: str, known: bool) -> Ends:
     return operands if known else [condition, *operands], [result]
 
 
+def composite(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    """What a converter of language models writes for a normalization by the root mean square."""
+    shape = (2, 3, 8)
+    part = graph.part()
+    x = quantized(rng, "int16") if dtype == "int16" else None
+    operand = part.tensor(shape, "float32")
+    weight = part.tensor((8,), "float32")
+    axis = part.tensor((1,), "int32", None, np.array([-1], np.int32))
+    small = part.tensor((), "float32", None, np.array(1e-6, np.float32))
+    squares, ratio, result = (part.tensor(shape, "float32") for _ in range(3))
+    means, sums, inverse = (part.tensor((2, 3, 1), "float32") for _ in range(3))
+    part.operator("MUL", [operand, operand], [squares], "MulOptions")
+    part.operator("MEAN", [squares, axis], [means], "ReducerOptions", keepDims=True)
+    part.operator("ADD", [means, small], [sums], "AddOptions")
+    part.operator("RSQRT", [sums], [inverse])
+    part.operator("MUL", [operand, inverse], [ratio], "MulOptions")
+    part.operator("MUL", [ratio, weight], [result], "MulOptions")
+    number = graph.called(part, [operand, weight], [result])
+    given = graph.tensor(shape, dtype, x)
+    start = given
+    if x is not None:
+        start = graph.tensor(shape, "float32")
+        graph.operator("DEQUANTIZE", [given], [start])
+    data = rng.normal(size=8).astype(np.float32)
+    weights, first, last = (
+        graph.tensor((8,), "float32", None, data),
+        graph.tensor(shape, "float32"),
+        graph.tensor(shape, "float32"),
+    )
+    for source, target in ((start, first), (first, last)):
+        graph.operator(
+            "STABLEHLO_COMPOSITE", [source, weights], [target], "StableHLOCompositeOptions",
+            name="odml.rms_norm", decompositionSubgraphIndex=number,
+        )  # fmt: skip
+    return [given], [last]
+
+
 CASES: dict[str, Case] = {
     **{f"WHILE-{t}": partial(counted, dtype=t) for t in ("float32", "int8")},
     "WHILE-until-float32": measured,
     **{f"IF{'-known' if known else ''}-{t}": partial(chosen, dtype=t, known=known)
        for known in (False, True) for t in ("float32", "int8")},
+    **{f"STABLEHLO_COMPOSITE-{t}": partial(composite, dtype=t) for t in ("float32", "int16")},
 }  # fmt: skip

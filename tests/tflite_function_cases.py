@@ -65,6 +65,8 @@ def prelu(graph: Graph, rng: Rng, dtype: str) -> Ends:
 
 def binary(graph: Graph, rng: Rng, name: str, dtype: str, target: str = "") -> Ends:
     other = tuple(1 if rng.random() < 0.3 else n for n in SHAPE)
+    if name in _STABLEHLO:
+        other = SHAPE
     x = y = z = None
     if dtype in QUANTIZED:
         x = quantized(rng, dtype)
@@ -193,6 +195,7 @@ _BINARY: dict[str, tuple[str, ...]] = {
     "POW": ("float32", "int32"),
     "SQUARED_DIFFERENCE": ("float32", "int32", "int8"),
 }
+_STABLEHLO = ("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM")
 _COMPARISONS = ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")
 
 CASES: dict[str, Case] = {
@@ -220,6 +223,8 @@ CASES: dict[str, Case] = {
     **{f"{n}-{t}": partial(binary, name=n, dtype=t) for n, types in _BINARY.items() for t in types},
     **{f"{n}-{t}": partial(binary, name=n, dtype=t, target="bool")
        for n in _COMPARISONS for t in ("float32", "int32", "int8", "uint8")},
+    **{f"{n}-{t}": partial(binary, name=n, dtype=t)
+       for n in _STABLEHLO for t in ("float32", "int32")},
     **{f"{n}-bool": partial(binary, name=n, dtype="bool")
        for n in ("LOGICAL_AND", "LOGICAL_OR", "EQUAL", "NOT_EQUAL")},
     **{f"{n}-{t}": partial(select, name=n, dtype=t)

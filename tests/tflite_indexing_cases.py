@@ -144,6 +144,26 @@ def padded(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     return [operand], [result]
 
 
+def spread(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    shape, found = np.array((2, 4, 5)), _parameters(rng, dtype)
+    value = graph.tensor((), dtype, found, np.array(int(rng.integers(0, 100)), dtype))
+    between = rng.integers(0, 3, 3)
+    extents = shape + (shape - 1) * between
+    operand = graph.tensor(shape, dtype, found)
+    if name == "DILATE":
+        result = graph.tensor(extents, dtype, found)
+        apart = _known(graph, between + 1)
+        graph.operator(name, [operand, apart, value], [result], "DilateOptions")
+        return [operand], [result]
+    low, high = rng.integers(-1, 3, (2, 3))
+    result = graph.tensor(extents + low + high, dtype, found)
+    graph.operator(
+        name, [operand, value], [result], "StablehloPadOptions", edgePaddingLow=low,
+        edgePaddingHigh=high, interiorPadding=between,
+    )  # fmt: skip
+    return [operand], [result]
+
+
 def spaces(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     size = int(rng.integers(2, 4))
     height, width, depth = (int(n) for n in rng.integers(1, 4, 3))
@@ -275,6 +295,8 @@ CASES: dict[str, Case] = {
     **{f"ONE_HOT-{t}": partial(one_hot, dtype=t) for t in ("float32", "int32")},
     **{f"{n}-{t}": partial(padded, name=n, dtype=t)
        for n in ("PAD", "PADV2", "MIRROR_PAD") for t in _TYPES},
+    **{f"{n}-{t}": partial(spread, name=n, dtype=t)
+       for n in ("STABLEHLO_PAD", "DILATE") for t in ("float32", "int8")},
     **{f"{n}-{t}": partial(spaces, name=n, dtype=t)
        for n in ("DEPTH_TO_SPACE", "SPACE_TO_DEPTH") for t in ("float32", "int8")},
     **{f"{n}-{t}": partial(batches, name=n, dtype=t)

@@ -353,7 +353,7 @@ class _ModelReader:
             code.version,
             self.optional_tensors(table.inputs, tensors, f"an input of {what}"),
             self.tensors(table.outputs, tensors, f"an output of {what}"),
-            table.builtin_options,
+            table.builtin_options if table.builtin_options_2 is None else table.builtin_options_2,
             self.optional_tensors(table.intermediates, tensors, f"an intermediate of {what}"),
             is_custom,
         )

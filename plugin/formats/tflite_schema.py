@@ -452,6 +452,38 @@ _OPTIONS: dict[int, type] = {
 """The classes of the union ``BuiltinOptions``, by their numbers there."""
 
 
+@dataclass(frozen=True)
+class StablehloPadOptions:
+    """Of STABLEHLO_PAD."""
+
+    edge_padding_low: Array = vector("i8")
+    edge_padding_high: Array = vector("i8")
+    interior_padding: Array = vector("i8")
+
+
+@dataclass(frozen=True)
+class StableHLOCompositeOptions:
+    """Of STABLEHLO_COMPOSITE: the name of a function, and the graph that computes it."""
+
+    name: str = string()
+    decomposition_subgraph_index: int = scalar("i")
+
+
+@dataclass(frozen=True)
+class StablehloCaseOptions:
+    """Of STABLEHLO_CASE."""
+
+    branch_subgraph_indices: Array = vector("i4")
+
+
+_MORE_OPTIONS: dict[int, type] = {
+    10: StablehloPadOptions,
+    21: StableHLOCompositeOptions,
+    23: StablehloCaseOptions,
+}
+"""The classes of the union ``BuiltinOptions2``."""
+
+
 # -- the model ------------------------------------------------------------------------------------
 
 
@@ -478,6 +510,10 @@ class OperatorTable:
     custom_options_format: int = scalar("b")
     mutating_variable_inputs: Array = vector("u1")
     intermediates: Array = vector("i4")
+    large_custom_options_offset: int = scalar("Q")
+    large_custom_options_size: int = scalar("Q")
+    builtin_options_2_type: int = scalar("B")
+    builtin_options_2: object = union("builtin_options_2_type", lambda: _MORE_OPTIONS)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from ...numerics.array_functions import contract, convert, convolve_last
 from ...numerics.element_types import I32, AnyArray, Array
 from . import hybrid
 from .call import Call, Operand, kernel
+from .shapes import padded_or_cut, spread
 
 __all__: list[str] = []
 
@@ -113,10 +114,10 @@ def transpose_conv(call: Call) -> AnyArray:
         for axis, (extent, size, stride, pad) in enumerate(
             zip(extents, sizes, strides, before, strict=True), 1
         ):
-            value = _spread(value, axis, stride, fill)
+            value = spread(value, axis, stride, fill)
             low = size - 1 - pad
             high = extent + size - 1 - low - value.shape[axis]
-            value = _padded_or_cut(value, axis, low, high, fill)
+            value = padded_or_cut(value, axis, low, high, fill)
         return convolve_last(value, right.transpose(1, 2, 3, 0), dtype=dtype)
 
     if images.is_float:
@@ -125,28 +126,6 @@ def transpose_conv(call: Call) -> AnyArray:
             _with_bias(convolved(images.value.astype(np.float32), reals, 0.0, np.float32), bias)
         )
     return _Product(call, images, flipped, bias, 0).stored(convolved)
-
-
-def _spread(value: AnyArray, axis: int, stride: int, fill: float) -> AnyArray:
-    """Put ``stride - 1`` elements between any two along an axis."""
-    if stride == 1:
-        return value
-    shape = value.shape
-    apart = value.reshape((*shape[: axis + 1], 1, *shape[axis + 1 :]))
-    widths = [(0, 0)] * (len(shape) + 1)
-    widths[axis + 1] = (0, stride - 1)
-    spread = np.pad(apart, widths, constant_values=fill)
-    spread = spread.reshape((*shape[:axis], shape[axis] * stride, *shape[axis + 1 :]))
-    return spread[(slice(None),) * axis + (slice(0, (shape[axis] - 1) * stride + 1),)]
-
-
-def _padded_or_cut(value: AnyArray, axis: int, low: int, high: int, fill: float) -> AnyArray:
-    """Negative widths take elements away."""
-    inside = slice(max(-low, 0), value.shape[axis] + min(high, 0))
-    value = value[(slice(None),) * axis + (inside,)]
-    widths = [(0, 0)] * len(value.shape)
-    widths[axis] = (max(low, 0), max(high, 0))
-    return np.pad(value, widths, constant_values=fill) if any(widths[axis]) else value
 
 
 def _with_bias(real: AnyArray, bias: Operand | None) -> AnyArray:

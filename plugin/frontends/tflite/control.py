@@ -1,7 +1,7 @@
 """Variables, and operators that compute other graphs.
 
 Sources: LiteRT, ``var_handle.cc``, ``read_variable.cc``, ``assign_variable.cc``, ``call_once.cc``,
-``while.cc``, ``if.cc``.
+``while.cc``, ``if.cc``, ``stablehlo_composite.cc``.
 """
 
 from __future__ import annotations
@@ -55,6 +55,12 @@ def _operands(call: Call, first: int = 0) -> list[AnyArray]:
 def call_(call: Call) -> list[AnyArray]:
     """Another graph."""
     return call.graphs.run(call.options.subgraph, _operands(call))
+
+
+@kernel("STABLEHLO_COMPOSITE")
+def composite(call: Call) -> list[AnyArray]:
+    """A function that others may know by its name: the graph that computes it."""
+    return call.graphs.run(call.options.decomposition_subgraph_index, _operands(call))
 
 
 @kernel("WHILE")

@@ -61,6 +61,19 @@ def _add_powers(call: Call, left: Operand, right: Operand, exponents: Sequence[i
     return call.stored(x + y if call.operator.name == "ADD" else x - y)
 
 
+@kernel("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM")
+def of_storage(call: Call) -> AnyArray:
+    """Of elements as they are, which LiteRT has for floats and integers without a scale."""
+    left, right = call.input(0), call.input(1)
+    if left.tensor.quantization is not None and not left.is_float:
+        raise call.error(f"of {left.tensor} with a scale is not lowered", UnsupportedError)
+    x, y = left.value, right.value
+    name = call.operator.name.removeprefix("STABLEHLO_")
+    if name in ("MAXIMUM", "MINIMUM"):
+        return np.maximum(x, y) if name == "MAXIMUM" else np.minimum(x, y)
+    return x + y if name == "ADD" else x * y
+
+
 @kernel("MUL")
 def multiply(call: Call) -> AnyArray:
     """The product of centered storage, times the factor of scales."""

@@ -337,14 +337,15 @@ def _resize_bytes(call: Call, sizes: Sequence[int]) -> AnyArray:
         _real_weights(size, extent, options.align_corners, options.half_pixel_centers)
         for size, extent in zip(sizes, value.shape[1:3], strict=True)
     )
-    one, total = np.float32(1), None
+    one = np.float32(1)
+    total: AnyArray = np.float32(0)
     for right in (False, True):
         for below in (False, True):
             corner = take(take(value, rows[below], 1), columns[right], 2)
             down, along = rows[2].reshape((-1, 1, 1)), columns[2].reshape((-1, 1))
             share = convert(corner, F32) * (down if below else one - down)
             product = rounded_product(share, along if right else one - along)
-            total = product if total is None else total + product
+            total = total + product
     cut = convert(total + np.float32(0.5), I32)
     return litert.narrowed(cut, 0, 255, np.dtype(np.uint8))
 

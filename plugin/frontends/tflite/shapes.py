@@ -16,7 +16,7 @@ from ...numerics.array_functions import convert, lookup
 from ...numerics.element_types import I32, AnyArray
 from .call import Call, Operand, kernel
 
-__all__: list[str] = []
+__all__ = ["padded_or_cut", "spread"]
 
 
 def _of_batch(call: Call, shape: Sequence[int], count: int) -> tuple[int, ...]:
@@ -102,6 +102,58 @@ def pad(call: Call) -> AnyArray:
     else:
         fill = 0
     return np.pad(operand.value, widths, constant_values=fill)
+
+
+@kernel("STABLEHLO_PAD")
+def stablehlo_pad(call: Call) -> AnyArray:
+    """Input 1 between elements, and around them; negative widths take elements away."""
+    operand, options = call.input(0), call.options
+    value, fill = operand.value, call.known(1).reshape(-1)[0].item()
+    widths = (options.edge_padding_low, options.edge_padding_high, options.interior_padding)
+    for axis, (low, high, between) in enumerate(
+        zip(*(map(int, each) for each in widths), strict=True)
+    ):
+        if between < 0:
+            raise call.error(f"has {between} elements between others")
+        if (value.shape[axis] - 1) * (between + 1) + 1 + min(low, 0) + min(high, 0) < 0:
+            raise call.error(f"takes {-min(low, 0) - min(high, 0)} elements away")
+        value = spread(value, axis, between + 1, fill)
+        value = padded_or_cut(value, axis, low, high, fill)
+    return value
+
+
+@kernel("DILATE")
+def dilate(call: Call) -> AnyArray:
+    """Input 2 between elements, so that they are as far apart as input 1 says."""
+    value, fill = call.input(0).value, call.known(2).reshape(-1)[0].item()
+    for axis, distance in enumerate(call.known(1).reshape(-1).tolist()):
+        if distance < 1:
+            raise call.error(f"has elements {distance} apart")
+        value = spread(value, axis, distance, fill)
+    return value
+
+
+def spread(value: AnyArray, axis: int, stride: int, fill: float) -> AnyArray:
+    """Put ``stride - 1`` elements between any two along an axis."""
+    if stride == 1 or not value.shape[axis]:
+        return value
+    shape = value.shape
+    apart = value.reshape((*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    widths = [(0, 0)] * (len(shape) + 1)
+    widths[axis + 1] = (0, stride - 1)
+    spread = np.pad(apart, widths, constant_values=fill)
+    spread = spread.reshape((*shape[:axis], shape[axis] * stride, *shape[axis + 1 :]))
+    return spread[(slice(None),) * axis + (slice(0, (shape[axis] - 1) * stride + 1),)]
+
+
+def padded_or_cut(value: AnyArray, axis: int, low: int, high: int, fill: float) -> AnyArray:
+    """Negative widths take elements away."""
+    extent = value.shape[axis]
+    inside = slice(min(max(-low, 0), extent), max(extent + min(high, 0), 0))
+    value = value[(slice(None),) * axis + (inside,)]
+    widths = [(0, 0)] * len(value.shape)
+    widths[axis] = (max(low, 0), max(high, 0))
+    return np.pad(value, widths, constant_values=fill) if any(widths[axis]) else value
 
 
 @kernel("SPLIT")
