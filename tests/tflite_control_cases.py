@@ -122,7 +122,7 @@ def composite(graph: Graph, rng: Rng, dtype: str) -> Ends:
     for source, target in ((start, first), (first, last)):
         graph.operator(
             "STABLEHLO_COMPOSITE", [source, weights], [target], "StableHLOCompositeOptions",
-            name="odml.rms_norm", decompositionSubgraphIndex=number,
+            name="odml.rms_norm", compositeAttributes=[], decompositionSubgraphIndex=number,
         )  # fmt: skip
     return [given], [last]
 
