@@ -38,10 +38,11 @@ from tflite_contraction_cases import HYBRID
 from tflite_control_cases import CASES as CONTROL
 from tflite_function_cases import CASES as FUNCTIONS
 from tflite_indexing_cases import CASES as INDEXING
+from tflite_position_cases import CASES as POSITIONS
 from tflite_random_graphs import random_graph
 from tflite_recurrent_cases import CASES as RECURRENT
 
-CASES = {**BASIC, **CONTRACTIONS, **CONTROL, **FUNCTIONS, **INDEXING, **RECURRENT}
+CASES = {**BASIC, **CONTRACTIONS, **CONTROL, **FUNCTIONS, **INDEXING, **POSITIONS, **RECURRENT}
 COMPARED = [case for case in CASES if case not in ("SUM-int8", "SUM-int16")]
 
 SEEDS = 4

@@ -204,7 +204,7 @@ def unary(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
 
 
 def pooling(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
-    parameters = quantized(rng, dtype)
+    parameters = None if dtype == "float32" else quantized(rng, dtype)
     height, width = map(int, rng.integers(4, 10, 2))
     sizes, strides = rng.integers(1, 4, 2), rng.integers(1, 3, 2)
     padding = int(rng.integers(0, 2))
@@ -265,6 +265,9 @@ CASES: dict[str, Case] = {
     **{f"CONCATENATION-{t}": partial(joined, dtype=t) for t in ("int8", "uint8", "float32")},
     **{f"{n}-{t}": lambda graph, rng, n=n, t=t: pooling(graph, rng, n, t)
        for n in ("AVERAGE_POOL_2D", "MAX_POOL_2D") for t in ("int8", "uint8", "int16")},
+    "L2_POOL_2D-float32": lambda graph, rng: pooling(graph, rng, "L2_POOL_2D", "float32"),
+    **{f"{n}-float32": lambda graph, rng, n=n: pooling(graph, rng, n, "float32")
+       for n in ("AVERAGE_POOL_2D", "MAX_POOL_2D")},
     **{f"MEAN-{t}": lambda graph, rng, t=t: mean(graph, rng, t)
        for t in ("int8", "uint8", "int16")},
     **{f"QUANTIZE-{a}-{b}": lambda graph, rng, a=a, b=b: requantize(graph, rng, a, b)

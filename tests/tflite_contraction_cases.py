@@ -137,6 +137,35 @@ def transpose_conv(graph: Graph, rng: Rng, dtype: str) -> Ends:
     return [images], [result]
 
 
+def volume(graph: Graph, rng: Rng, *, transposed: bool) -> Ends:
+    """A convolution along depth, height and width."""
+    extents, sizes = rng.integers(3, 6, 3), rng.integers(1, 4, 3)
+    channels, features = (int(n) for n in rng.integers(1, 4, 2))
+    strides = rng.integers(1, 3, 3)
+    same = bool(rng.integers(0, 2))
+    options = {
+        "padding": 0 if same else 1, "strideD": int(strides[0]), "strideH": int(strides[1]),
+        "strideW": int(strides[2]), "dilationDFactor": 1, "dilationHFactor": 1,
+        "dilationWFactor": 1, "fusedActivationFunction": int(rng.integers(0, 4)),
+    }  # fmt: skip
+    images = graph.tensor((2, *extents, channels), "float32")
+    shape = (*sizes, *((features, channels) if transposed else (channels, features)))
+    data = rng.normal(size=shape).astype(np.float32)
+    inputs = [images, graph.tensor(shape, "float32", None, data)]
+    if transposed:
+        found = extents * strides if same else (extents - 1) * strides + np.maximum(sizes, strides)
+        wanted = np.array((2, *found, features), np.int32)
+        inputs = [graph.tensor((5,), "int32", None, wanted), inputs[1], images]
+    else:
+        found = -(-extents // strides) if same else -(-(extents - sizes + 1) // strides)
+    if rng.random() < 0.6:
+        inputs.append(_bias(graph, rng, None, 0, features, "float32"))
+    result = graph.tensor((2, *found, features), "float32")
+    name = "CONV_3D_TRANSPOSE" if transposed else "CONV_3D"
+    graph.operator(name, inputs, [result], "Conv3DOptions", **options)
+    return [images], [result]
+
+
 CASES: dict[str, Case] = {
     **{
         f"{'DEPTHWISE_' if d else ''}CONV_2D-{dtype}-{weights}": partial(
@@ -156,6 +185,8 @@ CASES: dict[str, Case] = {
             ("float32", "float32"),
         )
     },
+    "CONV_3D-float32": partial(volume, transposed=False),
+    "CONV_3D_TRANSPOSE-float32": partial(volume, transposed=True),
     **{f"BATCH_MATMUL-{t}": partial(batch_matmul, dtype=t) for t in ("int8", "int16", "float32")},
     **{
         f"TRANSPOSE_CONV-{t}": partial(transpose_conv, dtype=t)

@@ -65,10 +65,10 @@ def prelu(graph: Graph, rng: Rng, dtype: str) -> Ends:
 
 def binary(graph: Graph, rng: Rng, name: str, dtype: str, target: str = "") -> Ends:
     other = tuple(1 if rng.random() < 0.3 else n for n in SHAPE)
-    if name in _STABLEHLO:
+    if name in (*_STABLEHLO, "ATAN2"):  # they do not broadcast
         other = SHAPE
     x = y = z = None
-    if dtype in QUANTIZED:
+    if dtype in QUANTIZED and name not in ("BITWISE_XOR", "RIGHT_SHIFT"):
         x = quantized(rng, dtype)
         same = name in ("MAXIMUM", "MINIMUM")
         y = x if same else quantized(rng, dtype)
@@ -187,12 +187,16 @@ _UNARY: dict[str, tuple[str, ...]] = {
     "RELU_0_TO_1": ("float32", "int8", "uint8"),
     "LOGISTIC": ("float32",), "TANH": ("float32",),
     "LOGICAL_NOT": ("bool",),
+    "SIGN": ("float32", "int32"),
 }  # fmt: skip
 _BINARY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("MAXIMUM", "MINIMUM"), ("float32", "int8", "uint8", "int16", "int32")),
     **dict.fromkeys(("FLOOR_DIV", "FLOOR_MOD"), ("float32", "int32")),
     "DIV": ("float32", "int32", *QUANTIZED),
     "POW": ("float32", "int32"),
+    "ATAN2": ("float32",),
+    "BITWISE_XOR": ("int8", "uint8", "int16", "int32"),
+    "RIGHT_SHIFT": ("int8", "uint8", "int16", "int32"),
     "SQUARED_DIFFERENCE": ("float32", "int32", "int8"),
 }
 _STABLEHLO = ("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM")
@@ -219,6 +223,12 @@ CASES: dict[str, Case] = {
     **{f"CAST-{a}-{b}": partial(unary, name="CAST", dtype=a, target=b)
        for a, b in (("int32", "float32"), ("float32", "int32"), ("bool", "int32"),
                     ("int32", "bool"), ("int64", "int32"), ("int32", "int64"))},
+    **{f"FAKE_QUANT-{bits}-float32": partial(
+        unary, name="FAKE_QUANT", dtype="float32", table="FakeQuantOptions", min=-1.3, max=1.7,
+        numBits=bits) for bits in (4, 8)},
+    **{f"BUCKETIZE-{t}": partial(unary, name="BUCKETIZE", dtype=t, target="int32",
+                                 table="BucketizeOptions", boundaries=[-1.0, -0.25, 0.0, 0.5, 2.0])
+       for t in ("float32", "int32")},
     **{f"PRELU-{t}": partial(prelu, dtype=t) for t in ("float32", "int8", "uint8")},
     **{f"{n}-{t}": partial(binary, name=n, dtype=t) for n, types in _BINARY.items() for t in types},
     **{f"{n}-{t}": partial(binary, name=n, dtype=t, target="bool")

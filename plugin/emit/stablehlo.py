@@ -316,6 +316,32 @@ def take(operand: Value, indices: Value, axis: int = 0) -> Value:
     return gather(operand, indices, result, sizes, offsets=offsets, axis=axis, index_axis=rank)
 
 
+def scatter(operand: Value, indices: Value, parts: Value, function: str) -> Value:
+    """Combine parts into rows with one operation, whose operands are of one element type.
+
+    Args:
+        operand: a tensor.
+        indices: of one axis: the row of the operand for each part.
+        parts: of the shape of a row each, along the first axis.
+        function: the operation of StableHLO.
+    """
+    windows = list(range(1, parts.type.rank))
+    of_windows = f"update_window_dims = {windows}, " if windows else ""
+    numbers = (
+        f"#stablehlo.scatter<{of_windows}inserted_window_dims = [0], "
+        "scatter_dims_to_operand_dims = [0], index_vector_dim = 1>"
+    )
+    attributes = {"scatter_dimension_numbers": parse_attribute(numbers)}
+    scattered = create(
+        "stablehlo.scatter", [operand, indices, parts], [operand.type], attributes, regions=1
+    )
+    scalar = tensor_type([], operand.type.element_type)
+    fill_body(scattered.regions[0], [scalar, scalar], lambda *pair: [
+        value(f"stablehlo.{function}", pair, scalar)
+    ])  # fmt: skip
+    return scattered.results[0]
+
+
 # -- sums -----------------------------------------------------------------------------------------
 
 

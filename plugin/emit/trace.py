@@ -385,6 +385,16 @@ def _put_slice(array: AnyArray, part: AnyArray, starts: AnyArray) -> TracedArray
     return whole._with(stablehlo.put_part(whole.value, inner.value, positions))
 
 
+def _scatter(
+    array: AnyArray, indices: AnyArray, parts: AnyArray, function: str = "add"
+) -> TracedArray:
+    rows = _traced(array)
+    places, given = _traced(indices, np.dtype(np.int32)), _traced(parts, rows.dtype)
+    if rows.element.kind not in ("int", "float"):
+        raise UnsupportedError(f"a scatter of {rows.dtype.name} cannot be traced")
+    return rows._with(stablehlo.scatter(rows.value, places.value, given.value, function))
+
+
 def _pad(
     array: TracedArray, widths: Sequence[Sequence[int]], mode: str = "constant", **options: Any
 ) -> TracedArray:
@@ -620,6 +630,7 @@ _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., AnyArray]] = {
     array_functions.repeat_while: _repeat_while,
     block_form.dequantize: _dequantize,
     block_form.quantize: _quantize,
+    array_functions.scatter: _scatter,
     array_functions.take: lambda table, indices, axis=0: _take(table, indices, axis),
     packed_integers.unpack_planes: _unpack_planes,
     np.broadcast_to: lambda array, shape: array.broadcast_to(shape),

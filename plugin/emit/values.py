@@ -118,6 +118,7 @@ _COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater",
 _BINARY = frozenset(
     (
         "add",
+        "arctan2",
         "subtract",
         "multiply",
         "divide",
@@ -149,7 +150,7 @@ _UNARY = frozenset(
         "tanh",
     )
 )
-_OF_FLOATS = (_UNARY - {"absolute", "invert", "negative"}) | {"divide", "fmod", "power"}
+_OF_FLOATS = (_UNARY - {"absolute", "invert", "negative"}) | {"arctan2", "divide", "fmod", "power"}
 _OF_TRUTH = {
     "absolute": "absolute",
     "add": "bitwise_or",
@@ -313,6 +314,7 @@ _SCALAR_OPERATIONS = {
     ("right_shift", "int"): "arith.shrsi",
     ("right_shift", "uint"): "arith.shrui",
     ("absolute", "float"): "math.absf",
+    ("arctan2", "float"): "math.atan2",
     ("ceil", "float"): "math.ceil",
     ("cos", "float"): "math.cos",
     ("exp", "float"): "math.exp",
@@ -399,6 +401,7 @@ class Scalars(Form):
 _TENSOR_OPERATIONS = {
     "absolute": "abs",
     "add": "add",
+    "arctan2": "atan2",
     "bitwise_and": "and",
     "bitwise_or": "or",
     "bitwise_xor": "xor",

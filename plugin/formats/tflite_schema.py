@@ -347,6 +347,45 @@ class MirrorPadOptions:
 
 
 @dataclass(frozen=True)
+class ReverseSequenceOptions:
+    """Of REVERSE_SEQUENCE."""
+
+    seq_dim: int = scalar("i")
+    batch_dim: int = scalar("i")
+
+
+@dataclass(frozen=True)
+class FakeQuantOptions:
+    """Of FAKE_QUANT."""
+
+    min: float = scalar("f")
+    max: float = scalar("f")
+    num_bits: int = scalar("i")
+    narrow_range: bool = scalar("?")
+
+
+@dataclass(frozen=True)
+class BucketizeOptions:
+    """Of BUCKETIZE."""
+
+    boundaries: Array = vector("f4")
+
+
+@dataclass(frozen=True)
+class Conv3DOptions:
+    """Of CONV_3D and CONV_3D_TRANSPOSE."""
+
+    padding: int = scalar("b")
+    stride_d: int = scalar("i")
+    stride_w: int = scalar("i")
+    stride_h: int = scalar("i")
+    fused_activation_function: int = scalar("b")
+    dilation_d_factor: int = scalar("i", 1)
+    dilation_w_factor: int = scalar("i", 1)
+    dilation_h_factor: int = scalar("i", 1)
+
+
+@dataclass(frozen=True)
 class IfOptions:
     """Of IF."""
 
@@ -432,6 +471,7 @@ _OPTIONS: dict[int, type] = {
     32: StridedSliceOptions,
     35: SplitOptions,
     49: TransposeConvOptions,
+    58: FakeQuantOptions,
     59: PackOptions,
     61: OneHotOptions,
     64: UnpackOptions,
@@ -440,13 +480,16 @@ _OPTIONS: dict[int, type] = {
     75: LeakyReluOptions,
     77: MirrorPadOptions,
     79: SplitOptions,
+    87: ReverseSequenceOptions,
     92: IfOptions,
     93: WhileOptions,
     94: BlockSizeOptions,
     101: BatchMatMulOptions,
     103: CallOnceOptions,
     102: CumsumOptions,
+    106: Conv3DOptions,
     111: VarHandleOptions,
+    115: BucketizeOptions,
     116: GeluOptions,
 }
 """The classes of the union ``BuiltinOptions``, by their numbers there."""

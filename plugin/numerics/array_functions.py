@@ -36,6 +36,7 @@ __all__ = [
     "put_slice",
     "repeat_while",
     "rounded_product",
+    "scatter",
     "stack",
     "take",
     "truncate",
@@ -310,6 +311,22 @@ def put_slice(array: AnyArray, part: AnyArray, starts: AnyArray) -> AnyArray:
     """
     result = array.copy()
     result[tuple(slice(s, s + n) for s, n in zip(starts, part.shape, strict=True))] = part
+    return result
+
+
+@dispatched
+def scatter(array: AnyArray, indices: AnyArray, parts: AnyArray, function: str = "add") -> AnyArray:
+    """A copy of an array with parts combined into its rows.
+
+    Args:
+        array: at least one axis.
+        indices: of one axis: the row for each part, in range.
+        parts: of the shape of a row each, along the first axis.
+        function: ``add``, ``multiply``, ``maximum`` or ``minimum``; where several parts have one
+            row, in any order.
+    """
+    result = array.copy()
+    getattr(np, function).at(result, indices, parts)
     return result
 
 

@@ -98,6 +98,27 @@ def power(call: Call) -> AnyArray:
     return result
 
 
+@kernel("ATAN2")
+def arctangent(call: Call) -> AnyArray:
+    """The angle of a point whose coordinates are inputs 1 and 0, of floats."""
+    return np.arctan2(call.input(0).value, call.input(1).value)
+
+
+@kernel("BITWISE_XOR")
+def exclusive_or(call: Call) -> AnyArray:
+    """Of the bits of integers, or of truth values."""
+    x, y = _plain(call)
+    return x ^ y
+
+
+@kernel("RIGHT_SHIFT")
+def shift_right(call: Call) -> AnyArray:
+    """Of integers, by 0 to as many bits as leave one."""
+    x, y = _plain(call)
+    most = x.dtype.itemsize * 8 - 1
+    return x >> np.minimum(np.maximum(y, 0), most)
+
+
 @kernel("FLOOR_DIV")
 def floor_divide(call: Call) -> AnyArray:
     """The quotient, rounded down."""

@@ -92,6 +92,85 @@ def _convolution(
                                                               dtype))  # fmt: skip
 
 
+@kernel("CONV_3D")
+def conv_3d(call: Call) -> AnyArray:
+    """Of floats; filters are ``[KD, KH, KW, C / groups, F]``."""
+    images, filters, bias = call.input(0), call.input(1), call.optional(2)
+    strides, dilations = _in_space(call, images, filters)
+    channels, per_group = images.shape[4], filters.shape[3]
+    if not per_group or channels % per_group:
+        raise call.error(f"has filters of {per_group} channels for images of {channels}")
+    spans = [(n - 1) * d + 1 for n, d in zip(filters.shape[:3], dilations, strict=True)]
+    pads = call.padding(images.shape[1:4], spans, strides)
+    value = np.pad(images.value, ((0, 0), *pads, (0, 0))) if any(map(any, pads)) else images.value
+    kernels = call.reals(filters, images.value)
+    total = _volume(call, value, kernels, strides, dilations, channels // per_group)
+    return call.activated(_with_bias(total, bias))
+
+
+@kernel("CONV_3D_TRANSPOSE")
+def conv_3d_transpose(call: Call) -> AnyArray:
+    """Of floats; filters are ``[KD, KH, KW, F, C]``; input 0 is the shape of the result."""
+    images, filters, bias = call.input(2), call.input(1), call.optional(3)
+    strides, dilations = _in_space(call, images, filters)
+    extents = [int(n) for n in call.known(0).reshape(-1)[1:4]]
+    if images.shape[4] != filters.shape[4] or len(extents) != 3:
+        raise call.error(f"has filters of {filters.shape[4]} channels, and {images.shape[4]}")
+    spans = [(n - 1) * d + 1 for n, d in zip(filters.shape[:3], dilations, strict=True)]
+    before = [pair[0] for pair in call.padding(extents, spans, strides)]
+    value = images.value
+    for axis, (extent, span, stride, pad) in enumerate(
+        zip(extents, spans, strides, before, strict=True), 1
+    ):
+        value = spread(value, axis, stride, 0.0)
+        low = span - 1 - pad
+        high = extent + span - 1 - low - value.shape[axis]
+        value = padded_or_cut(value, axis, low, high, 0.0)
+    kernels = np.flip(call.reals(filters, images.value), (0, 1, 2)).transpose(0, 1, 2, 4, 3)
+    total = _volume(call, value, kernels, (1, 1, 1), dilations, 1)
+    return call.activated(_with_bias(total, bias))
+
+
+def _in_space(
+    call: Call, images: Operand, filters: Operand
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Strides and dilations along depth, height and width."""
+    options = call.options
+    strides = (options.stride_d, options.stride_h, options.stride_w)
+    dilations = (options.dilation_d_factor, options.dilation_h_factor, options.dilation_w_factor)
+    if len(images.shape) != 5 or len(filters.shape) != 5 or min(*strides, *dilations) < 1:
+        raise call.error(f"has images of shape {list(images.shape)} and the strides {strides}")
+    if not images.is_float:
+        raise call.error(f"of {images.tensor.type} is not lowered", UnsupportedError)
+    return strides, dilations
+
+
+def _volume(
+    call: Call,
+    images: AnyArray,
+    kernels: AnyArray,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> AnyArray:
+    """A convolution without padding: the sum over the depth of the filters of ones of images."""
+    batch, extent, *_ = images.shape
+    depth = (extent - (kernels.shape[0] - 1) * dilations[0] - 1) // strides[0] + 1
+    if depth < 1:
+        raise call.error(f"has filters of {kernels.shape[0]} in images of {extent}")
+    total = None
+    for place in range(kernels.shape[0]):
+        start = place * dilations[0]
+        layers = images[:, start : start + (depth - 1) * strides[0] + 1 : strides[0]]
+        flat = layers.reshape((batch * depth, *layers.shape[2:]))
+        found = convolve_last(
+            flat, kernels[place], (strides[1], strides[2]), (dilations[1], dilations[2]), groups
+        )
+        total = found if total is None else total + found
+    assert total is not None  # a depth of 0 leaves no windows
+    return total.reshape((batch, depth, *total.shape[1:]))
+
+
 @kernel("TRANSPOSE_CONV")
 def transpose_conv(call: Call) -> AnyArray:
     """Filters are ``[F, KH, KW, C]``; input 0 is the shape of the result, input 2 the images.

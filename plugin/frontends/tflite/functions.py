@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...numerics import litert, litert_16
-from ...numerics.array_functions import convert, lookup
+from ...numerics.array_functions import convert, lookup, rounded_product
 from ...numerics.element_types import I32, AnyArray, Array, ElementType
 from ...numerics.fixed_point import apply_scale, high_product
 from .call import Call, kernel
@@ -92,6 +92,33 @@ def of_reals(call: Call) -> AnyArray:
     if not operand.is_float:
         raise call.error(f"of {operand.tensor.type} is not lowered", UnsupportedError)
     return functions[call.operator.name](operand.value)
+
+
+@kernel("SIGN")
+def sign(call: Call) -> AnyArray:
+    """1, 0 or -1; NaN of NaN."""
+    x = call.input(0).value
+    one, zero = x.dtype.type(1), x.dtype.type(0)
+    found = np.where(x > 0, one, np.where(x < 0, -one, zero))
+    return np.where(x == x, found, x) if call.input(0).is_float else found
+
+
+@kernel("FAKE_QUANT")
+def fake_quantize(call: Call) -> AnyArray:
+    """Floats rounded to one of ``2**num_bits`` steps from `min` to `max`, of which 0 is one."""
+    options, x = call.options, call.input(0).value
+    least, most = np.float32(options.min), np.float32(options.max)
+    if not least <= 0 <= most or not least < most or not 2 <= options.num_bits <= 16:
+        raise call.error(f"has {options.num_bits} bits from {least} to {most}")
+    steps = np.float32((1 << options.num_bits) - 1)
+    scale = (most - least) / steps
+    zero_point = np.minimum(np.maximum(litert.round_away(-least / scale), np.float32(0)), steps)
+    low, high = np.asarray(-zero_point * scale), np.asarray((steps - zero_point) * scale)
+    inside = np.minimum(np.maximum(x, low), high)
+    scaled = (inside - low) * (_ONE / scale)
+    whole = np.floor(scaled)
+    rounded = np.where(scaled - whole >= np.float32(0.5), whole + _ONE, whole)
+    return rounded_product(rounded, scale) + low
 
 
 @kernel("SQRT")

@@ -29,6 +29,7 @@ from . import (
     indexing,
     normalization,
     pooling,
+    positions,
     recurrent,
     shapes,
 )
@@ -51,6 +52,7 @@ _FAMILIES = (
     indexing,
     normalization,
     pooling,
+    positions,
     recurrent,
     shapes,
 )

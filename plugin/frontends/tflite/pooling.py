@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...errors import UnsupportedError
 from ...numerics import litert
 from ...numerics.array_functions import convert, divide_truncated, pool
 from ...numerics.element_types import I32, AnyArray, Array
@@ -67,6 +68,18 @@ def average_pool_2d(call: Call) -> AnyArray:
     half = counts // 2
     mean = divide_truncated(np.where(total > 0, total + half, total - half), counts)
     return litert.narrowed(mean, *call.range(call.output), call.dtype(call.output))
+
+
+@kernel("L2_POOL_2D")
+def l2_pool_2d(call: Call) -> AnyArray:
+    """The root of the mean square of what is inside the image, of floats."""
+    images = call.input(0)
+    if not images.is_float:
+        raise call.error(f"of {images.tensor.type} is not lowered", UnsupportedError)
+    sizes, strides, pads = _window(call)
+    counts = _counts(images.shape[1:3], sizes, strides, pads)
+    total = pool(_padded(images.value * images.value, pads, 0.0), sizes, strides, "add")
+    return call.activated(np.sqrt(total / counts.astype(np.float32)))
 
 
 @kernel("MAX_POOL_2D")

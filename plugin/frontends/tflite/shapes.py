@@ -12,8 +12,8 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...numerics import litert
-from ...numerics.array_functions import convert, lookup
-from ...numerics.element_types import I32, AnyArray
+from ...numerics.array_functions import bits_of, convert, lookup
+from ...numerics.element_types import I32, AnyArray, ElementType
 from .call import Call, Operand, kernel
 
 __all__ = ["padded_or_cut", "spread"]
@@ -51,6 +51,37 @@ def squeeze(call: Call) -> AnyArray:
     """The shape is the output's."""
     operand = call.input(0)
     return operand.value.reshape(_of_batch(call, call.output.shape, math.prod(operand.shape)))
+
+
+@kernel("BITCAST")
+def bitcast(call: Call) -> AnyArray:
+    """The bits read as another type: narrower ones along a new last axis, the lowest first."""
+    value, target = call.input(0).value, ElementType.parse(call.output.element)
+    source = ElementType.of_dtype(value.dtype)
+    if target.bits == source.bits:
+        return bits_of(value, target)
+    narrow, wide = (ElementType.parse(f"i{n}") for n in sorted((source.bits, target.bits)))
+    count = wide.bits // narrow.bits
+    if narrow.bits < 8:
+        raise call.error(f"of {call.input(0).tensor.type} is not lowered", UnsupportedError)
+    if target.bits < source.bits:
+        bits = bits_of(value, wide)
+        parts = [convert(bits >> (n * narrow.bits), narrow) for n in range(count)]
+        return bits_of(np.stack(parts, axis=-1), target)
+    if value.shape[-1] != count:
+        raise call.error(f"makes {target} of {value.shape[-1]} elements of {narrow.bits} bits")
+    bits = convert(bits_of(value, narrow), wide) & ((1 << narrow.bits) - 1)
+    total = bits[..., 0]
+    for n in range(1, count):
+        total = total | (bits[..., n] << (n * narrow.bits))
+    return bits_of(total, target)
+
+
+@kernel("BROADCAST_ARGS")
+def broadcast_shapes(call: Call) -> AnyArray:
+    """The shape that tensors of two shapes have together."""
+    shapes = [call.known(index).reshape(-1).tolist() for index in range(2)]
+    return np.array(np.broadcast_shapes(*map(tuple, shapes)), call.dtype(call.output))
 
 
 @kernel("TRANSPOSE")

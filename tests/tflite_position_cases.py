@@ -1,0 +1,161 @@
+"""Operators of TensorFlow Lite that order elements or put them at positions, at random."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from tflite_builder import Graph
+from tflite_cases import Case, Ends, Rng, quantized
+from tflite_function_cases import QUANTIZED
+
+
+def _known(graph: Graph, values: object, dtype: str = "int32") -> int:
+    array = np.asarray(values, dtype)
+    return graph.tensor(array.shape, dtype, None, array)
+
+
+def top_k(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    """8-bit values have equals among them."""
+    extent = int(rng.integers(2, 90))
+    count = int(rng.integers(1, extent + 1))
+    found = quantized(rng, dtype) if dtype in QUANTIZED else None
+    operand = graph.tensor((2, 3, extent), dtype, found)
+    results = [graph.tensor((2, 3, count), dtype, found), graph.tensor((2, 3, count), "int32")]
+    graph.operator("TOPK_V2", [operand, _known(graph, count)], results, "TopKV2Options")
+    return [operand], results
+
+
+def positions(
+    graph: Graph, rng: Rng, shape: tuple[int, ...], *, computed: bool, most: int
+) -> tuple[list[int], int]:
+    """Positions from 0 to `most`, known or computed of an input of floats."""
+    if not computed:
+        return [], _known(graph, rng.integers(0, most + 1, shape))
+    operand, wide, size, other, result = (
+        graph.tensor(shape, "float32"), graph.tensor(shape, "int32"), graph.tensor(shape, "int32"),
+        _known(graph, [most + 1]), graph.tensor(shape, "int32"),
+    )  # fmt: skip
+    scaled = graph.tensor(shape, "float32")
+    factor = _known(graph, np.full(shape, 100), "float32")
+    graph.operator("MUL", [operand, factor], [scaled], "MulOptions")
+    graph.operator("CAST", [scaled], [wide])
+    graph.operator("ABS", [wide], [size])
+    graph.operator("FLOOR_MOD", [size, other], [result])
+    return [operand], result
+
+
+def scatter_nd(graph: Graph, rng: Rng, dtype: str, computed: bool) -> Ends:
+    """Several parts at one position are added."""
+    shape, depth = (3, 4, 5), int(rng.integers(1, 4))
+    found = quantized(rng, dtype) if dtype in QUANTIZED else None
+    inputs, where = positions(graph, rng, (2, 4, depth), computed=computed, most=2)
+    parts = graph.tensor((2, 4, *shape[depth:]), dtype, found)
+    result = graph.tensor(shape, dtype, found)
+    graph.operator("SCATTER_ND", [where, parts, _known(graph, shape)], [result])
+    return [*inputs, parts], [result]
+
+
+def segments(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    operand = graph.tensor((6, 4), dtype)
+    if name == "SEGMENT_SUM":
+        numbers = np.cumsum([0, *rng.integers(0, 2, 5)])  # no segment is empty
+        inputs, count = [operand, _known(graph, numbers)], int(numbers.max()) + 1
+    else:
+        shape = (6, 4)[: int(rng.integers(1, 3))]
+        count = int(rng.integers(4, 6))
+        numbers = rng.integers(-1, 4, shape)
+        inputs = [operand, _known(graph, numbers), _known(graph, count)]
+    result = graph.tensor((count, *(6, 4)[numbers.ndim :]), dtype)
+    graph.operator(name, inputs, [result])
+    return [operand], [result]
+
+
+def sparse_to_dense(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    shape, count = (3, 4), int(rng.integers(1, 6))
+    linear = np.sort(rng.choice(12, count, replace=False))
+    where = _known(graph, np.stack(np.unravel_index(linear, shape), -1))
+    parts = graph.tensor((count,), dtype)
+    other = _known(graph, 3, dtype)
+    result = graph.tensor(shape, dtype)
+    graph.operator(
+        "SPARSE_TO_DENSE", [where, _known(graph, shape), parts, other], [result],
+        "SparseToDenseOptions",
+    )  # fmt: skip
+    return [parts], [result]
+
+
+def reverse_sequence(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    shape, found = (3, 4, 5), quantized(rng, dtype) if dtype in QUANTIZED else None
+    batch, time = (int(n) for n in rng.choice(3, 2, replace=False))
+    operand, result = graph.tensor(shape, dtype, found), graph.tensor(shape, dtype, found)
+    lengths = _known(graph, rng.integers(0, shape[time] + 1, shape[batch]))
+    graph.operator(
+        "REVERSE_SEQUENCE", [operand, lengths], [result], "ReverseSequenceOptions",
+        seqDim=time, batchDim=batch,
+    )  # fmt: skip
+    return [operand], [result]
+
+
+def diagonal(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
+    rows, columns = (int(n) for n in rng.integers(1, 6, 2))
+    if name == "MATRIX_DIAG":
+        operand, result = graph.tensor((2, rows), dtype), graph.tensor((2, rows, rows), dtype)
+        graph.operator(name, [operand], [result], "MatrixDiagOptions")
+        return [operand], [result]
+    inputs = [
+        graph.tensor((2, rows, columns), dtype), graph.tensor((2, min(rows, columns)), dtype)
+    ]  # fmt: skip
+    result = graph.tensor((2, rows, columns), dtype)
+    graph.operator(name, inputs, [result], "MatrixSetDiagOptions")
+    return inputs, [result]
+
+
+def bitcast(graph: Graph, rng: Rng, source: str, target: str) -> Ends:
+    sizes = [np.dtype(each).itemsize for each in (source, target)]
+    shape: tuple[int, ...] = (2, 3)
+    wanted: tuple[int, ...] = shape
+    if sizes[0] > sizes[1]:
+        wanted = (2, 3, sizes[0] // sizes[1])
+    elif sizes[0] < sizes[1]:
+        shape = (2, 3, sizes[1] // sizes[0])
+    operand, result = graph.tensor(shape, source), graph.tensor(wanted, target)
+    graph.operator("BITCAST", [operand], [result], "BitcastOptions")
+    return [operand], [result]
+
+
+def broadcast_arguments(graph: Graph, rng: Rng) -> Ends:
+    """A shape that two others give, which a tensor is broadcast to."""
+    shape = (2, 3, 4)
+    parts = [np.where(rng.random(3) < 0.5, 1, shape) for _ in range(2)]
+    wanted = np.maximum(*parts)
+    sides = [_known(graph, each) for each in parts]
+    found = graph.tensor((3,), "int32")
+    graph.operator("BROADCAST_ARGS", sides, [found])
+    operand, result = graph.tensor((1, 1, 1), "float32"), graph.tensor(wanted, "float32")
+    graph.operator("BROADCAST_TO", [operand, found], [result], version=2)
+    return [operand], [result]
+
+
+_UNSORTED = tuple(f"UNSORTED_SEGMENT_{name}" for name in ("SUM", "PROD", "MAX", "MIN"))
+
+CASES: dict[str, Case] = {
+    **{f"TOPK_V2-{t}": partial(top_k, dtype=t)
+       for t in ("float32", "int8", "uint8", "int16", "int32", "int64")},
+    **{f"SCATTER_ND-{'computed-' if computed else ''}{t}": partial(
+        scatter_nd, dtype=t, computed=computed)
+       for computed in (False, True) for t in ("float32", "int8", "uint8", "int32")},
+    **{f"{n}-{t}": partial(segments, name=n, dtype=t)
+       for n in ("SEGMENT_SUM", *_UNSORTED) for t in ("float32", "int32")},
+    **{f"SPARSE_TO_DENSE-{t}": partial(sparse_to_dense, dtype=t)
+       for t in ("float32", "int8", "uint8", "int32")},
+    **{f"REVERSE_SEQUENCE-{t}": partial(reverse_sequence, dtype=t)
+       for t in ("float32", "uint8", "int16", "int32")},
+    **{f"{n}-{t}": partial(diagonal, name=n, dtype=t)
+       for n in ("MATRIX_DIAG", "MATRIX_SET_DIAG") for t in ("float32", "int8", "uint8", "int32")},
+    **{f"BITCAST-{a}-{b}": partial(bitcast, source=a, target=b)
+       for a, b in (("float32", "int32"), ("int32", "float32"), ("int32", "int8"),
+                    ("int16", "int32"), ("uint8", "int32"), ("int64", "int32"))},
+    "BROADCAST_ARGS-float32": broadcast_arguments,
+}  # fmt: skip
