@@ -23,7 +23,7 @@ from ...emit.trace import TracedArray, traced
 from ...errors import Place, UnsupportedError
 from ...formats.tflite import ELEMENTS, Model, Operator, Signature, Subgraph, Tensor
 from ...numerics.element_types import F32, AnyArray, Array, ElementType
-from ...transforms.base import NAMES_ATTRIBUTES
+from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ...transforms.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
 from ..batches import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
@@ -234,6 +234,7 @@ def _write_function(program: Program, signature: Signature, name: str) -> None:
     else:
         outer = boundary(body)
     function = _write(name, types, outer)
+    _record_unsigned(function, graph.inputs, wanted)
     result_names = [tensor.name for tensor in wanted]
     if not options.every_tensor:
         result_names = list(signature.outputs)
@@ -242,6 +243,27 @@ def _write_function(program: Program, signature: Signature, name: str) -> None:
     ):
         texts = [ir.StringAttr.get(each) for each in names]
         function.attributes[attribute] = ir.ArrayAttr.get(texts)
+
+
+def _record_unsigned(
+    function: Operation, inputs: Sequence[Tensor], results: Sequence[Tensor]
+) -> None:
+    """Tell the runtime which plain integers are unsigned; the module has signless ones."""
+    inner = function.attributes["function_type"].value
+    sides = [
+        [_said(type_, tensor) for type_, tensor in zip(types, tensors, strict=True)]
+        for types, tensors in ((inner.inputs, inputs), (inner.results, results))
+    ]
+    outer = ir.FunctionType.get(*sides)
+    if outer != inner:
+        function.attributes[SIGNATURE_ATTRIBUTE] = ir.TypeAttr.get(outer)
+
+
+def _said(type_: ir.Type, tensor: Tensor) -> ir.Type:
+    element = ElementType.parse(tensor.element)
+    if _is_typed(tensor) or element.kind != "uint":
+        return type_
+    return with_element(type_, ir.IntegerType.get_unsigned(element.bits))
 
 
 _Body = Callable[[Sequence[Value]], list[Value]]
