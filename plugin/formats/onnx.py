@@ -38,6 +38,7 @@ __all__ = [
     "ELEMENTS",
     "Model",
     "Node",
+    "Subgraph",
     "Tensor",
     "TensorType",
     "element_of",
@@ -79,6 +80,8 @@ _PACKED_BITS = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4,
                 "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}  # fmt: skip
 _MOST_ELEMENTS = (1 << 31) - 1
 _HIGHEST_RANK = 8
+_DEEPEST = 16
+"""Levels of graphs in nodes."""
 _LARGEST_PROTOBUF = 1 << 31
 
 
@@ -119,16 +122,17 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node of the graph.
+    """A node of a graph.
 
     Args:
-        index: its number.
+        index: its number in the graph.
         operator: the name of what it computes, with the domain if it is not ONNX's own.
         name: as the file says; may be empty.
         inputs: names of tensors, empty for those that are absent.
         outputs: likewise.
-        attributes: by name. A tensor is a `Tensor`; a graph is the protobuf.
+        attributes: by name. A tensor is a `Tensor`, a graph a `Subgraph`.
         proto: the protobuf, for others' importers.
+        path: what says whose graph it is in, for errors; empty in that of the model.
     """
 
     index: int
@@ -138,10 +142,28 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     proto: Any
+    path: str = ""
 
     def __str__(self) -> str:
         named = f" {quoted(self.name)}" if self.name else ""
-        return f"node {self.index} ({printable(self.operator[:80])}){named}"
+        return f"{self.path}node {self.index} ({printable(self.operator[:80])}){named}"
+
+
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """A graph of a node: what a branch or the body of a loop computes.
+
+    Args:
+        inputs: names of its arguments.
+        outputs: names of its results.
+        constants: by name.
+        nodes: in the order of computation; they may read what is around the node, too.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    constants: Mapping[str, Tensor]
+    nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,13 +297,12 @@ class _Reader:
                 UnsupportedError,
             )
         graph = proto.graph
-        if graph.sparse_initializer:
-            raise self._error("has sparse constants, which are not lowered", UnsupportedError)
-        constants = {self._text(each.name): self.tensor(each) for each in graph.initializer}
+        constants = self._constants(graph, "")
         inputs = [self._type(each) for each in graph.input if each.name not in constants]
         outputs = [self._type(each) for each in graph.output]
         nodes = [self._node(index, node, proto, opsets) for index, node in enumerate(graph.node)]
-        self._check_names({*constants, *(each.name for each in inputs)}, nodes, outputs)
+        self._check_names({*constants, *(each.name for each in inputs)}, nodes,
+                          [each.name for each in outputs])  # fmt: skip
         return Model(
             self._file, opsets, int(proto.ir_version), tuple(inputs), tuple(outputs), constants,
             tuple(nodes),
@@ -296,20 +317,42 @@ class _Reader:
         except Exception as error:  # whatever its C++ raises: the functions are the file's
             raise self._error(f"has functions that cannot be inlined: {_line(error)}") from None
 
+    def _constants(self, graph: Any, path: str) -> dict[str, Tensor]:
+        if graph.sparse_initializer:
+            raise self._error(f"{path}has sparse constants, which are not lowered",
+                              UnsupportedError)  # fmt: skip
+        return {self._text(each.name): self.tensor(each) for each in graph.initializer}
+
+    def _subgraph(self, graph: Any, path: str, model: Any, opsets: Mapping[str, int]) -> Subgraph:
+        if path.count(": ") > _DEEPEST:
+            raise self._error(f"has graphs in graphs beyond {_DEEPEST} levels")
+        constants = self._constants(graph, path)
+        nodes = [
+            self._node(index, node, model, opsets, path) for index, node in enumerate(graph.node)
+        ]
+        inputs, outputs = (
+            tuple(self._text(each.name) for each in ends) for ends in (graph.input, graph.output)
+        )
+        return Subgraph(inputs, outputs, constants, tuple(nodes))
+
     def _check_names(
-        self, known: set[str], nodes: Iterable[Node], outputs: Iterable[TensorType]
+        self, known: set[str], nodes: Iterable[Node], outputs: Iterable[str], path: str = ""
     ) -> None:
         for node in nodes:
             for name in filter(None, node.inputs):
                 if name not in known:
                     raise self._error(f"{node} reads {quoted(name)}, which nothing computed before")
+            for key, inner in node.attributes.items():
+                if isinstance(inner, Subgraph):
+                    within = {*known, *inner.constants, *inner.inputs}
+                    self._check_names(within, inner.nodes, inner.outputs, f"{node}, {key}: ")
             for name in filter(None, node.outputs):
                 if name in known:
                     raise self._error(f"{node} computes {quoted(name)} once more")
                 known.add(name)
-        for output in outputs:
-            if output.name not in known:
-                raise self._error(f"has the result {quoted(output.name)}, which nothing computes")
+        for name in outputs:
+            if name not in known:
+                raise self._error(f"{path}has the result {quoted(name)}, which nothing computes")
 
     def _type(self, value: Any) -> TensorType:
         what = f"tensor {quoted(self._text(value.name))}"
@@ -339,24 +382,33 @@ class _Reader:
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def _node(self, index: int, proto: Any, model: Any, opsets: Mapping[str, int]) -> Node:
+    def _node(
+        self, index: int, proto: Any, model: Any, opsets: Mapping[str, int], path: str = ""
+    ) -> Node:
         domain, kind = _domain(self._text(proto.domain)), self._text(proto.op_type)
         operator = f"{domain}.{kind}" if domain else kind
         inputs, outputs = (tuple(map(self._text, names)) for names in (proto.input, proto.output))
-        blank = Node(index, operator, self._text(proto.name), inputs, outputs, {}, proto)
+        blank = Node(index, operator, self._text(proto.name), inputs, outputs, {}, proto, path)
         if domain not in opsets:
             raise self._error(f"{blank} is of an operator set that the model does not import")
         context = self._checker.C.CheckerContext()
         context.ir_version = max(int(model.ir_version), 3)
         context.opset_imports = dict(opsets)
         try:
-            self._checker.check_node(proto, context)
+            self._checker.check_node(_without_graphs(proto), context)
         except (self._checker.ValidationError, ValueError) as error:
             raise self._error(f"{blank} is not valid: {_line(error)}") from None
-        attributes = {
-            self._text(each.name): self._attribute(each, blank) for each in proto.attribute
-        }
-        return Node(index, operator, proto.name, blank.inputs, blank.outputs, attributes, proto)
+        attributes: dict[str, Any] = {}
+        for each in proto.attribute:
+            name = self._text(each.name)
+            if each.HasField("g"):
+                inner = f"{blank}, {printable(name[:80])}: "
+                attributes[name] = self._subgraph(each.g, inner, model, opsets)
+            else:
+                attributes[name] = self._attribute(each, blank)
+        return Node(
+            index, operator, proto.name, blank.inputs, blank.outputs, attributes, proto, path
+        )
 
     def _attribute(self, attribute: Any, node: Node) -> Any:
         try:
@@ -444,6 +496,19 @@ class _Reader:
 def is_too_large(shape: Iterable[int]) -> bool:
     """More elements than a program has, also along axes beside one without any."""
     return math.prod(max(n, 1) for n in shape) > _MOST_ELEMENTS
+
+
+def _without_graphs(node: Any) -> Any:
+    """A node whose graphs have no nodes: those are checked where all that they read is known."""
+    if not any(each.HasField("g") for each in node.attribute):
+        return node
+    found = type(node)()
+    found.CopyFrom(node)
+    for each in found.attribute:
+        if each.HasField("g"):
+            del each.g.node[:], each.g.input[:], each.g.output[:], each.g.initializer[:]
+            each.g.name = each.g.name or "graph"
+    return found
 
 
 def _tensors(graph: Any) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from ...errors import Place
-from ...formats.onnx import ELEMENTS, Node
+from ...formats.onnx import ELEMENTS, Node, Subgraph
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array, DType, ElementType
 from ..calls import BaseCall, Kernels
@@ -84,6 +84,9 @@ class Graph(Protocol):
     def lift(self, array: Array, element: ElementType) -> AnyArray:
         """Make an array a value of the program, if one is written."""
 
+    def inner(self, graph: Subgraph, inputs: Sequence[Operand]) -> list[Operand]:
+        """Compute a graph of the node that is being computed."""
+
 
 @dataclass
 class Arithmetic:
@@ -133,6 +136,13 @@ class Call(BaseCall[Operand]):
         is_other = default is not None and type(found) is not type(default)
         if is_other or (isinstance(default, list) and any(type(n) is not int for n in found)):
             raise self.error(f"has the attribute {name!r} of another type, {str(found)[:80]!r}")
+        return found
+
+    def subgraph(self, name: str) -> Subgraph:
+        """A graph that the node must have."""
+        found = self.node.attributes.get(name)
+        if not isinstance(found, Subgraph):
+            raise self.error(f"has no graph {name!r}")
         return found
 
     def integer(self, name: str) -> int:

@@ -34,13 +34,12 @@ class Explained:
 
     Args:
         place: of the model's file.
-        on_remark: called with a line about each node, in the order of the file.
+        on_remark: called with a line about each node, in their order.
     """
 
     place: Place
     on_remark: Callable[[Remark], None]
-    _said: dict[int, str | _Dequantized] = field(default_factory=dict)
-    _nodes: dict[int, Node] = field(default_factory=dict)
+    _said: dict[str, str | _Dequantized] = field(default_factory=dict)
     _sources: dict[str, _Dequantized] = field(default_factory=dict)
     _integers: int = 0
     _floats: int = 0
@@ -48,10 +47,9 @@ class Explained:
     def add(self, call: Call, results: Sequence[Operand]) -> None:
         """Note a node that has been computed."""
         node, how = call.node, call.arithmetic
-        self._nodes[node.index] = node
         if node.operator.rpartition(".")[2] == "DequantizeLinear":
             if any(isinstance(each.value, Quantized) for each in results):
-                self._said[node.index] = self._sources[node.outputs[0]] = _Dequantized(node)
+                self._said[str(node)] = self._sources[node.outputs[0]] = _Dequantized(node)
             elif not call.input(0).is_known:
                 self._count(node, False, f"its storage is {call.input(0).type}, read by a table")
             return
@@ -76,17 +74,16 @@ class Explained:
         self._integers += is_integer
         self._floats += not is_integer
         reason = reason or "no arithmetic of integers is known for it"
-        self._said[node.index] = (
+        self._said[str(node)] = (
             "computes with integers" if is_integer else f"computes with floats: {reason}"
         )
 
     def finish(self) -> None:
         """Say it, and how many there are of each."""
-        for index in sorted(self._said):
-            said = self._said[index]
+        for node, said in self._said.items():
             if isinstance(said, _Dequantized):
                 said = _dequantized(said)
-            self.on_remark(Remark(f"{self._nodes[index]} {said}", self.place))
+            self.on_remark(Remark(f"{node} {said}", self.place))
         count = self._integers + self._floats
         if count:
             self.on_remark(

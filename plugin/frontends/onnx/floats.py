@@ -19,7 +19,7 @@ from ..._mlir import ir, onnx_importer, passmanager, register_torch, translate_e
 from ...emit.operation import create, mlir_type, tensor_type
 from ...emit.trace import traced
 from ...errors import Place, SubquantError, UnsupportedError
-from ...formats.onnx import ELEMENTS, Model, Node, element_of, is_too_large
+from ...formats.onnx import ELEMENTS, Model, Node, Subgraph, element_of, is_too_large
 from ...numerics.element_types import AnyArray
 from .call import Operand
 
@@ -49,7 +49,11 @@ _TAG = re.compile(r"float\.(\d+)")
 
 
 def one_node(
-    model: Model, node: Node, operands: Sequence[Operand | None], place: Place
+    model: Model,
+    node: Node,
+    operands: Sequence[Operand | None],
+    place: Place,
+    name: str = "float",
 ) -> tuple[Any, list[Operand]]:
     """A model of one node, and the operands that are its inputs; the others are its constants.
 
@@ -60,7 +64,7 @@ def one_node(
 
     proto = type(node.proto)()
     proto.CopyFrom(node.proto)
-    proto.name = f"float.{node.index}"
+    proto.name = name
     del proto.input[:], proto.output[:]
     names: dict[int, str] = {}
     inputs, constants, given = [], [], []
@@ -69,12 +73,12 @@ def one_node(
             proto.input.append("")
             continue
         if id(operand) not in names:
-            name = names[id(operand)] = f"input.{len(names)}"
+            own = names[id(operand)] = f"input.{len(names)}"
             if operand.is_known and operand.value.size <= _LARGEST_CONSTANT:
-                constants.append(numpy_helper.from_array(np.asarray(operand.value), name))
+                constants.append(numpy_helper.from_array(np.asarray(operand.value), own))
             else:
                 number = TensorProto.DataType.Value(operand.type)
-                inputs.append(helper.make_tensor_value_info(name, number, operand.shape))
+                inputs.append(helper.make_tensor_value_info(own, number, operand.shape))
                 given.append(operand)
         proto.input.append(names[id(operand)])
     outputs = []
@@ -141,9 +145,10 @@ class FloatFunctions:
         Raises:
             UnsupportedError: at the node.
         """
-        if any(type(value).__name__ == "GraphProto" for value in node.attributes.values()):
+        if any(isinstance(value, Subgraph) for value in node.attributes.values()):
             raise UnsupportedError(f"{node} has a graph of its own", self._place)
-        whole, given = one_node(self._model, node, operands, self._place)
+        index = len(self._functions)
+        whole, given = one_node(self._model, node, operands, self._place, f"float.{index}")
         for operand in operands:
             if operand is not None and operand.type not in _TYPES:
                 raise UnsupportedError(f"{node} of {operand.type} is not lowered", self._place)
@@ -154,12 +159,12 @@ class FloatFunctions:
             if operand.is_known:
                 value = lift(np.asarray(value), element_of(operand.type))
             arguments.append(value.value)
-        self._functions[node.index] = _Function(node, whole)
+        self._functions[index] = _Function(node, whole)
         called = create(
             "func.call",
             arguments,
             [tensor_type(shape, mlir_type(element_of(type_))) for type_, shape in types],
-            {"callee": ir.FlatSymbolRefAttr.get(f"float.{node.index}")},
+            {"callee": ir.FlatSymbolRefAttr.get(f"float.{index}")},
         )
         return [
             traced(value, element_of(type_))
@@ -241,8 +246,7 @@ class FloatFunctions:
 
     def _refused(self, last: _Function, text: str, said: str) -> _Refused:
         match = _TAG.search(text)
-        index = int(match.group(1)) if match else last.node.index
-        function = self._functions.get(index, last)
+        function = self._functions.get(int(match.group(1)), last) if match else last
         reason = said.splitlines()[0][:200]
         error = UnsupportedError(
             f"{function.node} is not lowered by torch-mlir: {reason}", self._place

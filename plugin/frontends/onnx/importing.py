@@ -29,13 +29,13 @@ from ...errors import (
     UsageError,
     quoted,
 )
-from ...formats.onnx import Model, Node, element_of
+from ...formats.onnx import Model, Node, Subgraph, element_of
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array, ElementType
 from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ..batches import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
-from . import contractions, elementwise, quantization, shapes
+from . import contractions, control, elementwise, quantization, shapes
 from .batch_axes import Traced, check_batch, unlike
 from .call import KERNELS, Call, Operand, Typed, type_of_dtype
 from .explaining import Explained
@@ -45,7 +45,13 @@ from .reals import Quantized, Sum
 
 __all__ = ["Interpreter", "Program", "write_module"]
 
-_FAMILIES = (contractions, elementwise, quantization, shapes)  # which register their kernels
+_FAMILIES = (
+    contractions,
+    control,
+    elementwise,
+    quantization,
+    shapes,
+)  # which register their kernels
 
 OnTensor = Callable[[str, AnyArray], None]
 
@@ -68,6 +74,7 @@ class Graph(ABC):
         self.model = model
         self.place = Place(model.file)
         self._around = around
+        self._scope: dict[str, Operand] = {}
         self._explained = None if on_remark is None else Explained(self.place, on_remark)
 
     def run(self, inputs: Mapping[str, AnyArray], on_tensor: OnTensor | None = None) -> list[Any]:
@@ -87,15 +94,7 @@ class Graph(ABC):
         }
         for input_ in self.model.inputs:
             values[input_.name] = Operand(input_.name, input_.type, inputs[input_.name])
-        for node in self.model.nodes:
-            operands = [values[name] if name else None for name in node.inputs]
-            with self._around(node):
-                computed = self._computed(node, operands)
-                for name, operand in zip(node.outputs, computed, strict=False):
-                    if name:
-                        values[name] = Operand(name, operand.type, operand.value)
-                        if on_tensor is not None:
-                            on_tensor(name, self._array(values[name]))
+        self._compute(self.model.nodes, values, on_tensor)
         for output in self.model.outputs:
             if values[output.name].type != output.type:
                 raise InputError(
@@ -106,6 +105,35 @@ class Graph(ABC):
         if self._explained is not None:
             self._explained.finish()
         return [self._array(values[output.name]) for output in self.model.outputs]
+
+    def inner(self, graph: Subgraph, inputs: Sequence[Operand]) -> list[Operand]:
+        """Compute a graph of the node that is being computed, which reads what is around it."""
+        values = dict(self._scope)
+        for tensor in graph.constants.values():
+            values[tensor.name] = Operand(tensor.name, tensor.type, tensor.data)
+        for name, operand in zip(graph.inputs, inputs, strict=True):
+            values[name] = Operand(name, operand.type, operand.value)
+        self._compute(graph.nodes, values)
+        return [values[name] for name in graph.outputs]
+
+    def _compute(
+        self,
+        nodes: Sequence[Node],
+        values: dict[str, Operand],
+        on_tensor: OnTensor | None = None,
+    ) -> None:
+        """Compute nodes in order, whose results are added to the values."""
+        around, self._scope = self._scope, values
+        for node in nodes:
+            operands = [values[name] if name else None for name in node.inputs]
+            with self._around(node):
+                computed = self._computed(node, operands)
+                for name, operand in zip(node.outputs, computed, strict=False):
+                    if name:
+                        values[name] = Operand(name, operand.type, operand.value)
+                        if on_tensor is not None:
+                            on_tensor(name, self._array(values[name]))
+        self._scope = around
 
     def _array(self, operand: Operand) -> AnyArray:
         value = operand.value

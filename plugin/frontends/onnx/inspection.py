@@ -101,6 +101,8 @@ class _Trial(Program):
         unknown = [Operand(name, "", None) for name in node.outputs]
         if any(each is not None and each.value is None for each in operands):
             return unknown
+        if node.path:  # of a node that is refused with it
+            return super()._computed(node, operands)
         try:
             found = super()._computed(node, operands)
         except SubquantError as error:

@@ -1,0 +1,298 @@
+"""Branches and loops, with quantized arithmetic in them, beside a plain loop in Python."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from devices import ON_DEVICES
+from onnx_models import OPSET, computed, node, plain
+from subquant.errors import InputError, SubquantError, UnsupportedError
+from subquant.formats.onnx import read_onnx
+from subquant.frontends.onnx import Interpreter
+from subquant.runtime import Device
+
+Array = np.ndarray[Any, Any]
+
+
+def graph(
+    nodes: list[Any], inputs: list[str], outputs: list[str], constants: dict[str, Array]
+) -> Any:
+    """A graph of a node; what it takes and gives has no types."""
+    ends = [[helper.make_empty_tensor_value_info(name) for name in names]
+            for names in (inputs, outputs)]  # fmt: skip
+    tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    return helper.make_graph(nodes, "inner", *ends, tensors)
+
+
+def whole(
+    nodes: list[Any],
+    inputs: dict[str, tuple[str, Any]],
+    outputs: dict[str, str],
+    constants: dict[str, Array],
+    opset: int = OPSET,
+) -> onnx.ModelProto:
+    ends = [
+        helper.make_tensor_value_info(name, getattr(TensorProto, type_), shape)
+        for name, (type_, shape) in inputs.items()
+    ]
+    results = [
+        helper.make_tensor_value_info(name, getattr(TensorProto, type_), None)
+        for name, type_ in outputs.items()
+    ]
+    tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    made = helper.make_graph(nodes, "graph", ends, results, tensors)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(made, opset_imports=opsets, ir_version=10)
+
+
+RNG = np.random.default_rng(0)
+W = RNG.integers(-128, 128, (6, 6)).astype(np.int8)
+CONSTANTS = {
+    "s": np.float32(0.05).reshape(()), "z": np.array(9, np.uint8), "t": np.array(0.01, np.float32),
+    "w": W, "u": np.array(2.0, np.float32),
+}  # fmt: skip
+QUANTIZED = [
+    node("DequantizeLinear", ["q", "s", "z"], ["r"]),
+    node("DequantizeLinear", ["w", "t"], ["v"]),
+    node("MatMul", ["r", "v"], ["p"]),
+    node("QuantizeLinear", ["p", "s", "z"], ["n"]),
+]
+"""A step: bytes ``q`` to bytes ``n``, by what is around."""
+
+
+def step(q: Array) -> Array:
+    """The same with exact numbers."""
+    scale, other = float(np.float32(0.05)), float(np.float32(0.01))
+    product = ((q.astype(int) - 9) @ W.astype(int)) * (scale * other)
+    return np.clip(np.rint(product / scale) + 9, 0, 255).astype(np.uint8)
+
+
+X = RNG.integers(0, 256, (3, 6)).astype(np.uint8)
+
+
+def branches(condition: str) -> onnx.ModelProto:
+    yes = graph(QUANTIZED, [], ["n"], {})
+    no = graph([node("Identity", ["q"], ["m"])], [], ["m"], {})
+    nodes = [node("If", [condition], ["y"], then_branch=yes, else_branch=no)]
+    inputs: dict[str, tuple[str, Any]] = {"q": ("UINT8", (3, 6))}
+    constants = dict(CONSTANTS)
+    if condition == "known":
+        constants["known"] = np.array(True)
+    else:
+        inputs[condition] = ("BOOL", ())
+    return whole(nodes, inputs, {"y": "UINT8"}, constants)
+
+
+@ON_DEVICES
+def test_a_branch(device_name: str, device: Device) -> None:
+    for condition, expected in ((True, step(X)), (False, X)):
+        (found,) = computed(branches("c"), device, X, np.array(condition))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_branch_that_is_known() -> None:
+    """It is the only one that is written, and stays integers to what follows."""
+    proto = branches("known")
+    np.testing.assert_array_equal(computed(proto, None, X)[0], step(X))
+    from onnx_models import text_of
+
+    assert "stablehlo.if" not in text_of(proto)
+    assert "stablehlo.if" in text_of(branches("c"))
+
+
+def looped(trips: str, condition: str, inputs: dict[str, tuple[str, Any]], scan: bool) -> Any:
+    nodes = [*QUANTIZED, node("Identity", ["c"], ["d"])]
+    outputs = ["d", "n"]
+    if scan:
+        nodes.append(node("DequantizeLinear", ["n", "s", "z"], ["e"]))
+        outputs.append("e")
+    body = graph(nodes, ["i", "c", "q"], outputs, {})
+    last = ["y", "all"] if scan else ["y"]
+    made = [node("Loop", [trips, condition, "x"], last, body=body)]
+    inputs = {"x": ("UINT8", (3, 6)), **inputs}
+    constants = {**CONSTANTS, "three": np.array(3, np.int64), "true": np.array(True)}
+    types = {"y": "UINT8", "all": "FLOAT"}
+    return whole(made, inputs, {name: types[name] for name in last}, constants)
+
+
+def repeated(count: int) -> list[Array]:
+    found = [X]
+    for _ in range(count):
+        found.append(step(found[-1]))
+    return found[1:]
+
+
+@ON_DEVICES
+def test_a_loop_with_a_count(device_name: str, device: Device) -> None:
+    (found,) = computed(looped("three", "", {}, False), device, X)
+    np.testing.assert_array_equal(found, repeated(3)[-1])
+
+
+@ON_DEVICES
+def test_a_loop_with_a_count_that_comes_when_it_runs(device_name: str, device: Device) -> None:
+    proto = looped("m", "", {"m": ("INT64", ())}, False)
+    for count in (1, 2, 0):
+        (found,) = computed(proto, device, X, np.array(count, np.int64))
+        np.testing.assert_array_equal(found, repeated(count)[-1] if count else X)
+
+
+@ON_DEVICES
+def test_a_loop_with_results_of_each_iteration(device_name: str, device: Device) -> None:
+    """Reals of each, in order."""
+    found, reals = computed(looped("three", "true", {}, True), device, X)
+    np.testing.assert_array_equal(found, repeated(3)[-1])
+    expected = np.stack(repeated(3)).astype(int) - 9
+    np.testing.assert_array_equal(reals, expected.astype(np.float32) * np.float32(0.05))
+
+
+@ON_DEVICES
+def test_a_loop_while_a_condition_holds(device_name: str, device: Device) -> None:
+    """Doubles until a sum is large; the number of iterations is a value that it carries."""
+    body = graph(
+        [
+            node("Mul", ["v", "u"], ["w2"]),
+            node("ReduceMax", ["w2"], ["g"], keepdims=0),
+            node("Less", ["g", "limit"], ["again"]),
+            node("Add", ["k", "i"], ["k2"]),
+        ],
+        ["i", "c", "v", "k"], ["again", "w2", "k2"], {},
+    )  # fmt: skip
+    proto = whole(
+        [node("Loop", ["", "go", "x", "zero"], ["y", "k"], body=body)],
+        {"x": ("FLOAT", (4,)), "limit": ("FLOAT", ())}, {"y": "FLOAT", "k": "INT64"},
+        {**CONSTANTS, "go": np.array(True), "zero": np.array(0, np.int64)},
+    )  # fmt: skip
+    x = np.float32([1, 2, 3, 0.5])
+    found, total = computed(proto, device, x, np.float32(50.0).reshape(()))
+    np.testing.assert_array_equal(found, x * 32)
+    assert total == 0 + 1 + 2 + 3 + 4
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("backward", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_scan(axis: int, backward: int, device_name: str, device: Device) -> None:
+    """Sums of rows or columns, of dequantized bytes, from either end; results along axis 1."""
+    body = graph(
+        [node("DequantizeLinear", ["b", "s", "z"], ["r"]), node("Add", ["a", "r"], ["n"]),
+         node("Identity", ["n"], ["e"])],
+        ["a", "b"], ["n", "e"], {},
+    )  # fmt: skip
+    proto = whole(
+        [node("Scan", ["zero", "x"], ["y", "all"], body=body, num_scan_inputs=1,
+              scan_input_axes=[axis], scan_input_directions=[backward], scan_output_axes=[1],
+              scan_output_directions=[backward])],
+        {"x": ("UINT8", (3, 6))}, {"y": "FLOAT", "all": "FLOAT"},
+        {**CONSTANTS, "zero": np.zeros(6 if axis == 0 else 3, np.float32)},
+    )  # fmt: skip
+    last, every = computed(proto, device, X)
+    reals = (X.astype(np.float32) - 9) * np.float32(0.05)
+    rows = reals if axis == 0 else reals.T
+    rows = rows[::-1] if backward else rows
+    expected = np.cumsum(rows.astype(np.float64), axis=0)
+    np.testing.assert_allclose(last, expected[-1], rtol=1e-6, atol=1e-5)
+    expected = expected[::-1] if backward else expected
+    np.testing.assert_allclose(every, expected.T, rtol=1e-6, atol=1e-5)
+
+
+def test_a_graph_in_a_graph(cpu: Device) -> None:
+    """An If in a Loop, which reads what is around both."""
+    inner = [
+        node("If", ["odd"], ["n2"],
+             then_branch=graph([node("Mul", ["v", "u"], ["a"])], [], ["a"], {}),
+             else_branch=graph([node("Add", ["v", "x"], ["b"])], [], ["b"], {})),
+    ]  # fmt: skip
+    body = graph(
+        [node("Mod", ["i", "two"], ["m"]), node("Equal", ["m", "one"], ["odd"]), *inner],
+        ["i", "c", "v"], ["c", "n2"], {"two": np.array(2, np.int64), "one": np.array(1, np.int64)},
+    )  # fmt: skip
+    proto = whole(
+        [node("Loop", ["three", "", "x"], ["y"], body=body)],
+        {"x": ("FLOAT", (4,))}, {"y": "FLOAT"}, {**CONSTANTS, "three": np.array(3, np.int64)},
+    )  # fmt: skip
+    x = np.float32([1, 2, 3, 0.5])
+    np.testing.assert_array_equal(computed(proto, cpu, x)[0], (x + x) * 2 + x)
+
+
+REFUSED: dict[str, tuple[Any, type[SubquantError], str]] = {
+    "inner node": (
+        whole([node("If", ["c"], ["y"],
+                    then_branch=graph([node("NonZero", ["x"], ["a"])], [], ["a"], {}),
+                    else_branch=graph([node("Identity", ["x"], ["b"])], [], ["b"], {}))],
+              {"c": ("BOOL", ()), "x": ("FLOAT", (4,))}, {"y": "FLOAT"}, {}),
+        UnsupportedError,
+        "node 0 (If) 'the If', then_branch: node 0 (NonZero) 'the NonZero' has a result whose",
+    ),
+    "name": (
+        whole([node("If", ["c"], ["y"],
+                    then_branch=graph([node("Relu", ["?"], ["a"])], [], ["a"], {}),
+                    else_branch=graph([], [], ["x"], {}))],
+              {"c": ("BOOL", ()), "x": ("FLOAT", (4,))}, {"y": "FLOAT"}, {}),
+        InputError,
+        "node 0 (If) 'the If', then_branch: node 0 (Relu) 'the Relu' reads '?', which nothing",
+    ),
+    "types": (
+        whole([node("If", ["c"], ["y"],
+                    then_branch=graph([node("Cast", ["x"], ["a"], to=6)], [], ["a"], {}),
+                    else_branch=graph([node("Identity", ["x"], ["b"])], [], ["b"], {}))],
+              {"c": ("BOOL", ()), "x": ("FLOAT", (4,))}, {"y": "FLOAT"}, {}),
+        SubquantError,
+        "node 0 (If) 'the If' ",
+    ),
+    "shapes": (
+        whole([node("Loop", ["", "go", "x"], ["y"],
+                    body=graph([node("Concat", ["v", "v"], ["w"], axis=0)],
+                               ["i", "c", "v"], ["c", "w"], {}))],
+              {"go": ("BOOL", ()), "x": ("FLOAT", (4,))}, {"y": "FLOAT"}, {}),
+        UnsupportedError,
+        "node 0 (Loop) 'the Loop' makes FLOAT of shape [8] of tensor 'x', which is FLOAT of shape",
+    ),
+    "results": (
+        looped("m", "", {"m": ("INT64", ())}, True),
+        UnsupportedError,
+        "node 0 (Loop) 'the Loop' gives a result of each iteration, and the number of them is not",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    from onnx_models import text_of
+
+    proto, kind, message = REFUSED[name]
+    with pytest.raises(kind) as caught:
+        text_of(proto)
+    assert message in str(caught.value)
+
+
+def node_tests() -> dict[str, Any]:
+    """ONNX's own tests of branches and loops of tensors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        found = list(collect_testcases(None))
+    wanted = ("test_if", "test_loop11", "test_loop13", "test_loop16", "test_scan")
+    return {case.name: case for case in found if case.name.startswith(wanted)}
+
+
+@pytest.mark.parametrize(
+    "name", ["test_if", "test_loop11", "test_scan9_sum", "test_scan9_multi_state",
+             "test_scan9_scalar"]
+)  # fmt: skip
+def test_onnx_computes_the_same(name: str) -> None:
+    found = node_tests()
+    if name not in found:
+        pytest.skip(f"the package onnx has no {name}")
+    case = found[name]
+    model = read_onnx(case.model.SerializeToString())
+    for inputs, expected in case.data_sets:
+        feeds = {each.name: plain(a) for each, a in zip(model.inputs, inputs, strict=True)}
+        for result, wanted in zip(Interpreter(model).run(feeds), expected, strict=True):
+            np.testing.assert_array_equal(result, plain(wanted))
