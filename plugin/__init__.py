@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from .numerics.casts import dequantize, quantize
     from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
     from .processes import Limits
-    from .runtime import Device, Executable
+    from .runtime import Device, DeviceArray, Executable
 
 __all__ = [
     "CompileOptions",
     "Device",
+    "DeviceArray",
     "Executable",
     "ExpressedType",
     "Limits",
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "CompileOptions": "compiler.options",
     "Device": "runtime",
+    "DeviceArray": "runtime",
     "Executable": "runtime",
     "ExpressedType": "numerics.parameters",
     "Limits": "processes",
@@ -71,6 +73,7 @@ def compile(
     cache: str | os.PathLike[str] | None = None,
     parameters: Mapping[str, str | os.PathLike[str]] | None = None,
     on_remark: Callable[[Remark], object] | None = None,
+    threads: int | None = None,
     limits: Limits | None = None,
     **options: Any,
 ) -> Executable:
@@ -84,6 +87,7 @@ def compile(
         cache: a folder that keeps executables by content.
         parameters: parameter archives (``.irpa``) by scope.
         on_remark: called with what the option ``explain`` asks for, such as `print`.
+        threads: how many threads of a CPU run it, as for a `Device`.
         limits: how long MLIR may read the module, and how much memory it may take.
         **options: further fields of `CompileOptions`.
 
@@ -102,7 +106,7 @@ def compile(
     from .runtime import Device, Executable
 
     CompileOptions(target=target, **options)  # wrong options are said before a device is missing
-    where = device if isinstance(device, Device) else Device(device or target)
+    where = Device.of(device or target, threads)
     if target == "vulkan":
         options.setdefault("vulkan_target", where.vulkan_target)
     choices = CompileOptions(target=target, **options)
@@ -115,6 +119,7 @@ def load(
     device: Device | str = "llvm-cpu",
     *,
     parameters: Mapping[str, str | os.PathLike[str]] | None = None,
+    threads: int | None = None,
 ) -> Executable:
     """Load an executable that ``subquant compile`` wrote.
 
@@ -122,10 +127,11 @@ def load(
         path: the ``.vmfb`` file.
         device: a `Device` or its name.
         parameters: parameter archives (``.irpa``) by scope.
+        threads: how many threads of a CPU run it, as for a `Device`.
 
     Raises:
         SubquantError: as `subquant.runtime.Executable`.
     """
     from .runtime import Executable
 
-    return Executable(path, device, parameters)
+    return Executable(path, device, parameters, threads=threads)

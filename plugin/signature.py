@@ -61,6 +61,7 @@ class ValueType:
         parameters: the quantization parameters, or None.
         abi: the MLIR types that the compiled function takes for this value.
         name: of the argument or result where the program came from; "" if it has none.
+        is_consumed: the program may write to the memory of the argument, or keep it.
     """
 
     element: str
@@ -69,6 +70,7 @@ class ValueType:
     parameters: QuantizationParameters | None = None
     abi: tuple[str, ...] = ()
     name: str = ""
+    is_consumed: bool = False
 
     @property
     def plane_bits(self) -> tuple[int, ...] | None:
@@ -160,6 +162,8 @@ def _value_to_json(value: ValueType) -> dict[str, Any]:
         fields["quantized"] = parameters_to_json(value.parameters)
     if value.name:
         fields["name"] = value.name
+    if value.is_consumed:
+        fields["consumed"] = True
     return fields
 
 
@@ -178,6 +182,7 @@ def _value_from_json(fields: dict[str, Any]) -> ValueType:
         parameters=None if quantized is None else parameters_from_json(quantized),
         abi=tuple(_list_of(str, fields["abi"])),
         name=fields.get("name", ""),
+        is_consumed=bool(fields.get("consumed")),
     )
     if not isinstance(value.element, str):
         raise TypeError(f"expected the name of an element type, got {quoted(str(value.element))}")

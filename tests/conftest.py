@@ -1,5 +1,9 @@
 """Fixtures: the executable cache, contexts, and the devices that this machine has.
 
+Every call of every test on a CPU lends its arrays to the program, however small they are, and fails
+if the program has written to them: so `transforms/iree/consumed_arguments.py` is tried on all
+programs that there are.
+
 Executables are cached by content under ``.cache/iree`` of the repository, so that a second run of
 the suite compiles nothing. Vulkan tests are skipped, with the reason, where there is no Vulkan
 device; ``scripts/test`` installs software devices on Debian.
@@ -7,11 +11,15 @@ device; ``scripts/test`` installs software devices on Debian.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -19,7 +27,8 @@ from programs import LONG
 from subquant._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import EnvironmentProblem
-from subquant.runtime import Device, list_devices
+from subquant.runtime import Device, Function, list_devices, open_device
+from subquant.runtime.open_device import OpenDevice
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("SUBQUANT_CACHE", str(ROOT / ".cache" / "iree"))
@@ -71,6 +80,44 @@ def pytest_report_header() -> str:
     if LONG:
         return "suite: long"
     return "suite: short; scripts/test --long draws more examples, and interprets every pair"
+
+
+_LARGE = open_device._LARGE
+
+
+@pytest.fixture(scope="session", autouse=True)
+def lent_arrays_stay_as_they_are() -> Iterator[None]:
+    """Lend a copy of each array, and compare it after the call."""
+    lend, run, lent = OpenDevice.lend, Function._run, threading.local()
+
+    @functools.wraps(lend)
+    def watched_lend(device: OpenDevice, array: np.ndarray, element: str) -> Any:
+        copy = open_device._aligned(array.shape, array.dtype)
+        copy[...] = array
+        lent.arrays = [*getattr(lent, "arrays", []), (copy, copy.tobytes())]
+        return lend(device, copy, element)
+
+    @functools.wraps(run)
+    def watched_run(function: Function, *arguments: Any) -> Any:
+        try:
+            return run(function, *arguments)
+        finally:
+            for copy, before in lent.__dict__.pop("arrays", []):
+                assert copy.tobytes() == before, f"{function!r} writes to an argument"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(open_device, "_LARGE", 1)
+        patch.setattr(OpenDevice, "lend", watched_lend)
+        patch.setattr(Function, "_run", watched_run)
+        yield
+
+
+@pytest.fixture
+def as_users_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without that: only what is large and aligned is lent, and it is not copied."""
+    monkeypatch.setattr(open_device, "_LARGE", _LARGE)
+    monkeypatch.setattr(OpenDevice, "lend", OpenDevice.lend.__wrapped__)
+    monkeypatch.setattr(Function, "_run", Function._run.__wrapped__)
 
 
 @pytest.fixture

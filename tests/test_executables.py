@@ -275,7 +275,7 @@ def test_dynamic_extents_that_do_not_fit(dynamic: Executable, size: int) -> None
             dynamic.ragged(np.zeros(size, np.float32))
 
 
-def test_an_error_keeps_no_buffer(dynamic: Executable) -> None:
+def test_an_error_keeps_no_buffer(dynamic: Executable, as_users_call: None) -> None:
     """A buffer that the garbage collector frees after its device ends the process."""
     with pytest.raises(ExecutionError) as caught:
         dynamic.exact(np.zeros(9, np.float32))

@@ -15,7 +15,7 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.errors import ExecutionError
 from subquant.runtime import Device, Executable
-from subquant.runtime.device import iree_runtime
+from subquant.runtime.open_device import iree_runtime
 from subquant.signature import BOUND_LOOPS
 
 pytestmark = pytest.mark.vulkan

@@ -52,6 +52,7 @@ def command(
     model: str,
     device: str | None,
     parameters: tuple[str, ...],
+    threads: int | None,
     interpret: bool,
     interpret_only: bool,
     **options: Any,
@@ -82,7 +83,7 @@ def command(
         if interpret_only:
             call.run(interpreted)
             return
-    where = Device(device or choices["target"])
+    where = Device(device or choices["target"], threads=threads)
     if choices["target"] == "vulkan" and choices["vulkan_target"] in (None, "auto"):
         choices["vulkan_target"] = where.vulkan_target
 

@@ -178,6 +178,12 @@ run_options = _stacked(
             metavar="SCOPE=FILE",
             help="Parameters of the module, as an .irpa file.",
         ),
+        click.option(
+            "--threads",
+            type=int,
+            metavar="N",
+            help="Threads of the CPU that run it.  [default: one for each core]",
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print the results as JSON."),
     ]
 )

@@ -21,7 +21,13 @@ __all__ = ["command"]
     help="llvm-cpu, vulkan, or an IREE device URI.",
 )
 @run_options
-def command(executable: str, device: str, parameters: tuple[str, ...], **options: Any) -> None:
+def command(
+    executable: str,
+    device: str,
+    parameters: tuple[str, ...],
+    threads: int | None,
+    **options: Any,
+) -> None:
     """Run a function of EXECUTABLE (.vmfb) on arrays.
 
     An executable is native code: trust it like a program.
@@ -34,4 +40,5 @@ def command(executable: str, device: str, parameters: tuple[str, ...], **options
     from ..runtime import Executable
     from .calls import Call, parse_parameters
 
-    Call(**options).run(Executable(executable, device, parse_parameters(parameters)))
+    given = parse_parameters(parameters)
+    Call(**options).run(Executable(executable, device, given, threads=threads))

@@ -42,11 +42,11 @@ PLANE_BITS: dict[int, tuple[int, ...]] = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1)
 def pack_bits(values: Array, bits: int) -> Array:
     """Pack values of 1, 2 or 4 bits into the bytes of the last axis: undo `unpack_bits`."""
     count = 8 // bits
-    groups = values.astype(np.uint8).reshape((*values.shape[:-1], values.shape[-1] // count, count))
-    packed = np.zeros(groups.shape[:-1], np.uint8)
-    for place in range(count):
-        packed |= groups[..., place] << np.uint8(bits * place)
-    return packed
+    words = np.ascontiguousarray(values, np.uint8).view(f"<u{count}")
+    packed = words.copy()
+    for place in range(1, count):  # byte `place` of a word comes to its bits in the lowest byte
+        packed |= words >> words.dtype.type(place * (8 - bits))
+    return packed.astype(np.uint8)
 
 
 def pack_planes(values: Array, bits: Sequence[int]) -> list[Array]:

@@ -1,9 +1,10 @@
 """Run what was compiled, with arrays in and out.
 
-`executable` runs with IREE on a `device` what `vm_modules` loads; `interpreter` evaluates a module
-with StableHLO's reference interpreter, in a process of its own (`evaluation`). Both check and
-convert `arguments` in one way. `streaming` calls a function of either once for each slice of its
-inputs.
+`executable` runs with IREE on a `device` what `vm_modules` loads: `marshalling` hands arguments and
+results over to an `open_device`, where they stay as `device_arrays` on request. `interpreter`
+evaluates a module with StableHLO's reference interpreter, in a process of its own (`evaluation`).
+Both check and convert `arguments` in one way. `streaming` calls a function of either once for each
+slice of its inputs.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .device import Device, list_devices
+    from .device_arrays import DeviceArray
     from .executable import Executable, Function
     from .vm_modules import read_signatures
 
-__all__ = ["Device", "Executable", "Function", "list_devices", "read_signatures"]
+__all__ = ["Device", "DeviceArray", "Executable", "Function", "list_devices", "read_signatures"]
 
 _PLACES = {
     "Device": "device",
+    "DeviceArray": "device_arrays",
     "Executable": "executable",
     "Function": "executable",
     "list_devices": "device",

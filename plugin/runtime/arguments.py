@@ -6,6 +6,8 @@ What an argument or result stands for comes from the function's recorded signatu
 
 from __future__ import annotations
 
+import functools
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -17,7 +19,7 @@ import numpy.typing as npt
 from ..errors import InputError, SignatureError, UsageError, quoted
 from ..numerics.casts import dequantize, is_masked, quantize
 from ..numerics.element_types import I64, Array, DType, ElementType
-from ..numerics.packed_integers import pack_planes
+from ..numerics.packed_integers import pack_planes, plane_shapes, unpack_planes
 from ..signature import ValueType
 
 __all__ = [
@@ -27,8 +29,11 @@ __all__ = [
     "array_of_result",
     "arrays_of_arguments",
     "check_arguments",
+    "check_count",
+    "check_shape",
     "element_type",
     "held",
+    "unpacked",
 ]
 
 
@@ -62,7 +67,7 @@ def check_arguments(
     """
     for argument, type_, where in _arguments_of(arguments, inputs, function):
         array = _as_array(argument, type_, where, quantized_io, conversion)
-        _check_shape(array, type_, where)
+        check_shape(array.shape, type_, where)
 
 
 def arrays_of_arguments(
@@ -83,14 +88,19 @@ def arrays_of_arguments(
     ]
 
 
-def _arguments_of(
-    arguments: Sequence[npt.ArrayLike], inputs: Sequence[ValueType], function: str
-) -> list[tuple[npt.ArrayLike, ValueType, str]]:
-    """The arguments with their types, and how errors call them."""
+def check_count(arguments: Sequence[object], inputs: Sequence[object], function: str) -> None:
+    """Raise SignatureError if there are more or less arguments than a function has."""
     if len(arguments) != len(inputs):
         raise SignatureError(
             f"function '{function}' takes {len(inputs)} arguments, got {len(arguments)}"
         )
+
+
+def _arguments_of(
+    arguments: Sequence[npt.ArrayLike], inputs: Sequence[ValueType], function: str
+) -> list[tuple[npt.ArrayLike, ValueType, str]]:
+    """The arguments with their types, and how errors call them."""
+    check_count(arguments, inputs, function)
     return [
         (argument, type_, f"argument {number} of '{function}'")
         for number, (argument, type_) in enumerate(zip(arguments, inputs, strict=True))
@@ -112,7 +122,7 @@ def array_of_argument(
         SignatureError: it does not fit its type.
     """
     array = _as_array(argument, type_, where, quantized_io, _with_astype)
-    _check_shape(array, type_, where)
+    check_shape(array.shape, type_, where)
     parameters = type_.parameters
     if parameters is None:
         return _check_integers(array, type_, where)
@@ -122,14 +132,20 @@ def array_of_argument(
         except UsageError as error:
             raise SignatureError(f"{where}: {error.message}") from None
     storage = parameters.storage
-    if array.size and not (
-        storage.minimum <= int(array.min()) and int(array.max()) <= storage.maximum
-    ):
-        raise SignatureError(
-            f"{where} must have storage values in {storage.minimum}:{storage.maximum}, got "
-            f"{int(array.min())}:{int(array.max())}"
-        )
-    return array.astype(storage.dtype)
+    all_fit = (array.dtype, storage.minimum, storage.maximum) == _all_values(storage.dtype)
+    if array.size and not all_fit:
+        low, high = int(array.min()), int(array.max())
+        if low < storage.minimum or high > storage.maximum:
+            raise SignatureError(
+                f"{where} must have storage values in {storage.minimum}:{storage.maximum}, got "
+                f"{low}:{high}"
+            )
+    return array.astype(storage.dtype, copy=False)
+
+
+@functools.cache
+def _all_values(dtype: DType) -> tuple[DType, int, int]:
+    return dtype, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
 _NARROW = {
@@ -216,25 +232,30 @@ def _check_integers(array: Array, type_: ValueType, where: str) -> Array:
         return array
     match = re.search(r"\d+", type_.element)
     width = int(match.group()) if match else 64
+    if width == 8 * expected.itemsize == 8 * array.dtype.itemsize:
+        return array.view(expected)  # of one sign or the other
     if array.size and width < 64:
         low, high = int(array.min()), int(array.max())
         if low < -(1 << (width - 1)) or high >= 1 << width:
             raise SignatureError(f"{where} must fit {type_.element}, got values {low}:{high}")
+        if high < 1 << (width - 1):
+            return array.astype(expected, copy=False)
         bits = array.astype(np.int64) & ((1 << width) - 1)
         array = np.where(bits >> (width - 1), bits - (1 << width), bits)
     return array.astype(np.int64).astype(expected)
 
 
-def _check_shape(array: Array, type_: ValueType, where: str) -> None:
-    if type_.shape is None:
+def check_shape(shape: tuple[int, ...], type_: ValueType, where: str) -> None:
+    """Raise SignatureError if a shape is not that of a type."""
+    if type_.shape is None or shape == type_.shape:
         return
-    fits = array.ndim == len(type_.shape) and all(
+    fits = len(shape) == len(type_.shape) and all(
         expected is None or expected == extent
-        for extent, expected in zip(array.shape, type_.shape, strict=True)
+        for extent, expected in zip(shape, type_.shape, strict=True)
     )
     if not fits:
         expected = "x".join("?" if n is None else str(n) for n in type_.shape) or "scalar"
-        got = "x".join(str(n) for n in array.shape) or "scalar"
+        got = "x".join(str(n) for n in shape) or "scalar"
         raise SignatureError(f"{where} must have the shape {expected}, got {got}")
 
 
@@ -269,10 +290,27 @@ def held(array: Array, type_: ValueType) -> Array:
     dtype = element_type(abi_element(type_.abi[0])).dtype
     parameters = type_.parameters
     if parameters is None or parameters.storage.signed:
-        return array.astype(dtype)
+        return array.astype(dtype, copy=False)
     width = parameters.storage.width
+    if width == 8 * array.dtype.itemsize == 8 * dtype.itemsize:
+        return array.view(dtype)
     values = array.astype(np.int64)
     return np.where(values >> (width - 1), values - (1 << width), values).astype(dtype)
+
+
+def unpacked(array: Array, type_: ValueType) -> Array:
+    """The storage values of an array that is packed; undo `held`."""
+    bits, shape = type_.plane_bits, [extent or 0 for extent in type_.shape or ()]
+    assert bits is not None
+    shapes = plane_shapes(shape, bits) or []
+    flat, planes = array.reshape(-1).view(np.uint8), []
+    for own in shapes:
+        size = math.prod(own)
+        planes.append(flat[:size].reshape(own))
+        flat = flat[size:]
+    values = unpack_planes(planes[0], bits, *planes[1:])
+    left = np.int8(8 - sum(bits))
+    return np.asarray(values).view(np.int8) << left >> left
 
 
 def array_of_result(array: Array, type_: ValueType, quantized_io: bool) -> Array:
@@ -281,10 +319,10 @@ def array_of_result(array: Array, type_: ValueType, quantized_io: bool) -> Array
     if parameters is None:
         unsigned = re.fullmatch(r"ui(\d+)", type_.element)
         if unsigned and int(unsigned.group(1)) < 64:  # narrow ones are held sign-extended
-            array = array.astype(np.int64) & ((1 << int(unsigned.group(1))) - 1)
+            array = np.asarray(array.astype(np.int64) & ((1 << int(unsigned.group(1))) - 1))
         return array.astype(element_type(type_.element).dtype, copy=False).reshape(array.shape)
     storage = parameters.storage
     if not storage.signed:
-        array = array.astype(np.int64) & ((1 << storage.width) - 1)
+        array = np.asarray(array.astype(np.int64) & ((1 << storage.width) - 1))
     stored = array.astype(storage.dtype)
     return dequantize(stored, parameters) if quantized_io else stored

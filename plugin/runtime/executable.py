@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from ..compiler.cpu_features import missing_features
 from ..errors import ExecutionError, SignatureError, UsageError, expected_name, printable, quoted
-from ..numerics.element_types import Array, DType
+from ..numerics.element_types import Array
 from ..signature import (
     BOUND_LOOPS,
     CPU_FEATURES_KEY,
@@ -23,9 +23,12 @@ from ..signature import (
     Signature,
     ValueType,
 )
-from .arguments import abi_element, array_of_result, arrays_of_arguments, element_type, held
-from .device import Device, OpenDevice, iree_runtime
+from .arguments import check_count
+from .device import Device
+from .device_arrays import DeviceArray, put
+from .marshalling import Call, Parameter, Result
 from .native_calls import check_process, native_call
+from .open_device import OpenDevice, iree_runtime
 from .vm_modules import (
     PublicFunction,
     load_module,
@@ -44,10 +47,12 @@ class Executable:
         source: a path, or the bytes of a ``.vmfb``.
         device: a `Device` or its name.
         parameters: parameter files (``.irpa``) by scope.
+        threads: as for a `Device`, of which only the name is given.
 
     Raises:
         InputError: the file cannot be read or is no executable.
         EnvironmentProblem: there is no such device.
+        UsageError: it has not as many threads.
         ExecutionError: the executable was compiled for another device.
     """
 
@@ -56,8 +61,10 @@ class Executable:
         source: str | os.PathLike[str] | bytes,
         device: Device | str = "llvm-cpu",
         parameters: Mapping[str, str | os.PathLike[str]] | None = None,
+        *,
+        threads: int | None = None,
     ) -> None:
-        self.device = device if isinstance(device, Device) else Device(device)
+        self.device = Device.of(device, threads)
         with native_call():
             self._load(source, parameters or {})
 
@@ -137,14 +144,24 @@ class Function:
         outputs = ", ".join(value.named for value in self.signature.outputs)
         return f"<function {self.name}({inputs}) -> ({outputs})>"
 
-    def __call__(self, *arguments: npt.ArrayLike, quantized_io: bool = False) -> Any:
+    def __call__(
+        self,
+        *arguments: npt.ArrayLike,
+        quantized_io: bool = False,
+        resident: bool = False,
+        donate: Collection[int | str] = (),
+    ) -> Any:
         """Run the function.
 
         Args:
             *arguments: arrays or numbers, one for each argument of the signature. A quantized one
-                is given as storage values (integers in the storage range).
+                is given as storage values (integers in the storage range). A `DeviceArray` is
+                stored already, whatever `quantized_io` says.
             quantized_io: take reals for quantized arguments and return reals for quantized
                 results: they are quantized and dequantized here by the reference arithmetic.
+            resident: leave results in the device's memory: each is a `DeviceArray`.
+            donate: arguments, by number or name, that are in the device's memory and not needed
+                any more: the program may write there, instead of to a copy.
 
         Returns:
             An array for each result: the array itself if there is one, a tuple if there are more,
@@ -152,115 +169,128 @@ class Function:
 
         Raises:
             SignatureError: an argument does not fit.
+            UsageError: what is donated is no array in the device's memory, or is given twice.
             ExecutionError: the runtime failed, or a check of a dynamic dimension did, or this
-                process was forked since the executable was loaded.
+                process was forked since the executable was loaded, or an array was donated before.
         """
-        results = self.invoke(arguments, quantized_io=quantized_io)
+        results = self.invoke(
+            arguments, quantized_io=quantized_io, resident=resident, donate=donate
+        )
         if not results:
             return None
         return results[0] if len(results) == 1 else tuple(results)
 
-    def invoke(
-        self, arguments: Sequence[npt.ArrayLike], *, quantized_io: bool = False
-    ) -> list[Array]:
-        """Run the function and return the list of its results; otherwise as a call."""
-        if self.signature is None:
-            raise SignatureError(
-                f"function '{self.name}' has no signature to convert its arguments with; compile "
-                "it with 'subquant compile'"
-            )
+    def put(
+        self, argument: int | str, array: npt.ArrayLike, *, quantized_io: bool = False
+    ) -> DeviceArray:
+        """Copy an array into the device's memory as the function stores an argument.
+
+        What a call does to an array each time is done once: it is checked, quantized, packed.
+
+        Args:
+            argument: its number, from 0, or its name.
+            array: as for a call.
+            quantized_io: reals are given for a quantized argument.
+
+        Raises:
+            SignatureError: it does not fit.
+            UsageError: there is no such argument.
+        """
         check_process(self._device.process)
-        inputs, outputs = self.signature.inputs, self.signature.outputs
-        arrays = arrays_of_arguments(arguments, inputs, self.name, quantized_io=quantized_io)
+        taken = self._parameters[self._place(argument)]
+        with native_call():
+            return put(self._device, array, taken.type, taken.where, quantized_io)
+
+    def invoke(
+        self,
+        arguments: Sequence[npt.ArrayLike],
+        *,
+        quantized_io: bool = False,
+        resident: bool = False,
+        donate: Collection[int | str] = (),
+    ) -> list[Any]:
+        """Run the function and return the list of its results; otherwise as a call."""
+        device, parameters = self._device, self._parameters
+        check_process(device.process)
+        check_count(arguments, parameters, self.name)
+        values = [
+            parameter.stored(argument, device, quantized_io)
+            for parameter, argument in zip(parameters, arguments, strict=True)
+        ]
+        donated = self._donated(donate, values) if donate else {}
         # In a call of its own, whose buffers are freed before what may be the last reference to the
         # device: `self`. An error would keep them by its traceback, and the garbage collector frees
         # what lies in a cycle in any order, which crashes in IREE.
         try:
             with native_call():
-                return self._run(arrays, inputs, outputs, quantized_io)
+                return self._run(values, donated, quantized_io, resident)
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)
             raise
 
     def _run(
         self,
-        arrays: Sequence[Array],
-        inputs: Sequence[ValueType],
-        outputs: Sequence[ValueType],
+        values: Sequence[Array | DeviceArray],
+        donated: Mapping[int, DeviceArray],
         quantized_io: bool,
-    ) -> list[Array]:
-        runtime = iree_runtime()
-        pushed = runtime.VmVariantList(len(inputs))
-        popped = runtime.VmVariantList(len(outputs))
-        keep = []
+        resident: bool,
+    ) -> list[Any]:
+        parameters = self._parameters
+        call = Call(self._device, len(parameters), len(self._results))
         try:
-            for array, type_ in zip(arrays, inputs, strict=True):
-                keep.append(_push(pushed, array, type_, self._device))
-            self._context.invoke(self._handle, pushed, popped)
-            return _results(popped, outputs, self._device, quantized_io)
+            for place, (parameter, value) in enumerate(zip(parameters, values, strict=True)):
+                parameter.push(call, value, place in donated)
+            for array in donated.values():
+                array.donate()
+            self._context.invoke(self._handle, call.pushed, call.popped)
+            return [each.pop(call, quantized_io, resident) for each in self._results]
         except (RuntimeError, ValueError, IndexError) as error:
-            raise ExecutionError(_run_message(self.name, error, inputs)) from None
+            types = [parameter.type for parameter in parameters]
+            raise ExecutionError(_run_message(self.name, error, types)) from None
 
+    @cached_property
+    def _parameters(self) -> list[Parameter]:
+        if self.signature is None:
+            raise SignatureError(
+                f"function '{self.name}' has no signature to convert its arguments with; compile "
+                "it with 'subquant compile'"
+            )
+        return [
+            Parameter(type_, f"argument {number} of '{self.name}'")
+            for number, type_ in enumerate(self.signature.inputs)
+        ]
 
-def _push(pushed: Any, array: Array, type_: ValueType, device: OpenDevice) -> Any:
-    """Push an array of storage values as what the compiled function takes for it."""
-    abi = type_.abi
-    element = abi_element(abi[0])
-    values = held(array, type_)
-    if not abi[0].startswith("tensor"):
-        if element_type(element).is_float:
-            pushed.push_float(float(values))
-        else:
-            pushed.push_int(int(values))
-        return None
-    if type_.shape is None:
-        view = device.upload(values.reshape(-1), element)
-        extents = device.upload(np.array(array.shape, np.int64), "i64")
-        pushed.push_ref(view)
-        pushed.push_ref(extents)
-        return view, extents
-    view = device.upload(values, element)
-    pushed.push_ref(view)
-    return view
+    @cached_property
+    def _results(self) -> list[Result]:
+        return [Result(type_) for type_ in self.signature.outputs] if self.signature else []
 
+    def _place(self, argument: int | str) -> int:
+        """The number of an argument, of which that or the name is given."""
+        places = {each.type.name: n for n, each in enumerate(self._parameters) if each.type.name}
+        places |= {str(number): number for number in range(len(self._parameters))}
+        if str(argument) not in places:
+            raise UsageError(
+                f"function '{self.name}' has no argument {quoted(str(argument))}; "
+                f"{expected_name(str(argument), places)}"
+            )
+        return places[str(argument)]
 
-# -- results --------------------------------------------------------------------------------------
-
-
-def _results(
-    popped: Any, outputs: Sequence[ValueType], device: OpenDevice, quantized_io: bool
-) -> list[Array]:
-    runtime = iree_runtime()
-    results: list[Array] = []
-    position = 0
-    for type_ in outputs:
-        element = abi_element(type_.abi[0])
-        if type_.abi[0].startswith("tensor"):
-            view = popped.get_as_object(position, runtime.HalBufferView)
-            array = device.download(view, element_type(element).dtype)
-            position += 1
-            if type_.shape is None:
-                extents = popped.get_as_object(position, runtime.HalBufferView)
-                shape = device.download(extents, np.dtype(np.int64))
-                if int(np.prod(shape)) != array.size:
-                    raise ExecutionError(
-                        f"a result has {array.size} elements, and its shape is {shape.tolist()}"
-                    )
-                array = array.reshape(shape)
-                position += 1
-        else:
-            array = _scalar(popped.get_variant(position), element_type(element).dtype)
-            position += 1
-        results.append(array_of_result(array, type_, quantized_io))
-    return results
-
-
-def _scalar(value: Any, dtype: DType) -> Array:
-    """A number from IREE's virtual machine, which gives narrow integers as unsigned ones."""
-    if dtype.kind != "i":
-        return np.asarray(value, dtype)
-    bits = int(value) & ((1 << 8 * dtype.itemsize) - 1)
-    return np.asarray(bits, f"u{dtype.itemsize}").view(dtype)
+    def _donated(
+        self, donate: Collection[int | str], values: Sequence[Array | DeviceArray]
+    ) -> dict[int, DeviceArray]:
+        """The arguments that are donated, by number."""
+        donated = {}
+        for place in map(self._place, donate):
+            array = values[place]
+            if not isinstance(array, DeviceArray):
+                raise UsageError(
+                    f"argument {place} of '{self.name}' is donated, and is not in the device's "
+                    f"memory; store it first: x = f.put({place}, array)"
+                )
+            if any(array is value for n, value in enumerate(values) if n != place):
+                raise UsageError(f"argument {place} of '{self.name}' is donated, and given twice")
+            donated[place] = array
+        return donated
 
 
 def _check_target(functions: Sequence[PublicFunction], name: str, device: Device) -> None:

@@ -13,7 +13,7 @@ from ..files import kind_of, open_input, read_input
 from ..processes import Steps
 from ..signature import REFLECTION_KEY, Signature, ValueType
 from .descriptions import ask_about
-from .device import iree_runtime
+from .open_device import iree_runtime
 
 __all__ = [
     "PublicFunction",
@@ -258,7 +258,7 @@ def _declared_value(text: str) -> ValueType | None:
     if tensor:
         extents = [n for n in tensor.group(1).split("x") if n]
         shape = tuple(None if n == "?" else int(n) for n in extents)
-        return ValueType(tensor.group(2), shape, abi=(text,))
+        return ValueType(tensor.group(2), shape, abi=(text,), is_consumed=True)  # for all we know
     if re.fullmatch(r"[a-z]+[0-9]*", text):
         return ValueType(text, is_scalar=True, abi=(text,))
     return None

@@ -3,8 +3,9 @@
 Fails, with the place and the reason, if a quantized type, an operation of the ``quant`` or
 ``subquant`` dialect, or an unranked tensor is left: IREE would refuse it with less to say, or
 compile it to wrong numbers. Then turns the signatures that earlier passes recorded into the
-reflection entry that the runtime reads (`subquant.signature`), and for Vulkan adds the longest loop
-that a device may end (`iree.long_loops`).
+reflection entry that the runtime reads (`subquant.signature`), with the arguments that the program
+may write to or keep (`iree.consumed_arguments`), and for Vulkan adds the longest loop that a device
+may end (`iree.long_loops`).
 
 Before::
 
@@ -44,6 +45,7 @@ from .base import (
     named,
     walk,
 )
+from .iree.consumed_arguments import consumed_values
 from .iree.long_loops import LOOPS, iterations_of
 
 __all__ = ["REFLECTION_ATTRIBUTE", "CheckHandOff", "signature_of"]
@@ -67,7 +69,8 @@ class CheckHandOff(ModulePass):
         """Check `module`."""
         left = TypePredicate(lambda type_: bool(_why_left(type_)))
         known: set[str] = set()
-        for op in walk(module):
+        operations = walk(module)
+        for op in operations:
             name = op.name
             if name not in known:
                 _check_name(name, op)
@@ -82,10 +85,12 @@ class CheckHandOff(ModulePass):
         entries = {TARGET_KEY: self.target} if self.target else {}
         if self.target.startswith("vulkan"):
             entries |= _long_loop(module)
+        consumed = consumed_values(operations)
         for op in named(module, ["func.func"]):
             is_own = op.attributes["sym_name"].value == BOUND_LOOPS
             if is_public(op) and len(op.regions[0].blocks) and not is_own:
-                _record(op, entries)
+                arguments = op.regions[0].blocks[0].arguments
+                _record(op, entries, [argument in consumed for argument in arguments])
         return UNCHANGED  # a function's reflection is an attribute that no verifier knows
 
 
@@ -121,15 +126,20 @@ def _why_left(type_: ir.Type) -> str:
     return ""
 
 
-def signature_of(function: Any) -> Signature:
-    """The signature of a lowered function as the user wrote it."""
+def signature_of(function: Any, consumed: Sequence[bool] = ()) -> Signature:
+    """The signature of a lowered function as the user wrote it.
+
+    Args:
+        function: the function.
+        consumed: whether the program may write to or keep an argument of the lowered function.
+    """
     compiled = function.attributes["function_type"].value
     written = compiled
     if SIGNATURE_ATTRIBUTE in function.attributes:
         written = function.attributes[SIGNATURE_ATTRIBUTE].value
     arguments, results = (_names(function, attribute) for attribute in NAMES_ATTRIBUTES)
     return Signature(
-        tuple(_values(written.inputs, compiled.inputs, arguments, function)),
+        tuple(_values(written.inputs, compiled.inputs, arguments, function, consumed)),
         tuple(_values(written.results, compiled.results, results, function)),
     )
 
@@ -156,9 +166,10 @@ def _long_loop(module: ir.Operation) -> dict[str, str]:
     return {LOOPS_KEY: f"{most} '{longest.name}'" + (f" at {place}" if place else "")}
 
 
-def _record(function: Any, added: Mapping[str, str]) -> None:
+def _record(function: Any, added: Mapping[str, str], consumed: Sequence[bool]) -> None:
     """Write the reflection; a signature that is there, of a module that was emitted, is kept."""
-    signature, written = signature_of(function), SIGNATURE_ATTRIBUTE in function.attributes
+    signature = signature_of(function, consumed)
+    written = SIGNATURE_ATTRIBUTE in function.attributes
     for attribute in (SIGNATURE_ATTRIBUTE, *NAMES_ATTRIBUTES):
         if attribute in function.attributes:
             del function.attributes[attribute]
@@ -172,11 +183,12 @@ def _record(function: Any, added: Mapping[str, str]) -> None:
 
 
 def _values(
-    written: Any, compiled: Any, names: Iterator[str], function: Any
+    written: Any, compiled: Any, names: Iterator[str], function: Any, consumed: Sequence[bool] = ()
 ) -> Iterator[ValueType]:
     remaining = list(compiled)
     for type_, name in zip(written, names, strict=False):
         unranked = isinstance(type_, ir.UnrankedTensorType)
+        place = len(compiled) - len(remaining)
         abi = tuple(str(remaining.pop(0)) for _ in range(2 if unranked else 1))
         parameters = parameters_of(type_, function)
         element = element_type(type_)
@@ -195,4 +207,5 @@ def _values(
             parameters=parameters,
             abi=abi,
             name=name,
+            is_consumed=any(consumed[place : place + len(abi)]),
         )

@@ -49,3 +49,36 @@ func.func private @private(%x: f32) {
 func.func @again(%q: i8) attributes {iree.reflection = {subquant.signature = "written before", subquant.target = "llvm-cpu"}} {
   return
 }
+
+// -----
+
+// What the program may write to or keep is the program's own: also through what may be folded, through
+// functions and loops; not what it only reads.
+// CHECK-LABEL: func.func @consumed(
+// CHECK-SAME: subquant.signature = "{\22version\22:1,\22inputs\22:[{\22element\22:\22f32\22,\22abi\22:[\22tensor<8xf32>\22],\22shape\22:[8],\22consumed\22:true},{\22element\22:\22f32\22,\22abi\22:[\22tensor<2x4xf32>\22],\22shape\22:[2,4],\22consumed\22:true},{\22element\22:\22f32\22,\22abi\22:[\22tensor<8xf32>\22],\22shape\22:[8],\22consumed\22:true},{\22element\22:\22f32\22,\22abi\22:[\22tensor<16xf32>\22],\22shape\22:[16],\22consumed\22:true},{\22element\22:\22f32\22,\22abi\22:[\22tensor<2xf32>\22],\22shape\22:[2]}],
+func.func @consumed(%sorted: tensor<8xf32>, %called: tensor<2x4xf32>, %looped: tensor<8xf32>,
+                    %kept: tensor<16xf32>, %read: tensor<2xf32>)
+    -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<8xf32>
+  %sum = stablehlo.add %sorted, %zero : tensor<8xf32>
+  %0 = "stablehlo.sort"(%sum) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %p = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  }) {dimension = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
+  %flat = stablehlo.reshape %called : (tensor<2x4xf32>) -> tensor<8xf32>
+  %1 = func.call @insert(%flat, %read) : (tensor<8xf32>, tensor<2xf32>) -> tensor<8xf32>
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c8 = arith.constant 8 : index
+  %2 = scf.for %i = %c0 to %c8 step %c1 iter_args(%carried = %looped) -> tensor<8xf32> {
+    %next = func.call @insert(%carried, %read) : (tensor<8xf32>, tensor<2xf32>) -> tensor<8xf32>
+    scf.yield %next : tensor<8xf32>
+  }
+  "util.global.store"(%kept) {global = @variable} : (tensor<16xf32>) -> ()
+  return %0, %1, %2 : tensor<8xf32>, tensor<8xf32>, tensor<8xf32>
+}
+func.func private @insert(%to: tensor<8xf32>, %what: tensor<2xf32>) -> tensor<8xf32> {
+  %0 = tensor.insert_slice %what into %to[2][2][1] : tensor<2xf32> into tensor<8xf32>
+  return %0 : tensor<8xf32>
+}

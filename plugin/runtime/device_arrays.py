@@ -1,0 +1,248 @@
+"""Arrays that stay in a device's memory: functions take them, and return them on request.
+
+What is stored is what a program stores: a quantized array is its integers, packed where its type
+is, and keeps that type. Nothing changes a `DeviceArray`: a program that may write to an argument
+gets a copy, unless the array is donated to the call.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ExecutionError, SignatureError, SubquantError
+from ..numerics.element_types import Array, DType, ElementType
+from ..signature import ValueType
+from .arguments import abi_element, array_of_argument, array_of_result, element_type, held, unpacked
+from .native_calls import native_call
+from .open_device import OpenDevice
+
+__all__ = ["DeviceArray", "check_taken", "put"]
+
+
+class DeviceArray:
+    """An array in a device's memory, made by `Device.put`, `Function.put` and resident calls.
+
+    It follows NumPy's protocols: ``np.asarray(x)`` reads it, on a CPU without a copy where the
+    storage is what NumPy would have (then the array cannot be written to); so does DLPack.
+
+    Attributes:
+        shape: the extents.
+        type: what it stands for, with the quantization parameters if it is quantized.
+        is_read: by an array of NumPy's, which may live longer.
+    """
+
+    def __init__(
+        self, device: OpenDevice, view: Any, type_: ValueType, shape: tuple[int, ...]
+    ) -> None:
+        self.shape = shape
+        self.type = type_
+        self._view = view
+        self._kept: Any = None
+        self._device = device
+        self.is_read = False
+
+    def __del__(self) -> None:
+        self._view = self._kept = None  # before its device, whatever the garbage collector does
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of `numpy`: of the storage, if it is quantized."""
+        parameters = self.type.parameters
+        return (
+            element_type(self.type.element).dtype
+            if parameters is None
+            else (parameters.storage.dtype)
+        )
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it takes in the device's memory."""
+        return int(self.view.get_buffer().byte_length())
+
+    @property
+    def view(self) -> Any:
+        """IREE's view of the memory; ExecutionError if it was donated."""
+        if self._view is None:
+            raise ExecutionError(
+                "this array was donated to a call, which may have used its memory for a result; "
+                "use the result, or leave it out of donate"
+            )
+        return self._view
+
+    def numpy(self, *, quantized_io: bool = False) -> Array:
+        """Return a copy as an array of NumPy's.
+
+        Args:
+            quantized_io: reals, if it is quantized; else its storage values.
+        """
+        view, type_ = self.view, self.type
+        with native_call():
+            stored = self._device.download(view, element_type(abi_element(type_.abi[0])).dtype)
+        if type_.plane_bits is not None:
+            stored = unpacked(stored, type_)
+        return array_of_result(stored, type_, quantized_io).reshape(self.shape)
+
+    def donate(self) -> None:
+        """Give up the memory: what is asked of the array afterwards is an error."""
+        self._kept = self._view if self.is_read else None
+        self._view = None
+
+    def is_on(self, device: OpenDevice) -> bool:
+        """True for an array in the memory of `device`."""
+        return self._device is device or self._device.is_host is device.is_host is True
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        shape = "" if None not in (self.type.shape or (None,)) else f" of shape {self.shape}"
+        return f"<DeviceArray {self.type}{shape} on '{self._device.uri}'>"
+
+    # -- protocols --------------------------------------------------------------------------------
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """NumPy's way to the memory itself, which it takes for `__array__` if there is one."""
+        dtype, stored = self.dtype, element_type(abi_element(self.type.abi[0])).dtype
+        parameters, is_whole = self.type.parameters, self.type.plane_bits is None
+        if parameters is not None and not parameters.storage.signed:
+            is_whole &= parameters.storage.width == 8 * dtype.itemsize
+        if self.type.element.startswith("ui"):
+            is_whole &= element_type(self.type.element).bits == 8 * dtype.itemsize
+        is_same = is_whole and dtype.itemsize == stored.itemsize and dtype.kind in "biuf"
+        if not (is_same and self._device.is_host and self.size):
+            raise AttributeError("the memory does not hold what NumPy would")
+        self.is_read = True
+        address = self._device.host_bytes(self.view).ctypes.data
+        return {"data": (address, True), "shape": self.shape, "typestr": dtype.str, "version": 3}
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("the memory does not hold what NumPy would; it takes a copy to read")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        array = np.asarray(self)
+        says_read_only = max_version is not None and max_version[0] >= 1
+        if copy or (copy is None and not says_read_only):
+            array = array.copy()
+        given = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
+        return array.__dlpack__(**{key: value for key, value in given.items() if value is not None})
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # this process's memory, of a copy if it has to be
+
+
+def put(
+    device: OpenDevice, array: npt.ArrayLike, like: ValueType | None, where: str, quantized_io: bool
+) -> DeviceArray:
+    """Copy an array into a device's memory.
+
+    Args:
+        device: the device.
+        array: what to copy.
+        like: the type to store it as; None for that of a tensor.
+        where: what errors call it.
+        quantized_io: reals are given for a quantized type.
+
+    Raises:
+        SignatureError: it does not fit `like`.
+    """
+    if like is None:
+        array = np.asarray(array)
+        like = _type_of(array, where)
+    if not like.abi[0].startswith("tensor"):
+        raise SignatureError(f"{where} is a number ({like}), which each call is given as it is")
+    stored = array_of_argument(array, like, where, quantized_io)
+    view = device.upload(held(stored, like), abi_element(like.abi[0]))
+    return DeviceArray(device, view, like, stored.shape)
+
+
+def _type_of(array: Array, where: str) -> ValueType:
+    """The type of a tensor that holds an array as it is."""
+    try:
+        element = ElementType.of_dtype(array.dtype)
+    except SubquantError as error:
+        raise SignatureError(f"{where} is no array that programs take: {error.message}") from None
+    is_unsigned = element.kind == "uint"
+    stored = f"i{element.bits}" if is_unsigned else element.name
+    dims = "".join(f"{extent}x" for extent in array.shape)
+    return ValueType(
+        f"ui{element.bits}" if is_unsigned else element.name,
+        array.shape,
+        abi=(f"tensor<{dims}{stored}>",),
+    )
+
+
+def check_taken(array: DeviceArray, type_: ValueType, where: str, device: OpenDevice) -> None:
+    """Check that an array is what a function takes for an argument, except for its shape.
+
+    Raises:
+        SignatureError: it lies elsewhere, or holds something else.
+        ExecutionError: it was donated.
+    """
+    if array.view and not array.is_on(device):
+        raise SignatureError(
+            f"{where} lies in the memory of another device ({array!r}); put it on that of the "
+            "executable, or give it as an array: x.numpy()"
+        )
+    if array.type is not type_ and not _holds(array.type, type_):
+        raise SignatureError(
+            f"{where} must be stored as {type_}, got {array!r}; store it with put of this "
+            "function: f.put(argument, array)"
+        )
+
+
+def _holds(given: ValueType, type_: ValueType) -> bool:
+    """True if whatever is stored as one type is stored so for the other, and in its range."""
+    stored, expected = given.abi[0], type_.abi[0]
+    if abi_element(stored) != abi_element(expected) or not expected.startswith("tensor"):
+        return False
+    if given.plane_bits != type_.plane_bits:
+        return False
+    if given.parameters is not None and type_.parameters is not None:
+        return given.parameters == type_.parameters
+    if given.element == type_.element and given.parameters is type_.parameters:
+        return True
+    ours, theirs = _range_of(given), _range_of(type_)
+    if ours is None or theirs is None or ours[0] != theirs[0]:
+        return False
+    is_signless = type_.parameters is None and not type_.element.startswith("ui")
+    return is_signless or theirs[1] <= ours[1] <= ours[2] <= theirs[2]
+
+
+def _range_of(type_: ValueType) -> tuple[int, int, int] | None:
+    """The bits, the least and the greatest value of integers; None for other types."""
+    match = re.fullmatch(r"(u?)i(\d+)", type_.element)
+    if match is None:
+        return None
+    bits = int(match.group(2))
+    if type_.parameters is not None:
+        return bits, type_.parameters.storage.minimum, type_.parameters.storage.maximum
+    low = 0 if match.group(1) else -(1 << (bits - 1))
+    return bits, low, low + (1 << bits) - 1

@@ -1,0 +1,224 @@
+"""Arguments and results of a compiled function: what is found out once, and what each call does.
+
+A call of an empty function takes 5 us, and each array of the dtype and shape of its argument one
+more. So what depends on types alone is found out when an executable is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ExecutionError
+from ..numerics.element_types import Array, DType
+from ..signature import ValueType
+from .arguments import (
+    abi_element,
+    array_of_argument,
+    array_of_result,
+    check_shape,
+    element_type,
+    held,
+)
+from .device_arrays import DeviceArray, check_taken
+from .open_device import OpenDevice, iree_runtime
+
+__all__ = ["Call", "Parameter", "Result"]
+
+
+class Call:
+    """A call that is being made.
+
+    Args:
+        device: where.
+        inputs, outputs: how many arguments and results there are room for.
+
+    Attributes:
+        kept: what must live as long as the call.
+        shared: where results may lie that are not theirs alone.
+    """
+
+    def __init__(self, device: OpenDevice, inputs: int, outputs: int) -> None:
+        runtime = iree_runtime()
+        self.pushed = runtime.VmVariantList(inputs)
+        self.popped = runtime.VmVariantList(outputs)
+        self.position = 0
+        self.kept: list[Any] = []
+        self.shared: list[Array] = []
+        self.device = device  # the last that is let go
+
+    def push(self, view: Any) -> None:
+        """Push a buffer view."""
+        self.kept.append(view)
+        self.pushed.push_ref(view)
+
+    def pop_view(self) -> Any:
+        """Pop a buffer view."""
+        self.position += 1
+        return self.popped.get_as_object(self.position - 1, iree_runtime().HalBufferView)
+
+
+class Parameter:
+    """An argument of a compiled function.
+
+    Args:
+        type_: its type.
+        where: what errors call it.
+    """
+
+    def __init__(self, type_: ValueType, where: str) -> None:
+        self.type = type_
+        self.where = where
+        self.element = abi_element(type_.abi[0])
+        self.is_tensor = type_.abi[0].startswith("tensor")
+        self.is_float = element_type(self.element).is_float
+        self._dtypes = self._taken_as_they_are() if self.is_tensor else ()
+
+    def _taken_as_they_are(self) -> tuple[DType, ...]:
+        """The dtypes of which every array is stored as it is, if the shape is right."""
+        type_, stored = self.type, element_type(self.element).dtype
+        if type_.plane_bits is not None:
+            return ()
+        if type_.parameters is not None:
+            storage = type_.parameters.storage
+            is_whole = not storage.is_narrowed and storage.width == 8 * stored.itemsize
+            return (storage.dtype,) if is_whole else ()
+        element = element_type(type_.element)
+        if not element.is_integer:
+            return (stored,) if element.dtype == stored else ()
+        if element.bits != 8 * stored.itemsize:
+            return ()
+        kinds = "iu" if element.kind == "int" else "u"
+        return tuple(np.dtype(f"{kind}{stored.itemsize}") for kind in kinds)
+
+    def stored(
+        self, argument: npt.ArrayLike, device: OpenDevice, quantized_io: bool
+    ) -> Array | DeviceArray:
+        """Check an argument, and return it as it is stored.
+
+        Raises:
+            SignatureError: it does not fit its type.
+        """
+        if isinstance(argument, DeviceArray):
+            check_taken(argument, self.type, self.where, device)
+            check_shape(argument.shape, self.type, self.where)
+            return argument
+        type_ = self.type
+        if (
+            type(argument) is np.ndarray
+            and argument.shape == type_.shape
+            and argument.dtype in self._dtypes
+            and not (quantized_io and type_.parameters is not None)
+        ):
+            return argument
+        return held(array_of_argument(argument, type_, self.where, quantized_io), type_)
+
+    def push(self, call: Call, value: Array | DeviceArray, is_donated: bool) -> None:
+        """Push what `stored` returned."""
+        if not self.is_tensor:
+            number: Any = value
+            if self.is_float:
+                call.pushed.push_float(float(number))
+            else:
+                call.pushed.push_int(int(number))
+            return
+        is_unranked = self.type.shape is None
+        shape = value.shape
+        if isinstance(value, DeviceArray):
+            call.push(self._view_of(call, value, is_donated))
+        else:
+            array = value.reshape(-1) if is_unranked else value
+            lent = None if self.type.is_consumed else call.device.lend(array, self.element)
+            if lent is None:
+                call.push(call.device.upload(array, self.element))
+            else:
+                call.kept.append(lent)
+                call.push(lent[0])
+                call.shared.append(array)
+        if is_unranked:
+            call.push(call.device.upload(np.array(shape, np.int64), "i64"))
+
+    def _view_of(self, call: Call, array: DeviceArray, is_donated: bool) -> Any:
+        """The memory of an array, or a copy of it if the program may write there."""
+        device, view = call.device, array.view
+        in_place = is_donated and device.is_host and not array.is_read
+        if self.type.is_consumed and not in_place:
+            return device.copied(view)
+        if device.is_host and not in_place:
+            call.shared.append(device.host_bytes(view))
+        if (self.type.shape is None) != (array.type.shape is None):
+            extents = (array.size,) if self.type.shape is None else array.shape
+            return iree_runtime().HalBufferView(view.get_buffer(), extents, int(view.element_type))
+        return view
+
+
+class Result:
+    """A result of a compiled function.
+
+    Args:
+        type_: its type.
+    """
+
+    def __init__(self, type_: ValueType) -> None:
+        self.type = type_
+        self.is_tensor = type_.abi[0].startswith("tensor")
+        self.dtype = element_type(abi_element(type_.abi[0])).dtype
+        parameters = type_.parameters
+        self._is_final = (
+            parameters is None
+            and not type_.element.startswith("ui")
+            and element_type(type_.element).dtype == self.dtype
+        )
+
+    def pop(self, call: Call, quantized_io: bool, resident: bool) -> Array | DeviceArray:
+        """Pop the result of a call.
+
+        Args:
+            call: the call, which has been made.
+            quantized_io: return reals, if it is quantized.
+            resident: leave it in the device's memory.
+
+        Raises:
+            ExecutionError: it does not have the extents that the program says.
+        """
+        if not self.is_tensor:
+            call.position += 1
+            array = _scalar(call.popped.get_variant(call.position - 1), self.dtype)
+            return self._given(array, quantized_io)
+        view = call.pop_view()
+        shape = tuple(view.shape)
+        if self.type.shape is None:
+            extents = call.device.download(call.pop_view(), np.dtype(np.int64))
+            if int(np.prod(extents)) != math.prod(shape):
+                raise ExecutionError(
+                    f"a result has {math.prod(shape)} elements, and its shape is {extents.tolist()}"
+                )
+            shape = tuple(extents.tolist())
+        if resident:
+            return DeviceArray(call.device, _alone(call, view), self.type, shape)
+        return self._given(call.device.download(view, self.dtype).reshape(shape), quantized_io)
+
+    def _given(self, array: Array, quantized_io: bool) -> Array:
+        return array if self._is_final else array_of_result(array, self.type, quantized_io)
+
+
+def _alone(call: Call, view: Any) -> Any:
+    """A result in memory that is its own: IREE returns what it was given for ``x + 0``."""
+    if not call.device.is_host:
+        return view
+    memory = call.device.host_bytes(view)
+    if any(np.may_share_memory(memory, other) for other in call.shared):
+        return call.device.copied(view)
+    call.shared.append(memory)
+    return view
+
+
+def _scalar(value: Any, dtype: DType) -> Array:
+    """A number from IREE's virtual machine, which gives narrow integers as unsigned ones."""
+    if dtype.kind != "i":
+        return np.asarray(value, dtype)
+    bits = int(value) & ((1 << 8 * dtype.itemsize) - 1)
+    return np.asarray(bits, f"u{dtype.itemsize}").view(dtype)

@@ -1,0 +1,264 @@
+"""A device that is open, and copies of arrays to and from its memory.
+
+IREE 3.13's Python runtime fails to import host memory on software Vulkan devices, and can return
+views of device memory that is freed with the result. So arguments are written into mapped device
+buffers, and results are copied out, here and nowhere else. On a CPU both are memory of this
+process: arrays are copied by IREE itself, and large ones that lie as programs need it are lent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import os
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+
+from ..errors import EnvironmentProblem, InputError, expected_name, quoted
+from ..numerics.element_types import BF16, Array, DType
+from .arguments import element_type
+from .native_calls import is_forked
+
+__all__ = ["DEVICES", "OpenDevice", "iree_runtime", "no_device"]
+
+DEVICES = {"llvm-cpu": "local-task", "vulkan": "vulkan"}
+"""Target names to IREE device names; any IREE device URI is accepted as well."""
+_ALIGNMENT = 64
+"""In bytes: compiled programs take it for granted of every buffer, and crash without it."""
+_LARGE = 1 << 15
+"""Bytes of an array for which it takes longer to copy it than to see how it lies."""
+
+
+def iree_runtime() -> Any:
+    """Return the module ``iree.runtime``; EnvironmentProblem if it is not installed."""
+    try:
+        import iree.runtime
+    except ImportError:
+        raise EnvironmentProblem(
+            "IREE's runtime is not installed; run: pip install iree-base-runtime"
+        ) from None
+    return iree.runtime
+
+
+@functools.cache
+def _hal_element_type(element: str) -> Any:
+    """IREE's number for an MLIR element type that is held as wide as it is."""
+    held = element_type(element)
+    if held.bits not in (1, 8 * held.dtype.itemsize):
+        raise InputError(f"values of type '{element}' cannot be exchanged with NumPy")
+    if held.kind == "bool":
+        name = "BOOL_8"
+    elif held == BF16:
+        name = "BFLOAT_16"
+    else:
+        name = f"{held.kind.upper()}_{held.bits}"
+    return getattr(iree_runtime().HalElementType, name)
+
+
+_OPEN: weakref.WeakSet[OpenDevice] = weakref.WeakSet()
+_INHERITED: list[OpenDevice] = []
+_DRIVERS: dict[str, Any] = {}
+_FLAGS = threading.Lock()
+
+
+def _keep_inherited() -> None:
+    """Never close, in a forked process, the devices of its parent, which has their threads."""
+    for opened in list(_OPEN):
+        _INHERITED.append(opened)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(opened.handle))
+    _OPEN.clear()
+    _DRIVERS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_inherited)
+
+
+def _own_driver(uri: str) -> Any:
+    """Return this process's driver, which its parent has not used."""
+    name = uri.partition("://")[0]
+    if name not in _DRIVERS:
+        _DRIVERS[name] = _new_driver(name)
+    return _DRIVERS[name]
+
+
+def _new_driver(name: str) -> Any:
+    from iree.runtime._binding import create_hal_driver  # private: IREE has no public way
+
+    return create_hal_driver(name)
+
+
+def _driver_of_threads(threads: int) -> Any:
+    """Return a driver of a CPU, which takes the number of its threads from flags of the process."""
+    runtime = iree_runtime()
+    with _FLAGS:
+        runtime.get_driver("local-task")  # which has what was set before, if it is the first
+        runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
+        try:
+            return _new_driver("local-task")
+        finally:
+            runtime.flags.parse_flags("--task_topology_group_count=0")
+
+
+class OpenDevice:
+    """A device in use, for as long as something holds it: executables that are loaded on it.
+
+    Mesa waits for any of several semaphores by asking for them again and again, so that two threads
+    of IREE are busy as long as its software Vulkan device is open: no program should be compiled
+    meanwhile.
+
+    Args:
+        uri: IREE's URI of the device.
+        threads: of a CPU; None for IREE's choice.
+
+    Attributes:
+        is_host: its memory is that of this process.
+
+    Raises:
+        EnvironmentProblem: there is no such device.
+    """
+
+    def __init__(self, uri: str, threads: int | None = None) -> None:
+        self.process = os.getpid()
+        self.uri = uri
+        self.is_host = uri.startswith("local-")
+        try:
+            # IREE's cache of devices is never emptied: one in it would not be closed. And the
+            # drivers in its cache have the threads of the process that made them.
+            if uri == "local-task" and threads is not None:
+                self.handle = _driver_of_threads(threads).create_device_by_uri(uri)
+            elif is_forked():
+                self.handle = _own_driver(uri).create_device_by_uri(uri)
+            else:
+                self.handle = iree_runtime().get_device(uri, cache=False)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise EnvironmentProblem(no_device(uri, error)) from None
+
+        _OPEN.add(self)
+
+    def upload(self, array: Array, element: str) -> Any:
+        """Copy an array into a new device buffer and return a buffer view.
+
+        Args:
+            array: any shape, of the dtype that holds `element`.
+            element: the MLIR element type.
+        """
+        runtime = iree_runtime()
+        type_ = _hal_element_type(element)
+        data = np.asarray(array, order="C")
+        allocator, memory, usage = self.handle.allocator, _memory(), _usage()
+        if self.is_host:
+            return allocator.allocate_buffer_copy(memory, usage, self.handle, data, type_)
+        # Whole words, because a device may load the last bytes with the word around them.
+        size = max(-(-data.nbytes // 4) * 4, 4)
+        buffer = allocator.allocate_buffer(memory, usage, size)
+        mapped = buffer.map()
+        target = mapped.asarray((size,), np.dtype(np.uint8))
+        target[: data.nbytes] = data.reshape(-1).view(np.uint8)
+        target[data.nbytes :] = 0
+        del target, mapped
+        return runtime.HalBufferView(buffer, data.shape, int(type_))
+
+    def lend(self, array: Array, element: str) -> tuple[Any, Any] | None:
+        """Return a buffer view of an array's own memory, and what to keep while it is used.
+
+        None if the array must be copied: it does not lie as programs need it, or is so small that
+        it takes longer to find out. The program must not write to it.
+        """
+        if not self.is_host or array.nbytes < _LARGE or not array.flags.c_contiguous:
+            return None
+        address = array.ctypes.data
+        if address % _ALIGNMENT:
+            return None
+        runtime = iree_runtime()
+        # IREE asks for memory that may be written to, which an array need not be.
+        memory = (ctypes.c_ubyte * array.nbytes).from_address(address)
+        buffer = self.handle.allocator.import_host_allocation(memory, _memory(), _usage())
+        view = runtime.HalBufferView(buffer, array.shape, int(_hal_element_type(element)))
+        return view, (array, buffer)
+
+    def host_bytes(self, view: Any) -> Array:
+        """The bytes of a buffer, or of a view of one, where they are, on a CPU; only to be read."""
+        found: Array = np.frombuffer(view.map(), np.uint8)
+        found.flags.writeable = False
+        return found
+
+    def download(self, view: Any, dtype: DType) -> Array:
+        """Copy a buffer view's contents into a new array, which can be lent if it is large."""
+        shape = tuple(view.shape)
+        size = math.prod(shape) * dtype.itemsize
+        if not size:
+            return np.zeros(shape, dtype)
+        source = view
+        if not self.is_host:
+            runtime = iree_runtime()
+            source = self._copied(
+                view.get_buffer(),
+                runtime.MemoryType.HOST_LOCAL | runtime.MemoryType.DEVICE_VISIBLE,
+                runtime.BufferUsage.TRANSFER | runtime.BufferUsage.MAPPING,
+            )
+        found = self.host_bytes(source)[:size].view(dtype).reshape(shape)
+        if size < _LARGE:
+            return found.copy()
+        array = _aligned(shape, dtype)
+        array[...] = found
+        return array
+
+    def copied(self, view: Any) -> Any:
+        """Return a buffer view of a copy of a buffer."""
+        runtime = iree_runtime()
+        buffer = self._copied(view.get_buffer(), _memory(), _usage())
+        return runtime.HalBufferView(buffer, view.shape, int(view.element_type))
+
+    def _copied(self, source: Any, memory: int, usage: int) -> Any:
+        """Copy a buffer into a new one, and wait until that is done."""
+        target = self.handle.allocator.allocate_buffer(
+            int(memory), int(usage), source.byte_length()
+        )
+        done = self.handle.create_semaphore(0)
+        fence = iree_runtime().HalFence.create_at
+        self.handle.queue_copy(source, target, fence(done, 0), fence(done, 1))
+        fence(done, 1).wait()
+        return target
+
+
+def _aligned(shape: tuple[int, ...], dtype: DType) -> Array:
+    """A new array that lies as programs need it; NumPy's allocator aligns to 16 bytes."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    array: Array = memory[start : start + size].view(dtype).reshape(shape)
+    return array
+
+
+@functools.cache
+def _memory() -> int:
+    runtime = iree_runtime()
+    return int(runtime.MemoryType.DEVICE_LOCAL | runtime.MemoryType.HOST_VISIBLE)
+
+
+@functools.cache
+def _usage() -> int:
+    runtime = iree_runtime()
+    return int(runtime.BufferUsage.DEFAULT | runtime.BufferUsage.MAPPING)
+
+
+def no_device(uri: str, error: Exception) -> str:
+    """The message for a device that cannot be opened."""
+    runtime = iree_runtime()
+    scheme = uri.partition("://")[0]
+    if scheme not in runtime.query_available_drivers():
+        known = [*DEVICES, *runtime.query_available_drivers()]
+        what = expected_name(scheme, dict.fromkeys(known), "a name or an IREE device URI of")
+        return f"no device {quoted(uri)}; {what}"
+    reason = str(error).splitlines()[0]
+    if uri.startswith("vulkan"):
+        return (
+            f"no Vulkan device '{uri}' ({reason}); on Debian install libvulkan1 and "
+            "mesa-vulkan-drivers for a software device, or set VK_DRIVER_FILES"
+        )
+    return f"no device '{uri}' ({reason}); expected llvm-cpu, vulkan or an IREE device URI"

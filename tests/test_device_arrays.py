@@ -1,0 +1,567 @@
+"""Arrays in a device's memory, arrays that are lent to a program, and calls by several threads."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import subquant
+from devices import ON_DEVICES
+from subquant import DeviceArray
+from subquant.errors import ExecutionError, SignatureError, UsageError
+from subquant.numerics.casts import dequantize, quantize
+from subquant.runtime import Device, Executable
+from subquant.runtime.open_device import OpenDevice
+
+LARGE = 1 << 16
+PROGRAM = """
+!w = !quant.uniform<i4:f32:{0:2}, {{0.5:1}, {0.25:-2}}>
+!n = !quant.uniform<i8<-127:127>:f32, 0.5>
+func.func @product(%w: tensor<4x8x!w> {jax.arg_name = "weights"}, %x: tensor<8xf32>)
+    -> tensor<4xf32> {
+  %d = quant.dcast %w : tensor<4x8x!w> to tensor<4x8xf32>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<4xf32>
+  %i = linalg.fill ins(%z : f32) outs(%e : tensor<4xf32>) -> tensor<4xf32>
+  %y = linalg.matvec ins(%d, %x : tensor<4x8xf32>, tensor<8xf32>)
+      outs(%i : tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+func.func @halve(%q: tensor<6x!n>) -> tensor<6x!n> {
+  %x = quant.dcast %q : tensor<6x!n> to tensor<6xf32>
+  %c = arith.constant dense<0.5> : tensor<6xf32>
+  %h = arith.mulf %x, %c : tensor<6xf32>
+  %r = quant.qcast %h : tensor<6xf32> to tensor<6x!n>
+  return %r : tensor<6x!n>
+}
+func.func @twice(%x: tensor<6xi8>) -> (tensor<6xi8>, tensor<6xi8>) {
+  %y = arith.addi %x, %x : tensor<6xi8>
+  return %y, %y : tensor<6xi8>, tensor<6xi8>
+}
+func.func @same(%x: tensor<?xf32>) -> tensor<?xf32> {
+  return %x : tensor<?xf32>
+}
+func.func @any(%x: tensor<*xf32>) -> tensor<*xf32> {
+  return %x : tensor<*xf32>
+}
+func.func @number(%x: f32) -> f32 {
+  return %x : f32
+}
+"""
+
+
+def compiled(text: str, device: Device) -> Executable:
+    target = "vulkan" if device.is_vulkan else "llvm-cpu"
+    return subquant.compile(text, target=target, device=device)
+
+
+# -- device arrays --------------------------------------------------------------------------------
+
+
+@ON_DEVICES
+@pytest.mark.parametrize(
+    "dtype",
+    [np.float32, np.float16, ml_dtypes.bfloat16, np.int8, np.uint8, np.int32, np.int64, np.bool_],
+)
+def test_what_is_put_is_read(device: Device, device_name: str, dtype: type) -> None:
+    array = np.arange(24).reshape(2, 3, 4)[:, ::2].astype(dtype)
+    put = device.put(array)
+    assert isinstance(put, DeviceArray)
+    assert (put.shape, put.ndim, put.size, len(put)) == ((2, 2, 4), 3, 16, 2)
+    assert put.dtype == array.dtype
+    assert put.nbytes == array.nbytes
+    np.testing.assert_array_equal(put.numpy(), array, strict=True)
+    np.testing.assert_array_equal(np.asarray(put), array, strict=True)
+    array[:] = 0
+    assert np.asarray(put).any(), "it is a copy"
+    for other in (np.zeros((0, 3), dtype), np.ones((), dtype)):
+        np.testing.assert_array_equal(np.asarray(device.put(other)), other, strict=True)
+
+
+@ON_DEVICES
+def test_other_libraries_read_it(device: Device, device_name: str) -> None:
+    array = np.arange(6, dtype=np.float32)
+    put = device.put(array)
+    np.testing.assert_array_equal(np.from_dlpack(put), array)
+    old = np.asarray(put).copy()
+    np.testing.assert_array_equal(np.add(put, 1), old + 1)
+    np.testing.assert_array_equal(np.asarray(put, np.float64), old.astype(np.float64), strict=True)
+    assert put.__dlpack_device__() == (1, 0)
+    assert put.__dlpack__()  # to what knows no array that is only to be read: of a copy
+
+
+def test_numpy_reads_the_memory_itself(cpu: Device) -> None:
+    """It cannot write there, and the memory lives as long as the array does."""
+    put = cpu.put(np.arange(6, dtype=np.float32))
+    view = np.asarray(put)
+    assert np.shares_memory(view, np.asarray(put))
+    assert not view.flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        view[0] = 1
+    del put
+    np.testing.assert_array_equal(view, np.arange(6))
+    packed = cpu.put(np.arange(6, dtype=ml_dtypes.bfloat16))
+    with pytest.raises(ValueError, match="takes a copy to read"):
+        packed.__array__(copy=False)
+
+
+def test_it_keeps_its_device() -> None:
+    device = Device("local-sync")
+    opened = weakref.ref(device.open())
+    put = device.put(np.ones(1 << 20, np.uint8))
+    del device
+    assert opened() is not None
+    assert np.asarray(put).all()
+    del put
+    assert opened() is None
+
+
+@ON_DEVICES
+def test_a_quantized_argument_is_packed_once(device: Device, device_name: str) -> None:
+    product = compiled(PROGRAM, device).product
+    rng = np.random.default_rng(1)
+    stored, x = rng.integers(-8, 8, (4, 8)).astype(np.int8), rng.random(8, np.float32)
+    parameters = product.signature.inputs[0].parameters
+    expected = dequantize(stored, parameters).astype(np.float64) @ x
+    weights = product.put(0, stored)
+    assert weights.type is product.signature.inputs[0]
+    np.testing.assert_allclose(product(weights, x), expected, rtol=1e-6)
+    np.testing.assert_array_equal(weights.numpy(), stored, strict=True)
+    np.testing.assert_array_equal(
+        weights.numpy(quantized_io=True), dequantize(stored, parameters), strict=True
+    )
+    if product.signature.inputs[0].plane_bits is not None:
+        assert weights.nbytes == 16
+    reals = dequantize(stored, parameters) + np.float32(0.01)
+    again = product.put(0, reals, quantized_io=True)
+    np.testing.assert_array_equal(again.numpy(), quantize(reals, parameters), strict=True)
+    np.testing.assert_allclose(product(again, x, quantized_io=True), expected, rtol=1e-6)
+
+
+@ON_DEVICES
+def test_results_stay_on_the_device(device: Device, device_name: str) -> None:
+    executable = compiled(PROGRAM, device)
+    q = np.array([-127, -3, 0, 5, 8, 126], np.int8)
+    parameters = executable.halve.signature.inputs[0].parameters
+    expected = q
+    result = executable.halve(q, resident=True)
+    for _ in range(2):
+        expected = quantize(dequantize(expected, parameters) / 2, parameters)
+        np.testing.assert_array_equal(result.numpy(), expected, strict=True)
+        result = executable.halve(result, resident=True)
+    first, second = executable.twice(result, resident=True)  # storage is what plain integers are
+    doubled = quantize(dequantize(expected, parameters) / 2, parameters) * 2
+    np.testing.assert_array_equal(first.numpy(), doubled)
+    np.testing.assert_array_equal(second.numpy(), doubled)
+    assert executable.number(1.5, resident=True) == 1.5
+
+
+@ON_DEVICES
+def test_dynamic_and_unranked_arguments(device: Device, device_name: str) -> None:
+    executable = compiled(PROGRAM, device)
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    put = device.put(array)
+    unranked = executable.any(put, resident=True)
+    assert unranked.shape == (2, 3)
+    np.testing.assert_array_equal(executable.any(unranked), array, strict=True)
+    row = executable.same(device.put(array[0]), resident=True)
+    np.testing.assert_array_equal(executable.same(row), array[0], strict=True)
+    np.testing.assert_array_equal(executable.any(row), array[0], strict=True)
+    assert "of shape (3,)" in repr(row)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("twice", np.ones(5, np.int8), "argument 0 of 'twice' must have the shape 6, got 5"),
+        (
+            "twice",
+            np.ones(6, np.int16),
+            "tensor<6xi8>, got <DeviceArray tensor<6xi16>",
+        ),
+        ("twice", np.ones(6, np.float32), "must be stored as tensor<6xi8>"),
+        ("halve", np.ones(6, np.int8), "must be stored as tensor<6xquantized<"),
+        ("halve", np.ones(6, np.uint8), "f.put(argument, array)"),
+        ("same", np.ones((2, 2), np.float32), "must have the shape ?, got 2x2"),
+        ("number", np.ones((), np.float32), "must be stored as f32"),
+    ],
+)
+def test_arrays_that_do_not_fit(cpu: Device, name: str, array: np.ndarray, message: str) -> None:
+    with pytest.raises(SignatureError) as caught:
+        compiled(PROGRAM, cpu)[name](cpu.put(array))
+    assert message in str(caught.value)
+
+
+def test_wrong_uses(cpu: Device) -> None:
+    executable = compiled(PROGRAM, cpu)
+    for argument in (2, -1, "none", True):
+        with pytest.raises(UsageError, match=f"function 'product' has no argument '{argument}'"):
+            executable.product.put(argument, np.zeros((4, 8), np.int8))
+    with pytest.raises(SignatureError, match="argument 0 of 'halve' must have storage values in"):
+        executable.halve.put(0, np.full(6, -128))
+    with pytest.raises(SignatureError, match="argument 0 of 'number' is a number"):
+        executable.number.put(0, 1.0)
+    with pytest.raises(SignatureError, match="the array is no array that programs take"):
+        cpu.put(np.array(["a"]))
+    with pytest.raises(TypeError, match="no length"):
+        len(cpu.put(1.0))
+
+
+@pytest.mark.vulkan
+def test_an_array_of_another_device(cpu: Device, vulkan: Device) -> None:
+    array = np.ones(6, np.int8)
+    for here, there in ((cpu, vulkan), (vulkan, cpu)):
+        with pytest.raises(SignatureError, match="lies in the memory of another device"):
+            compiled(PROGRAM, here).twice(there.put(array))
+
+
+def test_memory_of_the_cpu_is_that_of_every_cpu_device(cpu: Device) -> None:
+    array = np.arange(6, dtype=np.float32)
+    put = Device("llvm-cpu", threads=1).put(array)
+    result = compiled(PROGRAM, cpu).same(put, resident=True)
+    del put
+    np.testing.assert_array_equal(result.numpy(), array)
+
+
+# -- arguments that programs write to -------------------------------------------------------------
+
+UPDATES = """
+func.func @update(%c: tensor<16384xf32>, %x: tensor<4xf32>, %i: tensor<i32>) -> tensor<16384xf32> {
+  %0 = stablehlo.dynamic_update_slice %c, %x, %i
+      : (tensor<16384xf32>, tensor<4xf32>, tensor<i32>) -> tensor<16384xf32>
+  return %0 : tensor<16384xf32>
+}
+func.func @through(%c: tensor<128x128xf32>, %x: tensor<4xf32>) -> tensor<16384xf32> {
+  %z = stablehlo.constant dense<0.0> : tensor<128x128xf32>
+  %i = stablehlo.constant dense<7> : tensor<i32>
+  %s = stablehlo.add %c, %z : tensor<128x128xf32>
+  %r = stablehlo.reshape %s : (tensor<128x128xf32>) -> tensor<16384xf32>
+  %0 = func.call @private(%r, %x, %i)
+      : (tensor<16384xf32>, tensor<4xf32>, tensor<i32>) -> tensor<16384xf32>
+  return %0 : tensor<16384xf32>
+}
+func.func private @private(%c: tensor<16384xf32>, %x: tensor<4xf32>, %i: tensor<i32>)
+    -> tensor<16384xf32> {
+  %0 = stablehlo.dynamic_update_slice %c, %x, %i
+      : (tensor<16384xf32>, tensor<4xf32>, tensor<i32>) -> tensor<16384xf32>
+  return %0 : tensor<16384xf32>
+}
+func.func @identity(%x: tensor<16384xi32>) -> tensor<16384xi32> {
+  %z = stablehlo.constant dense<0> : tensor<16384xi32>
+  %0 = stablehlo.add %x, %z : tensor<16384xi32>
+  return %0 : tensor<16384xi32>
+}
+"""
+ACCUMULATES = """
+func.func @accumulate(%a: tensor<64x64xf32>, %b: tensor<64x64xf32>, %c: tensor<64x64xf32>)
+    -> tensor<64x64xf32> {
+  %0 = linalg.matmul ins(%a, %b : tensor<64x64xf32>, tensor<64x64xf32>)
+      outs(%c : tensor<64x64xf32>) -> tensor<64x64xf32>
+  return %0 : tensor<64x64xf32>
+}
+func.func @insert(%a: tensor<128x64xf32>, %b: tensor<4x64xf32>) -> tensor<128x64xf32> {
+  %0 = tensor.insert_slice %b into %a[3, 0][4, 64][1, 1]
+      : tensor<4x64xf32> into tensor<128x64xf32>
+  return %0 : tensor<128x64xf32>
+}
+func.func @loop(%c: tensor<16384xf32>, %x: tensor<4xf32>, %n: index) -> tensor<16384xf32> {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %r = scf.for %i = %c0 to %n step %c1 iter_args(%a = %c) -> tensor<16384xf32> {
+    %0 = tensor.insert_slice %x into %a[%i][4][1] : tensor<4xf32> into tensor<16384xf32>
+    scf.yield %0 : tensor<16384xf32>
+  }
+  return %r : tensor<16384xf32>
+}
+"""
+
+
+def aligned(array: np.ndarray, offset: int = 0) -> np.ndarray:
+    """The array in memory that begins `offset` bytes after a multiple of 64."""
+    memory = np.empty(array.nbytes + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + offset
+    found = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    found[...] = array
+    return found
+
+
+def written(arguments: list[np.ndarray], start: int) -> np.ndarray:
+    expected = arguments[0].reshape(-1).copy()
+    expected[start : start + 4] = arguments[1]
+    return expected
+
+
+@ON_DEVICES
+def test_arguments_stay_as_they_are(device: Device, device_name: str, as_users_call: None) -> None:
+    """IREE updates arguments of the program in place, those that are folded into one too."""
+    rng = np.random.default_rng(2)
+    executable, others = compiled(UPDATES, device), compiled(ACCUMULATES, device)
+    c, x = aligned(rng.random(16384, np.float32)), rng.random(4, np.float32)
+    a, b, s = (aligned(rng.random((64, 64), np.float32)) for _ in range(3))
+    cases = [
+        (executable.update, [c, x, np.int32(5)], written([c, x], 5)),
+        (executable.through, [c.reshape(128, 128), x], written([c, x], 7)),
+        (others.accumulate, [a, b, s], a.astype(np.float64) @ b + s),
+        (others.insert, [c.reshape(256, 64)[:128], a[:4]], None),
+        (others.loop, [c, x, 3], None),
+    ]
+    for function, arguments, expected in cases:
+        assert function.signature.inputs[-1].is_consumed == (function.name == "accumulate")
+        before = [np.copy(argument) for argument in arguments]
+        on_device = [
+            argument if np.ndim(argument) == 0 else function.put(number, argument)
+            for number, argument in enumerate(arguments)
+        ]
+        for given in (arguments, on_device):
+            results = [function(*given) for _ in range(2)]
+            np.testing.assert_array_equal(*results, strict=True)
+            if expected is not None:
+                np.testing.assert_allclose(results[0], expected, rtol=1e-5)
+            for argument, old in zip(given, before, strict=True):
+                np.testing.assert_array_equal(np.asarray(argument), old, err_msg=function.name)
+
+
+def test_iree_still_writes_to_arguments(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable = compiled(UPDATES, cpu)
+    parameter = executable.update._parameters[0]
+    assert parameter.type.is_consumed
+    object.__setattr__(parameter.type, "is_consumed", False)
+    monkeypatch.setattr(OpenDevice, "lend", OpenDevice.lend.__wrapped__)
+    c = aligned(np.zeros(16384, np.float32))
+    executable.update(c, np.ones(4, np.float32), np.int32(5))
+    assert c.any(), "IREE is fixed: remove transforms/iree/consumed_arguments.py and is_consumed"
+
+
+@ON_DEVICES
+def test_results_are_their_own(device: Device, device_name: str, as_users_call: None) -> None:
+    """IREE returns ``x + 0`` as the memory of ``x``, and equal results as one."""
+    executable = compiled(UPDATES, device)
+    x = aligned(np.arange(16384, dtype=np.int32))
+    put = device.put(x)
+    from_array, from_device = (executable.identity(each, resident=True) for each in (x, put))
+    x[:] = 0
+    for result in (from_array, from_device):
+        np.testing.assert_array_equal(result.numpy(), np.arange(16384))
+    first, second = compiled(PROGRAM, device).twice(np.ones(6, np.int8), resident=True)
+    if not device.is_vulkan:
+        assert not np.shares_memory(np.asarray(from_device), np.asarray(put))
+        assert not np.shares_memory(np.asarray(first), np.asarray(second))
+
+
+# -- lending --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lent(monkeypatch: pytest.MonkeyPatch, as_users_call: None) -> Iterator[list[int]]:
+    """The addresses of what is lent."""
+    addresses, lend = [], OpenDevice.lend
+
+    def watch(device: OpenDevice, array: np.ndarray, element: str) -> object:
+        found = lend(device, array, element)
+        if found is not None:
+            addresses.append(array.ctypes.data)
+        return found
+
+    monkeypatch.setattr(OpenDevice, "lend", watch)
+    return addresses
+
+
+def test_large_aligned_arrays_are_lent(cpu: Device, lent: list[int]) -> None:
+    same = compiled(PROGRAM, cpu).same
+    base = np.random.default_rng(3).random(LARGE, np.float32)
+    given = aligned(base)
+    np.testing.assert_array_equal(same(given), base, strict=True)
+    assert lent == [given.ctypes.data]
+    frozen = aligned(base)
+    frozen.flags.writeable = False  # as one of a file that is mapped
+    np.testing.assert_array_equal(same(frozen), base, strict=True)
+    assert lent.pop() == frozen.ctypes.data
+    result = same(given)
+    assert result.flags.writeable
+    assert not np.shares_memory(result, given)
+    lent.clear()
+    same(result)
+    assert lent == [result.ctypes.data], "results lie so that they can be lent"
+
+
+@pytest.mark.parametrize("offset", [4, 16, 32, 48])
+def test_arrays_that_lie_otherwise_are_copied(cpu: Device, lent: list[int], offset: int) -> None:
+    """Compiled programs crash on an address that is no multiple of 64."""
+    same = compiled(PROGRAM, cpu).same
+    given = aligned(np.random.default_rng(4).random(LARGE, np.float32), offset)
+    np.testing.assert_array_equal(same(given), given)
+    every_second = aligned(np.random.default_rng(4).random(LARGE, np.float32))[::2]
+    np.testing.assert_array_equal(same(every_second), every_second)
+    assert not lent
+
+
+VARIABLE = """
+tosa.variable @kept = dense<0.0> : tensor<16384xf32>
+func.func @exchange(%x: tensor<16384xf32>) -> tensor<16384xf32> {
+  %old = tosa.variable_read @kept : tensor<16384xf32>
+  tosa.variable_write @kept, %x : tensor<16384xf32>
+  return %old : tensor<16384xf32>
+}
+"""
+
+
+@ON_DEVICES
+def test_a_variable_keeps_a_copy(device: Device, device_name: str, as_users_call: None) -> None:
+    exchange = compiled(VARIABLE, device).exchange
+    first = aligned(np.arange(16384, dtype=np.float32))
+    results = [exchange(first, resident=True)]
+    first[:] = -1
+    results += [exchange(np.zeros_like(first), resident=True) for _ in range(2)]
+    for result, expected in zip(results, (0, np.arange(16384), 0), strict=True):
+        np.testing.assert_array_equal(result.numpy(), np.broadcast_to(expected, 16384))
+
+
+# -- donation -------------------------------------------------------------------------------------
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("is_read", [False, True])
+def test_donated_arrays(device: Device, device_name: str, is_read: bool) -> None:
+    update = compiled(UPDATES, device).update
+    x = np.arange(1, 5, dtype=np.float32)
+    cache, expected = update.put(0, np.zeros(16384, np.float32)), np.zeros(16384, np.float32)
+    address = None if device.is_vulkan else np.asarray(device.put([1.0])).ctypes.data
+    for step in range(3):
+        if not device.is_vulkan:
+            address = cache._device.host_bytes(cache.view).ctypes.data
+        seen = np.asarray(cache) if is_read else None
+        old, cache = cache, update(cache, x, np.int32(4 * step), resident=True, donate=(0,))
+        if seen is not None:
+            np.testing.assert_array_equal(seen, expected)
+        expected[4 * step : 4 * step + 4] = x
+        with pytest.raises(ExecutionError, match="was donated to a call"):
+            old.numpy()
+        if not device.is_vulkan and not is_read:
+            assert cache._device.host_bytes(cache.view).ctypes.data == address, "in place"
+        np.testing.assert_array_equal(cache.numpy(), expected)
+
+
+def test_wrong_donations(cpu: Device) -> None:
+    executable = compiled(UPDATES, cpu)
+    update, x = executable.update, np.ones(4, np.float32)
+    array = np.zeros(16384, np.float32)
+    with pytest.raises(UsageError, match="argument 0 of 'update' is donated, and is not in the"):
+        update(array, x, np.int32(0), donate=(0,))
+    with pytest.raises(UsageError, match="has no argument '7'"):
+        update(array, x, np.int32(0), donate=(7,))
+    both = compiled(ACCUMULATES, cpu).accumulate
+    square = cpu.put(np.ones((64, 64), np.float32))
+    with pytest.raises(UsageError, match="argument 2 of 'accumulate' is donated, and given twice"):
+        both(square, square, square, donate=(2,))
+    assert square.numpy().all()
+
+
+# -- threads --------------------------------------------------------------------------------------
+
+SPIN = """
+func.func @spin(%n: i32) -> i32 {
+  %zero = arith.constant 0 : i32
+  %one = arith.constant 1 : i32
+  %three = arith.constant 3 : i32
+  %r:2 = scf.while (%i = %zero, %s = %zero) : (i32, i32) -> (i32, i32) {
+    %p = arith.cmpi slt, %i, %n : i32
+    scf.condition(%p) %i, %s : i32, i32
+  } do {
+  ^bb0(%i: i32, %s: i32):
+    %j = arith.addi %i, %one : i32
+    %t = arith.muli %s, %three : i32
+    %u = arith.xori %t, %i : i32
+    scf.yield %j, %u : i32, i32
+  }
+  return %r#1 : i32
+}
+"""
+
+
+def test_calls_let_other_threads_run(cpu: Device) -> None:
+    """A thread that waits goes on during a call of another.
+
+    Python takes its lock from a thread after the switch interval, here never: only where the thread
+    gives it away. So the main thread sees a call under way only if the call gives it away.
+    """
+    spin = compiled(SPIN, cpu).spin
+    begins, seen, under_way = threading.Event(), threading.Event(), [False]
+
+    def call() -> None:
+        begins.set()
+        for _ in range(200):
+            under_way[0] = True
+            spin(20_000)
+            under_way[0] = False
+            if seen.is_set():
+                return
+
+    interval, thread = sys.getswitchinterval(), threading.Thread(target=call)
+    sys.setswitchinterval(1000)
+    try:
+        thread.start()
+        begins.wait()
+        saw, _ = under_way[0], seen.set()
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert saw
+
+
+@pytest.mark.parametrize("threads", [None, 1, 2])
+def test_an_executable_is_called_by_several_threads(threads: int | None) -> None:
+    executable = compiled(ACCUMULATES, Device("llvm-cpu", threads=threads))
+    rng = np.random.default_rng(6)
+    a, b, c = (rng.integers(-4, 5, (64, 64)).astype(np.float32) for _ in range(3))
+    weights, errors = executable.accumulate.put(1, b), []
+
+    def call(factor: int) -> None:
+        for _ in range(20):
+            found = executable.accumulate(a * factor, weights, c)
+            if (found != a * factor @ b + c).any():
+                errors.append(factor)
+
+    workers = [threading.Thread(target=call, args=(factor,)) for factor in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not errors
+
+
+def test_devices_of_one_and_more_threads() -> None:
+    text = ACCUMULATES
+    rng = np.random.default_rng(5)
+    a, b, c = (rng.integers(-4, 5, (64, 64)).astype(np.float32) for _ in range(3))
+    for threads in (1, 2, 3):
+        executable = subquant.compile(text, threads=threads)
+        assert executable.device.threads == threads
+        assert executable.device.open().uri == ("local-sync" if threads == 1 else "local-task")
+        np.testing.assert_array_equal(executable.accumulate(a, b, c), a @ b + c)
+
+
+@pytest.mark.parametrize(
+    ("device", "threads", "message"),
+    [
+        ("llvm-cpu", 0, "expected 1 to 256 threads, got '0'"),
+        ("llvm-cpu", 257, "expected 1 to 256 threads, got '257'"),
+        ("llvm-cpu", True, "expected 1 to 256 threads, got 'True'"),
+        ("llvm-cpu", "2", "expected 1 to 256 threads, got '2'"),
+        ("vulkan", 2, "the device 'vulkan' has no number of threads to choose"),
+        ("local-sync", 2, "the device 'local-sync' has no number of threads to choose"),
+    ],
+)
+def test_wrong_numbers_of_threads(device: str, threads: int, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Device(device, threads=threads)
+
+
+def test_a_device_has_its_threads(cpu: Device) -> None:
+    with pytest.raises(UsageError, match=r"make it so: Device\('llvm-cpu', threads=2\)"):
+        subquant.compile(SPIN, device=cpu, threads=2)
