@@ -62,9 +62,17 @@ def test_calls_are_counted() -> None:
     assert len(time_calls(called.append, seconds=1e-9)) == 1
 
 
-@pytest.mark.parametrize("wrong", [{"seconds": 0}, {"repeat": 0}, {"warm_up": -1}])
-def test_no_calls_are_an_error(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="expected seconds above 0"):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seconds": 0}, "expected a time above 0 s, got 0"),
+        ({"seconds": float("nan")}, "expected a time above 0 s, got nan"),
+        ({"seconds": float("inf")}, "expected a time above 0 s, got inf"),
+        ({"repeat": 0}, "expected 1 call or more, got 0"),
+    ],
+)
+def test_no_time_is_an_error(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         time_calls(lambda number: None, **wrong)
 
 
@@ -141,6 +149,14 @@ def test_quantized_programs_are_the_cases(
     given = [data.arrays["x"], data.arrays["w"]][: 1 + weights_given]
     result = subquant.compile(text, device=cpu).main(*given)
     assert bench.cases.check(data, result, {}) == bench.cases.Check(True, "exact")
+
+
+@pytest.mark.parametrize("kind", ["matmul", "convolution", "depthwise"])
+def test_plain_programs_are_the_cases(bench: Any, kind: str) -> None:
+    data = tiny(bench, kind)
+    program = bench.iree.prepare(data.values, dict(data.arrays), 1, 1)
+    program.call(0)
+    assert bench.cases.check(data, program.result(), {}) == bench.cases.Check(True, "exact")
 
 
 @pytest.mark.parametrize("what", ["read", "multiply", "multiply and load"])
@@ -220,9 +236,9 @@ def test_other_shapes_and_nan_are_wrong(bench: Any) -> None:
 
 def test_the_integers_of_a_model_are_near(bench: Any) -> None:
     data = replace(tiny(bench, "matmul"), values={"kind": "model"}, exact=np.zeros((2, 2)))
-    near = np.array([[0, 4], [0, 0]], np.int8)
+    near = np.array([[0, 16], [0, 0]], np.int8)
     found = bench.cases.check(data, near, {})
-    assert found == bench.cases.Check(True, "1 of 4 differ, by 4 at most")
+    assert found == bench.cases.Check(True, "1 of 4 differ, by 16 at most")
     assert not bench.cases.check(data, near + np.int8(1), {}).is_right
 
 

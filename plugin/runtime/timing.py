@@ -14,8 +14,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from ..errors import UsageError
+from ..numerics.element_types import Array
+from ..signature import Signature
+from .arguments import element_type
 
-__all__ = ["Times", "time_calls"]
+__all__ = ["Times", "check_duration", "draw_arguments", "time_calls"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,40 @@ class Times:
         return {name: round(value, 6) for name, value in asdict(self).items()}
 
 
+def check_duration(seconds: float, repeat: int | None) -> None:
+    """Raise UsageError unless there is a time above 0, and one call or more."""
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"expected a time above 0 s, got {seconds}")
+    if repeat is not None and repeat < 1:
+        raise UsageError(f"expected 1 call or more, got {repeat}")
+
+
+def draw_arguments(signature: Signature, seed: int = 0) -> list[Array]:
+    """Draw arguments: any storage value, floats around 0, and 0 or 1 where numbers may count.
+
+    Raises:
+        UsageError: an argument has open extents.
+    """
+    rng, drawn = np.random.default_rng(seed), []
+    for number, type_ in enumerate(signature.inputs):
+        shape = type_.shape
+        if shape is None or None in shape:
+            raise UsageError(
+                f"argument {number} ({type_.named}) is of no known shape; give the arguments "
+                "(--input)"
+            )
+        extents, element = [n or 0 for n in shape], element_type(type_.element)
+        if type_.parameters is not None:
+            storage = type_.parameters.storage
+            values = rng.integers(storage.minimum, storage.maximum, extents, endpoint=True)
+            drawn.append(values.astype(storage.dtype))
+        elif element.is_float:
+            drawn.append(rng.normal(size=extents).astype(element.dtype))
+        else:
+            drawn.append(rng.integers(0, 2, extents).astype(element.dtype))
+    return drawn
+
+
 def time_calls(
     call: Callable[[int], object],
     *,
@@ -62,18 +99,15 @@ def time_calls(
         call: what is timed, given the number of the call.
         seconds: for how long, one call at least.
         repeat: how often, in place of that.
-        warm_up: calls before, which do not count.
+        warm_up: calls before, 0 or more, which do not count.
 
     Returns:
         The nanoseconds of each call.
 
     Raises:
-        UsageError: no time, or a negative number of calls.
+        UsageError: as of `check_duration`.
     """
-    if not seconds > 0 or (repeat is not None and repeat < 1) or warm_up < 0:
-        raise UsageError(
-            f"expected seconds above 0, and calls, got {seconds} s, {repeat} calls after {warm_up}"
-        )
+    check_duration(seconds, repeat)
     for number in range(warm_up):
         call(number)
     times: list[int] = []

@@ -12,7 +12,8 @@ A result is compared with what NumPy computes from the same weights in 64 bits:
   must be, up to 1/32 of a step for multipliers of 32 bits. How many values are not the nearest
   integers themselves is counted.
 * A model: the integers of its NumPy evaluation, which are LiteRT's reference kernels'. Other
-  kernels round elsewhere: of 8 bits 4 steps are allowed, of a float 3 % of the rms.
+  kernels round elsewhere, and in front of a softmax: of 8 bits 16 steps are allowed, of a float 3 %
+  of the rms.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def _check_model(exact: Array, result: Array) -> Check:
         )
     differ = int((difference > 0).sum())
     text = f"{differ:,} of {result.size:,} differ, by {difference.max():.0f} at most"
-    return Check(bool((difference <= 4).all()), text if differ else "exact")
+    return Check(bool((difference <= 16).all()), text if differ else "exact")
 
 
 # -- block matmuls --------------------------------------------------------------------------------

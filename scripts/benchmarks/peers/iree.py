@@ -131,6 +131,8 @@ def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> 
     axes = (1,) if case["kind"] == "int8 matmul" else (0, 1, 2)
     bias = arrays["bias"] - case["x_zero_point"] * w.sum(axes, dtype=np.int32)
     scales = case["x_scale"] * arrays["w_scales"].astype(np.float64) / case["y_scale"]
+    if case.get("groups", 1) > 1:
+        w = w.astype(np.float32)
     values = (x, w, bias.astype(np.int32), scales.astype(np.float32))
     arguments = [(value, value.shape, _TYPES[value.dtype.name]) for value in values]
     return Program(plain_integers(case, arrays), arguments, np.int8, threads, copies)
