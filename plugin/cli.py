@@ -29,6 +29,7 @@ COMMANDS = {
     "import": "Import weights from SOURCE as IREE parameters, with quantized tensors as planes.",
     "quantize": "Quantize the float weights of SOURCE and write them as IREE parameters.",
     "compare": "Compare MODEL (.tflite, .onnx) with a reference, layer by layer.",
+    "bench": "Time a function of MODEL, or of an executable (.vmfb), with resident arrays.",
     "conformance": "Run programs with known results on devices; fail if one does worse than "
     "expected.",
 }

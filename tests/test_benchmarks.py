@@ -1,12 +1,13 @@
-"""`scripts/bench`: what it computes with, checks and writes; and the times of `runtime.timing`."""
+"""``subquant bench``; and ``scripts/bench``: what it computes with, checks and writes."""
 
 from __future__ import annotations
 
 import importlib
 import itertools
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +15,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
 import subquant
+from subquant.cli import main
+from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import UsageError
 from subquant.runtime import Device
 from subquant.runtime.machine import describe_machine
-from subquant.runtime.timing import Times, time_calls
+from subquant.runtime.timing import Times, draw_arguments, time_calls
+from subquant.versions import PINNED_VERSIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 _MODULES = ("blocks", "cases", "ceilings", "measurement", "programs", "report", "__main__")
@@ -83,6 +88,80 @@ def test_a_machine_is_described_without_its_name() -> None:
     assert int(machine["cores"]) >= 1
     assert machine["iree-base-compiler"]
     assert platform.node() not in machine.values()
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+PROGRAM = """
+!x = !quant.uniform<i8<-20:20>:f32, 0.5:3>
+func.func @main(%a: tensor<2x3x!x>, %b: tensor<3xf32>, %c: tensor<3xi8>) -> tensor<3xf32> {
+  return %b : tensor<3xf32>
+}
+func.func @open(%a: tensor<?xf32>) -> tensor<?xf32> { return %a : tensor<?xf32> }
+"""
+
+
+def bench_command(*arguments: str) -> Result:
+    return CliRunner(catch_exceptions=False).invoke(main, ["bench", *arguments])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("bench") / "model.mlir"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def executable(model: str) -> str:
+    path = model.removesuffix(".mlir") + ".vmfb"
+    Path(path).write_bytes(compile_to_bytes(PROGRAM))
+    return path
+
+
+def test_a_model_is_compiled_and_timed(model: str) -> None:
+    found = bench_command(model, "--function", "main", "--repeat", "3", "--threads", "1")
+    assert found.exit_code == 0, found.stderr
+    assert re.search(r"main: minimum [\d.]+ [mu]s, median [\d.]+ [mu]s .*, 3 calls\n", found.stdout)
+    assert re.search(r"compiled in [\d.]+ s, [\d,]+ bytes", found.stderr)
+
+
+def test_an_executable_is_timed(executable: str) -> None:
+    arguments = ("--function", "open", "--input", "2xf32=1,2", "--seconds", "0.01", "--json")
+    found = bench_command(executable, *arguments)
+    assert found.exit_code == 0, found.stderr
+    said = json.loads(found.stdout)
+    assert said["function"] == "open"
+    assert said["milliseconds"]["minimum"] <= said["milliseconds"]["median"]
+    assert said["machine"]["iree-base-runtime"] == PINNED_VERSIONS["iree-base-runtime"]
+    assert "compile_seconds" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--function", "open"), "argument 0 (tensor<?xf32>) is of no known shape; give"),
+        (("--function", "none"), "no function is named 'none'; expected one of: main, open"),
+        (("--function", "main", "--seconds", "0"), "expected a time above 0 s, got 0.0"),
+        (("--function", "main", "--threads", "0"), "expected 1 to 256 threads, got '0'"),
+        (("--function", "main", "--input", "2xf32=1,2"), "takes 3 arguments, got 1"),
+    ],
+)
+def test_what_cannot_be_timed(executable: str, arguments: Sequence[str], message: str) -> None:
+    found = bench_command(executable, *arguments)
+    assert found.exit_code in (1, 2), found.stderr
+    assert message in found.stderr
+
+
+def test_drawn_arguments_fit(executable: str) -> None:
+    function = subquant.load(executable)["main"]
+    assert function.signature is not None
+    drawn = draw_arguments(function.signature, seed=1)
+    assert [(array.shape, array.dtype.name) for array in drawn] == [
+        ((2, 3), "int8"), ((3,), "float32"), ((3,), "int8"),
+    ]  # fmt: skip
+    assert np.abs(drawn[0]).max() <= 20
+    np.testing.assert_array_equal(function(*drawn), drawn[1])
 
 
 # -- weights and programs -------------------------------------------------------------------------

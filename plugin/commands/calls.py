@@ -69,7 +69,7 @@ class Call:
         """
         name = self.check({n: function.signature for n, function in executable.functions.items()})
         function = executable[name]
-        arguments, wanted, files = self._arranged(function.signature), self._wanted, self._files
+        arguments, wanted, files = self.arranged(function.signature), self._wanted, self._files
         count = len(function.signature.outputs) if function.signature else len(files)
         with show_progress(f"run {name}") as progress:
             results = self._invoke(function, arguments, progress)
@@ -105,13 +105,9 @@ class Call:
         Raises:
             SubquantError: a wrong argument or option.
         """
-        name = self._name(signatures)
-        if name not in signatures:
-            raise UsageError(
-                f"no function is named {quoted(name)}; {expected_name(name, signatures)}"
-            )
+        name = self.name_among(signatures)
         signature = signatures[name]
-        arguments, wanted, files = self._arranged(signature), self._wanted, self._files
+        arguments, wanted, files = self.arranged(signature), self._wanted, self._files
         if signature is None:
             return name
         count = len(signature.outputs)
@@ -145,8 +141,12 @@ class Call:
         named = [split_name(text) for text in self.inputs]
         return [(name, parse_input(text)) for name, text in named]
 
-    def _arranged(self, signature: Signature | None) -> list[Array]:
-        """The values in the order of a function's arguments: named ones at their places."""
+    def arranged(self, signature: Signature | None) -> list[Array]:
+        """Return the values in the order of a function's arguments: named ones at their places.
+
+        Raises:
+            SubquantError: a value cannot be read, or a name is wrong.
+        """
         inputs = signature.inputs if signature is not None else ()
         places = {type_.name: place for place, type_ in enumerate(inputs) if type_.name}
         arranged: dict[int, Array] = {}
@@ -175,12 +175,17 @@ class Call:
     def _files(self) -> list[str | None]:
         return [_output_file(text) for text in self.outputs]
 
-    def _name(self, functions: Mapping[str, object]) -> str:
+    def name_among(self, functions: Mapping[str, object]) -> str:
+        """Return the name of the function to call; UsageError if that is none of these."""
         name = self.function or ("main" if "main" in functions else None)
         if name is None and len(functions) == 1:
             name = next(iter(functions))
         if name is None:
             raise UsageError(f"which function? give --function, one of: {', '.join(functions)}")
+        if name not in functions:
+            raise UsageError(
+                f"no function is named {quoted(name)}; {expected_name(name, functions)}"
+            )
         return name
 
     def _invoke(
