@@ -71,7 +71,8 @@ def consumed_values(operations: Iterable[Operation]) -> set[Value]:
         is_slice, size = op.name in _SLICES, _bits_of(value.type, bits)
         for each in found:
             others = _bits_of(each.type, bits)
-            if is_slice or None in (size, others) or size == others != 0:
+            is_tensor = others != 0 != size
+            if is_tensor and (is_slice or None in (size, others) or size == others):
                 pending.append(each)
     return seen
 

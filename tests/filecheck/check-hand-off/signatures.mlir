@@ -82,3 +82,18 @@ func.func private @insert(%to: tensor<8xf32>, %what: tensor<2xf32>) -> tensor<8x
   %0 = tensor.insert_slice %what into %to[2][2][1] : tensor<2xf32> into tensor<8xf32>
   return %0 : tensor<8xf32>
 }
+
+// -----
+
+// The extents of a tensor are not the tensor.
+// CHECK-LABEL: func.func @extents(
+// CHECK-NOT: consumed
+// CHECK: return
+func.func @extents(%x: tensor<?xf32>, %i: tensor<1xi32>) -> tensor<?xf32> {
+  %c0 = arith.constant 0 : index
+  %zero = arith.constant 0.0 : f32
+  %n = tensor.dim %x, %c0 : tensor<?xf32>
+  %empty = tensor.empty(%n) : tensor<?xf32>
+  %filled = linalg.fill ins(%zero : f32) outs(%empty : tensor<?xf32>) -> tensor<?xf32>
+  return %filled : tensor<?xf32>
+}
