@@ -809,10 +809,10 @@ def _change_operation(rng: random.Random, op: Any, operations: list[Any], other:
     """Change an attribute, an operand or the type of a result."""
     from subquant._mlir import ir
 
-    names = [each.name for each in op.attributes]
+    names = list(op.attributes)
     change = rng.randrange(6)
     if change == 0 and names and len(other.attributes):
-        taken = str(other.attributes[rng.randrange(len(other.attributes))].attr)
+        taken = str(other.attributes[rng.choice(list(other.attributes))])
         op.attributes[rng.choice(names)] = ir.Attribute.parse(taken)
     elif change in (1, 2) and names:
         name = rng.choice(names)

@@ -52,6 +52,7 @@ __all__ = ["FuseBlockContractions"]
 
 _CASTS = ("quant.dcast", "subquant.dcast")
 _DEQUANTIZING = (*_CASTS, "subquant.dequantize")
+_CONVERT = "stablehlo.convert"
 _TRANSPOSE = "stablehlo.transpose"
 _ERASED = (UNPACK, "quant.scast", "subquant.scast")
 
@@ -97,27 +98,32 @@ def _erase_unused(op: Operation) -> None:
     """Erase an operation without uses, and what only it used of these kinds."""
     if next(iter(op.results[0].uses), None) is not None:
         return
-    was_transposed = op.name == _TRANSPOSE
+    was_moved = op.name in (_TRANSPOSE, _CONVERT)
     owners: list[Operation] = []
     for operand in op.operands:
         if not isinstance(operand.owner, ir.Block) and operand.owner not in owners:
             owners.append(operand.owner)
     op.erase()
     for owner in owners:
-        if was_transposed or owner.operation.name in _ERASED:
+        if was_moved or owner.operation.name in _ERASED:
             _erase_unused(owner.operation)
 
 
 def _dequantizing(operand: Value) -> Operation | None:
-    """What gives a value by dequantizing a tensor, or by transposing that; or None."""
+    """What gives a value by dequantizing a tensor, or from that by moving or widening; or None."""
     owner = operand.owner
     if isinstance(owner, ir.Block):
         return None
-    if owner.operation.name == _TRANSPOSE:
-        cast = owner.operation.operands[0].owner
-        is_cast = not isinstance(cast, ir.Block) and cast.operation.name in _DEQUANTIZING
-        return owner.operation if is_cast else None
+    if owner.operation.name == _TRANSPOSE or _widens(owner.operation):
+        return owner.operation if _dequantizing(owner.operation.operands[0]) else None
     return owner.operation if owner.operation.name in _DEQUANTIZING else None
+
+
+def _widens(op: Operation) -> bool:
+    """True for a conversion to f32 of what has few bits: its products are those of f32 anyway."""
+    if op.name != _CONVERT or not isinstance(op.results[0].type.element_type, ir.F32Type):
+        return False
+    return isinstance(op.operands[0].type.element_type, ir.F16Type | ir.BF16Type)
 
 
 def _fuse(
@@ -245,7 +251,10 @@ def _weight(cast: Operation) -> _Weight | NoMatch | None:
         weight = _weight(cast.operands[0].owner.operation)
         if not isinstance(weight, _Weight):
             return weight
-        return replace(weight, order=[int(axis) for axis in cast.attributes["permutation"]])
+        order = [weight.axis_of(int(axis)) for axis in cast.attributes["permutation"]]
+        return replace(weight, order=order)
+    if cast.name == _CONVERT:
+        return _weight(cast.operands[0].owner.operation)
     if cast.name in _CASTS:
         return _weight_of_type(cast)
     operands = operands_of(cast)

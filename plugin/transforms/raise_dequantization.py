@@ -36,6 +36,7 @@ its place and the reason.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -56,13 +57,18 @@ from ..numerics.views import Part as Extent
 from ..numerics.views import View, aligned
 from .base import UNCHANGED, ModulePass, NoMatch, is_public, named
 from .math.contraction import CONTRACTIONS
-from .raising.arithmetic import STEPS, Arithmetic, Part, Reals
+from .raising.arithmetic import BITS, SHIFTS, STEPS, Arithmetic, Integers, Reals
+from .raising.contractions import Split, split_contractions
+from .raising.fields import Field
+from .raising.gathers import take_before_dequantizing, take_before_unpacking
+from .raising.parts import Part
 
 __all__ = ["RaiseDequantization"]
 
 _ARITHMETIC = ("stablehlo.add", "stablehlo.divide", "stablehlo.multiply", "stablehlo.subtract")
+_GATHER = "stablehlo.gather"
 _STORED = (UNPACK, "arith.constant", "stablehlo.constant", "util.global.load")
-_SOURCES = (*_STORED, "stablehlo.bitcast_convert")
+_SOURCES = (*_STORED, "stablehlo.bitcast_convert", "stablehlo.iota")
 
 
 @dataclass(frozen=True)
@@ -79,9 +85,12 @@ class RaiseDequantization(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Raise in `module`; never fails."""
-        if not any(_converts(op) for op in named(module, ["stablehlo.convert"])):
+        is_narrow = any(_converts(op) for op in named(module, ["stablehlo.convert"]))
+        if not is_narrow and not named(module, SHIFTS):
             return UNCHANGED
         _inline(module)
+        for op in named(module, [_GATHER]):
+            take_before_unpacking(op)
         arithmetic, remarks = Arithmetic(), []
         steps = named(module, STEPS)
         for op in steps:
@@ -105,13 +114,16 @@ class RaiseDequantization(ModulePass):
                     remarks.append(Remark.about(op, f"is left alone: {plan.reason}"))
                 continue
             with ir.InsertionPoint(op), op.location:
-                raised = plan.emit()
+                split, raised = plan.emit()
             result.replace_all_uses_with(raised)
+            split_contractions(split, raised, plan.split)
             _erase(op, unused, sources)
         while sources:
             op = sources.pop()
             if next(iter(op.results[0].uses), None) is None:
                 _erase(op, set(), sources)
+        for op in named(module, [_GATHER]):
+            take_before_dequantizing(op)
         return remarks if self.explain else ()
 
 
@@ -133,12 +145,20 @@ def _converts(op: Operation) -> bool:
     return narrow and not isinstance(target.element_type, ir.ComplexType)
 
 
+def _is_step(op: Operation) -> bool:
+    """True for such a conversion, and for what else is computed of integers of 2 to 16 bits."""
+    if op.name == "stablehlo.convert":
+        return _converts(op)
+    element = op.results[0].type.element_type
+    return isinstance(element, ir.IntegerType) and 2 <= element.width <= _WIDEST
+
+
 def _inline(module: Operation) -> None:
-    """Inline the functions of a module if a private one converts integers that may be weights."""
+    """Inline the functions of a module if a private one has steps on integers of weights."""
     for function in named(module, ["func.func"]):
         if is_public(function):
             continue
-        if any(_converts(op) for op in named(function, ["stablehlo.convert"])):
+        if any(_is_step(op) for op in named(function, ["stablehlo.convert", _GATHER, *BITS])):
             pipeline = "builtin.module(inline{default-pipeline=})"
             passmanager.PassManager.parse(pipeline).run(module)
             return
@@ -146,9 +166,14 @@ def _inline(module: Operation) -> None:
 
 def _is_worth(fact: Reals, result: Value) -> bool:
     """True unless integers are only converted, and no contraction has them as a weight."""
-    if fact.scales is not None:
+    if fact.scales:
         return True
-    owner = fact.integers.storage.root.owner
+    integers = fact.integers
+    if integers.field is not None:
+        return any(use.owner.operation.name in CONTRACTIONS for use in result.uses)
+    if integers.storage is None:
+        return False
+    owner = integers.storage.root.owner
     is_stored = not isinstance(owner, ir.Block) and owner.operation.name in _STORED
     return any(
         use.owner.operation.name in CONTRACTIONS and (use.operand_number == 1 or is_stored)
@@ -160,82 +185,207 @@ def _is_worth(fact: Reals, result: Value) -> bool:
 
 
 @dataclass(frozen=True)
+class _Stored:
+    """How the integers of a dequantization are stored.
+
+    Attributes:
+        view: which of all that are stored each is.
+        type: of each.
+        zero_points: or None.
+        root: the tensor, or the field that it is unpacked from, and whether its words are reversed.
+        zero_root: the same of zero points that are packed, else None.
+    """
+
+    view: View
+    type: StorageType
+    zero_points: Part | None
+    root: Value | tuple[Field, bool]
+    zero_root: tuple[Field, bool] | None = None
+
+    @classmethod
+    def of(cls, integers: Integers) -> list[_Stored]:
+        """The ways, the better one first; none if that takes more than 16 bits."""
+        found: list[_Stored] = []
+        packed = cls._packed(integers)
+        if packed is not None:
+            found.append(packed)
+        if integers.storage is not None and integers.type.width <= _WIDEST:
+            zero_points = integers.zero_points
+            if zero_points is not None or integers.zero_field is None:
+                storage = integers.storage
+                found.append(cls(storage.view, integers.type, zero_points, storage.root))
+        return found
+
+    @classmethod
+    def _packed(cls, integers: Integers) -> _Stored | None:
+        """As fields of words."""
+        field, zero_field = integers.field, integers.zero_field
+        packed = None if field is None else field.packed()
+        if field is None or packed is None or not _is_all(field, packed[0]):
+            return None
+        root, (least, most) = (field, packed[1]), field.type.type_range
+        bias = np.int64(-field.bias)
+        if zero_field is not None:
+            zero = zero_field.packed()
+            if zero is None or (zero_field.type, zero_field.bias) != (field.type, field.bias):
+                return None
+            zero_part = Part(None, zero[0])
+            return cls(packed[0], field.type, zero_part, root, (zero_field, zero[1]))
+        part = integers.zero_points
+        if part is None and field.bias:
+            part = Part(None, View(()).broadcast((), packed[0].shape), np.zeros((), np.int64))
+        if part is not None and part.numbers is not None:
+            numbers = part.numbers + bias
+            if numbers.min() < least or numbers.max() > most:
+                return None
+            part = replace(part, numbers=numbers)
+        elif part is not None:
+            element = part.root.type.element_type
+            if field.bias or element.width > field.width or element.is_unsigned == field.signed:
+                return None
+        return cls(packed[0], field.type, part, root)
+
+
+_WIDEST = 16
+"""Bits of storage."""
+
+
+def _is_all(field: Field, view: View) -> bool:
+    """True if a view has as many elements as words have fields."""
+    count = math.prod(int(n) for n in field.words.type.shape) * field.word // field.width
+    return math.prod(view.shape) == count
+
+
+@dataclass(frozen=True)
 class _Plan:
     """A dequantization in the order of its storage.
 
     Attributes:
         fact: what is computed.
-        shape, blocks: of the dequantization.
+        stored: from what.
+        blocks: of the dequantization.
         grids: scales, zero points and offsets as far as there are any, one for each block.
-        order: where its axes are in what is replaced.
+        order: which of the parts that the program's axes are split into each axis is.
+        split: the extents of these parts.
     """
 
     fact: Reals
-    shape: list[int]
+    stored: _Stored
     blocks: list[int]
     grids: dict[str, Part]
     order: list[int]
+    split: Split
 
     @classmethod
     def of(cls, fact: Reals) -> _Plan | NoMatch:
         """Find blocks in the parts of reals."""
-        integers, shape = fact.integers, fact.integers.storage.view.shape
-        scales = fact.scales or Part(None, View(()).broadcast((), shape), np.ones(()))
-        named = {
-            "scales": scales,
-            "zero_points": integers.zero_points,
-            "offsets": fact.offsets,
-        }
-        given = {name: part for name, part in named.items() if part is not None}
-        extents = aligned([integers.storage.view, *(part.view for part in given.values())])
+        found: _Plan | NoMatch = NoMatch("has integers of more than 16 bits")
+        for stored in _Stored.of(fact.integers):
+            found = cls._of(fact, stored)
+            if isinstance(found, _Plan):
+                return found
+        return found
+
+    @classmethod
+    def _of(cls, fact: Reals, stored: _Stored) -> _Plan | NoMatch:
+        one = Part(None, View(()).broadcast((), stored.view.shape), np.ones(()))
+        named = {f"scales {number}": part for number, part in enumerate(fact.scales or (one,))}
+        optional = {"zero_points": stored.zero_points, "offsets": fact.offsets}
+        named |= {name: part for name, part in optional.items() if part is not None}
+        extents = aligned([stored.view, *(part.view for part in named.values())])
         if extents is None:
             return NoMatch("has scales along parts of an axis that do not divide each other")
-        storage, *parameters = extents
-        if any(not stride for axis in storage for _, stride in axis):
+        if any(not stride for axis in extents[0] for _, stride in axis):
             return NoMatch("has integers that are broadcast")
+        runs = [_runs(axis) for axis in extents[0]]
+        storage, *parameters = [
+            [axis[a:b] for axis, own in zip(each, runs, strict=True) for a, b in own]
+            for each in extents
+        ]
         order = _order_of(storage)
         if not _is_row_major([part for axis in order for part in storage[axis]]):
-            return NoMatch("has axes that are joined in another order than the integers are stored")
+            return NoMatch("has integers that are stored with others between them")
         kept = [_blocks_of([each[axis] for each in parameters]) for axis in order]
         blocks = [
             math.prod(n for n, _ in storage[axis][count:])
             for axis, count in zip(order, kept, strict=True)
         ]
-        if all(size == 1 for size in blocks) and math.prod(shape) > 1:
+        if all(size == 1 for size in blocks) and math.prod(stored.view.shape) > 1:
             return NoMatch("has a scale for each element")
         grids = {
             name: replace(part, view=_grid(own, order, kept))
-            for (name, part), own in zip(given.items(), parameters, strict=True)
+            for (name, part), own in zip(named.items(), parameters, strict=True)
         }
-        return cls(fact, [shape[axis] for axis in order], blocks, grids, order)
+        split = [
+            [math.prod(n for n, _ in axis[a:b]) for a, b in own]
+            for axis, own in zip(extents[0], runs, strict=True)
+        ]
+        return cls(fact, stored, blocks, grids, order, split)
 
-    def emit(self) -> Value:
-        """Write the dequantization, and return what has the axes of the program's."""
-        integers, expressed = self.fact.integers, self.fact.expressed
+    def emit(self) -> tuple[Value, Value]:
+        """Write the dequantization, with the split axes of the program's, and with these."""
+        expressed, stored = self.fact.expressed, self.stored
         real = expressed_mlir_type(expressed)
-        scales = _tensor_of(self.grids["scales"], real)
+        scales: Value | None = None
+        for name, part in self.grids.items():
+            if name.startswith("scales"):
+                factor = _tensor_of(part, real)
+                scales = factor if scales is None else _product(scales, factor, real)
+        assert scales is not None  # there is one at least
         offsets = None
         if "offsets" in self.grids:
             offsets = _tensor_of(self.grids["offsets"], real)
             if self.fact.subtracts:
                 offsets = value("stablehlo.negate", [offsets], offsets.type)
+        parts, root = [extent for axis in self.split for extent in axis], _tensor_at(stored.root)
+        storage = _stored_as(root, [parts[axis] for axis in self.order])
+        if isinstance(stored.root, tuple) and storage != root and not list(root.uses):
+            root.owner.operation.erase()  # its planes have been taken
         result = subquant.dequantize(
-            _stored_as(integers.storage.root, self.shape),
+            storage,
             scales,
             self.blocks,
-            ir.TypeAttr.get(any_type_of(integers.type, expressed)),
+            ir.TypeAttr.get(any_type_of(stored.type, expressed)),
             real,
-            self._zero_points(integers.type),
+            self._zero_points(),
             offsets,
         )
+        if self.fact.widened is not None:
+            result = stablehlo.convert(result, expressed_mlir_type(self.fact.widened))
         back = [self.order.index(axis) for axis in range(len(self.order))]
-        return stablehlo.transpose(result, back)
+        split = stablehlo.transpose(result, back)
+        return split, stablehlo.reshape(split, self.stored.view.shape)
 
-    def _zero_points(self, storage: StorageType) -> Value | None:
-        part = self.grids.get("zero_points")
+    def _zero_points(self) -> Value | None:
+        part, storage = self.grids.get("zero_points"), self.stored.type
         if part is None or (part.numbers is not None and not part.numbers.any()):
             return None
+        if self.stored.zero_root is not None:
+            part = replace(part, root=_tensor_at(self.stored.zero_root))
         return _signless(_tensor_of(part, storage_mlir_type(storage)))
+
+
+def _product(left: Value, right: Value, element: ir.Type) -> Value:
+    """The product of scales, which is exact."""
+    left, right = (stablehlo.convert(each, element) for each in (left, right))
+    return value("stablehlo.multiply", [left, right], left.type)
+
+
+def _tensor_at(root: Value | tuple[Field, bool]) -> Value:
+    """The tensor that a dequantization begins with."""
+    if isinstance(root, tuple):
+        field, is_reversed = root
+        return field.unpacked(is_reversed=is_reversed)
+    return root
+
+
+def _runs(parts: Sequence[Extent]) -> list[tuple[int, int]]:
+    """From where to where parts of an axis are stored one after another; at least one run."""
+    starts = [0]
+    for number, (before, after) in enumerate(itertools.pairwise(parts), 1):
+        if before[1] != after[0] * after[1]:
+            starts.append(number)
+    return list(zip(starts, [*starts[1:], len(parts)], strict=True))
 
 
 def _order_of(storage: Sequence[Sequence[Extent]]) -> list[int]:

@@ -15,52 +15,50 @@ there is a reason:
   nothing is rounded. Both give +0 where ``q = z``. So does the subtraction of a constant whose
   elements are integers, and the addition of its negative.
 * A multiplication rounds once to its type, and so does that of a dequantization. Of two in a row
-  each rounds, which no dequantization does.
+  each rounds, which no dequantization does; but where ``(q - z) * s`` has few bits and ``s * t``
+  too (`Grain`), neither is rounded, and ``((q - z) * s) * t`` is ``(q - z) * (s * t)``.
+* A division by a power of two is the multiplication by its inverse.
+* A conversion of ``(q - z) * s`` to a narrower float rounds once if the product was not rounded
+  before; then it is the dequantization in the narrower type, if that has every ``s``.
 * An addition after it rounds once, as that of an offset; a subtraction adds the negative.
+* Shifts and masks of words give integers of fewer bits, which are stored packed (`Field`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..._mlir import Operation, Value, ir
-from ...dialects.dense import array_of_dense
-from ...emit.operation import is_dynamic
-from ...numerics.element_types import Array
 from ...numerics.parameters import ExpressedType, StorageType
 from ...numerics.views import View
 from ..base import NoMatch
+from .fields import Field, Shifts, joined
+from .grain import PRECISION, Grain
+from .parts import VIEWS, Part, is_static, moved, part_of, viewed
 
-__all__ = ["STEPS", "Arithmetic", "Fact", "Integers", "Part", "Reals", "part_of"]
+__all__ = ["BITS", "SHIFTS", "STEPS", "Arithmetic", "Fact", "Integers", "Reals"]
 
-_VIEWS = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim")
 _COMPUTATIONS = ("stablehlo.add", "stablehlo.divide", "stablehlo.multiply", "stablehlo.subtract")
-STEPS = (*_VIEWS, *_COMPUTATIONS, "stablehlo.convert")
+SHIFTS = {
+    "stablehlo.shift_left": None,
+    "stablehlo.shift_right_arithmetic": True,
+    "stablehlo.shift_right_logical": False,
+}
+"""Shifts of bits, and whether they keep the sign."""
+BITS = (
+    *SHIFTS,
+    *("stablehlo.and", "stablehlo.bitcast_convert", "stablehlo.compare", "stablehlo.concatenate"),
+    *("stablehlo.remainder", "stablehlo.select", "stablehlo.xor"),
+)
+"""Operations that take integers out of wider ones."""
+STEPS = (*VIEWS, *_COMPUTATIONS, *BITS, "stablehlo.convert")
 """The operations that a dequantization is written with."""
 
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
 _WIDEST = 16
 """Bits of storage: wider integers are sums, positions and the like."""
-_PRECISION = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
-_MOST_NUMBERS = 1 << 16
-"""Elements of a constant that are looked at."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A tensor in another shape.
-
-    Attributes:
-        root: the tensor; None for a number that no operation of the program has.
-        view: which of its elements is where.
-        numbers: the elements of a constant that is not large, of a splat only one; else None.
-    """
-
-    root: Value
-    view: View
-    numbers: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -68,17 +66,31 @@ class Integers:
     """``q - z``, in an integer type that holds it.
 
     Attributes:
-        storage: ``q``.
+        storage: ``q``; None where no tensor of the program has them.
         type: of ``q``.
-        zero_points: ``z``, or None.
         low, high: between which ``q - z`` is.
+        zero_points: ``z``, or None.
+        field: ``q`` as bits of wider integers, or None.
+        zero_field: ``z`` as such.
     """
 
-    storage: Part
+    storage: Part | None
     type: StorageType
     low: int
     high: int
     zero_points: Part | None = None
+    field: Field | None = None
+    zero_field: Field | None = None
+
+    @property
+    def is_shifted(self) -> bool:
+        """True if there are zero points."""
+        return self.zero_points is not None or self.zero_field is not None
+
+    @property
+    def grain(self) -> Grain:
+        """Of ``q - z``."""
+        return Grain.of_integers(self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -88,21 +100,23 @@ class Reals:
     Attributes:
         integers: ``q - z``.
         expressed: the type that it is computed in.
-        scales: ``s``, or None for 1.
+        scales: ``s``; of several the product counts, which is exact. None is 1.
         offsets: ``o``, or None; what is added, or with `subtracts` subtracted.
+        widened: the type that the sum is converted to, which has all its numbers; or None.
     """
 
     integers: Integers
     expressed: ExpressedType
-    scales: Part | None = None
+    scales: tuple[Part, ...] = ()
     offsets: Part | None = None
     subtracts: bool = False
+    widened: ExpressedType | None = None
 
     @property
     def is_exact(self) -> bool:
         """True if every integer between the bounds is a number of the type."""
         largest = max(abs(self.integers.low), abs(self.integers.high))
-        return largest <= 1 << _PRECISION[self.expressed.value]
+        return largest <= 1 << PRECISION[self.expressed.value]
 
 
 Fact = Integers | Reals
@@ -113,6 +127,7 @@ class Arithmetic:
 
     def __init__(self) -> None:
         self._facts: dict[Value, Fact] = {}
+        self._fields: dict[Value, Field] = {}
 
     def of(self, value: Value) -> Fact | None:
         """What is known of a value."""
@@ -125,21 +140,179 @@ class Arithmetic:
             Why it is none of a dequantization, if its operands are.
         """
         result = op.results[0]
-        if not _is_static(result.type):
+        if not is_static(result.type):
             if any(self._facts.get(operand) for operand in op.operands):
                 return NoMatch("has a dynamic shape")
             return None
-        if op.name in _VIEWS:
+        is_integer = isinstance(result.type.element_type, ir.IntegerType)
+        if is_integer:
+            self._follow_field(op)
+        if op.name in VIEWS:
             found = self._viewed(op)
         elif op.name == "stablehlo.convert":
             found = self._converted(op)
+        elif op.name == "stablehlo.concatenate":
+            found = self._joined(op)
+        elif op.name == "stablehlo.select":
+            found = self._signed_by_choice(op)
+        elif op.name in _COMPUTATIONS:
+            found = self._of_integers(op) if is_integer else self._computed(op)
         else:
-            found = self._computed(op)
+            found = None
         if isinstance(found, NoMatch):
             return found
+        field = self._fields.get(result)
+        if found is None and field is not None and field.is_narrow:
+            found = self._integers_of(field, result)
         if found is not None:
             self._facts[result] = found
         return None
+
+    # -- bits of words ----------------------------------------------------------------------------
+
+    def _field(self, value: Value) -> Field | None:
+        """A value as bits of words."""
+        if value in self._fields:
+            return self._fields[value]
+        if not is_static(value.type):
+            return None
+        fact = self._facts.get(value)
+        if fact is not None and (isinstance(fact, Reals) or fact.is_shifted or fact.field):
+            return None
+        part = part_of(value)
+        return None if part.numbers is not None else Field.of(part.root, part.view)
+
+    def _follow_field(self, op: Operation) -> None:
+        """Learn which bits of words a result has."""
+        field = self._field_after(op)
+        if field is not None:
+            self._fields[op.results[0]] = field
+
+    def _field_after(self, op: Operation) -> Field | None:
+        operand, name = op.operands[0], op.name
+        if name in VIEWS:
+            field = self._fields.get(operand)
+            view = None if field is None else viewed(field.view, op)
+            return replace(field, view=view) if field and isinstance(view, View) else None
+        if name == "stablehlo.convert":
+            field = self._field(operand) if is_static(operand.type) else None
+            return field and field.converted(op.results[0].type.element_type)
+        if name == "stablehlo.bitcast_convert":
+            return self._split(op)
+        if name not in (*SHIFTS, "stablehlo.and", "stablehlo.divide", "stablehlo.remainder",
+                        "stablehlo.xor"):  # fmt: skip
+            return None
+        given = part_of(op.operands[1])
+        if given.numbers is None and name in ("stablehlo.and", "stablehlo.xor"):
+            operand, given = op.operands[1], part_of(operand)
+        if given.numbers is None or given.numbers.size == 0:
+            return None
+        field = self._field(operand)
+        if field is None:
+            return None
+        if name in SHIFTS:
+            shifts = Shifts.of(given.numbers, given.view)
+            keeps_sign = SHIFTS[name]
+            if shifts is None:
+                return None
+            if keeps_sign is None:
+                return field.shifted_left(shifts)
+            return field.shifted_right(shifts, keeps_sign=keeps_sign)
+        if given.numbers.size != 1:
+            return None
+        number = int(given.numbers.reshape(-1)[0])
+        if name == "stablehlo.and":
+            return field.masked(number)
+        if name == "stablehlo.xor":
+            is_sign = number & ((1 << field.container) - 1) == 1 << (field.width - 1)
+            return field.with_other_sign() if is_sign else None
+        if number <= 0 or number & (number - 1) or field.signed or not field.is_number:
+            return None
+        if name == "stablehlo.remainder":
+            return field.masked(number - 1)
+        bits = number.bit_length() - 1
+        by_power = Shifts.of(np.array([bits]), View(()).broadcast((), field.view.shape))
+        return None if by_power is None else field.shifted_right(by_power, keeps_sign=False)
+
+    def _split(self, op: Operation) -> Field | None:
+        """The parts of words that their bits are cut to, along a last axis."""
+        source, target = op.operands[0].type, op.results[0].type
+        field = self._field(op.operands[0]) if is_static(source) else None
+        if field is None or not field.is_number or field.bias or field.width != field.container:
+            return None
+        if target.rank == source.rank:
+            return field.converted(target.element_type)
+        if target.rank < source.rank:
+            return None
+        width = target.element_type.width
+        view = View((*field.view.axes, ((field.width // width, width),)))
+        signed = not target.element_type.is_unsigned
+        return replace(field, view=view, width=width, signed=signed, container=width)
+
+    def _integers_of(self, field: Field, result: Value) -> Integers:
+        """What is known of a result that is bits of words."""
+        storage = _storage_type(result.type)
+        whole = None if storage is None else part_of(result)
+        return Integers(whole, storage or StorageType(32, True), *field.range, field=field)
+
+    def _signed_by_choice(self, op: Operation) -> Integers | None:
+        """``where(q < 8, q, q - 16)``, which is the number of the bits with a sign."""
+        chosen, *cases = op.operands
+        if isinstance(chosen.owner, ir.Block) or chosen.owner.operation.name != "stablehlo.compare":
+            return None
+        comparison = chosen.owner.operation
+        compared, bound = comparison.operands[0], part_of(comparison.operands[1])
+        field = self._fields.get(compared)
+        if field is None or not field.is_narrow or field.signed or field.bias:
+            return None
+        direction = str(comparison.attributes["comparison_direction"]).rstrip(">").split()[-1]
+        half, numbers = 1 << (field.width - 1), bound.numbers
+        if numbers is None or numbers.size != 1 or direction not in _LEAST_ABOVE:
+            return None
+        above = int(numbers.reshape(-1)[0]) + _LEAST_ABOVE[direction]
+        high, low = cases if direction in ("GE", "GT") else reversed(cases)
+        shifted = self._facts.get(high)
+        is_below = (
+            isinstance(shifted, Integers)
+            and shifted.field == field
+            and shifted.zero_points is not None
+            and shifted.zero_points.numbers is not None
+            and (shifted.zero_points.numbers == 2 * half).all()
+        )
+        if above != half or low != compared or not is_below:
+            return None
+        signed = replace(field, signed=True)
+        self._fields[op.results[0]] = signed
+        return self._integers_of(signed, op.results[0])
+
+    def _joined(self, op: Operation) -> Fact | None:
+        """Fields that are one after another along an axis."""
+        facts = [self._facts.get(operand) for operand in op.operands]
+        integers = [fact.integers if isinstance(fact, Reals) else fact for fact in facts]
+        shapes = {tuple(operand.type.shape) for operand in op.operands}
+        axis = int(op.attributes["dimension"])
+        first = facts[0]
+        fields = [each.field for each in integers if each is not None and each.field is not None]
+        if first is None or len(fields) != len(facts) or len(shapes) != 1 or len(facts) < 2:
+            return None
+        field = joined(fields, axis)
+        others = [_other_parts(fact) for fact in facts if fact is not None]
+        if len({_kind(fact) for fact in facts}) != 1:
+            return None
+        zero_fields = [each.zero_field for each in integers if each is not None]
+        if field is None or any(zero_fields) or not all(_same(each, others[0]) for each in others):
+            return None
+        spread = {name: _spread(part, axis, len(facts)) for name, part in others[0].items()}
+        known = [each for each in integers if each is not None]
+        low, high = min(each.low for each in known), max(each.high for each in known)
+        whole = Integers(None, known[0].type, low, high, spread.get("zero_points"), field, None)
+        if isinstance(first, Integers):
+            if not spread:
+                self._fields[op.results[0]] = field
+                return self._integers_of(field, op.results[0])
+            return whole
+        scales = tuple(part for name, part in spread.items() if name.startswith("scales"))
+        return replace(first, integers=whole, scales=scales, offsets=spread.get("offsets"))
 
     # -- integers and conversions -----------------------------------------------------------------
 
@@ -153,7 +326,7 @@ class Arithmetic:
             return None
         return Integers(part_of(value), storage, *_range_of(part_of(value), storage))
 
-    def _converted(self, op: Operation) -> Fact | None:
+    def _converted(self, op: Operation) -> Fact | NoMatch | None:
         source, target = op.operands[0], op.results[0].type.element_type
         if isinstance(target, ir.IntegerType):
             integers = self._integers(source)
@@ -163,11 +336,32 @@ class Arithmetic:
         if expressed is None:
             return None
         if isinstance(fact, Reals):
-            wider = replace(fact, expressed=expressed)
-            exact = fact.scales is None and fact.is_exact and wider.is_exact
-            return wider if exact else None
+            return self._rounded(fact, expressed)
         found = self._integers(source)
         return None if found is None else Reals(found, expressed)
+
+    def _rounded(self, fact: Reals, expressed: ExpressedType) -> Reals | NoMatch | None:
+        """Reals in another float type."""
+        other, was = replace(fact, expressed=expressed), fact.expressed
+        if fact.widened is not None:
+            return replace(fact, widened=None) if expressed == was else None
+        widened = replace(fact, widened=expressed) if Grain.of_type(was).fits(expressed) else None
+        if not fact.is_exact or not other.is_exact or fact.offsets is not None:
+            return widened
+        if not fact.scales:
+            return other
+        product = _product(fact.integers.grain, fact.scales)
+        if widened is not None:
+            return other if product is not None and product.fits(was) else widened
+        # What is too large for the type before is so for a narrower one.
+        reaches = Grain.of_type(expressed).largest <= Grain.of_type(was).largest
+        if product is None or not reaches or not product.is_fine_in(was):
+            return NoMatch(f"rounds to {expressed.value} what {was.value} has rounded before")
+        scales = [_narrowed(part, expressed) for part in fact.scales]
+        together = _product(Grain(0, 0, 0), fact.scales)
+        if any(part is None for part in scales) or together is None or not together.fits(expressed):
+            return NoMatch(f"has scales that are no numbers of {expressed.value}")
+        return replace(other, scales=tuple(part for part in scales if part is not None))
 
     # -- shapes -----------------------------------------------------------------------------------
 
@@ -178,29 +372,35 @@ class Arithmetic:
         if fact is None:
             return None
         integers = fact if isinstance(fact, Integers) else fact.integers
-        named = {"storage": integers.storage, "zero_points": integers.zero_points}
-        if isinstance(fact, Reals):
-            named |= {"scales": fact.scales, "offsets": fact.offsets}
+        named = _other_parts(fact) | {"storage": integers.storage}
         parts: dict[str, Part] = {}
         for name, part in named.items():
-            moved = None if part is None else _moved(part, op)
-            if isinstance(moved, NoMatch):
-                return moved
-            if moved is not None:
-                parts[name] = moved
-        integers = replace(integers, storage=parts["storage"], zero_points=parts.get("zero_points"))
+            found = None if part is None else moved(part, op)
+            if isinstance(found, NoMatch):
+                return found
+            if found is not None:
+                parts[name] = found
+        fields: dict[str, Field] = {}
+        for name, field in (("field", integers.field), ("zero_field", integers.zero_field)):
+            view = None if field is None else viewed(field.view, op)
+            if field is not None and isinstance(view, View):
+                fields[name] = replace(field, view=view)
+        integers = replace(
+            integers,
+            storage=parts.get("storage"),
+            zero_points=parts.get("zero_points"),
+            field=fields.get("field"),
+            zero_field=fields.get("zero_field"),
+        )
         if isinstance(fact, Integers):
             return integers
-        return replace(
-            fact, integers=integers, scales=parts.get("scales"), offsets=parts.get("offsets")
-        )
+        scales = tuple(parts[name] for name in named if name.startswith("scales"))
+        return replace(fact, integers=integers, scales=scales, offsets=parts.get("offsets"))
 
     # -- arithmetic -------------------------------------------------------------------------------
 
     def _computed(self, op: Operation) -> Fact | NoMatch | None:
         left, right = op.operands
-        if isinstance(op.results[0].type.element_type, ir.IntegerType):
-            return self._of_integers(op)
         pairs = [(left, right)] if op.name in _ORDERED else [(left, right), (right, left)]
         why: NoMatch | None = None
         for value, other in pairs:
@@ -218,28 +418,45 @@ class Arithmetic:
 
     def _with(self, name: str, fact: Reals, other: Value) -> Reals | NoMatch:
         """What a further step makes of reals."""
-        if name == "stablehlo.divide":
-            return NoMatch("divides, which rounds otherwise than a multiplication by the inverse")
-        if name == "stablehlo.multiply":
-            if fact.scales is not None:
-                return NoMatch("multiplies for the second time, and each product is rounded")
-            if fact.integers.storage.view.repeats:
-                return NoMatch("has integers that are broadcast")
-            return replace(fact, scales=part_of(other))
+        if fact.widened is not None:
+            was, is_ = fact.expressed.value, fact.widened.value
+            return NoMatch(f"computes in {is_} with what {was} has rounded")
+        if name in ("stablehlo.divide", "stablehlo.multiply"):
+            part = part_of(other) if name == "stablehlo.multiply" else _inverse(other, fact)
+            return part if isinstance(part, NoMatch) else self._scaled(fact, part)
         if fact.offsets is not None:
             return NoMatch("adds for the second time, and each sum is rounded")
-        if fact.scales is not None:
+        if fact.scales:
             return replace(fact, offsets=part_of(other), subtracts=name == "stablehlo.subtract")
         return self._with_zero_point(fact, other, negative=name == "stablehlo.add")
 
+    def _scaled(self, fact: Reals, part: Part) -> Reals | NoMatch:
+        """Reals that are multiplied."""
+        if fact.offsets is not None:
+            return NoMatch("multiplies what is added to, and each step is rounded")
+        storage = fact.integers.storage
+        if storage is not None and storage.view.repeats:
+            return NoMatch("has integers that are broadcast")
+        scaled = replace(fact, scales=(*fact.scales, part))
+        if not fact.scales:
+            return scaled
+        before = _product(fact.integers.grain, fact.scales)
+        product = _product(Grain(0, 0, 0), scaled.scales)
+        if before is None or product is None or not fact.is_exact:
+            return NoMatch("multiplies for the second time, and each product is rounded")
+        if not before.fits(fact.expressed) or not product.fits(fact.expressed):
+            which = "of the scales" if before.fits(fact.expressed) else "before"
+            return NoMatch(f"multiplies for the second time, and the product {which} is rounded")
+        return scaled
+
     def _with_zero_point(self, fact: Reals, other: Value, *, negative: bool) -> Reals | NoMatch:
         """Reals of integers less a zero point, which is another float."""
-        if fact.integers.zero_points is not None:
+        if fact.integers.is_shifted:
             return NoMatch("subtracts for the second time")
         integers: Integers | NoMatch
         converted = self._facts.get(other)
         if isinstance(converted, Reals) and not negative:
-            if converted.scales is not None or converted.integers.zero_points is not None:
+            if converted.scales or converted.integers.is_shifted or converted.widened:
                 return NoMatch("has a zero point that is no integer of the program")
             if not converted.is_exact:
                 return NoMatch(f"has zero points that {fact.expressed.value} rounds")
@@ -263,7 +480,7 @@ class Arithmetic:
         if op.name not in ("stablehlo.subtract", "stablehlo.add"):
             return None
         integers = self._integers(left)
-        if integers is None or integers.zero_points is not None:
+        if integers is None or integers.is_shifted:
             return None
         element, part = op.results[0].type.element_type, part_of(right)
         found: Integers | NoMatch | None = None
@@ -271,7 +488,7 @@ class Arithmetic:
             found = _less_constant(integers, part, negative=op.name == "stablehlo.add")
         elif op.name == "stablehlo.subtract":
             others = self._integers(right)
-            if others is None or others.zero_points is not None:
+            if others is None or others.is_shifted:
                 return None if fact is None else NoMatch("has a zero point of more than 16 bits")
             found = _less(integers, others)
         if isinstance(found, Integers) and not _holds(element, found):
@@ -280,79 +497,127 @@ class Arithmetic:
 
 
 _ORDERED = ("stablehlo.divide", "stablehlo.subtract")
+_LEAST_ABOVE = {"GE": 0, "GT": 1, "LE": 1, "LT": 0}
+"""What is added to a bound for the least integer on its upper side."""
 
 
-def part_of(value: Value) -> Part:
-    """A value as what it is a view of, through reshapes, transpositions and broadcasts."""
-    steps: list[Operation] = []
-    root = value
-    while True:
-        owner = root.owner
-        if isinstance(owner, ir.Block) or owner.operation.name not in _VIEWS:
-            break
-        if not _is_static(owner.operation.operands[0].type):
-            break
-        steps.append(owner.operation)
-        root = owner.operation.operands[0]
-    part = _whole(root)
-    for step in reversed(steps):
-        moved = _moved(part, step)
-        part = moved if isinstance(moved, Part) else _whole(step.results[0])
-    return part
+def _other_parts(fact: Fact) -> dict[str, Part]:
+    """Zero points, scales and offsets, as far as there are any."""
+    integers = fact if isinstance(fact, Integers) else fact.integers
+    named = {"zero_points": integers.zero_points}
+    if isinstance(fact, Reals):
+        named |= {f"scales {number}": part for number, part in enumerate(fact.scales)}
+        named["offsets"] = fact.offsets
+    return {name: part for name, part in named.items() if part is not None}
 
 
-def _whole(root: Value) -> Part:
-    """A value as it is."""
-    shape, owner = [int(n) for n in root.type.shape], root.owner
-    if isinstance(owner, ir.Block) or owner.operation.name not in _CONSTANTS:
-        return Part(root, View.of(shape))
-    attribute = owner.operation.attributes["value"]
-    if not isinstance(attribute, ir.DenseElementsAttr):
-        return Part(root, View.of(shape))
-    if attribute.is_splat:
-        return Part(root, View(()).broadcast((), shape), array_of_dense(_single(attribute)))
-    numbers = array_of_dense(attribute) if len(attribute) <= _MOST_NUMBERS else None
-    return Part(root, View.of(shape), numbers)
+def _kind(fact: Fact | None) -> tuple[object, ...]:
+    """What facts that are joined have in common beside their parts."""
+    if isinstance(fact, Reals):
+        return fact.expressed, fact.widened, fact.subtracts
+    return (type(fact),)
 
 
-def _single(attribute: ir.DenseElementsAttr) -> ir.DenseElementsAttr:
-    """The one element of a splat, without axes."""
-    type_ = ir.RankedTensorType.get([], attribute.type.element_type)
-    return ir.DenseElementsAttr.get_splat(type_, attribute.get_splat_value())
+def _same(parts: dict[str, Part], others: dict[str, Part]) -> bool:
+    """True if parts are the same tensors, or constants of the same numbers."""
+
+    def same(part: Part, other: Part) -> bool:
+        if part.numbers is None or other.numbers is None:
+            return part.root == other.root and part.numbers is other.numbers
+        return np.array_equal(part.numbers, other.numbers)
+
+    return parts.keys() == others.keys() and all(
+        part.view == others[name].view and same(part, others[name]) for name, part in parts.items()
+    )
 
 
-def _moved(part: Part, op: Operation) -> Part | NoMatch:
-    """A part after a reshape, transposition or broadcast."""
-    shape = [int(n) for n in op.results[0].type.shape]
-    view: View | None
-    if op.name == "stablehlo.transpose":
-        view = part.view.transposed([int(axis) for axis in op.attributes["permutation"]])
-    elif op.name == "stablehlo.broadcast_in_dim":
-        places = [int(axis) for axis in op.attributes["broadcast_dimensions"]]
-        view = part.view.broadcast(places, shape)
-    else:
-        view = part.view.reshaped(shape)
-    if view is None:
-        return NoMatch("reshapes across axes whose extents do not divide each other")
-    return replace(part, view=view)
+def _spread(part: Part, axis: int, count: int) -> Part:
+    """A part as often along an axis."""
+    axes = list(part.view.axes)
+    axes[axis] = ((count, 0), *axes[axis])
+    return replace(part, view=View(tuple(axes)))
+
+
+# -- products -------------------------------------------------------------------------------------
+
+
+def _product(grain: Grain, parts: Iterable[Part]) -> Grain | None:
+    """Of the products with parts, or None if that of one is not known."""
+    for part in parts:
+        own = _grain(part)
+        if own is None:
+            return None
+        grain = grain * own
+    return grain
+
+
+def _grain(part: Part) -> Grain | None:
+    """Of the numbers of a part, as far as they are known."""
+    if part.numbers is not None:
+        return Grain.of_numbers(part.numbers)
+    source = _converted_from(part)
+    if source is None:
+        return None
+    element = source.type.element_type
+    if isinstance(element, ir.IntegerType):
+        storage = _storage_type(source.type)
+        return None if storage is None else Grain.of_integers(*storage.type_range)
+    expressed = _expressed(element)
+    return None if expressed is None else Grain.of_type(expressed)
+
+
+def _converted_from(part: Part) -> Value | None:
+    """The narrower tensor that the tensor of a part is converted from."""
+    owner = part.root.owner
+    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.convert":
+        return None
+    source, target = owner.operation.operands[0], part.root.type.element_type
+    expressed, wider = _expressed(source.type.element_type), _expressed(target)
+    if wider is None:
+        return None
+    if expressed is not None:
+        return source if Grain.of_type(expressed).fits(wider) else None
+    storage = _storage_type(source.type)
+    is_exact = storage is not None and Grain.of_integers(*storage.type_range).fits(wider)
+    return source if is_exact else None
+
+
+def _narrowed(part: Part, expressed: ExpressedType) -> Part | None:
+    """The same numbers in a float type that has them, or None."""
+    if part.numbers is not None:
+        grain = Grain.of_numbers(part.numbers)
+        return part if grain is not None and grain.fits(expressed) else None
+    source = _converted_from(part)
+    if source is None or str(source.type.element_type) != expressed.value:
+        return None
+    return replace(part, root=source)
+
+
+def _inverse(other: Value, fact: Reals) -> Part | NoMatch:
+    """What is to be multiplied by in place of a division."""
+    part = part_of(other)
+    if part.numbers is None:
+        return NoMatch("divides, which rounds otherwise than a multiplication by the inverse")
+    numbers = part.numbers.astype(np.float64)
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = 1 / numbers
+    grain = Grain.of_numbers(inverse)
+    is_power = bool((np.abs(np.frexp(numbers)[0]) == 0.5).all())
+    if grain is None or not is_power or not grain.fits(fact.expressed):
+        return NoMatch("divides by what is no power of two: its inverse is rounded")
+    return replace(part, numbers=inverse)
 
 
 # -- types and ranges -----------------------------------------------------------------------------
 
 
-def _is_static(type_: ir.Type) -> bool:
-    if not isinstance(type_, ir.RankedTensorType) or type_.encoding is not None:
-        return False
-    return not any(is_dynamic(int(n)) or n == 0 for n in type_.shape)
-
-
 def _expressed(element: ir.Type) -> ExpressedType | None:
     name = str(element)
-    return ExpressedType(name) if name in _PRECISION else None
+    return ExpressedType(name) if name in PRECISION else None
 
 
 def _storage_type(type_: ir.Type) -> StorageType | None:
-    if not _is_static(type_) or not isinstance(type_.element_type, ir.IntegerType):
+    if not is_static(type_) or not isinstance(type_.element_type, ir.IntegerType):
         return None
     element = type_.element_type
     if not 2 <= element.width <= _WIDEST:
@@ -382,7 +647,13 @@ def _less(integers: Integers, other: Integers) -> Integers | NoMatch:
     if other.type.signed != storage.signed or other.type.width > storage.width:
         return NoMatch(f"has zero points of {other.type}, and storage of {storage}")
     bounds = integers.low - other.high, integers.high - other.low
-    return replace(integers, zero_points=other.storage, low=bounds[0], high=bounds[1])
+    return replace(
+        integers,
+        zero_points=other.storage,
+        zero_field=other.field,
+        low=bounds[0],
+        high=bounds[1],
+    )
 
 
 def _less_constant(integers: Integers, part: Part, *, negative: bool) -> Integers | NoMatch:

@@ -1,0 +1,289 @@
+"""Narrow integers that a program takes out of wider ones, by shifts and masks.
+
+A `Field` is some bits of each word of a tensor. Each step of a program is taken for what it does to
+these bits: ``w >> 4`` begins four bits later, ``w & 15`` has four bits, ``(w << 4) >> 4`` repeats
+the highest of those as a sign, ``(w & 15 ^ 8) - 8`` too. Words of two's complement are what
+StableHLO says; a conversion to a type of as many bits keeps them, as it does in JAX and IREE where
+StableHLO leaves it open.
+
+Where fields are joined along an axis (``concatenate``, and so ``stack``), or shifted by numbers
+that differ along one, positions of bits are again a sum of strides (`subquant.numerics.views`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..._mlir import Value, ir
+from ...emit import stablehlo, subquant
+from ...emit.operation import value, with_element, with_shape
+from ...numerics.element_types import Array
+from ...numerics.parameters import StorageType
+from ...numerics.views import Part, View, aligned
+
+__all__ = ["Field", "Shifts", "joined"]
+
+_WORDS = (8, 16, 32)
+_CONSTANTS = ("arith.constant", "stablehlo.constant")
+_PACKED = (2, 4, 8)
+"""Bits of fields that fill bytes."""
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """By how many bits each element of a tensor is shifted.
+
+    Attributes:
+        view: what is added for the position along each axis.
+        first: for the first element.
+        low, high: the least and the most.
+    """
+
+    view: View
+    first: int
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, numbers: Array, view: View) -> Shifts | None:
+        """Of the elements of a flat tensor in a view, or None if they are no sum over axes."""
+        flat = numbers.reshape(-1)
+        axes: list[tuple[Part, ...]] = []
+        for axis in view.axes:
+            own = flat[View((axis,)).indices()].reshape(-1)
+            parts = _steps_of(own - own[0])
+            if parts is None:
+                return None
+            axes.append(tuple(parts))
+        found = View(tuple(axes))
+        whole, first = flat[view.indices()], int(flat[0])
+        if (found.indices() + first != whole).any():
+            return None
+        return cls(found, first, int(whole.min()), int(whole.max()))
+
+
+def _steps_of(numbers: Array) -> list[Part] | None:
+    """Extents and strides of which an axis of numbers is the sum."""
+    count = len(numbers)
+    if count == 1:
+        return []
+    step = int(numbers[1] - numbers[0])
+    if (np.diff(numbers) == step).all():
+        return [(count, step)]
+    for inner in range(count // 2, 1, -1):
+        if count % inner:
+            continue
+        rows = numbers.reshape(-1, inner)
+        if (rows - rows[:, :1] == rows[:1] - rows[0, 0]).all():
+            slow, fast = _steps_of(rows[:, 0]), _steps_of(rows[0])
+            return None if slow is None or fast is None else [*slow, *fast]
+    return None
+
+
+@dataclass(frozen=True)
+class Field:
+    """Some bits of each word: ``(word >> position & 2**width - 1) + bias``, the bits as a number.
+
+    Attributes:
+        words: a tensor of integers.
+        view: which bit of all words, one after another, each field begins with, from `start` on.
+        start: which bit the first begins with.
+        width: how many bits there are.
+        signed: whether the highest is a sign.
+        container: bits of the type that the number is in.
+        bias: what is added.
+        raised: by how many bits it is shifted to the left, at most; a shift back has to follow.
+        is_cut: False where further bits are above; a mask has to follow.
+    """
+
+    words: Value
+    view: View
+    start: int
+    width: int
+    signed: bool
+    container: int
+    bias: int = 0
+    raised: int | None = None
+    is_cut: bool = True
+
+    @classmethod
+    def of(cls, root: Value, view: View) -> Field | None:
+        """Whole words, in a view of a tensor, or None if it has none."""
+        element = root.type.element_type
+        if not isinstance(element, ir.IntegerType) or element.width not in _WORDS:
+            return None
+        width = element.width
+        return cls(root, _scaled(view, width), 0, width, not element.is_unsigned, width)
+
+    @property
+    def is_number(self) -> bool:
+        """True if no step has to follow."""
+        return self.raised is None and self.is_cut
+
+    @property
+    def is_narrow(self) -> bool:
+        """True for a number that takes a part of a word."""
+        return self.is_number and self.width in _PACKED and self.width < self.word
+
+    @property
+    def word(self) -> int:
+        """Bits of a word."""
+        return int(self.words.type.element_type.width)
+
+    @property
+    def type(self) -> StorageType:
+        """Of its bits."""
+        return StorageType(self.width, self.signed)
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Between which integers its numbers are."""
+        low, high = self.type.type_range
+        return low + self.bias, high + self.bias
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def shifted_left(self, shifts: Shifts) -> Field | None:
+        """Multiplied by a power of two, modulo that of its type."""
+        is_plain = self.is_number and not self.bias
+        if not is_plain or shifts.low < 0 or self.container - shifts.low > self.width:
+            return None
+        moved = self._moved(shifts, -1)
+        return moved and replace(moved, raised=shifts.high)
+
+    def shifted_right(self, shifts: Shifts, *, keeps_sign: bool) -> Field | None:
+        """Without its lowest bits."""
+        if self.bias or not 0 <= shifts.low <= shifts.high < self.container:
+            return None
+        moved = self._moved(shifts, 1)
+        if moved is None:
+            return None
+        if self.raised is not None:
+            if shifts.low != shifts.high or shifts.low < self.raised:
+                return None
+            width = self.container - shifts.low
+            return replace(moved, width=width, signed=keeps_sign, raised=None)
+        if not keeps_sign and self.signed and self.width < self.container:
+            return None  # copies of the sign become bits of the number
+        width = self.width - shifts.high
+        if width < 1:
+            return None
+        is_cut = self.is_cut and shifts.low == shifts.high
+        return replace(moved, width=width, signed=self.signed and keeps_sign, is_cut=is_cut)
+
+    def masked(self, mask: int) -> Field | None:
+        """With some of its bits."""
+        mask &= (1 << self.container) - 1
+        if self.raised is not None or self.bias or not mask:
+            return None
+        low = (mask & -mask).bit_length() - 1
+        count = (mask >> low).bit_length()
+        if mask >> low != (1 << count) - 1:
+            return None
+        if low:  # its highest bits, where they are
+            if low + count != self.container or self.width < self.container:
+                return None
+            return replace(self, raised=low)
+        if count < self.width or (count == self.width and not self.is_cut):
+            return replace(self, width=count, signed=False, is_cut=True)
+        if not self.is_cut:
+            return None
+        if not self.signed or count == self.container:
+            return self
+        return replace(self, signed=False) if count == self.width else None
+
+    def converted(self, element: ir.IntegerType) -> Field | None:
+        """In another type of integers."""
+        signed = not element.is_unsigned
+        if element.width == self.container:
+            is_whole = self.raised is None and self.width == self.container
+            return replace(self, signed=signed) if is_whole else self._held(element)
+        return self._held(element)
+
+    def _held(self, element: ir.IntegerType) -> Field | None:
+        if self.raised is not None or not self.is_cut:
+            return self if element.width == self.container else None
+        low, high = self.range
+        least, most = StorageType(element.width, not element.is_unsigned).type_range
+        return replace(self, container=element.width) if least <= low and high <= most else None
+
+    def with_other_sign(self) -> Field | None:
+        """With its highest bit changed."""
+        if not self.is_number or self.signed or self.bias:
+            return None
+        return replace(self, signed=True, bias=1 << (self.width - 1))
+
+    def _moved(self, shifts: Shifts, sign: int) -> Field | None:
+        """From other bits on."""
+        extents = aligned([self.view, shifts.view])
+        if extents is None:
+            return None
+        axes = [
+            tuple((n, own + sign * by) for (n, own), (_, by) in zip(*both, strict=True))
+            for both in zip(*extents, strict=True)
+        ]
+        return replace(self, view=View(tuple(axes)), start=self.start + sign * shifts.first)
+
+    # -- packed integers --------------------------------------------------------------------------
+
+    def packed(self) -> tuple[View, bool] | None:
+        """Where each field is among those of all words, and whether words have their last first.
+
+        None if these are not all fields of the words, each from a multiple of its width on.
+        """
+        is_reversed, start, axes = False, self.start, []
+        for axis in self.view.axes:
+            parts: list[Part] = []
+            for extent, stride in axis:
+                if stride < 0:
+                    if (extent, stride, self.word, self.width) != (2, -4, 8, 4):
+                        return None
+                    is_reversed, start = True, start + stride
+                    stride = -stride
+                if stride % self.width:
+                    return None
+                parts.append((extent, stride // self.width))
+            axes.append(tuple(parts))
+        return None if start else (View(tuple(axes)), is_reversed)
+
+    def unpacked(self, *, is_reversed: bool) -> Value:
+        """Write the fields of all words as a tensor of signless integers."""
+        words, shape = self.words, [int(n) for n in self.words.type.shape]
+        if self.word > 8:
+            byte = ir.IntegerType.get_signless(8)
+            parts = with_shape(with_element(words.type, byte), [*shape, self.word // 8])
+            words = value("stablehlo.bitcast_convert", [words], parts)
+            words = stablehlo.reshape(words, [*shape[:-1], shape[-1] * self.word // 8])
+        elif words.type.element_type != ir.IntegerType.get_signless(8):
+            type_ = with_element(words.type, ir.IntegerType.get_signless(8))
+            words = value("stablehlo.bitcast_convert", [words], type_)
+        if is_reversed:
+            four = stablehlo.constant(np.full(shape, 4), words.type.element_type)
+            halves = [value(f"stablehlo.shift_{way}", [words, four], words.type)
+                      for way in ("left", "right_logical")]  # fmt: skip
+            words = value("stablehlo.or", halves, words.type)
+        if self.width == 8:
+            return words
+        if not isinstance(self.words.owner, ir.Block) and self.words.owner.name in _CONSTANTS:
+            # IREE would unpack it when it compiles, and store that.
+            words = value("util.optimization_barrier", [words], words.type)
+        return subquant.unpack([words], [self.width], ir.IntegerType.get_signless(self.width))
+
+
+def joined(fields: Sequence[Field], axis: int) -> Field | None:
+    """Fields one after another along an axis, or None if they are of no equal steps."""
+    first, *others = fields
+    steps = {later.start - each.start for each, later in zip(fields, others, strict=False)}
+    same = all(replace(each, start=first.start) == first for each in others)
+    if not same or len(steps) != 1 or not first.is_number:
+        return None
+    axes = list(first.view.axes)
+    axes[axis] = ((len(fields), steps.pop()), *axes[axis])
+    return replace(first, view=View(tuple(axes)))
+
+
+def _scaled(view: View, factor: int) -> View:
+    return View(tuple(tuple((n, stride * factor) for n, stride in axis) for axis in view.axes))
