@@ -24,13 +24,17 @@ contracted as integers stays so, and is multiplied by scales afterwards.
 
 * A conversion alone is a dequantization with the scale 1 (``x * 1`` is ``x``), where a contraction
   takes it on its right, or as a constant, parameter or packed argument.
-* Where axes are transposed, the dequantization has the order of the storage, and a transposition
-  follows it.
-* Private functions that convert integers of 2 to 16 bits to reals are inlined before: JAX writes
-  one for each nested ``jax.jit``.
+* Where axes are transposed, or joined after that, the dequantization has the order of the storage;
+  a transposition and a reshape follow it, and a contraction is written over the axes before those.
+* Integers of 2, 4 or 8 bits that are taken out of wider ones by shifts and masks, and put together,
+  are a ``subquant.unpack`` (`raising.fields`).
+* A ``gather`` of rows takes those of bytes, or of integers and scales, before it is unpacked or
+  dequantized (`raising.gathers`).
+* Private functions that convert, choose or take integers of 2 to 16 bits are inlined before: JAX
+  writes one for each nested ``jax.jit``, and for ``jnp.where`` and ``jnp.take``.
 
-Left alone: what rounds twice, divides, wraps, or has a zero point that may be no integer, as many
-scales as elements, or a dynamic shape. With ``explain=true`` each such operation is reported with
+Left alone: what rounds twice, divides by other than powers of two, wraps, or has a zero point that
+may be no integer, as many scales as elements, or a dynamic shape. With ``explain=true`` each such operation is reported with
 its place and the reason.
 """
 
