@@ -16,6 +16,7 @@ import pytest
 
 import subquant
 from devices import ON_DEVICES
+from programs import LONG
 from subquant.compiler import worker
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
@@ -409,23 +410,29 @@ def normalized(x: Any) -> Any:
     return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)
 
 
-def block_of(linear: Callable[[Any, Any], Any]) -> Callable[[Any, dict[str, Any]], Any]:
+Layers = dict[str, Callable[[Any, Any], Any]]
+
+
+def block_of(layers: Layers) -> Callable[[Any, dict[str, Any]], Any]:
     """A transformer block: attention with a causal mask, and a gated layer; both residual."""
     import jax
     import jax.numpy as jnp
 
     def block(x: Any, weights: dict[str, Any]) -> Any:
+        def linear(x: Any, name: str) -> Any:
+            return layers[name](x, weights[name])
+
         tokens = x.shape[0]
         h = normalized(x)
-        q, k, v = (linear(h, weights[name]).reshape(tokens, HEADS, -1) for name in "qkv")
+        q, k, v = (linear(h, name).reshape(tokens, HEADS, -1) for name in "qkv")
         scores = jnp.einsum("thd,shd->hts", q, k) / np.sqrt(WIDTH // HEADS)
         mask = jnp.tril(jnp.ones((tokens, tokens), bool))
         scores = jax.nn.softmax(jnp.where(mask, scores, -1e9), -1)
         mixed = jnp.einsum("hts,shd->thd", scores, v).reshape(tokens, WIDTH)
-        x = x + linear(mixed, weights["o"])
+        x = x + linear(mixed, "o")
         h = normalized(x)
-        gated = jax.nn.silu(linear(h, weights["gate"])) * linear(h, weights["up"])
-        return x + linear(gated, weights["down"])
+        gated = jax.nn.silu(linear(h, "gate")) * linear(h, "up")
+        return x + linear(gated, "down")
 
     return block
 
@@ -434,6 +441,14 @@ SHAPES = {
     **dict.fromkeys("qkvo", (WIDTH, WIDTH)),
     "gate": (WIDTH, HIDDEN), "up": (WIDTH, HIDDEN), "down": (HIDDEN, WIDTH),
 }  # fmt: skip
+
+
+ALL = {
+    "q": "uint4, two rows in a byte", "k": "int4, two halves in bytes", "v": "uint4 in words",
+    "o": "int8 in heads", "gate": "int8 by a power of two",
+    "up": "int4 in blocks, by scales of channels", "down": "int4 in tiles",
+}  # fmt: skip
+"""One scheme for each weight of a block."""
 
 
 @dataclass
@@ -464,12 +479,12 @@ class Model:
 @functools.cache
 def model(scheme: str, kind: str) -> Model:
     rng = np.random.default_rng(5)
-    made = SCHEMES[scheme]
     x = rng.normal(size=(TOKENS, WIDTH)).astype(np.float32)
     if kind == "layer":
-        return Model(made.linear, (x, made.weight((WIDTH, WIDTH), rng)))
-    weights = {name: made.weight(shape, rng) for name, shape in SHAPES.items()}
-    return Model(block_of(made.linear), (x, weights))
+        return Model(SCHEMES[scheme].linear, (x, SCHEMES[scheme].weight((WIDTH, WIDTH), rng)))
+    chosen = {name: SCHEMES[ALL.get(name, "") if scheme == "all" else scheme] for name in SHAPES}
+    weights = {name: chosen[name].weight(shape, rng) for name, shape in SHAPES.items()}
+    return Model(block_of({name: each.linear for name, each in chosen.items()}), (x, weights))
 
 
 @functools.cache
@@ -477,12 +492,10 @@ def exported_model(scheme: str, kind: str) -> bytes:
     return model(scheme, kind).exported()
 
 
-CASES = pytest.mark.parametrize(
-    ("scheme", "kind"), [(scheme, kind) for scheme in SCHEMES for kind in ("layer", "block")]
-)
+CASES = [(scheme, kind) for scheme in SCHEMES for kind in ("layer", "block")]
 
 
-@CASES
+@pytest.mark.parametrize(("scheme", "kind"), CASES)
 def test_every_weight_is_raised(scheme: str, kind: str) -> None:
     module = parse_bytes(exported_model(scheme, kind), create_context())
     remarks: list[Remark] = []
@@ -503,7 +516,15 @@ RAISING = ("verify-quantization", "pack-narrow-storage", "raise-dequantization",
            "fuse-block-contractions")  # fmt: skip
 
 
-@CASES
+def is_short(scheme: str, kind: str) -> bool:
+    """True for layers, and for blocks of what is not in the block of all."""
+    return kind == "layer" or scheme in list(SCHEMES)[:5]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "kind"),
+    [case for case in CASES if LONG or is_short(*case)] + [("all", "block")],
+)
 @ON_DEVICES
 def test_the_answers_are_those_of_jax(scheme: str, kind: str, device: Device) -> None:
     """The reals of weights are the same numbers; sums of at most 128 products differ in order.
@@ -514,7 +535,7 @@ def test_the_answers_are_those_of_jax(scheme: str, kind: str, device: Device) ->
     to bf16 by one of 1/256. In a block these differences meet norms and a softmax of numbers near
     1: 1e-4 of the greatest answer, 2e-2 with steps.
     """
-    made, given = SCHEMES[scheme], model(scheme, kind)
+    made, given = SCHEMES.get(scheme, SCHEMES["int4 in blocks"]), model(scheme, kind)
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
     if device.is_vulkan and made.is_refused_for_vulkan:  # docs/limits.md: delete both if this fails
         with pytest.raises(CompilerError, match=r"failed to legalize operation 'arith\.constant'"):
@@ -542,3 +563,112 @@ def test_integers_are_exact(cpu: Device) -> None:
     assert (quantized == np.clip(np.rint(x / steps), -127, 127)).all()
     assert sums.dtype == np.int32
     assert (sums == quantized.astype(np.int64) @ q.astype(np.int64)).all()
+
+
+# -- tables and experts ---------------------------------------------------------------------------
+
+EXPERTS, ROWS = 3, 40
+
+
+def embedding(ids: Any, q: Any, scales: Any) -> Any:
+    """Rows of a dequantized table."""
+    import jax.numpy as jnp
+
+    return jnp.take(q.astype(np.float32) * scales[:, None], ids, axis=0)
+
+
+def embedding_in_blocks(ids: Any, q: Any, scales: Any) -> Any:
+    """Rows of a table of 4 bits, dequantized."""
+    rows = q[ids].astype(np.float32).reshape(*ids.shape, -1, BLOCK)
+    return (rows * scales[ids][..., None]).reshape(*ids.shape, -1)
+
+
+def of_channels(ids: Any, q: Any, scales: Any) -> Any:
+    return (q.astype(np.float32) * scales)[ids]
+
+
+def experts(x: Any, q: Any, scales: Any) -> Any:
+    """Each expert has rows of its own."""
+    import jax.numpy as jnp
+
+    return jnp.einsum("ecd,edf->ecf", x, q.astype(np.float32) * scales[:, None, :])
+
+
+def chosen_experts(ids: Any, x: Any, q: Any, scales: Any) -> Any:
+    """Each token has an expert."""
+    import jax.numpy as jnp
+
+    weights = (q.astype(np.float32) * scales[:, None, :])[ids]
+    return jnp.einsum("td,tdf->tf", x, weights)
+
+
+def left_operand(x: Any, q: Any, scales: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.einsum("oi,bi->bo", q.astype(np.float32) * scales[:, None], x)
+
+
+def singles() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]]:
+    """Functions, their arguments, and how many contractions, dequantizations and unpackings."""
+    import jax.numpy as jnp
+
+    rng = np.random.default_rng(3)
+
+    def q(*shape: int) -> np.ndarray:
+        return rng.integers(-128, 128, shape).astype(np.int8)
+
+    def reals(*shape: int) -> np.ndarray:
+        return rng.uniform(0.5, 1.5, shape).astype(np.float32)
+
+    ids = np.array([[0, 39, 7], [7, 21, 3]], np.int32)
+    int4 = jnp.asarray(rng.integers(-8, 8, (ROWS, WIDTH)), jnp.int4)
+    expert = np.array([2, 0, 0, 1], np.int32)
+    return {
+        "embedding": (embedding, (ids, q(ROWS, WIDTH), reals(ROWS)), (0, 1, 0)),
+        "embedding in blocks": (embedding_in_blocks, (ids, int4, reals(ROWS, 2)), (0, 1, 1)),
+        "embedding of channels": (of_channels, (ids, q(ROWS, WIDTH), reals(WIDTH)), (0, 1, 0)),
+        "experts": (experts, (reals(EXPERTS, 4, WIDTH), q(EXPERTS, WIDTH, 8), reals(EXPERTS, 8)),
+                    (1, 0, 0)),
+        "chosen experts": (chosen_experts, (expert, reals(4, WIDTH), q(EXPERTS, WIDTH, 8),
+                                            reals(EXPERTS, 8)), (1, 0, 0)),
+        "left operand": (left_operand, (reals(4, WIDTH), q(8, WIDTH), reals(8)), (1, 0, 0)),
+    }  # fmt: skip
+
+
+SINGLES = ("embedding", "embedding in blocks", "embedding of channels", "experts",
+           "chosen experts", "left operand")  # fmt: skip
+
+
+@functools.cache
+def single(name: str) -> tuple[Model, tuple[int, ...]]:
+    function, arguments, counts = singles()[name]
+    return Model(function, arguments), counts
+
+
+@pytest.mark.parametrize("name", SINGLES)
+def test_tables_and_experts_are_raised(name: str) -> None:
+    given, counts = single(name)
+    module = parse_bytes(given.exported(), create_context())
+    passes = [each for each in compile_pipeline(CompileOptions()) if each.name in RAISING]
+    run_pipeline(module, passes)
+    operations = list(walk(module.operation))
+    names = ("subquant.block_contraction", "subquant.dequantize", "subquant.unpack")
+    assert tuple(sum(op.name == each for op in operations) for each in names) == counts
+    # What is dequantized or unpacked are the rows that were taken.
+    for op in operations:
+        if op.name in names[1:]:
+            assert ROWS not in list(op.results[0].type.shape)
+
+
+@pytest.mark.parametrize("name", SINGLES)
+@ON_DEVICES
+def test_tables_and_experts_give_the_answers_of_jax(name: str, device: Device) -> None:
+    """Rows are the same numbers; products are sums of 64, in another order."""
+    given, (contractions, *_) = single(name)
+    target = "vulkan" if device.is_vulkan else "llvm-cpu"
+    result = subquant.compile(given.exported(), target=target, device=device).main(*given.flat())
+    expected = given.expected()
+    if contractions:
+        assert np.abs(result - expected).max() <= 1e-6 * np.abs(expected).max()
+    else:
+        assert (result == expected).all()

@@ -30,8 +30,8 @@ contracted as integers stays so, and is multiplied by scales afterwards.
   are a ``subquant.unpack`` (`raising.fields`).
 * A ``gather`` of rows takes those of bytes, or of integers and scales, before it is unpacked or
   dequantized (`raising.gathers`).
-* Private functions that convert, choose or take integers of 2 to 16 bits are inlined before: JAX
-  writes one for each nested ``jax.jit``, and for ``jnp.where`` and ``jnp.take``.
+* Private functions that convert or choose integers of 2 to 16 bits, or take rows, are inlined
+  before: JAX writes one for each nested ``jax.jit``, and for ``jnp.where`` and ``jnp.take``.
 
 Left alone: what rounds twice, divides by other than powers of two, wraps, or has a zero point that
 may be no integer, as many scales as elements, or a dynamic shape. With ``explain=true`` each such operation is reported with
@@ -150,9 +150,11 @@ def _converts(op: Operation) -> bool:
 
 
 def _is_step(op: Operation) -> bool:
-    """True for such a conversion, and for what else is computed of integers of 2 to 16 bits."""
+    """True for such a conversion, a gather, and what else gives integers of 2 to 16 bits."""
     if op.name == "stablehlo.convert":
         return _converts(op)
+    if op.name == _GATHER:
+        return True
     element = op.results[0].type.element_type
     return isinstance(element, ir.IntegerType) and 2 <= element.width <= _WIDEST
 
