@@ -34,8 +34,8 @@ contracted as integers stays so, and is multiplied by scales afterwards.
   before: JAX writes one for each nested ``jax.jit``, and for ``jnp.where`` and ``jnp.take``.
 
 Left alone: what rounds twice, divides by other than powers of two, wraps, or has a zero point that
-may be no integer, as many scales as elements, or a dynamic shape. With ``explain=true`` each such operation is reported with
-its place and the reason.
+may be no integer, as many scales as elements, or a dynamic shape. With ``explain=true`` each such
+operation is reported with its place and the reason.
 """
 
 from __future__ import annotations
