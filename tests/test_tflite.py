@@ -45,6 +45,10 @@ from tflite_recurrent_cases import CASES as RECURRENT
 CASES = {**BASIC, **CONTRACTIONS, **CONTROL, **FUNCTIONS, **INDEXING, **POSITIONS, **RECURRENT}
 COMPARED = [case for case in CASES if case not in ("SUM-int8", "SUM-int16")]
 
+SUMS_OF_FLOATS = {"TRANSPOSE_CONV-float32-int8": 2.0**-20}
+"""Operators with 8-bit activations that are not integers up to their last product: LiteRT adds up
+the scaled products of each position."""
+
 SEEDS = 4
 TOGETHER = 12
 """Cases of a module."""
@@ -98,13 +102,15 @@ def test_vulkan_computes_what_litert_does(cases: list[str], vulkan: Device) -> N
 def test_activations_of_8_bits_are_rounded_as_litert_does(case: str, seed: int) -> None:
     """To the bit, floats too."""
     data = one_case(HYBRID[case], np.random.default_rng(seed))
-    assert compare(data, None, 3, seed=seed, activations="int8", tolerance=0) > 0
+    tolerance = SUMS_OF_FLOATS.get(case, 0.0)
+    assert compare(data, None, 3, seed=seed, activations="int8", tolerance=tolerance) > 0
 
 
 @pytest.mark.parametrize("case", HYBRID)
 def test_activations_of_8_bits_on_the_cpu(case: str, cpu: Device) -> None:
     data = one_case(HYBRID[case], np.random.default_rng(0))
-    assert compare(data, cpu, 3, activations="int8", tolerance=0) > 0
+    tolerance = SUMS_OF_FLOATS.get(case, 0.0)
+    assert compare(data, cpu, 3, activations="int8", tolerance=tolerance) > 0
 
 
 def test_random_graphs() -> None:

@@ -90,7 +90,7 @@ def fully_connected(graph: Graph, rng: Rng, dtype: str, weights: str) -> Ends:
     return [operand], [result]
 
 
-def batch_matmul(graph: Graph, rng: Rng, dtype: str) -> Ends:
+def batch_matmul(graph: Graph, rng: Rng, dtype: str, weights: str = "") -> Ends:
     batch, rows, depth, columns = (int(n) for n in rng.integers(1, 9, 4))
     swaps = [bool(n) for n in rng.integers(0, 2, 2)]
     left, right = (batch, rows, depth), (1 if rng.random() < 0.5 else batch, depth, columns)
@@ -104,14 +104,19 @@ def batch_matmul(graph: Graph, rng: Rng, dtype: str) -> Ends:
         product = float(x.scales) * float(w.scales) / 100 * np.iinfo(dtype).max  # type: ignore[arg-type]
         y = fitting(rng, dtype, product, depth)
     sides = [graph.tensor(s, dtype, q) for s, q in zip(shapes, (x, w), strict=True)]
+    inputs = list(sides)
+    if weights:
+        sides[1], _ = _weights(graph, rng, shapes[1], weights, 0, 0.0)
+        inputs = sides[:1]
     result = graph.tensor((batch, rows, columns), dtype, y)
     graph.operator(
-        "BATCH_MATMUL", sides, [result], "BatchMatMulOptions", adjX=swaps[0], adjY=swaps[1]
-    )
-    return sides, [result]
+        "BATCH_MATMUL", sides, [result], "BatchMatMulOptions", adjX=swaps[0], adjY=swaps[1],
+        asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
+    )  # fmt: skip
+    return inputs, [result]
 
 
-def transpose_conv(graph: Graph, rng: Rng, dtype: str) -> Ends:
+def transpose_conv(graph: Graph, rng: Rng, dtype: str, weights: str = "") -> Ends:
     height, width, channels, features = (int(n) for n in rng.integers(2, 7, 4))
     kh, kw, sh, sw = (int(n) for n in rng.integers(1, 4, 4))
     same = bool(rng.integers(0, 2))
@@ -119,7 +124,7 @@ def transpose_conv(graph: Graph, rng: Rng, dtype: str) -> Ends:
         n * s if same else (n - 1) * s + max(k, s)
         for n, s, k in ((height, sh, kh), (width, sw, kw))
     ]
-    weights = dtype if dtype in ("uint8", "float32") else "int8"
+    weights = weights or (dtype if dtype in ("uint8", "float32") else "int8")
     filters, scale = _weights(graph, rng, (features, kh, kw, channels), weights, 0)
     x, y = _ends(rng, dtype, scale, kh * kw * channels)
     images = graph.tensor((2, height, width, channels), dtype, x)
@@ -207,5 +212,7 @@ HYBRID: dict[str, Case] = {
         )
         for weights in ("int8", "int4")
     },
+    "BATCH_MATMUL-float32-int8": partial(batch_matmul, dtype="float32", weights="int8"),
+    "TRANSPOSE_CONV-float32-int8": partial(transpose_conv, dtype="float32", weights="int8"),
 }
 """Float operators with integer weights."""

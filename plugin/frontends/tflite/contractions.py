@@ -199,6 +199,8 @@ def transpose_conv(call: Call) -> AnyArray:
             value = padded_or_cut(value, axis, low, high, fill)
         return convolve_last(value, right.transpose(1, 2, 3, 0), dtype=dtype)
 
+    if images.is_float and hybrid.is_hybrid(call, filters):
+        return call.activated(hybrid.convolved(call, images, flipped, bias, convolved))
     if images.is_float:
         reals = call.reals(flipped, images.value)
         return call.activated(
@@ -314,7 +316,7 @@ def fully_connected(call: Call) -> AnyArray:
     flat = rows.value.reshape((count // depth, depth))
 
     if rows.is_float and hybrid.is_hybrid(call, weights):
-        result = call.activated(hybrid.fully_connected(call, flat, weights, bias))
+        result = call.activated(_with_bias(hybrid.of_rows(call, flat, weights), bias))
     elif rows.is_float:
         real = contract(flat.astype(np.float32), call.reals(weights, flat), ((1,), (1,)))
         result = call.activated(_with_bias(real, bias))
@@ -339,6 +341,12 @@ def batch_matmul(call: Call) -> AnyArray:
     swaps = (bool(call.options.adj_x), bool(call.options.adj_y))
     if min(len(left.shape), len(right.shape)) < 2:
         raise call.error(f"has operands of shapes {list(left.shape)} and {list(right.shape)}")
+    if left.is_float and hybrid.is_hybrid(call, right):
+        rows = left.value.transpose(*range(left.value.ndim - 2), -1, -2) if swaps[0] else left.value
+        right_only = (False, swaps[1])
+        return hybrid.batch_matmul(
+            call, rows, right, lambda x, w, dtype: _matmul((x, w), right_only, dtype)
+        )
     if left.is_float:
         reals = [call.reals(operand, left.value) for operand in (left, right)]
         return _matmul(reals, swaps, np.float32)

@@ -6,7 +6,8 @@ model is imported with ``activations = "int8"``.
 
 Sources: LiteRT, ``EvalHybridDense`` of ``fully_connected.cc``, ``EvalHybrid`` and
 ``EvalHybridPerChannel`` of ``conv.cc`` and ``depthwise_conv.cc``,
-``reference/portable_tensor_utils.cc``.
+``EvalHybrid`` of ``transpose_conv.cc``, ``batch_matmul.cc`` and ``lstm_eval.cc``,
+``EvalHybridSVDF`` of ``reference/svdf.h``, ``optimized/neon_tensor_utils.cc`` (which x86 has too).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ...numerics.array_functions import contract, convert, rounded_product
 from ...numerics.element_types import F32, F64, I32, AnyArray, Array
 from .call import Call, Operand
 
-__all__ = ["convolved", "fully_connected", "is_hybrid"]
+__all__ = ["batch_matmul", "convolved", "is_hybrid", "of_rows"]
 
 
 def is_hybrid(call: Call, weights: Operand) -> bool:
@@ -72,15 +73,42 @@ def _asymmetric(rows: AnyArray) -> tuple[AnyArray, AnyArray]:
     return np.where(is_zero, np.int32(0), nearest - offset), factor
 
 
-def fully_connected(call: Call, rows: AnyArray, weights: Operand, bias: Operand | None) -> AnyArray:
-    """The bias, and products with the rows ``[rows, depth]``."""
-    found = call.parameters(weights.tensor)
+def _integers(call: Call, rows: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Rounded rows ``[rows, depth]``, as the operator says, and the scale of each."""
     quantize = _asymmetric if call.options.asymmetric_quantize_inputs else _symmetric
     integers, factors = quantize(rows)
-    narrow = integers.astype(np.int16)
-    total = contract(narrow, np.asarray(weights.value), ((1,), (1,)), dtype=np.int32)
+    return integers.astype(np.int16), factors
+
+
+def of_rows(call: Call, rows: AnyArray, weights: Operand) -> AnyArray:
+    """Products of the rows ``[..., depth]`` with ``[features, depth]``, rounded before any sum."""
+    found = call.parameters(weights.tensor)
+    shape = rows.shape
+    integers, factors = _integers(call, rows.reshape((-1, shape[-1])))
+    total = contract(integers, np.asarray(weights.value), ((1,), (1,)), dtype=np.int32)
     scaled = rounded_product(convert(total, F32), factors * found.scales.reshape(1, -1))
-    return scaled if bias is None else scaled + bias.value
+    return scaled.reshape((*shape[:-1], weights.shape[0]))
+
+
+def batch_matmul(
+    call: Call,
+    left: AnyArray,
+    weights: Operand,
+    product: Callable[[AnyArray, AnyArray, type], AnyArray],
+) -> AnyArray:
+    """Products of rounded rows.
+
+    Args:
+        call: the operator.
+        left: ``[..., rows, depth]``.
+        weights: with one scale, or one for each column.
+        product: of both sides, in a dtype.
+    """
+    shape = left.shape
+    integers, factors = _integers(call, left.reshape((-1, shape[-1])))
+    total = product(integers.reshape(shape), np.asarray(weights.value), np.int32)
+    scales = call.parameters(weights.tensor).scales.reshape(-1)
+    return convert(total, F32) * (factors.reshape((*shape[:-1], 1)) * scales)
 
 
 def convolved(
@@ -102,7 +130,7 @@ def convolved(
     found, shape = call.parameters(weights.tensor), images.shape
     scales = found.scales.reshape(-1)
     is_depthwise = call.operator.name == "DEPTHWISE_CONV_2D"
-    is_plain = (scales == scales[0]).all() and not is_depthwise
+    is_plain = call.operator.name == "CONV_2D" and (scales == scales[0]).all()
     if is_plain and shape[3] != weights.shape[3]:
         is_plain = False  # grouped
     quantize = _symmetric if is_plain else _asymmetric

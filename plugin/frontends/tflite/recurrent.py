@@ -20,6 +20,7 @@ from ...formats.tflite_schema import ACTIVATIONS
 from ...numerics import litert, litert_16
 from ...numerics.array_functions import contract, convert, over_time
 from ...numerics.element_types import I32, AnyArray, Array
+from . import hybrid
 from .call import Call, Operand, kernel
 
 __all__: list[str] = []
@@ -269,7 +270,10 @@ def svdf(call: Call) -> AnyArray:
         return np.concatenate([columns[:, :, 1:], latest.reshape((batch, filters, 1))], axis=2)
 
     if operand.is_float:
-        latest = contract(operand.value, call.reals(features, operand.value), ((1,), (1,)))
+        if hybrid.is_hybrid(call, features):
+            latest = hybrid.of_rows(call, operand.value, features)
+        else:
+            latest = contract(operand.value, call.reals(features, operand.value), ((1,), (1,)))
         kept = moved(latest)
         by_filter = (kept * call.reals(times, kept)).sum(axis=2, dtype=np.float32)
         total = by_filter.reshape((batch, filters // rank, rank)).sum(axis=2, dtype=np.float32)
