@@ -27,10 +27,10 @@ from . import (
     elementwise,
     functions,
     indexing,
+    lstm,
     normalization,
     pooling,
     positions,
-    recurrent,
     shapes,
 )
 from .call import KERNELS, Call, Operand, parameters_of
@@ -53,7 +53,7 @@ _FAMILIES = (
     normalization,
     pooling,
     positions,
-    recurrent,
+    lstm,
     shapes,
 )
 """What registers kernels."""
@@ -61,7 +61,7 @@ _FAMILIES = (
 _ONE_MEANING = frozenset(
     name
     for name, function in KERNELS.items()
-    if function.__module__ in (control.__name__, recurrent.__name__, shapes.__name__)
+    if function.__module__ in (control.__name__, lstm.__name__, shapes.__name__)
 )
 """Operators that compute nothing, or whose integers only LiteRT defines."""
 
