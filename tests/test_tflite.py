@@ -34,20 +34,25 @@ from tflite_builder import Graph, Quantized
 from tflite_cases import CASES as BASIC
 from tflite_cases import convolution, one_case
 from tflite_contraction_cases import CASES as CONTRACTIONS
-from tflite_contraction_cases import HYBRID
+from tflite_contraction_cases import HYBRID as HYBRID_CONTRACTIONS
 from tflite_control_cases import CASES as CONTROL
 from tflite_function_cases import CASES as FUNCTIONS
 from tflite_indexing_cases import CASES as INDEXING
 from tflite_position_cases import CASES as POSITIONS
 from tflite_random_graphs import random_graph
 from tflite_recurrent_cases import CASES as RECURRENT
+from tflite_recurrent_cases import HYBRID as HYBRID_RECURRENT
 
 CASES = {**BASIC, **CONTRACTIONS, **CONTROL, **FUNCTIONS, **INDEXING, **POSITIONS, **RECURRENT}
 COMPARED = [case for case in CASES if case not in ("SUM-int8", "SUM-int16")]
 
-SUMS_OF_FLOATS = {"TRANSPOSE_CONV-float32-int8": 2.0**-20}
-"""Operators with 8-bit activations that are not integers up to their last product: LiteRT adds up
-the scaled products of each position."""
+HYBRID = {**HYBRID_CONTRACTIONS, **HYBRID_RECURRENT}
+SUMS_OF_FLOATS = {
+    "TRANSPOSE_CONV-float32-int8": 2.0**-20,
+    **dict.fromkeys(HYBRID_RECURRENT, 1e-5),
+}
+"""Operators with 8-bit activations that compute more with floats than a last product and the bias:
+LiteRT adds up the scaled products of each position of TRANSPOSE_CONV."""
 
 SEEDS = 4
 TOGETHER = 12

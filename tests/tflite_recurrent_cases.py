@@ -20,21 +20,35 @@ def _integers(
     return graph.tensor(shape, dtype, Quantized(scale), data)
 
 
-def lstm_int8(graph: Graph, rng: Rng, *, projected: bool, coupled: bool, peephole: bool) -> Ends:
+def lstm_int8(
+    graph: Graph,
+    rng: Rng,
+    *,
+    projected: bool = False,
+    coupled: bool = False,
+    peephole: bool = False,
+    normed: bool = False,
+    name: str = "UNIDIRECTIONAL_SEQUENCE_LSTM",
+) -> Ends:
     """``coupled`` has no input gate.
 
     With a peephole and a projection, LiteRT takes the number of outputs for that of cells.
     """
     batch, time, inputs, cells = (int(n) for n in rng.integers((1, 1, 2, 2), (4, 6, 9, 9)))
     outputs = int(rng.integers(2, 7)) if projected and not peephole else cells
+    if normed:  # LiteRT's variance is right for powers of two only
+        cells = outputs = int(rng.choice([4, 8]))
     time_major = bool(rng.integers(0, 2))
+    if name == "LSTM":
+        time = 1
     x, state, hidden = quantized(rng, "int8"), quantized(rng, "int8"), quantized(rng, "int8")
     x.scales, hidden.scales = float(rng.uniform(0.005, 0.02)), 1 / 128
     hidden.zero_points = int(rng.integers(-20, 20)) if projected else state.zero_points
     state.scales = 1 / 128 if not projected else float(rng.uniform(0.01, 0.03))
-    operand = graph.tensor(
-        (time, batch, inputs) if time_major else (batch, time, inputs), "int8", x
-    )
+    lead: tuple[int, ...] = (time, batch) if time_major else (batch, time)
+    if name == "LSTM":
+        lead = (batch,)
+    operand = graph.tensor((*lead, inputs), "int8", x)
     gates = range(1 if coupled else 0, 4)
 
     def each(shape: tuple[int, ...], dtype: str = "int8", scale: float = 0.01) -> list[int]:
@@ -63,27 +77,53 @@ def lstm_int8(graph: Graph, rng: Rng, *, projected: bool, coupled: bool, peephol
         graph.tensor((batch, cells), "int16", Quantized(2.0 ** -int(rng.integers(9, 13))),
                      is_variable=True),
     ]  # fmt: skip
-    result = graph.tensor(
-        (time, batch, outputs) if time_major else (batch, time, outputs), "int8", state
-    )
+    result = graph.tensor((*lead, outputs), "int8", state)
     intermediates = [graph.tensor((0,), "float32") for _ in range(4)]
+    norms = [-1] * 4
+    if normed:
+        norms = each((cells,), "int16", 3e-5)
+        intermediates = [
+            graph.tensor((0,), "int16", Quantized(float(rng.uniform(1e-4, 1e-3)))) for _ in range(4)
+        ]
     intermediates.append(graph.tensor((0,), "int8", hidden))
     graph.operator(
-        "UNIDIRECTIONAL_SEQUENCE_LSTM",
+        name,
         [operand, *weights, *recurrent, diagonal[0], diagonal[1], diagonal[3], *biases,
-         projection, projection_bias, *states, -1, -1, -1, -1],
+         projection, projection_bias, *states, *norms],
         [result],
-        "UnidirectionalSequenceLSTMOptions",
+        *_TABLES[name],
         intermediates=intermediates,
         fusedActivationFunction=TANH,
         cellClip=float(rng.choice([0.0, 1.0])),
         projClip=float(rng.choice([0.0, 0.5])) if projected else 0.0,
-        timeMajor=time_major,
+        **({"timeMajor": time_major} if name != "LSTM" else {}),
     )  # fmt: skip
     return [operand], [result]
 
 
-def lstm_float(graph: Graph, rng: Rng, *, projected: bool, coupled: bool) -> Ends:
+_TABLES = {"LSTM": ("LSTMOptions",),
+           "UNIDIRECTIONAL_SEQUENCE_LSTM": ("UnidirectionalSequenceLSTMOptions",)}  # fmt: skip
+
+
+def _floats(graph: Graph, rng: Rng, dtype: str, shape: tuple[int, ...], scale: float = 0.5) -> int:
+    """Weights of floats, or of integers in their place."""
+    if dtype == "int8" and len(shape) == 2:
+        return _integers(graph, rng, shape, scale / 80)
+    data = rng.normal(scale=scale, size=shape).astype(np.float32)
+    return graph.tensor(shape, "float32", None, data)
+
+
+def lstm_float(
+    graph: Graph,
+    rng: Rng,
+    *,
+    projected: bool = False,
+    coupled: bool = False,
+    normed: bool = False,
+    diagonal: bool = False,
+    name: str = "UNIDIRECTIONAL_SEQUENCE_LSTM",
+    dtype: str = "float32",
+) -> Ends:
     batch, time, inputs, cells = (int(n) for n in rng.integers((1, 1, 2, 2), (4, 6, 9, 9)))
     outputs = int(rng.integers(2, 7)) if projected else cells
     gates = range(1 if coupled else 0, 4)
@@ -91,35 +131,135 @@ def lstm_float(graph: Graph, rng: Rng, *, projected: bool, coupled: bool) -> End
     time_major = bool(rng.integers(0, 2))
 
     def constant(*shape: int) -> int:
-        data = rng.normal(scale=0.5, size=shape).astype(np.float32)
-        return graph.tensor(shape, "float32", None, data)
+        return _floats(graph, rng, dtype, shape)
 
     def each(*shape: int) -> list[int]:
         return [constant(*shape) if gate in gates else -1 for gate in range(4)]
 
-    shape = (time, batch, inputs) if time_major else (batch, time, inputs)
-    operand = graph.tensor(shape, "float32")
-    diagonal = each(cells) if peephole else [-1] * 4
-    result = graph.tensor((*shape[:2], outputs), "float32")
+    lead: tuple[int, ...] = (time, batch) if time_major else (batch, time)
+    if name == "LSTM":
+        lead = (batch,)
+    operand = graph.tensor((*lead, inputs), "float32")
+    peepholes = each(cells) if peephole and dtype == "float32" else [-1] * 4
+    if peephole and dtype == "int8":
+        peepholes = [
+            _integers(graph, rng, (cells,), 0.01) if gate in gates else -1 for gate in range(4)
+        ]
+    result = graph.tensor((*lead, outputs), "float32")
     graph.operator(
-        "UNIDIRECTIONAL_SEQUENCE_LSTM",
-        [operand, *each(cells, inputs), *each(cells, outputs),
-         diagonal[0], diagonal[1], diagonal[3], *each(cells),
+        name,
+        [operand, *each(cells, inputs), *(each(cells) if diagonal else each(cells, outputs)),
+         peepholes[0], peepholes[1], peepholes[3], *each(cells),
          constant(outputs, cells) if projected else -1,
          constant(outputs) if projected and rng.random() < 0.5 else -1,
          graph.tensor((batch, outputs), "float32", is_variable=True),
-         graph.tensor((batch, cells), "float32", is_variable=True), -1, -1, -1, -1],
+         graph.tensor((batch, cells), "float32", is_variable=True),
+         *(each(cells) if normed else [-1] * 4)],
         [result],
-        "UnidirectionalSequenceLSTMOptions",
+        *_TABLES[name],
         fusedActivationFunction=TANH,
         cellClip=float(rng.choice([0.0, 0.6])),
         projClip=float(rng.choice([0.0, 0.4])) if projected else 0.0,
-        timeMajor=time_major,
+        asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
+        **({"timeMajor": time_major} if name != "LSTM" else {}),
+        **({"diagonalRecurrentTensors": True} if diagonal else {}),
     )  # fmt: skip
     return [operand], [result]
 
 
-def svdf(graph: Graph, rng: Rng, dtype: str) -> Ends:
+def bidirectional_lstm(
+    graph: Graph, rng: Rng, *, merged: bool, linked: str = "", dtype: str = "float32"
+) -> Ends:
+    """``linked``: with other rows, ``crossed`` for both, or ``parallel`` for the second.
+
+    Of merged outputs with the batch first, LiteRT takes the states of elements from other places.
+    """
+    batch, time, inputs = (int(n) for n in rng.integers((1, 1, 2), (4, 6, 9)))
+    cells = [int(rng.integers(2, 7))] * 2  # LiteRT wants as many of both
+    time_major = merged or bool(rng.integers(0, 2))
+    lead = (time, batch) if time_major else (batch, time)
+
+    def constant(*shape: int) -> int:
+        return _floats(graph, rng, dtype, shape)
+
+    operand = graph.tensor((*lead, inputs), "float32")
+    others = int(rng.integers(2, 7)) if linked == "crossed" else inputs
+    sides, more, states = [], [], []
+    for count in cells:
+        sides += [constant(count, inputs) for _ in range(4)]
+        sides += [constant(count, count) for _ in range(4)]
+        sides += [-1] * 3 + [constant(count) for _ in range(4)] + [-1, -1]
+        more += [constant(count, others) if linked == "crossed" else -1 for _ in range(4)]
+        states += [graph.tensor((batch, count), "float32", is_variable=True) for _ in range(2)]
+    rows = graph.tensor((*lead, others), "float32") if linked else -1
+    extents = [sum(cells)] if merged else cells
+    results = [graph.tensor((*lead, extent), "float32") for extent in extents]
+    graph.operator(
+        "BIDIRECTIONAL_SEQUENCE_LSTM", [operand, *sides, *states, rows, *more], results,
+        "BidirectionalSequenceLSTMOptions", fusedActivationFunction=TANH, mergeOutputs=merged,
+        timeMajor=time_major, asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
+    )  # fmt: skip
+    return [operand, rows] if linked else [operand], results
+
+
+def rnn(graph: Graph, rng: Rng, *, name: str, dtype: str = "float32") -> Ends:
+    batch, time, inputs, units = (int(n) for n in rng.integers((1, 1, 2, 2), (4, 6, 9, 9)))
+    time_major = bool(rng.integers(0, 2))
+    lead: tuple[int, ...] = (time, batch) if time_major else (batch, time)
+    table, options = "RNNOptions", {}
+    if name != "RNN":
+        table, options = "SequenceRNNOptions", {"timeMajor": time_major}
+    else:
+        lead = (batch,)
+    operand, result = (
+        graph.tensor((*lead, inputs), "float32"),
+        graph.tensor((*lead, units), "float32"),
+    )
+    graph.operator(
+        name,
+        [operand, *(_floats(graph, rng, dtype, each, 0.3)
+                    for each in ((units, inputs), (units, units), (units,))),
+         graph.tensor((batch, units), "float32", is_variable=True)],
+        [result], table, fusedActivationFunction=int(rng.choice([1, 3, TANH])),
+        asymmetricQuantizeInputs=bool(rng.integers(0, 2)), **options,
+    )  # fmt: skip
+    return [operand], [result]
+
+
+def bidirectional_rnn(
+    graph: Graph, rng: Rng, *, merged: bool, linked: str = "", dtype: str = "float32"
+) -> Ends:
+    """With the batch first, LiteRT gives the second one the first one's rows.
+
+    It takes other rows of a width of their own from other places; with integer weights and time
+    first, it goes through all steps as often as there are steps.
+    """
+    batch, time, inputs = (int(n) for n in rng.integers((1, 1, 2), (4, 6, 9)))
+    units = [int(n) for n in rng.integers(2, 7, 2)]
+    time_major = linked == "parallel" or bool(rng.integers(0, 2))
+    if dtype == "int8":
+        time_major = False
+    lead = (time, batch) if time_major else (batch, time)
+    operand = graph.tensor((*lead, inputs), "float32")
+    sides, more = [], []
+    for count in units:
+        sides += [_floats(graph, rng, dtype, each, 0.3)
+                  for each in ((count, inputs), (count, count), (count,))]  # fmt: skip
+        sides.append(graph.tensor((batch, count), "float32", is_variable=True))
+        crossed = linked == "crossed"
+        more.append(_floats(graph, rng, dtype, (count, inputs), 0.3) if crossed else -1)
+    rows = graph.tensor((*lead, inputs), "float32") if linked else -1
+    extents = [sum(units)] if merged else units
+    results = [graph.tensor((*lead, extent), "float32") for extent in extents]
+    graph.operator(
+        "BIDIRECTIONAL_SEQUENCE_RNN", [operand, *sides, rows, *more], results,
+        "BidirectionalSequenceRNNOptions", fusedActivationFunction=TANH, mergeOutputs=merged,
+        timeMajor=time_major, asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
+    )  # fmt: skip
+    return [operand, rows] if linked else [operand], results
+
+
+def svdf(graph: Graph, rng: Rng, dtype: str, weights: str = "") -> Ends:
     batch, inputs, units, rank, memory = (
         int(n) for n in rng.integers((1, 2, 1, 1, 1), (4, 12, 6, 4, 7))
     )
@@ -131,6 +271,9 @@ def svdf(graph: Graph, rng: Rng, dtype: str) -> Ends:
 
         operand = graph.tensor((batch, inputs), dtype)
         features, times = constant(filters, inputs), constant(filters, memory)
+        if weights:
+            features = _integers(graph, rng, (filters, inputs), 0.01)
+            times = _integers(graph, rng, (filters, memory), 0.01)
         bias = constant(units) if rng.random() < 0.7 else -1
         state = graph.tensor((batch, filters * memory), dtype, is_variable=True)
         result, activation = graph.tensor((batch, units), dtype), int(rng.integers(0, 2))
@@ -151,28 +294,47 @@ def svdf(graph: Graph, rng: Rng, dtype: str) -> Ends:
     graph.operator(
         "SVDF", [operand, features, times, bias, state], [result], "SVDFOptions",
         rank=rank, fusedActivationFunction=activation,
+        asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
     )  # fmt: skip
     return [operand], [result]
 
 
+_WAYS = {"plain": {}, "coupled": {"coupled": True}, "peephole": {"peephole": True},
+         "projected": {"projected": True}, "normed": {"normed": True},
+         "all": {"projected": True, "coupled": True, "peephole": True},
+         "all-normed": {"projected": True, "coupled": True, "normed": True}}  # fmt: skip
+_BOTH = {"two": {"merged": False}, "merged": {"merged": True},
+         "crossed": {"merged": True, "linked": "crossed"},
+         "parallel": {"merged": False, "linked": "parallel"}}  # fmt: skip
+_FLOATS = {"plain": {}, "projected": {"projected": True, "coupled": True},
+           "normed": {"normed": True}}  # fmt: skip
+
 CASES: dict[str, Case] = {
-    **{
-        f"UNIDIRECTIONAL_SEQUENCE_LSTM-{name}-int8": partial(
-            lstm_int8, projected=projected, coupled=coupled, peephole=peephole
-        )
-        for name, projected, coupled, peephole in (
-            ("plain", False, False, False),
-            ("coupled", False, True, False),
-            ("peephole", False, False, True),
-            ("projected", True, False, False),
-            ("all", True, True, True),
-        )
-    },
-    **{
-        f"UNIDIRECTIONAL_SEQUENCE_LSTM-{name}-float32": partial(
-            lstm_float, projected=projected, coupled=coupled
-        )
-        for name, projected, coupled in (("plain", False, False), ("projected", True, True))
-    },
+    **{f"UNIDIRECTIONAL_SEQUENCE_LSTM-{way}-int8": partial(lstm_int8, **options)
+       for way, options in _WAYS.items()},
+    **{f"{name}-{way}-float32": partial(lstm_float, name=name, **options)
+       for name in ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM") for way, options in _FLOATS.items()},
+    "UNIDIRECTIONAL_SEQUENCE_LSTM-diagonal-float32": partial(lstm_float, diagonal=True),
+    "LSTM-plain-int8": partial(lstm_int8, name="LSTM"),
+    **{f"BIDIRECTIONAL_SEQUENCE_LSTM-{way}-float32": partial(bidirectional_lstm, **options)
+       for way, options in _BOTH.items()},
+    **{f"{name}-float32": partial(rnn, name=name)
+       for name in ("RNN", "UNIDIRECTIONAL_SEQUENCE_RNN")},
+    **{f"BIDIRECTIONAL_SEQUENCE_RNN-{way}-float32": partial(bidirectional_rnn, **options)
+       for way, options in _BOTH.items()},
     **{f"SVDF-{dtype}": partial(svdf, dtype=dtype) for dtype in ("int8", "float32")},
-}
+}  # fmt: skip
+
+HYBRID: dict[str, Case] = {
+    **{f"{name}-{way}-float32-int8": partial(lstm_float, name=name, dtype="int8", **options)
+       for name in ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM") for way, options in _FLOATS.items()},
+    **{f"BIDIRECTIONAL_SEQUENCE_LSTM-{way}-float32-int8": partial(
+        bidirectional_lstm, dtype="int8", **options) for way, options in _BOTH.items()},
+    **{f"{name}-float32-int8": partial(rnn, name=name, dtype="int8")
+       for name in ("RNN", "UNIDIRECTIONAL_SEQUENCE_RNN")},
+    **{f"BIDIRECTIONAL_SEQUENCE_RNN-{way}-float32-int8": partial(
+        bidirectional_rnn, dtype="int8", **options)
+       for way, options in _BOTH.items() if way != "parallel"},
+    "SVDF-float32-int8": partial(svdf, dtype="float32", weights="int8"),
+}  # fmt: skip
+"""Float operators with integer weights."""

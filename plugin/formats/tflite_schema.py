@@ -317,6 +317,56 @@ class UnidirectionalSequenceLSTMOptions:
 
 
 @dataclass(frozen=True)
+class LSTMOptions:
+    """Of LSTM."""
+
+    fused_activation_function: int = scalar("b")
+    cell_clip: float = scalar("f")
+    proj_clip: float = scalar("f")
+    kernel_type: int = scalar("b")
+    asymmetric_quantize_inputs: bool = scalar("?")
+
+
+@dataclass(frozen=True)
+class BidirectionalSequenceLSTMOptions:
+    """Of BIDIRECTIONAL_SEQUENCE_LSTM."""
+
+    fused_activation_function: int = scalar("b")
+    cell_clip: float = scalar("f")
+    proj_clip: float = scalar("f")
+    merge_outputs: bool = scalar("?")
+    time_major: bool = scalar("?", True)
+    asymmetric_quantize_inputs: bool = scalar("?")
+
+
+@dataclass(frozen=True)
+class RNNOptions:
+    """Of RNN."""
+
+    fused_activation_function: int = scalar("b")
+    asymmetric_quantize_inputs: bool = scalar("?")
+
+
+@dataclass(frozen=True)
+class SequenceRNNOptions:
+    """Of UNIDIRECTIONAL_SEQUENCE_RNN."""
+
+    time_major: bool = scalar("?")
+    fused_activation_function: int = scalar("b")
+    asymmetric_quantize_inputs: bool = scalar("?")
+
+
+@dataclass(frozen=True)
+class BidirectionalSequenceRNNOptions:
+    """Of BIDIRECTIONAL_SEQUENCE_RNN."""
+
+    time_major: bool = scalar("?")
+    fused_activation_function: int = scalar("b")
+    merge_outputs: bool = scalar("?")
+    asymmetric_quantize_inputs: bool = scalar("?")
+
+
+@dataclass(frozen=True)
 class PackOptions:
     """Of PACK."""
 
@@ -452,12 +502,14 @@ _OPTIONS: dict[int, type] = {
     2: DepthwiseConv2DOptions,
     5: Pool2DOptions,
     6: SVDFOptions,
+    7: RNNOptions,
     8: FullyConnectedOptions,
     9: SoftmaxOptions,
     10: ConcatenationOptions,
     11: AddOptions,
     12: ActivationOptions,
     13: LocalResponseNormalizationOptions,
+    14: LSTMOptions,
     15: ResizeBilinearOptions,
     16: CallOptions,
     17: ReshapeOptions,
@@ -468,6 +520,7 @@ _OPTIONS: dict[int, type] = {
     28: AddOptions,
     29: ActivationOptions,
     30: SqueezeOptions,
+    31: SequenceRNNOptions,
     32: StridedSliceOptions,
     35: SplitOptions,
     49: TransposeConvOptions,
@@ -475,6 +528,8 @@ _OPTIONS: dict[int, type] = {
     59: PackOptions,
     61: OneHotOptions,
     64: UnpackOptions,
+    69: BidirectionalSequenceLSTMOptions,
+    70: BidirectionalSequenceRNNOptions,
     71: UnidirectionalSequenceLSTMOptions,
     74: ResizeNearestNeighborOptions,
     75: LeakyReluOptions,

@@ -31,6 +31,7 @@ from . import (
     normalization,
     pooling,
     positions,
+    recurrent,
     shapes,
 )
 from .call import KERNELS, Call, Operand, parameters_of
@@ -50,10 +51,11 @@ _FAMILIES = (
     elementwise,
     functions,
     indexing,
+    lstm,
     normalization,
     pooling,
     positions,
-    lstm,
+    recurrent,
     shapes,
 )
 """What registers kernels."""
@@ -61,7 +63,7 @@ _FAMILIES = (
 _ONE_MEANING = frozenset(
     name
     for name, function in KERNELS.items()
-    if function.__module__ in (control.__name__, lstm.__name__, shapes.__name__)
+    if function.__module__ in (control.__name__, lstm.__name__, recurrent.__name__, shapes.__name__)
 )
 """Operators that compute nothing, or whose integers only LiteRT defines."""
 
