@@ -18,6 +18,7 @@ __all__ = [
     "Activations",
     "Containers",
     "FixedPointRounding",
+    "KernelChoice",
     "Options",
     "RequantizationForm",
     "Rounding",
@@ -35,6 +36,9 @@ Activations = Literal["float", "int8"]
 
 The activations as they are, or rounded to 8 bits with a scale for each block that is summed over.
 """
+
+KernelChoice = Literal["auto", "none", "avx512vnni", "avxvnni", "avx2", "neon-dotprod", "portable"]
+"""What kernels multiply with: the fastest that the CPU has, no kernels, or instructions by name."""
 
 Semantics = Literal["litert", "exact"]
 """How the operators of a TensorFlow Lite model compute.

@@ -47,6 +47,7 @@ NEVER_FAILS = {
     "pack-narrow-storage",
     "quant-legalize-to-tosa-rescale",
     "raise-dequantization",
+    "select-kernels",
 }
 
 _RUN = re.compile(r"^\s*//\s*RUN:\s*(.*?)\s*$", re.MULTILINE)

@@ -22,7 +22,7 @@ MODULES = {
 }
 ORDER = (
     *("errors", "versions", "files", "options", "guardian", "processes", "numerics", "signature"),
-    *("_mlir", "dialects", "emit", "transforms"),
+    *("_mlir", "dialects", "emit", "kernels", "transforms"),
     *(
         "layouts",
         "formats",

@@ -301,6 +301,7 @@ def test_the_pipeline_of_a_compilation() -> None:
         "legalize-qdq-to-quantized-op",
         "legalize-quantized-op-to-qdq",
         "quant-legalize-to-tosa-rescale",
+        "select-kernels",
         "tosa-rescale-legalize-to-stablehlo",
     }
     assert [step.name for step in cpu] == [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from .._mlir import Operation, in_context_of, ir
 from ..errors import Remark
 from ..signature import CPU_FEATURES_KEY, REFLECTION_KEY
-from ..transforms.base import ModulePass, is_public
+from ..transforms.base import ModulePass, is_public, named
 from ..transforms.check_hand_off import REFLECTION_ATTRIBUTE
 from .options import CompileOptions
 from .pipeline import compile_pipeline, run_pipeline
@@ -20,6 +20,8 @@ __all__ = [
     "record_cpu_features",
     "recorded_signatures",
 ]
+
+_BY_NAME = 4
 
 
 def lower(
@@ -78,7 +80,13 @@ def _reflections(module: ir.Module) -> Iterator[tuple[Operation, dict[str, ir.At
 
 
 def bytecode_of(module: ir.Module) -> bytes:
-    """Return a module as bytecode."""
+    """Return a module as bytecode.
+
+    Versions before 5 write what belongs to an operation by name: ``llvm.inline_asm`` has one
+    property more in these bindings than in IREE.
+    """
     buffer = io.BytesIO()
-    module.operation.write_bytecode(buffer)
+    with in_context_of(module.operation):
+        has_assembly = bool(named(module.operation, ["llvm.inline_asm"]))
+    module.operation.write_bytecode(buffer, _BY_NAME if has_assembly else None)
     return buffer.getvalue()

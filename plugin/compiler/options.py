@@ -9,6 +9,7 @@ from ..frontends.options import ImportOptions
 from ..options import (
     Activations,
     FixedPointRounding,
+    KernelChoice,
     RequantizationForm,
     Rounding,
     Semantics,
@@ -39,6 +40,7 @@ class CompileOptions:
         fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
         zero_points: as `subquant.options.ZeroPoints`; ``auto`` is what was measured to be fastest:
             ``mixed`` for llvm-cpu, ``after`` for vulkan.
+        kernels: as `subquant.options.KernelChoice`, for llvm-cpu.
         semantics: as `subquant.options.Semantics`.
         batch: the first extent of the inputs of a TensorFlow Lite model: a number, ``dynamic``, or
             "" for what the file says.
@@ -79,6 +81,11 @@ class CompileOptions:
         "float",
         "What contractions with weights in blocks multiply: activations as they are, or rounded to "
         "8 bits with a scale for each block.",
+    )
+    kernels: KernelChoice = option(
+        "auto",
+        "What kernels multiply with on llvm-cpu: the fastest that the CPU has, none for IREE's own "
+        "loops, or instructions by name.",
     )
     semantics: Semantics = option(
         "litert",

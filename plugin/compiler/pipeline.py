@@ -20,9 +20,11 @@ from .._mlir import (
     translate_errors,
 )
 from ..errors import Remark, UnsupportedError, UsageError, expected_name, near_names, quoted
+from ..kernels.instructions import INSTRUCTIONS, instructions_of
 from ..options import parse_option
 from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass
+from .cpu_features import recorded_features
 from .options import CompileOptions
 
 __all__ = [
@@ -235,6 +237,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         "requantization": options.requantization,
         "fixed_point_rounding": options.fixed_point_rounding,
     }
+    instructions = _instructions(options)
     steps: list[Step] = [
         ("verify-quantization", {}),
         ("convert-tosa-to-storage", {}),
@@ -252,6 +255,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("correct-zero-points", {"style": zero_points}),
         ("lower-requantization", requantization),
         ("lower-saturation", {}),
+        *([("select-kernels", {"instructions": instructions})] if instructions != "none" else []),
         ("lower-block-contractions", {"division": division, "rows": 0 if is_vulkan else 4}),
         ("lower-packed-storage", {"containers": options.containers}),
         ("lower-quant-casts", {"rounding": options.rounding, "division": division}),
@@ -275,3 +279,24 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("check-hand-off", {"target": options.label}),
     ]
     return passes_of(steps)
+
+
+def _instructions(options: CompileOptions) -> str:
+    """What the kernels of a compilation multiply with, "none" if it has none.
+
+    Raises:
+        UsageError: LLVM knows no such CPU, or it does not have the instructions.
+        EnvironmentProblem: as of `recorded_features`.
+    """
+    if options.target != "llvm-cpu" or options.activations == "float" or options.kernels == "none":
+        return "none"
+    features = recorded_features(options).split(",")
+    if options.kernels == "auto":
+        return instructions_of(features).name
+    missing = INSTRUCTIONS[options.kernels].features.difference(features)
+    if missing:
+        raise UsageError(
+            f"kernels '{options.kernels}' need {', '.join(sorted(missing))}, which the CPU "
+            f"'{options.target_cpu}' does not have; choose 'auto' or another CPU"
+        )
+    return options.kernels

@@ -60,7 +60,9 @@ def dense_of_array(array: Array, element: ir.Type) -> ir.DenseElementsAttr:
     an integer in the least number of bytes (an i24 in three).
     """
     type_ = ir.RankedTensorType.get(list(array.shape), element)
-    if isinstance(element, ir.IntegerType):
+    if array.dtype.itemsize == 1 and str(element) == "i8":
+        values, size = array, 1
+    elif isinstance(element, ir.IntegerType):
         width = element.width
         values = array.astype("<i8")
         if width < 64:

@@ -340,6 +340,10 @@ _UNORDERED = 14  # true for NaN only
 class Scalars(Form):
     """One element, in the body of a loop: ``arith`` and ``math`` operations."""
 
+    def type(self, element: ElementType) -> Any:
+        """The type of a value of this form."""
+        return mlir_type(element)
+
     def apply(self, name: str, element: ElementType, operands: Sequence[Any]) -> Any:
         """Write an operation of ``arith`` or ``math``."""
         if name == "invert":
@@ -360,7 +364,7 @@ class Scalars(Form):
             number = (_SIGNED if element.kind == "int" else _UNSIGNED)[name]
             operation_name = "arith.cmpi"
         attributes = {"predicate": operation.integer(number)}
-        return operation.value(operation_name, [left, right], mlir_type(BOOL), attributes)
+        return operation.value(operation_name, [left, right], self.type(BOOL), attributes)
 
     def select(self, condition: Any, yes: Any, no: Any) -> Any:
         """Write ``arith.select``."""
@@ -381,11 +385,11 @@ class Scalars(Form):
             name = "arith.trunci"
         else:
             name = "arith.extui" if unsigned else "arith.extsi"
-        return operation.value(name, [value], mlir_type(target))
+        return operation.value(name, [value], self.type(target))
 
     def bits_of(self, value: Any, target: ElementType) -> Any:
         """Write ``arith.bitcast``."""
-        return operation.value("arith.bitcast", [value], mlir_type(target))
+        return operation.value("arith.bitcast", [value], self.type(target))
 
     def _constant(self, number: float | int, element: ElementType) -> Any:
         type_ = mlir_type(element)

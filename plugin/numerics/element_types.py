@@ -154,7 +154,8 @@ _ELEMENT_TYPES = {
 }
 
 BOOL = ElementType.parse("i1")
+I8, I16 = ElementType.parse("i8"), ElementType.parse("i16")
 I32, I64 = ElementType.parse("i32"), ElementType.parse("i64")
-U32 = ElementType.parse("u32")
+U8, U16, U32 = (ElementType.parse(name) for name in ("u8", "u16", "u32"))
 F16, BF16 = ElementType.parse("f16"), ElementType.parse("bf16")
 F32, F64 = ElementType.parse("f32"), ElementType.parse("f64")

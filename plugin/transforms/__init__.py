@@ -28,6 +28,7 @@ PASSES: dict[str, str] = {
     "correct-zero-points": "contract storage values, and correct the sums for the zero points",
     "lower-requantization": "write subquant.requantize with integers, exactly or in fixed point",
     "lower-saturation": "write subquant.saturate as a clamp and a truncation",
+    "select-kernels": "call kernels for contractions of 8-bit activations with weights in blocks",
     "lower-block-contractions": "write subquant.block_contraction as a loop nest over its blocks",
     "lower-packed-storage": "unpack integers of 2 to 6 bits that no contraction reads packed",
     "lower-quant-casts": "lower qcast, dcast, quantize and dequantize to linalg and arith",

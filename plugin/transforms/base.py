@@ -196,7 +196,13 @@ def is_in_loop_body(op: Any) -> bool:
 
 
 def is_public(function: Any) -> bool:
-    """True for a function that can be called from outside the module."""
+    """True for a function that can be called from outside the module.
+
+    One of a module inside it, which is a kernel's, cannot.
+    """
+    outer = function.operation.parent
+    if outer is not None and outer.operation.parent is not None:
+        return False
     if "sym_visibility" not in function.attributes:
         return True
     return bool(function.attributes["sym_visibility"].value == "public")

@@ -1,0 +1,234 @@
+"""Vectors and the memory they are read from: what the loops of a kernel are written with.
+
+`vector` takes a vector for formulas on its elements, as `subquant.emit.scalar` does an element.
+Loops and conditions are functions that write their bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from .._mlir import Value, ir
+from ..numerics.element_types import ElementType
+from . import operation
+from .linalg import constant_index
+from .operation import create, index_type, integers, mlir_type, value
+from .values import Formula, Scalars, scalar
+
+__all__ = [
+    "Index",
+    "Vectors",
+    "broadcast",
+    "element_at",
+    "fence",
+    "fused",
+    "intrinsic",
+    "load",
+    "load_element",
+    "loop",
+    "memref_type",
+    "prefetch",
+    "reduced",
+    "remainder",
+    "reread",
+    "store",
+    "store_element",
+    "vector",
+    "vector_type",
+    "when",
+]
+
+Index: TypeAlias = int | Value
+"""A position: a number, or a value of type ``index``."""
+
+
+class Vectors(Scalars):
+    """All elements of a vector: ``arith`` and ``math`` operations.
+
+    Args:
+        lanes: how many elements a vector has.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        super().__init__()
+        self.lanes = lanes
+
+    def type(self, element: ElementType) -> Any:
+        """The type of a value of this form."""
+        return vector_type(self.lanes, element)
+
+    def _constant(self, number: float | int, element: ElementType) -> Any:
+        attribute = operation.splat(number, self.type(element))
+        return value("arith.constant", [], attribute.type, {"value": attribute})
+
+
+def vector_type(lanes: int, element: ElementType) -> ir.Type:
+    """``vector<lanes x element>``."""
+    return ir.VectorType.get([lanes], mlir_type(element))
+
+
+def memref_type(shape: Sequence[int | None], element: ElementType) -> ir.Type:
+    """``memref<shape x element>``; an extent of None is dynamic."""
+    dynamic = ir.ShapedType.get_dynamic_size()
+    extents = [dynamic if extent is None else int(extent) for extent in shape]
+    return ir.MemRefType.get(extents, mlir_type(element))
+
+
+def vector(given: Value, element: ElementType | None = None) -> Formula:
+    """A vector for formulas on its elements; signed unless `element` says otherwise."""
+    return Vectors(int(given.type.shape[0])).emitted(given, element)
+
+
+def _indices(indices: Sequence[Index]) -> list[Value]:
+    return [constant_index(index) if isinstance(index, int) else index for index in indices]
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def load(memory: Value, indices: Sequence[Index], lanes: int, element: ElementType) -> Formula:
+    """The vector that begins at a position of a memref, along its last axis."""
+    loaded = value("vector.load", [memory, *_indices(indices)], vector_type(lanes, element))
+    return vector(loaded, element)
+
+
+def store(given: Formula, memory: Value, indices: Sequence[Index]) -> None:
+    """Write a vector to a position of a memref, along its last axis."""
+    create("vector.store", [given.value, memory, *_indices(indices)])
+
+
+def prefetch(memory: Value, indices: Sequence[Index]) -> None:
+    """Ask for what will be read from a position, which may be outside of the memref."""
+    attributes = {
+        "isWrite": ir.BoolAttr.get(False),
+        "localityHint": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 3),
+        "isDataCache": ir.BoolAttr.get(True),
+    }
+    create("memref.prefetch", [memory, *_indices(indices)], attributes=attributes)
+
+
+def load_element(memory: Value, indices: Sequence[Index]) -> Formula:
+    """The element at a position of a memref."""
+    type_ = memory.type.element_type
+    return scalar(value("memref.load", [memory, *_indices(indices)], type_))
+
+
+def store_element(given: Formula, memory: Value, indices: Sequence[Index]) -> None:
+    """Write an element to a position of a memref."""
+    create("memref.store", [given.value, memory, *_indices(indices)])
+
+
+# -- vectors --------------------------------------------------------------------------------------
+
+
+def broadcast(element: Formula, lanes: int) -> Formula:
+    """An element in each place of a vector."""
+    type_ = vector_type(lanes, element.element)
+    return vector(value("vector.broadcast", [element.value], type_), element.element)
+
+
+def reread(given: Formula, element: ElementType) -> Formula:
+    """The bits of a vector as elements of another width, in the order of memory."""
+    lanes = int(given.value.type.shape[0]) * given.element.bits // element.bits
+    return vector(value("vector.bitcast", [given.value], vector_type(lanes, element)), element)
+
+
+def reduced(kind: str, given: Formula) -> Formula:
+    """The sum (``add``) or the greatest (``maximumf``) of a vector's elements."""
+    attributes = {"kind": operation.parse_attribute(f"#vector.kind<{kind}>")}
+    type_ = mlir_type(given.element)
+    return scalar(value("vector.reduction", [given.value], type_, attributes), given.element)
+
+
+def element_at(given: Formula, place: int) -> Formula:
+    """An element of a vector."""
+    attributes = {"static_position": integers([place])}
+    type_ = mlir_type(given.element)
+    return scalar(value("vector.extract", [given.value], type_, attributes), given.element)
+
+
+def fused(left: Formula, right: Formula, total: Formula) -> Formula:
+    """``left * right + total``, rounded once."""
+    operands = [left.value, right.value, total.value]
+    made = value("math.fma", operands, total.value.type)
+    return total.form.emitted(made, total.element)
+
+
+def remainder(dividend: Formula, divisor: int) -> Formula:
+    """Of a position that is divided by a number."""
+    operands = [dividend.value, constant_index(divisor)]
+    return scalar(value("arith.remui", operands, index_type()))
+
+
+def intrinsic(name: str, operands: Sequence[Formula], result: ElementType, lanes: int) -> Formula:
+    """A call of one of LLVM's intrinsics, which the target must have."""
+    attributes = {
+        "intrin": ir.StringAttr.get(name),
+        "op_bundle_sizes": operation.parse_attribute("array<i32>"),
+        "operandSegmentSizes": operation.parse_attribute(f"array<i32: {len(operands)}, 0>"),
+    }
+    type_ = vector_type(lanes, result)
+    given = [operand.value for operand in operands]
+    return vector(value("llvm.call_intrinsic", given, type_, attributes), result)
+
+
+def fence(given: Formula, register: str) -> Formula:
+    """The vector, computed before and read after this place: LLVM's scheduler moves neither.
+
+    Args:
+        given: the vector.
+        register: the constraint of inline assembly for a vector register.
+    """
+    attributes = {
+        "asm_string": ir.StringAttr.get(""),
+        "constraints": ir.StringAttr.get(f"={register},0"),
+        "has_side_effects": ir.UnitAttr.get(),
+    }
+    held = value("llvm.inline_asm", [given.value], given.value.type, attributes)
+    return vector(held, given.element)
+
+
+# -- control --------------------------------------------------------------------------------------
+
+
+def loop(
+    start: Index,
+    stop: Index,
+    step: Index,
+    body: Callable[..., Sequence[Formula] | None],
+    carried: Sequence[Formula] = (),
+) -> list[Formula]:
+    """``scf.for``: what the body returns is what it is called with the next time.
+
+    Args:
+        start, stop, step: of the positions that the body is called with.
+        body: called with a position (a value of type ``index``) and what is carried.
+        carried: what the body is called with the first time.
+
+    Returns:
+        What the last call returned.
+    """
+    given = [formula.value for formula in carried]
+    types = [each.type for each in given]
+    made = create("scf.for", [*_indices([start, stop, step]), *given], types, regions=1)
+    block = made.regions[0].blocks.append(index_type(), *types)
+    with ir.InsertionPoint(block):
+        position, *values = block.arguments
+        again = [
+            formula.form.emitted(each, formula.element)
+            for formula, each in zip(carried, values, strict=True)
+        ]
+        create("scf.yield", [formula.value for formula in body(position, *again) or ()])
+    return [
+        formula.form.emitted(each, formula.element)
+        for formula, each in zip(carried, made.results, strict=True)
+    ]
+
+
+def when(condition: Formula, body: Callable[[], None]) -> None:
+    """``scf.if`` without a value."""
+    made = create("scf.if", [condition.value], regions=2)
+    with ir.InsertionPoint(made.regions[0].blocks.append()):
+        body()
+        create("scf.yield")

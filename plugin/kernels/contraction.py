@@ -1,0 +1,287 @@
+"""A block contraction as calls of kernels, where it is one of those that they compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._mlir import Value, ir
+from ..dialects.block_contraction import BlockContraction
+from ..dialects.dense import array_of_dense, dense_of_array
+from ..emit import linalg, scalar
+from ..emit import stablehlo as emit_stablehlo
+from ..emit.linalg import Extent
+from ..emit.operation import is_dynamic, mlir_type, tensor_type
+from ..emit.trace import traced
+from ..numerics.array_functions import convert
+from ..numerics.element_types import F32, I8, I32, U8, AnyArray, ElementType
+from ..numerics.packed_integers import unpack_planes
+from ..numerics.parameters import ExpressedType
+from .block_product import BlockProduct
+from .executables import Library
+from .instructions import INSTRUCTIONS
+from .round_rows import RoundRows
+from .tiles import Tiles
+
+__all__ = ["Product", "Refusal"]
+
+_CONSTANTS = ("arith.constant", "stablehlo.constant")
+_LEAST_PRODUCTS = 1 << 14
+"""Of integers, for each row of activations: a smaller contraction is not worth calls of kernels."""
+_WORKGROUPS = 16
+"""Of a call at most: what threads share, which costs each of them some time."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a contraction is left to IREE's loops."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Product:
+    """A contraction as a product of rows of activations with columns of a weight.
+
+    Attributes:
+        contraction: what it is of.
+        instructions: a name in `INSTRUCTIONS`.
+        outer, columns, inner: the loops of activations alone, of the storage alone, of both.
+        tiles: the layout of the weight.
+        rows: how many there are; None where that is known at run time only.
+    """
+
+    contraction: BlockContraction
+    instructions: str
+    outer: list[int]
+    columns: list[int]
+    inner: list[int]
+    tiles: Tiles
+    rows: int | None
+
+    @classmethod
+    def of(cls, contraction: BlockContraction, instructions: str) -> Product | Refusal:
+        """Plan a contraction, or say why kernels do not compute it."""
+        activations, storage, result = contraction.indices
+        if contraction.activation_type != "int8":
+            return Refusal("its activations are not rounded to 8 bits")
+        if contraction.expressed is ExpressedType.F64:
+            return Refusal("it is computed in f64")
+        if any(len(terms) > 1 for terms in activations):
+            return Refusal("it has a window")
+        of_rows, of_weight = ([loop for [(loop, _)] in axes] for axes in (activations, storage))
+        kept = [loop for [(loop, _)] in result]
+        outer = [loop for loop in of_rows if loop not in of_weight]
+        columns = [loop for loop in of_weight if loop in kept]
+        inner = [loop for loop in of_weight if loop not in kept]
+        if set(columns) & set(of_rows):
+            return Refusal("it has batch dimensions")
+        if not set(inner) <= set(of_rows):
+            return Refusal("it sums over its weight alone")
+        shape = dict(zip(of_weight, contraction.storage_shape, strict=True))
+        sizes = dict(zip(of_weight, contraction.block_sizes, strict=True))
+        block = _block([shape[loop] for loop in inner], [sizes[loop] for loop in inner])
+        if block is None:
+            return Refusal("its blocks are not consecutive")
+        bits = sum(contraction.plane_bits or (contraction.storage_type.width,))
+        target = INSTRUCTIONS[instructions]
+        count = math.prod(shape[loop] for loop in columns)
+        depth = math.prod(shape[loop] for loop in inner)
+        if count * depth < _LEAST_PRODUCTS:
+            return Refusal("it is small")
+        extents = dict(zip(of_rows, contraction.activations.type.shape, strict=True))
+        of_outer = [int(extents[loop]) for loop in outer]
+        dynamic = any(is_dynamic(extent) for extent in of_outer)
+        rows = None if dynamic else math.prod(of_outer)
+        if rows == 0:
+            return Refusal("it has no rows")
+        if not columns:
+            return Refusal("it has no columns")
+        parts = target.parts(count)
+        tiles = Tiles(bits if bits < 7 else 8, block, count, depth, target.lanes, parts)
+        if not tiles.accepts():
+            return Refusal(f"its blocks of {block} are not whole in steps of {tiles.step}")
+        if contraction.zero_points is not None and contraction.storage_type.width != bits:
+            return Refusal("its zero points have more bits than its integers")
+        return cls(contraction, instructions, outer, columns, inner, tiles, rows)
+
+    def emit(self, library: Library, result: ir.Type) -> Value:
+        """Write the calls, and return the result."""
+        tiles, contraction = self.tiles, self.contraction
+        target = INSTRUCTIONS[self.instructions]
+        weight, zero = self._integers()
+        scales = self._laid_out(_array(contraction.scales))
+        element = _scale_element(scales)
+        zeros, offsets = contraction.zero_points, contraction.offsets
+        at_once = target.at_once if self.rows is None else min(target.at_once, self.rows)
+        product = BlockProduct(
+            tiles,
+            self.instructions,
+            self.rows,
+            element,
+            zero if zeros is None else None,
+            offsets is not None,
+            at_once,
+            -(-tiles.count // _WORKGROUPS),
+        )
+        operands = [_value(tiles.pack(weight), I8), _value(scales, element)]
+        if zeros is not None:
+            codes = _codes(_bytes(zeros), contraction.storage_type.width, zero)
+            operands.append(_value(self._laid_out(codes), U8))
+        if offsets is not None:
+            operands.append(_value(self._laid_out(_array(offsets)), element))
+        activations, extents = self._rows()
+        rows: Extent = self.rows if self.rows is not None else linalg.dim(activations, 0)
+        blocks = tiles.depth // tiles.block
+        rounding = RoundRows(self.rows, tiles.depth, tiles.block, target.lanes, product.sum_factor)
+        rounded = library.call(
+            rounding,
+            rounding.kernel(),
+            [activations],
+            [
+                tensor_type([self.rows, tiles.depth], mlir_type(I8)),
+                tensor_type([self.rows, blocks], mlir_type(F32)),
+                tensor_type([self.rows, blocks], mlir_type(I32)),
+            ],
+            rows,
+        )
+        [sums] = library.call(
+            product,
+            product.kernel(),
+            [*operands, *rounded],
+            [tensor_type([self.rows, tiles.columns], mlir_type(F32))],
+            rows,
+        )
+        return self._result(sums, extents, result)
+
+    def _rows(self) -> tuple[Value, list[Extent]]:
+        """Activations as ``rows x depth`` of f32, and the extents of the loops of rows."""
+        contraction = self.contraction
+        order = [loop for [(loop, _)] in contraction.indices[0]]
+        wanted = [*self.outer, *self.inner]
+        tensor = emit_stablehlo.convert(contraction.activations, mlir_type(F32))
+        tensor = emit_stablehlo.transpose(tensor, [order.index(loop) for loop in wanted])
+        shape = [int(extent) for extent in tensor.type.shape]
+        extents: list[Extent] = [
+            linalg.dim(tensor, axis) if is_dynamic(shape[axis]) else shape[axis]
+            for axis in range(len(self.outer))
+        ]
+        count = len(self.outer)
+        if not count:
+            return emit_stablehlo.reshape(tensor, [1, self.tiles.depth]), extents
+        groups = [list(range(count)), list(range(count, len(wanted)))]
+        return linalg.collapse(tensor, groups), extents
+
+    def _result(self, sums: Value, extents: Sequence[Extent], type_: ir.Type) -> Value:
+        contraction = self.contraction
+        shape = dict(
+            zip(
+                (loop for [(loop, _)] in contraction.indices[1]),
+                contraction.storage_shape,
+                strict=True,
+            )
+        )
+        of_columns: list[Extent] = [shape[loop] for loop in self.columns]
+        if self.outer:
+            count, total = len(self.outer), len(self.outer) + len(self.columns)
+            groups = [list(range(count)), list(range(count, total))]
+            sums = linalg.expand(sums, groups, [*extents, *of_columns])
+        else:
+            sums = emit_stablehlo.reshape(sums, [shape[loop] for loop in self.columns])
+        loops = [*self.outer, *self.columns]
+        order = [loops.index(loop) for [(loop, _)] in contraction.indices[2]]
+        result = emit_stablehlo.transpose(sums, order)
+        return linalg.cast(emit_stablehlo.convert(result, type_.element_type), type_)
+
+    def _integers(self) -> tuple[AnyArray, int]:
+        """The weight as ``columns x depth`` of uint8, and what is 0 among these."""
+        contraction = self.contraction
+        bits, storage = contraction.plane_bits, contraction.storage_type
+        if bits is None:
+            integers = _bytes(contraction.storage)
+        else:
+            planes = [_bytes(plane) for plane in contraction.planes]
+            integers = unpack_planes(planes[0], bits, *planes[1:])
+        width = sum(bits or (storage.width,))
+        zero = 1 << (width - 1) if storage.signed and storage.width == width else 0
+        return self._as_columns(_codes(integers, width, zero)), zero
+
+    def _as_columns(self, array: AnyArray) -> AnyArray:
+        order = [loop for [(loop, _)] in self.contraction.indices[1]]
+        wanted = [*self.columns, *self.inner]
+        moved = array.transpose([order.index(loop) for loop in wanted])
+        count = math.prod(moved.shape[: len(self.columns)])
+        return moved.reshape((count, math.prod(moved.shape[len(self.columns) :])))
+
+    def _laid_out(self, array: AnyArray) -> AnyArray:
+        """Scales, zero points or offsets as the kernel reads them."""
+        for axis, (terms, size) in enumerate(
+            zip(self.contraction.indices[1], self.contraction.block_sizes, strict=True)
+        ):
+            if terms[0][0] in self.columns and size > 1:
+                array = np.repeat(array, size, axis)
+        return self.tiles.pack_parameters(self._as_columns(array))
+
+
+def _block(shape: Sequence[int], sizes: Sequence[int]) -> int | None:
+    """How many consecutive integers of flattened axes share a scale; None if they are apart."""
+    is_whole = True
+    for extent, size in zip(reversed(shape), reversed(sizes), strict=True):
+        if not is_whole and size > 1:
+            return None
+        is_whole &= size == extent
+    return math.prod(sizes)
+
+
+def _constant(value: Value) -> ir.Attribute | None:
+    """The elements of a value that is known; None for others."""
+    owner = value.owner
+    if not isinstance(owner, ir.Block) and owner.operation.name == linalg.BARRIER:
+        [value] = owner.operation.operands
+        owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name not in _CONSTANTS:
+        return None
+    return owner.operation.attributes["value"]
+
+
+def _array(value: Value) -> AnyArray:
+    """A tensor for functions of arrays: NumPy's if it is known."""
+    known = _constant(value)
+    return traced(value) if known is None else array_of_dense(known)
+
+
+def _bytes(value: Value) -> AnyArray:
+    """Integers of at most 8 bits as bytes; bits above theirs are copies of the sign."""
+    if _constant(value) is not None or value.type.element_type.width == 8:
+        return convert(_array(value), U8)
+    # StableHLO converts no integers of 3, 5 or 6 bits.
+    identity = linalg.identity_map(value.type.rank)
+    output = linalg.empty([int(n) for n in value.type.shape], mlir_type(I8))
+    wide = linalg.generic(
+        [value], output, [identity] * 2, lambda each, _: scalar(each).convert(I8).value
+    )
+    return traced(wide, U8)
+
+
+def _codes(integers: AnyArray, width: int, zero: int) -> AnyArray:
+    """Integers of a width more `zero`, which makes none of them negative."""
+    codes = integers ^ np.uint8(zero) if zero else integers
+    return codes if width == 8 else codes & np.uint8(2**width - 1)
+
+
+def _scale_element(scales: AnyArray) -> ElementType:
+    element = ElementType.of_dtype(np.dtype(scales.dtype))
+    return element if element.name in ("f16", "f32") else F32
+
+
+def _value(array: AnyArray, element: ElementType) -> Value:
+    if isinstance(array, np.ndarray):
+        kept = array.view(np.int8) if array.dtype == np.uint8 else array
+        dtype = np.int8 if element.bits == 8 else element.dtype
+        return linalg.constant(
+            dense_of_array(np.ascontiguousarray(kept.astype(dtype)), mlir_type(element))
+        )
+    return emit_stablehlo.convert(array.value, mlir_type(element))

@@ -1,0 +1,177 @@
+"""Kernels as IREE takes them: executables whose code is written already, and calls of them.
+
+A kernel is a function of *bindings*, which are pieces of memory that it reads as memrefs, and of
+extents that are known at run time only. It runs once for each *workgroup*, in any order.
+
+Before lowering by IREE, a module holds::
+
+    stream.executable private @block_product {
+      stream.executable.export public @block_product workgroups() -> (index, index, index) { ... }
+      builtin.module {
+        func.func @block_product(%0: !stream.binding, %1: !stream.binding) { ... }
+      }
+    }
+    ...
+    %y = flow.dispatch @block_product::@block_product(%x) : (tensor<4xf32>) -> tensor<4xf32>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .._mlir import Operation, Value, ir
+from ..emit.linalg import Extent, constant_index
+from ..emit.operation import create, index_type, parse_attribute, value
+from ..emit.vectors import memref_type
+from ..numerics.element_types import ElementType
+
+__all__ = ["Binding", "Kernel", "Library"]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """How a kernel reads a piece of memory.
+
+    Attributes:
+        shape: None for the extent that is known at run time only.
+        element: of the memref.
+    """
+
+    shape: tuple[int | None, ...]
+    element: ElementType
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a kernel is.
+
+    Attributes:
+        name: of its executable, where no other has it.
+        bindings: what it reads and writes.
+        workgroups: how many there are.
+        body: called with the memrefs, with the number of a workgroup, and with the extent that is
+            known at run time only (the number where none is), writes what it does.
+        rows: the extent that None stands for in shapes, where it is known.
+    """
+
+    name: str
+    bindings: Sequence[Binding]
+    workgroups: int
+    body: Callable[[Sequence[Value], Value, Extent], None]
+    rows: int | None
+
+
+class Library:
+    """The kernels of a module: equal ones are one executable.
+
+    Args:
+        module: an operation with one block, to which executables are added.
+    """
+
+    def __init__(self, module: Operation) -> None:
+        self._module = module
+        self._names: dict[object, str] = {}
+        block = module.regions[0].blocks[0]
+        self._taken = {
+            op.attributes["sym_name"].value
+            for op in block.operations
+            if "sym_name" in op.attributes
+        }
+
+    def call(
+        self,
+        key: object,
+        kernel: Kernel,
+        operands: Sequence[Value],
+        results: Sequence[ir.Type],
+        rows: Extent,
+    ) -> list[Value]:
+        """Call a kernel.
+
+        Args:
+            key: equal for kernels that are equal.
+            kernel: the kernel, whose last bindings are results.
+            operands: tensors, for the bindings before.
+            results: types of tensors.
+            rows: the extent that None stands for in shapes.
+        """
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = self._free_name(kernel.name)
+            self._define(name, kernel)
+        dynamic = [] if isinstance(rows, int) else [rows]
+        dims = [[rows] * sum(t.is_dynamic_dim(i) for i in range(t.rank)) for t in _types(operands)]
+        result_dims = [[rows] * sum(t.is_dynamic_dim(i) for i in range(t.rank)) for t in results]
+        argument_dims = [dim for each in dims for dim in each]
+        of_results = [dim for each in result_dims for dim in each]
+        given = [*operands, *dynamic]
+        counts = [0, len(given), len(argument_dims), len(of_results)]
+        symbol = ir.Attribute.parse(f"[@{name}::@{name}]")
+        attributes = {
+            "entry_points": symbol,
+            "operandSegmentSizes": parse_attribute(f"array<i32: {', '.join(map(str, counts))}>"),
+        }
+        operation = create(
+            "flow.dispatch", [*given, *argument_dims, *of_results], results, attributes
+        )
+        return list(operation.results)
+
+    def _free_name(self, wanted: str) -> str:
+        name, number = wanted, 0
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._taken.add(name)
+        return name
+
+    def _define(self, name: str, kernel: Kernel) -> None:
+        outer = self._module.regions[0].blocks[0]
+        symbol = ir.StringAttr.get(name)
+        with ir.InsertionPoint.at_block_begin(outer):
+            attributes = {"sym_name": symbol, "sym_visibility": ir.StringAttr.get("private")}
+            executable = create("stream.executable", attributes=attributes, regions=1)
+        with ir.InsertionPoint(executable.regions[0].blocks.append()):
+            attributes = {
+                "sym_name": symbol,
+                "sym_visibility": ir.StringAttr.get("public"),
+                "function_ref": ir.FlatSymbolRefAttr.get(name),
+            }
+            export = create("stream.executable.export", attributes=attributes, regions=1)
+            inner = create("builtin.module", regions=1)
+            create("stream.executable.end")
+        with ir.InsertionPoint(export.regions[0].blocks.append()):
+            one = constant_index(1)
+            create("stream.return", [constant_index(kernel.workgroups), one, one])
+        with ir.InsertionPoint(inner.regions[0].blocks.append()):
+            binding = ir.Type.parse("!stream.binding")
+            dynamic = [] if kernel.rows is not None else [index_type()]
+            types = [*[binding] * len(kernel.bindings), *dynamic]
+            attributes = {
+                "sym_name": symbol,
+                "function_type": ir.TypeAttr.get(ir.FunctionType.get(types, [])),
+            }
+            function = create("func.func", attributes=attributes, regions=1)
+        block = function.regions[0].blocks.append(*types)
+        with ir.InsertionPoint(block):
+            arguments = list(block.arguments)
+            rows = arguments.pop() if dynamic else kernel.rows
+            zero = constant_index(0)
+            memories = []
+            for given, each in zip(arguments, kernel.bindings, strict=True):
+                shape = [kernel.rows if extent is None else extent for extent in each.shape]
+                missing = [rows] * sum(extent is None for extent in shape)
+                type_ = memref_type(shape, each.element)
+                memories.append(value("stream.binding.subspan", [given, zero, *missing], type_))
+            number = value(
+                "stream.dispatch.workgroup.id",
+                [],
+                index_type(),
+                {"dimension": ir.IntegerAttr.get(index_type(), 0)},
+            )
+            kernel.body(memories, number, rows)
+            create("func.return")
+
+
+def _types(values: Sequence[Value]) -> list[ir.RankedTensorType]:
+    return [each.type for each in values]

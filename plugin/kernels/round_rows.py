@@ -1,0 +1,110 @@
+"""The kernel that rounds rows of activations to 8 bits, a scale for each block of them.
+
+`subquant.numerics.block_contraction` has the formulas, which are used here on vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._mlir import Value
+from ..emit import Formula, scalar
+from ..emit.linalg import Extent
+from ..emit.vectors import Vectors, broadcast, load, loop, reduced, store, store_element
+from ..numerics.array_functions import convert
+from ..numerics.block_contraction import activation_scale
+from ..numerics.casts import Cast
+from ..numerics.element_types import F32, I8, I32
+from ..numerics.parameters import ExpressedType, StorageType
+from .executables import Binding, Kernel
+
+__all__ = ["RoundRows"]
+
+_CAST = Cast(StorageType(8, True, -127, 127), ExpressedType.F32)
+_WRITTEN_OUT = 8
+"""Vectors of a block that are kept in registers; longer blocks are read twice."""
+
+
+@dataclass(frozen=True)
+class RoundRows:
+    """Round ``rows x depth`` activations (f32) to integers of 8 bits, and sum these.
+
+    Args:
+        rows: None where that is known at run time only.
+        depth: how many activations a row has.
+        block: how many share a scale; a multiple of 4.
+        lanes: of f32 in a vector.
+        factor: what sums are multiplied by.
+    """
+
+    rows: int | None
+    depth: int
+    block: int
+    lanes: int
+    factor: int = 1
+
+    def kernel(self) -> Kernel:
+        """The kernel.
+
+        Bindings are the activations; and as results the integers (``rows x depth``), and for each
+        block of each row (``rows x depth / block``) the scale, f32, and the sum times `factor`,
+        i32.
+        """
+        of_blocks = (None, self.depth // self.block)
+        bindings = [
+            Binding((None, self.depth), F32),
+            Binding((None, self.depth), I8),
+            Binding(of_blocks, F32),
+            Binding(of_blocks, I32),
+        ]
+        return Kernel("round_rows", bindings, 1, self._body, self.rows)
+
+    def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
+        given, integers, scales, sums = memories
+        lanes = next(n for n in (self.lanes, 8, 4) if self.block % n == 0)
+        known = Vectors(lanes).known
+
+        def of_block(row: Value, block: Value) -> None:
+            first = scalar(block) * self.block
+
+            def greater(place: Formula, so_far: Formula) -> Formula:
+                return np.maximum(so_far, abs(load(given, [row, place.value], lanes, F32)))
+
+            greatest = self._folded(first, lanes, greater, known(0.0, F32))
+            scale = activation_scale(reduced("maximumf", greatest))
+            divisor = broadcast(scale, lanes)
+
+            def round_(place: Formula, total: Formula) -> Formula:
+                rounded = _CAST.quantize(load(given, [row, place.value], lanes, F32), divisor)
+                store(rounded, integers, [row, place.value])
+                return total + convert(rounded, I32)
+
+            total = self._folded(first, lanes, round_, known(0, I32))
+            store_element(scale, scales, [row, block])
+            store_element(reduced("add", total) * self.factor, sums, [row, block])
+
+        def of_row(row: Value) -> None:
+            loop(0, self.depth // self.block, 1, lambda block: of_block(row, block))
+
+        loop(0, rows, 1, of_row)
+
+    def _folded(
+        self,
+        first: Formula,
+        lanes: int,
+        body: Callable[[Formula, Formula], Formula],
+        start: Formula,
+    ) -> Formula:
+        """What a function makes of the vectors of a block, of the position of each and so far."""
+        if self.block <= _WRITTEN_OUT * lanes:
+            for place in range(0, self.block, lanes):
+                start = body(first + place, start)
+            return start
+        last = (first + self.block).value
+        [found] = loop(
+            first.value, last, lanes, lambda p, so_far: [body(scalar(p), so_far)], [start]
+        )
+        return found

@@ -1,0 +1,134 @@
+"""How weights lie in memory for a kernel: in tiles, in the order in which they are read.
+
+A tile has ``columns`` columns of the weight, a lane of a vector for each, and all that is summed
+over, block after block. In a *step* of some of these integers, a *group* of four is a word of each
+lane, and the integers of groups at a distance share bytes: of a plane of ``bits``, field ``f`` of
+vector ``v`` is that of group ``f * vectors + v``::
+
+    bytes[tile, step, part, v, lane, i] = sum_f integer[column, k] << (bits * f)
+    column = tile * columns + part * lanes + lane
+    k = step * length + (f * vectors + v) * 4 + i
+
+Vectors of a second plane, which has the higher bits, follow those of the first. Scales, zero points
+and offsets lie as ``[tile, block, part, lane]``. Columns after the last have zeros.
+
+The functions take NumPy's arrays and values of programs alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..numerics.element_types import AnyArray
+from ..numerics.packed_integers import PLANE_BITS
+
+__all__ = ["Tiles"]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The layout of a weight.
+
+    Args:
+        bits: of an integer, 2 to 6 or 8.
+        block: how many integers share a scale; 4 times a power of two.
+        columns: how many columns the weight has.
+        depth: how many integers a column has, a multiple of `block`.
+        lanes: columns in a vector.
+        parts: vectors of columns in a tile.
+    """
+
+    bits: int
+    block: int
+    columns: int
+    depth: int
+    lanes: int
+    parts: int
+
+    @property
+    def plane_bits(self) -> tuple[int, ...]:
+        """The bits of an integer in each plane."""
+        return PLANE_BITS.get(self.bits, (8,))
+
+    @property
+    def step(self) -> int:
+        """How many integers of a column fill whole vectors: those of a block, or 32 of them."""
+        least = 32 // min(self.plane_bits)
+        return max(least, min(self.block, 32))
+
+    @property
+    def steps(self) -> int:
+        """How many steps a column has."""
+        return self.depth // self.step
+
+    @property
+    def vectors(self) -> list[int]:
+        """How many vectors a step has in each plane."""
+        return [self.step // 4 * bits // 8 for bits in self.plane_bits]
+
+    @property
+    def width(self) -> int:
+        """How many columns a tile has."""
+        return self.lanes * self.parts
+
+    @property
+    def count(self) -> int:
+        """How many tiles there are."""
+        return -(-self.columns // self.width)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of a step of a tile."""
+        return self.parts * sum(self.vectors) * self.lanes * 4
+
+    def accepts(self) -> bool:
+        """True if steps and blocks are of such lengths that one is whole in the other."""
+        fits = self.step % self.block == 0 or self.block % self.step == 0
+        return self.block % 4 == 0 and fits and self.depth % math.lcm(self.step, self.block) == 0
+
+    def pack(self, integers: AnyArray) -> AnyArray:
+        """Lay out integers.
+
+        Args:
+            integers: uint8, ``columns x depth``, less than ``2**bits``.
+
+        Returns:
+            uint8, ``count x steps x step_bytes``.
+        """
+        padded = _padded(integers, self.count * self.width)
+        low, planes = 0, []
+        for bits, vectors in zip(self.plane_bits, self.vectors, strict=True):
+            fields = 8 // bits
+            shape = (self.count, self.parts, self.lanes, self.steps, fields, vectors, 4)
+            part = padded if len(self.plane_bits) == 1 else (padded >> low) & (2**bits - 1)
+            apart = part.reshape(shape).transpose((0, 3, 1, 5, 2, 6, 4))
+            joined = apart[..., 0]
+            for field in range(1, fields):
+                joined = joined | (apart[..., field] << (bits * field))
+            planes.append(
+                joined.reshape((self.count, self.steps, self.parts, vectors * self.lanes * 4))
+            )
+            low += bits
+        whole = planes[0] if len(planes) == 1 else np.concatenate(planes, axis=3)
+        return whole.reshape((self.count, self.steps, self.step_bytes))
+
+    def pack_parameters(self, parameters: AnyArray) -> AnyArray:
+        """Lay out what each block has.
+
+        Args:
+            parameters: ``columns x depth / block``.
+
+        Returns:
+            ``count x depth / block x parts * lanes``.
+        """
+        padded = _padded(parameters, self.count * self.width)
+        of_tiles = padded.reshape((self.count, self.width, self.depth // self.block))
+        return of_tiles.transpose((0, 2, 1))
+
+
+def _padded(rows: AnyArray, count: int) -> AnyArray:
+    missing = count - rows.shape[0]
+    return rows if not missing else np.pad(rows, ((0, missing), (0, 0)))

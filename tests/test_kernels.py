@@ -1,0 +1,280 @@
+"""Kernels: the same integers whatever a CPU multiplies with, in every layout of weights.
+
+What is compiled takes the weight as an argument, so that the compiler cannot compute with it. The
+reference is written here, of float64 and whole integers; it knows nothing of tiles and planes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.cpu_features import host_features
+from subquant.compiler.options import CompileOptions
+from subquant.errors import UsageError
+from subquant.kernels.instructions import INSTRUCTIONS, instructions_of
+from subquant.kernels.tiles import Tiles
+
+HERE = [
+    name for name, each in INSTRUCTIONS.items() if each.features <= (host_features() or frozenset())
+]
+"""The instructions that this machine has."""
+
+
+def program(
+    rows, depth, columns, block, storage="i4", *, zeros=False, offsets=False, transposed=False
+):
+    """A product of f32 rows with a weight in blocks along its depth."""
+    weight, of_blocks = (depth, columns), (depth // block, columns)
+    sizes, contracted = (block, 1), 0
+    if transposed:
+        weight, of_blocks, sizes, contracted = weight[::-1], of_blocks[::-1], sizes[::-1], 1
+    bits = int(storage[1:])
+    shape, grid = ("x".join(map(str, each)) for each in (weight, of_blocks))
+    given = ["%q", "%s", *["%z"] * zeros, *["%o"] * offsets]
+    types = [
+        f"tensor<{shape}xi{bits}>",
+        f"tensor<{grid}xf32>",
+        *[f"tensor<{grid}xi{bits}>"] * zeros,
+        *[f"tensor<{grid}xf32>"] * offsets,
+    ]
+    arguments = ", ".join(f"{name}: {type_}" for name, type_ in zip(given, types, strict=True))
+    x, y = f"tensor<{rows}x{depth}xf32>", f"tensor<{rows}x{columns}xf32>"
+    return f"""
+func.func @main(%x: {x}, {arguments}) -> {y} {{
+  %w = "subquant.dequantize"({", ".join(given)}) {{block_sizes = array<i64: {sizes[0]}, {sizes[1]}>,
+      operandSegmentSizes = array<i32: 1, 1, {int(zeros)}, {int(offsets)}>,
+      quantized_type = !quant.any<{storage}:f32>}} : ({", ".join(types)}) -> tensor<{shape}xf32>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [{contracted}]
+      : ({x}, tensor<{shape}xf32>) -> {y}
+  return %y : {y}
+}}"""
+
+
+def arrays(rows, depth, columns, block, storage="i4", *, zeros=False, offsets=False, seed=0):
+    """Arguments; the weight is ``depth x columns``."""
+    random = np.random.default_rng(seed)
+    bits, signed = int(storage[1:]), storage[0] == "i"
+    low = -(1 << (bits - 1)) if signed else 0
+    dtype = np.int8 if signed else np.uint8
+    grid = (depth // block, columns)
+    found = [
+        random.standard_normal((rows, depth)).astype(np.float32),
+        random.integers(low, low + (1 << bits), (depth, columns)).astype(dtype),
+        random.uniform(0.5, 2, grid).astype(np.float32),
+    ]
+    if zeros:
+        found.append(random.integers(low, low + (1 << bits), grid).astype(dtype))
+    if offsets:
+        found.append(random.standard_normal(grid).astype(np.float32))
+    return found
+
+
+def reference(x, q, scales, block, zeros=None, offsets=None):
+    """Sums of float64, of activations that are rounded for each block."""
+    rows, depth = x.shape
+    grouped = x.reshape(rows, depth // block, block)
+    row_scales = np.abs(grouped).max(2) * np.float32(1 / 127)
+    row_scales[row_scales == 0] = 1
+    rounded = np.rint(grouped / row_scales[:, :, None]).astype(np.int64)
+    weight = q.astype(np.int64).reshape(depth // block, block, -1)
+    if zeros is not None:
+        weight = weight - zeros.astype(np.int64)[:, None]
+    real = weight * scales.astype(np.float64)[:, None]
+    if offsets is not None:
+        real = real + offsets.astype(np.float64)[:, None]
+    return np.einsum("mbk,bkn,mb->mn", rounded.astype(np.float64), real, row_scales, optimize=True)
+
+
+def check(case, instructions, *, transposed=False, zeros=False, offsets=False):
+    given = arrays(*case, zeros=zeros, offsets=offsets)
+    text = program(*case, zeros=zeros, offsets=offsets, transposed=transposed)
+    executable = subquant.compile(text, activations="int8", kernels=instructions)
+    turned = [given[0], *(each.T.copy() for each in given[1:])] if transposed else given
+    names = iter(given[3:])
+    expected = reference(
+        *given[:3],
+        case[3],
+        next(names) if zeros else None,
+        next(names) if offsets else None,
+    )
+    found = executable.main(*turned)
+    # Each block adds a rounding of f32 or two; sums of few hundred blocks stay far below this.
+    assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+
+
+CASES = [
+    (1, 256, 128, 32),
+    (3, 512, 64, 32, "u4"),
+    (13, 256, 100, 64),  # ragged rows and columns, a block of two steps
+    (6, 512, 48, 16),  # two blocks a step
+    (7, 1024, 40, 1024),  # one block a column
+    (2, 1024, 40, 128, "i3"),
+    (5, 512, 72, 32, "u5"),
+    (4, 512, 64, 16, "i6"),
+    (4, 512, 64, 32, "u2"),
+    (5, 256, 96, 32, "i8"),
+    (3, 512, 65, 64, "u8"),
+]
+
+
+@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_sums_are_those_of_the_integers(case, instructions):
+    check(case, instructions)
+
+
+@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize(("zeros", "offsets"), [(False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("storage", ["i4", "u5"])
+def test_zero_points_and_offsets(storage, zeros, offsets, instructions):
+    case = (5, 256, 80, 32, storage)
+    check(case, instructions, zeros=zeros, offsets=offsets, transposed=True)
+
+
+@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("storage", ["u2", "u3", "u4", "u5", "u6", "u8", "i8"])
+def test_nothing_saturates_at_the_extremes(storage, instructions):
+    """All products have the greatest magnitude: the sums of a block are whole numbers in f32."""
+    rows, depth, columns, block = 3, 512, 32, 128
+    bits, signed = int(storage[1:]), storage[0] == "i"
+    extreme = -(1 << (bits - 1)) if signed else (1 << bits) - 1
+    x = np.full((rows, depth), 127, np.float32)
+    q = np.full((depth, columns), extreme, np.int8 if signed else np.uint8)
+    scales = np.ones((depth // block, columns), np.float32)
+    text = program(rows, depth, columns, block, storage)
+    executable = subquant.compile(text, activations="int8", kernels=instructions)
+    for given in (x, -x):
+        expected = np.full((rows, columns), float(given[0, 0]) * extreme * depth)
+        np.testing.assert_allclose(executable.main(given, q, scales), expected, rtol=3e-7)
+
+
+@pytest.mark.parametrize("instructions", HERE)
+def test_rows_that_are_known_at_run_time(instructions):
+    text = program("?", 256, 96, 32)
+    executable = subquant.compile(text, activations="int8", kernels=instructions)
+    for rows in (0, 1, 5, 6, 14):
+        given = arrays(rows, 256, 96, 32, seed=rows)
+        expected = reference(*given, 32)
+        found = executable.main(*given)
+        assert found.shape == (rows, 96)
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_constants_are_laid_out_when_the_program_is_compiled():
+    case = (2, 256, 64, 32)
+    x, q, scales = arrays(*case)
+    values = ", ".join("[" + ", ".join(map(str, row)) + "]" for row in q.tolist())
+    of_blocks = ", ".join("[" + ", ".join(map(repr, row)) + "]" for row in scales.tolist())
+    text = program(*case).replace(", %q: tensor<256x64xi4>, %s: tensor<8x64xf32>", "")
+    text = text.replace(
+        "  %w =",
+        f"  %q = arith.constant dense<[{values}]> : tensor<256x64xi4>\n"
+        f"  %s = arith.constant dense<[{of_blocks}]> : tensor<8x64xf32>\n  %w =",
+    )
+    options = CompileOptions(activations="int8", kernels="portable")
+    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    calls = lowered[lowered.index("func.func @main") :]
+    assert "flow.dispatch" in calls
+    assert "tensor<8x8x128xi8>" in calls  # 8 tiles of 8 columns, 8 steps, and their bytes
+    assert "stablehlo.transpose" not in calls
+    found = subquant.compile(text, activations="int8").main(x)
+    np.testing.assert_allclose(found, reference(x, q, scales, 32), atol=1e-3)
+
+
+def test_equal_contractions_are_one_executable():
+    case = (2, 256, 64, 32)
+    text = program(*case)
+    again = re.search(r"  %w = .*?(?=  return)", text, re.DOTALL).group()
+    again = again.replace("%w", "%w2").replace("%y", "%y2").replace("%x", "%y3")
+    text = text.replace(
+        "  return %y",
+        "  %y3 = stablehlo.concatenate %y, %y, %y, %y, dim = 1 : (tensor<2x64xf32>, "
+        "tensor<2x64xf32>, tensor<2x64xf32>, tensor<2x64xf32>) -> tensor<2x256xf32>\n"
+        + again
+        + "  return %y2",
+    )
+    lowered = compile_to_bytes(text, CompileOptions(activations="int8"), emit="mlir").decode()
+    assert lowered.count('"flow.dispatch"') == 4
+    assert lowered.count('"stream.executable"') == 2
+
+
+ASSEMBLY = {
+    "avx512vnni": ("znver4", "vpdpbusd", "zmm"),
+    "avxvnni": ("alderlake", "vpdpbusd", "ymm"),
+    "avx2": ("znver3", "vpmaddubsw", "ymm"),
+    "portable": ("znver3", "vpmaddwd", "ymm"),  # LLVM finds that the factors have few bits
+}
+
+
+@pytest.mark.parametrize("instructions", ASSEMBLY)
+def test_instructions_are_what_was_asked_for(instructions, tmp_path):
+    cpu, wanted, register = ASSEMBLY[instructions]
+    flag = f"--iree-hal-dump-executable-intermediates-to={tmp_path}"
+    options = CompileOptions(
+        activations="int8", kernels=instructions, target_cpu=cpu, iree_flags=(flag,)
+    )
+    compile_to_bytes(program(4, 256, 64, 32), options)
+    [file] = tmp_path.glob("*.s")
+    found = [line for line in file.read_text().splitlines() if wanted in line and register in line]
+    assert len(found) >= 8  # the groups of a step
+
+
+def test_code_for_arm_has_dot_products(tmp_path):
+    flags = (
+        "--iree-llvmcpu-target-triple=aarch64-linux-gnu",
+        "--iree-llvmcpu-target-cpu=cortex-a76",
+        f"--iree-hal-dump-executable-intermediates-to={tmp_path}",
+    )
+    options = CompileOptions(activations="int8", iree_flags=flags)
+    compile_to_bytes(program(4, 256, 64, 32, "i8"), options)
+    [file] = tmp_path.glob("*.s")
+    assert len(re.findall(r"\bsdot\b", file.read_text())) >= 8
+
+
+def test_the_fastest_instructions_are_chosen():
+    assert (
+        instructions_of(["avx2", "fma", "avx512f", "avx512bw", "avx512vnni"]).name == "avx512vnni"
+    )
+    assert instructions_of(["avx2", "avxvnni"]).name == "avxvnni"
+    assert instructions_of(["avx2", "fma"]).name == "avx2"
+    assert instructions_of(["neon", "dotprod"]).name == "neon-dotprod"
+    assert instructions_of([]).name == "portable"
+
+
+def test_instructions_that_a_cpu_does_not_have_are_refused():
+    options = CompileOptions(activations="int8", kernels="avx512vnni", target_cpu="znver3")
+    with pytest.raises(UsageError, match=r"need avx512bw, avx512f, avx512vnni, which the CPU "
+                       r"'znver3' does not have"):  # fmt: skip
+        compile_to_bytes(program(4, 256, 64, 32), options)
+
+
+# -- tiles ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bits", "block", "parts"), [*itertools.product([2, 3, 4, 5, 6, 8], [16, 32, 128], [1, 2])]
+)
+def test_every_integer_is_where_the_layout_says(bits, block, parts):
+    tiles = Tiles(bits, block, columns=20, depth=256, lanes=8, parts=parts)
+    random = np.random.default_rng(bits * block + parts)
+    integers = random.integers(0, 1 << bits, (20, 256)).astype(np.uint8)
+    packed = tiles.pack(integers)
+    assert packed.shape == (tiles.count, tiles.steps, tiles.step_bytes)
+    assert packed.nbytes == tiles.count * tiles.width * 256 * bits // 8
+    for column, k in random.integers((0, 0), (20, 256), (100, 2)):
+        tile, lane = divmod(column, tiles.width)
+        part, lane = divmod(lane, tiles.lanes)
+        step, place = divmod(k, tiles.step)
+        found, low, first = 0, 0, part * sum(tiles.vectors)
+        for plane, vectors in zip(tiles.plane_bits, tiles.vectors, strict=True):
+            field, vector = divmod(place // 4, vectors)
+            byte = packed[tile, step, ((first + vector) * tiles.lanes + lane) * 4 + place % 4]
+            found |= (int(byte) >> (plane * field) & ((1 << plane) - 1)) << low
+            first, low = first + vectors, low + plane
+        assert found == integers[column, k]
