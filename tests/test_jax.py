@@ -117,6 +117,30 @@ def test_symbolic_dimensions_are_dynamic_ones(cpu: Device) -> None:
         assert (main(x) == x @ (np.asarray(q) * np.float32(0.5))).all()
 
 
+def test_a_dynamic_batch_meets_weights_in_another_order(cpu: Device) -> None:
+    """Bytes of two rows: the contraction is over rows of bytes, and those of a byte."""
+    import jax
+    from jax import export
+
+    rng = np.random.default_rng(2)
+    packed, scales = in_bytes((WIDTH, 8), rng)
+    shapes = [export.symbolic_shape(f"batch, 3, {WIDTH}"), packed.shape, scales.shape]
+    given = [jax.ShapeDtypeStruct(shape, each.dtype)
+             for shape, each in zip(shapes, (scales, packed, scales), strict=True)]  # fmt: skip
+    function = jax.jit(lambda x, packed, scales: of_rows(x, (packed, scales)))
+    data = bytes(export.export(function)(*given).serialize())
+    module = parse_bytes(data, create_context())
+    run_pipeline(module, [each for each in compile_pipeline(CompileOptions())
+                          if each.name in RAISING])  # fmt: skip
+    [contraction] = [op for op in walk(module.operation) if "plane_bits" in op.attributes]
+    assert list(contraction.operands[0].type.shape)[1:] == [3, WIDTH // 2, 2]
+    main = subquant.compile(data, device=cpu).main
+    for batch in (1, 4):
+        x = rng.normal(size=(batch, 3, WIDTH)).astype(np.float32)
+        expected = np.asarray(function(x, packed, scales))
+        assert np.abs(main(x, packed, scales) - expected).max() <= 1e-6 * np.abs(expected).max()
+
+
 def test_what_is_sharded_is_refused_with_what_to_do() -> None:
     script = """
 import sys, jax, numpy as np

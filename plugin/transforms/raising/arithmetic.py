@@ -213,7 +213,8 @@ class Arithmetic:
         if name in SHIFTS:
             shifts = Shifts.of(given.numbers, given.view)
             keeps_sign = SHIFTS[name]
-            if shifts is None:
+            is_unsigned = op.results[0].type.element_type.is_unsigned
+            if shifts is None or (keeps_sign and is_unsigned):
                 return None
             if keeps_sign is None:
                 return field.shifted_left(shifts)

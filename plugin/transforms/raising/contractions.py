@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ..._mlir import Operation, Value, ir
 from ...dialects.windows import dot_axes
 from ...emit import stablehlo
-from ...emit.operation import with_shape
+from ...emit.operation import is_dynamic, value, with_shape
 
 __all__ = ["Split", "split_contractions"]
 
@@ -32,10 +34,9 @@ def split_contractions(split: Value, joined: Value, extents: Split) -> None:
         return
     uses = [(use.owner.operation, use.operand_number) for use in joined.uses]
     for op, number in uses:
-        if op.name in ("stablehlo.dot", "stablehlo.dot_general"):
-            other = op.operands[1 - number]
-            if other != joined and other.type.has_static_shape:
-                _contract(op, number, split, extents)
+        is_dot = op.name in ("stablehlo.dot", "stablehlo.dot_general")
+        if is_dot and op.operands[1 - number] != joined:
+            _contract(op, number, split, extents)
     if next(iter(joined.uses), None) is None:
         joined.owner.operation.erase()
 
@@ -43,33 +44,74 @@ def split_contractions(split: Value, joined: Value, extents: Split) -> None:
 def _contract(op: Operation, number: int, weight: Value, extents: Split) -> None:
     """Write a contraction of which one operand has split axes."""
     contracted, batch = dot_axes(op)
-    other = op.operands[1 - number]
+    other, whole_type = op.operands[1 - number], op.results[0].type
     other_extents: Split = [[int(n)] for n in other.type.shape]
     for axes in (contracted, batch):
         for own, its in zip(axes[number], axes[1 - number], strict=True):
+            if other.type.is_dynamic_dim(its):
+                return
             other_extents[its] = extents[own]
     sides = [extents, other_extents] if number == 0 else [other_extents, extents]
     with ir.InsertionPoint(op), op.location:
-        other = stablehlo.reshape(other, [n for axis in other_extents for n in axis])
+        other = _split(other, other_extents)
         left, right = (weight, other) if number == 0 else (other, weight)
         places = [_places(side) for side in sides]
         shape = [n for axis in batch[0] for n in sides[0][axis]]
         for side in (0, 1):
-            kept = set(range(len(sides[side]))) - {*contracted[side], *batch[side]}
-            shape += [n for axis in sorted(kept) for n in sides[side][axis]]
+            free = _kept(sides[side], [*contracted[side], *batch[side]])
+            shape += [n for axis in free for n in axis]
         result = stablehlo.dot_general(
             left,
             right,
-            with_shape(op.results[0].type, shape),
+            with_shape(whole_type, [None if is_dynamic(n) else n for n in shape]),
             [[n for axis in contracted[side] for n in places[side][axis]] for side in (0, 1)],
             [[n for axis in batch[side] for n in places[side][axis]] for side in (0, 1)],
         )
         for name in op.attributes:
             if name != "dot_dimension_numbers":
                 result.owner.attributes[name] = op.attributes[name]
-        whole = stablehlo.reshape(result, [int(n) for n in op.results[0].type.shape])
+        kept = [_kept(axes, [*contracted[side], *batch[side]]) for side, axes in enumerate(sides)]
+        whole = _joined(result, [[sides[0][axis] for axis in batch[0]], *kept], whole_type)
     op.results[0].replace_all_uses_with(whole)
     op.erase()
+
+
+def _kept(axes: Split, others: Sequence[int]) -> Split:
+    """The extents of axes without others."""
+    return [extents for axis, extents in enumerate(axes) if axis not in others]
+
+
+def _split(tensor: Value, extents: Split) -> Value:
+    """A tensor with axes split, of which some may be dynamic that are not."""
+    shape = [n for axis in extents for n in axis]
+    if not any(map(is_dynamic, shape)):
+        return stablehlo.reshape(tensor, shape)
+    sources = [axis for axis, parts in enumerate(extents) for _ in parts]
+    return _reshaped(tensor, shape, sources)
+
+
+def _joined(tensor: Value, extents: Sequence[Split], type_: ir.Type) -> Value:
+    """A tensor with split axes joined."""
+    if type_.has_static_shape:
+        return stablehlo.reshape(tensor, [int(n) for n in type_.shape])
+    axes = [parts for side in extents for parts in side]
+    if all(len(parts) == 1 for parts in axes):
+        return tensor
+    firsts = [place[0] for place in _places(axes)]
+    return _reshaped(tensor, [int(n) for n in type_.shape], firsts)
+
+
+def _reshaped(tensor: Value, shape: Sequence[int], sources: Sequence[int]) -> Value:
+    """A tensor in a shape whose dynamic extents are those of some of its axes."""
+    i32 = ir.IntegerType.get_signless(32)
+    sizes = [
+        stablehlo.reshape(stablehlo.dimension_size(tensor, axis), [1])
+        if is_dynamic(extent)
+        else stablehlo.constant(np.array([extent], np.int32), i32)
+        for extent, axis in zip(shape, sources, strict=True)
+    ]
+    result = with_shape(tensor.type, [None if is_dynamic(n) else n for n in shape])
+    return value("stablehlo.dynamic_reshape", [tensor, stablehlo.concatenate(sizes, 0)], result)
 
 
 def _places(extents: Sequence[Sequence[int]]) -> list[list[int]]:

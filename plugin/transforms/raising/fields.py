@@ -79,7 +79,12 @@ def _steps_of(numbers: Array) -> list[Part] | None:
         rows = numbers.reshape(-1, inner)
         if (rows - rows[:, :1] == rows[:1] - rows[0, 0]).all():
             slow, fast = _steps_of(rows[:, 0]), _steps_of(rows[0])
-            return None if slow is None or fast is None else [*slow, *fast]
+            if slow is None or fast is None:
+                return None
+            (count, stride), *others = fast
+            if slow[-1][1] == count * stride:  # one run of steps
+                return [*slow[:-1], (slow[-1][0] * count, stride), *others]
+            return [*slow, *fast]
     return None
 
 
@@ -135,19 +140,22 @@ class Field:
 
     @property
     def type(self) -> StorageType:
-        """Of its bits."""
+        """Of its bits, two at least."""
         return StorageType(self.width, self.signed)
 
     @property
     def range(self) -> tuple[int, int]:
         """Between which integers its numbers are."""
-        low, high = self.type.type_range
+        half = 1 << (self.width - 1)
+        low, high = (-half, half - 1) if self.signed else (0, 2 * half - 1)
         return low + self.bias, high + self.bias
 
     # -- steps ------------------------------------------------------------------------------------
 
     def shifted_left(self, shifts: Shifts) -> Field | None:
         """Multiplied by a power of two, modulo that of its type."""
+        if not shifts.low and not shifts.high:
+            return self
         is_plain = self.is_number and not self.bias
         if not is_plain or shifts.low < 0 or self.container - shifts.low > self.width:
             return None
@@ -155,7 +163,9 @@ class Field:
         return moved and replace(moved, raised=shifts.high)
 
     def shifted_right(self, shifts: Shifts, *, keeps_sign: bool) -> Field | None:
-        """Without its lowest bits."""
+        """Without its lowest bits; with `keeps_sign` in a type with signs."""
+        if not shifts.low and not shifts.high:
+            return self
         if self.bias or not 0 <= shifts.low <= shifts.high < self.container:
             return None
         moved = self._moved(shifts, 1)
@@ -207,7 +217,8 @@ class Field:
         if self.raised is not None or not self.is_cut:
             return self if element.width == self.container else None
         low, high = self.range
-        least, most = StorageType(element.width, not element.is_unsigned).type_range
+        half = 1 << (element.width - 1)
+        least, most = (0, 2 * half - 1) if element.is_unsigned else (-half, half - 1)
         return replace(self, container=element.width) if least <= low and high <= most else None
 
     def with_other_sign(self) -> Field | None:
@@ -251,7 +262,8 @@ class Field:
 
     def unpacked(self, *, is_reversed: bool) -> Value:
         """Write the fields of all words as a tensor of signless integers."""
-        words, shape = self.words, [int(n) for n in self.words.type.shape]
+        shape = [int(n) for n in self.words.type.shape] or [1]
+        words = stablehlo.reshape(self.words, shape)
         if self.word > 8:
             byte = ir.IntegerType.get_signless(8)
             parts = with_shape(with_element(words.type, byte), [*shape, self.word // 8])
@@ -278,7 +290,7 @@ def joined(fields: Sequence[Field], axis: int) -> Field | None:
     first, *others = fields
     steps = {later.start - each.start for each, later in zip(fields, others, strict=False)}
     same = all(replace(each, start=first.start) == first for each in others)
-    if not same or len(steps) != 1 or not first.is_number:
+    if not same or len(steps) != 1 or steps == {0} or not first.is_number:
         return None
     axes = list(first.view.axes)
     axes[axis] = ((len(fields), steps.pop()), *axes[axis])
