@@ -401,6 +401,21 @@ def test_run_on_another_cpu_device(vmfb: str) -> None:
     assert result.stdout == QUANTIZED_I8
 
 
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_run_with_threads(vmfb: str, threads: str) -> None:
+    given = ("--threads", threads, "--input", "4xf32=1,2,3,1000")
+    assert succeed("run", vmfb, *given).stdout == QUANTIZED_I8
+    assert succeed("exec", "model.mlir", *given).stdout == QUANTIZED_I8
+
+
+def test_threads_that_there_are_not(vmfb: str) -> None:
+    given = ("--input", "4xf32=1,2,3,1000", "--threads")
+    assert "expected 1 to 256 threads, got '0'" in fail(2, "run", vmfb, *given, "0")
+    message = "the device 'vulkan' has no number of threads to choose, got 2; leave out threads"
+    assert message in fail(2, "run", vmfb, "--device", "vulkan", *given, "2")
+    assert message in fail(2, "exec", "model.mlir", "--target", "vulkan", *given, "2")
+
+
 def test_outputs(vmfb: str) -> None:
     two = [
         "run", vmfb, "--function", "two", "--input", "i32=5", "--input", "i4=1",

@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +16,7 @@ import subquant
 from devices import ON_DEVICES
 from subquant import DeviceArray
 from subquant.errors import ExecutionError, SignatureError, UsageError
+from subquant.formats.irpa import create_archive
 from subquant.numerics.casts import dequantize, quantize
 from subquant.runtime import Device, Executable
 from subquant.runtime.open_device import OpenDevice
@@ -565,3 +567,20 @@ def test_wrong_numbers_of_threads(device: str, threads: int, message: str) -> No
 def test_a_device_has_its_threads(cpu: Device) -> None:
     with pytest.raises(UsageError, match=r"make it so: Device\('llvm-cpu', threads=2\)"):
         subquant.compile(SPIN, device=cpu, threads=2)
+
+
+def test_parameters_are_read_by_the_callers_own_thread(tmp_path: Path) -> None:
+    text = """
+"util.global"() {sym_name = "w", sym_visibility = "private", type = tensor<6xf32>,
+    initial_value = #flow.parameter.named<"model"::"w"> : tensor<6xf32>} : () -> ()
+func.func @main(%x: tensor<6xf32>) -> tensor<6xf32> {
+  %w = "util.global.load"() {global = @w} : () -> tensor<6xf32>
+  %y = arith.mulf %x, %w : tensor<6xf32>
+  return %y : tensor<6xf32>
+}
+"""
+    weights = np.arange(6, dtype=np.float32)
+    with create_archive(tmp_path / "w.irpa") as writer:
+        writer.add_tensor("w", weights)
+    executable = subquant.compile(text, parameters={"model": tmp_path / "w.irpa"}, threads=1)
+    np.testing.assert_array_equal(executable.main(weights), weights**2)

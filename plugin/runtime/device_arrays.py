@@ -18,7 +18,7 @@ from ..errors import ExecutionError, SignatureError, SubquantError
 from ..numerics.element_types import Array, DType, ElementType
 from ..signature import ValueType
 from .arguments import abi_element, array_of_argument, array_of_result, element_type, held, unpacked
-from .native_calls import native_call
+from .native_calls import check_process, native_call
 from .open_device import OpenDevice
 
 __all__ = ["DeviceArray", "check_taken", "put"]
@@ -76,7 +76,9 @@ class DeviceArray:
 
     @property
     def view(self) -> Any:
-        """IREE's view of the memory; ExecutionError if it was donated."""
+        """IREE's view of the memory; ExecutionError if it was donated, or a parent process's."""
+        if not self._device.is_host:
+            check_process(self._device.process)
         if self._view is None:
             raise ExecutionError(
                 "this array was donated to a call, which may have used its memory for a result; "

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..._mlir import Operation, Value, ir
+from ..base import walk
 from .updates_in_place import UPDATES
 
 __all__ = ["consumed_values"]
@@ -43,14 +44,18 @@ def consumed_values(operations: Iterable[Operation]) -> set[Value]:
     """Return the tensors whose memory operations may write to or keep, arguments among them.
 
     Args:
-        operations: those of a module that is handed to IREE.
+        operations: those of a module that is handed to IREE, as `walk` returns them.
     """
     functions: dict[str, Operation] = {}
     calls: dict[str, list[Operation]] = {}
     consumers: dict[str, Callable[[Operation], Sequence[Value]] | None] = {}
     pending: list[Value] = []
-    for op in operations:
+    remaining = iter(operations)
+    for op in remaining:
         name = op.name
+        if name == "builtin.module":  # of an executable, whose operations have no tensors of ours
+            for _ in walk(op):
+                next(remaining)
         if name not in consumers:
             consumers[name] = _consumed_by(name)
         consumed = consumers[name]
@@ -88,6 +93,8 @@ def _consumed_by(name: str) -> Callable[[Operation], Sequence[Value]] | None:
         return lambda op: [op.operands[1]]
     if name == "tosa.scatter":
         return lambda op: [op.operands[0]]
+    if name == "flow.dispatch":
+        return lambda op: list(op.operands) if "tied_operands" in op.attributes else []
     if dialect in _READERS or name == "util.optimization_barrier":
         return None
     return lambda op: list(op.operands)

@@ -97,3 +97,24 @@ func.func @extents(%x: tensor<?xf32>, %i: tensor<1xi32>) -> tensor<?xf32> {
   %filled = linalg.fill ins(%zero : f32) outs(%empty : tensor<?xf32>) -> tensor<?xf32>
   return %filled : tensor<?xf32>
 }
+
+// -----
+
+// A dispatch writes to what its results are tied to.
+// CHECK-LABEL: func.func @dispatches(
+// CHECK-SAME: \22abi\22:[\22tensor<4xf32>\22],\22shape\22:[4]},{\22element\22:\22f32\22,\22abi\22:[\22tensor<4xf32>\22],\22shape\22:[4],\22consumed\22:true}]
+func.func @dispatches(%read: tensor<4xf32>, %written: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = "flow.dispatch"(%read) {entry_points = [@e::@read]} : (tensor<4xf32>) -> tensor<8xf32>
+  %1 = "flow.dispatch"(%written) {entry_points = [@e::@write], tied_operands = [0 : index]}
+      : (tensor<4xf32>) -> tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+"stream.executable"() ({
+  builtin.module {
+    func.func @written(%x: memref<4xf32>, %y: f32) {
+      %c0 = arith.constant 0 : index
+      memref.store %y, %x[%c0] : memref<4xf32>
+      return
+    }
+  }
+}) {sym_name = "e", sym_visibility = "private"} : () -> ()
