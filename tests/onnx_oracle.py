@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 Array = np.ndarray[Any, Any]
 
@@ -53,13 +54,6 @@ def convolve(x: Array, w: Array, attributes: Mapping[str, Any]) -> Array:
                 part = channels[:, :, rows, columns]
                 out[:, mine] += np.einsum("ncyx,fc->nfyx", part, w[mine, :, i, j])
     return out
-
-
-def pooled(x: Array, attributes: Mapping[str, Any]) -> Array:
-    """The greatest of each window, which is inside the image."""
-    sizes, strides = attributes["kernel_shape"], attributes.get("strides", [1, 1])
-    windows = np.lib.stride_tricks.sliding_window_view(x, sizes, (2, 3))
-    return windows[:, :, :: strides[0], :: strides[1]].max(axis=(-2, -1))
 
 
 def softmax(x: Array, attributes: Mapping[str, Any]) -> Array:
@@ -105,7 +99,6 @@ _FLOATS: dict[str, Callable[..., Any]] = {
     "Identity": lambda a, x: x,
     "LeakyRelu": lambda a, x: np.where(x < 0, x * a.get("alpha", 0.01), x),
     "MatMul": lambda a, x, y: x @ y,
-    "MaxPool": lambda a, x: pooled(x, a),
     "Mul": lambda a, x, y: x * y,
     "Relu": lambda a, x: np.maximum(x, 0),
     "Reshape": lambda a, x, shape: reshaped(x, shape),
@@ -116,7 +109,7 @@ _FLOATS: dict[str, Callable[..., Any]] = {
     "Tanh": lambda a, x: np.tanh(x),
     "Transpose": lambda a, x: x.transpose(a["perm"]),
 }
-_MOVES = frozenset(("Concat", "Identity", "MaxPool", "Reshape", "Slice", "Transpose"))
+_MOVES = frozenset(("Concat", "Identity", "Reshape", "Slice", "Transpose"))
 
 
 def spread(values: Array, rank: int, axis: int) -> Array:
@@ -152,6 +145,7 @@ class Oracle:
             given = [values[name] for name in node.input]
             if node.op_type.startswith("Dynamic") and node.input[0] in self._ours:
                 given[0] = self._ours[node.input[0]]  # parameters follow from the least bits
+            self._node = node
             results = self._results(node.op_type, attributes, given)
             for name, result in zip(node.output, results, strict=True):
                 values[name] = self._checked(f"{node.op_type} {name}", name, result, tolerance)
@@ -162,6 +156,8 @@ class Oracle:
             quotient, zero_point, dtype = result
             info = np.iinfo(dtype)
             allowed = _NEAR_IN_F32 if what.startswith("Dynamic") else _NEAR
+            if np.dtype(dtype).itemsize > 1:  # quotients of floats, in units of their last places
+                allowed = np.maximum(allowed, np.abs(quotient) * 2.0**-21)
             near = abs(np.abs(quotient - np.floor(quotient)) - 0.5) < allowed
             stored = np.clip(np.rint(quotient) + zero_point, info.min, info.max).astype(dtype)
             differs = stored != ours
@@ -219,6 +215,11 @@ class Oracle:
             real = (stored - zero) * np.float64(x_scale)
             product = real @ dequantized(w, scale, rest[0], axis=1)
             return [product if rest[1] is None else product + rest[1]]
+        if operator == "MaxPool" and given[0].dtype.kind in "iu":
+            (found,) = evaluated(self._model, self._node, [given[0].astype(np.float64)])
+            return [found.astype(given[0].dtype)]
+        if operator not in _FLOATS:
+            return evaluated(self._model, self._node, given)
         result = _FLOATS[operator](attributes, *map(_wide, given))
         if operator in _MOVES and given[0].dtype.kind in "iu":
             result = result.astype(given[0].dtype)
@@ -234,6 +235,13 @@ class Oracle:
                 quotient, _, _ = quantized(dequantized(*rest[index : index + 3]), scale, zero_point)
                 parts.append(quotient)
             return np.concatenate(parts, axis=attributes["axis"]), zero_point, zero_point.dtype
+        if name == "Where":
+            sides = [quantized(dequantized(*given[n : n + 3]), *given[7:9]) for n in (1, 4)]
+            return (np.where(given[0], sides[0][0], sides[1][0]), *sides[0][1:])
+        if name in ("AveragePool", "ReduceMean"):
+            real = dequantized(*given[:3])
+            (mean,) = evaluated(self._model, plain_node(self._node, name, attributes), [real])
+            return quantized(mean, *given[3:])
         if name in ("GlobalAveragePool", "Sigmoid", "LeakyRelu", "Softmax"):
             real = dequantized(*given[:3])
             return quantized(_FLOATS[name](attributes, real), *given[3:])
@@ -246,6 +254,33 @@ class Oracle:
             bias = bias * (np.float64(given[1]) * given[4].astype(np.float64).reshape(-1))
         real = _FLOATS[name](attributes, *sides, *([] if bias is None else [bias]))
         return quantized(real, *scales) if scales else real
+
+
+def plain_node(node: Any, operator: str, attributes: Mapping[str, Any]) -> Any:
+    """The float operator of a quantized one, of its first operand."""
+    kept = {name: value for name, value in attributes.items() if name != "channels_last"}
+    return helper.make_node(operator, node.input[:1], node.output, **kept)
+
+
+def evaluated(model: onnx.ModelProto, node: Any, given: list[Any]) -> list[Any]:
+    """One node by ONNX's reference evaluator, its floats in f64."""
+    names = [name for name in node.input if name]
+    feeds = {
+        name: np.asarray(_wide(value))
+        for name, value in zip(node.input, given, strict=True)
+        if name
+    }
+    inputs = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(feeds[name].dtype), feeds[name].shape
+        )
+        for name in dict.fromkeys(names)
+    ]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+    graph = helper.make_graph([node], "one", inputs, outputs)
+    opsets = [each for each in model.opset_import if not each.domain]
+    whole = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return list(ReferenceEvaluator(whole).run(None, feeds))
 
 
 def _wide(value: Any) -> Any:

@@ -137,7 +137,140 @@ def between(operator: str, rng: Rng, **attributes: Any) -> onnx.ModelProto:
     return model(nodes, {"x": ("UINT8", source)}, {"y": ("UINT8", shape)}, p.constants)
 
 
+def chain(
+    operators: list[tuple[str, list[Any], dict[str, Any]]],
+    rng: Rng,
+    shape: tuple[int, ...] | None = None,
+    *,
+    negative: bool = False,
+) -> onnx.ModelProto:
+    """Operators one after the other, of dequantized images, whose result is quantized."""
+    p = Parameters(rng)
+    first = p.add(-p.constants[p.scale()]) if negative else p.scale()
+    nodes, last = [node("DequantizeLinear", ["x", first, p.zero_point()], ["a"])], "a"
+    for number, (operator, others, attributes) in enumerate(operators):
+        names = ["" if each is None else p.add(each) for each in others]
+        nodes.append(node(operator, [last, *names], [f"r{number}"], **attributes))
+        last = f"r{number}"
+    nodes.append(node("QuantizeLinear", [last, p.scale(0.02, 0.05), p.zero_point()], ["y"]))
+    return model(nodes, UINT8, {"y": ("UINT8", shape or IMAGES)}, p.constants)
+
+
+def of_sums(rng: Rng) -> onnx.ModelProto:
+    """A sum of two scales, cut at 0, and one between bounds that are no multiples of a scale."""
+    p = Parameters(rng)
+    nodes = [
+        node("DequantizeLinear", ["x", p.scale(), p.zero_point()], ["a"]),
+        node("DequantizeLinear", ["x", p.scale(), p.zero_point()], ["b"]),
+        node("Sub", ["a", "b"], ["d"]),
+        node("Relu", ["d"], ["e"]),
+        node("Clip", ["e", "", p.add(np.float32(1.3))], ["f"]),
+        node("QuantizeLinear", ["f", p.scale(0.01, 0.02), p.zero_point()], ["y"]),
+    ]
+    return model(nodes, UINT8, {"y": ("UINT8", IMAGES)}, p.constants)
+
+
+def spread_operands(operator: str, rng: Rng) -> onnx.ModelProto:
+    """An image and a number for each channel."""
+    p = Parameters(rng)
+    nodes = [
+        node("DequantizeLinear", ["x", p.scale(), p.zero_point()], ["a"]),
+        node("DequantizeLinear", [p.weight((4, 1, 1)), p.scale(), p.zero_point(np.int8)], ["b"]),
+        node(operator, ["a", "b"], ["d"]),
+        node("QuantizeLinear", ["d", p.scale(0.1, 0.2), p.zero_point()], ["y"]),
+    ]
+    return model(nodes, UINT8, {"y": ("UINT8", IMAGES)}, p.constants)
+
+
+def embedded(rng: Rng, axis: int | None) -> onnx.ModelProto:
+    """Rows of a table with one scale, or one for each row or column."""
+    p = Parameters(rng)
+    table = p.weight((20, 6))
+    scale = p.scale(count=None if axis is None else (20, 6)[axis])
+    attributes = {} if axis is None else {"axis": axis}
+    nodes = [
+        node("DequantizeLinear", [table, scale], ["t"], **attributes),
+        node("Gather", ["t", "i"], ["r"]),
+        node("QuantizeLinear", ["r", p.scale(0.02, 0.05), p.zero_point()], ["y"]),
+    ]
+    return model(nodes, {"i": ("INT64", (2, 5))}, {"y": ("UINT8", (2, 5, 6))}, p.constants)
+
+
+def qlinear_where(rng: Rng) -> onnx.ModelProto:
+    p = Parameters(rng)
+    condition = p.add(rng.integers(0, 2, (4, 1, 1)).astype(bool))
+    inputs = [condition, "x", p.scale(), p.zero_point(), "x", p.scale(), p.zero_point(),
+              p.scale(0.05, 0.1), p.zero_point()]  # fmt: skip
+    nodes = [node(f"{MICROSOFT}.QLinearWhere", inputs, ["y"])]
+    return model(nodes, UINT8, {"y": ("UINT8", IMAGES)}, p.constants)
+
+
+def qlinear_mean(
+    operator: str, shape: tuple[int, ...], rng: Rng, **attributes: Any
+) -> onnx.ModelProto:
+    p = Parameters(rng)
+    inputs = ["x", p.scale(), p.zero_point(), p.scale(0.01, 0.05), p.zero_point()]
+    nodes = [node(f"{MICROSOFT}.{operator}", inputs, ["y"], **attributes)]
+    return model(nodes, UINT8, {"y": ("UINT8", shape)}, p.constants)
+
+
+WINDOWS = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
+LARGER = np.float32([1, 1, 2, 3])
+CHAINS: dict[str, Callable[[Rng], onnx.ModelProto]] = {
+    "Clip": lambda rng: chain([("Clip", [np.float32(-0.7), np.float32(0.93)], {})], rng),
+    "LeakyRelu": lambda rng: chain([("LeakyRelu", [], {"alpha": 0.13})], rng),
+    "LeakyRelu-0": lambda rng: chain([("LeakyRelu", [], {"alpha": 0.0})], rng),
+    "Neg": lambda rng: chain([("Neg", [], {}), ("Relu", [], {})], rng),
+    "Relu-negative-scale": lambda rng: chain([("Relu", [], {})], rng, negative=True),
+    "AveragePool": lambda rng: chain([("AveragePool", [], WINDOWS)], rng, (2, 4, 4, 6)),
+    "AveragePool-padding": lambda rng: chain(
+        [("AveragePool", [], WINDOWS | {"count_include_pad": 1})], rng, (2, 4, 4, 6)
+    ),
+    "AveragePool-ceil": lambda rng: chain(
+        [("AveragePool", [], {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1})],
+        rng, (2, 4, 4, 3),
+    ),
+    "MaxPool-ceil": lambda rng: chain(
+        [("MaxPool", [], {"kernel_shape": [3, 3], "strides": [3, 2], "ceil_mode": 1})],
+        rng, (2, 4, 3, 3),
+    ),
+    "MaxPool-dilated": lambda rng: chain(
+        [("MaxPool", [], {"kernel_shape": [2, 3], "dilations": [3, 2]})], rng, (2, 4, 4, 2)
+    ),
+    "ReduceMean": lambda rng: chain(
+        [("ReduceMean", [np.array([1, -1])], {"keepdims": 0})], rng, (2, 7)
+    ),
+    "Pad": lambda rng: chain(
+        [("Pad", [np.array([1, 2, 0, 1]), None, np.array([2, 3])], {})], rng, (2, 4, 8, 9)
+    ),
+    "Pad-edge": lambda rng: chain(
+        [("Pad", [np.array([0, 0, 1, 2, 0, 0, 0, 1])], {"mode": "edge"})], rng, (2, 4, 8, 9)
+    ),
+    "Resize": lambda rng: chain(
+        [("Resize", [None, LARGER], {"mode": "nearest"})], rng, (2, 4, 14, 18)
+    ),
+    "DepthToSpace": lambda rng: chain(
+        [("DepthToSpace", [], {"blocksize": 2})], rng, (2, 1, 14, 12)
+    ),
+    "Tile": lambda rng: chain([("Tile", [np.array([1, 2, 1, 1])], {})], rng, (2, 8, 7, 6)),
+    "of-sums": of_sums,
+    "Add-spread": functools.partial(spread_operands, "Add"),
+    "Sub-spread": functools.partial(spread_operands, "Sub"),
+    "Mul-spread": functools.partial(spread_operands, "Mul"),
+    "Gather": functools.partial(embedded, axis=None),
+    "Gather-rows": functools.partial(embedded, axis=0),
+    "Gather-columns": functools.partial(embedded, axis=1),
+    "QLinearWhere": qlinear_where,
+    "QLinearReduceMean": functools.partial(
+        qlinear_mean, "QLinearReduceMean", (2, 1, 7, 1), axes=[1, 3]
+    ),
+    "QLinearAveragePool": functools.partial(
+        qlinear_mean, "QLinearAveragePool", (2, 4, 4, 6), **WINDOWS
+    ),
+}  # fmt: skip
+
 CASES: dict[str, Callable[[Rng], onnx.ModelProto]] = {
+    **CHAINS,
     **{
         name: functools.partial(qlinear, name)
         for name in ("QLinearAdd", "QLinearMul", "QLinearConcat", "QLinearGlobalAveragePool",
@@ -160,6 +293,8 @@ def input_of(proto: onnx.ModelProto, rng: Rng) -> Any:
     found = read_onnx(proto.SerializeToString()).inputs[0]
     if found.type == "UINT8":
         return rng.integers(0, 256, found.shape).astype(np.uint8)
+    if found.type == "INT64":
+        return rng.integers(-20, 20, found.shape)
     return rng.normal(size=found.shape).astype(np.float32)
 
 
@@ -168,7 +303,7 @@ def input_of(proto: onnx.ModelProto, rng: Rng) -> Any:
 def test_every_tensor_is_exact(case: str, seed: int) -> None:
     proto = CASES[case](np.random.default_rng(seed))
     found = read_onnx(proto.SerializeToString())
-    x = {"x": input_of(proto, np.random.default_rng(seed + 100))}
+    x = {found.inputs[0].name: input_of(proto, np.random.default_rng(seed + 100))}
     ours: dict[str, Any] = {}
     Interpreter(found).run(x, lambda name, value: ours.update({name: np.asarray(value)}))
     oracle = Oracle(proto, ours)
@@ -192,7 +327,7 @@ def test_devices_compute_the_same(case: str, device_name: str, device: Device) -
     assert result.dtype == expected.dtype
     if expected.dtype.kind == "f":
         np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
-    elif any(name in case for name in ("Tanh", "Sigmoid", "Softmax", "LeakyRelu")):
+    elif any(name in case for name in ("Tanh", "Sigmoid", "Softmax", "Gather-rows")):
         steps = np.abs(result.astype(int) - expected)
         assert steps.max() <= 1
         assert (steps > 0).mean() < 0.01
@@ -200,11 +335,54 @@ def test_devices_compute_the_same(case: str, device_name: str, device: Device) -
         np.testing.assert_array_equal(result, expected)
 
 
-@pytest.mark.parametrize("name", ["Conv", "Gemm", "MatMul", "Add", "Mul", "GlobalAveragePool"])
+PAIRS = ["Conv", "Gemm", "MatMul", "Add", "Mul", "GlobalAveragePool"]
+
+
+@pytest.mark.parametrize("name", [*(f"QDQ-{each}" for each in PAIRS), *CHAINS])
 def test_pairs_become_integers(name: str) -> None:
     """No float is left between the argument and the result."""
-    text = text_of(CASES[f"QDQ-{name}"](np.random.default_rng(0)))
+    if name == "Gather-rows":
+        pytest.skip("each row has a scale, which is taken when the program runs")
+    text = text_of(CASES[name](np.random.default_rng(0)))
     assert "f32" not in text
+
+
+@pytest.mark.parametrize("operator", ["MaxPool", "QLinearConv", "QLinearAveragePool"])
+def test_channels_last(operator: str) -> None:
+    """The same as with the channels first, with the axes moved."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, IMAGES).astype(np.uint8)
+    if operator == "MaxPool":
+        first = model([node("MaxPool", ["x"], ["y"], **WINDOWS)], UINT8,
+                      {"y": ("UINT8", (2, 4, 4, 6))}, {})  # fmt: skip
+        last = model([node(f"{MICROSOFT}.NhwcMaxPool", ["x"], ["y"], **WINDOWS)], UINT8,
+                     {"y": ("UINT8", (2, 4, 6, 4))}, {})  # fmt: skip
+    else:
+        first = qlinear_conv(rng) if operator == "QLinearConv" else CASES[operator](rng)
+        last = onnx.ModelProto()
+        last.CopyFrom(first)
+        (only,) = last.graph.node
+        only.domain = MICROSOFT
+        only.attribute.append(onnx.helper.make_attribute("channels_last", 1))
+    extents = last.graph.input[0].type.tensor_type.shape.dim
+    for dim, n in zip(extents, (2, 7, 6, 4), strict=True):
+        dim.dim_value = n
+    last.graph.output[0].type.tensor_type.ClearField("shape")
+    (expected,) = computed(first, None, x)
+    (found,) = computed(last, None, np.ascontiguousarray(x.transpose(0, 2, 3, 1)))
+    np.testing.assert_array_equal(found.transpose(0, 3, 1, 2), expected)
+
+
+def test_the_greatest_of_a_negative_scale() -> None:
+    """It is the least of the storage: left to floats."""
+    scale, zero = np.array(-0.5, np.float32), np.array(3, np.uint8)
+    nodes = [node("DequantizeLinear", ["x", "s", "z"], ["r"]),
+             node("MaxPool", ["r"], ["y"], kernel_shape=[2, 2])]  # fmt: skip
+    proto = model(nodes, UINT8, {"y": ("FLOAT", (2, 4, 6, 5))}, {"s": scale, "z": zero})
+    x = np.random.default_rng(0).integers(0, 256, IMAGES).astype(np.uint8)
+    reals = (x.astype(np.float32) - 3) * np.float32(-0.5)
+    windows = np.lib.stride_tricks.sliding_window_view(reals, (2, 2), (2, 3))
+    np.testing.assert_array_equal(computed(proto, None, x)[0], windows.max((-1, -2)))
 
 
 @pytest.mark.vulkan

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from ...errors import Place
-from ...formats.onnx import ELEMENTS, Node, Subgraph
+from ...formats.onnx import ELEMENTS, Model, Node, Subgraph
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array, DType, ElementType
 from ..calls import BaseCall, Kernels
@@ -78,6 +78,8 @@ class Operand:
 class Graph(Protocol):
     """What kernels need of the model around them."""
 
+    model: Model
+    """As read."""
     place: Place
     """Of the file, for errors."""
 

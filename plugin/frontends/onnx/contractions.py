@@ -346,9 +346,10 @@ def conv_integer(call: Call) -> AnyArray:
 @kernel("QLinearConv", "com.microsoft.QLinearConv")
 def qlinear_conv(call: Call) -> Typed:
     """``x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, B``: B is in units of x and w."""
-    if call.attribute("channels_last", 0):
-        raise call.error("has the channels last", UnsupportedError)
     images, kernels = quantized(call, 0, 1, 2), quantized(call, 3, 4, 5, axis=0)
+    rank, is_last = len(images.shape), bool(call.attribute("channels_last", 0))
+    if is_last:
+        images = images.transposed((0, rank - 1, *range(1, rank - 1)))
     total = summed_convolution(call, images, kernels)
     if total is None:
         raise call.error("has scales other than one for each feature", UnsupportedError)
@@ -362,6 +363,12 @@ def qlinear_conv(call: Call) -> Typed:
         spread = bias.value.astype(dtype).reshape((1, -1, *(1,) * (len(images.shape) - 2)))
         value = term.value.astype(dtype) + spread
         total = Sum((Scaled(value, term.bound + bound, term.factor),))
+    if is_last:
+        (term,) = total.terms
+        order = (0, *range(2, rank), 1)
+        moved = (plane.transpose(order) for plane in (term.value, term.factor))
+        value, factor = moved
+        total = Sum((Scaled(value, term.bound, factor),))
     return stored(call, total, 6, 7)
 
 

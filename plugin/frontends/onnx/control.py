@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...formats.onnx import Subgraph
-from ...numerics.array_functions import choose, convert, is_known, put_slice, repeat_while
+from ...numerics.array_functions import choose, convert, is_known, put_slice, repeat_while, take
 from ...numerics.element_types import I32, I64, AnyArray, ElementType
 from .call import Call, Operand, Typed, kernel, type_of_dtype
 
@@ -242,7 +242,7 @@ def scan(call: Call) -> list[Any]:
 
     def step(index: AnyArray, values: Sequence[AnyArray]) -> list[Operand]:
         parts = [
-            Operand("", each.type, np.take(each.value, index.reshape(1), 0).reshape(each.shape[1:]))
+            Operand("", each.type, take(each.value, index.reshape(1), 0).reshape(each.shape[1:]))
             for each in sequences
         ]
         found = call.graph.inner(body, [*_as(start, values), *parts])

@@ -1,6 +1,7 @@
-"""Sums, products and pools of reals that are integers and scales.
+"""Sums, products and functions of reals that are integers and scales.
 
-Sources: ONNX, Add, Mul, Relu, MaxPool, GlobalAveragePool; ONNX Runtime, ``ContribOperators.md``.
+Sources: ONNX, Add, Sub, Mul, Neg, Relu, LeakyRelu, Clip, ReduceMax, ReduceMin; ONNX Runtime,
+``ContribOperators.md``.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Callable
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...numerics.array_functions import convert, pool
+from ...formats.onnx import element_of
+from ...numerics.array_functions import convert
 from ...numerics.element_types import I32, AnyArray
 from .call import Call, Typed, kernel
-from .contractions import padding
 from .quantization import quantized, stored
-from .reals import Quantized, Real, Scaled, Sum, factor_of, joined, product_of
+from .reals import Quantized, Real, Sum, joined
 
 __all__: list[str] = []
 
@@ -70,11 +71,55 @@ def multiply(call: Call) -> Sum | None:
 def relu(call: Call) -> Sum | None:
     """Integers below 0 become 0."""
     total = _as_sum(call.input(0).value)
-    found = None if total is None else total.clamped_below()
+    return None if total is None else total.clamped_below()
+
+
+@kernel("Sub")
+def subtract(call: Call) -> Sum | None:
+    """An exact difference of what is integers and known scales; else torch-mlir's."""
+    sides = _aligned(call)
+    if sides is None:
+        return None
+    total = sides[0].plus(sides[1].negated())
+    if total is None:
+        call.with_floats("it subtracts too many terms")
+    return total
+
+
+@kernel("Neg")
+def negate(call: Call) -> Sum | None:
+    """The negated integers; else torch-mlir's."""
+    total = _as_sum(call.input(0).value)
+    return None if total is None else total.negated()
+
+
+@kernel("LeakyRelu")
+def leaky_relu(call: Call) -> Sum | None:
+    """Two terms: integers from 0 on, and those below with a scale of their own."""
+    total = _as_sum(call.input(0).value)
+    found = None if total is None else total.leaky(call.attribute("alpha", 0.01))
     if found is None and total is not None:
         call.with_floats("it is of a sum of several terms, or of scales that are arguments")
-        return None
     return found
+
+
+@kernel("Clip")
+def clip(call: Call) -> Sum | None:
+    """Reals between two others, which a rounding keeps; else torch-mlir's."""
+    total = _as_sum(call.input(0).value)
+    if total is None:
+        return None
+    bounds = []
+    for index, name in ((1, "min"), (2, "max")):
+        if call.version >= 11:
+            given = call.optional(index)
+            if given is not None and not given.is_known:
+                call.with_floats("a bound is an argument")
+                return None
+            bounds.append(None if given is None else float(call.known(index).reshape(-1)[0]))
+        else:
+            bounds.append(call.attribute(name))
+    return total.bounded(*bounds)
 
 
 @kernel("ReduceMax", "ReduceMin")
@@ -151,69 +196,6 @@ def qlinear_concat(call: Call) -> Typed:
     return Typed(type_, joined(parts, call.checked_axis(axis, parts[0].ndim)))
 
 
-@kernel("com.microsoft.QLinearGlobalAveragePool")
-def qlinear_global_average_pool(call: Call) -> Typed:
-    """``X, x_scale, x_zero, y_scale, y_zero``: the mean of each channel, rounded once."""
-    operand = quantized(call, 0, 1, 2)
-    rank = len(operand.shape)
-    first = 1 if call.attribute("channels_last", 0) else 2
-    return stored(call, _mean(operand, tuple(range(first, first + rank - 2))), 3, 4)
-
-
-def _mean(operand: Quantized, axes: tuple[int, ...]) -> Sum:
-    """The mean over axes, which stay with one element."""
-    count = math.prod(operand.shape[axis] for axis in axes)
-    value, bound = operand.centered()
-    total = convert(value, I32).sum(axis=axes, dtype=np.int32, keepdims=True)
-    rank = len(operand.shape)
-    inverse = factor_of(np.ones((1,) * rank, np.float32))
-    if inverse.dtype == object:
-        inverse = np.asarray(inverse / max(count, 1), object)
-    scale = factor_of(operand.scales.reshape((1,) * rank))
-    return Sum((Scaled(total, bound * count, product_of(scale, inverse)),))
-
-
-@kernel("GlobalAveragePool")
-def global_average_pool(call: Call) -> Sum | None:
-    """A mean of integers with one scale; else torch-mlir's."""
-    real = call.input(0).value
-    if not isinstance(real, Quantized) or not real.is_per_tensor or real.dtype != np.float32:
-        return None
-    return _mean(real, tuple(range(2, len(real.shape))))
-
-
-@kernel("MaxPool")
-def max_pool(call: Call) -> Real:
-    """Of integers, or of reals with one scale; else torch-mlir's."""
-    operand = call.input(0)
-    if isinstance(operand.value, Quantized):
-        return operand.value.moved(lambda storage: _max_pool(call, storage))
-    if operand.type not in ("INT8", "UINT8"):
-        return None
-    return Typed(operand.type, _max_pool(call, operand.value))
-
-
-def _max_pool(call: Call, images: AnyArray) -> AnyArray:
-    rank, sizes = len(images.shape) - 2, call.attribute("kernel_shape", [])
-    strides = call.attribute("strides", [1] * rank)
-    if rank != 2 or len(sizes) != 2 or len(strides) != 2 or min(*sizes, *strides) < 1:
-        raise call.error(f"has windows of {sizes} in images of {list(images.shape)}")
-    if any(n != 1 for n in call.attribute("dilations", [1, 1])) or call.attribute("ceil_mode", 0):
-        raise call.error("of integers has dilations or rounds up", UnsupportedError)
-    if len(call.node.outputs) > 1:
-        raise call.error("of integers gives indices", UnsupportedError)
-    pads = padding(call, images.shape[2:], sizes, strides)
-    wide = images.astype(np.int32)  # comparisons of signed integers
-    if any(map(any, pads)):
-        least = int(np.iinfo(images.dtype).min)
-        wide = np.pad(wide, ((0, 0), (0, 0), *pads), constant_values=least)
-    spans = zip(wide.shape[2:], sizes, strict=True)
-    if any(extent < size for extent, size in spans):
-        raise call.error(f"has windows of {sizes} in images of {list(images.shape)}")
-    found = pool(wide.transpose(0, 2, 3, 1), tuple(sizes), tuple(strides), "maximum")
-    return found.transpose(0, 3, 1, 2).astype(images.dtype)
-
-
 _Unary = Callable[[AnyArray], AnyArray]
 
 
@@ -232,9 +214,23 @@ def qlinear_sigmoid(call: Call) -> Typed:
 
 @kernel("com.microsoft.QLinearLeakyRelu")
 def qlinear_leaky_relu(call: Call) -> Typed:
-    """Reals below 0 times ``alpha``."""
-    alpha = np.float32(call.attribute("alpha", 0.01))
-    return _by_reals(call, lambda x: np.where(x < 0, x * alpha, x))
+    """Reals below 0 times ``alpha``: exact where the scales are known."""
+    alpha = call.attribute("alpha", 0.01)
+    total = quantized(call, 0, 1, 2).sum()
+    found = None if total is None else total.leaky(alpha)
+    if found is not None:
+        return stored(call, found, 3, 4)
+    return _by_reals(call, lambda x: np.where(x < 0, x * np.float32(alpha), x))
+
+
+@kernel("com.microsoft.QLinearWhere")
+def qlinear_where(call: Call) -> Typed:
+    """``condition, X, x_scale, x_zero, Y, y_scale, y_zero, z_scale, z_zero``."""
+    condition = call.array(0)
+    parts = [stored(call, quantized(call, n, n + 1, n + 2), 7, 8) for n in (1, 4)]
+    sides = [convert(part.value, I32) for part in parts]
+    element = element_of(parts[0].type)
+    return Typed(parts[0].type, np.where(condition, *sides).astype(element.dtype))
 
 
 @kernel("com.microsoft.QLinearSoftmax")

@@ -35,7 +35,7 @@ from ...numerics.element_types import AnyArray, Array, ElementType
 from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ..batches import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
-from . import contractions, control, elementwise, quantization, shapes
+from . import contractions, control, elementwise, movements, pooling, quantization, shapes
 from .batch_axes import Traced, check_batch, unlike
 from .call import KERNELS, Call, Operand, Typed, type_of_dtype
 from .explaining import Explained
@@ -49,6 +49,8 @@ _FAMILIES = (
     contractions,
     control,
     elementwise,
+    movements,
+    pooling,
     quantization,
     shapes,
 )  # which register their kernels

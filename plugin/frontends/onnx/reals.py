@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -193,11 +193,20 @@ class Scaled:
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """A sum of scaled integers."""
+    """A sum of scaled integers, between bounds.
+
+    Rounding keeps the order of reals, so that bounds are rounded apart from the sum.
+
+    Args:
+        terms: of the sum.
+        dtype: of the reals.
+        low, high: f32; what is beyond is that one.
+    """
 
     terms: tuple[Scaled, ...]
-
-    dtype: DType = np.dtype(np.float32)  # noqa: RUF009  (of the reals)
+    dtype: DType = np.dtype(np.float32)  # noqa: RUF009
+    low: float = -math.inf
+    high: float = math.inf
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -218,20 +227,40 @@ class Sum:
             value = term.value.reshape((*padded, *term.value.shape))
             factor = term.factor.reshape((*padded, *term.factor.shape))
             terms.append(Scaled(np.broadcast_to(value, shape), term.bound, factor))
-        return Sum(tuple(terms), self.dtype)
+        return replace(self, terms=tuple(terms))
+
+    @property
+    def is_plain(self) -> bool:
+        """There are no bounds."""
+        return self.low == -math.inf and self.high == math.inf
+
+    def bounded(self, low: float | None, high: float | None) -> Sum | None:
+        """What is beyond reals becomes these; None for one that is no number."""
+        found = [
+            -math.inf if low is None else float(low),
+            math.inf if high is None else float(high),
+        ]
+        if any(map(math.isnan, found)):
+            return None
+        least, most = (max(bound, found[0]) for bound in (self.low, self.high))
+        return replace(self, low=min(least, found[1]), high=min(most, found[1]))
 
     def reals(self, lift: Lift) -> AnyArray:
         """Floats: each term is rounded, and each sum."""
         first, *others = (term.real() for term in self.terms)
         for each in others:
             first = first + each
-        return first
+        if self.low > -math.inf:
+            first = np.maximum(first, np.float32(self.low))
+        return first if self.high == math.inf else np.minimum(first, np.float32(self.high))
 
     def plus(self, other: Sum) -> Sum | None:
-        """The sum of two; None for too many terms.
+        """The sum of two; None for too many terms, or bounds.
 
         A bias in the units of the other: ONNX has them equal, and files their product as f32.
         """
+        if not self.is_plain or not other.is_plain:
+            return None
         if len(self.terms) == len(other.terms) == 1:
             (left,), (right,) = self.terms, other.terms
             if _is_exact(left.factor) and _is_exact(right.factor):
@@ -245,8 +274,10 @@ class Sum:
         return Sum(terms) if len(terms) <= _MOST_TERMS else None
 
     def times(self, other: Sum) -> Sum | None:
-        """The product of two; None for several terms, or beyond 31 bits."""
+        """The product of two; None for several terms, bounds, or beyond 31 bits."""
         if len(self.terms) != 1 or len(other.terms) != 1:
+            return None
+        if not self.is_plain or not other.is_plain:
             return None
         (left,), (right,) = self.terms, other.terms
         bound = left.bound * right.bound
@@ -255,12 +286,41 @@ class Sum:
         value = convert(left.value, I32) * convert(right.value, I32)
         return Sum((Scaled(value, bound, product_of(left.factor, right.factor)),))
 
+    def negated(self) -> Sum:
+        """The sum of the negated terms."""
+        terms = []
+        for term in self.terms:
+            wide = convert(term.value, I64 if term.bound >= 1 << 31 else I32)
+            terms.append(Scaled(-wide, term.bound, term.factor))
+        return replace(self, terms=tuple(terms), low=-self.high, high=-self.low)
+
     def clamped_below(self) -> Sum | None:
-        """What is negative becomes 0; None for several terms."""
-        if len(self.terms) != 1 or not self.is_exact:
-            return None
+        """What is negative becomes 0: of the integers of one term, else of the reals."""
+        if len(self.terms) != 1 or not self.is_exact or not self.is_plain or not self._ascends:
+            return self.bounded(0.0, None)
         (term,) = self.terms
         return Sum((Scaled(np.maximum(term.value, 0), term.bound, term.factor),))
+
+    def leaky(self, alpha: float) -> Sum | None:
+        """What is negative times ``alpha``: a term of its own; None for several terms or bounds."""
+        if len(self.terms) != 1 or not self.is_exact or not self.is_plain or not self._ascends:
+            return None
+        slope = Fraction(float(np.float32(alpha))) if math.isfinite(alpha) else None
+        if not slope:
+            return None if slope is None else self.clamped_below()
+        (term,) = self.terms
+        below = np.asarray(term.factor * slope, object)
+        return Sum(
+            (
+                Scaled(np.maximum(term.value, 0), term.bound, term.factor),
+                Scaled(np.minimum(term.value, 0), term.bound, below),
+            )
+        )
+
+    @property
+    def _ascends(self) -> bool:
+        """Greater integers are greater reals."""
+        return all((term.factor > 0).all() for term in self.terms if _is_exact(term.factor))
 
 
 Real: TypeAlias = AnyArray
@@ -319,4 +379,20 @@ def requantized(total: Sum, scale: AnyArray) -> AnyArray:
     ]  # fmt: skip
     found = requantize(terms, np.zeros((1,) * rank, np.int64), _STEPS)
     limit = 1 << 17
-    return convert(np.minimum(np.maximum(found.value, -limit), limit), I32)
+    if total.is_plain:
+        return convert(np.minimum(np.maximum(found.value, -limit), limit), I32)
+    ends = [
+        np.array(
+            [_steps(bound, step, limit) for step in target.reshape(-1)], found.value.dtype
+        ).reshape(target.shape)
+        for bound in (total.low, total.high)
+    ]
+    least, most = np.minimum(*ends), np.maximum(*ends)
+    return convert(np.minimum(np.maximum(found.value, least), most), I32)
+
+
+def _steps(bound: float, scale: Fraction, limit: int) -> int:
+    """A bound in steps of a scale, rounded to the nearest, ties to even, within limits."""
+    if math.isinf(bound):
+        return limit if (bound > 0) == (scale > 0) else -limit
+    return min(max(round(Fraction(bound) / scale), -limit), limit)

@@ -1,0 +1,85 @@
+"""Networks of the kinds that people quantize, in the ways of ONNX Runtime, at every tensor.
+
+ONNX Runtime writes the models; each tensor is compared with exact arithmetic, since its own kernels
+saturate on some CPUs and fuse what differs.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnx_models import computed, text_of
+from onnx_networks import FORMS, NETWORKS, drawn, quantized
+from onnx_oracle import Oracle
+from subquant.errors import UnsupportedError
+from subquant.formats.onnx import read_onnx
+from subquant.frontends.onnx import Interpreter
+from subquant.runtime import Device
+from together import Together
+
+CASES = [f"{name}-{form}" for name in NETWORKS for form in FORMS if (name, form) != (
+    "recurrent", "dynamic")]  # fmt: skip
+
+
+@functools.cache
+def written(case: str) -> onnx.ModelProto:
+    pytest.importorskip("onnxruntime")
+    name, _, form = case.partition("-")
+    return quantized(NETWORKS[name](), form)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_tensor_is_exact(case: str) -> None:
+    """With NumPy: integers equal, floats within a part of the greatest."""
+    proto = written(case)
+    feeds = drawn(proto, 7)
+    ours: dict[str, Any] = {}
+    Interpreter(read_onnx(proto.SerializeToString())).run(
+        feeds, lambda name, value: ours.update({name: np.asarray(value)})
+    )
+    oracle = Oracle(proto, ours)
+    oracle(feeds)
+    assert oracle.integers > 0
+
+
+@functools.cache
+def programs(forms: tuple[str, ...]) -> Together:
+    return Together(
+        {case: text_of(written(case)) for case in CASES if case.partition("-")[2] in forms}
+    )
+
+
+def check(case: str, forms: tuple[str, ...], device: Device) -> None:
+    """As NumPy; a float that rounds otherwise moves a result by few steps of its scale."""
+    proto = written(case)
+    feeds = drawn(proto, 7)
+    (expected,) = computed(proto, None, *feeds.values())
+    result = np.asarray(programs(forms).function(case, device)(*feeds.values()))
+    assert result.shape == expected.shape
+    bound = (0.05 if "dynamic" in case else 0.02) * float(np.abs(expected).max())
+    assert np.abs(result - expected).max() <= bound
+    assert np.median(np.abs(result - expected)) <= bound / 20
+
+
+ON_THE_CPU = ("qdq-u8s8", "operators", "dynamic")
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.partition("-")[2] in ON_THE_CPU])
+def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
+    check(case, ON_THE_CPU, cpu)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("case", [case for case in CASES if case.endswith("qdq-s8s8")])
+def test_vulkan_computes_the_same(case: str, vulkan: Device) -> None:
+    check(case, ("qdq-s8s8",), vulkan)
+
+
+def test_an_lstm_with_quantized_weights_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match=r"node 0 \(com.microsoft.DynamicQuantizeLSTM\)"):
+        text_of(written("recurrent-dynamic"))
