@@ -263,8 +263,31 @@ def test_ceilings_run(bench: Any, what: str, monkeypatch: pytest.MonkeyPatch) ->
         assert result.any()
 
 
+@pytest.mark.parametrize("what", ["AMX multiply", "AMX multiply and load"])
+def test_tiles_are_multiplied(bench: Any, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from iree.runtime import HalElementType
+
+    if "amx-int8" not in describe_machine().get("features", ""):
+        pytest.skip("the CPU has no AMX")
+    assert bench.ceilings.request_tiles()
+    monkeypatch.setattr(bench.ceilings, "_TILE_ITERATIONS", 3)
+    made = bench.ceilings.kernel(what, frozenset({"amx-int8"}))
+    given = np.random.default_rng(0).integers(0, 256, made.size).astype(np.uint8)
+    given[: len(made.head)] = np.frombuffer(made.head, np.uint8)
+    arguments = [(given, given.shape, HalElementType.SINT_8)]
+    program = bench.iree.Program(made.text, arguments, np.int32, 1, 1, input_type="none")
+    program.call(0)
+    tiles = given[64:].view(np.int8).reshape(4, 16, 64).astype(np.int64)
+    # rows of the second are groups of four along the depth, for each of 16 outputs
+    right = tiles[2].reshape(16, 16, 4).transpose(0, 2, 1).reshape(64, 16)
+    result = program.result().reshape(-1, 16, 16)
+    assert len(result) * 3 * 4 * 16 * 16 * 64 == made.work
+    assert (result == 3 * (tiles[0] @ right)).all()
+
+
 def test_another_cpu_has_no_ceiling_of_instructions(bench: Any) -> None:
-    assert bench.ceilings.kernel("multiply", frozenset({"neon"})) is None
+    for what in bench.ceilings.CEILINGS[1:]:
+        assert bench.ceilings.kernel(what, frozenset({"neon"})) is None
 
 
 # -- checks ---------------------------------------------------------------------------------------
@@ -329,7 +352,7 @@ def test_a_case_is_measured_and_reported(bench: Any, workers: Any, tmp_path: Pat
     data = tiny(bench, "one row")
     peers = {"subquant": "subquant 1", "nobody": "Nobody 2", "iree": "IREE 3"}
     found = bench.measurement.measure(replace(data, rotated=False), 1, list(peers), workers, 0.01)
-    assert [each.name for each in found] == [*peers, "multiply", "multiply and load"]
+    assert [each.name for each in found] == [*peers, *bench.ceilings.CEILINGS[1:]]
     assert [each.check and each.check.is_right for each in found[:3]] == [True, None, True]
     assert "nobody" in found[1].failure
     outcome = bench.report.Outcome("tiny", 1, 1.1, data.products, found)

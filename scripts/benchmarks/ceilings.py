@@ -4,23 +4,40 @@
 * ``multiply``: the instruction that multiplies bytes, in independent chains of registers.
 * ``multiply and load``: the same with a broadcast of four bytes from the first-level cache for
   each, and a sum where the instruction has none: the innermost loop of a product of matrices.
+* ``AMX multiply``, ``AMX multiply and load``: ``tdpbssd``, four products of tiles, and the same
+  with the loads of the four tiles that they multiply.
 
 The instruction is ``vpdpbusd`` on 512 bits (AVX512-VNNI), or ``vpmaddubsw`` on 256 (AVX2), whose
-16-bit results have to be added.
+16-bit results have to be added. Those on tiles are written as bytes, because LLVM takes them only
+where the target has them, and ``host`` has not: Linux must be asked for them (`request_tiles`).
 """
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 
-__all__ = ["CEILINGS", "Kernel", "kernel"]
+__all__ = ["CEILINGS", "Kernel", "kernel", "request_tiles"]
 
-CEILINGS = ("read", "multiply", "multiply and load")
+CEILINGS = ("read", "multiply", "multiply and load", "AMX multiply", "AMX multiply and load")
 
 _BYTES = 384 * 2**20
 _WORKGROUPS = 16
 _ITERATIONS = 100_000
 _CHAINS = 12
+_TILE = 1024
+_TILE_ITERATIONS = 10_000
+_CONFIGURATION = bytes([1, *[0] * 15, *[64, 0] * 8, *[0] * 16, *[16] * 8, *[0] * 8])
+"""Of eight tiles of 16 rows of 64 bytes."""
+
+
+def request_tiles() -> bool:
+    """Ask Linux to let this process use AMX's tiles; False if it does not."""
+    request, permission, tile_data = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM
+    try:
+        return ctypes.CDLL(None).syscall(request, permission, tile_data) == 0
+    except (OSError, AttributeError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -33,6 +50,7 @@ class Kernel:
         work: bytes, or products, of a call.
         name: what it does.
         result: the number of 32-bit integers that it returns.
+        head: bytes that the tensor must start with.
     """
 
     text: str
@@ -40,15 +58,28 @@ class Kernel:
     work: int
     name: str
     result: int
+    head: bytes = b""
 
 
 def kernel(what: str, features: frozenset[str]) -> Kernel | None:
-    """Return the kernel for a CPU with these features, by LLVM's names; None if there is none."""
+    """Return the kernel for a CPU with these features, by LLVM's names; None if there is none.
+
+    Args:
+        what: one of `CEILINGS`.
+        features: those of `subquant.compiler.cpu_features.host_features`, and ``amx-int8``.
+    """
     if what == "read":
         lanes = 16 if "avx512f" in features else 8
         text = _module(_read(lanes), _BYTES, lanes)
         return Kernel(text, _BYTES, _BYTES, "reads", _WORKGROUPS * lanes)
-    loads = what == "multiply and load"
+    loads = what.endswith("load")
+    if what.startswith("AMX"):
+        if "amx-int8" not in features:
+            return None
+        products = _WORKGROUPS * _TILE_ITERATIONS * 4 * 16 * 16 * 64
+        size = 64 + 4 * _TILE
+        text = _module(_tiles(loads), size, _TILE // 4)
+        return Kernel(text, size, products, "tdpbssd", _WORKGROUPS * _TILE // 4, _CONFIGURATION)
     if "avx512vnni" in features:
         instruction, lanes = "vpdpbusd zmm", 16
     elif "avx2" in features:
@@ -186,3 +217,55 @@ def _multiply(lanes: int, loads: bool) -> str:
         lines += [f"%q{n} = vector.bitcast %sums#{n} : {kind} to {wide}" for n in chains]
         names = [f"%q{n}" for n in chains]
     return "\n".join([*lines, *_sum(names, wide)])
+
+
+def _tiles(loads: bool) -> str:
+    """Products of the tiles 0 and 1 with 2 and 3, in 4 to 7; the first is the result."""
+
+    def line(*code: int) -> str:
+        return ".byte " + ",".join(f"0x{byte:02x}" for byte in (0xC4, 0xE2, *code))
+
+    # Operand 0 (rdx) is where the tiles are, 64 bytes (rcx) a row; rax, the configuration before.
+    load = [line(0x7B, 0x4B, 0x04 + 8 * tile, 0x0A) for tile in range(4)]
+    loaded = [step for code in load for step in (code, f"addq $${_TILE}, %rdx")]
+    loaded.append(f"subq $${4 * _TILE}, %rdx")
+    products = [
+        line(0x6B, 0x5E, 0xE0), line(0x63, 0x5E, 0xE8),
+        line(0x6B, 0x5E, 0xF1), line(0x63, 0x5E, 0xF9),
+    ]  # fmt: skip
+    zeros = [line(0x7B, 0x49, 0xC0 + 8 * tile) for tile in range(4, 8)]
+    steps = [
+        line(0x78, 0x49, 0x00),  # ldtilecfg (%rax)
+        *zeros,
+        *([] if loads else loaded),
+        "1:",
+        *(loaded if loads else []),
+        *products,
+        "decq %rsi",
+        "jnz 1b",
+        "movq %rdi, %rdx",
+        line(0x7A, 0x4B, 0x24, 0x0A),  # tilestored %tmm4, (%rdx,%rcx)
+        line(0x78, 0x49, 0xC0),  # tilerelease
+    ]
+    assembly = "\\0A".join(steps)
+    constraints = "{rax},{rdx},{rcx},{rsi},{rdi},~{rdx},~{rsi},~{memory},~{cc}"
+    size = 64 + 4 * _TILE
+    return "\n".join(
+        [
+            f"%xi = memref.extract_aligned_pointer_as_index %x : memref<{size}xi8> -> index",
+            "%xp = arith.index_cast %xi : index to i64",
+            "%yi = memref.extract_aligned_pointer_as_index %y "
+            f": memref<{_WORKGROUPS}x{_TILE // 4}xi32> -> index",
+            f"%tile = arith.constant {_TILE} : index",
+            "%offset = arith.muli %id, %tile : index",
+            "%yo = arith.addi %yi, %offset : index",
+            "%yp = arith.index_cast %yo : index to i64",
+            "%row = arith.constant 64 : i64",
+            "%tiles = arith.addi %xp, %row : i64",
+            f"%count = arith.constant {_TILE_ITERATIONS} : i64",
+            f'llvm.inline_asm has_side_effects "{assembly}", "{constraints}" '
+            "%xp, %tiles, %row, %count, %yp : (i64, i64, i64, i64, i64) -> ()",
+            f"%sum = vector.load %y[%id, %0] : memref<{_WORKGROUPS}x{_TILE // 4}xi32>, "
+            f"vector<{_TILE // 4}xi32>",
+        ]
+    )

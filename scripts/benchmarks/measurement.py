@@ -32,6 +32,8 @@ _MOST_COPIES = 64
 _PAUSE = 0.005
 """Seconds before a peer's turn, in which the threads of the one before stop to wait for work."""
 _TURN = 0.1
+"""Seconds of a turn."""
+_LEAST_CALLS = 3
 
 
 class PeerFailed(Exception):
@@ -222,16 +224,19 @@ def _take_turns(
     workers: Workers,
     seconds: float,
 ) -> None:
-    """Time all in turn, until each had its seconds."""
-    for _ in range(max(1, round(seconds / _TURN))):
-        for each, worker, nanoseconds in turns:
-            if each.failure:
-                continue
+    """Time all in turn, until each had its seconds, and some calls if these are long."""
+    waiting = list(turns)
+    while waiting:
+        for turn in tuple(waiting):
+            each, worker, nanoseconds = turn
             time.sleep(_PAUSE)
             try:
                 nanoseconds += worker.ask("time", seconds=min(_TURN, seconds))
             except PeerFailed as error:
                 _fail(each, threads, error, workers)
+            has_all = sum(nanoseconds) >= 1e9 * seconds and len(nanoseconds) >= _LEAST_CALLS
+            if each.failure or has_all:
+                waiting.remove(turn)
 
 
 def _fail(each: Measured, threads: int, error: PeerFailed, workers: Workers) -> None:

@@ -127,10 +127,18 @@ def _rows(outcomes: Sequence[Outcome], peers: Mapping[str, str]) -> list[list[st
                 *(_time(found.get(name)) for name in peers),
                 "" if ratio is None else f"{ratio:.2f}",
                 f"{outcome.mark:.2f}",
-                ", ".join(f"{share:.0%}" for share in shares.values()),
+                _shares(shares),
             ]
         )
     return rows
+
+
+def _shares(shares: Mapping[str, float]) -> str:
+    """Of reading, or of multiplying and loading: what a kernel could reach."""
+    shown = [(n, share) for n, share in shares.items() if n == "read" or n.endswith("load")]
+    return ", ".join(
+        f"{share:.0%}" + (" of AMX" if name.startswith("AMX") else "") for name, share in shown
+    )
 
 
 def table(outcomes: Sequence[Outcome], peers: Mapping[str, str]) -> str:
@@ -198,10 +206,10 @@ it is timed.
 * Times are minimum / median of a call in milliseconds. `~` stands before a median when the middle
   half of the times spans more than a quarter: the machine did something else meanwhile.
 * The ratio is the median of the best peer over ours; the mark is what it should be.
-* With one row (1x...) each call has another copy of the weights, {{copies}} so that they come from
+* With one row (1x...) each call has another copy of the weights, so that they come from
   memory.
-* The share of the ceiling is of the memory's bandwidth where weights come from memory; else of the
-  multiplications that the instruction does alone, and with its loads and sums.
+* The share of the ceiling is of the memory's bandwidth where weights come from memory; else of what
+  the instruction that multiplies does with its loads and sums, and AMX's where there is one.
 * Activations are 8 bits with a scale for each block (`--activations int8`; accuracy level 4 of
   ONNX Runtime).
 
@@ -225,7 +233,7 @@ In billions a second, of the same run: bytes read, and products.
 
 ## Compile time and size
 
-Of subquant and of IREE alone, with one thread. Ours has the weights in it; IREE's takes them as
+Of subquant and of IREE alone. Ours has the weights in it; IREE's takes them as
 arguments.
 
 {sizes}
@@ -235,7 +243,7 @@ arguments.
 How near the results are to the exact ones. ``benchmarks/cases.py`` has the bounds.
 
 {checks}
-""".replace("{{copies}} ", "")
+"""
 
 
 def _ceiling_rows(outcomes: Sequence[Outcome]) -> list[list[str]]:

@@ -54,6 +54,12 @@ def answer(peer: Any, state: dict[str, Any], request: dict[str, Any]) -> Any:
     return None
 
 
+def first_line(message: str) -> str:
+    """The line of a message that says what is wrong."""
+    lines = message.strip().splitlines() or ["no message"]
+    return next((line for line in lines if "error:" in line), lines[0])
+
+
 def serve(name: str) -> None:
     """Answer requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
@@ -65,8 +71,7 @@ def serve(name: str) -> None:
             reply = {"answer": answer(peer, state, json.loads(line))}
         except Exception as error:
             traceback.print_exc()
-            first = (str(error).strip() or "no message").splitlines()[0]
-            reply = {"error": f"{type(error).__name__}: {first}"}
+            reply = {"error": f"{type(error).__name__}: {first_line(str(error))}"}
         answers.write(json.dumps(reply) + "\n")
         answers.flush()
 

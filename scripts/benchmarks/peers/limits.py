@@ -6,8 +6,9 @@ import numpy as np
 from iree.runtime import HalElementType
 
 from subquant.compiler.cpu_features import host_features
+from subquant.runtime.machine import describe_machine
 
-from ..ceilings import kernel
+from ..ceilings import kernel, request_tiles
 from . import Array, Case, Unsupported
 from .iree import Program, describe
 
@@ -16,10 +17,14 @@ __all__ = ["describe", "prepare"]
 
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Program:
     """As `benchmarks.peers` says; `case` says which kernel."""
-    made = kernel(case["ceiling"], host_features() or frozenset())
+    features = host_features() or frozenset()
+    if "amx-int8" in describe_machine().get("features", "") and request_tiles():
+        features |= {"amx-int8"}
+    made = kernel(case["ceiling"], features)
     if made is None:
-        raise Unsupported("no kernel for this CPU")
+        raise Unsupported("no such instruction here")
     given = np.resize(np.arange(251, dtype=np.uint8), made.size)
+    given[: len(made.head)] = np.frombuffer(made.head, np.uint8)
     program = Program(
         made.text,
         [(given, given.shape, HalElementType.SINT_8)],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -28,14 +30,14 @@ class Executables:
     """Executables of one program, each with the weights in memory of its own."""
 
     def __init__(self, source: Any, options: CompileOptions, x: Array, threads: int, copies: int):
-        started = time.perf_counter()
-        data = compile_to_bytes(source, options)
-        seconds = time.perf_counter() - started
+        data, seconds = _compiled(source, options)
         device = Device(options.target, threads=threads)
         self._functions = [Executable(data, device)["main"] for _ in range(copies)]
         self._x = self._functions[0].put(0, x)
         self._result: Any = None
-        self.notes: dict[str, Any] = {"seconds": seconds, "bytes": len(data), "path": ""}
+        self.notes: dict[str, Any] = {"bytes": len(data)}
+        if seconds is not None:
+            self.notes["seconds"] = seconds
 
     def call(self, copy: int) -> None:
         """As of `Prepared`."""
@@ -44,6 +46,23 @@ class Executables:
     def result(self) -> Array:
         """As of `Prepared`."""
         return np.asarray(self._result)
+
+
+def _compiled(source: Any, options: CompileOptions) -> tuple[bytes, float | None]:
+    """An executable, and how long IREE took when it was compiled: now, or before it was cached."""
+    steps: list[str] = []
+    started = time.perf_counter()
+    data = compile_to_bytes(source, options, progress=steps.append)
+    seconds: float | None = time.perf_counter() - started
+    folder = os.environ.get("SUBQUANT_CACHE")
+    if folder is None:
+        return data, seconds
+    file = Path(folder, "seconds", hashlib.sha256(data).hexdigest())
+    if "iree-compile" in steps:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(str(seconds))
+        return data, seconds
+    return data, float(file.read_text()) if file.exists() else None
 
 
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Executables:
