@@ -22,7 +22,7 @@ from subquant.runtime import Device, Executable
 Arrays = Sequence[np.ndarray[Any, Any]]
 
 
-WITHOUT_REFERENCE = frozenset(("CEIL", "ELU", "ROUND", "SEGMENT_SUM"))
+WITHOUT_REFERENCE = frozenset(("CEIL", "ELU", "ROUND", "SEGMENT_SUM", "aeq.hadamard_rotation"))
 """Operators for which LiteRT has one kernel only."""
 
 

@@ -36,6 +36,7 @@ from tflite_cases import convolution, one_case
 from tflite_contraction_cases import CASES as CONTRACTIONS
 from tflite_contraction_cases import HYBRID as HYBRID_CONTRACTIONS
 from tflite_control_cases import CASES as CONTROL
+from tflite_custom_cases import CASES as CUSTOM
 from tflite_function_cases import CASES as FUNCTIONS
 from tflite_indexing_cases import CASES as INDEXING
 from tflite_position_cases import CASES as POSITIONS
@@ -43,7 +44,16 @@ from tflite_random_graphs import random_graph
 from tflite_recurrent_cases import CASES as RECURRENT
 from tflite_recurrent_cases import HYBRID as HYBRID_RECURRENT
 
-CASES = {**BASIC, **CONTRACTIONS, **CONTROL, **FUNCTIONS, **INDEXING, **POSITIONS, **RECURRENT}
+CASES = {
+    **BASIC,
+    **CONTRACTIONS,
+    **CONTROL,
+    **CUSTOM,
+    **FUNCTIONS,
+    **INDEXING,
+    **POSITIONS,
+    **RECURRENT,
+}
 COMPARED = [case for case in CASES if case not in ("SUM-int8", "SUM-int16")]
 
 HYBRID = {**HYBRID_CONTRACTIONS, **HYBRID_RECURRENT}
@@ -149,6 +159,9 @@ def test_sums_of_signed_integers(cpu: Device) -> None:
 # -- what is refused ------------------------------------------------------------------------------
 
 
+REFUSED = "is not lowered: the shape of its result depends on values, and shapes are static here"
+
+
 def one(name: str, more: np.ndarray | None = None) -> bytes:  # type: ignore[type-arg]
     graph = Graph()
     operand = graph.tensor((2, 3), "int8", Quantized(0.5, 3))
@@ -161,7 +174,16 @@ def one(name: str, more: np.ndarray | None = None) -> bytes:  # type: ignore[typ
 @pytest.mark.parametrize(
     ("data", "kind", "message"),
     [
-        (one("LSH_PROJECTION"), UnsupportedError, "operator 0 (LSH_PROJECTION) is not lowered"),
+        (
+            one("UNIQUE"),
+            UnsupportedError,
+            "operator 0 (UNIQUE) is not lowered: the shape of its result depends on values",
+        ),
+        (
+            one("HASHTABLE_FIND"),
+            UnsupportedError,
+            "operator 0 (HASHTABLE_FIND) is not lowered: it keeps a table",
+        ),
         (one("ADD"), InputError, "operator 0 (ADD) has no input 1"),
         (one("SOFTMAX"), InputError, "operator 0 (SOFTMAX) has no option 'beta'"),
         (
@@ -324,7 +346,7 @@ def test_inspect_lists_operators_and_what_would_be_refused(in_temporary_folder: 
     data = np.ones((4, 3), np.int8)
     matrix = graph.tensor((4, 3), "int8", Quantized([1.0, 2, 3, 4], 0, 0), data)
     result = graph.tensor((2, 4), "int8", Quantized(0.25, -1), name="c")
-    graph.operator("LSH_PROJECTION", [operand], [middle])
+    graph.operator("UNIQUE", [operand], [middle])
     graph.operator("FULLY_CONNECTED", [middle, matrix, -1], [result], "FullyConnectedOptions")
     Path("model.tflite").write_bytes(graph.model([operand], [result]))
     shown = CliRunner().invoke(main, ["inspect", "model.tflite"], env={"COLUMNS": "100"})
@@ -332,14 +354,14 @@ def test_inspect_lists_operators_and_what_would_be_refused(in_temporary_folder: 
     assert "1 FULLY_CONNECTED" in shown.output
     assert "4x3 int8 4 scales, axis 0" in shown.output
     assert "0.25:-1" in shown.output
-    assert "would be refused: operator 0 (LSH_PROJECTION) is not lowered\n" in shown.output
+    assert "would be refused: operator 0 (UNIQUE) is not lowered: " in shown.output
     as_json = CliRunner().invoke(main, ["inspect", "model.tflite", "--json"])
     model = json.loads(as_json.stdout)
     first, second = model["graphs"][0]["operators"]
-    assert (first["refused"], second["refused"]) == ("is not lowered", None)
+    assert (first["refused"], second["refused"]) == (REFUSED, None)
     assert second["results"][0]["quantization"]["scale_range"] == [0.25, 0.25]
     assert model["constant_bytes"] == 12
     compiled = CliRunner().invoke(main, ["compile", "model.tflite"])
     assert compiled.exit_code == 1
-    expected = "model.tflite: error: operator 0 (LSH_PROJECTION) is not lowered\n"
+    expected = f"model.tflite: error: operator 0 (UNIQUE) {REFUSED}\n"
     assert compiled.output == expected

@@ -121,6 +121,7 @@ class Graph:
         options: str | None = None,
         version: int = 1,
         intermediates: Sequence[int] = (),
+        custom: bytes = b"",
         **values: Any,
     ) -> None:
         """Add an operator.
@@ -131,14 +132,17 @@ class Graph:
             options: the name of the options' table, ``Conv2DOptions``.
             version: of the operator.
             intermediates: numbers of tensors.
+            custom: the options of a custom operator, whose name it is then.
             values: of the options' fields, as the schema's Python names them.
         """
         s = schema()
         code = s.OperatorCodeT()
-        number = getattr(s.BuiltinOperator, name)
+        number = s.BuiltinOperator.CUSTOM if custom else getattr(s.BuiltinOperator, name)
         code.builtinCode, code.deprecatedBuiltinCode = number, min(number, 127)
         code.version = version
         made = s.OperatorT()
+        if custom:
+            code.customCode, made.customOptions = name, list(custom)
         made.opcodeIndex = len(self._codes)
         self._codes.append(code)
         made.inputs, made.outputs = list(map(int, inputs)), list(map(int, outputs))

@@ -157,7 +157,8 @@ class Operator:
         outputs: tensors.
         options: a table of `subquant.formats.tflite_schema`, or None.
         intermediates: tensors that say how values inside the operator are quantized.
-        is_custom: it is not one of LiteRT's own.
+        is_custom: it is not one of the schema's.
+        custom_options: the bytes that say how, of such a one.
     """
 
     index: int
@@ -168,6 +169,7 @@ class Operator:
     options: object = None
     intermediates: tuple[Tensor | None, ...] = ()
     is_custom: bool = False
+    custom_options: bytes = b""
 
     def __str__(self) -> str:
         return f"operator {self.index} ({self.name})"
@@ -356,7 +358,13 @@ class _ModelReader:
             table.builtin_options if table.builtin_options_2 is None else table.builtin_options_2,
             self.optional_tensors(table.intermediates, tensors, f"an intermediate of {what}"),
             is_custom,
+            self.custom_options(table, what) if is_custom else b"",
         )
+
+    def custom_options(self, table: schema.OperatorTable, what: str) -> bytes:
+        if table.large_custom_options_offset > 1:
+            raise self.wrong(f"{what} has its options after the flatbuffer", UnsupportedError)
+        return table.custom_options.tobytes()
 
     def tensor(
         self, index: int, table: schema.TensorTable, tables: tuple[schema.TensorTable, ...]

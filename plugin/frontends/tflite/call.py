@@ -25,7 +25,18 @@ from ...numerics.parameters import ExpressedType, QuantizationParameters, Storag
 from ...options import Activations
 from ..calls import BaseCall, Kernels
 
-__all__ = ["KERNELS", "Call", "Graphs", "Handle", "Kernel", "Operand", "kernel", "parameters_of"]
+__all__ = [
+    "CUSTOM_KERNELS",
+    "KERNELS",
+    "Call",
+    "Graphs",
+    "Handle",
+    "Kernel",
+    "Operand",
+    "custom_kernel",
+    "kernel",
+    "parameters_of",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,3 +298,6 @@ Kernel: TypeAlias = Callable[[Call], Any]
 
 KERNELS: Kernels[Kernel] = Kernels()
 kernel = KERNELS.register
+
+CUSTOM_KERNELS: Kernels[Kernel] = Kernels()
+custom_kernel = CUSTOM_KERNELS.register

@@ -24,6 +24,7 @@ from . import (
     comparisons,
     contractions,
     control,
+    custom,
     elementwise,
     functions,
     indexing,
@@ -34,7 +35,7 @@ from . import (
     recurrent,
     shapes,
 )
-from .call import KERNELS, Call, Operand, parameters_of
+from .call import CUSTOM_KERNELS, KERNELS, Call, Operand, parameters_of
 
 __all__ = [
     "Graphs",
@@ -48,6 +49,7 @@ _FAMILIES = (
     comparisons,
     contractions,
     control,
+    custom,
     elementwise,
     functions,
     indexing,
@@ -211,11 +213,33 @@ _UNFIT = (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError, M
 each of them by itself."""
 
 
+_SHAPES = "the shape of its result depends on values, and shapes are static here"
+_TABLES = "it keeps a table of strings or numbers"
+_STRINGS = "it computes with strings"
+_RANDOM = "its numbers are random"
+_REASONS = {
+    **dict.fromkeys(("UNIQUE", "WHERE"), _SHAPES),
+    **dict.fromkeys(
+        ("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_LOOKUP", "HASHTABLE_SIZE"),
+        _TABLES,
+    ),
+    **dict.fromkeys(("LSH_PROJECTION", "SKIP_GRAM"), _STRINGS),
+    **dict.fromkeys(
+        ("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "STABLEHLO_RNG_BIT_GENERATOR"),
+        _RANDOM,
+    ),
+    **dict.fromkeys(("COMPLEX_ABS", "IMAG", "REAL", "RFFT2D"), "it computes with complex numbers"),
+    "DENSIFY": "sparse tensors are not read",
+}
+"""Why operators of LiteRT are refused that no model of static shapes and plain numbers has."""
+
+
 def _computed(call: Call) -> list[AnyArray]:
     operator = call.operator
-    kernel = None if operator.is_custom else KERNELS.get(operator.name)
+    kernel = (CUSTOM_KERNELS if operator.is_custom else KERNELS).get(operator.name)
     if kernel is None:
-        raise call.error("is not lowered", UnsupportedError)
+        why = _REASONS.get(operator.name, "") if not operator.is_custom else ""
+        raise call.error(f"is not lowered{why and ': '}{why}", UnsupportedError)
     try:
         found = kernel(call)
     except SubquantError as error:

@@ -1,0 +1,221 @@
+"""Custom operators that LiteRT has kernels of: detections of objects, and Hadamard rotations.
+
+Sources: LiteRT, ``detection_postprocess.cc``, ``hadamard_rotation.cc``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...errors import InputError, UnsupportedError
+from ...formats.flexbuffer import read_numbers
+from ...numerics.array_functions import beside, over_time, take
+from ...numerics.element_types import AnyArray
+from .call import Call, custom_kernel
+from .positions import greatest_first
+
+__all__: list[str] = []
+
+
+def _options(call: Call) -> dict[str, float]:
+    try:
+        return read_numbers(call.operator.custom_options)
+    except InputError as error:
+        raise call.error(f"has options that cannot be read: {error.message}") from None
+
+
+def _required(call: Call, options: dict[str, float], name: str) -> float:
+    if name not in options:
+        raise call.error(f"has no option {name!r}")
+    return options[name]
+
+
+# -- detections -----------------------------------------------------------------------------------
+
+
+@custom_kernel("TFLite_Detection_PostProcess")
+def detections(call: Call) -> list[AnyArray]:
+    """Boxes, classes, scores and the number of objects: the greatest scores that do not overlap.
+
+    Places beyond the number of objects are zeros, which LiteRT leaves as they were with the fast
+    suppression. Boxes are decoded in f32, LiteRT's in f64.
+    """
+    options = _options(call)
+    encoded, given = call.input(0), call.input(1)
+    if encoded.shape[0] != 1 or given.shape[:2] != encoded.shape[:2] or encoded.shape[2] < 4:
+        raise call.error(f"has boxes {list(encoded.shape)} and scores {list(given.shape)}")
+    boxes = _decoded(call, options)
+    count = int(_required(call, options, "num_classes"))
+    scores = call.reals(given, given.value).reshape(given.shape[1:])
+    offset = given.shape[2] - count
+    if not 0 <= offset <= 1 or count < 1:
+        raise call.error(f"has {count} classes and scores of {given.shape[2]}")
+    scores = scores[:, offset:]
+    most = int(_required(call, options, "max_detections"))
+    if most < 1:
+        raise call.error(f"has {most} detections")
+    if options.get("use_regular_nms", 0):
+        each = min(int(options.get("detections_per_class", 100)), most)
+        return _of_each_class(call, options, boxes, scores, most, each)
+    classes = int(_required(call, options, "max_classes_per_detection"))
+    return _of_all_classes(call, options, boxes, scores, most, classes)
+
+
+def _decoded(call: Call, options: dict[str, float]) -> AnyArray:
+    """Corners ``[boxes, 4]``, of centers and sizes relative to anchors."""
+    encoded, anchors = call.input(0), call.input(2)
+    parts = call.reals(encoded, encoded.value).reshape(encoded.shape[1:])
+    bases = call.reals(anchors, parts)
+    if bases.shape != (encoded.shape[1], 4):
+        raise call.error(f"has anchors of shape {list(bases.shape)}")
+    scales = [np.float32(_required(call, options, f"{name}_scale")) for name in "yxhw"]
+    if not all(scales):
+        raise call.error("has a scale of 0")
+    centers = [parts[:, n] / scales[n] * bases[:, n + 2] + bases[:, n] for n in range(2)]
+    halves = [
+        np.float32(0.5) * np.exp(parts[:, n + 2] / scales[n + 2]) * bases[:, n + 2]
+        for n in range(2)
+    ]
+    corners = [center - half for center, half in zip(centers, halves, strict=True)]
+    corners += [center + half for center, half in zip(centers, halves, strict=True)]
+    return np.stack(corners, axis=1)
+
+
+def _suppressed(
+    call: Call, options: dict[str, float], boxes: AnyArray, scores: AnyArray, count: int
+) -> AnyArray:
+    """The best boxes of each row of scores, those that overlap a better one left out.
+
+    Args:
+        call: the operator.
+        options: of it.
+        boxes: ``[boxes, 4]``.
+        scores: ``[rows, boxes]``.
+        count: how many boxes of each row.
+
+    Returns:
+        int32 ``[rows, count]``, -1 after the last.
+    """
+    limit = np.float32(_required(call, options, "nms_iou_threshold"))
+    least = np.float32(_required(call, options, "nms_score_threshold"))
+    if not 0 < limit <= 1:
+        raise call.error(f"has the greatest overlap {limit}")
+    extent, zero = scores.shape[1], np.float32(0)
+    places = np.arange(extent, dtype=np.int32)
+    low, high = boxes[:, :2], boxes[:, 2:]
+    sizes = high - low
+    areas = sizes[:, 0] * sizes[:, 1]
+    gone = np.float32(-np.inf)
+
+    def step(_: AnyArray, left: AnyArray, __: AnyArray) -> list[AnyArray]:
+        best = left.max(axis=1)
+        is_best = left == best[:, None]
+        first = np.where(is_best, places, np.int32(extent)).min(axis=1)
+        chosen = np.minimum(first, extent - 1)
+        inner = np.maximum(take(low, chosen, 0)[:, None, :], low)
+        outer = np.minimum(take(high, chosen, 0)[:, None, :], high)
+        both = np.maximum(outer - inner, zero)
+        shared = both[:, :, 0] * both[:, :, 1]
+        own = take(areas, chosen, 0)[:, None]
+        is_known = (own > 0) & (areas > 0)
+        ratio = shared / np.where(is_known, own + areas - shared, np.float32(1))
+        is_gone = (is_known & (ratio > limit)) | (places == chosen[:, None])
+        found = np.where(best > gone, chosen, np.int32(-1))
+        return [found, np.where(is_gone, gone, left)]
+
+    start = np.where(scores >= least, scores, gone)
+    first = beside(start, np.full(scores.shape[0], -1, np.int32))  # a loop in the program
+    _, results = over_time(step, [first, start], [np.arange(count, dtype=np.int32)])
+    return results.transpose(1, 0)
+
+
+def _of_all_classes(
+    call: Call,
+    options: dict[str, float],
+    boxes: AnyArray,
+    scores: AnyArray,
+    most: int,
+    classes: int,
+) -> list[AnyArray]:
+    """Boxes by the greatest score of each, with the `classes` greatest ones of it."""
+    if classes < 1 or classes > scores.shape[1]:
+        raise call.error(f"has {classes} classes of each detection, of {scores.shape[1]}")
+    order = greatest_first(scores, classes)
+    greatest = scores.max(axis=1)
+    found = _suppressed(call, options, boxes, greatest[None], most)[0]
+    is_found = found >= 0
+    rows = np.maximum(found, 0)
+    kinds = take(order, rows, 0)
+    width = scores.shape[1]
+    values = take(scores.reshape(-1), rows[:, None] * np.int32(width) + kinds, 0)
+    repeated = np.repeat(take(boxes, rows, 0), classes, axis=0)
+    shown = np.repeat(is_found.astype(np.int32), classes, axis=0) != 0
+    return _results(call, repeated, kinds.reshape(-1), values.reshape(-1), shown,
+                    is_found.astype(np.int32).sum(dtype=np.int32))  # fmt: skip
+
+
+def _of_each_class(
+    call: Call,
+    options: dict[str, float],
+    boxes: AnyArray,
+    scores: AnyArray,
+    most: int,
+    each: int,
+) -> list[AnyArray]:
+    """The greatest scores of those that are left of each class."""
+    rows = scores.transpose(1, 0)
+    kinds, extent = rows.shape
+    found = _suppressed(call, options, boxes, rows, each)
+    starts = np.arange(kinds, dtype=np.int32)[:, None] * np.int32(extent)
+    values = take(rows.reshape(-1), np.maximum(found, 0) + starts, 0)
+    values = np.where(found >= 0, values, np.float32(-np.inf)).reshape((1, kinds * each))
+    best = greatest_first(values, min(most, kinds * each))[0]
+    if best.shape[0] < most:
+        missing = np.full(most - best.shape[0], kinds * each, np.int32)
+        best = np.concatenate([best, beside(best, missing)])
+    inside = np.minimum(best, kinds * each - 1)
+    shown = (take(values[0], inside, 0) > np.float32(-np.inf)) & (best < kinds * each)
+    taken = np.maximum(take(found.reshape(-1), inside, 0), 0)
+    of_class = take(np.repeat(np.arange(kinds, dtype=np.int32), each), inside, 0)
+    return _results(call, take(boxes, taken, 0), of_class, take(values[0], inside, 0), shown,
+                    shown.astype(np.int32).sum(dtype=np.int32))  # fmt: skip
+
+
+def _results(
+    call: Call,
+    boxes: AnyArray,
+    kinds: AnyArray,
+    values: AnyArray,
+    shown: AnyArray,
+    count: AnyArray,
+) -> list[AnyArray]:
+    zero = np.float32(0)
+    return [
+        np.where(shown[:, None], boxes, zero)[None],
+        np.where(shown, kinds.astype(np.float32), zero)[None],
+        np.where(shown, values, zero)[None],
+        count.astype(np.float32).reshape((1,)),
+    ]
+
+
+# -- rotations ------------------------------------------------------------------------------------
+
+
+@custom_kernel("aeq.hadamard_rotation")
+def hadamard_rotation(call: Call) -> AnyArray:
+    """Blocks of the last axis times a Hadamard matrix, whose rows have the length 1; of floats."""
+    operand = call.input(0)
+    size = int(_required(call, _options(call), "hadamard_size"))
+    if not operand.is_float:
+        raise call.error(f"of {operand.tensor.type} is not lowered", UnsupportedError)
+    if size < 1 or size & (size - 1) or operand.shape[-1] % size:
+        raise call.error(f"has blocks of {size} in rows of {operand.shape[-1]}")
+    value, half = operand.value.reshape((-1, size)), 1
+    while half < size:
+        pairs = value.reshape((-1, size // (2 * half), 2, half))
+        left, right = pairs[:, :, 0], pairs[:, :, 1]
+        value = np.stack([left + right, left - right], axis=2).reshape((-1, size))
+        half *= 2
+    return (value * np.float32(1 / np.float32(math.sqrt(size)))).reshape(operand.shape)

@@ -1,0 +1,68 @@
+"""Custom operators of TensorFlow Lite that LiteRT has kernels of, with random parameters."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from tflite_builder import Graph, Quantized
+from tflite_cases import Case, Ends, Rng
+
+
+def flexbuffer(values: dict[str, object]) -> bytes:
+    """A map as FlatBuffers writes it."""
+    flexbuffers = pytest.importorskip("flatbuffers.flexbuffers")
+    return bytes(flexbuffers.Dumps(values))
+
+
+def detections(graph: Graph, rng: Rng, *, regular: bool, dtype: str = "float32") -> Ends:
+    """Boxes of a grid, whose scores differ; as many as are asked for are found."""
+    count, kinds, most = 60, int(rng.integers(2, 5)), int(rng.integers(3, 8))
+    background = int(rng.integers(0, 2))
+    # LiteRT orders equal scores of a box as it happens: of bytes there are some.
+    each = 1 if regular or dtype == "uint8" else int(rng.integers(1, 3))
+    centers = rng.uniform(0.1, 0.9, (count, 2))
+    anchors = np.concatenate([centers, rng.uniform(0.05, 0.2, (count, 2))], axis=1)
+    encoding = scoring = None
+    if dtype == "uint8":
+        encoding, scoring = Quantized(0.02, 128), Quantized(1 / 256, 0)
+    boxes = graph.tensor((1, count, 4), dtype, encoding)
+    scores = graph.tensor((1, count, kinds + background), dtype, scoring)
+    if dtype == "uint8":
+        bases = Quantized(1 / 256, 0)
+        stored = np.clip(np.rint(anchors * 256), 0, 255).astype(np.uint8)
+        known = graph.tensor((count, 4), dtype, bases, stored)
+    else:
+        known = graph.tensor((count, 4), dtype, None, anchors.astype(np.float32))
+    results = [
+        graph.tensor((1, most * each, 4), "float32"), graph.tensor((1, most * each), "float32"),
+        graph.tensor((1, most * each), "float32"), graph.tensor((1,), "float32"),
+    ]  # fmt: skip
+    options = {
+        "max_detections": most, "max_classes_per_detection": each, "num_classes": kinds,
+        "nms_score_threshold": -10.0, "nms_iou_threshold": 0.6, "y_scale": 10.0, "x_scale": 10.0,
+        "h_scale": 5.0, "w_scale": 5.0, "use_regular_nms": regular, "detections_per_class": 5,
+    }  # fmt: skip
+    graph.operator(
+        "TFLite_Detection_PostProcess", [boxes, scores, known], results, custom=flexbuffer(options)
+    )
+    return [boxes, scores], results
+
+
+def rotation(graph: Graph, rng: Rng) -> Ends:
+    size = 1 << int(rng.integers(0, 9))
+    shape = (3, int(rng.integers(1, 3)) * size)
+    operand, result = graph.tensor(shape, "float32"), graph.tensor(shape, "float32")
+    options = flexbuffer({"hadamard_size": size, "random_binary_vector": [1] * size})
+    graph.operator("aeq.hadamard_rotation", [operand], [result], custom=options)
+    return [operand], [result]
+
+
+CASES: dict[str, Case] = {
+    **{f"TFLite_Detection_PostProcess-{'regular' if regular else 'fast'}-{t}": partial(
+        detections, regular=regular, dtype=t)
+       for regular in (False, True) for t in ("float32", "uint8")},
+    "aeq.hadamard_rotation-float32": rotation,
+}  # fmt: skip
