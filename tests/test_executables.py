@@ -118,6 +118,20 @@ def test_every_element_type(executable: Executable) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"), [(-8, -8), (7, 7), (15, -1), (True, None), (16, None), (-9, None)]
+)
+def test_numbers_of_4_bits(cpu: Device, given: int, expected: int | None) -> None:
+    """In a call as in an array: signed, or unsigned with the same bits; a truth value is none."""
+    text = "func.func @main(%x: i4) -> i4 {\n  return %x : i4\n}"
+    main = subquant.compile(text, device=cpu).main
+    if expected is not None:
+        assert main(given) == main(np.array(given)) == expected
+    else:
+        with pytest.raises(SignatureError):
+            main(given)
+
+
 def test_no_arguments_and_no_results(executable: Executable) -> None:
     assert executable.nothing() is None
 

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from ..compiler.cpu_features import missing_features
 from ..errors import ExecutionError, SignatureError, UsageError, expected_name, printable, quoted
-from ..numerics.element_types import Array
 from ..signature import (
     BOUND_LOOPS,
     CPU_FEATURES_KEY,
@@ -230,7 +229,7 @@ class Function:
 
     def _run(
         self,
-        values: Sequence[Array | DeviceArray],
+        values: Sequence[object],
         donated: Mapping[int, DeviceArray],
         quantized_io: bool,
         resident: bool,
@@ -276,7 +275,7 @@ class Function:
         return places[str(argument)]
 
     def _donated(
-        self, donate: Collection[int | str], values: Sequence[Array | DeviceArray]
+        self, donate: Collection[int | str], values: Sequence[object]
     ) -> dict[int, DeviceArray]:
         """The arguments that are donated, by number."""
         donated = {}

@@ -76,6 +76,7 @@ class Parameter:
         self.is_tensor = type_.abi[0].startswith("tensor")
         self.is_float = element_type(self.element).is_float
         self._dtypes = self._taken_as_they_are() if self.is_tensor else ()
+        self._integers = range(0) if self.is_tensor else self._integers_as_they_are()
 
     def _taken_as_they_are(self) -> tuple[DType, ...]:
         """The dtypes of which every array is stored as it is, if the shape is right."""
@@ -94,9 +95,16 @@ class Parameter:
         kinds = "iu" if element.kind == "int" else "u"
         return tuple(np.dtype(f"{kind}{stored.itemsize}") for kind in kinds)
 
+    def _integers_as_they_are(self) -> range:
+        """The integers that a number may be without a further check."""
+        element = element_type(self.type.element)
+        if self.type.parameters is not None or element.kind != "int":
+            return range(0)
+        return range(-(1 << (element.bits - 1)), 1 << (element.bits - 1))
+
     def stored(
         self, argument: npt.ArrayLike, device: OpenDevice, quantized_io: bool
-    ) -> Array | DeviceArray:
+    ) -> Array | DeviceArray | int:
         """Check an argument, and return it as it is stored.
 
         Raises:
@@ -114,16 +122,17 @@ class Parameter:
             and not (quantized_io and type_.parameters is not None)
         ):
             return argument
+        if type(argument) is int and argument in self._integers:
+            return argument
         return held(array_of_argument(argument, type_, self.where, quantized_io), type_)
 
-    def push(self, call: Call, value: Array | DeviceArray, is_donated: bool) -> None:
+    def push(self, call: Call, value: Any, is_donated: bool) -> None:
         """Push what `stored` returned."""
         if not self.is_tensor:
-            number: Any = value
             if self.is_float:
-                call.pushed.push_float(float(number))
+                call.pushed.push_float(float(value))
             else:
-                call.pushed.push_int(int(number))
+                call.pushed.push_int(int(value))
             return
         is_unranked = self.type.shape is None
         shape = value.shape

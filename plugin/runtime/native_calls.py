@@ -15,7 +15,6 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
 
 from ..errors import ExecutionError
 
@@ -25,23 +24,27 @@ PATIENCE = 60.0
 """How many seconds the end of Python waits for calls."""
 
 
-class _Calls:
+class _Calls(contextlib.AbstractContextManager["_Calls"]):
+    """The calls that are under way: each is a use of this as a context."""
+
     def __init__(self) -> None:
         self.under_way = 0
         self.is_ending = False
         self.changed = threading.Condition()
 
-    def begin(self) -> None:
+    def __enter__(self) -> _Calls:
         with self.changed:
             ending = self.is_ending and threading.current_thread().daemon
             self.under_way += not ending
         if ending:
             threading.Event().wait()  # until the process has ended
+        return self
 
-    def end(self) -> None:
+    def __exit__(self, *exception: object) -> None:
         with self.changed:
             self.under_way -= 1
-            self.changed.notify_all()
+            if self.is_ending:
+                self.changed.notify_all()
 
     def wait(self) -> None:
         """Let no further call begin, and wait for those that have."""
@@ -68,15 +71,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_anew)
 
 
-@contextlib.contextmanager
-def native_call() -> Iterator[None]:
-    """Enter IREE's runtime."""
-    calls = _CALLS
-    calls.begin()
-    try:
-        yield
-    finally:
-        calls.end()
+def native_call() -> contextlib.AbstractContextManager[object]:
+    """Return the context in which IREE's runtime is called."""
+    return _CALLS
 
 
 def is_forked() -> bool:
