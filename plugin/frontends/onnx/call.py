@@ -86,6 +86,11 @@ class Graph(Protocol):
     def lift(self, array: Array, element: ElementType) -> AnyArray:
         """Make an array a value of the program, if one is written."""
 
+    def apply(
+        self, call: Call, operator: str, inputs: Sequence[Operand | None], **attributes: Any
+    ) -> list[Operand]:
+        """Compute an operator of ONNX's own, as a part of what a node computes."""
+
     def inner(self, graph: Subgraph, inputs: Sequence[Operand]) -> list[Operand]:
         """Compute a graph of the node that is being computed."""
 

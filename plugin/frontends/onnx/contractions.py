@@ -24,7 +24,7 @@ from .call import Call, Typed, kernel
 from .quantization import dynamically_quantized, grid, quantized, stored
 from .reals import Quantized, Real, Scaled, Sum, factor_of, product_of
 
-__all__: list[str] = []
+__all__ = ["convolution", "matmul", "padding", "per_row", "summed_product"]
 
 _WIDE = 1 << 31
 
@@ -101,7 +101,7 @@ def _product_factor(left: AnyArray, right: AnyArray, rank: int) -> AnyArray:
     return product_of(*factors)
 
 
-def _per_row(call: Call, index: int, scale: int, zero_point: int, *, rows: bool) -> Quantized:
+def per_row(call: Call, index: int, scale: int, zero_point: int, *, rows: bool) -> Quantized:
     """An operand of a product, with a scale for each row or column if there are several."""
     operand = call.input(index)
     shape = operand.shape
@@ -136,8 +136,8 @@ def _matrix_grid(
 @kernel("QLinearMatMul", "com.microsoft.QLinearMatMul")
 def qlinear_matmul(call: Call) -> Typed:
     """``a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point``."""
-    left = _per_row(call, 0, 1, 2, rows=True)
-    right = _per_row(call, 3, 4, 5, rows=False)
+    left = per_row(call, 0, 1, 2, rows=True)
+    right = per_row(call, 3, 4, 5, rows=False)
     total = summed_product(call, left, right)
     if total is None:
         raise call.error("has scales along the dimension that is summed", UnsupportedError)
@@ -432,14 +432,14 @@ def dynamic_quantize_matmul(call: Call) -> AnyArray:
         storage.value, "UINT8", scale.value.reshape(ones), zero_point.value.reshape(ones),
         tuple(real.shape),
     )  # fmt: skip
-    right = _per_row(call, 1, 2, 3, rows=False)
+    right = per_row(call, 1, 2, 3, rows=False)
     return _float_product(call, left, right, 4)
 
 
 @kernel("com.microsoft.MatMulIntegerToFloat")
 def matmul_integer_to_float(call: Call) -> AnyArray:
     """``A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias``."""
-    left, right = _per_row(call, 0, 2, 4, rows=True), _per_row(call, 1, 3, 5, rows=False)
+    left, right = per_row(call, 0, 2, 4, rows=True), per_row(call, 1, 3, 5, rows=False)
     return _float_product(call, left, right, 6)
 
 

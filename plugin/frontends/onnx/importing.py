@@ -27,6 +27,7 @@ from ...errors import (
     SubquantError,
     UnsupportedError,
     UsageError,
+    printable,
     quoted,
 )
 from ...formats.onnx import Model, Node, Subgraph, element_of
@@ -35,7 +36,16 @@ from ...numerics.element_types import AnyArray, Array, ElementType
 from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ..batches import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
-from . import contractions, control, elementwise, movements, pooling, quantization, shapes
+from . import (
+    contractions,
+    control,
+    elementwise,
+    movements,
+    pooling,
+    quantization,
+    shapes,
+    transformers,
+)
 from .batch_axes import Traced, check_batch, unlike
 from .call import KERNELS, Call, Operand, Typed, type_of_dtype
 from .explaining import Explained
@@ -46,14 +56,9 @@ from .reals import Quantized, Sum
 __all__ = ["Interpreter", "Program", "write_module"]
 
 _FAMILIES = (
-    contractions,
-    control,
-    elementwise,
-    movements,
-    pooling,
-    quantization,
-    shapes,
-)  # which register their kernels
+    contractions, control, elementwise, movements, pooling, quantization, shapes, transformers,
+)  # fmt: skip
+"""What registers the kernels."""
 
 OnTensor = Callable[[str, AnyArray], None]
 
@@ -107,6 +112,19 @@ class Graph(ABC):
         if self._explained is not None:
             self._explained.finish()
         return [self._array(values[output.name]) for output in self.model.outputs]
+
+    def apply(
+        self, call: Call, operator: str, inputs: Sequence[Operand | None], **attributes: Any
+    ) -> list[Operand]:
+        """Compute an operator of ONNX's own, as a part of what a node computes."""
+        from onnx import helper
+
+        names = ["" if each is None else f"operand.{n}" for n, each in enumerate(inputs)]
+        proto = helper.make_node(operator, names, ["result"], **attributes)
+        node = replace(
+            call.node, operator=operator, outputs=("result",), attributes=attributes, proto=proto
+        )
+        return self._computed(node, inputs)
 
     def inner(self, graph: Subgraph, inputs: Sequence[Operand]) -> list[Operand]:
         """Compute a graph of the node that is being computed, which reads what is around it."""
@@ -168,6 +186,13 @@ class Graph(ABC):
             operand and Operand(operand.name, _float_type(operand), self._array(operand))
             for operand in operands
         ]
+        domain = node.operator.rpartition(".")[0]
+        if domain:
+            raise UnsupportedError(
+                f"{node} is an operator of {printable(domain[:80])}, and is not lowered; export "
+                "it by its parts",
+                self.place,
+            )
         if all(operand is None or operand.is_known for operand in arrays):
             return list(evaluated(self.model, node, arrays, self.place))
         return self.floats(node, arrays)

@@ -1,0 +1,264 @@
+"""ONNX Runtime's own operators of transformers beside ONNX Runtime, and what is refused by name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnx_models import MICROSOFT, OPSET, computed, model, node, text_of
+from subquant.errors import UnsupportedError
+from subquant.runtime import Device
+from together import Together
+
+Array = np.ndarray[Any, Any]
+Rng = np.random.Generator
+Feeds = dict[str, Array]
+
+
+def written(
+    operator: str,
+    feeds: dict[str, Any],
+    constants: dict[str, Any] | None = None,
+    outputs: int = 1,
+    **attributes: Any,
+) -> tuple[onnx.ModelProto, Feeds]:
+    """A model of one node, whose inputs are named in the order of the node; None is absent."""
+    constants = constants or {}
+    names = [name if value is not None else "" for name, value in (feeds | constants).items()]
+    names = sorted(names, key=lambda name: int(name[1:]) if name else -1)
+    highest = max(int(name[1:]) for name in names if name)
+    inputs = [f"i{n}" if f"i{n}" in names else "" for n in range(highest + 1)]
+    ends = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+        )
+        for name, value in feeds.items()
+    ]
+    results = [f"y{n}" for n in range(outputs)]
+    made = node(operator, inputs, results, **attributes)
+    types = [TensorProto.FLOAT] * outputs
+    if operator.endswith("EmbedLayerNormalization") and outputs > 1:
+        types[1] = TensorProto.INT32
+    graph = helper.make_graph(
+        [made], "graph", ends,
+        [helper.make_tensor_value_info(name, type_, None)
+         for name, type_ in zip(results, types, strict=True)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds
+
+
+def reals(rng: Rng, *shape: int) -> Array:
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def ms(name: str) -> str:
+    return f"{MICROSOFT}.{name}"
+
+
+def rotary(rng: Rng, *, four: bool = False, **attributes: Any) -> tuple[onnx.ModelProto, Feeds]:
+    angles = np.outer(np.arange(12), 0.5 ** np.arange(4)).astype(np.float32)
+    caches = {"i2": np.cos(angles), "i3": np.sin(angles)}
+    x = reals(rng, 2, 2, 5, 8) if four else reals(rng, 2, 5, 16)
+    places = rng.integers(0, 12, (2, 5)) if four else np.array([3])
+    return written(ms("RotaryEmbedding"), {"i0": x, "i1": places}, caches, **attributes)
+
+
+def embedded(rng: Rng, *, mask: bool) -> tuple[onnx.ModelProto, Feeds]:
+    feeds = {"i0": rng.integers(0, 9, (2, 4)).astype(np.int32),
+             "i1": rng.integers(0, 2, (2, 4)).astype(np.int32)}  # fmt: skip
+    if mask:
+        feeds["i7"] = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], np.int32)
+    tables = {"i2": reals(rng, 9, 8), "i3": reals(rng, 6, 8), "i4": reals(rng, 2, 8),
+              "i5": reals(rng, 8), "i6": reals(rng, 8)}  # fmt: skip
+    return written(ms("EmbedLayerNormalization"), feeds, tables, 2)
+
+
+def attention(rng: Rng, *, mask: bool, **attributes: Any) -> tuple[onnx.ModelProto, Feeds]:
+    feeds = {"i0": reals(rng, 2, 5, 8)}
+    if mask:
+        feeds["i3"] = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+    weights = {"i1": reals(rng, 8, 24), "i2": reals(rng, 24)}
+    return written(ms("Attention"), feeds, weights, num_heads=2, **attributes)
+
+
+def quantized_attention(rng: Rng) -> tuple[onnx.ModelProto, Feeds]:
+    feeds = {"i0": rng.integers(0, 256, (2, 5, 8)).astype(np.uint8)}
+    constants = {
+        "i1": rng.integers(-128, 128, (8, 24)).astype(np.int8), "i2": reals(rng, 24),
+        "i3": np.float32(0.02), "i4": np.float32(0.01), "i6": np.uint8(120), "i7": np.int8(3),
+    }  # fmt: skip
+    return written(ms("QAttention"), feeds, constants, num_heads=2)
+
+
+def multi_head(rng: Rng, *, bias: bool) -> tuple[onnx.ModelProto, Feeds]:
+    feeds = {"i0": reals(rng, 2, 5, 8), "i1": reals(rng, 2, 6, 8), "i2": reals(rng, 2, 6, 8)}
+    if bias:
+        feeds["i3"] = reals(rng, 24)
+        feeds["i5"] = reals(rng, 1, 2, 5, 6)
+    return written(ms("MultiHeadAttention"), feeds, num_heads=2)
+
+
+def gathered(rng: Rng, bits: int, *, zeros: bool) -> tuple[onnx.ModelProto, Feeds]:
+    """Rows of a table in blocks of 16, in bytes."""
+    count = 8 // bits
+    constants = {
+        "i0": rng.integers(0, 256, (7, 48 // count)).astype(np.uint8),
+        "i2": rng.uniform(0.01, 0.1, (7, 3)).astype(np.float32),
+    }
+    if zeros:
+        constants["i3"] = rng.integers(0, 256, (7, -(-3 // count))).astype(np.uint8)
+    return written(ms("GatherBlockQuantized"), {"i1": rng.integers(0, 7, (2, 3))}, constants,
+                   bits=bits, block_size=16, gather_axis=0, quantize_axis=1)  # fmt: skip
+
+
+IMAGES, KERNELS = (2, 3, 6, 5), (4, 3, 3, 3)
+CASES: dict[str, Callable[[Rng], tuple[onnx.ModelProto, Feeds]]] = {
+    "Gelu": lambda rng: written(ms("Gelu"), {"i0": reals(rng, 3, 8)}),
+    "BiasGelu": lambda rng: written(ms("BiasGelu"), {"i0": reals(rng, 3, 8), "i1": reals(rng, 8)}),
+    "FastGelu": lambda rng: written(ms("FastGelu"), {"i0": reals(rng, 3, 8), "i1": reals(rng, 8)}),
+    "QuickGelu": lambda rng: written(ms("QuickGelu"), {"i0": reals(rng, 3, 8)}, alpha=1.5),
+    "SkipLayerNormalization": lambda rng: written(
+        ms("SkipLayerNormalization"), {"i0": reals(rng, 2, 3, 8), "i1": reals(rng, 2, 3, 8)},
+        {"i2": reals(rng, 8), "i3": reals(rng, 8), "i4": reals(rng, 8)}, epsilon=1e-5,
+    ),
+    "SkipSimplifiedLayerNormalization": lambda rng: written(
+        ms("SkipSimplifiedLayerNormalization"),
+        {"i0": reals(rng, 2, 3, 8), "i1": reals(rng, 2, 3, 8)}, {"i2": reals(rng, 8)},
+        epsilon=1e-5,
+    ),
+    "SimplifiedLayerNormalization": lambda rng: written(
+        "SimplifiedLayerNormalization", {"i0": reals(rng, 2, 3, 8)}, {"i1": reals(rng, 8)},
+        axis=-1, epsilon=1e-6,
+    ),
+    "EmbedLayerNormalization": functools.partial(embedded, mask=True),
+    "EmbedLayerNormalization-no-mask": functools.partial(embedded, mask=False),
+    "RotaryEmbedding": functools.partial(rotary, num_heads=2),
+    "RotaryEmbedding-interleaved": functools.partial(rotary, num_heads=2, interleaved=1),
+    "RotaryEmbedding-four": functools.partial(rotary, four=True),
+    "Attention": functools.partial(attention, mask=False),
+    "Attention-mask": functools.partial(attention, mask=True),
+    "Attention-causal": functools.partial(attention, mask=False, unidirectional=1),
+    "QAttention": quantized_attention,
+    "MultiHeadAttention": functools.partial(multi_head, bias=False),
+    "MultiHeadAttention-bias": functools.partial(multi_head, bias=True),
+    "FusedMatMul": lambda rng: written(
+        ms("FusedMatMul"), {"i0": reals(rng, 2, 8, 3), "i1": reals(rng, 2, 4, 8)},
+        transA=1, transB=1, alpha=0.5,
+    ),
+    "FusedConv": lambda rng: written(
+        ms("FusedConv"), {"i0": reals(rng, *IMAGES), "i3": reals(rng, 2, 4, 4, 3)},
+        {"i1": reals(rng, *KERNELS), "i2": reals(rng, 4)}, activation="Relu",
+    ),
+    "FusedGemm": lambda rng: written(
+        ms("FusedGemm"), {"i0": reals(rng, 3, 8)}, {"i1": reals(rng, 5, 8), "i2": reals(rng, 5)},
+        transB=1, activation="LeakyRelu", activation_alpha=0.2,
+    ),
+    **{
+        f"GatherBlockQuantized-{bits}{'-zeros' if zeros else ''}": functools.partial(
+            gathered, bits=bits, zeros=zeros
+        )
+        for bits in (2, 4, 8)
+        for zeros in (False, True)
+    },
+}  # fmt: skip
+
+
+def of_onnx_runtime(proto: onnx.ModelProto, feeds: Feeds) -> list[Array]:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return list(session.run(None, feeds))
+    except Exception as error:  # its exceptions have no base of their own
+        pytest.skip(f"ONNX Runtime refuses it: {str(error)[:200]}")
+
+
+def assert_close(name: str, found: Array, expected: Array) -> None:
+    """Sums of up to 72 products of f32, and functions of them: a part of the greatest."""
+    assert found.dtype == expected.dtype, name
+    bound = 2e-6 * float(np.abs(expected).max(initial=0))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=bound, err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
+    proto, feeds = CASES[case](np.random.default_rng(0))
+    expected = of_onnx_runtime(proto, feeds)
+    for found, wanted in zip(computed(proto, None, *feeds.values()), expected, strict=True):
+        assert_close(case, np.asarray(found), wanted)
+
+
+@functools.cache
+def programs() -> Together:
+    return Together({name: text_of(CASES[name](np.random.default_rng(0))[0]) for name in CASES})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
+    proto, feeds = CASES[case](np.random.default_rng(0))
+    results = programs().function(case, cpu)(*feeds.values())
+    listed = list(results) if isinstance(results, (list, tuple)) else [results]
+    for found, wanted in zip(listed, computed(proto, None, *feeds.values()), strict=True):
+        assert_close(case, np.asarray(found), np.asarray(wanted))
+
+
+def test_a_product_of_integers_stays_one() -> None:
+    """FusedMatMul of dequantized operands."""
+    constants = {
+        "s": np.array(0.5, np.float32), "w": np.arange(-12, 12, dtype=np.int8).reshape(4, 6),
+        "t": np.array(2.0, np.float32), "z": np.array(0, np.uint8),
+    }  # fmt: skip
+    nodes = [
+        node("DequantizeLinear", ["x", "s", "z"], ["a"]),
+        node("DequantizeLinear", ["w", "s"], ["b"]),
+        node(ms("FusedMatMul"), ["a", "b"], ["p"], transB=1),
+        node("QuantizeLinear", ["p", "t", "z"], ["y"]),
+    ]  # fmt: skip
+    proto = model(nodes, {"x": ("UINT8", (3, 6))}, {"y": ("UINT8", (3, 4))}, constants)
+    assert "f32" not in text_of(proto)
+    x = np.random.default_rng(0).integers(0, 256, (3, 6)).astype(np.uint8)
+    exact = x.astype(int) @ constants["w"].T.astype(int) / 8
+    np.testing.assert_array_equal(computed(proto, None, x)[0], np.clip(np.rint(exact), 0, 255))
+
+
+@pytest.mark.parametrize(
+    ("operator", "count"),
+    [("GroupQueryAttention", 7), ("DynamicQuantizeLSTM", 12), ("QEmbedLayerNormalization", 18),
+     ("MatMulBnb4", 3), ("LongformerAttention", 7)],
+)  # fmt: skip
+def test_what_is_refused_by_name(operator: str, count: int) -> None:
+    feeds = {f"i{n}": np.zeros((2, 4), np.float32) for n in range(count)}
+    proto, _ = written(ms(operator), feeds, num_heads=2)
+    with pytest.raises(UnsupportedError) as caught:
+        text_of(proto)
+    assert f"node 0 (com.microsoft.{operator}) 'the {operator}' is an operator of com.micro" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "index", "message"),
+    [("Attention", 4, "as past"), ("QAttention", 8, "as past"),
+     ("MultiHeadAttention", 6, "as past_key")],
+)  # fmt: skip
+def test_keys_of_calls_before_are_refused(case: str, index: int, message: str) -> None:
+    proto, _ = CASES[case](np.random.default_rng(0))
+    made = proto.graph.node[0]
+    while len(made.input) <= index:
+        made.input.append("")
+    made.input[index] = "past"
+    proto.graph.input.append(helper.make_tensor_value_info("past", TensorProto.FLOAT, (2, 2, 3, 4)))
+    with pytest.raises(UnsupportedError, match=message):
+        text_of(proto)
