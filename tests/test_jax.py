@@ -22,7 +22,7 @@ from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.compiler.reading import parse_bytes
 from subquant.dialects import create_context
-from subquant.errors import CompilerError, InputError, ParseError, Remark
+from subquant.errors import InputError, ParseError, Remark
 from subquant.runtime import Device
 from subquant.transforms.base import walk
 from subquant.transforms.raise_dequantization import RaiseDequantization
@@ -177,7 +177,6 @@ class Scheme:
         linear: the layer in JAX.
         raised: what becomes of each weight: an operation.
         is_packed: whether weights have 4 bits.
-        is_refused_for_vulkan: by IREE.
         bounds: of the difference to JAX, as a share of the greatest answer, of a layer and a block.
         remarks: what is said of other integers.
     """
@@ -186,7 +185,6 @@ class Scheme:
     linear: Callable[[Any, tuple[Any, ...]], Any]
     raised: str = "subquant.block_contraction"
     is_packed: bool = False
-    is_refused_for_vulkan: bool = False
     bounds: tuple[float, float] = (1e-6, 1e-4)
     remarks: tuple[str, ...] = ()
 
@@ -409,8 +407,7 @@ SCHEMES = {
     "int4 in blocks": Scheme(in_blocks, blocked, is_packed=True),
     "uint4 in blocks with zero points": Scheme(with_zero_points, transposed, is_packed=True),
     "int8 by int8": Scheme(
-        per_channel, integers, "stablehlo.dot_general", is_refused_for_vulkan=True,
-        bounds=(2e-2, 2e-2),
+        per_channel, integers, "stablehlo.dot_general", bounds=(2e-2, 2e-2)
     ),
     "int8 by a power of two": Scheme(of_powers, divided),
     "int4 in blocks, by scales of channels": Scheme(of_two_scales, scaled_twice, is_packed=True),
@@ -561,18 +558,18 @@ def test_the_answers_are_those_of_jax(scheme: str, kind: str, device: Device) ->
     """
     made, given = SCHEMES.get(scheme, SCHEMES["int4 in blocks"]), model(scheme, kind)
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    if device.is_vulkan and made.is_refused_for_vulkan:  # docs/limits.md: delete both if this fails
-        with pytest.raises(CompilerError, match=r"failed to legalize operation 'arith\.constant'"):
-            subquant.compile(exported_model(scheme, kind), target=target, device=device)
-        return
     main = subquant.compile(exported_model(scheme, kind), target=target, device=device).main
     result, expected = main(*given.flat()), given.expected()
     bound = made.bounds[kind == "block"]
     assert np.abs(result - expected).max() <= bound * np.abs(expected).max()
 
 
-def test_integers_are_exact(cpu: Device) -> None:
-    """Products of integers are those of NumPy; quantized activations are JAX's."""
+@ON_DEVICES
+def test_integers_are_exact(device: Device) -> None:
+    """Products of integers are those of NumPy; quantized activations are JAX's.
+
+    Vulkan lets a division be off by 2.5 units in the last place, and so a tie go the other way.
+    """
     rng = np.random.default_rng(8)
     x = rng.normal(size=(TOKENS, WIDTH)).astype(np.float32)
     q, _ = per_channel((WIDTH, HIDDEN), rng)
@@ -582,9 +579,13 @@ def test_integers_are_exact(cpu: Device) -> None:
         return quantized, products(quantized, q), steps
 
     given = Model(function, (x, q))
-    quantized, sums, steps = subquant.compile(given.exported(), device=cpu).main(x, q)
-    assert (steps == np.abs(x).max(-1, keepdims=True) / np.float32(127)).all()
-    assert (quantized == np.clip(np.rint(x / steps), -127, 127)).all()
+    target = "vulkan" if device.is_vulkan else "llvm-cpu"
+    main = subquant.compile(given.exported(), target=target, device=device).main
+    quantized, sums, steps = main(x, q)
+    expected = np.abs(x).max(-1, keepdims=True) / np.float32(127)
+    np.testing.assert_allclose(steps, expected, rtol=3 * 2.0**-23 if device.is_vulkan else 0)
+    flipped = quantized != np.clip(np.rint(x / steps), -127, 127)
+    assert flipped.mean() <= (0.01 if device.is_vulkan else 0)
     assert sums.dtype == np.int32
     assert (sums == quantized.astype(np.int64) @ q.astype(np.int64)).all()
 

@@ -162,7 +162,14 @@ class CompileOptions:
         else:
             # A command buffer that is recorded once reads and writes the first call's buffers in
             # later calls too, where a global is loaded and stored.
-            flags.append("--iree-hal-memoization=false")
+            flags += [
+                "--iree-hal-memoization=false",
+                # Transpositions that IREE makes, or moves, end up where threads read what others
+                # compute: see `subquant.transforms.iree.thread_positions`.
+                "--iree-opt-outer-dim-concat=false",
+                "--iree-global-opt-propagate-transposes=false",
+                "--iree-opt-aggressively-propagate-transposes=false",
+            ]
             if self.device_attribute is None:
                 flags += [
                     "--iree-hal-target-device=vulkan",

@@ -42,7 +42,8 @@ from .._mlir import Operation, Value, ir, passmanager, register_upstream_passes
 from ..dialects.stablehlo import OPERATIONS
 from ..emit import linalg
 from .base import ModulePass, walk
-from .iree.thread_positions import is_row_sum, is_shared, is_spread
+from .iree.row_results import has_several_results
+from .iree.thread_positions import is_row_sum, is_shared, is_spread, read_elsewhere
 from .math.contraction import CONTRACTIONS
 
 __all__ = ["IsolateContractionOperands"]
@@ -99,7 +100,15 @@ class IsolateContractionOperands(ModulePass):
                 _isolate(op, list(op.operands)[:1], op.parent.operation)
             if _contracts(op) or _reduces(op):
                 by_rows = not _contracts(op) and is_row_sum(op)
-                _isolate_results([v for v in op.results if is_spread(v, by_rows)])
+                _isolate_results(
+                    [
+                        v
+                        for v in op.results
+                        if is_spread(v, by_rows) or (by_rows and has_several_results(v))
+                    ]
+                )
+            for number in read_elsewhere(op):
+                _isolate_operand(op, number, op)
         _own_accumulators([op for op in walk(module) if _contracts(op) or _reduces(op)])
 
 
@@ -214,10 +223,15 @@ def _renumbered(map_: ir.AffineMap, place: dict[int, int]) -> ir.AffineMap:
 
 def _isolate(op: Operation, operands: list[Value], before: Operation) -> None:
     """Put a barrier before `before` for each of the first `operands` of `op` that is computed."""
-    with ir.InsertionPoint(before), op.location:
-        for number, operand in enumerate(operands):
-            if _is_computed(operand):
-                op.operands[number] = linalg.behind_barrier(operand)
+    for number in range(len(operands)):
+        _isolate_operand(op, number, before)
+
+
+def _isolate_operand(op: Operation, number: int, before: Operation) -> None:
+    """Put a barrier before `before` for an operand of `op`, if it is computed."""
+    if _is_computed(op.operands[number]):
+        with ir.InsertionPoint(before), op.location:
+            op.operands[number] = linalg.behind_barrier(op.operands[number])
 
 
 def _isolate_results(results: list[Value]) -> None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from ..._mlir import Operation, Value, ir
 from ...emit.operation import is_dynamic
 
-__all__ = ["is_row_sum", "is_shared", "is_spread"]
+__all__ = ["is_fused_by_elements", "is_row_sum", "is_shared", "is_spread", "read_elsewhere"]
 
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 _RESHAPES = (
@@ -33,6 +33,7 @@ _RESHAPES = (
     "tensor.collapse_shape",
     "tensor.expand_shape",
 )
+_SUMS = ("linalg.reduce", "stablehlo.reduce")
 _OF_ELEMENTS = ("arith.", "chlo.", "math.", "stablehlo.")
 
 
@@ -113,6 +114,20 @@ def is_spread(value: Value, by_rows: bool) -> bool:
     return False
 
 
+def read_elsewhere(op: Operation) -> list[int]:
+    """The operands, shared with others, that `op` reads at other positions than it computes."""
+    if not _is_elementwise(op) and op.name not in ("stablehlo.transpose", *_BROADCASTS):
+        return []
+    found = []
+    for number, operand in enumerate(op.operands):
+        if not isinstance(operand.type, ir.RankedTensorType) or not is_shared(operand):
+            continue
+        loops = _loops_of_axes(op, number)
+        if loops and (loops != list(range(len(loops))) or len(loops) != _loop_count(op)):
+            found.append(number)
+    return found
+
+
 def _loops_of_axes(user: Operation, number: int) -> list[int] | None:
     """The loops of `user` along which an operand is read, but for axes of one element.
 
@@ -143,6 +158,14 @@ def _loop_count(user: Operation) -> int:
     if user.name == "linalg.generic":
         return len(user.attributes["iterator_types"])
     return sum(extent != 1 for extent in user.results[0].type.shape)
+
+
+def is_fused_by_elements(op: Operation) -> bool:
+    """True for what may be computed in the dispatch of its operands: elements, and their sums."""
+    if op.name == "linalg.generic" and int(op.attributes["operandSegmentSizes"][0]) == 1:
+        return True
+    names = ("stablehlo.transpose", *_RESHAPES, *_BROADCASTS, *_SUMS)
+    return op.name in names or _is_elementwise(op)
 
 
 def _is_elementwise(op: Operation) -> bool:
