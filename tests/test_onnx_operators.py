@@ -18,7 +18,7 @@ from devices import ON_DEVICES
 from onnx_models import MICROSOFT, computed, model, node, text_of
 from onnx_oracle import Oracle
 from subquant.formats.onnx import read_onnx
-from subquant.frontends.onnx import Interpreter, elementwise
+from subquant.frontends.onnx import Interpreter
 from subquant.runtime import Device
 from together import Together
 
@@ -383,17 +383,3 @@ def test_the_greatest_of_a_negative_scale() -> None:
     reals = (x.astype(np.float32) - 3) * np.float32(-0.5)
     windows = np.lib.stride_tricks.sliding_window_view(reals, (2, 2), (2, 3))
     np.testing.assert_array_equal(computed(proto, None, x)[0], windows.max((-1, -2)))
-
-
-@pytest.mark.vulkan
-def test_bytes_that_are_joined_where_they_are_computed(
-    vulkan: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wrong with IREE 3.13 on llvmpipe: when this fails, remove `joined` of reals.py."""
-    if not vulkan.ends_long_loops:
-        pytest.skip("the Vulkan device is not llvmpipe")
-    monkeypatch.setattr(elementwise, "joined", lambda parts, axis: np.concatenate(parts, axis=axis))
-    proto = CASES["QLinearConcat"](np.random.default_rng(0))
-    x = input_of(proto, np.random.default_rng(100))
-    (expected,), (result,) = computed(proto, None, x), computed(proto, vulkan, x)
-    assert 0 < (result != expected).sum() < expected.size / 4

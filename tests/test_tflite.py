@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from devices import ON_DEVICES
 from litert import WITHOUT_REFERENCE, LiteRt, Ours, compare, drawn
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
@@ -123,16 +124,19 @@ def test_activations_of_8_bits_are_rounded_as_litert_does(case: str, seed: int) 
     assert compare(data, None, 3, seed=seed, activations="int8", tolerance=tolerance) > 0
 
 
+@ON_DEVICES
 @pytest.mark.parametrize(
     "cases", groups(sorted(HYBRID, key=lambda case: SUMS_OF_FLOATS.get(case, 0.0))), ids=named
 )
-def test_activations_of_8_bits_on_the_cpu(cases: list[str], cpu: Device) -> None:
+def test_activations_of_8_bits_on_devices(
+    cases: list[str], device_name: str, device: Device
+) -> None:
     for is_exact in (True, False):
         part = [case for case in cases if is_exact == (case not in SUMS_OF_FLOATS)]
         if part:
             tolerance = max(SUMS_OF_FLOATS.get(case, 0.0) for case in part)
             data = model(part, 0)
-            assert compare(data, cpu, 3, activations="int8", tolerance=tolerance) > 0
+            assert compare(data, device, 3, activations="int8", tolerance=tolerance) > 0
 
 
 def test_random_graphs() -> None:

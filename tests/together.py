@@ -52,6 +52,17 @@ class Together:
                 raise data
         return Executable(data, device)[f"program_{self._numbers[name]}"]
 
+    def executable(self, device: Device) -> bytes:
+        """Return all programs as they are compiled for a device.
+
+        Raises:
+            SubquantError: of the first program that is refused.
+        """
+        data = self._bytes(None, device)
+        if isinstance(data, SubquantError):
+            raise data
+        return data
+
     def _bytes(self, name: str | None, device: Device) -> bytes | SubquantError:
         """One program, or all of them, compiled once for a kind of device."""
         target = device.vulkan_target if device.is_vulkan else None

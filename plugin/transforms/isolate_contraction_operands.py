@@ -6,11 +6,12 @@ cast goes through workgroup memory, which is written and read without a barrier 
 is wrong, on every Vulkan target. An optimization barrier between the two keeps the cast in a
 dispatch of its own. The same goes for a tensor that a loop reads at positions of its own choice, as
 a gather does its operand; for a sum over what loops made of a contraction's result, where the
-threads of the contraction do not wait for each other before others add up; and for every sum whose
-threads read what others have computed, before it or after it: `iree.thread_positions` says which.
-That depends on what is used more than once. IREE takes what is computed twice for one: so does
-this pass, first. It writes a function where it is called, too: so does ``inline``, which comes
-before, as it leaves functions alone that have barriers.
+threads of the contraction do not wait for each other before others add up; and for every sum, and
+every loop that reads in another order, whose threads read what others have computed, before it or
+after it: `iree.thread_positions` says which. What IREE refuses where a dispatch has several results
+stands alone too: `iree.several_results`. That depends on what is used more than once. IREE takes
+what is computed twice for one: so does this pass, first. It writes a function where it is called,
+too: so does ``inline``, which comes before, as it leaves functions alone that have barriers.
 
 Contractions and sums of one shape in one program start from equal tensors of zeros, which IREE
 makes one: the first of them gives the others its sum to start from. Each gets a zero of its own,
@@ -42,8 +43,8 @@ from .._mlir import Operation, Value, ir, passmanager, register_upstream_passes
 from ..dialects.stablehlo import OPERATIONS
 from ..emit import linalg
 from .base import ModulePass, walk
-from .iree.row_results import has_several_results
-from .iree.thread_positions import is_row_sum, is_shared, is_spread, read_elsewhere
+from .iree.several_results import has_several_results, inserts_one_of_several
+from .iree.thread_positions import is_apart, is_row_sum, is_spread, read_elsewhere
 from .math.contraction import CONTRACTIONS
 
 __all__ = ["IsolateContractionOperands"]
@@ -109,6 +110,9 @@ class IsolateContractionOperands(ModulePass):
                 )
             for number in read_elsewhere(op):
                 _isolate_operand(op, number, op)
+            inserted = inserts_one_of_several(op)
+            if inserted is not None:
+                _isolate_operand(op, inserted, op)
         _own_accumulators([op for op in walk(module) if _contracts(op) or _reduces(op)])
 
 
@@ -301,7 +305,9 @@ def _reduces(op: Operation) -> bool:
 def _reads_other_threads(op: Operation) -> bool:
     """True if a sum may read what other threads of its dispatch have computed."""
     inputs = _inputs(op)
-    return _follows_contraction(inputs) or (not is_row_sum(op) and any(map(is_shared, inputs)))
+    return _follows_contraction(inputs) or (
+        not is_row_sum(op) and any(is_apart(v, True) for v in inputs)
+    )
 
 
 def _follows_contraction(values: list[Value]) -> bool:

@@ -29,7 +29,6 @@ __all__ = [
     "Scaled",
     "Sum",
     "clamped",
-    "joined",
     "requantized",
     "rounded",
 ]
@@ -331,19 +330,6 @@ def rounded(real: AnyArray, scales: AnyArray, block_sizes: Sequence[int]) -> Any
     """``round_half_even(real / scale)`` as i32, saturating beyond every storage type."""
     expressed = ExpressedType.of_dtype(real.dtype)
     return quantize(real, scales.astype(real.dtype), block_sizes, _STEPS, expressed)
-
-
-def joined(parts: Sequence[AnyArray], axis: int) -> AnyArray:
-    """Join along an axis, bytes as i32.
-
-    IREE 3.13 on Vulkan puts bytes that are computed where they are joined to other places
-    (tests/test_onnx_operators.py, ``QLinearConcat``: 81 of 672, two places off).
-    """
-    dtype = parts[0].dtype
-    if dtype.kind not in "iu" or dtype.itemsize != 1:
-        return np.concatenate(list(parts), axis=axis)
-    wide = np.concatenate([convert(part, I32) for part in parts], axis=axis)
-    return wide.astype(dtype)
 
 
 def clamped(steps: AnyArray, zero_points: AnyArray, type_: str) -> AnyArray:

@@ -14,7 +14,7 @@ import numpy as np
 from ...formats.onnx import Tensor
 from ...numerics.element_types import AnyArray
 from .call import Call, Typed, kernel, type_of_dtype
-from .reals import Quantized, joined
+from .reals import Quantized
 
 __all__: list[str] = []
 
@@ -159,9 +159,9 @@ def concat(call: Call) -> Typed:
     values = [operand.value for operand in operands]
     first = values[0]
     if isinstance(first, Quantized) and all(_is_like(first, value) for value in values):
-        storage = joined([value.storage for value in values], axis)
+        storage = np.concatenate([value.storage for value in values], axis)
         return Typed(operands[0].type, first.moved(lambda _: storage))
-    return Typed(operands[0].type, joined([call.floats(value) for value in values], axis))
+    return Typed(operands[0].type, np.concatenate([call.floats(value) for value in values], axis))
 
 
 def _is_like(first: Quantized, other: Any) -> bool:

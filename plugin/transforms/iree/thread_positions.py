@@ -1,4 +1,4 @@
-"""Sums whose threads read what other threads compute, on Vulkan.
+"""Loops whose threads read what other threads compute, on Vulkan.
 
 IREE 3.13 fuses what is computed before and after a sum into its dispatch, and writes no barrier
 between. A thread has one position along each loop, outermost first, in every part of a dispatch. So
@@ -15,6 +15,17 @@ Elsewhere it reads what another thread may not have written yet::
     %b = stablehlo.broadcast_in_dim %s, dims = [1]
     %r = stablehlo.divide %e, %b : tensor<8x2xf32>                 // thread i reads all sums
 
+The same holds for elements that are read in another order than they are computed, where IREE
+computes them again in the dispatch that reads them. It does so with bytes that are widened, and
+used several times; where they are used once, it joins the two loops::
+
+    %w = stablehlo.convert %x : (tensor<12x9xi8>) -> tensor<12x9xi32>   // thread ij writes ij
+    %t = stablehlo.transpose %w, dims = [1, 0]                          // thread ij reads ji
+    %n = stablehlo.negate %w
+
+IREE makes transpositions of its own, too, of joins along another axis than the first, and moves
+them: that is off, by flags (`subquant.compiler.options`).
+
 What is used by the sum alone is computed in its loop, and needs no other thread. But IREE takes
 what is computed twice for one: ask after ``cse`` only.
 """
@@ -22,9 +33,10 @@ what is computed twice for one: ask after ``cse`` only.
 from __future__ import annotations
 
 from ..._mlir import Operation, Value, ir
+from ...dialects.quant import element_type
 from ...emit.operation import is_dynamic
 
-__all__ = ["is_fused_by_elements", "is_row_sum", "is_shared", "is_spread", "read_elsewhere"]
+__all__ = ["is_apart", "is_fused_by_elements", "is_row_sum", "is_spread", "read_elsewhere"]
 
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 _RESHAPES = (
@@ -56,8 +68,12 @@ def is_row_sum(op: Operation) -> bool:
     )
 
 
-def is_shared(value: Value) -> bool:
-    """True if a value is computed element by element from one that is also used elsewhere."""
+def is_apart(value: Value, is_summed: bool) -> bool:
+    """True if a loop of its own may compute, in the same dispatch, what a value is computed from.
+
+    That is what is used elsewhere too, and a broadcast that is widened or summed: IREE repeats
+    both, instead of keeping them, and joins neither with the loop that reads it.
+    """
     seen: set[Value] = set()
     pending = [value]
     while pending:
@@ -68,10 +84,33 @@ def is_shared(value: Value) -> bool:
         producer = value.owner.operation
         if not _is_elementwise(producer) and producer.name not in (*_RESHAPES, *_BROADCASTS):
             continue
+        operands = [v for v in producer.operands if isinstance(v.type, ir.RankedTensorType)]
         if len(list(value.uses)) > 1:
             return True
-        pending += [v for v in producer.operands if isinstance(v.type, ir.RankedTensorType)]
+        if is_summed and _is_broadcast(producer):
+            return True
+        if any(_widens(v, value) and _is_broadcast(v.owner) for v in operands):
+            return True
+        pending += operands
     return False
+
+
+def _widens(operand: Value, result: Value) -> bool:
+    narrow, wide = (element_type(value.type) for value in (operand, result))
+    is_number = all(isinstance(e, (ir.IntegerType, ir.FloatType)) for e in (narrow, wide))
+    return is_number and wide.width > narrow.width
+
+
+def _is_broadcast(owner: Operation | ir.Block) -> bool:
+    if isinstance(owner, ir.Block):
+        return False
+    op = owner.operation
+    if op.name in _BROADCASTS:
+        return True
+    if not _is_elementwise(op):
+        return False
+    axes = [_loops_of_axes(op, number) for number in range(len(op.operands) - 1)]
+    return any(loops is not None and 0 < len(loops) < _loop_count(op) for loops in axes)
 
 
 def is_spread(value: Value, by_rows: bool) -> bool:
@@ -120,10 +159,12 @@ def read_elsewhere(op: Operation) -> list[int]:
         return []
     found = []
     for number, operand in enumerate(op.operands):
-        if not isinstance(operand.type, ir.RankedTensorType) or not is_shared(operand):
+        if not isinstance(operand.type, ir.RankedTensorType) or not is_apart(operand, False):
             continue
         loops = _loops_of_axes(op, number)
-        if loops and (loops != list(range(len(loops))) or len(loops) != _loop_count(op)):
+        if not loops or -1 in loops:  # at an offset: IREE computes what each thread reads
+            continue
+        if loops != list(range(len(loops))) or len(loops) != _loop_count(op):
             found.append(number)
     return found
 

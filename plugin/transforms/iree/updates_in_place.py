@@ -11,6 +11,16 @@ IREE does not look through, of its own for each update::
     %flag = tensor.from_elements %hidden : tensor<i1>
     %own = stablehlo.select %flag, %iota, %zeros : tensor<i1>, tensor<9xi32>
     %sorted:2 = "stablehlo.sort"(%x, %own) ({...})
+
+It also computes an update where it writes it, in one dispatch that reads and writes the buffer:
+what is updated with a part of itself, as a tensor that is shifted, reads what is written already.
+That is wrong on every target; where nothing is computed, the call fails ("source and target ranges
+must not overlap"). Such an update is computed before::
+
+    %part = stablehlo.slice %x [0:8] : (tensor<9xi32>) -> tensor<8xi32>
+    %more = stablehlo.add %part, %step : tensor<8xi32>
+    %before = "util.optimization_barrier"(%more) : (tensor<8xi32>) -> tensor<8xi32>
+    %r = stablehlo.dynamic_update_slice %x, %before, %one
 """
 
 from __future__ import annotations
@@ -34,24 +44,67 @@ _SAME_ELEMENTS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
 
 
 def separate_updated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Give an operation of `UPDATES` its own tensors, where they are computed from no buffer."""
-    found = [
-        number
-        for number, operand in enumerate(list(op.operands)[: len(op.results)])
-        if not _is_filled(operand) and not _reads_buffer(operand)
-    ]
-    if not found:
-        return NoMatch("updates tensors that read buffers")
-    for number in found:
-        op.operands[number] = in_own_buffer(op.operands[number])
-    return None
+    """Give an operation of `UPDATES` its own tensors, and updates that are computed before."""
+    updated = list(op.operands)[: len(op.results)]
+    changed = False
+    for number, operand in enumerate(updated):
+        if not _is_constant(operand) and not _reads_buffer(operand):
+            op.operands[number] = _filled(operand) or in_own_buffer(operand)
+            changed = True
+    computed = [] if op.name == "stablehlo.sort" else _tensors_after(op, len(updated))
+    for number in computed:
+        if any(_is_made_of(op.operands[number], operand) for operand in updated):
+            op.operands[number] = linalg.behind_barrier(op.operands[number])
+            changed = True
+    return None if changed else NoMatch("updates tensors that read buffers, with others")
 
 
-def _is_filled(value: Value) -> bool:
-    """True for a constant of equal elements, which IREE fills each buffer with."""
-    while not isinstance(value.owner, ir.Block) and value.owner.operation.name in _SAME_ELEMENTS:
-        value = value.owner.operation.operands[0]
+def _tensors_after(op: Operation, number: int) -> list[int]:
+    """The numbers of the operands from one on that are tensors with axes."""
+    types = [operand.type for operand in op.operands]
+    return [n for n in range(number, len(types)) if types[n].rank]
+
+
+def _is_made_of(value: Value, updated: Value) -> bool:
+    """True if a value is computed from a tensor, or from what that is computed from."""
+    sources = _sources(updated)
+    return any(source in sources for source in _sources(value))
+
+
+def _sources(value: Value) -> set[Value]:
+    """What a value is computed from, and itself, without constants and what is before barriers."""
+    seen: set[Value] = set()
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        is_argument = isinstance(value.owner, ir.Block)
+        if value in seen or (not is_argument and value.owner.operation.name in _CONSTANTS):
+            continue
+        seen.add(value)
+        if not is_argument and value.owner.operation.name != linalg.BARRIER:
+            pending += value.owner.operation.operands
+    return seen
+
+
+def _is_constant(value: Value) -> bool:
+    """True for a constant, which IREE copies, or fills each buffer with."""
     return not isinstance(value.owner, ir.Block) and value.owner.operation.name in _CONSTANTS
+
+
+def _filled(value: Value) -> Value | None:
+    """A constant of equal elements that is broadcast, as one constant; loops write the first."""
+    source = value
+    while not isinstance(source.owner, ir.Block) and source.owner.operation.name in _SAME_ELEMENTS:
+        source = source.owner.operation.operands[0]
+    if not _is_constant(source) or not value.type.has_static_shape:
+        return None
+    attribute = source.owner.operation.attributes["value"]
+    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
+        return None
+    if isinstance(element_type(value.type), ir.ComplexType):
+        return None  # which the bindings do not read
+    splat = ir.DenseElementsAttr.get_splat(value.type, attribute.get_splat_value())
+    return stablehlo.constant_of(splat)
 
 
 def _reads_buffer(value: Value) -> bool:

@@ -1,0 +1,125 @@
+"""Executables for Vulkan, looked at: where threads read what others write.
+
+IREE keeps what one loop of a dispatch hands to the next in workgroup memory. Without a barrier
+between, that is right only where each thread reads what it has written itself: whether it does can
+be read from the positions, which are sums of products of the thread's number in its workgroup and
+of what all threads share. A device shows the difference only by chance.
+
+Source: SPIR-V specification, 2.3 and 3; FlatBuffers, vectors of 32-bit words.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TypeAlias
+
+__all__ = ["races"]
+
+_MAGIC = struct.pack("<I", 0x07230203)
+_HEADER = 5
+_ENTRY_POINT, _EXECUTION_MODE, _CONSTANT, _VARIABLE = 15, 16, 43, 59
+_LOAD, _STORE, _ACCESS_CHAINS, _DECORATE, _EXTRACT = 61, 62, (65, 66), 71, 81
+_ADD, _SUBTRACT, _MULTIPLY, _PHI, _BARRIER = 128, 130, 132, 245, 224
+_LOCAL_SIZE, _BUILT_IN, _LOCAL_INVOCATION_ID, _WORKGROUP = 17, 11, 27, 4
+_COMPUTING = frozenset((_LOAD, *_ACCESS_CHAINS, _PHI, *range(77, 84), *range(109, 215)))
+
+_Terms: TypeAlias = dict[object, int]
+"""The factors of what differs between threads, modulo 2**32."""
+
+
+def races(executable: bytes) -> list[str]:
+    """Return the entry points whose threads read what others write, without a barrier."""
+    return [shader.name for shader in map(_Shader, _modules(executable)) if shader.races()]
+
+
+def _modules(data: bytes) -> Iterator[tuple[int, ...]]:
+    """The SPIR-V modules of an executable, each a vector of words after its length."""
+    at = data.find(_MAGIC)
+    while at >= 0:
+        (count,) = struct.unpack_from("<I", data, at - 4)
+        if _HEADER < count <= (len(data) - at) // 4:
+            yield struct.unpack_from(f"<{count}I", data, at)
+        at = data.find(_MAGIC, at + 4)
+
+
+class _Shader:
+    def __init__(self, words: tuple[int, ...]) -> None:
+        self.name, self._sizes, self._thread = "", (1, 1, 1), -1
+        self._constants: dict[int, int] = {}
+        self._shared: set[int] = set()
+        self._made: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self._terms: dict[int, _Terms] = {}
+        self._stored: list[int] = []
+        self._loaded: list[int] = []
+        self._has_barrier = False
+        at = _HEADER
+        while at < len(words):
+            length, code = words[at] >> 16, words[at] & 0xFFFF
+            self._read(code, words[at + 1 : at + length])
+            at += length
+
+    def _read(self, code: int, words: tuple[int, ...]) -> None:
+        if code == _ENTRY_POINT:
+            text = struct.pack(f"<{len(words) - 2}I", *words[2:])
+            self.name = text.partition(b"\0")[0].decode()
+        elif code == _EXECUTION_MODE and words[1] == _LOCAL_SIZE:
+            self._sizes = words[2:5]
+        elif code == _DECORATE and words[1:] == (_BUILT_IN, _LOCAL_INVOCATION_ID):
+            self._thread = words[0]
+        elif code == _CONSTANT:
+            self._constants[words[1]] = words[2]
+        elif code == _VARIABLE and words[2] == _WORKGROUP:
+            self._shared.add(words[1])
+        elif code == _STORE:
+            self._stored.append(words[0])
+        elif code == _BARRIER:
+            self._has_barrier = True
+        elif code in _COMPUTING:
+            self._made[words[1]] = code, words[2:]
+            if code == _LOAD:
+                self._loaded.append(words[2])
+
+    def races(self) -> bool:
+        """Some workgroup memory is read at other positions than a thread writes."""
+        stored, loaded = self._positions(self._stored), self._positions(self._loaded)
+        found = any(stored[v] != loaded[v] for v in stored.keys() & loaded.keys())
+        return found and not self._has_barrier
+
+    def _positions(self, pointers: list[int]) -> dict[int, set[object]]:
+        """For each variable of the workgroup, how the positions depend on the thread."""
+        found: dict[int, set[object]] = {}
+        for pointer in pointers:
+            code, words = self._made.get(pointer, (0, ()))
+            if code in _ACCESS_CHAINS and words[0] in self._shared:
+                position = tuple(frozenset(self._of(i).items()) for i in words[1:])
+                found.setdefault(words[0], set()).add(position)
+        return found
+
+    def _of(self, value: int) -> _Terms:
+        """What of a value differs between threads; the counter of a loop starts it."""
+        if value not in self._terms:
+            self._terms[value] = {}  # of a loop, while it is asked for
+            self._terms[value] = self._computed(*self._made.get(value, (0, ())))
+        return self._terms[value]
+
+    def _computed(self, code: int, words: tuple[int, ...]) -> _Terms:
+        if code == _EXTRACT and self._made.get(words[0]) == (_LOAD, (self._thread,)):
+            return {("thread", words[1]): 1} if self._sizes[words[1]] > 1 else {}
+        if code in (_LOAD, _EXTRACT) or not words:
+            return {}
+        if code == _PHI:
+            return next((terms for terms in map(self._of, words[::2]) if terms), {})
+        if code in (_ADD, _SUBTRACT):
+            left, right = map(self._of, words)
+            sign = 1 if code == _ADD else -1
+            sums = {t: left.get(t, 0) + sign * right.get(t, 0) for t in {*left, *right}}
+            return {term: n & 0xFFFFFFFF for term, n in sums.items() if n & 0xFFFFFFFF}
+        if code == _MULTIPLY and (words[0] in self._constants or words[1] in self._constants):
+            number, other = words if words[0] in self._constants else reversed(words)
+            factor = self._constants[number]
+            return {term: n * factor & 0xFFFFFFFF for term, n in self._of(other).items()}
+        parts = tuple(
+            self._constants.get(word, frozenset(self._of(word).items())) for word in words
+        )
+        return {(code, parts): 1} if any(map(self._of, words)) else {}
