@@ -442,6 +442,35 @@ def test_a_variable_keeps_a_copy(device: Device, device_name: str, as_users_call
         np.testing.assert_array_equal(result.numpy(), np.broadcast_to(expected, 16384))
 
 
+KEEPS = """
+"util.global"() {is_mutable, sym_name = "kept", sym_visibility = "private",
+    type = tensor<16384xf32>, initial_value = dense<0.0> : tensor<16384xf32>} : () -> ()
+func.func @keep(%x: tensor<16384xf32>) -> tensor<16384xf32> {
+  "util.global.store"(%x) {global = @kept} : (tensor<16384xf32>) -> ()
+  return %x : tensor<16384xf32>
+}
+func.func @change(%x: tensor<4xf32>) -> tensor<16384xf32> {
+  %old = "util.global.load"() {global = @kept} : () -> tensor<16384xf32>
+  %new = tensor.insert_slice %x into %old[8] [4] [1] : tensor<4xf32> into tensor<16384xf32>
+  "util.global.store"(%new) {global = @kept} : (tensor<16384xf32>) -> ()
+  return %new : tensor<16384xf32>
+}
+"""
+
+
+@ON_DEVICES
+def test_results_are_not_what_the_program_keeps(device: Device, device_name: str) -> None:
+    executable = compiled(KEEPS, device)
+    ones = np.ones(16384, np.float32)
+    results = [
+        executable.keep(ones, resident=True),
+        executable.keep(executable.keep.put(0, ones), resident=True, donate=[0]),
+        executable.change(np.full(4, 2, np.float32), resident=True),
+        executable.change(np.full(4, 3, np.float32), resident=True),
+    ]
+    assert [result.numpy()[8] for result in results] == [1, 1, 2, 3]
+
+
 # -- donation -------------------------------------------------------------------------------------
 
 
@@ -460,8 +489,9 @@ def test_donated_arrays(device: Device, device_name: str, is_read: bool) -> None
         if seen is not None:
             np.testing.assert_array_equal(seen, expected)
         expected[4 * step : 4 * step + 4] = x
-        with pytest.raises(ExecutionError, match="was donated to a call"):
-            old.numpy()
+        for use in (old.numpy, lambda gone=old: update(gone, x, np.int32(0))):
+            with pytest.raises(ExecutionError, match="was donated to a call"):
+                use()
         if not device.is_vulkan and not is_read:
             assert cache._device.host_bytes(cache.view).ctypes.data == address, "in place"
         np.testing.assert_array_equal(cache.numpy(), expected)

@@ -106,7 +106,7 @@ class DeviceArray:
 
     def is_on(self, device: OpenDevice) -> bool:
         """True for an array in the memory of `device`."""
-        return self._device is device or self._device.is_host is device.is_host is True
+        return self._device is device or (self._device.is_host and device.is_host)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -206,9 +206,8 @@ def check_taken(array: DeviceArray, type_: ValueType, where: str, device: OpenDe
 
     Raises:
         SignatureError: it lies elsewhere, or holds something else.
-        ExecutionError: it was donated.
     """
-    if array.view and not array.is_on(device):
+    if not array.is_on(device):
         raise SignatureError(
             f"{where} lies in the memory of another device ({array!r}); put it on that of the "
             "executable, or give it as an array: x.numpy()"
