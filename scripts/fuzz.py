@@ -810,7 +810,7 @@ def _change_operation(rng: random.Random, op: Any, operations: list[Any], other:
     from subquant._mlir import ir
 
     names = list(op.attributes)
-    change = rng.randrange(6)
+    change = rng.randrange(5)
     if change == 0 and names and len(other.attributes):
         taken = str(other.attributes[rng.choice(list(other.attributes))])
         op.attributes[rng.choice(names)] = ir.Attribute.parse(taken)
@@ -820,9 +820,7 @@ def _change_operation(rng: random.Random, op: Any, operations: list[Any], other:
         op.attributes[name] = ir.Attribute.parse(
             _replace(rng, written, _NUMBER, rng.choice(NUMBERS))
         )
-    elif change == 3 and names:
-        del op.attributes[rng.choice(names)]
-    elif change == 4 and len(op.operands):
+    elif change == 3 and len(op.operands):
         op.operands[rng.randrange(len(op.operands))] = rng.choice(
             [result for each in operations[: operations.index(op)] for result in each.results]
         )
