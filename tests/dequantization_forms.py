@@ -70,6 +70,10 @@ def shaped(view: str) -> str:
             *parts, axis = rest
             types = f"({', '.join([f'tensor<{source}>'] * len(parts))}) -> tensor<{result}>"
             lines.append(f"{target} = stablehlo.{name} {', '.join(parts)}, dim = {axis} : {types}")
+        elif name == "compare":
+            direction, *parts = rest
+            types = f"(tensor<{source}>, tensor<{source}>) -> tensor<{result}>"
+            lines.append(f"{target} = stablehlo.{name} {direction}, {', '.join(parts)} : {types}")
         elif name == "constant":
             lines.append(f"{target} = stablehlo.constant dense<{rest[0]}> : tensor<{source}>")
         else:
@@ -479,6 +483,69 @@ FORMS |= {
             - np.stack([of_bits(z, 4, 4 * n, signed=False) for n in range(8)], 1)
         ).reshape(16, 6).astype(F32) * s, "",
         ("transpose",), 4),
+    "the low bits of bytes": Form(("8x6xui8", "f32"), "8x6xf32", shaped("""
+        %m = constant 15 : 8x6xui8
+        %l = and %0 %m : 8x6xui8
+        %c = convert %l : 8x6xui8 -> 8x6xf32
+        %s = broadcast %1 : f32 -> 8x6xf32
+        %y = multiply %c %s : 8x6xf32"""),
+        lambda w, s: (w & 15).astype(F32) * s, "8, 6", ("and",)),
+    "three bits of bytes": Form(("8x6xui8", "f32"), "8x6xf32", shaped("""
+        %k = constant 2 : 8x6xui8
+        %h = shift_right_logical %0 %k : 8x6xui8
+        %m = constant 7 : 8x6xui8
+        %l = and %h %m : 8x6xui8
+        %c = convert %l : 8x6xui8 -> 8x6xf32
+        %s = broadcast %1 : f32 -> 8x6xf32
+        %y = multiply %c %s : 8x6xf32"""),
+        lambda w, s: (w >> 2 & 7).astype(F32) * s, "8, 6", ("and", "shift_right_logical")),
+    "low bits of two tensors": Form(("8x6xui8", "8x6xui8", "f32"), "16x6xf32", shaped("""
+        %m = constant 15 : 8x6xui8
+        %l = and %0 %m : 8x6xui8
+        %k = and %1 %m : 8x6xui8
+        %b = concatenate %l %k 0 : 8x6xui8 -> 16x6xui8
+        %c = convert %b : 16x6xui8 -> 16x6xf32
+        %s = broadcast %2 : f32 -> 16x6xf32
+        %y = multiply %c %s : 16x6xf32"""),
+        lambda v, w, s: (np.concatenate([v, w]) & 15).astype(F32) * s, "16, 6",
+        ("and", "concatenate")),
+    "twice the low bits, with zero points": Form(("8x6xi8", "f32"), "16x6xf32", shaped("""
+        %m = constant 15 : 8x6xi8
+        %l = and %0 %m : 8x6xi8
+        %k = and %0 %m : 8x6xi8
+        %e = constant 8 : 8x6xi8
+        %p = subtract %l %e : 8x6xi8
+        %q = subtract %k %e : 8x6xi8
+        %b = concatenate %p %q 0 : 8x6xi8 -> 16x6xi8
+        %c = convert %b : 16x6xi8 -> 16x6xf32
+        %s = broadcast %1 : f32 -> 16x6xf32
+        %y = multiply %c %s : 16x6xf32"""),
+        lambda w, s: np.tile((w & 15) - 8, (2, 1)).astype(F32) * s, "16, 6",
+        ("and", "concatenate", "subtract")),
+    "signs by choice, in a wider type": Form(("8x6xui8", "f32"), "8x12xf32", shaped("""
+        %m = constant 15 : 8x6xui8
+        %l = and %0 %m : 8x6xui8
+        %k = constant 4 : 8x6xui8
+        %h = shift_right_logical %0 %k : 8x6xui8
+        %i = convert %l : 8x6xui8 -> 8x6xi32
+        %j = convert %h : 8x6xui8 -> 8x6xi32
+        %n = constant 8 : 8x6xi32
+        %o = constant 16 : 8x6xi32
+        %p = compare LT %i %n : 8x6xi32 -> 8x6xi1
+        %q = subtract %i %o : 8x6xi32
+        %t = stablehlo.select %p, %i, %q : tensor<8x6xi1>, tensor<8x6xi32>
+        %u = compare GE %j %n : 8x6xi32 -> 8x6xi1
+        %v = subtract %j %o : 8x6xi32
+        %w = stablehlo.select %u, %v, %j : tensor<8x6xi1>, tensor<8x6xi32>
+        %a = reshape %t : 8x6xi32 -> 8x6x1xi32
+        %b = reshape %w : 8x6xi32 -> 8x6x1xi32
+        %d = concatenate %a %b 2 : 8x6x1xi32 -> 8x6x2xi32
+        %r = reshape %d : 8x6x2xi32 -> 8x12xi32
+        %c = convert %r : 8x12xi32 -> 8x12xf32
+        %s = broadcast %1 : f32 -> 8x12xf32
+        %y = multiply %c %s : 8x12xf32"""),
+        lambda w, s: np.stack([of_bits(w, 4, n, signed=True) for n in (0, 4)], -1)
+        .reshape(8, 12).astype(F32) * s, "8, 12", (), 4),
     "a byte as two integers": Form(("8x6xui8", "8xf32"), "8x12xf32", shaped("""
         %b = bitcast_convert %0 : 8x6xui8 -> 8x6x2xi4
         %r = reshape %b : 8x6x2xi4 -> 8x12xi4
@@ -623,6 +690,14 @@ REFUSED = {
         %s = broadcast %1 1 : 8xf32 -> 4x8xf32
         %m = multiply %c %s : 4x8xf32
         %y = convert %m : 4x8xf32 -> 4x8xbf16""", "rounds to bf16 what f32 has rounded before"),
+    "some bits of words": ("4x8xi32, f32", "4x8xf32", """
+        %k = constant 4 : 4x8xi32
+        %h = shift_right_arithmetic %0 %k : 4x8xi32
+        %m = constant 15 : 4x8xi32
+        %l = and %h %m : 4x8xi32
+        %c = convert %l : 4x8xi32 -> 4x8xf32
+        %s = broadcast %1 : f32 -> 4x8xf32
+        %y = multiply %c %s : 4x8xf32""", "takes some of the integers that words have, not all"),
     "scales that bf16 has not": ("4x8xi8, 8xf16", "4x8xbf16", """
         %c = convert %0 : 4x8xi8 -> 4x8xf32
         %f = convert %1 : 8xf16 -> 8xf32

@@ -210,7 +210,7 @@ class _Stored:
 
     @classmethod
     def of(cls, integers: Integers) -> list[_Stored]:
-        """The ways, the better one first; none if that takes more than 16 bits."""
+        """The ways, the better one first; none for parts of wide words that are no packed ones."""
         found: list[_Stored] = []
         packed = cls._packed(integers)
         if packed is not None:
@@ -227,7 +227,7 @@ class _Stored:
         """As fields of words."""
         field, zero_field = integers.field, integers.zero_field
         packed = None if field is None else field.packed()
-        if field is None or packed is None or not _is_all(field, packed[0]):
+        if field is None or packed is None or not field.is_complete:
             return None
         root, (least, most) = (field, packed[1]), field.type.type_range
         bias = np.int64(-field.bias)
@@ -256,12 +256,6 @@ _WIDEST = 16
 """Bits of storage."""
 
 
-def _is_all(field: Field, view: View) -> bool:
-    """True if a view has as many elements as words have fields."""
-    count = math.prod(int(n) for n in field.words.type.shape) * field.word // field.width
-    return math.prod(view.shape) == count
-
-
 @dataclass(frozen=True)
 class _Plan:
     """A dequantization in the order of its storage.
@@ -285,7 +279,7 @@ class _Plan:
     @classmethod
     def of(cls, fact: Reals) -> _Plan | NoMatch:
         """Find blocks in the parts of reals."""
-        found: _Plan | NoMatch = NoMatch("has integers of more than 16 bits")
+        found: _Plan | NoMatch = NoMatch("takes some of the integers that words have, not all")
         for stored in _Stored.of(fact.integers):
             found = cls._of(fact, stored)
             if isinstance(found, _Plan):

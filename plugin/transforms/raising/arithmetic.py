@@ -19,7 +19,8 @@ there is a reason:
   too (`Grain`), neither is rounded, and ``((q - z) * s) * t`` is ``(q - z) * (s * t)``.
 * A division by a power of two is the multiplication by its inverse.
 * A conversion of ``(q - z) * s`` to a narrower float rounds once if the product was not rounded
-  before; then it is the dequantization in the narrower type, if that has every ``s``.
+  before; then it is the dequantization in the narrower type, if that has every ``s``. One to a
+  wider type is exact, and may follow.
 * An addition after it rounds once, as that of an offset; a subtraction adds the negative.
 * Shifts and masks of words give integers of fewer bits, which are stored packed (`Field`).
 """
@@ -100,7 +101,7 @@ class Reals:
     Attributes:
         integers: ``q - z``.
         expressed: the type that it is computed in.
-        scales: ``s``; of several the product counts, which is exact. None is 1.
+        scales: ``s``; of several the product counts, which is exact; of none it is 1.
         offsets: ``o``, or None; what is added, or with `subtracts` subtracted.
         widened: the type that the sum is converted to, which has all its numbers; or None.
     """
@@ -297,20 +298,23 @@ class Arithmetic:
         if first is None or len(fields) != len(facts) or len(shapes) != 1 or len(facts) < 2:
             return None
         field = joined(fields, axis)
-        others = [_other_parts(fact) for fact in facts if fact is not None]
-        if len({_kind(fact) for fact in facts}) != 1:
+        if field is None or len({_kind(fact) for fact in facts}) != 1:
             return None
-        zero_fields = [each.zero_field for each in integers if each is not None]
-        if field is None or any(zero_fields) or not all(_same(each, others[0]) for each in others):
+        known = [each for each in integers if each is not None]
+        others = [_other_parts(fact) for fact in facts if fact is not None]
+        if any(each.zero_field for each in known):
+            return None
+        if not all(_same(each, others[0]) for each in others):
+            return None
+        if isinstance(first, Integers) and not others[0]:
+            self._fields[op.results[0]] = field
+            return self._integers_of(field, op.results[0])
+        if not field.is_complete:
             return None
         spread = {name: _spread(part, axis, len(facts)) for name, part in others[0].items()}
-        known = [each for each in integers if each is not None]
         low, high = min(each.low for each in known), max(each.high for each in known)
-        whole = Integers(None, known[0].type, low, high, spread.get("zero_points"), field, None)
+        whole = Integers(None, known[0].type, low, high, spread.get("zero_points"), field)
         if isinstance(first, Integers):
-            if not spread:
-                self._fields[op.results[0]] = field
-                return self._integers_of(field, op.results[0])
             return whole
         scales = tuple(part for name, part in spread.items() if name.startswith("scales"))
         return replace(first, integers=whole, scales=scales, offsets=spread.get("offsets"))
@@ -331,7 +335,10 @@ class Arithmetic:
         source, target = op.operands[0], op.results[0].type.element_type
         if isinstance(target, ir.IntegerType):
             integers = self._integers(source)
-            return integers if integers is not None and _holds(target, integers) else None
+            if integers is None or not _holds(target, integers):
+                return None
+            field = None if integers.is_shifted else self._fields.get(op.results[0])
+            return replace(integers, field=field) if integers.field and field else integers
         expressed = _expressed(target)
         fact = self._facts.get(source)
         if expressed is None:

@@ -12,6 +12,7 @@ that differ along one, positions of bits are again a sum of strides (`subquant.n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -132,6 +133,12 @@ class Field:
     def is_narrow(self) -> bool:
         """True for a number that takes a part of a word."""
         return self.is_number and self.width in _PACKED and self.width < self.word
+
+    @property
+    def is_complete(self) -> bool:
+        """True if there are as many as words have."""
+        words = math.prod(int(n) for n in self.words.type.shape)
+        return math.prod(self.view.shape) * self.width == words * self.word
 
     @property
     def word(self) -> int:
