@@ -46,6 +46,7 @@ from tflite_position_cases import CASES as POSITIONS
 from tflite_random_graphs import random_graph
 from tflite_recurrent_cases import CASES as RECURRENT
 from tflite_recurrent_cases import HYBRID as HYBRID_RECURRENT
+from tflite_type_cases import CASES as TYPES
 
 CASES = {
     **BASIC,
@@ -56,6 +57,7 @@ CASES = {
     **INDEXING,
     **POSITIONS,
     **RECURRENT,
+    **TYPES,
 }
 COMPARED = [case for case in CASES if case not in ("SUM-int8", "SUM-int16")]
 
@@ -137,6 +139,16 @@ def test_activations_of_8_bits_on_devices(
             tolerance = max(SUMS_OF_FLOATS.get(case, 0.0) for case in part)
             data = model(part, 0)
             assert compare(data, device, 3, activations="int8", tolerance=tolerance) > 0
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
+def test_casts_saturate(dtype: str, cpu: Device) -> None:
+    data = model([f"CAST-float32-{dtype}"], 0)
+    values = [np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**31, -(2.0**31), 2.0**63, 254.9, -0.9]
+    values += [127.9, 128.9, -128.9, 32767.9, 2.0**31 - 128, 0.0]
+    rows = np.resize(np.array(values, np.float32), (2, 3, 5, 4))
+    assert compare(data, None, [[rows]]) > 0
+    assert compare(data, cpu, [[rows]]) > 0
 
 
 def test_random_graphs() -> None:

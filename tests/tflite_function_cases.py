@@ -46,18 +46,22 @@ def unary(graph: Graph, rng: Rng, name: str, dtype: str, target: str = "", **opt
     return [operand], [result]
 
 
+def _slopes(dtype: str) -> str:
+    return "int8" if dtype == "int16" else dtype
+
+
 def prelu(graph: Graph, rng: Rng, dtype: str) -> Ends:
     if dtype == "float32":
         x, a, y = None, None, None
         data = rng.normal(size=(1, 1, 4)).astype(np.float32)
     else:
-        x, a, y = (quantized(rng, dtype) for _ in range(3))
+        x, a, y = (quantized(rng, t) for t in (dtype, _slopes(dtype), dtype))
         y.scales = float(x.scales) * float(rng.uniform(0.5, 2))  # type: ignore[arg-type]
         a.scales = float(rng.uniform(0.005, 0.02))
-        info = np.iinfo(dtype)
-        data = rng.integers(info.min, info.max + 1, (1, 1, 4)).astype(dtype)
+        info = np.iinfo(_slopes(dtype))
+        data = rng.integers(info.min, info.max + 1, (1, 1, 4)).astype(info.dtype)
     operand = graph.tensor(SHAPE, dtype, x)
-    slopes = graph.tensor((1, 1, 4), dtype, a, data)
+    slopes = graph.tensor((1, 1, 4), _slopes(dtype), a, data)
     result = graph.tensor(SHAPE, dtype, y)
     graph.operator("PRELU", [operand, slopes], [result])
     return [operand], [result]
@@ -229,7 +233,7 @@ CASES: dict[str, Case] = {
     **{f"BUCKETIZE-{t}": partial(unary, name="BUCKETIZE", dtype=t, target="int32",
                                  table="BucketizeOptions", boundaries=[-1.0, -0.25, 0.0, 0.5, 2.0])
        for t in ("float32", "int32")},
-    **{f"PRELU-{t}": partial(prelu, dtype=t) for t in ("float32", "int8", "uint8")},
+    **{f"PRELU-{t}": partial(prelu, dtype=t) for t in ("float32", *QUANTIZED)},
     **{f"{n}-{t}": partial(binary, name=n, dtype=t) for n, types in _BINARY.items() for t in types},
     **{f"{n}-{t}": partial(binary, name=n, dtype=t, target="bool")
        for n in _COMPARISONS for t in ("float32", "int32", "int8", "uint8")},

@@ -48,9 +48,14 @@ _COMPARISONS: dict[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
 
 @kernel(*_COMPARISONS)
 def compare(call: Call) -> AnyArray:
-    """Quantized operands in units of ``2**-8``, each rounded."""
+    """Quantized operands in units of ``2**-8``, each rounded.
+
+    For the order of 16-bit operands LiteRT takes scales for equal.
+    """
     left, right = call.input(0), call.input(1)
     function = _COMPARISONS[call.operator.name]
+    if left.tensor.type == "INT16" and call.operator.name not in ("EQUAL", "NOT_EQUAL"):
+        return function(left.value, right.value)
     if left.tensor.type == "BOOL":
         return function(convert(left.value, I32), convert(right.value, I32))
     if left.is_float or left.tensor.quantization is None:
@@ -193,11 +198,11 @@ def reduce_extremum(call: Call) -> AnyArray:
     """Over the axes that input 1 names, of storage values as they are."""
     operand = call.input(0)
     value = operand.value
-    if value.dtype.kind == "u":
+    if value.dtype.kind in "ub":
         value = convert(value, I32)
     options = {"axis": _axes(call, operand), "keepdims": bool(call.options.keep_dims)}
     greatest = value.max(**options) if call.operator.name == "REDUCE_MAX" else value.min(**options)
-    return greatest.astype(operand.value.dtype)
+    return convert(greatest, ElementType.of_dtype(operand.value.dtype))
 
 
 @kernel("REDUCE_PROD")
@@ -250,7 +255,7 @@ def arg_extremum(call: Call) -> AnyArray:
     """The first position of the extremum along the axis that is input 1."""
     operand = call.input(0)
     axis = int(call.known(1).reshape(-1)[0]) % len(operand.shape)
-    value = convert(operand.value, I32) if operand.value.dtype.kind == "u" else operand.value
+    value = convert(operand.value, I32) if operand.value.dtype.kind in "ub" else operand.value
     is_max = call.operator.name == "ARG_MAX"
     best = value.max(axis=axis, keepdims=True) if is_max else value.min(axis=axis, keepdims=True)
     extent = operand.shape[axis]

@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import UnsupportedError
 from ...numerics import litert, litert_16
 from ...numerics.array_functions import convert, lookup, rounded_product
-from ...numerics.element_types import I32, AnyArray, Array, ElementType
+from ...numerics.element_types import I32, I64, AnyArray, Array, ElementType
 from ...numerics.fixed_point import apply_scale, high_product
 from .call import Call, kernel
 from .elementwise import by_table
@@ -190,8 +190,18 @@ def logarithm(call: Call) -> AnyArray:
 
 @kernel("CAST")
 def cast(call: Call) -> AnyArray:
-    """Floats are cut to integers; what does not fit LiteRT leaves undefined."""
-    return convert(call.input(0).value, ElementType.parse(call.output.element))
+    """Floats are cut to integers, and saturate; NaN is the greatest."""
+    value, element = call.input(0).value, ElementType.parse(call.output.element)
+    if not call.input(0).is_float or not element.is_integer:
+        return convert(value, element)
+    real = value if value.dtype.itemsize >= 4 else value.astype(np.float32)
+    kind, info = real.dtype.type, np.iinfo(element.dtype)
+    beyond = kind(float(int(info.max) + 1))
+    known = np.where(real == real, real, beyond)
+    inside = np.minimum(np.maximum(known, kind(float(info.min))), np.nextafter(beyond, kind(0)))
+    wide = I32 if info.max <= np.iinfo(np.int32).max else I64
+    cut = convert(convert(inside, wide), element)
+    return np.where(known >= beyond, element.dtype.type(info.max), cut)
 
 
 @kernel("LOGICAL_NOT")

@@ -200,7 +200,8 @@ class Graphs(ABC):
 
 def is_stored(tensor: Tensor) -> bool:
     """The values of a tensor are storage: integers with scales."""
-    return tensor.quantization is not None and not tensor.is_float
+    is_number = not tensor.is_float and tensor.type != "BOOL"
+    return tensor.quantization is not None and is_number
 
 
 def _own_variable(graph: Subgraph, tensor: Tensor) -> str | None:

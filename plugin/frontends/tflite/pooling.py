@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import UnsupportedError
 from ...numerics import litert
 from ...numerics.array_functions import convert, divide_truncated, pool
-from ...numerics.element_types import I32, AnyArray, Array
+from ...numerics.element_types import I32, I64, AnyArray, Array, ElementType
 from .call import Call, kernel
 
 __all__: list[str] = []
@@ -107,6 +107,10 @@ def mean(call: Call) -> AnyArray:
     if operand.is_float:
         total = operand.value.astype(np.float32).sum(axis=axes, dtype=np.float32, keepdims=keep)
         return total / np.float32(count)
+    if operand.tensor.quantization is None:  # integers, divided towards zero
+        kind = ElementType.of_dtype(operand.value.dtype)
+        total = convert(operand.value, I64).sum(axis=axes, dtype=np.int64, keepdims=keep)
+        return convert(divide_truncated(total, np.int64(max(count, 1))), kind)
     x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
     total = convert(operand.value, I32).sum(axis=axes, dtype=np.int32, keepdims=keep)
     if x.zero_point:
