@@ -252,10 +252,10 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
             {"activations": options.activations, "explain": options.explain},
         ),
         ("legalize-quant-to-math", {"division": division}),
+        *([("select-kernels", {"instructions": instructions})] if instructions != "none" else []),
         ("correct-zero-points", {"style": zero_points}),
         ("lower-requantization", requantization),
         ("lower-saturation", {}),
-        *([("select-kernels", {"instructions": instructions})] if instructions != "none" else []),
         ("lower-block-contractions", {"division": division, "rows": 0 if is_vulkan else 4}),
         ("lower-packed-storage", {"containers": options.containers}),
         ("lower-quant-casts", {"rounding": options.rounding, "division": division}),
@@ -288,7 +288,7 @@ def _instructions(options: CompileOptions) -> str:
         UsageError: LLVM knows no such CPU, or it does not have the instructions.
         EnvironmentProblem: as of `recorded_features`.
     """
-    if options.target != "llvm-cpu" or options.activations == "float" or options.kernels == "none":
+    if options.target != "llvm-cpu" or options.kernels == "none":
         return "none"
     features = recorded_features(options).split(",")
     if options.kernels == "auto":

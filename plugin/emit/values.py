@@ -340,6 +340,18 @@ _UNORDERED = 14  # true for NaN only
 class Scalars(Form):
     """One element, in the body of a loop: ``arith`` and ``math`` operations."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._block: ir.Block | None = None
+
+    def _written(self, number: Any, element: ElementType) -> Any:
+        """As the form's; a constant of one block is not for another, which it need not dominate."""
+        block = ir.InsertionPoint.current.block
+        if self._block is None or block != self._block:
+            self._constants.clear()
+            self._block = block
+        return super()._written(number, element)
+
     def type(self, element: ElementType) -> Any:
         """The type of a value of this form."""
         return mlir_type(element)

@@ -29,6 +29,7 @@ __all__ = [
     "loop",
     "memref_type",
     "prefetch",
+    "quotient",
     "reduced",
     "remainder",
     "reread",
@@ -159,6 +160,12 @@ def remainder(dividend: Formula, divisor: int) -> Formula:
     """Of a position that is divided by a number."""
     operands = [dividend.value, constant_index(divisor)]
     return scalar(value("arith.remui", operands, index_type()))
+
+
+def quotient(dividend: Formula, divisor: int) -> Formula:
+    """Of a position that is divided by a number."""
+    operands = [dividend.value, constant_index(divisor)]
+    return scalar(value("arith.divui", operands, index_type()))
 
 
 def intrinsic(name: str, operands: Sequence[Formula], result: ElementType, lanes: int) -> Formula:

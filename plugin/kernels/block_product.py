@@ -38,7 +38,7 @@ from ..emit.vectors import (
     when,
 )
 from ..numerics.array_functions import convert
-from ..numerics.element_types import F32, I32, U8, U16, ElementType
+from ..numerics.element_types import F32, I8, I32, U8, U16, ElementType
 from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions, Sum
 from .tiles import Tiles
@@ -243,7 +243,8 @@ class _Rows:
             place, given = _plus(first, number), {}
             for index, (row, part) in enumerate(pairs):
                 if row not in given:
-                    given[row] = load_element(self.memory.activations, [row, place])
+                    group = load_element(self.memory.activations, [row, place])
+                    given[row] = target.spread(group, I8)
                 totals[index] = target.add(totals[index], stored[part], given[row], greatest)
             if done % 2 == 0:
                 totals = [target.held(total) for total in totals]

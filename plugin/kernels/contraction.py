@@ -10,36 +10,26 @@ import numpy as np
 
 from .._mlir import Value, ir
 from ..dialects.block_contraction import BlockContraction
-from ..dialects.dense import array_of_dense, dense_of_array
-from ..emit import linalg, scalar
+from ..emit import linalg
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.linalg import Extent
 from ..emit.operation import is_dynamic, mlir_type, tensor_type
-from ..emit.trace import traced
-from ..numerics.array_functions import convert
 from ..numerics.element_types import F32, I8, I32, U8, AnyArray, ElementType
 from ..numerics.packed_integers import unpack_planes
 from ..numerics.parameters import ExpressedType
 from .block_product import BlockProduct
 from .executables import Library
 from .instructions import INSTRUCTIONS
+from .operands import Refusal, array_of, bytes_of, value_of
 from .round_rows import RoundRows
 from .tiles import Tiles
 
-__all__ = ["Product", "Refusal"]
+__all__ = ["Product"]
 
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
 _LEAST_PRODUCTS = 1 << 14
 """Of integers, for each row of activations: a smaller contraction is not worth calls of kernels."""
 _WORKGROUPS = 16
 """Of a call at most: what threads share, which costs each of them some time."""
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a contraction is left to IREE's loops."""
-
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -100,7 +90,7 @@ class Product:
             return Refusal("it has no rows")
         if not columns:
             return Refusal("it has no columns")
-        parts = target.parts(count)
+        parts = target.parts(count, target.most_parts)
         tiles = Tiles(bits if bits < 7 else 8, block, count, depth, target.lanes, parts)
         if not tiles.accepts():
             return Refusal(f"its blocks of {block} are not whole in steps of {tiles.step}")
@@ -113,7 +103,7 @@ class Product:
         tiles, contraction = self.tiles, self.contraction
         target = INSTRUCTIONS[self.instructions]
         weight, zero = self._integers()
-        scales = self._laid_out(_array(contraction.scales))
+        scales = self._laid_out(array_of(contraction.scales))
         element = _scale_element(scales)
         zeros, offsets = contraction.zero_points, contraction.offsets
         at_once = target.at_once if self.rows is None else min(target.at_once, self.rows)
@@ -127,12 +117,12 @@ class Product:
             at_once,
             -(-tiles.count // _WORKGROUPS),
         )
-        operands = [_value(tiles.pack(weight), I8), _value(scales, element)]
+        operands = [value_of(tiles.pack(weight), I8), value_of(scales, element)]
         if zeros is not None:
-            codes = _codes(_bytes(zeros), contraction.storage_type.width, zero)
-            operands.append(_value(self._laid_out(codes), U8))
+            codes = _codes(bytes_of(zeros), contraction.storage_type.width, zero)
+            operands.append(value_of(self._laid_out(codes), U8))
         if offsets is not None:
-            operands.append(_value(self._laid_out(_array(offsets)), element))
+            operands.append(value_of(self._laid_out(array_of(offsets)), element))
         activations, extents = self._rows()
         rows: Extent = self.rows if self.rows is not None else linalg.dim(activations, 0)
         blocks = tiles.depth // tiles.block
@@ -201,9 +191,9 @@ class Product:
         contraction = self.contraction
         bits, storage = contraction.plane_bits, contraction.storage_type
         if bits is None:
-            integers = _bytes(contraction.storage)
+            integers = bytes_of(contraction.storage)
         else:
-            planes = [_bytes(plane) for plane in contraction.planes]
+            planes = [bytes_of(plane) for plane in contraction.planes]
             integers = unpack_planes(planes[0], bits, *planes[1:])
         width = sum(bits or (storage.width,))
         zero = 1 << (width - 1) if storage.signed and storage.width == width else 0
@@ -236,36 +226,6 @@ def _block(shape: Sequence[int], sizes: Sequence[int]) -> int | None:
     return math.prod(sizes)
 
 
-def _constant(value: Value) -> ir.Attribute | None:
-    """The elements of a value that is known; None for others."""
-    owner = value.owner
-    if not isinstance(owner, ir.Block) and owner.operation.name == linalg.BARRIER:
-        [value] = owner.operation.operands
-        owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name not in _CONSTANTS:
-        return None
-    return owner.operation.attributes["value"]
-
-
-def _array(value: Value) -> AnyArray:
-    """A tensor for functions of arrays: NumPy's if it is known."""
-    known = _constant(value)
-    return traced(value) if known is None else array_of_dense(known)
-
-
-def _bytes(value: Value) -> AnyArray:
-    """Integers of at most 8 bits as bytes; bits above theirs are copies of the sign."""
-    if _constant(value) is not None or value.type.element_type.width == 8:
-        return convert(_array(value), U8)
-    # StableHLO converts no integers of 3, 5 or 6 bits.
-    identity = linalg.identity_map(value.type.rank)
-    output = linalg.empty([int(n) for n in value.type.shape], mlir_type(I8))
-    wide = linalg.generic(
-        [value], output, [identity] * 2, lambda each, _: scalar(each).convert(I8).value
-    )
-    return traced(wide, U8)
-
-
 def _codes(integers: AnyArray, width: int, zero: int) -> AnyArray:
     """Integers of a width more `zero`, which makes none of them negative."""
     codes = integers ^ np.uint8(zero) if zero else integers
@@ -275,13 +235,3 @@ def _codes(integers: AnyArray, width: int, zero: int) -> AnyArray:
 def _scale_element(scales: AnyArray) -> ElementType:
     element = ElementType.of_dtype(np.dtype(scales.dtype))
     return element if element.name in ("f16", "f32") else F32
-
-
-def _value(array: AnyArray, element: ElementType) -> Value:
-    if isinstance(array, np.ndarray):
-        kept = array.view(np.int8) if array.dtype == np.uint8 else array
-        dtype = np.int8 if element.bits == 8 else element.dtype
-        return linalg.constant(
-            dense_of_array(np.ascontiguousarray(kept.astype(dtype)), mlir_type(element))
-        )
-    return emit_stablehlo.convert(array.value, mlir_type(element))

@@ -1,8 +1,8 @@
 """Dot products of small integers, by what a CPU has for them.
 
-A *group* is four integers of a row of activations (int8, from -127 to 127), side by side in one
-word, and four integers of each of several columns of the weight (uint8), a column in each lane of a
-vector of ``lanes * 4`` bytes. What is added to the sum of each lane is
+A *group* is four integers of a row of activations, side by side in one word, and four integers of
+each of several columns of a weight, a column in each lane of a vector of ``lanes * 4`` bytes. Of
+the two sides one is signed and one is unsigned. What is added to the sum of each lane is
 
     sum_i weight[lane, i] * activation[i]
 
@@ -18,14 +18,16 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ..emit import Formula
-from ..emit.vectors import Vectors, broadcast, fence, intrinsic, reread
+from ..emit.vectors import broadcast, fence, intrinsic, reread
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I16, I32, U16, U32, ElementType
 
 __all__ = ["INSTRUCTIONS", "Instructions", "Sum", "instructions_of"]
 
-_GREATEST_ACTIVATION = 127
-_I16_MAX = 2**15 - 1
+_GREATEST_SIGNED = 128
+_COST_OF_A_TILE = 0.5
+"""What reading activations for a tile costs, in vectors of columns."""
+_I8_MAX, _I16_MAX = 2**7 - 1, 2**15 - 1
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ class Instructions(ABC):
         features: that a target must have, by LLVM's names.
         lanes: how many columns a vector has.
         at_once: how many rows are computed together.
-        most_parts: how many vectors of columns are.
+        most_parts, most_columns: how many vectors of columns are, of weights in blocks and of 8
+            bits.
+        most_sums: of integers, that are computed together.
         register: the constraint of inline assembly for one of them; "" where that is not known.
     """
 
@@ -60,25 +64,29 @@ class Instructions(ABC):
     lanes: ClassVar[int]
     at_once: ClassVar[int] = 4
     most_parts: ClassVar[int] = 1
+    most_columns: ClassVar[int] = 2
+    most_sums: ClassVar[int] = 8
     register: ClassVar[str] = ""
 
-    def parts(self, columns: int) -> int:
-        """How many vectors of columns are computed together, of so many columns."""
-        return min(self.most_parts, -(-columns // self.lanes))
+    def parts(self, columns: int, most: int) -> int:
+        """How many vectors of columns are computed together at most, so that few are too many."""
+        count = -(-columns // self.lanes)
+        choices = range(min(most, count), 0, -1)
+        return min(choices, key=lambda n: -(-count // n) * (n + _COST_OF_A_TILE))
 
-    def zero(self) -> Sum:
-        """A sum of nothing."""
-        return Sum(Vectors(self.lanes).known(0, I32))
+    def windows_at_once(self, parts: int) -> int:
+        """How many sums of integers fit the registers, of so many vectors of columns."""
+        return self.most_sums // parts
 
     @abstractmethod
-    def add(self, total: Sum, weight: Formula, group: Formula, greatest: int) -> Sum:
-        """Add the products of a group.
+    def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:
+        """Add the products of a group, a side of which is `spread` over the lanes.
 
         Args:
             total: what they are added to.
-            weight: u8, ``lanes * 4`` of them.
-            group: four activations in an i32.
-            greatest: of the weight's integers.
+            unsigned: u8, ``lanes * 4`` of them.
+            signed: i8, as many.
+            greatest: of the unsigned integers.
         """
 
     def words(self, total: Sum) -> Formula:
@@ -103,9 +111,9 @@ class _DotProduct(Instructions):
 
     intrinsic: ClassVar[str]
 
-    def add(self, total: Sum, weight: Formula, group: Formula, greatest: int) -> Sum:
-        """One instruction, which reads its group from memory where that is used once."""
-        operands = [total.words, weight, self.spread(group, I8)]
+    def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:
+        """One instruction, which reads a signed group from memory where that is used once."""
+        operands = [total.words, unsigned, signed]
         return Sum(intrinsic(self.intrinsic, operands, I32, self.lanes))
 
 
@@ -114,7 +122,8 @@ class Avx512Vnni(_DotProduct):
 
     name = "avx512vnni"
     features = frozenset(("avx512f", "avx512bw", "avx512vnni"))
-    lanes, at_once, most_parts = 16, 6, 2
+    lanes, at_once = 16, 6
+    most_parts, most_columns, most_sums = 2, 4, 24
     intrinsic = "llvm.x86.avx512.vpdpbusd.512"
 
 
@@ -123,17 +132,17 @@ class AvxVnni(_DotProduct):
 
     name = "avxvnni"
     features = frozenset(("avx2", "avxvnni"))
-    lanes, at_once = 8, 5
+    lanes, at_once, most_sums = 8, 5, 12
     intrinsic = "llvm.x86.avx512.vpdpbusd.256"
 
 
 class Avx2(Instructions):
     """AVX2: 8 columns.
 
-    ``vpmaddubsw`` adds two products in 16 bits. They are at most ``2 * greatest * 127``, so that
-    ``32767 // (2 * greatest * 127)`` groups are added in 16 bits before ``vpmaddwd`` widens them: 8
-    of 4-bit integers (8 * 2 * 15 * 127 = 30,480), 4 of 5 bits, 2 of 6 bits. Of 8-bit integers two
-    products do not fit (2 * 255 * 127 = 64,770): these are multiplied in 16 bits by ``vpmaddwd``,
+    ``vpmaddubsw`` adds two products in 16 bits. They are at most ``2 * greatest * 128``, so that
+    ``32767 // (2 * greatest * 128)`` groups are added in 16 bits before ``vpmaddwd`` widens them: 8
+    of 4-bit integers (8 * 2 * 15 * 128 = 30,720), 4 of 5 bits, 2 of 6 bits. Of 8-bit integers two
+    products do not fit (2 * 255 * 128 = 65,280): these are multiplied in 16 bits by ``vpmaddwd``,
     those at even places and those at odd places apart.
 
     LLVM's scheduler would move all that is unpacked to the front of a step, and spill it: sums are
@@ -144,26 +153,23 @@ class Avx2(Instructions):
     features = frozenset(("avx2",))
     lanes, register = 8, "x"
 
-    def add(self, total: Sum, weight: Formula, group: Formula, greatest: int) -> Sum:
+    def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:
         """Two instructions, or four for integers of 8 bits, and what makes room."""
-        room = _I16_MAX // (2 * greatest * _GREATEST_ACTIVATION)
+        room = _I16_MAX // (2 * greatest * _GREATEST_SIGNED)
         if not room:
-            return self._add_wide(total, weight, group)
+            return self._add_wide(total, unsigned, signed)
         if total.halves is not None and not total.room:
             total = Sum(self.words(total))
-        operands = [weight, self.spread(group, I8)]
-        products = intrinsic("llvm.x86.avx2.pmadd.ub.sw", operands, I16, 2 * self.lanes)
+        products = intrinsic("llvm.x86.avx2.pmadd.ub.sw", [unsigned, signed], I16, 2 * self.lanes)
         if total.halves is None:
             return Sum(total.words, products, room - 1)
         return Sum(total.words, total.halves + products, total.room - 1)
 
-    def _add_wide(self, total: Sum, weight: Formula, group: Formula) -> Sum:
-        pairs, integers = self.spread(group, I16), reread(weight, U16)
-        words = total.words
-        even = ((pairs << 8) >> 8, convert(integers & 255, I16))
-        odd = (pairs >> 8, convert(integers >> 8, I16))
-        for given, stored in (even, odd):
-            words = words + self._pairs(stored, given)
+    def _add_wide(self, total: Sum, unsigned: Formula, signed: Formula) -> Sum:
+        left, right, words = reread(unsigned, U16), reread(signed, I16), total.words
+        even, odd = (left & 255, (right << 8) >> 8), (left >> 8, right >> 8)
+        for whole, given in (even, odd):
+            words = words + self._pairs(convert(whole, I16), given)
         return Sum(words)
 
     def words(self, total: Sum) -> Formula:
@@ -188,15 +194,14 @@ class NeonDotProduct(Instructions):
     features = frozenset(("neon", "dotprod"))
     lanes = 4
 
-    def add(self, total: Sum, weight: Formula, group: Formula, greatest: int) -> Sum:
+    def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:
         """One instruction, or three for integers of 8 bits."""
-        given, words = self.spread(group, I8), total.words
-        stored = convert(weight, I8)
-        if greatest > _GREATEST_ACTIVATION:
-            half = given.form.known(64, I8)
-            words = self._dot(self._dot(words, half, given), half, given)
-            stored = stored ^ -128
-        return Sum(self._dot(words, stored, given))
+        words, left = total.words, convert(unsigned, I8)
+        if greatest > _I8_MAX:
+            half = signed.form.known(64, I8)
+            words = self._dot(self._dot(words, half, signed), half, signed)
+            left = left ^ -128
+        return Sum(self._dot(words, left, signed))
 
     def _dot(self, words: Formula, left: Formula, right: Formula) -> Formula:
         return intrinsic(
@@ -210,14 +215,12 @@ class Portable(Instructions):
     name = "portable"
     lanes = 8
 
-    def add(self, total: Sum, weight: Formula, group: Formula, greatest: int) -> Sum:
+    def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:
         """Four multiplications and additions."""
-        words = total.words
-        integers = reread(weight, U32)
-        given = broadcast(group, self.lanes)
+        words, left, right = total.words, reread(unsigned, U32), reread(signed, I32)
         for place in range(4):
-            stored = convert((integers >> (8 * place)) & 255, I32)
-            words = words + stored * ((given << (24 - 8 * place)) >> 24)
+            whole = convert((left >> (8 * place)) & 255, I32)
+            words = words + whole * ((right << (24 - 8 * place)) >> 24)
         return Sum(words)
 
 

@@ -1,9 +1,9 @@
-"""``select-kernels``: block contractions that a kernel computes become calls of it.
+"""``select-kernels``: contractions that a kernel computes become calls of it.
 
-Contractions whose activations are rounded to 8 bits are sums of products of small integers, which
-CPUs have instructions for that IREE's code generation does not use. `subquant.kernels` writes loops
-with these. What they do not compute (activations as reals, windows, weights of few elements) is
-left to ``lower-block-contractions``.
+Contractions of 8-bit integers, and those with weights in blocks whose activations are rounded to 8
+bits, are sums of products of small integers, which CPUs have instructions for that IREE's code
+generation does not use. `subquant.kernels` writes loops with these. What they do not compute
+(activations as reals, dynamic windows, weights of few elements) is left as it is.
 
 Before::
 
@@ -25,21 +25,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .._mlir import Operation, ir
+from .._mlir import Operation, Value, ir
 from ..dialects.block_contraction import BlockContraction
 from ..dialects.subquant import BLOCK_CONTRACTION
 from ..errors import Remark, UsageError, expected_name
-from ..kernels.contraction import Product, Refusal
+from ..kernels.contraction import Product
 from ..kernels.executables import Library
 from ..kernels.instructions import INSTRUCTIONS
+from ..kernels.integer_contraction import IntegerContraction
+from ..kernels.operands import Refusal
 from .base import UNCHANGED, ModulePass, named
+from .math.zero_points import correct_zero_points
 
 __all__ = ["SelectKernels"]
+
+_INTEGERS = ("stablehlo.dot_general", "stablehlo.convolution")
 
 
 @dataclass(frozen=True)
 class SelectKernels(ModulePass):
-    """Turn every ``subquant.block_contraction`` that a kernel computes into calls.
+    """Turn every contraction that a kernel computes into calls.
 
     Options:
         instructions: what kernels multiply with, a name in `INSTRUCTIONS`.
@@ -61,18 +66,43 @@ class SelectKernels(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Select in `module`; never fails."""
-        found = named(module, [BLOCK_CONTRACTION])
+        for op in named(module, _INTEGERS):
+            _contract_storage(op)
+        found = named(module, [BLOCK_CONTRACTION, *_INTEGERS])
         if not found:
             return UNCHANGED
         remarks, library = [], Library(module)
         for op in found:
-            product = Product.of(BlockContraction.of(op), self.instructions)
-            if isinstance(product, Refusal):
-                if self.explain:
-                    remarks.append(Remark.about(op, f"has no kernel: {product.reason}"))
-                continue
             with ir.InsertionPoint(op), op.location:
-                result = product.emit(library, op.results[0].type)
+                result = self._call(op, library)
+            if isinstance(result, Refusal):
+                if self.explain:
+                    remarks.append(Remark.about(op, f"has no kernel: {result.reason}"))
+                continue
             op.results[0].replace_all_uses_with(result)
             op.erase()
         return remarks
+
+    def _call(self, op: Operation, library: Library) -> Value | Refusal:
+        type_ = op.results[0].type
+        if op.name == BLOCK_CONTRACTION:
+            product = Product.of(BlockContraction.of(op), self.instructions)
+            return product if isinstance(product, Refusal) else product.emit(library, type_)
+        contraction = IntegerContraction.of(op)
+        if isinstance(contraction, Refusal):
+            return contraction
+        return contraction.emit(library, type_, self.instructions)
+
+
+def _contract_storage(op: Operation) -> None:
+    """Contract the storage of quantized operands, and correct the sums, where a kernel will do it.
+
+    ``correct-zero-points``, which comes later, does so in the way that is best for IREE's loops.
+    """
+    if isinstance(IntegerContraction.of_shape(op), Refusal):
+        return
+    with ir.InsertionPoint(op), op.location:
+        value = correct_zero_points(op, "after")
+    if value is not None:
+        op.results[0].replace_all_uses_with(value)
+        op.erase()

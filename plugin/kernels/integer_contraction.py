@@ -1,0 +1,240 @@
+"""Contractions of 8-bit integers, of matrices and of windows, as calls of a kernel."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._mlir import Operation, Value, ir, stablehlo
+from ..dialects.windows import dot_axes, window_padding, window_steps
+from ..emit import stablehlo as emit_stablehlo
+from ..emit import tensor
+from ..emit.operation import mlir_type, tensor_type
+from ..numerics.array_functions import convert
+from ..numerics.element_types import I8, I32, AnyArray
+from .executables import Library
+from .instructions import INSTRUCTIONS
+from .integer_product import IntegerProduct
+from .operands import Refusal, array_of, known, value_of
+from .tiles import Tiles
+
+__all__ = ["IntegerContraction"]
+
+_LEAST_PRODUCTS = 1 << 15
+"""Of integers: a smaller contraction is not worth the call of a kernel."""
+_ENOUGH_ROWS = 16
+"""From which on it pays to lay out a weight at every call."""
+_WORKGROUPS = 16
+"""Of a call at most: what threads share, which costs each of them some time."""
+_PRODUCTS_OF_A_WORKGROUP = 1 << 18
+
+
+@dataclass(frozen=True)
+class IntegerContraction:
+    """A product of matrices or a convolution of i8, summed in i32.
+
+    Attributes:
+        activations, weight: i8.
+        of_activations, of_weight: the order of axes that makes them
+            ``images x spatial... x channels`` and ``columns x spatial... x channels``.
+        padding: before and after each spatial axis of the activations.
+        strides, dilations: along these.
+        result: the extents of the result, and the order of axes that makes it that, of
+            ``images x spatial... x columns``.
+    """
+
+    activations: Value
+    weight: Value
+    of_activations: list[int]
+    of_weight: list[int]
+    padding: list[tuple[int, int]]
+    strides: list[int]
+    dilations: list[int]
+    of_result: list[int]
+
+    @classmethod
+    def of(cls, op: Operation) -> IntegerContraction | Refusal:
+        """Read a ``stablehlo.dot_general`` or ``stablehlo.convolution``."""
+        types = [value.type for value in (*op.operands, *op.results)]
+        if [str(each.element_type) for each in types] != ["i8", "i8", "i32"]:
+            return Refusal("it is not one of i8 that is summed in i32")
+        found = cls.of_shape(op)
+        if isinstance(found, Refusal):
+            return found
+        rows = math.prod(types[2].shape) // found._shape(1)[0]
+        if known(found.weight) is None and rows < _ENOUGH_ROWS:
+            return Refusal("its weight is not known, and it has few rows")
+        return found
+
+    @classmethod
+    def of_shape(cls, op: Operation) -> IntegerContraction | Refusal:
+        """Read a contraction whose operands may become i8."""
+        types = [value.type for value in (*op.operands, *op.results)]
+        if not all(
+            isinstance(each, ir.RankedTensorType) and each.has_static_shape for each in types
+        ):
+            return Refusal("it has a dynamic shape")
+        found = cls._of_windows(op) if "convolution" in op.name else cls._of_dot(op)
+        if isinstance(found, Refusal):
+            return found
+        products = math.prod(types[2].shape) * math.prod(found._shape(1)[1:])
+        return found if products >= _LEAST_PRODUCTS else Refusal("it is small")
+
+    @classmethod
+    def _of_dot(cls, op: Operation) -> IntegerContraction | Refusal:
+        (left, right), (batch, _) = dot_axes(op)
+        ranks = [value.type.rank for value in op.operands]
+        if batch:
+            return Refusal("it has batch dimensions")
+        if ranks != [2, 2] or len(left) != 1:
+            return Refusal("its operands are not matrices")
+        # One image of one spatial axis, whose positions are the rows: the axis of images is new.
+        return cls(
+            op.operands[0],
+            op.operands[1],
+            [1 - left[0], left[0]],
+            [1 - right[0], right[0]],
+            [],
+            [],
+            [],
+            [0, 1],
+        )
+
+    @classmethod
+    def _of_windows(cls, op: Operation) -> IntegerContraction | Refusal:
+        numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+        spatial = list(numbers.input_spatial_dimensions)
+        count = len(spatial)
+        groups = [op.attributes[f"{kind}_group_count"].value for kind in ("feature", "batch")]
+        if any(int(group) != 1 for group in groups):
+            return Refusal("it has groups")
+        if window_steps(op, "lhs_dilation", count) != [1] * count:
+            return Refusal("it dilates its left operand")
+        if "window_reversal" in op.attributes and "true" in str(op.attributes["window_reversal"]):
+            return Refusal("it reverses its window")
+        if count not in (1, 2):
+            return Refusal(f"it has {count} spatial axes")
+        padding = [(int(low), int(high)) for low, high in window_padding(op, count)]
+        if any(low < 0 or high < 0 for low, high in padding):
+            return Refusal("its padding is negative")
+        made = [numbers.output_batch_dimension, *numbers.output_spatial_dimensions]
+        made.append(numbers.output_feature_dimension)
+        return cls(
+            op.operands[0],
+            op.operands[1],
+            [numbers.input_batch_dimension, *spatial, numbers.input_feature_dimension],
+            [
+                numbers.kernel_output_feature_dimension,
+                *numbers.kernel_spatial_dimensions,
+                numbers.kernel_input_feature_dimension,
+            ],
+            padding,
+            window_steps(op, "window_strides", count),
+            window_steps(op, "rhs_dilation", count),
+            [made.index(axis) for axis in range(len(made))],
+        )
+
+    def _shape(self, side: int) -> list[int]:
+        """The extents of the activations (0) or of the weight (1), in order, without padding."""
+        value, order = ((self.activations, self.of_activations), (self.weight, self.of_weight))[
+            side
+        ]
+        return [int(value.type.shape[axis]) for axis in order]
+
+    def emit(self, library: Library, result: ir.Type, instructions: str) -> Value:
+        """Write the call, and return the result."""
+        columns, *_, channels = self._shape(1)
+        missing = -channels % 4
+        product = self._product(instructions)
+        weight = array_of(self.weight).transpose(self.of_weight)
+        if missing:
+            weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, missing)])
+        rows = weight.reshape((columns, product.tiles.depth))
+        # Activations are 128 more than they are.
+        sums = convert(rows, I32).sum(1, dtype=np.int32) * np.int32(-128)
+        operands = [
+            value_of(product.tiles.pack(rows), I8),
+            value_of(self._first(sums, product.tiles), I32),
+            self._activations(missing),
+        ]
+        [made] = library.call(
+            product,
+            product.kernel(),
+            operands,
+            [
+                tensor_type(
+                    [product.images * product.lines, product.windows, columns], mlir_type(I32)
+                )
+            ],
+            0,
+        )
+        shape = [int(result.shape[axis]) for axis in np.argsort(self.of_result)]
+        made = emit_stablehlo.reshape(made, shape)
+        return emit_stablehlo.transpose(made, self.of_result)
+
+    @staticmethod
+    def _first(sums: AnyArray, tiles: Tiles) -> AnyArray:
+        width = tiles.count * tiles.width
+        padded = sums if width == tiles.columns else np.pad(sums, [(0, width - tiles.columns)])
+        return padded.reshape((tiles.count, tiles.width))
+
+    def _activations(self, missing: int) -> Value:
+        """The activations with their padding, 128 more than they are, as one row."""
+        value = emit_stablehlo.transpose(self.activations, self.of_activations)
+        low = [0, *(before for before, _ in self.padding), 0]
+        high = [0, *(after for _, after in self.padding), missing]
+        if not self.padding:
+            low, high = low[1:], high[1:]
+        if any(low) or any(high):
+            value = emit_stablehlo.pad(value, low, high)
+        unsigned = (tensor(value) ^ -128).value
+        return emit_stablehlo.reshape(unsigned, [math.prod(unsigned.type.shape)])
+
+    def _product(self, instructions: str) -> IntegerProduct:
+        target = INSTRUCTIONS[instructions]
+        columns, *taps, channels = self._shape(1)
+        images, *extents, _ = self._shape(0)
+        padded = channels + -channels % 4
+        if not self.padding:
+            # Rows of a matrix are the positions of a line.
+            images, extents, taps = 1, [images], [1]
+        padding = self.padding or [(0, 0)]
+        strides, dilations = self.strides or [1], self.dilations or [1]
+        whole = [n + sum(pair) for n, pair in zip(extents, padding, strict=True)]
+        counts = [
+            (n - (tap - 1) * dilation - 1) // stride + 1
+            for n, tap, dilation, stride in zip(whole, taps, dilations, strides, strict=True)
+        ]
+        if len(whole) == 1:
+            whole, counts, taps = [1, *whole], [1, *counts], [1, *taps]
+            strides, dilations = [1, *strides], [1, *dilations]
+        image = math.prod(whole)
+        if taps == [1, 1] and strides == [1, 1]:
+            # Positions of all images follow one another.
+            images, counts, whole = 1, [1, images * image], [1, images * image]
+            image = whole[1]
+        parts = target.parts(columns, target.most_columns)
+        depth = math.prod(taps) * padded
+        tiles = Tiles(8, 4, columns, depth, target.lanes, parts)
+        products = images * math.prod(counts) * depth * columns
+        share = max(1, min(_WORKGROUPS, products // _PRODUCTS_OF_A_WORKGROUP) // tiles.count)
+        return IntegerProduct(
+            tiles,
+            instructions,
+            images * image,
+            padded,
+            image,
+            strides[0] * whole[1],
+            strides[1],
+            tuple(
+                (tap, distance)
+                for tap, distance in zip(taps, (dilations[0] * whole[1], dilations[1]), strict=True)
+                if tap > 1
+            ),
+            images,
+            counts[0],
+            counts[1],
+            share,
+        )

@@ -1,0 +1,227 @@
+"""The kernel of products of 8-bit integers with an 8-bit weight: matrices and convolutions.
+
+::
+
+    result[l, m, n] = first[n] + sum_(t, c) x[l * line_step + m * step + t, c] * weight[n, t, c]
+
+Activations are a row of *positions* with some channels ``c`` each. A window has a position at each
+of some distances ``t``, its *taps*; windows ``m`` of a *line* ``l`` are a step apart. A product of
+matrices has one line, and windows of one tap. Activations are unsigned (128 more than they are), so
+that what that adds to a sum is the same for all windows, and is in ``first``.
+
+Sums are of i32, and exact: the caller sees to it that they fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._mlir import Value
+from ..emit import Formula, scalar
+from ..emit.linalg import Extent, constant_index
+from ..emit.vectors import (
+    element_at,
+    load,
+    load_element,
+    loop,
+    prefetch,
+    quotient,
+    remainder,
+    store,
+    store_element,
+    when,
+)
+from ..numerics.element_types import I8, I32, U8
+from .executables import Binding, Kernel
+from .instructions import INSTRUCTIONS, Instructions, Sum
+from .tiles import Tiles
+
+__all__ = ["IntegerProduct"]
+
+_WRITTEN_OUT = 8
+"""Groups that are written out at most; more are a loop."""
+_AHEAD = 8192
+"""Bytes of the weight that are asked for before they are read, where each is read once."""
+
+
+@dataclass(frozen=True)
+class IntegerProduct:
+    """What is computed, and with what.
+
+    Args:
+        tiles: how the weight lies in memory: its depth is positions of a window times `channels`.
+        instructions: a name in `INSTRUCTIONS`.
+        positions: how many the activations have, of all images.
+        channels: integers of a position, a multiple of 4.
+        image_step, line_step, step: positions from an image, line or window to the next.
+        taps: of a window: how many there are along each axis, and how many positions apart.
+        images, lines, windows: how many there are: lines of an image, windows of a line.
+        workgroups: how many share the rows of each tile of the weight.
+    """
+
+    tiles: Tiles
+    instructions: str
+    positions: int
+    channels: int
+    image_step: int
+    line_step: int
+    step: int
+    taps: tuple[tuple[int, int], ...]
+    images: int
+    lines: int
+    windows: int
+    workgroups: int
+
+    @property
+    def target(self) -> Instructions:
+        """What is multiplied with."""
+        return INSTRUCTIONS[self.instructions]
+
+    @property
+    def at_once(self) -> int:
+        """How many windows are computed together: as many as fit, or as leave the fewest over."""
+        most = min(self.target.windows_at_once(self.tiles.parts), self.windows)
+        return min(range(max(1, most - 2), most + 1), key=lambda n: (-(-self.windows // n) * n, -n))
+
+    def kernel(self) -> Kernel:
+        """The kernel: its bindings are the weight, what sums begin with, activations, result."""
+        tiles = self.tiles
+        bindings = [
+            Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
+            Binding((tiles.count, tiles.width), I32),
+            Binding((self.positions * self.channels // 4,), I32),
+            Binding((self.images * self.lines, self.windows, tiles.columns), I32),
+        ]
+        count = tiles.count * self.workgroups
+        return Kernel("integer_product", bindings, count, self._body, 0)
+
+    def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
+        weight, first, activations, result = memories
+        # The rows of a line in parts of `at_once`: the last one may share rows with the one before.
+        of_line = -(-self.windows // self.at_once)
+        parts = of_line * self.lines * self.images
+        share = -(-parts // self.workgroups)
+        tile = quotient(scalar(number), self.workgroups)
+        begin = remainder(scalar(number), self.workgroups) * share
+        end = np.minimum(begin + share, parts)
+
+        def of_part(part: Value) -> None:
+            line = quotient(scalar(part), of_line)
+            row = remainder(scalar(part), of_line) * self.at_once
+            if self.windows % self.at_once:
+                row = np.minimum(row, self.windows - self.at_once)
+            start = line * self.line_step + row * self.step
+            if self.images > 1:
+                image = quotient(line, self.lines)
+                start = start + image * (self.image_step - self.lines * self.line_step)
+            sums = self._sums(weight, first, activations, tile, start)
+            for index, total in enumerate(sums):
+                window, column = divmod(index, self.tiles.parts)
+                self._store(total, result, tile, [line.value, (row + window).value], column)
+
+        loop(begin.value, end.value, 1, of_part)
+
+    def _sums(
+        self, weight: Value, first: Value, activations: Value, tile: Formula, start: Formula
+    ) -> list[Formula]:
+        """The sums of `at_once` windows from position `start` on, for each part of the columns."""
+        lanes, parts = self.tiles.lanes, self.tiles.parts
+        begin = [load(first, [tile.value, part * lanes], lanes, I32) for part in range(parts)]
+        groups = self.channels // 4
+        loops = [(count, distance * groups) for count, distance in self.taps] + [(groups, 1)]
+
+        def of_loop(
+            level: int, number: Formula, place: Formula, words: Sequence[Formula]
+        ) -> Sequence[Formula]:
+            """Go through the loops from a level on, in the order in which the weight lies."""
+            (count, distance), *inner = loops[level:]
+            written_out = math.prod(n for n, _ in loops[level:])
+            if written_out <= _WRITTEN_OUT:
+                sums = [Sum(each) for each in words]
+                for offset, index in enumerate(np.ndindex(*(n for n, _ in loops[level:]))):
+                    given = sum(i * d for i, (_, d) in zip(index, loops[level:], strict=True))
+                    sums = self._group(
+                        weight, activations, tile, number + offset, place + given, sums
+                    )
+                return [self.target.words(total) for total in sums]
+            step = 1
+            if not inner:
+                step = next(n for n in range(_WRITTEN_OUT, 0, -1) if count % n == 0)
+
+            def body(position: Value, *so_far: Formula) -> Sequence[Formula]:
+                index = scalar(position)
+                if inner:
+                    return of_loop(
+                        level + 1,
+                        number + index * math.prod(n for n, _ in inner),
+                        place + index * distance,
+                        so_far,
+                    )
+                sums = [Sum(each) for each in so_far]
+                for offset in range(step):
+                    sums = self._group(
+                        weight,
+                        activations,
+                        tile,
+                        number + index + offset,
+                        place + index + offset,
+                        sums,
+                    )
+                return [self.target.words(total) for total in sums]
+
+            return loop(0, count, step, body, words)
+
+        zero = scalar(constant_index(0))
+        return list(of_loop(0, zero, start * groups, begin * self.at_once))
+
+    def _group(
+        self,
+        weight: Value,
+        activations: Value,
+        tile: Formula,
+        number: Formula,
+        place: Formula,
+        sums: Sequence[Sum],
+    ) -> list[Sum]:
+        """Add the products of a group of the weight with the activations at a place."""
+        target, lanes, parts = self.target, self.tiles.lanes, self.tiles.parts
+        stored = []
+        for part in range(parts):
+            first = part * lanes * 4
+            stored.append(load(weight, [tile.value, number.value, first], lanes * 4, I8))
+            if self.at_once == 1:
+                prefetch(weight, [tile.value, number.value, first + _AHEAD])
+        totals, apart = [], self.step * (self.channels // 4)
+        for window in range(self.at_once):
+            given = load_element(activations, [(place + window * apart).value])
+            group = target.spread(given, U8)
+            for part, column in enumerate(stored):
+                totals.append(target.add(sums[window * parts + part], group, column, 255))
+        return totals
+
+    def _store(
+        self, total: Formula, result: Value, tile: Formula, row: Sequence[Value], part: int
+    ) -> None:
+        """Write the sums of a window of a part of the columns, some of which may be too many."""
+        tiles = self.tiles
+        column = tile * tiles.width + part * tiles.lanes
+        if tiles.columns % tiles.width == 0:
+            store(total, result, [*row, column.value])
+            return
+        when(
+            column + tiles.lanes <= tiles.columns,
+            lambda: store(total, result, [*row, column.value]),
+        )
+        whole, rest = divmod(tiles.columns, tiles.lanes)
+        if not rest or whole % tiles.parts != part:
+            return
+
+        def write() -> None:
+            for lane in range(rest):
+                store_element(element_at(total, lane), result, [*row, (column + lane).value])
+
+        when(tile == whole // tiles.parts, write)
