@@ -40,16 +40,21 @@ _ROOT = Path(__file__).resolve().parent.parent
 _ORDERED = ("cf.", "func.", "util.", "stablehlo.custom_call", "stablehlo.send", "stablehlo.recv")
 _INTERPRETER = "interpreter"
 _PIPELINES: dict[str, CompileOptions | None] = {
-    "cpu": CompileOptions(),
+    "cpu": CompileOptions(kernels="none"),
+    "kernels": CompileOptions(kernels="portable", activations="int8"),
     "vulkan": CompileOptions("vulkan"),
     "vulkan32": CompileOptions("vulkan", vulkan_target="generic-32bit"),
     "fixed": CompileOptions(
+        kernels="none",
         requantization="fixed-point",
         fixed_point_rounding="tosa-double-round",
         zero_points="inside",
     ),
     "after": CompileOptions(
-        requantization="fixed-point", zero_points="after", rounding="toward-zero"
+        kernels="none",
+        requantization="fixed-point",
+        zero_points="after",
+        rounding="toward-zero",
     ),
     _INTERPRETER: None,
 }

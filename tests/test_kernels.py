@@ -166,6 +166,135 @@ def test_rows_that_are_known_at_run_time(instructions):
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+# -- integers -------------------------------------------------------------------------------------
+
+
+def convolved(x, w, strides, dilations):
+    """In whole numbers of float64, which are exact here: images x positions x channels."""
+    counts = [
+        (n - (tap - 1) * dilation - 1) // stride + 1
+        for n, tap, stride, dilation in zip(
+            x.shape[1:3], w.shape[:2], strides, dilations, strict=True
+        )
+    ]
+    total = np.zeros((x.shape[0], *counts, w.shape[3]))
+    for row, column in np.ndindex(*w.shape[:2]):
+        top, left = row * dilations[0], column * dilations[1]
+        part = x[:, top :: strides[0], left :: strides[1]][:, : counts[0], : counts[1]]
+        total += part.astype(np.float64) @ w[row, column].astype(np.float64)
+    return total.astype(np.int32)
+
+
+def convolution(x, w, strides=(1, 1), dilations=(1, 1), padding=(0, 0)):
+    """The program: activations and weight are arguments."""
+    padded = np.pad(x, [(0, 0), (padding[0],) * 2, (padding[1],) * 2, (0, 0)])
+    expected = convolved(padded, w, strides, dilations)
+    types = [f"tensor<{'x'.join(map(str, each.shape))}x" for each in (x, w, expected)]
+    pads = f"[[{padding[0]}, {padding[0]}], [{padding[1]}, {padding[1]}]]"
+    text = f"""
+func.func @main(%x: {types[0]}i8>, %w: {types[1]}i8>) -> {types[2]}i32> {{
+  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      window = {{stride = [{strides[0]}, {strides[1]}], pad = {pads},
+                rhs_dilate = [{dilations[0]}, {dilations[1]}]}}
+      {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+      : ({types[0]}i8>, {types[1]}i8>) -> {types[2]}i32>
+  return %y : {types[2]}i32>
+}}"""
+    return text, expected
+
+
+def drawn(*shape, seed=0):
+    """Integers of 8 bits, with both extremes among them."""
+    found = np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
+    found.reshape(-1)[:2] = -128, 127
+    return found
+
+
+WINDOWS = {
+    "3x3": ((1, 12, 13, 16), (3, 3, 16, 32), {}),
+    "1x1": ((2, 7, 9, 32), (1, 1, 32, 24), {}),
+    "steps and padding": ((1, 15, 15, 8), (3, 3, 8, 16), {"strides": (2, 2), "padding": (1, 1)}),
+    "ragged channels": ((1, 20, 11, 3), (5, 4, 3, 19), {"strides": (2, 1)}),
+    "apart": ((2, 14, 12, 4), (3, 2, 4, 40), {"dilations": (2, 3), "padding": (2, 0)}),
+    "steps of one position": ((1, 17, 9, 20), (1, 1, 20, 70), {"strides": (3, 2)}),
+    "one window": ((1, 4, 4, 40), (4, 4, 40, 100), {}),
+    "images": ((3, 9, 6, 12), (3, 3, 12, 17), {"strides": (2, 1), "padding": (0, 1)}),
+}
+
+
+@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("case", WINDOWS)
+def test_convolutions_are_exact(case, instructions):
+    x_shape, w_shape, options = WINDOWS[case]
+    x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
+    text, expected = convolution(x, w, **options)
+    found = subquant.compile(text, kernels=instructions).main(x, w)
+    np.testing.assert_array_equal(found, expected)
+
+
+def product(rows, depth, columns, transposed=False, constant=None):
+    """A product of i8 matrices."""
+    weight = f"{columns}x{depth}" if transposed else f"{depth}x{columns}"
+    argument, given = f", %w: tensor<{weight}xi8>", ""
+    if constant is not None:
+        elements = constant.tobytes().hex()
+        argument, given = "", f'%w = arith.constant dense<"0x{elements}"> : tensor<{weight}xi8>'
+    return f"""
+func.func @main(%x: tensor<{rows}x{depth}xi8>{argument}) -> tensor<{rows}x{columns}xi32> {{
+  {given}
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [{int(transposed)}]
+      : (tensor<{rows}x{depth}xi8>, tensor<{weight}xi8>) -> tensor<{rows}x{columns}xi32>
+  return %y : tensor<{rows}x{columns}xi32>
+}}"""
+
+
+@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(16, 128, 64), (37, 130, 50), (64, 7, 100)])
+def test_matrices_are_exact(rows, depth, columns, instructions):
+    x, w = drawn(rows, depth), drawn(columns, depth, seed=1)
+    executable = subquant.compile(
+        product(rows, depth, columns, transposed=True), kernels=instructions
+    )
+    np.testing.assert_array_equal(executable.main(x, w), x.astype(np.int32) @ w.T.astype(np.int32))
+
+
+@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_few_rows_meet_a_constant(rows, instructions):
+    """All products have the greatest magnitude, of either sign."""
+    w = np.full((640, 72), -128, np.int8)
+    executable = subquant.compile(product(rows, 640, 72, constant=w), kernels=instructions)
+    for value in (-128, 127):
+        x = np.full((rows, 640), value, np.int8)
+        expected = np.full((rows, 72), 640 * -128 * value, np.int32)
+        np.testing.assert_array_equal(executable.main(x), expected)
+
+
+def test_quantized_programs_call_kernels():
+    """A zero point outside of the kernel, which multiplies storage."""
+    text = """
+!x = !quant.uniform<i8:f32, 0.02:3>
+!w = !quant.uniform<i8:f32, 0.01>
+!y = !quant.uniform<i8:f32, 0.5:-5>
+func.func @main(%x: tensor<24x96x!x>, %w: tensor<96x40x!w>) -> tensor<24x40x!y> {
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<24x96x!x>, tensor<96x40x!w>) -> tensor<24x40x!y>
+  return %y : tensor<24x40x!y>
+}"""
+    x, w = drawn(24, 96), drawn(96, 40, seed=1)
+    real = (x.astype(np.float64) - 3) @ w.astype(np.float64) * (0.02 * 0.01)
+    expected = np.clip(np.rint(real / 0.5 - 5), -128, 127)
+    for kernels in ("auto", "portable", "none"):
+        options = CompileOptions(kernels=kernels)
+        calls = compile_to_bytes(text, options, emit="mlir").decode().count('"flow.dispatch"')
+        assert calls == (kernels != "none")
+        found = subquant.compile(text, kernels=kernels).main(x, w)
+        np.testing.assert_array_equal(found, expected)
+
+
+# -- programs -------------------------------------------------------------------------------------
+
+
 def test_constants_are_laid_out_when_the_program_is_compiled():
     case = (2, 256, 64, 32)
     x, q, scales = arrays(*case)

@@ -41,8 +41,9 @@ class IntegerContraction:
             ``images x spatial... x channels`` and ``columns x spatial... x channels``.
         padding: before and after each spatial axis of the activations.
         strides, dilations: along these.
-        result: the extents of the result, and the order of axes that makes it that, of
-            ``images x spatial... x columns``.
+        of_result: the order of axes that makes the result of ``images x spatial... x columns``.
+
+    Of matrices, rows are images, and there are no spatial axes.
     """
 
     activations: Value
@@ -90,7 +91,6 @@ class IntegerContraction:
             return Refusal("it has batch dimensions")
         if ranks != [2, 2] or len(left) != 1:
             return Refusal("its operands are not matrices")
-        # One image of one spatial axis, whose positions are the rows: the axis of images is new.
         return cls(
             op.operands[0],
             op.operands[1],
@@ -185,8 +185,6 @@ class IntegerContraction:
         value = emit_stablehlo.transpose(self.activations, self.of_activations)
         low = [0, *(before for before, _ in self.padding), 0]
         high = [0, *(after for _, after in self.padding), missing]
-        if not self.padding:
-            low, high = low[1:], high[1:]
         if any(low) or any(high):
             value = emit_stablehlo.pad(value, low, high)
         unsigned = (tensor(value) ^ -128).value
