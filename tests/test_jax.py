@@ -697,3 +697,38 @@ def test_tables_and_experts_give_the_answers_of_jax(name: str, device: Device) -
         assert np.abs(result - expected).max() <= 1e-6 * np.abs(expected).max()
     else:
         assert (result == expected).all()
+
+
+# -- loops over layers ----------------------------------------------------------------------------
+
+LAYERS = 3
+
+
+@pytest.mark.parametrize(
+    "scheme", ["int8 per channel", "int4 in blocks", "uint4, two rows in a byte"]
+)
+def test_a_loop_over_stacked_weights_reads_them_as_they_are_stored(
+    scheme: str, cpu: Device
+) -> None:
+    """Within the bound of a layer for each."""
+    import jax
+    import jax.numpy as jnp
+
+    rng, made = np.random.default_rng(7), SCHEMES[scheme]
+    layers = [made.weight((WIDTH, WIDTH), rng) for _ in range(LAYERS)]
+    stacked = tuple(jnp.stack(each) for each in zip(*layers, strict=True))
+    x = rng.normal(size=(2, WIDTH)).astype(np.float32)
+
+    def function(x: Any, weights: Any) -> Any:
+        return jax.lax.scan(lambda h, each: (jnp.tanh(made.linear(h, each)), None), x, weights)[0]
+
+    given = Model(function, (x, stacked))
+    module = parse_bytes(given.exported(), create_context())
+    run_pipeline(module, [each for each in compile_pipeline(CompileOptions())
+                          if each.name in RAISING])  # fmt: skip
+    operations = list(walk(module.operation))
+    [contraction] = [op for op in operations if op.name == "subquant.block_contraction"]
+    assert ("plane_bits" in contraction.attributes) == made.is_packed
+    assert not any(op.name == "subquant.unpack" for op in operations)
+    result = subquant.compile(given.exported(), device=cpu).main(*given.flat())
+    assert np.abs(result - given.expected()).max() <= LAYERS * made.bounds[0]

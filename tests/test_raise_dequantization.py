@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -202,3 +203,92 @@ def test_a_conversion_that_wraps_is_a_step_before() -> None:
     after, _ = raised(text)
     assert "stablehlo.convert %arg0 : (tensor<4x8xui4>) -> tensor<4x8xi4>" in after
     assert "quantized_type = !quant.any<i4:f32>" in after
+
+
+# -- rows of tables -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Slices of a dequantized 6x8 table along an axis, for indices of shape 2x3.
+
+    Attributes:
+        scales: their shape, one for each block.
+        axis: that indices are of.
+        offset: where the other axis is in the result.
+        is_taken: whether slices are taken before they are dequantized.
+    """
+
+    scales: tuple[int, int]
+    axis: int = 0
+    offset: int = 2
+    is_taken: bool = True
+
+    @property
+    def text(self) -> str:
+        rows, columns = self.scales
+        grid, apart = f"{rows}x{columns}", f"{rows}x{6 // rows}x{columns}x{8 // columns}"
+        extent = (8, 6)[self.axis]
+        shape = [2, 3]
+        shape.insert(self.offset, extent)
+        result = "x".join(map(str, shape))
+        sizes = "1, 8" if self.axis == 0 else "6, 1"
+        views = f"""
+        %c = convert %0 : 6x8xi8 -> 6x8xf32
+        %i = convert %2 : {grid}xi8 -> {grid}xf32
+        %f = broadcast %i 0,2 : {grid}xf32 -> {apart}xf32
+        %z = reshape %f : {apart}xf32 -> 6x8xf32
+        %d = subtract %c %z : 6x8xf32
+        %b = broadcast %1 0,2 : {grid}xf32 -> {apart}xf32
+        %s = reshape %b : {apart}xf32 -> 6x8xf32
+        %m = multiply %d %s : 6x8xf32
+        %y = "stablehlo.gather"(%m, %3) {{slice_sizes = array<i64: {sizes}>, dimension_numbers = \
+#stablehlo.gather<offset_dims = [{self.offset}], collapsed_slice_dims = [{self.axis}], \
+start_index_map = [{self.axis}], index_vector_dim = 2>}} : (tensor<6x8xf32>, tensor<2x3xi32>) -> \
+tensor<{result}xf32>"""
+        types = "6x8xi8", f"{grid}xf32", f"{grid}xi8", "2x3xi32"
+        body = views.replace("\\\n", "")
+        return program(", ".join(types), f"{result}xf32", body)
+
+    def meaning(self, q: np.ndarray, s: np.ndarray, z: np.ndarray, i: np.ndarray) -> np.ndarray:
+        """The same in NumPy; indices out of range are those at the ends."""
+        rows, columns = self.scales
+        spread = [each.repeat(6 // rows, 0).repeat(8 // columns, 1) for each in (s, z)]
+        table = (q.astype(np.float32) - spread[1]) * spread[0]
+        found = np.take(table, i, self.axis, mode="clip")
+        return np.moveaxis(found, 2 if self.axis == 0 else 0, self.offset)
+
+
+TAKEN = {
+    "rows with scales": Taken((6, 1)),
+    "rows with scales of columns": Taken((1, 8)),
+    "rows in blocks": Taken((6, 2)),
+    "rows, columns first": Taken((6, 2), offset=0),
+    "rows, columns between": Taken((1, 4), offset=1),
+    "columns with scales": Taken((1, 8), axis=1, offset=0),
+    "columns in blocks": Taken((3, 8), axis=1, offset=2),
+    "columns with scales of rows": Taken((6, 1), axis=1, offset=1),
+    "blocks of rows": Taken((3, 2), is_taken=False),
+}
+TABLES = Together({name: each.text for name, each in TAKEN.items()})
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_rows_are_taken_of_integers(name: str) -> None:
+    text, remarks = raised(TAKEN[name].text)
+    assert not remarks
+    assert text.count("subquant.dequantize") == 1
+    dequantized = re.search(r"subquant\.dequantize.*-> tensor<(.*)xf32>", text)
+    assert dequantized is not None
+    assert (dequantized.group(1) != "6x8") == TAKEN[name].is_taken
+
+
+@pytest.mark.parametrize("name", TAKEN)
+@ON_DEVICES
+def test_taken_rows_have_the_same_bits(name: str, device: Device) -> None:
+    rng, each = np.random.default_rng(6), TAKEN[name]
+    q, z = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((6, 8), each.scales))
+    s = rng.normal(size=each.scales).astype(np.float32)
+    indices = rng.integers(-2, 10, (2, 3)).astype(np.int32)
+    result = TABLES.function(name, device)(q, s, z, indices)
+    assert (result.view(np.uint32) == each.meaning(q, s, z, indices).view(np.uint32)).all()

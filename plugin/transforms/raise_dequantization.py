@@ -64,7 +64,12 @@ from .math.contraction import CONTRACTIONS
 from .raising.arithmetic import BITS, SHIFTS, STEPS, Arithmetic, Integers, Reals
 from .raising.contractions import Split, split_contractions
 from .raising.fields import Field
-from .raising.gathers import take_before_dequantizing, take_before_unpacking
+from .raising.gathers import (
+    slice_before_unpacking,
+    take_before_dequantizing,
+    take_before_unpacking,
+    use_what_loops_keep,
+)
 from .raising.parts import Part
 
 __all__ = ["RaiseDequantization"]
@@ -93,6 +98,10 @@ class RaiseDequantization(ModulePass):
         if not is_narrow and not named(module, SHIFTS):
             return UNCHANGED
         _inline(module)
+        for op in named(module, ["stablehlo.while"]):
+            use_what_loops_keep(op)
+        for op in named(module, ["stablehlo.dynamic_slice"]):
+            slice_before_unpacking(op)
         for op in named(module, [_GATHER]):
             take_before_unpacking(op)
         arithmetic, remarks = Arithmetic(), []

@@ -3,6 +3,9 @@
 A program that dequantizes a table and then takes a few of its rows is the same as one that takes
 rows of integers and of scales: each element is computed from the same numbers. So is one that takes
 rows of a table of packed integers, as long as each row is whole.
+
+A loop over layers, ``jax.lax.scan``, slices stacked weights, which it hands from step to step as
+they are. What is unpacked before it is used there as if it were in the loop, and sliced packed.
 """
 
 from __future__ import annotations
@@ -14,9 +17,14 @@ from ..._mlir import Operation, Value, ir, stablehlo
 from ...dialects.subquant import UNPACK, operands_of
 from ...emit import stablehlo as emit_stablehlo
 from ...emit import subquant
-from ...emit.operation import with_shape
+from ...emit.operation import integers, value, with_shape
 
-__all__ = ["take_before_dequantizing", "take_before_unpacking"]
+__all__ = [
+    "slice_before_unpacking",
+    "take_before_dequantizing",
+    "take_before_unpacking",
+    "use_what_loops_keep",
+]
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,55 @@ def take_before_unpacking(op: Operation) -> bool:
     return True
 
 
+def use_what_loops_keep(op: Operation) -> None:
+    """Let a ``while`` use unpacked integers that it never changes from where they are made.
+
+    In their place it is handed zeros, which nobody reads.
+    """
+    for number, operand in enumerate(op.operands):
+        owner = operand.owner
+        if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
+            continue
+        blocks = [region.blocks[0] for region in op.regions]
+        body = blocks[1]
+        returned = list(body.operations)[-1].operation
+        if returned.operands[number] != body.arguments[number]:
+            continue
+        for block in blocks:
+            block.arguments[number].replace_all_uses_with(operand)
+        returned.operands[number] = body.arguments[number]
+        op.results[number].replace_all_uses_with(operand)
+        with ir.InsertionPoint(op), op.location:
+            zero = emit_stablehlo.zero_of(operand.type.element_type)
+            op.operands[number] = emit_stablehlo.broadcast(zero, operand.type)
+
+
+def slice_before_unpacking(op: Operation) -> bool:
+    """Let a ``dynamic_slice`` of integers that are unpacked take bytes; True if it does."""
+    owner = op.operands[0].owner
+    if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
+        return False
+    *sizes, last = (int(n) for n in op.attributes["slice_sizes"])
+    if last != int(op.operands[0].type.shape[-1]):
+        return False
+    unpacking = owner.operation
+    bits = [int(count) for count in unpacking.attributes["bits"]]
+    with ir.InsertionPoint(op), op.location:
+        planes = []
+        for plane in unpacking.operands:
+            shape = [*sizes, int(plane.type.shape[-1])]
+            attributes = {"slice_sizes": integers(shape)}
+            operands = [plane, *list(op.operands)[1:]]
+            planes.append(
+                value(
+                    "stablehlo.dynamic_slice", operands, with_shape(plane.type, shape), attributes
+                )
+            )
+        taken = subquant.unpack(planes, bits, op.results[0].type.element_type)
+    _replace(op, taken)
+    return True
+
+
 def take_before_dequantizing(op: Operation) -> bool:
     """Let a gather of a dequantized table take integers, scales and the like; True if it does."""
     owner = op.operands[0].owner
@@ -150,9 +207,9 @@ def _moved(part: Value, taking: _Taking, shape: Sequence[int]) -> Value:
     return emit_stablehlo.reshape(moved, shape)
 
 
-def _replace(op: Operation, value: Value) -> None:
+def _replace(op: Operation, taken: Value) -> None:
     source = op.operands[0]
-    op.results[0].replace_all_uses_with(value)
+    op.results[0].replace_all_uses_with(taken)
     op.erase()
     if next(iter(source.uses), None) is None:
         source.owner.operation.erase()
