@@ -186,7 +186,7 @@ def transpose_conv(call: Call) -> AnyArray:
     if images.shape[3] != filters.shape[3]:
         raise call.error(f"has filters of {filters.shape[3]} channels, and {images.shape[3]}")
     before = [pair[0] for pair in call.padding(extents, sizes, strides)]
-    flipped = Operand(filters.tensor, np.ascontiguousarray(call.known(1)[:, ::-1, ::-1]))
+    flipped = Operand(filters.tensor, np.flip(filters.value, (1, 2)))
 
     def convolved(left: AnyArray, right: AnyArray, fill: float, dtype: type) -> AnyArray:
         value = left

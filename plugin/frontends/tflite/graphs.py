@@ -17,8 +17,9 @@ import numpy as np
 from ...errors import InputError, Place, SubquantError, UnsupportedError
 from ...formats.tflite import Model, Operator, Subgraph, Tensor
 from ...numerics import litert
+from ...numerics.array_functions import convert
 from ...numerics.casts import dequantize, quantize
-from ...numerics.element_types import AnyArray, Array, ElementType
+from ...numerics.element_types import F32, AnyArray, Array, ElementType
 from ..options import AS_IN_FILE, ImportOptions
 from . import (
     comparisons,
@@ -175,6 +176,8 @@ class Graphs(ABC):
         if not is_stored(operand.tensor):
             return operand
         real = replace(operand.tensor, type="FLOAT32", quantization=None)
+        if operand.tensor.type in ("INT64", "UINT64"):  # biases: no storage of a quantized type
+            return Operand(real, _wide_reals(operand))
         return Operand(real, self.dequantized(operand.value, operand.tensor))
 
     @abstractmethod
@@ -202,6 +205,22 @@ def is_stored(tensor: Tensor) -> bool:
     """The values of a tensor are storage: integers with scales."""
     is_number = not tensor.is_float and tensor.type != "BOOL"
     return tensor.quantization is not None and is_number
+
+
+def _wide_reals(operand: Operand) -> AnyArray:
+    """What integers of 64 bits stand for, f32: rounded once, if they are known."""
+    found, rank = operand.tensor.quantization, len(operand.shape)
+    assert found is not None  # is_stored
+    shape = (
+        (1,) * rank
+        if found.axis is None
+        else [-1 if axis == found.axis else 1 for axis in range(rank)]
+    )
+    scales, zero_points = found.scales.reshape(shape), found.zero_points.reshape(shape)
+    if operand.is_known:
+        exact = (np.asarray(operand.value) - zero_points) * scales.astype(np.float64)
+        return np.asarray(exact, np.float32)
+    return convert(operand.value - zero_points, F32) * scales
 
 
 def _own_variable(graph: Subgraph, tensor: Tensor) -> str | None:
