@@ -42,6 +42,8 @@ class Quantized:
     scales: Sequence[float] | float
     zero_points: Sequence[int] | int = 0
     axis: int = 0
+    block_size: int = 0
+    """Of the last dimension: scales of the shape of the tensor divided by blocks, kept as f16."""
 
 
 @dataclass
@@ -94,7 +96,16 @@ class Graph:
             buffer.data = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
             made.buffer = len(self._buffers)
             self._buffers.append(buffer)
-        if quantized is not None:
+        if quantized is not None and quantized.block_size:
+            parameters = s.QuantizationParametersT()
+            parameters.detailsType = s.QuantizationDetails.BlockwiseQuantization
+            parameters.details = s.BlockwiseQuantizationT()
+            scales = np.asarray(quantized.scales, np.float16)
+            parameters.details.scales = self.tensor(scales.shape, "float16", None, scales)
+            parameters.details.zeroPoints = -1
+            parameters.details.blockSize = quantized.block_size
+            made.quantization = parameters
+        elif quantized is not None:
             parameters = s.QuantizationParametersT()
             parameters.scale = np.atleast_1d(np.asarray(quantized.scales, np.float32))
             zero_points = np.broadcast_to(quantized.zero_points, parameters.scale.shape)

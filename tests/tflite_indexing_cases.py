@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from tflite_builder import Graph, Quantized
+from tflite_builder import Graph, Quantized, packed
 from tflite_cases import Case, Ends, Rng, quantized
 from tflite_function_cases import QUANTIZED
 
@@ -18,7 +18,7 @@ def _parameters(rng: Rng, dtype: str) -> Quantized | None:
     return quantized(rng, dtype) if dtype in QUANTIZED else None
 
 
-def _known(graph: Graph, values: object, dtype: str = "int32") -> int:
+def known(graph: Graph, values: object, dtype: str = "int32") -> int:
     array = np.asarray(values, dtype)
     return graph.tensor(array.shape, dtype, None, array)
 
@@ -33,7 +33,7 @@ def gather(graph: Graph, rng: Rng, dtype: str) -> Ends:
     operand = graph.tensor(shape, dtype, found)
     result = graph.tensor((*shape[:axis], *rows, *shape[axis + 1 :]), dtype, found)
     graph.operator(
-        "GATHER", [operand, _known(graph, positions)], [result], "GatherOptions",
+        "GATHER", [operand, known(graph, positions)], [result], "GatherOptions",
         axis=axis if rng.random() < 0.5 else axis - 4, batchDims=batch,
     )  # fmt: skip
     return [operand], [result]
@@ -45,20 +45,28 @@ def gather_nd(graph: Graph, rng: Rng, dtype: str) -> Ends:
     found = _parameters(rng, dtype)
     operand = graph.tensor(shape, dtype, found)
     result = graph.tensor((2, 3, *shape[depth:]), dtype, found)
-    graph.operator("GATHER_ND", [operand, _known(graph, positions)], [result])
+    graph.operator("GATHER_ND", [operand, known(graph, positions)], [result])
     return [operand], [result]
 
 
 def embedding(graph: Graph, rng: Rng, dtype: str) -> Ends:
-    rows = _known(graph, rng.integers(0, 7, 4))
-    data = rng.normal(size=(7, 5)).astype(np.float32)
-    scale = None
-    if dtype == "int8":
-        scale, data = Quantized(0.03), rng.integers(-127, 128, (7, 5)).astype(np.int8)
-    table = graph.tensor((7, 5), dtype, scale, data)
-    found = graph.tensor((4, 5), "float32")
+    rows, shape = known(graph, rng.integers(0, 7, 4)), (7, 64)
+    data = rng.normal(size=shape).astype(np.float32)
+    scale, name, bits = None, None, 32
+    if dtype != "float32":
+        bits = int(dtype.removeprefix("int").split("-")[0])
+        data = rng.integers(-(1 << (bits - 1)), 1 << (bits - 1), shape).astype(np.int8)
+        name, scale = f"INT{bits}", Quantized(0.03)
+    if dtype.endswith("rows"):
+        scale = Quantized(rng.uniform(0.01, 0.1, 7).tolist(), 0, 0)
+    if dtype.endswith("blocks"):
+        scale = Quantized(rng.uniform(0.01, 0.1, (7, 2)).tolist(), 0, 0, 32)
+    stored = packed(data, bits) if bits < 8 else data
+    kind = "float32" if scale is None else "int8"
+    table = graph.tensor(shape, kind, scale, stored, type_name=name)
+    found = graph.tensor((4, 64), "float32")
     graph.operator("EMBEDDING_LOOKUP", [rows, table], [found])
-    operand, result = (graph.tensor((4, 5), "float32") for _ in range(2))
+    operand, result = (graph.tensor((4, 64), "float32") for _ in range(2))
     graph.operator("ADD", [found, operand], [result], "AddOptions")
     return [operand], [result]
 
@@ -118,11 +126,39 @@ def strided_slice(graph: Graph, rng: Rng, dtype: str) -> Ends:
     result = graph.tensor(found.shape, dtype, parameters)
     graph.operator(
         "STRIDED_SLICE",
-        [operand, *(_known(graph, each) for each in (starts, stops, steps))],
+        [operand, *(known(graph, each) for each in (starts, stops, steps))],
         [result], "StridedSliceOptions", beginMask=masks["begin"], endMask=masks["end"],
         ellipsisMask=masks["ellipsis"], newAxisMask=masks["new"], shrinkAxisMask=masks["shrink"],
     )  # fmt: skip
     return [operand], [result]
+
+
+def positions(
+    graph: Graph, rng: Rng, shape: tuple[int, ...], *, computed: bool, most: int
+) -> tuple[list[int], int]:
+    """Positions from 0 to `most`, known or computed of an input of floats."""
+    if not computed:
+        return [], known(graph, rng.integers(0, most + 1, shape))
+    operand, wide, size, other, result = (
+        graph.tensor(shape, "float32"), graph.tensor(shape, "int32"), graph.tensor(shape, "int32"),
+        known(graph, [most + 1]), graph.tensor(shape, "int32"),
+    )  # fmt: skip
+    scaled = graph.tensor(shape, "float32")
+    factor = known(graph, np.full(shape, 100), "float32")
+    graph.operator("MUL", [operand, factor], [scaled], "MulOptions")
+    graph.operator("CAST", [scaled], [wide])
+    graph.operator("ABS", [wide], [size])
+    graph.operator("FLOOR_MOD", [size, other], [result])
+    return [operand], result
+
+
+def computed_slice(graph: Graph, rng: Rng, dtype: str) -> Ends:
+    """Starts that are computed of an input of floats."""
+    shape, found = (6, 5, 4), _parameters(rng, dtype)
+    inputs, starts = positions(graph, rng, (3,), computed=True, most=2)
+    operand, result = graph.tensor(shape, dtype, found), graph.tensor((3, 2, 2), dtype, found)
+    graph.operator("SLICE", [operand, starts, known(graph, (3, 2, 2))], [result])
+    return [operand, *inputs], [result]
 
 
 def padded(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
@@ -133,7 +169,7 @@ def padded(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     found = _parameters(rng, dtype)
     operand = graph.tensor(shape, dtype, found)
     result = graph.tensor((np.array(shape) + pads.sum(1)).tolist(), dtype, found)
-    inputs = [operand, _known(graph, pads)]
+    inputs = [operand, known(graph, pads)]
     if name == "PADV2":
         value = graph.tensor((1,), dtype, found, rng.integers(0, 100, 1).astype(dtype))
         inputs.append(value)
@@ -152,7 +188,7 @@ def spread(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     operand = graph.tensor(shape, dtype, found)
     if name == "DILATE":
         result = graph.tensor(extents, dtype, found)
-        apart = _known(graph, between + 1)
+        apart = known(graph, between + 1)
         graph.operator(name, [operand, apart, value], [result], "DilateOptions")
         return [operand], [result]
     low, high = rng.integers(-1, 3, (2, 3))
@@ -189,7 +225,7 @@ def batches(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     found = _parameters(rng, dtype)
     first, last = (few, many) if name == "SPACE_TO_BATCH_ND" else (many, few)
     operand, result = graph.tensor(first, dtype, found), graph.tensor(last, dtype, found)
-    graph.operator(name, [operand, _known(graph, blocks), _known(graph, pads)], [result])
+    graph.operator(name, [operand, known(graph, blocks), known(graph, pads)], [result])
     return [operand], [result]
 
 
@@ -202,7 +238,7 @@ def repeated(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     last = (shape * counts if name == "TILE" else np.array((2, *counts))).tolist()
     operand = graph.tensor(shape.tolist(), dtype, found)
     result = graph.tensor(last, dtype, found)
-    wanted = _known(graph, counts if name == "TILE" else last)
+    wanted = known(graph, counts if name == "TILE" else last)
     graph.operator(name, [operand, wanted], [result], version=1 if name == "TILE" else 2)
     return [operand], [result]
 
@@ -212,7 +248,7 @@ def reverse(graph: Graph, rng: Rng, dtype: str) -> Ends:
     first = int(rng.integers(0, 3))
     axes = list(range(first, int(rng.integers(first + 1, 4))))
     operand, result = (graph.tensor((2, 3, 4), dtype, found) for _ in range(2))
-    graph.operator("REVERSE_V2", [operand, _known(graph, axes)], [result])
+    graph.operator("REVERSE_V2", [operand, known(graph, axes)], [result])
     return [operand], [result]
 
 
@@ -224,7 +260,7 @@ def resize(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     result = graph.tensor((2, *sizes, 3), dtype, found)
     table = "ResizeBilinearOptions" if name == "RESIZE_BILINEAR" else "ResizeNearestNeighborOptions"
     graph.operator(
-        name, [operand, _known(graph, sizes)], [result], table, alignCorners=corners,
+        name, [operand, known(graph, sizes)], [result], table, alignCorners=corners,
         halfPixelCenters=not corners and bool(rng.integers(0, 2)),
         version=4 if dtype == "int16" else 3,
     )  # fmt: skip
@@ -239,9 +275,9 @@ def one_hot(graph: Graph, rng: Rng, dtype: str) -> Ends:
     shape = [2, 3]
     shape.insert(axis % 3, depth)
     result = graph.tensor(shape, dtype)
-    sides = [_known(graph, n, dtype) for n in (5, -2)]
+    sides = [known(graph, n, dtype) for n in (5, -2)]
     graph.operator(
-        "ONE_HOT", [wide, _known(graph, depth), *sides], [result], "OneHotOptions", axis=axis
+        "ONE_HOT", [wide, known(graph, depth), *sides], [result], "OneHotOptions", axis=axis
     )
     return [operand], [result]
 
@@ -250,7 +286,7 @@ def update(graph: Graph, rng: Rng, dtype: str) -> Ends:
     found = _parameters(rng, dtype)
     operand = graph.tensor((4, 5, 3), dtype, found)
     part = graph.tensor((2, 3, 3), dtype, found)
-    starts = _known(graph, rng.integers(-2, 5, 3))
+    starts = known(graph, rng.integers(-2, 5, 3))
     result = graph.tensor((4, 5, 3), dtype, found)
     graph.operator("DYNAMIC_UPDATE_SLICE", [operand, part, starts], [result])
     return [operand, part], [result]
@@ -265,11 +301,11 @@ def made(graph: Graph, rng: Rng, name: str) -> Ends:
     elif name == "RANK":
         shape, dtype = (), "int32"
     elif name == "FILL":
-        given = [_known(graph, shape), _known(graph, 0.5, "float32")]
+        given = [known(graph, shape), known(graph, 0.5, "float32")]
     elif name == "RANGE":
         start, limit, delta = rng.integers(-9, 9), rng.integers(10, 30), rng.integers(1, 5)
         kind = "int32" if rng.random() < 0.5 else "float32"
-        given = [_known(graph, n, kind) for n in (start, limit, delta)]
+        given = [known(graph, n, kind) for n in (start, limit, delta)]
         shape, dtype = (math.ceil((limit - start) / delta),), kind
     found = graph.tensor(shape, dtype)
     graph.operator(name, given, [found], **options)  # type: ignore[arg-type]
@@ -291,7 +327,10 @@ CASES: dict[str, Case] = {
                               ("STRIDED_SLICE", strided_slice), ("REVERSE_V2", reverse),
                               ("DYNAMIC_UPDATE_SLICE", update))
        for t in ("float32", "int8")},
-    **{f"EMBEDDING_LOOKUP-{t}": partial(embedding, dtype=t) for t in ("float32", "int8")},
+    **{f"EMBEDDING_LOOKUP-{t}": partial(embedding, dtype=t)
+       for t in ("float32", "int8", "int8-rows", "int4", "int4-rows", "int4-blocks",
+                 "int2-blocks")},
+    **{f"SLICE-computed-{t}": partial(computed_slice, dtype=t) for t in ("float32", "int8")},
     **{f"ONE_HOT-{t}": partial(one_hot, dtype=t) for t in ("float32", "int32")},
     **{f"{n}-{t}": partial(padded, name=n, dtype=t)
        for n in ("PAD", "PADV2", "MIRROR_PAD") for t in _TYPES},

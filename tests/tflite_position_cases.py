@@ -9,11 +9,7 @@ import numpy as np
 from tflite_builder import Graph
 from tflite_cases import Case, Ends, Rng, quantized
 from tflite_function_cases import QUANTIZED
-
-
-def _known(graph: Graph, values: object, dtype: str = "int32") -> int:
-    array = np.asarray(values, dtype)
-    return graph.tensor(array.shape, dtype, None, array)
+from tflite_indexing_cases import known, positions
 
 
 def top_k(graph: Graph, rng: Rng, dtype: str) -> Ends:
@@ -23,27 +19,8 @@ def top_k(graph: Graph, rng: Rng, dtype: str) -> Ends:
     found = quantized(rng, dtype) if dtype in QUANTIZED else None
     operand = graph.tensor((2, 3, extent), dtype, found)
     results = [graph.tensor((2, 3, count), dtype, found), graph.tensor((2, 3, count), "int32")]
-    graph.operator("TOPK_V2", [operand, _known(graph, count)], results, "TopKV2Options")
+    graph.operator("TOPK_V2", [operand, known(graph, count)], results, "TopKV2Options")
     return [operand], results
-
-
-def positions(
-    graph: Graph, rng: Rng, shape: tuple[int, ...], *, computed: bool, most: int
-) -> tuple[list[int], int]:
-    """Positions from 0 to `most`, known or computed of an input of floats."""
-    if not computed:
-        return [], _known(graph, rng.integers(0, most + 1, shape))
-    operand, wide, size, other, result = (
-        graph.tensor(shape, "float32"), graph.tensor(shape, "int32"), graph.tensor(shape, "int32"),
-        _known(graph, [most + 1]), graph.tensor(shape, "int32"),
-    )  # fmt: skip
-    scaled = graph.tensor(shape, "float32")
-    factor = _known(graph, np.full(shape, 100), "float32")
-    graph.operator("MUL", [operand, factor], [scaled], "MulOptions")
-    graph.operator("CAST", [scaled], [wide])
-    graph.operator("ABS", [wide], [size])
-    graph.operator("FLOOR_MOD", [size, other], [result])
-    return [operand], result
 
 
 def scatter_nd(graph: Graph, rng: Rng, dtype: str, computed: bool) -> Ends:
@@ -53,7 +30,7 @@ def scatter_nd(graph: Graph, rng: Rng, dtype: str, computed: bool) -> Ends:
     inputs, where = positions(graph, rng, (2, 4, depth), computed=computed, most=2)
     parts = graph.tensor((2, 4, *shape[depth:]), dtype, found)
     result = graph.tensor(shape, dtype, found)
-    graph.operator("SCATTER_ND", [where, parts, _known(graph, shape)], [result])
+    graph.operator("SCATTER_ND", [where, parts, known(graph, shape)], [result])
     return [*inputs, parts], [result]
 
 
@@ -61,12 +38,12 @@ def segments(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     operand = graph.tensor((6, 4), dtype)
     if name == "SEGMENT_SUM":
         numbers = np.cumsum([0, *rng.integers(0, 2, 5)])  # no segment is empty
-        inputs, count = [operand, _known(graph, numbers)], int(numbers.max()) + 1
+        inputs, count = [operand, known(graph, numbers)], int(numbers.max()) + 1
     else:
         shape = (6, 4)[: int(rng.integers(1, 3))]
         count = int(rng.integers(4, 6))
         numbers = rng.integers(-1, 4, shape)
-        inputs = [operand, _known(graph, numbers), _known(graph, count)]
+        inputs = [operand, known(graph, numbers), known(graph, count)]
     result = graph.tensor((count, *(6, 4)[numbers.ndim :]), dtype)
     graph.operator(name, inputs, [result])
     return [operand], [result]
@@ -75,12 +52,12 @@ def segments(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
 def sparse_to_dense(graph: Graph, rng: Rng, dtype: str) -> Ends:
     shape, count = (3, 4), int(rng.integers(1, 6))
     linear = np.sort(rng.choice(12, count, replace=False))
-    where = _known(graph, np.stack(np.unravel_index(linear, shape), -1))
+    where = known(graph, np.stack(np.unravel_index(linear, shape), -1))
     parts = graph.tensor((count,), dtype)
-    other = _known(graph, 3, dtype)
+    other = known(graph, 3, dtype)
     result = graph.tensor(shape, dtype)
     graph.operator(
-        "SPARSE_TO_DENSE", [where, _known(graph, shape), parts, other], [result],
+        "SPARSE_TO_DENSE", [where, known(graph, shape), parts, other], [result],
         "SparseToDenseOptions",
     )  # fmt: skip
     return [parts], [result]
@@ -90,7 +67,7 @@ def reverse_sequence(graph: Graph, rng: Rng, dtype: str) -> Ends:
     shape, found = (3, 4, 5), quantized(rng, dtype) if dtype in QUANTIZED else None
     batch, time = (int(n) for n in rng.choice(3, 2, replace=False))
     operand, result = graph.tensor(shape, dtype, found), graph.tensor(shape, dtype, found)
-    lengths = _known(graph, rng.integers(0, shape[time] + 1, shape[batch]))
+    lengths = known(graph, rng.integers(0, shape[time] + 1, shape[batch]))
     graph.operator(
         "REVERSE_SEQUENCE", [operand, lengths], [result], "ReverseSequenceOptions",
         seqDim=time, batchDim=batch,
@@ -130,7 +107,7 @@ def broadcast_arguments(graph: Graph, rng: Rng) -> Ends:
     shape = (2, 3, 4)
     parts = [np.where(rng.random(3) < 0.5, 1, shape) for _ in range(2)]
     wanted = np.maximum(*parts)
-    sides = [_known(graph, each) for each in parts]
+    sides = [known(graph, each) for each in parts]
     found = graph.tensor((3,), "int32")
     graph.operator("BROADCAST_ARGS", sides, [found])
     operand, result = graph.tensor((1, 1, 1), "float32"), graph.tensor(wanted, "float32")

@@ -195,6 +195,19 @@ def slice_at(operand: Value, index: Value) -> Value:
     )
 
 
+def take_part(operand: Value, starts: Sequence[Value], sizes: Sequence[int]) -> Value:
+    """A part from a position that is computed.
+
+    Args:
+        operand: the tensor.
+        starts: of each axis, signed integers without axes, such that the part is inside.
+        sizes: the extents of the part.
+    """
+    type_ = tensor_type(list(sizes), operand.type.element_type)
+    attributes = {"slice_sizes": integers(sizes)}
+    return value("stablehlo.dynamic_slice", [operand, *starts], type_, attributes)
+
+
 def put_slice(operand: Value, part: Value, index: Value) -> Value:
     """Replace elements along the first axis, from a position that is computed.
 

@@ -385,6 +385,12 @@ def _put_slice(array: AnyArray, part: AnyArray, starts: AnyArray) -> TracedArray
     return whole._with(stablehlo.put_part(whole.value, inner.value, positions))
 
 
+def _take_slice(array: AnyArray, starts: AnyArray, sizes: Sequence[int]) -> TracedArray:
+    whole, places = _traced(array), _traced(starts)
+    positions = [places[n].value for n in range(whole.ndim)]
+    return whole._with(stablehlo.take_part(whole.value, positions, sizes))
+
+
 def _scatter(
     array: AnyArray, indices: AnyArray, parts: AnyArray, function: str = "add"
 ) -> TracedArray:
@@ -632,6 +638,7 @@ _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., AnyArray]] = {
     block_form.quantize: _quantize,
     array_functions.scatter: _scatter,
     array_functions.take: lambda table, indices, axis=0: _take(table, indices, axis),
+    array_functions.take_slice: _take_slice,
     packed_integers.unpack_planes: _unpack_planes,
     np.broadcast_to: lambda array, shape: array.broadcast_to(shape),
     np.concatenate: _concatenate,

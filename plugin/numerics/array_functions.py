@@ -39,6 +39,7 @@ __all__ = [
     "scatter",
     "stack",
     "take",
+    "take_slice",
     "truncate",
     "unpack_bits",
     "unpack_nibbles",
@@ -312,6 +313,18 @@ def put_slice(array: AnyArray, part: AnyArray, starts: AnyArray) -> AnyArray:
     result = array.copy()
     result[tuple(slice(s, s + n) for s, n in zip(starts, part.shape, strict=True))] = part
     return result
+
+
+@dispatched
+def take_slice(array: AnyArray, starts: AnyArray, sizes: Sequence[int]) -> AnyArray:
+    """A part of an array.
+
+    Args:
+        array: of any axes.
+        starts: where the part is along each axis; integers, such that it is inside.
+        sizes: its extents.
+    """
+    return array[tuple(slice(int(s), int(s) + n) for s, n in zip(starts, sizes, strict=True))]
 
 
 @dispatched

@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import UnsupportedError
 from ...numerics import litert
 from ...numerics.array_functions import convert, put_slice, rounded_product, take
-from ...numerics.element_types import F32, I32, I64, AnyArray, Array
+from ...numerics.element_types import F32, I32, I64, AnyArray, Array, ElementType
 from .call import Call, kernel
 
 __all__: list[str] = []
@@ -79,17 +79,24 @@ def gather_nd(call: Call) -> AnyArray:
 @kernel("EMBEDDING_LOOKUP")
 def embedding_lookup(call: Call) -> AnyArray:
     """Rows of input 1; those of integers are reals where the result is."""
-    rows, table = call.input(0), call.input(1)
-    found = take(table.value, convert(rows.value, I32), 0)
-    if not call.output.is_float or table.is_float:
+    rows, table = convert(call.input(0).value, I32), call.input(1)
+    found = take(table.value, rows, 0)
+    if not call.output.is_float:
         return found
+    element = ElementType.parse(call.output.element)
+    if table.is_float:
+        return convert(found, element)
     scales = call.parameters(table.tensor)
-    if scales.block_size or scales.axis not in (None, 0) or scales.zero_points.any():
+    if scales.axis not in (None, 0) or scales.zero_points.any():
         raise call.error(f"needs scales of the rows of {table.tensor}", UnsupportedError)
-    if scales.axis is None:
-        return found.astype(np.float32) * scales.scale
-    factors = take(scales.scales, convert(rows.value, I32), 0)
-    return found.astype(np.float32) * factors.reshape((-1, *(1,) * (len(table.shape) - 1)))
+    real = convert(found, F32)
+    if scales.axis is None and not scales.block_size:
+        return convert(real * scales.scale, element)
+    factors = take(scales.scales, rows, 0)
+    if not scales.block_size:
+        return convert(real * factors.reshape((-1, *(1,) * (real.ndim - 1))), element)
+    blocks = real.reshape((*factors.shape, scales.block_size)) * factors[..., None]
+    return convert(blocks.reshape(real.shape), element)
 
 
 @kernel("ONE_HOT")

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...numerics import litert
-from ...numerics.array_functions import bits_of, convert, lookup
+from ...numerics.array_functions import bits_of, convert, lookup, take_slice
 from ...numerics.element_types import I32, AnyArray, ElementType
 from .call import Call, Operand, kernel
 
@@ -235,8 +235,20 @@ def unpack(call: Call) -> list[AnyArray]:
 
 @kernel("SLICE")
 def slice_(call: Call) -> AnyArray:
-    """From the starts of input 1, of the sizes of input 2 (-1 for the rest)."""
+    """From the starts of input 1, of the sizes of input 2 (-1 for the rest).
+
+    Starts that are computed are moved so that the part is inside; LiteRT refuses others.
+    """
     operand = call.input(0)
+    if not call.input(1).is_known:
+        extents = [int(n) for n in call.known(2).reshape(-1)]
+        if len(extents) != len(operand.shape) or any(
+            not 0 <= n <= extent for n, extent in zip(extents, operand.shape, strict=True)
+        ):
+            raise call.error(f"takes {extents} of {list(operand.shape)} from computed starts")
+        room = np.array(operand.shape, np.int32) - np.array(extents, np.int32)
+        inside = np.minimum(np.maximum(convert(call.input(1).value, I32), 0), room)
+        return take_slice(operand.value, inside.reshape(-1), extents)
     starts, sizes = (call.known(index).reshape(-1) for index in (1, 2))
     index = []
     for extent, start, size in zip(operand.shape, map(int, starts), map(int, sizes), strict=True):
