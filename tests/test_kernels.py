@@ -203,6 +203,25 @@ func.func @main(%x: {types[0]}i8>, %w: {types[1]}i8>) -> {types[2]}i32> {{
     return text, expected
 
 
+def depthwise(x, w, strides=(1, 1), dilations=(1, 1), padding=(0, 0)):
+    """As `convolution`, of channels apart: the weight is ``rows x columns x 1 x channels``."""
+    padded = np.pad(x, [(0, 0), (padding[0],) * 2, (padding[1],) * 2, (0, 0)])
+    expected = np.concatenate(
+        [
+            convolved(padded[..., c : c + 1], w[..., c : c + 1], strides, dilations)
+            for c in range(x.shape[3])
+        ],
+        axis=3,
+    )
+    text, _ = convolution(
+        x, np.zeros((*w.shape[:2], x.shape[3], w.shape[3])), strides, dilations, padding
+    )
+    groups = f"feature_group_count = {x.shape[3]} : i64"
+    text = text.replace("feature_group_count = 1 : i64", groups)
+    full = "x".join(map(str, (*w.shape[:2], x.shape[3], w.shape[3])))
+    return text.replace(f"tensor<{full}xi8>", f"tensor<{'x'.join(map(str, w.shape))}xi8>"), expected
+
+
 def drawn(*shape, seed=0):
     """Integers of 8 bits, with both extremes among them."""
     found = np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
@@ -228,6 +247,26 @@ def test_convolutions_are_exact(case, instructions):
     x_shape, w_shape, options = WINDOWS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = convolution(x, w, **options)
+    found = subquant.compile(text, kernels=instructions).main(x, w)
+    np.testing.assert_array_equal(found, expected)
+
+
+APART = {
+    "3x3": ((1, 14, 15, 64), (3, 3, 1, 64), {"padding": (1, 1)}),
+    "steps": ((2, 15, 17, 20), (5, 3, 1, 20), {"strides": (2, 1)}),
+    "one window": ((1, 9, 9, 480), (9, 9, 1, 480), {}),
+    "apart": ((1, 16, 18, 32), (3, 2, 1, 32), {"dilations": (2, 3), "padding": (0, 2)}),
+}
+
+
+@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("case", APART)
+def test_depthwise_convolutions_are_exact(case, instructions):
+    x_shape, w_shape, options = APART[case]
+    x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
+    text, expected = depthwise(x, w, **options)
+    calls = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
+    assert '"flow.dispatch"' in calls
     found = subquant.compile(text, kernels=instructions).main(x, w)
     np.testing.assert_array_equal(found, expected)
 

@@ -13,12 +13,14 @@ from ..emit import stablehlo as emit_stablehlo
 from ..emit import tensor
 from ..emit.operation import mlir_type, tensor_type
 from ..numerics.array_functions import convert
-from ..numerics.element_types import I8, I32, AnyArray
+from ..numerics.element_types import I8, I32
+from .depthwise_product import DepthwiseProduct
 from .executables import Library
 from .instructions import INSTRUCTIONS
 from .integer_product import IntegerProduct
 from .operands import Refusal, array_of, known, value_of
 from .tiles import Tiles
+from .windows import Windows
 
 __all__ = ["IntegerContraction"]
 
@@ -41,6 +43,7 @@ class IntegerContraction:
             ``images x spatial... x channels`` and ``columns x spatial... x channels``.
         padding: before and after each spatial axis of the activations.
         strides, dilations: along these.
+        is_depthwise: each channel has a window of its own: the weight's channels are one.
         of_result: the order of axes that makes the result of ``images x spatial... x columns``.
 
     Of matrices, rows are images, and there are no spatial axes.
@@ -54,6 +57,7 @@ class IntegerContraction:
     strides: list[int]
     dilations: list[int]
     of_result: list[int]
+    is_depthwise: bool = False
 
     @classmethod
     def of(cls, op: Operation) -> IntegerContraction | Refusal:
@@ -107,8 +111,13 @@ class IntegerContraction:
         numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
         spatial = list(numbers.input_spatial_dimensions)
         count = len(spatial)
-        groups = [op.attributes[f"{kind}_group_count"].value for kind in ("feature", "batch")]
-        if any(int(group) != 1 for group in groups):
+        groups, of_batch = (
+            int(op.attributes[f"{kind}_group_count"].value) for kind in ("feature", "batch")
+        )
+        channels = int(op.operands[0].type.shape[numbers.input_feature_dimension])
+        features = int(op.operands[1].type.shape[numbers.kernel_output_feature_dimension])
+        is_depthwise = groups == channels == features and channels > 1
+        if of_batch != 1 or (groups != 1 and not is_depthwise):
             return Refusal("it has groups")
         if window_steps(op, "lhs_dilation", count) != [1] * count:
             return Refusal("it dilates its left operand")
@@ -134,6 +143,7 @@ class IntegerContraction:
             window_steps(op, "window_strides", count),
             window_steps(op, "rhs_dilation", count),
             [made.index(axis) for axis in range(len(made))],
+            is_depthwise,
         )
 
     def _shape(self, side: int) -> list[int]:
@@ -145,94 +155,106 @@ class IntegerContraction:
 
     def emit(self, library: Library, result: ir.Type, instructions: str) -> Value:
         """Write the call, and return the result."""
-        columns, *_, channels = self._shape(1)
-        missing = -channels % 4
-        product = self._product(instructions)
-        weight = array_of(self.weight).transpose(self.of_weight)
-        if missing:
-            weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, missing)])
-        rows = weight.reshape((columns, product.tiles.depth))
-        # Activations are 128 more than they are.
-        sums = convert(rows, I32).sum(1, dtype=np.int32) * np.int32(-128)
-        operands = [
-            value_of(product.tiles.pack(rows), I8),
-            value_of(self._first(sums, product.tiles), I32),
-            self._activations(missing),
-        ]
-        [made] = library.call(
-            product,
-            product.kernel(),
-            operands,
-            [
-                tensor_type(
-                    [product.images * product.lines, product.windows, columns], mlir_type(I32)
-                )
-            ],
-            0,
-        )
+        written = self._depthwise if self.is_depthwise else self._dense
+        made = written(library, instructions)
         shape = [int(result.shape[axis]) for axis in np.argsort(self.of_result)]
         made = emit_stablehlo.reshape(made, shape)
         return emit_stablehlo.transpose(made, self.of_result)
 
-    @staticmethod
-    def _first(sums: AnyArray, tiles: Tiles) -> AnyArray:
+    def _dense(self, library: Library, instructions: str) -> Value:
+        target = INSTRUCTIONS[instructions]
+        columns, *_, channels = self._shape(1)
+        windows, missing = self._windows(), -channels % 4
+        parts = target.parts(columns, target.most_columns)
+        depth = windows.size * (channels + missing)
+        tiles = Tiles(8, 4, columns, depth, target.lanes, parts)
+        share = max(1, self._workgroups(windows, depth * columns) // tiles.count)
+        product = IntegerProduct(tiles, instructions, windows, channels + missing, share)
+        weight = array_of(self.weight).transpose(self.of_weight)
+        if missing:
+            weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, missing)])
+        rows = weight.reshape((columns, depth))
+        # Activations are 128 more than they are.
+        first = convert(rows, I32).sum(1, dtype=np.int32) * np.int32(-128)
         width = tiles.count * tiles.width
-        padded = sums if width == tiles.columns else np.pad(sums, [(0, width - tiles.columns)])
-        return padded.reshape((tiles.count, tiles.width))
+        if width != columns:
+            first = np.pad(first, [(0, width - columns)])
+        unsigned = (tensor(self._activations(missing)) ^ -128).value
+        operands = [
+            value_of(tiles.pack(rows), I8),
+            value_of(first.reshape((tiles.count, tiles.width)), I32),
+            emit_stablehlo.reshape(unsigned, [math.prod(unsigned.type.shape)]),
+        ]
+        shape = [windows.images * windows.lines, windows.count, columns]
+        [made] = library.call(
+            product, product.kernel(), operands, [tensor_type(shape, mlir_type(I32))], 0
+        )
+        return made
+
+    def _depthwise(self, library: Library, instructions: str) -> Value:
+        lanes = INSTRUCTIONS[instructions].lanes
+        channels, *_ = self._shape(1)
+        windows, missing = self._windows(), -channels % lanes
+        product = DepthwiseProduct(
+            windows, channels + missing, lanes, self._workgroups(windows, windows.size * channels)
+        )
+        weight = array_of(self.weight).transpose([*self.of_weight[1:], self.of_weight[0]])
+        weight = weight.reshape((windows.size, channels))
+        if missing:
+            weight = np.pad(weight, [(0, 0), (0, missing)])
+        given = self._activations(missing)
+        operands = [
+            value_of(weight, I8),
+            emit_stablehlo.reshape(given, [windows.positions, channels + missing]),
+        ]
+        shape = [windows.images * windows.lines, windows.count, channels + missing]
+        [made] = library.call(
+            product, product.kernel(), operands, [tensor_type(shape, mlir_type(I32))], 0
+        )
+        if missing:
+            made = emit_stablehlo.slice_(made, [0, 0, 0], [*shape[:2], channels], [1, 1, 1])
+        return made
 
     def _activations(self, missing: int) -> Value:
-        """The activations with their padding, 128 more than they are, as one row."""
+        """The activations in order, with their padding, and some channels more."""
         value = emit_stablehlo.transpose(self.activations, self.of_activations)
         low = [0, *(before for before, _ in self.padding), 0]
         high = [0, *(after for _, after in self.padding), missing]
-        if any(low) or any(high):
-            value = emit_stablehlo.pad(value, low, high)
-        unsigned = (tensor(value) ^ -128).value
-        return emit_stablehlo.reshape(unsigned, [math.prod(unsigned.type.shape)])
+        return emit_stablehlo.pad(value, low, high) if any(low) or any(high) else value
 
-    def _product(self, instructions: str) -> IntegerProduct:
-        target = INSTRUCTIONS[instructions]
-        columns, *taps, channels = self._shape(1)
+    @staticmethod
+    def _workgroups(windows: Windows, products: int) -> int:
+        """How many share the windows, of so many products each."""
+        every = windows.images * windows.lines * windows.count
+        return max(1, min(_WORKGROUPS, every * products // _PRODUCTS_OF_A_WORKGROUP))
+
+    def _windows(self) -> Windows:
+        _, *taps, _ = self._shape(1)
         images, *extents, _ = self._shape(0)
-        padded = channels + -channels % 4
-        if not self.padding:
-            # Rows of a matrix are the positions of a line.
-            images, extents, taps = 1, [images], [1]
-        padding = self.padding or [(0, 0)]
-        strides, dilations = self.strides or [1], self.dilations or [1]
-        whole = [n + sum(pair) for n, pair in zip(extents, padding, strict=True)]
-        counts = [
-            (n - (tap - 1) * dilation - 1) // stride + 1
-            for n, tap, dilation, stride in zip(whole, taps, dilations, strides, strict=True)
-        ]
-        if len(whole) == 1:
-            whole, counts, taps = [1, *whole], [1, *counts], [1, *taps]
+        padding, strides, dilations = self.padding, self.strides, self.dilations
+        while len(taps) < 2:  # one line of an image; of matrices rows are its positions
+            if not taps:
+                images, extents = 1, [images]
+            else:
+                extents = [1, *extents]
+            taps, padding = [1, *taps], [(0, 0), *padding]
             strides, dilations = [1, *strides], [1, *dilations]
-        image = math.prod(whole)
+        whole = [n + sum(pair) for n, pair in zip(extents, padding, strict=True)]
         if taps == [1, 1] and strides == [1, 1]:
             # Positions of all images follow one another.
-            images, counts, whole = 1, [1, images * image], [1, images * image]
-            image = whole[1]
-        parts = target.parts(columns, target.most_columns)
-        depth = math.prod(taps) * padded
-        tiles = Tiles(8, 4, columns, depth, target.lanes, parts)
-        products = images * math.prod(counts) * depth * columns
-        share = max(1, min(_WORKGROUPS, products // _PRODUCTS_OF_A_WORKGROUP) // tiles.count)
-        return IntegerProduct(
-            tiles,
-            instructions,
+            images, whole = 1, [1, images * math.prod(whole)]
+        lines, count = (
+            (n - (tap - 1) * dilation - 1) // stride + 1
+            for n, tap, dilation, stride in zip(whole, taps, dilations, strides, strict=True)
+        )
+        image, apart = math.prod(whole), [dilations[0] * whole[1], dilations[1]]
+        return Windows(
+            images,
+            lines,
+            count,
             images * image,
-            padded,
             image,
             strides[0] * whole[1],
             strides[1],
-            tuple(
-                (tap, distance)
-                for tap, distance in zip(taps, (dilations[0] * whole[1], dilations[1]), strict=True)
-                if tap > 1
-            ),
-            images,
-            counts[0],
-            counts[1],
-            share,
+            tuple((tap, step) for tap, step in zip(taps, apart, strict=True) if tap > 1),
         )

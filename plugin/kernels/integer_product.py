@@ -5,9 +5,9 @@
     result[l, m, n] = first[n] + sum_(t, c) x[l * line_step + m * step + t, c] * weight[n, t, c]
 
 Activations are a row of *positions* with some channels ``c`` each. A window has a position at each
-of some distances ``t``, its *taps*; windows ``m`` of a *line* ``l`` are a step apart. A product of
-matrices has one line, and windows of one tap. Activations are unsigned (128 more than they are), so
-that what that adds to a sum is the same for all windows, and is in ``first``.
+of some distances ``t``, its *taps*; windows ``m`` of a *line* ``l`` are a step apart (`Windows`). A
+product of matrices has one line, and windows of one tap. Activations are unsigned (128 more than
+they are), so that what that adds to a sum is the same for all windows, and is in ``first``.
 
 Sums are of i32, and exact: the caller sees to it that they fit.
 """
@@ -39,6 +39,7 @@ from ..numerics.element_types import I8, I32, U8
 from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions, Sum
 from .tiles import Tiles
+from .windows import Windows
 
 __all__ = ["IntegerProduct"]
 
@@ -55,25 +56,15 @@ class IntegerProduct:
     Args:
         tiles: how the weight lies in memory: its depth is positions of a window times `channels`.
         instructions: a name in `INSTRUCTIONS`.
-        positions: how many the activations have, of all images.
+        windows: where they are on the activations.
         channels: integers of a position, a multiple of 4.
-        image_step, line_step, step: positions from an image, line or window to the next.
-        taps: of a window: how many there are along each axis, and how many positions apart.
-        images, lines, windows: how many there are: lines of an image, windows of a line.
         workgroups: how many share the rows of each tile of the weight.
     """
 
     tiles: Tiles
     instructions: str
-    positions: int
+    windows: Windows
     channels: int
-    image_step: int
-    line_step: int
-    step: int
-    taps: tuple[tuple[int, int], ...]
-    images: int
-    lines: int
-    windows: int
     workgroups: int
 
     @property
@@ -84,17 +75,18 @@ class IntegerProduct:
     @property
     def at_once(self) -> int:
         """How many windows are computed together: as many as fit, or as leave the fewest over."""
-        most = min(self.target.windows_at_once(self.tiles.parts), self.windows)
-        return min(range(max(1, most - 2), most + 1), key=lambda n: (-(-self.windows // n) * n, -n))
+        most = min(self.target.windows_at_once(self.tiles.parts), self.windows.count)
+        count = self.windows.count
+        return min(range(max(1, most - 2), most + 1), key=lambda n: (-(-count // n) * n, -n))
 
     def kernel(self) -> Kernel:
         """The kernel: its bindings are the weight, what sums begin with, activations, result."""
-        tiles = self.tiles
+        tiles, windows = self.tiles, self.windows
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((tiles.count, tiles.width), I32),
-            Binding((self.positions * self.channels // 4,), I32),
-            Binding((self.images * self.lines, self.windows, tiles.columns), I32),
+            Binding((windows.positions * self.channels // 4,), I32),
+            Binding((windows.images * windows.lines, windows.count, tiles.columns), I32),
         ]
         count = tiles.count * self.workgroups
         return Kernel("integer_product", bindings, count, self._body, 0)
@@ -102,8 +94,9 @@ class IntegerProduct:
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         weight, first, activations, result = memories
         # The rows of a line in parts of `at_once`: the last one may share rows with the one before.
-        of_line = -(-self.windows // self.at_once)
-        parts = of_line * self.lines * self.images
+        windows = self.windows
+        of_line = -(-windows.count // self.at_once)
+        parts = of_line * windows.lines * windows.images
         share = -(-parts // self.workgroups)
         tile = quotient(scalar(number), self.workgroups)
         begin = remainder(scalar(number), self.workgroups) * share
@@ -112,12 +105,9 @@ class IntegerProduct:
         def of_part(part: Value) -> None:
             line = quotient(scalar(part), of_line)
             row = remainder(scalar(part), of_line) * self.at_once
-            if self.windows % self.at_once:
-                row = np.minimum(row, self.windows - self.at_once)
-            start = line * self.line_step + row * self.step
-            if self.images > 1:
-                image = quotient(line, self.lines)
-                start = start + image * (self.image_step - self.lines * self.line_step)
+            if windows.count % self.at_once:
+                row = np.minimum(row, windows.count - self.at_once)
+            start = windows.start(line, row)
             sums = self._sums(weight, first, activations, tile, start)
             for index, total in enumerate(sums):
                 window, column = divmod(index, self.tiles.parts)
@@ -132,7 +122,9 @@ class IntegerProduct:
         lanes, parts = self.tiles.lanes, self.tiles.parts
         begin = [load(first, [tile.value, part * lanes], lanes, I32) for part in range(parts)]
         groups = self.channels // 4
-        loops = [(count, distance * groups) for count, distance in self.taps] + [(groups, 1)]
+        loops = [(count, distance * groups) for count, distance in self.windows.taps] + [
+            (groups, 1)
+        ]
 
         def of_loop(
             level: int, number: Formula, place: Formula, words: Sequence[Formula]
@@ -195,7 +187,7 @@ class IntegerProduct:
             stored.append(load(weight, [tile.value, number.value, first], lanes * 4, I8))
             if self.at_once == 1:
                 prefetch(weight, [tile.value, number.value, first + _AHEAD])
-        totals, apart = [], self.step * (self.channels // 4)
+        totals, apart = [], self.windows.step * (self.channels // 4)
         for window in range(self.at_once):
             given = load_element(activations, [(place + window * apart).value])
             group = target.spread(given, U8)

@@ -1,0 +1,51 @@
+"""Where the windows of a convolution are, on its activations as one row of positions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from ..emit import Formula
+from ..emit.vectors import quotient
+
+__all__ = ["Windows"]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of the lines of images; those of matrices are single positions.
+
+    Args:
+        images, lines, count: how many there are: lines of an image, windows of a line.
+        positions: of all images.
+        image_step, line_step, step: positions from an image, line or window to the next.
+        taps: of a window: how many there are along each axis, and how many positions apart.
+    """
+
+    images: int
+    lines: int
+    count: int
+    positions: int
+    image_step: int
+    line_step: int
+    step: int
+    taps: tuple[tuple[int, int], ...]
+
+    @property
+    def size(self) -> int:
+        """How many positions a window has."""
+        return math.prod(count for count, _ in self.taps)
+
+    def distances(self) -> list[int]:
+        """From the first position of a window to each of its positions, in order."""
+        axes = [range(0, count * apart, apart) for count, apart in self.taps]
+        return [sum(place) for place in itertools.product(*axes)]
+
+    def start(self, line: Formula, window: Formula) -> Formula:
+        """The first position of a window, by the number of its line among those of all images."""
+        start = line * self.line_step + window * self.step
+        if self.images == 1:
+            return start
+        image = quotient(line, self.lines)
+        return start + image * (self.image_step - self.lines * self.line_step)
