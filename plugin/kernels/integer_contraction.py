@@ -69,7 +69,7 @@ class IntegerContraction:
         if isinstance(found, Refusal):
             return found
         rows = math.prod(types[2].shape) // found._shape(1)[0]
-        if known(found.weight) is None and rows < _ENOUGH_ROWS:
+        if known(found.weight) is None and rows < _ENOUGH_ROWS and not found.is_depthwise:
             return Refusal("its weight is not known, and it has few rows")
         return found
 
