@@ -1,4 +1,4 @@
-"""Custom operators of TensorFlow Lite that LiteRT has kernels of, with random parameters."""
+"""Detections of objects, and custom operators of LiteRT, with random parameters."""
 
 from __future__ import annotations
 
@@ -51,6 +51,30 @@ def detections(graph: Graph, rng: Rng, *, regular: bool, dtype: str = "float32")
     return [boxes, scores], results
 
 
+def suppression(graph: Graph, rng: Rng, *, soft: bool) -> Ends:
+    """The corners of some boxes in the other order."""
+    count, most = 40, int(rng.integers(3, 30))
+    corners = rng.uniform(0, 0.6, (count, 2))
+    sizes = rng.uniform(0.05, 0.4, (count, 2)) * rng.choice([-1, 1], (count, 2))
+    data = np.concatenate([corners, corners + sizes], axis=1).astype(np.float32)
+    boxes = graph.tensor((count, 4), "float32", None, data)
+    scores = graph.tensor((count,), "float32")
+    limits = [most, float(rng.uniform(0.2, 0.8)), float(rng.uniform(-1, 1))]
+    if soft:
+        limits = [most, float(rng.uniform(0.5, 1)), float(rng.uniform(0, 0.5)),
+                  float(rng.choice([0.0, 0.3]))]  # fmt: skip
+    known = [
+        graph.tensor((), kind, None, np.array(each, kind))
+        for each, kind in zip(limits, ("int32", *["float32"] * 3), strict=False)
+    ]
+    results = [graph.tensor((most,), "int32"), graph.tensor((), "int32")]
+    if soft:
+        results.insert(1, graph.tensor((most,), "float32"))
+    name = f"NON_MAX_SUPPRESSION_V{5 if soft else 4}"
+    graph.operator(name, [boxes, scores, *known], results)
+    return [scores], results
+
+
 def rotation(graph: Graph, rng: Rng) -> Ends:
     size = 1 << int(rng.integers(0, 9))
     shape = (3, int(rng.integers(1, 3)) * size)
@@ -64,5 +88,7 @@ CASES: dict[str, Case] = {
     **{f"TFLite_Detection_PostProcess-{'regular' if regular else 'fast'}-{t}": partial(
         detections, regular=regular, dtype=t)
        for regular in (False, True) for t in ("float32", "uint8")},
+    "NON_MAX_SUPPRESSION_V4-float32": partial(suppression, soft=False),
+    "NON_MAX_SUPPRESSION_V5-float32": partial(suppression, soft=True),
     "aeq.hadamard_rotation-float32": rotation,
 }  # fmt: skip

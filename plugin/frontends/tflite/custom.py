@@ -11,10 +11,11 @@ import numpy as np
 
 from ...errors import InputError, UnsupportedError
 from ...formats.flexbuffer import read_numbers
-from ...numerics.array_functions import beside, over_time, take
+from ...numerics.array_functions import beside, take
 from ...numerics.element_types import AnyArray
 from .call import Call, custom_kernel
 from .positions import greatest_first
+from .suppression import suppressed
 
 __all__: list[str] = []
 
@@ -102,33 +103,8 @@ def _suppressed(
     least = np.float32(_required(call, options, "nms_score_threshold"))
     if not 0 < limit <= 1:
         raise call.error(f"has the greatest overlap {limit}")
-    extent, zero = scores.shape[1], np.float32(0)
-    places = np.arange(extent, dtype=np.int32)
-    low, high = boxes[:, :2], boxes[:, 2:]
-    sizes = high - low
-    areas = sizes[:, 0] * sizes[:, 1]
-    gone = np.float32(-np.inf)
-
-    def step(_: AnyArray, left: AnyArray, __: AnyArray) -> list[AnyArray]:
-        best = left.max(axis=1)
-        is_best = left == best[:, None]
-        first = np.where(is_best, places, np.int32(extent)).min(axis=1)
-        chosen = np.minimum(first, extent - 1)
-        inner = np.maximum(take(low, chosen, 0)[:, None, :], low)
-        outer = np.minimum(take(high, chosen, 0)[:, None, :], high)
-        both = np.maximum(outer - inner, zero)
-        shared = both[:, :, 0] * both[:, :, 1]
-        own = take(areas, chosen, 0)[:, None]
-        is_known = (own > 0) & (areas > 0)
-        ratio = shared / np.where(is_known, own + areas - shared, np.float32(1))
-        is_gone = (is_known & (ratio > limit)) | (places == chosen[:, None])
-        found = np.where(best > gone, chosen, np.int32(-1))
-        return [found, np.where(is_gone, gone, left)]
-
-    start = np.where(scores >= least, scores, gone)
-    first = beside(start, np.full(scores.shape[0], -1, np.int32))  # a loop in the program
-    _, results = over_time(step, [first, start], [np.arange(count, dtype=np.int32)])
-    return results.transpose(1, 0)
+    start = np.where(scores >= least, scores, np.float32(-np.inf))
+    return suppressed(boxes, start, count, limit)[0]
 
 
 def _of_all_classes(

@@ -35,6 +35,7 @@ from . import (
     positions,
     recurrent,
     shapes,
+    suppression,
 )
 from .call import CUSTOM_KERNELS, KERNELS, Call, Operand, parameters_of
 
@@ -60,6 +61,7 @@ _FAMILIES = (
     positions,
     recurrent,
     shapes,
+    suppression,
 )
 """What registers kernels."""
 
