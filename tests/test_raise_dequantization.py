@@ -125,6 +125,44 @@ def test_other_arithmetic_is_as_it_was(types: str, result: str, body: str) -> No
     assert raised(text) == (str(parse_text(text, create_context())), [])
 
 
+CONSTANTS = {
+    "i1": ("true", "and", "i1"), "i1 of both": ("[true, false]", "and", "i1"),
+    "i2": ("[1, -2]", "xor", "i2"), "i64": ("-1", "and", "i64"), "ui64": ("7", "remainder", "ui64"),
+    "ui16": ("0", "divide", "ui16"), "i32": ("-1", "shift_left", "i32"),
+    "ui8": ("200", "shift_right_logical", "ui8"), "ui32": ("9", "shift_right_arithmetic", "ui32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants_of_any_integers_do_no_harm(name: str) -> None:
+    written, op, element = CONSTANTS[name]
+    text = f"""
+func.func @main(%p: tensor<2x{element}>, %q: tensor<2xi8>)
+    -> (tensor<2x{element}>, tensor<2xf32>) {{
+  %c = stablehlo.constant dense<{written}> : tensor<2x{element}>
+  %y = stablehlo.{op} %p, %c : tensor<2x{element}>
+  %f = stablehlo.convert %q : (tensor<2xi8>) -> tensor<2xf32>
+  return %y, %f : tensor<2x{element}>, tensor<2xf32>
+}}
+"""
+    assert raised(text) == (str(parse_text(text, create_context())), [])
+
+
+@pytest.mark.parametrize("source", ["f8E4M3FN", "i1", "ui2", "complex<f32>", "bf16", "i64"])
+@pytest.mark.parametrize("target", ["i8", "ui8", "i32", "i1"])
+def test_conversions_of_any_constants_do_no_harm(source: str, target: str) -> None:
+    written = {"i1": "true", "complex<f32>": "(1.0, 0.0)", "i64": "3", "ui2": "3"}
+    text = f"""
+func.func @main(%q: tensor<2xi8>) -> (tensor<2x{target}>, tensor<2xf32>) {{
+  %c = stablehlo.constant dense<{written.get(source, "1.0")}> : tensor<2x{source}>
+  %y = stablehlo.convert %c : (tensor<2x{source}>) -> tensor<2x{target}>
+  %f = stablehlo.convert %q : (tensor<2xi8>) -> tensor<2xf32>
+  return %y, %f : tensor<2x{target}>, tensor<2xf32>
+}}
+"""
+    assert raised(text) == (str(parse_text(text, create_context())), [])
+
+
 def test_a_dynamic_shape_is_left_alone() -> None:
     text = """
 func.func @main(%q: tensor<?x8xi8>, %s: tensor<?x8xf32>) -> tensor<?x8xf32> {

@@ -23,6 +23,8 @@ def array_of_dense(attribute: ir.DenseElementsAttr) -> Array:
     type_ = attribute.type
     shape = tuple(type_.shape)
     element = str(type_.element_type)
+    if element == "i1":
+        return -np.array(attribute).astype(np.int64)
     if re.fullmatch(r"[su]?i(8|16|32|64)|f16|f32|f64", element):
         array = np.array(attribute)
         return array.astype(np.int64) if array.dtype.kind in "iu" else array

@@ -175,7 +175,7 @@ class Arithmetic:
         """A value as bits of words."""
         if value in self._fields:
             return self._fields[value]
-        if not is_static(value.type):
+        if not is_static(value.type) or not Field.has_words(value.type):
             return None
         fact = self._facts.get(value)
         if fact is not None and (isinstance(fact, Reals) or fact.is_shifted or fact.field):

@@ -115,12 +115,18 @@ class Field:
     raised: int | None = None
     is_cut: bool = True
 
+    @staticmethod
+    def has_words(type_: ir.Type) -> bool:
+        """True for a tensor type of integers that have fields."""
+        element = type_.element_type
+        return isinstance(element, ir.IntegerType) and element.width in _WORDS
+
     @classmethod
     def of(cls, root: Value, view: View) -> Field | None:
         """Whole words, in a view of a tensor, or None if it has none."""
-        element = root.type.element_type
-        if not isinstance(element, ir.IntegerType) or element.width not in _WORDS:
+        if not cls.has_words(root.type):
             return None
+        element = root.type.element_type
         width = element.width
         return cls(root, _scaled(view, width), 0, width, not element.is_unsigned, width)
 
