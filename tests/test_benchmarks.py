@@ -302,7 +302,7 @@ def rounded(x: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
 
 
 def test_a_block_matmul_may_round_its_activations(bench: Any) -> None:
-    data = bench.cases.block_matmul("tiny", "Q4_0", 4, 64, 256)
+    data = bench.cases.block_matmul("tiny", "Q4_0", 64, 64, 256)
     notes = {"activations": {"block": 32, "steps": 254}}
     result = rounded(data.arrays["x"], 32) @ data.reals.T
     assert bench.cases.check(data, result, notes).is_right

@@ -52,6 +52,8 @@ def drawn(name: str, count: int, depth: int, rng: np.random.Generator) -> Array:
     scales = rng.uniform(0.5 * typical, 1.5 * typical, blocks.shape[:2]).astype(np.float16)
     for place in form.scales:
         _floats(blocks, place)[...] = scales
+    if name == "Q4_K":
+        _floats(blocks, 2)[...] = scales * np.float16(7.5)  # minima in the middle of the range
     if name == "Q4_1":
         # 6 bits of precision, and a zero point of 4: the product is exact
         short = (scales.view(np.uint16) & 0xFFE0).view(np.float16)
