@@ -14,10 +14,11 @@ from ..emit import linalg
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.linalg import Extent
 from ..emit.operation import is_dynamic, mlir_type, tensor_type
-from ..numerics.element_types import F32, I8, I32, U8, AnyArray, ElementType
+from ..numerics.element_types import F32, I8, I32, U8, AnyArray, Array, ElementType
 from ..numerics.packed_integers import unpack_planes
 from ..numerics.parameters import ExpressedType
 from .block_product import BlockProduct
+from .constants import elements_of
 from .executables import Library
 from .instructions import INSTRUCTIONS
 from .operands import Refusal, array_of, bytes_of, value_of
@@ -94,7 +95,8 @@ class Product:
         tiles = Tiles(bits if bits < 7 else 8, block, count, depth, target.lanes, parts)
         if not tiles.accepts():
             return Refusal(f"its blocks of {block} are not whole in steps of {tiles.step}")
-        if contraction.zero_points is not None and contraction.storage_type.width != bits:
+        zeros = contraction.zero_points
+        if zeros is not None and contraction.storage_type.width != bits and not _fit(zeros, bits):
             return Refusal("its zero points have more bits than its integers")
         return cls(contraction, instructions, outer, columns, inner, tiles, rows)
 
@@ -106,6 +108,10 @@ class Product:
         scales = self._laid_out(array_of(contraction.scales))
         element = _scale_element(scales)
         zeros, offsets = contraction.zero_points, contraction.offsets
+        if zeros is not None:
+            same = _same(zeros)
+            if same is not None:
+                zeros, zero = None, int(_codes(same, contraction.storage_type.width, zero))
         at_once = target.at_once if self.rows is None else min(target.at_once, self.rows)
         product = BlockProduct(
             tiles,
@@ -224,6 +230,20 @@ def _block(shape: Sequence[int], sizes: Sequence[int]) -> int | None:
             return None
         is_whole &= size == extent
     return math.prod(sizes)
+
+
+def _fit(zeros: Value, bits: int) -> bool:
+    """Whether zero points are known, and are codes of so many bits."""
+    array = elements_of(zeros)
+    return array is not None and bool(((array >= 0) & (array < 1 << bits)).all())
+
+
+def _same(zeros: Value) -> Array | None:
+    """The zero point of all blocks, if it is known and the same, as a byte."""
+    array = elements_of(zeros)
+    if array is None or (array != array.flat[0]).any():
+        return None
+    return np.asarray(array.flat[0]).astype(np.uint8)
 
 
 def _codes(integers: AnyArray, width: int, zero: int) -> AnyArray:

@@ -14,11 +14,12 @@ from ..emit import tensor
 from ..emit.operation import mlir_type, tensor_type
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32
+from .constants import is_known
 from .depthwise_product import DepthwiseProduct
 from .executables import Library
 from .instructions import INSTRUCTIONS
 from .integer_product import IntegerProduct
-from .operands import Refusal, array_of, known, value_of
+from .operands import Refusal, array_of, value_of
 from .tiles import Tiles
 from .windows import Windows
 
@@ -69,7 +70,7 @@ class IntegerContraction:
         if isinstance(found, Refusal):
             return found
         rows = math.prod(types[2].shape) // found._shape(1)[0]
-        if known(found.weight) is None and rows < _ENOUGH_ROWS and not found.is_depthwise:
+        if not is_known(found.weight) and rows < _ENOUGH_ROWS and not found.is_depthwise:
             return Refusal("its weight is not known, and it has few rows")
         return found
 

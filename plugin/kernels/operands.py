@@ -6,18 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._mlir import Value, ir
-from ..dialects.dense import array_of_dense, dense_of_array
+from .._mlir import Value
+from ..dialects.dense import dense_of_array
 from ..emit import linalg, scalar
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.operation import mlir_type
 from ..emit.trace import traced
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, U8, AnyArray, ElementType
+from .constants import elements_of, is_known
 
-__all__ = ["Refusal", "array_of", "bytes_of", "known", "value_of"]
-
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
+__all__ = ["Refusal", "array_of", "bytes_of", "value_of"]
 
 
 @dataclass(frozen=True)
@@ -27,26 +26,15 @@ class Refusal:
     reason: str
 
 
-def known(value: Value) -> ir.Attribute | None:
-    """The elements of a value that is known; None for others."""
-    owner = value.owner
-    if not isinstance(owner, ir.Block) and owner.operation.name == linalg.BARRIER:
-        [value] = owner.operation.operands
-        owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name not in _CONSTANTS:
-        return None
-    return owner.operation.attributes["value"]
-
-
 def array_of(value: Value) -> AnyArray:
     """A tensor for functions of arrays: NumPy's if it is known."""
-    elements = known(value)
-    return traced(value) if elements is None else array_of_dense(elements)
+    elements = elements_of(value)
+    return traced(value) if elements is None else elements
 
 
 def bytes_of(value: Value) -> AnyArray:
     """Integers of at most 8 bits as bytes; bits above theirs are copies of the sign."""
-    if known(value) is not None or value.type.element_type.width == 8:
+    if is_known(value) or value.type.element_type.width == 8:
         return convert(array_of(value), U8)
     # StableHLO converts no integers of 3, 5 or 6 bits.
     identity = linalg.identity_map(value.type.rank)

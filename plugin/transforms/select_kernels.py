@@ -29,6 +29,7 @@ from .._mlir import Operation, Value, ir
 from ..dialects.block_contraction import BlockContraction
 from ..dialects.subquant import BLOCK_CONTRACTION
 from ..errors import Remark, UsageError, expected_name
+from ..kernels.constants import erase_unused
 from ..kernels.contraction import Product
 from ..kernels.executables import Library
 from ..kernels.instructions import INSTRUCTIONS
@@ -80,7 +81,10 @@ class SelectKernels(ModulePass):
                     remarks.append(Remark.about(op, f"has no kernel: {result.reason}"))
                 continue
             op.results[0].replace_all_uses_with(result)
+            operands = list(op.operands)
             op.erase()
+            for operand in dict.fromkeys(operands):
+                erase_unused(operand)
         return remarks
 
     def _call(self, op: Operation, library: Library) -> Value | Refusal:

@@ -1,0 +1,133 @@
+"""What is known of a value when a program is compiled: constants, and what is computed from them.
+
+A weight that is a constant is laid out for a kernel once, by the compiler. Between a constant and
+its use there may be what sorts its bytes, turns its zero point, or multiplies scales::
+
+    %q = stablehlo.reshape %c : (tensor<512x16x16xi8>) -> tensor<512x256xi8>
+    %d = "subquant.dequantize"(%scales, %super) {...} : (...) -> tensor<512x16xf32>
+
+These operations are computed by the reference arithmetic, which is what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .._mlir import Operation, Value, ir
+from ..dialects.dense import array_of_dense
+from ..dialects.quant import described_type
+from ..dialects.subquant import UNPACK, operands_of
+from ..emit import linalg
+from ..numerics.casts import dequantize_blocks
+from ..numerics.element_types import Array, ElementType
+from ..numerics.packed_integers import unpack_planes
+
+__all__ = ["elements_of", "erase_unused", "is_known"]
+
+
+def is_known(value: Value) -> bool:
+    """True if the elements of a value follow from constants by `elements_of`."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name not in _RULES:
+        return False
+    op = owner.operation
+    if op.name in _CONSTANTS:
+        return isinstance(op.attributes["value"], ir.DenseElementsAttr)
+    if op.name in _OF_FLOATS and not str(value.type.element_type).startswith("f"):
+        return False
+    return all(is_known(operand) for operand in op.operands)
+
+
+def elements_of(value: Value) -> Array | None:
+    """Return the elements of a value, or None if they are known at run time only.
+
+    Integers are signed numbers of 64 bits, floats of their own type, as of `array_of_dense`.
+    """
+    return _computed(value.owner.operation) if is_known(value) else None
+
+
+def _computed(op: Operation) -> Array:
+    operands = [_computed(operand.owner.operation) for operand in op.operands]
+    return _RULES[op.name](op, *operands)
+
+
+def erase_unused(value: Value) -> None:
+    """Erase what computes a value from constants where nobody uses it."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name not in _RULES:
+        return
+    op = owner.operation
+    if any(next(iter(result.uses), None) is not None for result in op.results):
+        return
+    operands = list(op.operands)
+    op.erase()
+    for operand in dict.fromkeys(operands):
+        erase_unused(operand)
+
+
+_CONSTANTS = ("arith.constant", "stablehlo.constant")
+
+
+def _constant(op: Operation) -> Array:
+    return array_of_dense(op.attributes["value"])
+
+
+def _reshape(op: Operation, array: Array) -> Array:
+    return array.reshape([int(extent) for extent in op.results[0].type.shape])
+
+
+def _transpose(op: Operation, array: Array) -> Array:
+    return array.transpose([int(axis) for axis in op.attributes["permutation"]])
+
+
+def _convert(op: Operation, array: Array) -> Array:
+    element = ElementType.of_mlir(str(op.results[0].type.element_type))
+    return array.astype(element.dtype)
+
+
+def _unpack(op: Operation, *planes: Array) -> Array:
+    width = op.results[0].type.element_type.width
+    low, *high = (plane.astype(np.uint8) for plane in planes)
+    codes = np.asarray(unpack_planes(low, [int(n) for n in op.attributes["bits"]], *high))
+    return _signed(codes.astype(np.int64), width)
+
+
+def _dequantize(op: Operation, *arrays: Array) -> Array:
+    storage, expressed = described_type(op)
+    operands = operands_of(op)
+    given = dict(zip(operands, arrays, strict=True))
+    for name in ("input", "zero_points"):
+        if name in given and not storage.signed:
+            given[name] = given[name] & ((1 << operands[name].type.element_type.width) - 1)
+    return dequantize_blocks(
+        given["input"],
+        given["scales"],
+        given.get("zero_points"),
+        [int(size) for size in op.attributes["block_sizes"]],
+        expressed,
+        given.get("offsets"),
+    )
+
+
+def _signed(codes: Array, width: int) -> Array:
+    """The numbers that codes of so many bits are."""
+    half = 1 << (width - 1)
+    return np.asarray((codes ^ half) - half)
+
+
+_OF_FLOATS = ("stablehlo.convert", "stablehlo.multiply")
+"""Operations that are NumPy's where the result is a float."""
+_RULES: dict[str, Callable[..., Array]] = {
+    **dict.fromkeys(_CONSTANTS, _constant),
+    linalg.BARRIER: lambda op, array: array,
+    "stablehlo.reshape": _reshape,
+    "stablehlo.transpose": _transpose,
+    "stablehlo.convert": _convert,
+    "stablehlo.multiply": lambda op, left, right: left * right,
+    "stablehlo.xor": lambda op, left, right: left ^ right,
+    UNPACK: _unpack,
+    "subquant.dequantize": _dequantize,
+}
+"""Operations, and what they compute from known operands."""

@@ -1,0 +1,100 @@
+"""Weights that are constants are laid out for kernels when a program is compiled."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from subquant._mlir import ir
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.compiler.reading import parse_text
+from subquant.dialects import create_context
+from subquant.kernels.constants import elements_of, erase_unused, is_known
+from subquant.layouts import GgmlTensor
+from subquant.layouts.ggml import BLOCK_TYPES
+from subquant.ops import compile_function, linear, trace_function
+from subquant.transforms.base import walk
+
+TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+
+
+def weight(name: str) -> GgmlTensor:
+    """Random blocks with moderate scales."""
+    kind, rng = BLOCK_TYPES[name], np.random.default_rng(0)
+    raw = rng.integers(0, 256, 64 * 512 // kind.size * kind.block.itemsize, np.uint8)
+    blocks = raw.view(kind.block)
+    for field in ("d", "m", "dmin"):
+        if field in blocks.dtype.names:
+            blocks[field] = rng.uniform(0.01, 0.02, len(blocks))
+    return GgmlTensor(raw, name, (64, 512))
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_nothing_is_left_to_do_for_a_constant_weight(name: str) -> None:
+    x, w = np.zeros((3, 512), np.float32), weight(name)
+    module = trace_function(lambda given: linear(given, w), x)
+    options = CompileOptions(activations="int8", kernels="portable")
+    text = compile_to_bytes(module, options, emit="mlir").decode()
+    main = text[text.index("@main") :]
+    assert "block_product" in main
+    assert set(re.findall(r'= "?((?:[a-z]+)\.\w+)', main)) <= {"arith.constant", "flow.dispatch"}
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("name", TYPES)
+def test_constant_weights_are_those_of_arguments(name: str) -> None:
+    x = np.random.default_rng(1).normal(size=(3, 512)).astype(np.float32)
+    w = weight(name)
+    options: dict[str, Any] = {"activations": "int8"}
+    constant = compile_function(lambda given: linear(given, w), x, **options)(x)
+    given = compile_function(linear, x, w, **options)(x, w)
+    exact = x.astype(np.float64) @ w.unpack().dequant().astype(np.float64).T
+    np.testing.assert_allclose(constant, given, rtol=0, atol=1e-5 * np.abs(exact).max())
+    assert np.abs(constant - exact).max() <= 0.02 * np.abs(exact).max()
+
+
+PROGRAM = """
+func.func @main(%x: tensor<2xf32>) -> (tensor<2xf32>, tensor<4xi8>, tensor<2xf32>) {
+  %c = stablehlo.constant dense<[[18, -1]]> : tensor<1x2xi8>
+  %k = stablehlo.constant dense<[[17, 17]]> : tensor<1x2xi8>
+  %d = stablehlo.xor %c, %k : tensor<1x2xi8>
+  %r = stablehlo.reshape %d : (tensor<1x2xi8>) -> tensor<2xi8>
+  %u = "subquant.unpack"(%r) {bits = array<i64: 4>, operandSegmentSizes = array<i32: 1, 0>}
+    : (tensor<2xi8>) -> tensor<4xi8>
+  %f = stablehlo.constant dense<[0.5, 3.0]> : tensor<2xf32>
+  %m = stablehlo.multiply %f, %f : tensor<2xf32>
+  %n = stablehlo.multiply %f, %x : tensor<2xf32>
+  return %m, %u, %n : tensor<2xf32>, tensor<4xi8>, tensor<2xf32>
+}
+"""
+
+
+def test_what_is_known_is_computed() -> None:
+    with create_context() as context, ir.Location.unknown():
+        module = parse_text(PROGRAM, context)
+        returned = next(op for op in walk(module.operation) if op.name == "func.return")
+        m, u, n = returned.operands
+        assert elements_of(m).tolist() == [0.25, 9.0]  # type: ignore[union-attr]
+        # 18 ^ 17 = 3, 255 ^ 17 = 0xee, whose nibbles are 14
+        assert elements_of(u).tolist() == [3, 0, 14, 14]  # type: ignore[union-attr]
+        assert not is_known(n)
+        assert elements_of(n) is None
+
+
+def test_what_nobody_uses_goes() -> None:
+    text = PROGRAM.replace("%m, %u, %n :", "%m, %k2, %n :").replace(
+        "  return", "  %k2 = stablehlo.constant dense<1> : tensor<4xi8>\n  return"
+    )
+    with create_context() as context, ir.Location.unknown():
+        module = parse_text(text, context)
+        unpack = next(op for op in walk(module.operation) if op.name == "subquant.unpack")
+        erase_unused(unpack.results[0])
+        left = [op.name for op in walk(module.operation)]
+        assert "subquant.unpack" not in left
+        assert "stablehlo.xor" not in left
+        assert left.count("stablehlo.constant") == 2
+        assert left.count("stablehlo.multiply") == 2
