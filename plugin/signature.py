@@ -61,7 +61,7 @@ class ValueType:
         parameters: the quantization parameters, or None.
         abi: the MLIR types that the compiled function takes for this value.
         name: of the argument or result where the program came from; "" if it has none.
-        is_consumed: the program may write to the memory of the argument, or keep it.
+        is_consumed: the program may write to the memory of the argument.
     """
 
     element: str
@@ -107,10 +107,16 @@ class ValueType:
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments and results of one function."""
+    """The arguments and results of one function.
+
+    Args:
+        inputs, outputs: their types, in order.
+        keeps_state: the function gives variables values, and may do so after it has returned.
+    """
 
     inputs: tuple[ValueType, ...]
     outputs: tuple[ValueType, ...]
+    keeps_state: bool = False
 
     def to_json(self) -> str:
         """Return the signature as JSON text."""
@@ -119,6 +125,8 @@ class Signature:
             "inputs": [_value_to_json(value) for value in self.inputs],
             "outputs": [_value_to_json(value) for value in self.outputs],
         }
+        if self.keeps_state:
+            values["state"] = True
         return json.dumps(values, separators=(",", ":"))
 
     @classmethod
@@ -135,7 +143,8 @@ class Signature:
                     f"expected a signature of version {_VERSION}, got "
                     f"{quoted(str(values['version']))}; compile the module again"
                 )
-            return cls(*(_values_from_json(values[name]) for name in ("inputs", "outputs")))
+            inputs, outputs = (_values_from_json(values[name]) for name in ("inputs", "outputs"))
+            return cls(inputs, outputs, bool(values.get("state")))
         except _WRONG as error:
             missing = "there is no " if isinstance(error, KeyError) else ""
             reason = quoted(f"{missing}{error}", 200)

@@ -348,14 +348,13 @@ def test_arguments_stay_as_they_are(device: Device, device_name: str, as_users_c
 
 
 def test_iree_still_writes_to_arguments(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    executable = compiled(UPDATES, cpu)
-    parameter = executable.update._parameters[0]
-    assert parameter.type.is_consumed
-    object.__setattr__(parameter.type, "is_consumed", False)
+    update = compiled(UPDATES, cpu).update
+    assert update.signature.inputs[0].is_consumed
+    update._parameters[0].may_lend = True
     monkeypatch.setattr(OpenDevice, "lend", OpenDevice.lend.__wrapped__)
     c = aligned(np.zeros(16384, np.float32))
-    executable.update(c, np.ones(4, np.float32), np.int32(5))
-    assert c.any(), "IREE is fixed: remove transforms/iree/consumed_arguments.py and is_consumed"
+    update(c, np.ones(4, np.float32), np.int32(5))
+    assert c.any(), "IREE is fixed: remove consumed_values of transforms/iree/consumed_arguments.py"
 
 
 @ON_DEVICES
@@ -471,12 +470,42 @@ def test_results_are_not_what_the_program_keeps(device: Device, device_name: str
     assert [result.numpy()[8] for result in results] == [1, 1, 2, 3]
 
 
+ADDS = """
+tosa.variable @total = dense<0> : tensor<16384xi32>
+func.func @add(%x: tensor<16384xi32>) {
+  %old = tosa.variable_read @total : tensor<16384xi32>
+  %new = tosa.add %old, %x : (tensor<16384xi32>, tensor<16384xi32>) -> tensor<16384xi32>
+  tosa.variable_write @total, %new : tensor<16384xi32>
+  return
+}
+func.func @sum() -> tensor<16384xi32> {
+  %sum = tosa.variable_read @total : tensor<16384xi32>
+  return %sum : tensor<16384xi32>
+}
+"""
+
+
+@ON_DEVICES
+def test_what_is_read_after_a_call(device: Device, device_name: str, as_users_call: None) -> None:
+    """A call returns before its variables have their values."""
+    executable = compiled(ADDS, device)
+    signatures = [executable[name].signature for name in ("add", "sum")]
+    assert [signature.keeps_state for signature in signatures] == [True, False]
+    x, expected = aligned(np.zeros(16384, np.int32)), 0
+    for number in range(50):
+        x[:] = number
+        executable.add(x)
+        x[:] = -1
+        expected += number
+    assert (executable.sum() == expected).all()
+
+
 # -- donation -------------------------------------------------------------------------------------
 
 
 @ON_DEVICES
-@pytest.mark.parametrize("is_read", [False, True])
-def test_donated_arrays(device: Device, device_name: str, is_read: bool) -> None:
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_donated_arrays(device: Device, device_name: str, is_seen: bool) -> None:
     update = compiled(UPDATES, device).update
     x = np.arange(1, 5, dtype=np.float32)
     cache, expected = update.put(0, np.zeros(16384, np.float32)), np.zeros(16384, np.float32)
@@ -484,7 +513,7 @@ def test_donated_arrays(device: Device, device_name: str, is_read: bool) -> None
     for step in range(3):
         if not device.is_vulkan:
             address = cache._device.host_bytes(cache.view).ctypes.data
-        seen = np.asarray(cache) if is_read else None
+        seen = np.asarray(cache) if is_seen else None
         old, cache = cache, update(cache, x, np.int32(4 * step), resident=True, donate=["cache"])
         if seen is not None:
             np.testing.assert_array_equal(seen, expected)
@@ -492,7 +521,7 @@ def test_donated_arrays(device: Device, device_name: str, is_read: bool) -> None
         for use in (old.numpy, lambda gone=old: update(gone, x, np.int32(0))):
             with pytest.raises(ExecutionError, match="was donated to a call"):
                 use()
-        if not device.is_vulkan and not is_read:
+        if not device.is_vulkan and not is_seen:
             assert cache._device.host_bytes(cache.view).ctypes.data == address, "in place"
         np.testing.assert_array_equal(cache.numpy(), expected)
 

@@ -33,7 +33,7 @@ class DeviceArray:
     Attributes:
         shape: the extents.
         type: what it stands for, with the quantization parameters if it is quantized.
-        is_read: by an array of NumPy's, which may live longer.
+        is_shared: others may read the memory later, an array of NumPy's or a program.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class DeviceArray:
         self._view = view
         self._kept: Any = None
         self._device = device
-        self.is_read = False
+        self.is_shared = False
 
     def __del__(self) -> None:
         self._view = self._kept = None  # before its device, whatever the garbage collector does
@@ -101,7 +101,7 @@ class DeviceArray:
 
     def donate(self) -> None:
         """Give up the memory: what is asked of the array afterwards is an error."""
-        self._kept = self._view if self.is_read else None
+        self._kept = self._view if self.is_shared else None
         self._view = None
 
     def is_on(self, device: OpenDevice) -> bool:
@@ -131,7 +131,7 @@ class DeviceArray:
         is_same = is_whole and dtype.itemsize == stored.itemsize and dtype.kind in "biuf"
         if not (is_same and self._device.is_host and self.size):
             raise AttributeError("the memory does not hold what NumPy would")
-        self.is_read = True
+        self.is_shared = True
         address = self._device.host_bytes(self.view).ctypes.data
         return {"data": (address, True), "shape": self.shape, "typestr": dtype.str, "version": 3}
 

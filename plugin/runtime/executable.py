@@ -255,13 +255,16 @@ class Function:
                 "it with 'subquant compile'"
             )
         return [
-            Parameter(type_, f"argument {number} of '{self.name}'")
+            Parameter(type_, f"argument {number} of '{self.name}'", self.signature.keeps_state)
             for number, type_ in enumerate(self.signature.inputs)
         ]
 
     @cached_property
     def _results(self) -> list[Result]:
-        return [Result(type_) for type_ in self.signature.outputs] if self.signature else []
+        if self.signature is None:
+            return []
+        keeps_state = self.signature.keeps_state
+        return [Result(type_, keeps_state) for type_ in self.signature.outputs]
 
     def _place(self, argument: int | str) -> int:
         """The number of an argument, of which that or the name is given."""

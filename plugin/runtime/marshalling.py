@@ -67,10 +67,13 @@ class Parameter:
     Args:
         type_: its type.
         where: what errors call it.
+        is_read_later: the program may read arrays after it has returned.
     """
 
-    def __init__(self, type_: ValueType, where: str) -> None:
+    def __init__(self, type_: ValueType, where: str, is_read_later: bool) -> None:
         self.type = type_
+        self.is_read_later = is_read_later
+        self.may_lend = not (type_.is_consumed or is_read_later)
         self.where = where
         self.element = abi_element(type_.abi[0])
         self.is_tensor = type_.abi[0].startswith("tensor")
@@ -140,7 +143,7 @@ class Parameter:
             call.push(self._view_of(call, value, is_donated))
         else:
             array = value.reshape(-1) if is_unranked else value
-            lent = None if self.type.is_consumed else call.device.lend(array, self.element)
+            lent = call.device.lend(array, self.element) if self.may_lend else None
             if lent is None:
                 call.push(call.device.upload(array, self.element))
             else:
@@ -153,7 +156,8 @@ class Parameter:
     def _view_of(self, call: Call, array: DeviceArray, is_donated: bool) -> Any:
         """The memory of an array, or a copy of it if the program may write there."""
         device, view = call.device, array.view
-        in_place = is_donated and device.is_host and not array.is_read
+        in_place = is_donated and device.is_host and not array.is_shared
+        array.is_shared |= self.is_read_later
         if self.type.is_consumed and not in_place:
             return device.copied(view)
         if device.is_host and not in_place:
@@ -169,10 +173,12 @@ class Result:
 
     Args:
         type_: its type.
+        is_read_later: the program may read it after it has returned.
     """
 
-    def __init__(self, type_: ValueType) -> None:
+    def __init__(self, type_: ValueType, is_read_later: bool) -> None:
         self.type = type_
+        self.is_read_later = is_read_later
         self.is_tensor = type_.abi[0].startswith("tensor")
         self.dtype = element_type(abi_element(type_.abi[0])).dtype
         parameters = type_.parameters
@@ -207,7 +213,9 @@ class Result:
                 )
             shape = tuple(extents.tolist())
         if resident:
-            return DeviceArray(call.device, _alone(call, view), self.type, shape)
+            found = DeviceArray(call.device, _alone(call, view), self.type, shape)
+            found.is_shared = self.is_read_later
+            return found
         return self._given(call.device.download(view, self.dtype).reshape(shape), quantized_io)
 
     def _given(self, array: Array, quantized_io: bool) -> Array:

@@ -3,9 +3,9 @@
 Fails, with the place and the reason, if a quantized type, an operation of the ``quant`` or
 ``subquant`` dialect, or an unranked tensor is left: IREE would refuse it with less to say, or
 compile it to wrong numbers. Then turns the signatures that earlier passes recorded into the
-reflection entry that the runtime reads (`subquant.signature`), with the arguments that the program
-may write to or keep (`iree.consumed_arguments`), and for Vulkan adds the longest loop that a device
-may end (`iree.long_loops`).
+reflection entry that the runtime reads (`subquant.signature`), with what the program may do to its
+arguments (`iree.consumed_arguments`), and for Vulkan adds the longest loop that a device may end
+(`iree.long_loops`).
 
 Before::
 
@@ -45,7 +45,7 @@ from .base import (
     named,
     walk,
 )
-from .iree.consumed_arguments import consumed_values
+from .iree.consumed_arguments import consumed_values, storing_functions
 from .iree.long_loops import LOOPS, iterations_of
 
 __all__ = ["REFLECTION_ATTRIBUTE", "CheckHandOff", "signature_of"]
@@ -85,12 +85,17 @@ class CheckHandOff(ModulePass):
         entries = {TARGET_KEY: self.target} if self.target else {}
         if self.target.startswith("vulkan"):
             entries |= _long_loop(module)
-        consumed = consumed_values(operations)
+        consumed, storing = consumed_values(operations), storing_functions(module)
         for op in named(module, ["func.func"]):
             is_own = op.attributes["sym_name"].value == BOUND_LOOPS
             if is_public(op) and len(op.regions[0].blocks) and not is_own:
                 arguments = op.regions[0].blocks[0].arguments
-                _record(op, entries, [argument in consumed for argument in arguments])
+                _record(
+                    op,
+                    entries,
+                    [argument in consumed for argument in arguments],
+                    op.attributes["sym_name"].value in storing,
+                )
         return UNCHANGED  # a function's reflection is an attribute that no verifier knows
 
 
@@ -126,12 +131,15 @@ def _why_left(type_: ir.Type) -> str:
     return ""
 
 
-def signature_of(function: Any, consumed: Sequence[bool] = ()) -> Signature:
+def signature_of(
+    function: Any, consumed: Sequence[bool] = (), keeps_state: bool = False
+) -> Signature:
     """The signature of a lowered function as the user wrote it.
 
     Args:
         function: the function.
-        consumed: whether the program may write to or keep an argument of the lowered function.
+        consumed: whether the program may write to an argument of the lowered function.
+        keeps_state: it gives variables values.
     """
     compiled = function.attributes["function_type"].value
     written = compiled
@@ -141,6 +149,7 @@ def signature_of(function: Any, consumed: Sequence[bool] = ()) -> Signature:
     return Signature(
         tuple(_values(written.inputs, compiled.inputs, arguments, function, consumed)),
         tuple(_values(written.results, compiled.results, results, function)),
+        keeps_state,
     )
 
 
@@ -166,9 +175,11 @@ def _long_loop(module: ir.Operation) -> dict[str, str]:
     return {LOOPS_KEY: f"{most} '{longest.name}'" + (f" at {place}" if place else "")}
 
 
-def _record(function: Any, added: Mapping[str, str], consumed: Sequence[bool]) -> None:
+def _record(
+    function: Any, added: Mapping[str, str], consumed: Sequence[bool], keeps_state: bool
+) -> None:
     """Write the reflection; a signature that is there, of a module that was emitted, is kept."""
-    signature = signature_of(function, consumed)
+    signature = signature_of(function, consumed, keeps_state)
     written = SIGNATURE_ATTRIBUTE in function.attributes
     for attribute in (SIGNATURE_ATTRIBUTE, *NAMES_ATTRIBUTES):
         if attribute in function.attributes:

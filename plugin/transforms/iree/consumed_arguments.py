@@ -1,13 +1,16 @@
-"""Arguments that a program may write to or keep, although they are its caller's.
+"""Arguments that a program may write to, and functions that may read them after they return.
 
 IREE 3.13 updates a tensor in place where nothing reads it afterwards, an argument of a public
 function too: the copy that protects what the caller owns is made, and then left out (the transfer
-between the import and the copy hides where the tensor comes from). And a variable that is given an
-argument is that argument's memory from then on. ``x + 0``, a reshape or a slice may be the same
-memory as ``x``, and nothing may be left of them when IREE decides. So a tensor may be an argument's
-memory if it has as many bytes, or unknown extents, as what it is computed from.
+between the import and the copy hides where the tensor comes from). ``x + 0``, a reshape or a slice
+may be the same memory as ``x``, and nothing may be left of them when IREE decides. So a tensor may
+be an argument's memory if it has as many bytes, or unknown extents, as what it is computed from.
 
-The runtime gives such an argument a copy of its own; all others it hands over as they are.
+A function returns when its results are there. What it gives to variables may not be computed yet,
+and what that is computed from may not be read.
+
+The runtime gives an argument that is written to a copy of its own, and lends a function that gives
+variables values no memory that others may write to or free.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..._mlir import Operation, Value, ir
-from ..base import walk
+from ..base import named, walk
 from .updates_in_place import UPDATES
 
-__all__ = ["consumed_values"]
+__all__ = ["consumed_values", "storing_functions"]
 
 _INSERTIONS = (
     "tensor.insert",
@@ -27,6 +30,7 @@ _INSERTIONS = (
     "tensor.parallel_insert_slice",
     "tensor.scatter",
 )
+_STORES = ("util.global.store", "util.global.store.indirect")
 _SLICES = (
     "stablehlo.dynamic_slice",
     "stablehlo.real_dynamic_slice",
@@ -35,13 +39,13 @@ _SLICES = (
 )
 _READERS = (
     *("arith", "builtin", "cf", "chlo", "complex", "func", "math", "scf", "shape", "stablehlo"),
-    *("tensor", "tosa"),
+    *("tensor", "tosa", "util"),
 )
-"""Dialects whose other operations write to none of their operands, and keep none."""
+"""Dialects whose other operations write to none of their operands. A variable keeps a copy."""
 
 
 def consumed_values(operations: Iterable[Operation]) -> set[Value]:
-    """Return the tensors whose memory operations may write to or keep, arguments among them.
+    """Return the tensors whose memory operations may write to, arguments among them.
 
     Args:
         operations: those of a module that is handed to IREE, as `walk` returns them.
@@ -82,8 +86,30 @@ def consumed_values(operations: Iterable[Operation]) -> set[Value]:
     return seen
 
 
+def storing_functions(module: Operation) -> set[str]:
+    """Return the names of the functions that give variables values, and of those that call them."""
+    pending = [_function_of(op) for op in named(module, _STORES)]
+    calls = named(module, ["func.call"]) if pending else []
+    found: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += [
+                _function_of(call) for call in calls if call.attributes["callee"].value == name
+            ]
+    return found
+
+
+def _function_of(op: Operation) -> str:
+    """The name of the function that an operation is in; "" for what runs when it is loaded."""
+    while op is not None and op.operation.name != "func.func":
+        op = op.operation.parent
+    return "" if op is None else str(op.operation.attributes["sym_name"].value)
+
+
 def _consumed_by(name: str) -> Callable[[Operation], Sequence[Value]] | None:
-    """What returns the operands that an operation writes to in place, or keeps; None if none."""
+    """What returns the operands that an operation writes to in place; None if it writes to none."""
     dialect = name.partition(".")[0]
     if name in UPDATES:
         return lambda op: list(op.operands)[: len(op.results)]
@@ -95,7 +121,7 @@ def _consumed_by(name: str) -> Callable[[Operation], Sequence[Value]] | None:
         return lambda op: [op.operands[0]]
     if name == "flow.dispatch":
         return lambda op: list(op.operands) if "tied_operands" in op.attributes else []
-    if dialect in _READERS or name == "util.optimization_barrier":
+    if dialect in _READERS:
         return None
     return lambda op: list(op.operands)
 

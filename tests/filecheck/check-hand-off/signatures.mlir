@@ -52,10 +52,11 @@ func.func @again(%q: i8) attributes {iree.reflection = {subquant.signature = "wr
 
 // -----
 
-// What the program may write to or keep is the program's own: also through what may be folded, through
-// functions and loops; not what it only reads.
+// What the program may write to is the program's own: also through what may be folded, through
+// functions and loops; not what it only reads, or keeps a copy of.
 // CHECK-LABEL: func.func @consumed(
-// CHECK-SAME: subquant.signature = "{\22version\22:1,\22inputs\22:[{\22element\22:\22f32\22,\22abi\22:[\22tensor<8xf32>\22],\22shape\22:[8],\22consumed\22:true},{\22element\22:\22f32\22,\22abi\22:[\22tensor<2x4xf32>\22],\22shape\22:[2,4],\22consumed\22:true},{\22element\22:\22f32\22,\22abi\22:[\22tensor<8xf32>\22],\22shape\22:[8],\22consumed\22:true},{\22element\22:\22f32\22,\22abi\22:[\22tensor<16xf32>\22],\22shape\22:[16],\22consumed\22:true},{\22element\22:\22f32\22,\22abi\22:[\22tensor<2xf32>\22],\22shape\22:[2]}],
+// CHECK-SAME: subquant.signature = "{\22version\22:1,\22inputs\22:[{\22element\22:\22f32\22,\22abi\22:[\22tensor<8xf32>\22],\22shape\22:[8],\22consumed\22:true},{\22element\22:\22f32\22,\22abi\22:[\22tensor<2x4xf32>\22],\22shape\22:[2,4],\22consumed\22:true},{\22element\22:\22f32\22,\22abi\22:[\22tensor<8xf32>\22],\22shape\22:[8],\22consumed\22:true},{\22element\22:\22f32\22,\22abi\22:[\22tensor<16xf32>\22],\22shape\22:[16]},{\22element\22:\22f32\22,\22abi\22:[\22tensor<2xf32>\22],\22shape\22:[2]}],
+// CHECK-SAME: \22state\22:true}
 func.func @consumed(%sorted: tensor<8xf32>, %called: tensor<2x4xf32>, %looped: tensor<8xf32>,
                     %kept: tensor<16xf32>, %read: tensor<2xf32>)
     -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>) {
