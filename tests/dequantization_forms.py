@@ -546,6 +546,22 @@ FORMS |= {
         %y = multiply %c %s : 8x12xf32"""),
         lambda w, s: np.stack([of_bits(w, 4, n, signed=True) for n in (0, 4)], -1)
         .reshape(8, 12).astype(F32) * s, "8, 12", (), 4),
+    "divided by a constant that is converted": Form(("8x6xui8", "f32"), "8x12xf32", shaped("""
+        %m = constant 15 : 8x6xui8
+        %l = and %0 %m : 8x6xui8
+        %n = constant 16 : i32
+        %e = convert %n : i32 -> ui8
+        %k = broadcast %e : ui8 -> 8x6xui8
+        %h = divide %0 %k : 8x6xui8
+        %a = reshape %l : 8x6xui8 -> 8x6x1xui8
+        %b = reshape %h : 8x6xui8 -> 8x6x1xui8
+        %d = concatenate %a %b 2 : 8x6x1xui8 -> 8x6x2xui8
+        %r = reshape %d : 8x6x2xui8 -> 8x12xui8
+        %c = convert %r : 8x12xui8 -> 8x12xf32
+        %s = broadcast %1 : f32 -> 8x12xf32
+        %y = multiply %c %s : 8x12xf32"""),
+        lambda w, s: np.stack([of_bits(w, 4, n, signed=False) for n in (0, 4)], -1)
+        .reshape(8, 12).astype(F32) * s, "8, 12", (), 4),
     "a byte as two integers": Form(("8x6xui8", "8xf32"), "8x12xf32", shaped("""
         %b = bitcast_convert %0 : 8x6xui8 -> 8x6x2xi4
         %r = reshape %b : 8x6x2xi4 -> 8x12xi4

@@ -433,6 +433,24 @@ func.func @main(%x: {type_}) -> {type_} {{
     assert found.tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("exponent_bits", "mantissa_bits"), [(2**31 - 1, 52), (11, 2**31 - 1), (64, 2000)]
+)
+def test_more_precision_than_there_is_changes_nothing(
+    exponent_bits: int, mantissa_bits: int
+) -> None:
+    type_ = "tensor<256x!quant.uniform<i8:f32, 0.5:-3>>"
+    text = f"""
+func.func @main(%x: {type_}) -> {type_} {{
+  %r = stablehlo.reduce_precision %x, format = e{exponent_bits}m{mantissa_bits} : {type_}
+  return %r : {type_}
+}}
+"""
+    x = np.arange(-128, 128).astype(np.int8)
+    (found,) = InterpretedModule(text)["main"].invoke([x])
+    assert (found == x).all()
+
+
 UNSIGNED = """
 func.func @main(%a: tensor<4xELEMENT>, %b: tensor<4xELEMENT>)
     -> (tensor<4xELEMENT>, tensor<4xELEMENT>, tensor<4xELEMENT>, tensor<4xf32>) {

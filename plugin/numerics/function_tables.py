@@ -106,13 +106,18 @@ def reduce_precision_table(
 
 
 def _reduce_precision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
-    """Round to a float of fewer bits; subnormals become 0, what is too large infinity."""
+    """Round to a float of fewer bits; subnormals become 0, what is too large infinity.
+
+    More bits than those of f64 change nothing: 12 of an exponent have all of its numbers as normal.
+    """
+    exponent_bits, mantissa_bits = min(exponent_bits, 12), min(mantissa_bits, 52)
     mantissa, exponent = np.frexp(x)  # 0.5 <= |mantissa| < 1
     scale = 2.0 ** (mantissa_bits + 1)
     rounded = np.ldexp(np.rint(mantissa * scale) / scale, exponent)
     bias = (1 << (exponent_bits - 1)) - 1
     least = np.ldexp(1.0, 1 - bias)
-    greatest = np.ldexp(2.0 - 2.0**-mantissa_bits, bias)
+    with np.errstate(over="ignore"):
+        greatest = np.ldexp(2.0 - 2.0**-mantissa_bits, bias)
     rounded = np.where(np.abs(rounded) < least, np.copysign(0.0, x), rounded)
     return np.where(np.abs(rounded) > greatest, np.copysign(np.inf, x), rounded)
 

@@ -76,6 +76,8 @@ __all__ = ["RaiseDequantization"]
 
 _ARITHMETIC = ("stablehlo.add", "stablehlo.divide", "stablehlo.multiply", "stablehlo.subtract")
 _GATHER = "stablehlo.gather"
+_INLINED = ("stablehlo.convert", "stablehlo.divide", _GATHER, *BITS)
+"""Operations that a private function may have as steps."""
 _STORED = (UNPACK, "arith.constant", "stablehlo.constant", "util.global.load")
 _SOURCES = (*_STORED, "stablehlo.bitcast_convert", "stablehlo.iota")
 
@@ -173,7 +175,7 @@ def _inline(module: Operation) -> None:
     for function in named(module, ["func.func"]):
         if is_public(function):
             continue
-        if any(_is_step(op) for op in named(function, ["stablehlo.convert", _GATHER, *BITS])):
+        if any(_is_step(op) for op in named(function, _INLINED)):
             pipeline = "builtin.module(inline{default-pipeline=})"
             passmanager.PassManager.parse(pipeline).run(module)
             return

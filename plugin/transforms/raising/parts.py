@@ -95,6 +95,13 @@ def _computed(op: Operation, shape: list[int], depth: int) -> Array | None:
         if any(part.numbers is None for part in operands):
             return None
         numbers = _COMPUTED[op.name](*map(_elements, operands))
+    elif op.name == "stablehlo.convert" and depth < _DEEPEST:
+        source = op.operands[0].type.element_type
+        is_signed = isinstance(source, ir.IntegerType) and not source.is_unsigned
+        part = part_of(op.operands[0], depth + 1) if is_signed else None
+        if part is None or part.numbers is None:
+            return None
+        numbers = _elements(part)
     else:
         return None
     low, high = (0, 1 << element.width) if element.is_unsigned else _signed(element.width)
