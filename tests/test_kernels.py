@@ -155,6 +155,51 @@ def test_nothing_saturates_at_the_extremes(storage, instructions):
 
 
 @pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize(("inner", "transposed"), [("u6", True), ("i8", False), ("u8", True)])
+def test_scales_that_are_quantized(inner, transposed, instructions):
+    """As K-quants of GGUF have them: integers times an f16 for every eight blocks."""
+    rows, depth, columns, block, blocks = 4, 512, 40, 32, 8
+    random, bits = np.random.default_rng(0), int(inner[1:])
+    low = -(1 << (bits - 1)) if inner[0] == "i" else 0
+    x = random.standard_normal((rows, depth)).astype(np.float32)
+    q = random.integers(0, 16, (depth, columns)).astype(np.uint8)
+    codes = random.integers(low, low + (1 << bits), (2, depth // block, columns))
+    outer = random.uniform(0.5, 2, (2, depth // block // blocks, columns)).astype(np.float16)
+    scales, offsets = codes * np.repeat(outer, blocks, 1).astype(np.float64)
+    expected = reference(x, q, scales, block, offsets=offsets)
+
+    def shaped(*extents):
+        return "x".join(map(str, extents[::-1] if transposed else extents))
+
+    def sizes(size):
+        return ", ".join(map(str, (1, size) if transposed else (size, 1)))
+
+    w, s, d = (shaped(depth // n, columns) for n in (1, block, block * blocks))
+    scale = f"""{{block_sizes = array<i64: {sizes(blocks)}>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<{inner}:f32>}}
+      : (tensor<{s}xi{bits}>, tensor<{d}xf16>) -> tensor<{s}xf32>"""
+    text = f"""
+func.func @main(%x: tensor<{rows}x{depth}xf32>, %q: tensor<{w}xi4>,
+                %s: tensor<{s}xi{bits}>, %o: tensor<{s}xi{bits}>,
+                %sd: tensor<{d}xf16>, %od: tensor<{d}xf16>) -> tensor<{rows}x{columns}xf32> {{
+  %scales = "subquant.dequantize"(%s, %sd) {scale}
+  %offsets = "subquant.dequantize"(%o, %od) {scale}
+  %w = "subquant.dequantize"(%q, %scales, %offsets) {{block_sizes = array<i64: {sizes(block)}>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 1>, quantized_type = !quant.any<u4:f32>}}
+      : (tensor<{w}xi4>, tensor<{s}xf32>, tensor<{s}xf32>) -> tensor<{w}xf32>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [{int(transposed)}]
+      : (tensor<{rows}x{depth}xf32>, tensor<{w}xf32>) -> tensor<{rows}x{columns}xf32>
+  return %y : tensor<{rows}x{columns}xf32>
+}}"""
+    stored = codes.astype(np.int8 if inner[0] == "i" else np.uint8)
+    given = [q, *stored, *outer]
+    given = [each.T.copy() for each in given] if transposed else given
+    executable = subquant.compile(text, activations="int8", kernels=instructions)
+    found = executable.main(x, *given)
+    assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("instructions", HERE)
 def test_rows_that_are_known_at_run_time(instructions):
     text = program("?", 256, 96, 32)
     executable = subquant.compile(text, activations="int8", kernels=instructions)

@@ -31,6 +31,7 @@ from ..emit.vectors import (
     load_element,
     loop,
     prefetch,
+    quotient,
     remainder,
     reread,
     store,
@@ -43,7 +44,7 @@ from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions, Sum
 from .tiles import Tiles
 
-__all__ = ["BlockProduct"]
+__all__ = ["BlockProduct", "Scale"]
 
 _AHEAD = 8192
 """Bytes of the weight that are asked for before they are read.
@@ -54,6 +55,30 @@ row takes 0.80 ms without and 0.59 with (Emerald Rapids, one thread).
 
 
 @dataclass(frozen=True)
+class Scale:
+    """How scales or offsets of blocks are stored.
+
+    Args:
+        element: f16 or f32; u8 or i8 where they are integers times an outer scale.
+        outer: the element type of outer scales, or None.
+        blocks: how many blocks have one outer scale.
+    """
+
+    element: ElementType
+    outer: ElementType | None = None
+    blocks: int = 1
+
+    def bindings(self, tiles: Tiles) -> list[Binding]:
+        """Of what is stored, and of outer scales."""
+        count = tiles.depth // tiles.block
+        found = [Binding((tiles.count, count, tiles.width), self.element)]
+        if self.outer is not None:
+            shape = (tiles.count, count // self.blocks, tiles.width)
+            found.append(Binding(shape, self.outer))
+        return found
+
+
+@dataclass(frozen=True)
 class BlockProduct:
     """What is computed, and with what.
 
@@ -61,9 +86,9 @@ class BlockProduct:
         tiles: how the weight lies in memory.
         instructions: a name in `INSTRUCTIONS`.
         rows: of activations, None where that is known at run time only.
-        scale: the element type of scales and offsets, f16 or f32.
+        scale: how scales are stored.
         zero: the zero point of all blocks; None where each has its own.
-        has_offsets: blocks have offsets.
+        offset: how offsets are stored; None where there are none.
         at_once: how many rows are computed together.
         tiles_at_once: how many tiles a workgroup has.
     """
@@ -71,9 +96,9 @@ class BlockProduct:
     tiles: Tiles
     instructions: str
     rows: int | None
-    scale: ElementType
+    scale: Scale
     zero: int | None
-    has_offsets: bool
+    offset: Scale | None
     at_once: int
     tiles_at_once: int
 
@@ -94,9 +119,9 @@ class BlockProduct:
         of_blocks = (tiles.count, blocks, tiles.width)
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), U8),
-            Binding(of_blocks, self.scale),
+            *self.scale.bindings(tiles),
             *([] if self.zero is not None else [Binding(of_blocks, U8)]),
-            *([Binding(of_blocks, self.scale)] if self.has_offsets else []),
+            *([] if self.offset is None else self.offset.bindings(tiles)),
             Binding((None, tiles.depth // 4), I32),
             Binding((None, blocks), F32),
             Binding((None, blocks), I32),
@@ -107,9 +132,13 @@ class BlockProduct:
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
         given = list(memories)
-        weight, scales = given.pop(0), given.pop(0)
+
+        def take(scale: Scale) -> list[Value]:
+            return [given.pop(0) for _ in scale.bindings(self.tiles)]
+
+        weight, scales = given.pop(0), take(self.scale)
         zeros = None if self.zero is not None else given.pop(0)
-        offsets = given.pop(0) if self.has_offsets else None
+        offsets = None if self.offset is None else take(self.offset)
         memory = _Memory(weight, scales, zeros, offsets, *given)
         first = scalar(number) * self.tiles_at_once
         last = first + self.tiles_at_once
@@ -139,9 +168,9 @@ class _Memory:
     """The memrefs of the kernel's bindings."""
 
     weight: Value
-    scales: Value
+    scales: Sequence[Value]
     zeros: Value | None
-    offsets: Value | None
+    offsets: Sequence[Value] | None
     activations: Value
     row_scales: Value
     row_sums: Value
@@ -259,7 +288,7 @@ class _Rows:
     ) -> list[Formula]:
         """Add the sums of a block's integers, times its scales, to those of f32."""
         lanes, memory = self.tiles.lanes, self.memory
-        scales, given = self._parameters(memory.scales, block), {}
+        scales, given = self._parameters(self.product.scale, memory.scales, block), {}
         for row, _ in pairs:
             if row not in given:
                 given[row] = load_element(memory.row_scales, [row, block])
@@ -269,7 +298,8 @@ class _Rows:
         ]
         if memory.offsets is None:
             return found
-        offsets, totals = self._parameters(memory.offsets, block), {}
+        assert self.product.offset is not None
+        offsets, totals = self._parameters(self.product.offset, memory.offsets, block), {}
         for row, scale in given.items():
             total = convert(load_element(memory.row_sums, [row, block]), F32)
             totals[row] = broadcast(total * (1 / self.product.sum_factor) * scale, lanes)
@@ -278,11 +308,20 @@ class _Rows:
             for (row, part), real in zip(pairs, found, strict=True)
         ]
 
-    def _parameters(self, memory: Value, block: Value) -> list[Formula]:
+    def _parameters(self, kept: Scale, memories: Sequence[Value], block: Value) -> list[Formula]:
         """Scales or offsets of a block, for each part of the columns."""
-        lanes, element = self.tiles.lanes, self.product.scale
-        places = [[self.tile, block, part * lanes] for part in range(self.tiles.parts)]
-        return [convert(load(memory, place, lanes, element), F32) for place in places]
+        lanes, element = self.tiles.lanes, kept.element
+        found = []
+        for part in range(self.tiles.parts):
+            column = part * lanes
+            stored = load(memories[0], [self.tile, block, column], lanes, element)
+            if kept.outer is None:
+                found.append(convert(stored, F32))
+                continue
+            place = [self.tile, quotient(scalar(block), kept.blocks).value, column]
+            outer = convert(load(memories[1], place, lanes, kept.outer), F32)
+            found.append(convert(convert(stored, I32), F32) * outer)
+        return found
 
     def _store(self, row: Value, part: int, real: Formula) -> None:
         """Write a row of a part of the columns, of which some may be after the last."""

@@ -10,6 +10,8 @@ import numpy as np
 
 from .._mlir import Value, ir
 from ..dialects.block_contraction import BlockContraction
+from ..dialects.quant import described_type
+from ..dialects.subquant import operands_of
 from ..emit import linalg
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.linalg import Extent
@@ -17,7 +19,7 @@ from ..emit.operation import is_dynamic, mlir_type, tensor_type
 from ..numerics.element_types import F32, I8, I32, U8, AnyArray, Array, ElementType
 from ..numerics.packed_integers import unpack_planes
 from ..numerics.parameters import ExpressedType
-from .block_product import BlockProduct
+from .block_product import BlockProduct, Scale
 from .constants import elements_of
 from .executables import Library
 from .instructions import INSTRUCTIONS
@@ -27,6 +29,7 @@ from .tiles import Tiles
 
 __all__ = ["Product"]
 
+_DEQUANTIZE = "subquant.dequantize"
 _LEAST_PRODUCTS = 1 << 14
 """Of integers, for each row of activations: a smaller contraction is not worth calls of kernels."""
 _WORKGROUPS = 16
@@ -105,30 +108,30 @@ class Product:
         tiles, contraction = self.tiles, self.contraction
         target = INSTRUCTIONS[self.instructions]
         weight, zero = self._integers()
-        scales = self._laid_out(array_of(contraction.scales))
-        element = _scale_element(scales)
-        zeros, offsets = contraction.zero_points, contraction.offsets
+        scale, scales = self._scales(contraction.scales)
+        offset, offsets = (
+            (None, []) if contraction.offsets is None else self._scales(contraction.offsets)
+        )
+        zeros = contraction.zero_points
         if zeros is not None:
             same = _same(zeros)
             if same is not None:
                 zeros, zero = None, int(_codes(same, contraction.storage_type.width, zero))
-        at_once = target.at_once if self.rows is None else min(target.at_once, self.rows)
         product = BlockProduct(
             tiles,
             self.instructions,
             self.rows,
-            element,
+            scale,
             zero if zeros is None else None,
-            offsets is not None,
-            at_once,
+            offset,
+            target.at_once if self.rows is None else min(target.at_once, self.rows),
             -(-tiles.count // _WORKGROUPS),
         )
-        operands = [value_of(tiles.pack(weight), I8), value_of(scales, element)]
+        operands = [value_of(tiles.pack(weight), I8), *scales]
         if zeros is not None:
             codes = _codes(bytes_of(zeros), contraction.storage_type.width, zero)
             operands.append(value_of(self._laid_out(codes), U8))
-        if offsets is not None:
-            operands.append(value_of(self._laid_out(array_of(offsets)), element))
+        operands += offsets
         activations, extents = self._rows()
         rows: Extent = self.rows if self.rows is not None else linalg.dim(activations, 0)
         blocks = tiles.depth // tiles.block
@@ -212,14 +215,65 @@ class Product:
         count = math.prod(moved.shape[: len(self.columns)])
         return moved.reshape((count, math.prod(moved.shape[len(self.columns) :])))
 
-    def _laid_out(self, array: AnyArray) -> AnyArray:
-        """Scales, zero points or offsets as the kernel reads them."""
+    def _scales(self, given: Value) -> tuple[Scale, list[Value]]:
+        """Scales or offsets as the kernel reads them: two tensors where they are quantized."""
+        inner = self._quantized(given)
+        if inner is None:
+            laid_out = self._laid_out(array_of(given))
+            element = _float_of(laid_out)
+            return Scale(element), [value_of(laid_out, element)]
+        codes, outer, blocks = inner
+        laid_out, integers = self._laid_out(array_of(outer), blocks), self._laid_out(codes.integers)
+        element = _float_of(laid_out)
+        scale = Scale(codes.element, element, blocks)
+        return scale, [value_of(integers, codes.element), value_of(laid_out, element)]
+
+    def _quantized(self, given: Value) -> tuple[_Codes, Value, int] | None:
+        """The integers of scales that are quantized, the scales of these, and of how many each."""
+        owner = given.owner
+        if isinstance(owner, ir.Block) or owner.operation.name != _DEQUANTIZE:
+            return None
+        op = owner.operation
+        operands = operands_of(op)
+        if set(operands) != {"input", "scales"}:
+            return None
+        storage, expressed = described_type(op)
+        blocks = [int(size) for size in op.attributes["block_sizes"]]
+        shape = [int(n) for n in operands["input"].type.shape]
+        order = [loop for [(loop, _)] in self.contraction.indices[1]]
+        kept = [order.index(loop) for loop in (*self.columns, *self.inner)]
+        if storage.width > 8 or expressed is not ExpressedType.F32:
+            return None
+        if any(n % size for n, size in zip(shape, blocks, strict=True)):
+            return None
+        if any(blocks[axis] != 1 for axis in kept[: len(self.columns)]):
+            return None
+        inner = kept[len(self.columns) :]
+        count = _block([shape[axis] for axis in inner], [blocks[axis] for axis in inner])
+        if count is None:
+            return None
+        element = I8 if storage.signed else U8
+        integers = bytes_of(operands["input"])
+        if not storage.signed and storage.width < 8:
+            integers = integers & np.uint8(2**storage.width - 1)
+        return _Codes(integers, element), operands["scales"], count
+
+    def _laid_out(self, array: AnyArray, blocks: int = 1) -> AnyArray:
+        """Scales, zero points or offsets of so many blocks each as the kernel reads them."""
         for axis, (terms, size) in enumerate(
             zip(self.contraction.indices[1], self.contraction.block_sizes, strict=True)
         ):
             if terms[0][0] in self.columns and size > 1:
                 array = np.repeat(array, size, axis)
-        return self.tiles.pack_parameters(self._as_columns(array))
+        return self.tiles.pack_parameters(self._as_columns(array), blocks)
+
+
+@dataclass(frozen=True)
+class _Codes:
+    """Integers of scales, as bytes that are read as an element type."""
+
+    integers: AnyArray
+    element: ElementType
 
 
 def _block(shape: Sequence[int], sizes: Sequence[int]) -> int | None:
@@ -252,6 +306,7 @@ def _codes(integers: AnyArray, width: int, zero: int) -> AnyArray:
     return codes if width == 8 else codes & np.uint8(2**width - 1)
 
 
-def _scale_element(scales: AnyArray) -> ElementType:
+def _float_of(scales: AnyArray) -> ElementType:
+    """What scales are stored as: f16 as they are, others in f32."""
     element = ElementType.of_dtype(np.dtype(scales.dtype))
     return element if element.name in ("f16", "f32") else F32

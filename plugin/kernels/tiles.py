@@ -115,17 +115,19 @@ class Tiles:
         whole = planes[0] if len(planes) == 1 else np.concatenate(planes, axis=3)
         return whole.reshape((self.count, self.steps, self.step_bytes))
 
-    def pack_parameters(self, parameters: AnyArray) -> AnyArray:
-        """Lay out what each block has.
+    def pack_parameters(self, parameters: AnyArray, blocks: int = 1) -> AnyArray:
+        """Lay out what each block has, or every so many blocks.
 
         Args:
-            parameters: ``columns x depth / block``.
+            parameters: ``columns x depth / (block * blocks)``.
+            blocks: how many share one.
 
         Returns:
-            ``count x depth / block x parts * lanes``.
+            ``count x depth / (block * blocks) x parts * lanes``.
         """
         padded = _padded(parameters, self.count * self.width)
-        of_tiles = padded.reshape((self.count, self.width, self.depth // self.block))
+        count = self.depth // self.block // blocks
+        of_tiles = padded.reshape((self.count, self.width, count))
         return of_tiles.transpose((0, 2, 1))
 
 
