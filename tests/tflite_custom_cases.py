@@ -85,7 +85,7 @@ def rotation(graph: Graph, rng: Rng) -> Ends:
 
 
 CASES: dict[str, Case] = {
-    **{f"TFLite_Detection_PostProcess-{'regular' if regular else 'fast'}-{t}": partial(
+    **{f"TFLite_Detection_PostProcess-{t}-{'regular' if regular else 'fast'}": partial(
         detections, regular=regular, dtype=t)
        for regular in (False, True) for t in ("float32", "uint8")},
     "NON_MAX_SUPPRESSION_V4-float32": partial(suppression, soft=False),

@@ -12,10 +12,10 @@ from tflite_function_cases import QUANTIZED
 from tflite_indexing_cases import known, positions
 
 
-def top_k(graph: Graph, rng: Rng, dtype: str) -> Ends:
+def top_k(graph: Graph, rng: Rng, dtype: str, extent: int = 0) -> Ends:
     """8-bit values have equals among them."""
-    extent = int(rng.integers(2, 90))
-    count = int(rng.integers(1, extent + 1))
+    extent = extent or int(rng.integers(2, 90))
+    count = int(rng.integers(1, min(extent + 1, 90)))
     found = quantized(rng, dtype) if dtype in QUANTIZED else None
     operand = graph.tensor((2, 3, extent), dtype, found)
     results = [graph.tensor((2, 3, count), dtype, found), graph.tensor((2, 3, count), "int32")]
@@ -120,6 +120,7 @@ _UNSORTED = tuple(f"UNSORTED_SEGMENT_{name}" for name in ("SUM", "PROD", "MAX", 
 CASES: dict[str, Case] = {
     **{f"TOPK_V2-{t}": partial(top_k, dtype=t)
        for t in ("float32", "int8", "uint8", "int16", "int32", "int64")},
+    **{f"TOPK_V2-{t}-many": partial(top_k, dtype=t, extent=1500) for t in ("float32", "int8")},
     **{f"SCATTER_ND-{'computed-' if computed else ''}{t}": partial(
         scatter_nd, dtype=t, computed=computed)
        for computed in (False, True) for t in ("float32", "int8", "uint8", "int32")},

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...numerics.array_functions import beside, convert, over_time, scatter, take
+from ...numerics.array_functions import convert, over_time, scatter, take
 from ...numerics.element_types import I32, I64, AnyArray, DType, ElementType
 from .call import Call, kernel
 
@@ -23,6 +23,10 @@ __all__ = ["greatest_first"]
 
 
 # -- order ----------------------------------------------------------------------------------------
+
+
+_MOST_RANKED = 1024
+"""Up to so many elements, all pairs are compared at once; of more, the best is taken in a loop."""
 
 
 def greatest_first(keys: AnyArray, count: int) -> AnyArray:
@@ -35,22 +39,38 @@ def greatest_first(keys: AnyArray, count: int) -> AnyArray:
     Returns:
         int32, the shape of `keys` with `count` elements along the last axis.
     """
-    rows, extent = keys.shape
+    extent = keys.shape[1]
     places = np.arange(extent, dtype=np.int32)
-    is_float = keys.dtype.kind == "f"
-    least = keys.dtype.type(-np.inf if is_float else np.iinfo(keys.dtype).min)
-    most = keys.dtype.type(np.inf if is_float else np.iinfo(keys.dtype).max)
+    if extent <= _MOST_RANKED:
+        return _by_rank(keys, count, places)
+    least = keys.dtype.type(-np.inf if keys.dtype.kind == "f" else np.iinfo(keys.dtype).min)
 
-    def step(last: AnyArray, bound: AnyArray, _: AnyArray) -> list[AnyArray]:
-        is_left = (keys < bound[:, None]) | ((keys == bound[:, None]) & (places > last[:, None]))
-        best = np.where(is_left, keys, least).max(axis=1)
-        is_best = is_left & (keys == best[:, None])
+    def best_of(is_left: AnyArray | None) -> list[AnyArray]:
+        best = (keys if is_left is None else np.where(is_left, keys, least)).max(axis=1)
+        is_best = keys == best[:, None]
+        is_best = is_best if is_left is None else is_best & is_left
         return [np.where(is_best, places, np.int32(extent)).min(axis=1), best]
 
-    first = [np.full(rows, -1, np.int32), np.full(rows, most, keys.dtype)]
-    start = [beside(keys, each) for each in first]  # a loop in the program
-    _, found = over_time(step, start, [np.arange(count, dtype=np.int32)])
+    def step(last: AnyArray, bound: AnyArray, _: AnyArray) -> list[AnyArray]:
+        is_equal = keys == bound[:, None]
+        return best_of((keys < bound[:, None]) | (is_equal & (places > last[:, None])))
+
+    start = best_of(None)
+    found = start[0][None]
+    if count > 1:
+        _, more = over_time(step, start, [np.arange(count - 1, dtype=np.int32)])
+        found = np.concatenate([found, more])
     return np.minimum(found, extent - 1).transpose(1, 0)
+
+
+def _by_rank(keys: AnyArray, count: int, places: AnyArray) -> AnyArray:
+    """Each position at the place that is the number of better ones."""
+    own, others = keys[:, :, None], keys[:, None, :]
+    is_before = places[None, :] < places[:, None]
+    is_better = (others > own) | ((others == own) & is_before)
+    ranks = is_better.astype(np.int32).sum(axis=2, dtype=np.int32)
+    is_there = ranks[:, None, :] == np.arange(count, dtype=np.int32)[:, None]
+    return np.where(is_there, places, np.int32(0)).sum(axis=2, dtype=np.int32)
 
 
 @kernel("TOPK_V2")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...numerics.array_functions import beside, convert, over_time, take
+from ...numerics.array_functions import convert, over_time, take
 from ...numerics.element_types import I32, AnyArray
 from .call import Call, kernel
 
@@ -47,7 +47,7 @@ def suppressed(
     sizes = high - low
     areas = sizes[:, 0] * sizes[:, 1]
 
-    def step(_: AnyArray, left: AnyArray, __: AnyArray) -> list[AnyArray]:
+    def step(left: AnyArray) -> list[AnyArray]:
         best = left.max(axis=1)
         first = np.where(left == best[:, None], places, np.int32(extent)).min(axis=1)
         chosen = np.minimum(first, extent - 1)
@@ -69,8 +69,13 @@ def suppressed(
         result = np.stack([found.astype(np.float32), best], axis=1)
         return [result, np.where(is_gone | (places == chosen[:, None]), _GONE, left)]
 
-    first = beside(scores, np.zeros((scores.shape[0], 2), np.float32))  # a loop in the program
-    _, results = over_time(step, [first, scores], [np.arange(count, dtype=np.int32)])
+    start = step(scores)
+    results = start[0][None]
+    if count > 1:
+        _, more = over_time(
+            lambda _, left, __: step(left), start, [np.arange(count - 1, dtype=np.int32)]
+        )
+        results = np.concatenate([results, more])
     moved = results.transpose(2, 1, 0)
     return convert(moved[0], I32), moved[1]
 
