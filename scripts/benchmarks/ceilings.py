@@ -1,6 +1,7 @@
 """What the machine can do: kernels in MLIR, which IREE compiles for it.
 
-* ``read``: sums of more bytes than the caches hold.
+* ``read``: sums of bytes, of another of `READ_COPIES` tensors at each call, which no cache holds
+  together. A call is not much longer than those beside it, so that it is as seldom interrupted.
 * ``multiply``: the instruction that multiplies bytes, in independent chains of registers.
 * ``multiply and load``: the same with a broadcast of four bytes from the first-level cache for
   each, and a sum where the instruction has none: the innermost loop of a product of matrices.
@@ -17,11 +18,12 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
-__all__ = ["CEILINGS", "Kernel", "kernel", "request_tiles"]
+__all__ = ["CEILINGS", "READ_COPIES", "Kernel", "kernel", "request_tiles"]
 
 CEILINGS = ("read", "multiply", "multiply and load", "AMX multiply", "AMX multiply and load")
 
-_BYTES = 384 * 2**20
+_BYTES = 24 * 2**20
+READ_COPIES = 16
 _WORKGROUPS = 16
 _ITERATIONS = 100_000
 _CHAINS = 12

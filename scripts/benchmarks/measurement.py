@@ -19,7 +19,7 @@ import numpy as np
 from subquant.runtime.timing import Times
 
 from .cases import Check, Data, check
-from .ceilings import CEILINGS
+from .ceilings import CEILINGS, READ_COPIES
 
 __all__ = ["OURS", "PEERS", "Measured", "PeerEnded", "PeerFailed", "Worker", "Workers", "measure"]
 
@@ -174,9 +174,6 @@ def measure(
     Returns:
         What was found of each peer; then of the ceilings, named ``read``, ``multiply`` and so on.
     """
-    copies = 1
-    if data.rotated:
-        copies = max(1, min(_MOST_COPIES, -(-_ROTATED_BYTES // data.bytes)))
     found: list[Measured] = []
     turns: list[tuple[Measured, Worker, list[int]]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -193,7 +190,7 @@ def measure(
                     case=data.values | {"ceiling": name},
                     arrays=str(arrays),
                     threads=threads,
-                    copies=1 if name in CEILINGS else copies,
+                    copies=_copies(name, data),
                 )
                 if name not in CEILINGS:
                     file = Path(folder, "result.npy")
@@ -209,6 +206,13 @@ def measure(
             each.times = Times.of(nanoseconds)
             worker.ask("release")
     return found
+
+
+def _copies(name: str, data: Data) -> int:
+    """How many tensors a peer, or a ceiling, goes through."""
+    if name in CEILINGS:
+        return READ_COPIES if name == "read" else 1
+    return min(_MOST_COPIES, -(-_ROTATED_BYTES // data.bytes)) if data.rotated else 1
 
 
 def _ceilings(data: Data) -> Sequence[str]:

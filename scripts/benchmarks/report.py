@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,7 +180,7 @@ def page(
         machine: its description.
         peers: what to call each, ours among them.
         outcomes: the cases.
-        remarks: what is known of a case that misses its mark, by name.
+        remarks: what is known of cases that miss their marks, by patterns of their names.
         picture: the name of the picture's file beside the page.
     """
     rows = _rows(outcomes, peers)
@@ -292,7 +293,7 @@ def _missed(outcomes: Sequence[Outcome], remarks: Mapping[str, str]) -> str:
     for outcome in outcomes:
         if outcome.ratio is not None and outcome.ratio >= outcome.mark:
             continue
-        remark = remarks.get(outcome.case, "")
+        remark = next((text for key, text in remarks.items() if re.search(key, outcome.case)), "")
         ratio = "not computed" if outcome.ratio is None else f"{outcome.ratio:.2f}"
         shares = ", ".join(f"{share:.0%} of `{name}`" for name, share in outcome.shares().items())
         parts = [f"{ratio} of {outcome.mark:.2f}", shares, remark]

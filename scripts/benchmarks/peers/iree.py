@@ -31,7 +31,7 @@ def describe() -> dict[str, str]:
 
 
 class Program:
-    """A function with resident arguments."""
+    """A function with resident arguments, the first of which all copies share."""
 
     def __init__(
         self,
@@ -41,6 +41,7 @@ class Program:
         threads: int,
         copies: int,
         input_type: str = "stablehlo",
+        shared: int = 1,
     ) -> None:
         started = time.perf_counter()
         data = iree.compiler.compile_str(
@@ -65,13 +66,12 @@ class Program:
         hal = rt.create_hal_module(instance, self._device)
         self._context = rt.VmContext(instance, [hal, module])
         self._function = module.lookup_function("main")
-        shared = self._view(*arguments[0])
+        same = [self._view(*argument) for argument in arguments[:shared]]
         self._arguments = []
         for _ in range(copies):
             views = rt.VmVariantList(len(arguments))
-            views.push_ref(shared)
-            for argument in arguments[1:]:
-                views.push_ref(self._view(*argument))
+            for view in [*same, *(self._view(*argument) for argument in arguments[shared:])]:
+                views.push_ref(view)
             self._arguments.append(views)
         self._results: Any = None
         self._dtype = dtype

@@ -30,8 +30,9 @@ def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> 
         [(given, given.shape, HalElementType.SINT_8)],
         np.int32,
         threads,
-        1,
+        copies,
         input_type="none",
+        shared=0,
     )
     program.notes = {"work": made.work, "path": made.name}
     return program
