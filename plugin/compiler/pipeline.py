@@ -221,7 +221,7 @@ def run_pipeline(
                 operation.verify()
 
 
-_EXPANDED_FOR_VULKAN = ("split_groups", "split_sums", "widen_bodies")
+_EXPANDED_FOR_VULKAN = ("separate_bytes", "split_groups", "split_sums", "widen_bodies")
 
 
 def compile_pipeline(options: CompileOptions) -> list[ModulePass]:

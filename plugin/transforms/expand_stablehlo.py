@@ -75,7 +75,7 @@ from .iree.dynamic_shapes import (
     expand_dynamic_reshape,
 )
 from .iree.index_bounds import clamp_gather, contain_scatter, order_indices, widen_starts
-from .iree.inner_pads import separate_pad
+from .iree.inner_pads import separate_bytes, separate_pad
 from .iree.long_loops import split_dot, split_reduce
 from .iree.narrow_bodies import widen_body
 from .iree.reversal import expand_reverse
@@ -99,6 +99,8 @@ class ExpandStablehlo(ModulePass):
             that IREE is given for it are wrong).
         split_sums: write long reductions and contractions as those of parts (Vulkan, where one
             invocation adds up all of an element, and a device may end its loop).
+        separate_bytes: have bytes in memory before they are padded (Vulkan, where some are put to
+            other places).
         widen_bodies: write sorts and scatters of narrow integers as those of 32 bits, and use all
             results of sorts (Vulkan, where IREE refuses what is written for narrow ones).
     """
@@ -107,6 +109,7 @@ class ExpandStablehlo(ModulePass):
 
     split_groups: bool = False
     split_sums: bool = False
+    separate_bytes: bool = False
     widen_bodies: bool = False
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
@@ -119,6 +122,8 @@ class ExpandStablehlo(ModulePass):
             steps.append({"stablehlo.convolution": split_groups})
         if self.split_sums:
             steps.append(_SUMS)
+        if self.separate_bytes:
+            steps.append({"stablehlo.pad": separate_bytes})
         steps += [_COUNTS, dict.fromkeys(CARRIES, separate_carried)]
         if not named(module, {root for patterns in steps for root in patterns}):
             return UNCHANGED
