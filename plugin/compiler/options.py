@@ -110,7 +110,7 @@ class CompileOptions:
     explain: bool = option(
         False,
         "Say what of an .onnx model computes with integers and what with floats, and which "
-        "dequantized weights have no kernel, with the reasons.",
+        "contractions a kernel computes, with the reasons where none does.",
     )
     iree_flags: tuple[str, ...] = option(
         (), "A further flag for iree-compile; may be repeated.", "FLAG"

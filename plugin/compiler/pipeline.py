@@ -252,7 +252,11 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
             {"activations": options.activations, "explain": options.explain},
         ),
         ("legalize-quant-to-math", {"division": division}),
-        *([("select-kernels", {"instructions": instructions})] if instructions != "none" else []),
+        *(
+            [("select-kernels", {"instructions": instructions, "explain": options.explain})]
+            if instructions != "none"
+            else []
+        ),
         ("correct-zero-points", {"style": zero_points}),
         ("lower-requantization", requantization),
         ("lower-saturation", {}),

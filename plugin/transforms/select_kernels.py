@@ -49,7 +49,7 @@ class SelectKernels(ModulePass):
 
     Options:
         instructions: what kernels multiply with, a name in `INSTRUCTIONS`.
-        explain: say of each contraction that is left why it is.
+        explain: say of each contraction whether a kernel computes it, or why not.
     """
 
     name: ClassVar[str] = "select-kernels"
@@ -77,9 +77,11 @@ class SelectKernels(ModulePass):
             with ir.InsertionPoint(op), op.location:
                 result = self._call(op, library)
             if isinstance(result, Refusal):
-                if self.explain:
+                if self.explain and not _is_of_floats(op):
                     remarks.append(Remark.about(op, f"has no kernel: {result.reason}"))
                 continue
+            if self.explain:
+                remarks.append(Remark.about(op, f"is computed by a kernel ({self.instructions})"))
             op.results[0].replace_all_uses_with(result)
             operands = list(op.operands)
             op.erase()
@@ -94,8 +96,15 @@ class SelectKernels(ModulePass):
             return product if isinstance(product, Refusal) else product.emit(library, type_)
         contraction = IntegerContraction.of(op)
         if isinstance(contraction, Refusal):
-            return contraction
+            shape = IntegerContraction.of_shape(op)
+            return shape if isinstance(shape, Refusal) else contraction
         return contraction.emit(library, type_, self.instructions)
+
+
+def _is_of_floats(op: Operation) -> bool:
+    """True for what no kernel is looked for."""
+    element = op.operands[0].type.element_type
+    return op.name != BLOCK_CONTRACTION and not isinstance(element, ir.IntegerType)
 
 
 def _contract_storage(op: Operation) -> None:
