@@ -1,4 +1,4 @@
-"""Executables for Vulkan, looked at: where threads read what others write.
+"""Executables for Vulkan, looked at: threads that read what others write, or write whole tables.
 
 IREE keeps what one loop of a dispatch hands to the next in workgroup memory. Without a barrier
 between, that is right only where each thread reads what it has written itself: whether it does can
@@ -14,11 +14,11 @@ import struct
 from collections.abc import Iterator
 from typing import TypeAlias
 
-__all__ = ["races"]
+__all__ = ["races", "writes_tables"]
 
 _MAGIC = struct.pack("<I", 0x07230203)
 _HEADER = 5
-_ENTRY_POINT, _EXECUTION_MODE, _CONSTANT, _VARIABLE = 15, 16, 43, 59
+_ENTRY_POINT, _EXECUTION_MODE, _CONSTANT, _COMPOSITE, _VARIABLE = 15, 16, 43, 44, 59
 _LOAD, _STORE, _ACCESS_CHAINS, _DECORATE, _EXTRACT = 61, 62, (65, 66), 71, 81
 _ADD, _SUBTRACT, _MULTIPLY, _PHI, _BARRIER = 128, 130, 132, 245, 224
 _LOCAL_SIZE, _BUILT_IN, _LOCAL_INVOCATION_ID, _WORKGROUP = 17, 11, 27, 4
@@ -31,6 +31,11 @@ _Terms: TypeAlias = dict[object, int]
 def races(executable: bytes) -> list[str]:
     """Return the entry points whose threads read what others write, without a barrier."""
     return [shader.name for shader in map(_Shader, _modules(executable)) if shader.races()]
+
+
+def writes_tables(executable: bytes) -> list[str]:
+    """Return the entry points that store constants of several elements."""
+    return [shader.name for shader in map(_Shader, _modules(executable)) if shader.tables]
 
 
 def _modules(data: bytes) -> Iterator[tuple[int, ...]]:
@@ -53,6 +58,8 @@ class _Shader:
         self._stored: list[int] = []
         self._loaded: list[int] = []
         self._has_barrier = False
+        self._composites: set[int] = set()
+        self.tables = 0
         at = _HEADER
         while at < len(words):
             length, code = words[at] >> 16, words[at] & 0xFFFF
@@ -71,8 +78,11 @@ class _Shader:
             self._constants[words[1]] = words[2]
         elif code == _VARIABLE and words[2] == _WORKGROUP:
             self._shared.add(words[1])
+        elif code == _COMPOSITE:
+            self._composites.add(words[1])
         elif code == _STORE:
             self._stored.append(words[0])
+            self.tables += words[1] in self._composites
         elif code == _BARRIER:
             self._has_barrier = True
         elif code in _COMPUTING:

@@ -169,6 +169,10 @@ class CompileOptions:
                 "--iree-opt-outer-dim-concat=false",
                 "--iree-global-opt-propagate-transposes=false",
                 "--iree-opt-aggressively-propagate-transposes=false",
+                # Each invocation would write a table of up to 256 bytes before it reads one of its
+                # elements (llvmpipe compiles that for minutes), and a device without 64-bit
+                # integers has no form for one of them.
+                "--iree-flow-inline-constants-max-byte-length=0",
             ]
             if self.device_attribute is None:
                 flags += [

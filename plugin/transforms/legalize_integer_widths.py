@@ -5,7 +5,7 @@ and widths between the powers of two only in places. This pass gives every integ
 the next container (i4 is held in i8), module-wide: signatures, constants, regions. A held value is
 kept sign-extended, so signed operations need nothing; the others mask or sign-extend as needed.
 With ``containers=32`` it serves Vulkan devices without 8- and 16-bit storage, where IREE's
-emulation of narrow vector loads is wrong, and so does `iree.wide_constants`.
+emulation of narrow vector loads is wrong.
 
 Before::
 
@@ -42,7 +42,6 @@ from .base import (
     walk,
 )
 from .iree.explicit_loops import hides_a_loop, make_loops_explicit
-from .iree.wide_constants import load_wide_constants
 
 __all__ = ["LegalizeIntegerWidths"]
 
@@ -157,8 +156,6 @@ class LegalizeIntegerWidths(ModulePass):
             # By name first: 0.1 us, and few are left; looking for a result takes 0.5.
             if op.name in names and (not len(op.results) or op.results[0] in touched):
                 legalizer.operation(op)
-        if self.containers == 32:
-            is_changed |= load_wide_constants(module)
         return None if values or is_changed else UNCHANGED
 
 

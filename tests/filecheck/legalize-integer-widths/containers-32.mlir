@@ -53,26 +53,3 @@ func.func @extents(%x: tensor<?xi64>, %i: index) -> i64 {
   %r = tensor.extract %x[%i] : tensor<?xi64>
   return %r : i64
 }
-
-// -----
-
-// A table of 64-bit integers is a buffer; equal elements are not, nor is it one for 8-bit containers.
-
-// CHECK-LABEL: func.func @tables(
-// CHECK: %[[TABLE:.+]] = arith.constant dense<[1, 5000000000]> : tensor<2xi64>
-// CHECK-NEXT: %[[LOADED:.+]] = "util.optimization_barrier"(%[[TABLE]]) : (tensor<2xi64>) -> tensor<2xi64>
-// CHECK: %[[EQUAL:.+]] = arith.constant dense<3> : tensor<2xi64>
-// CHECK-NEXT: linalg.generic
-// CHECK-SAME: ins(%[[LOADED]], %[[EQUAL]] : tensor<2xi64>, tensor<2xi64>)
-#map = affine_map<(d0) -> (d0)>
-func.func @tables(%x: tensor<2xi64>) -> tensor<2xi64> {
-  %table = arith.constant dense<[1, 5000000000]> : tensor<2xi64>
-  %equal = arith.constant dense<3> : tensor<2xi64>
-  %r = linalg.generic {indexing_maps = [#map, #map, #map], iterator_types = ["parallel"]}
-      ins(%table, %equal : tensor<2xi64>, tensor<2xi64>) outs(%x : tensor<2xi64>) {
-  ^bb0(%a: i64, %b: i64, %o: i64):
-    %s = arith.addi %a, %b : i64
-    linalg.yield %s : i64
-  } -> tensor<2xi64>
-  return %r : tensor<2xi64>
-}
