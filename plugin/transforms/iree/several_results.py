@@ -33,9 +33,15 @@ _INSERTED = {
 }
 """The number of the operand that an operation writes into another tensor."""
 
+_HAND_ON = ("scf.condition", "scf.yield", "stablehlo.return")
+
 
 def has_several_results(value: Value) -> bool:
-    """True if more than one tensor that is made of a value, itself included, is read elsewhere."""
+    """True if more than one tensor that is made of a value, itself included, is read elsewhere.
+
+    Not of what a loop, or a branch, hands on: IREE loses the buffer of what is behind a barrier
+    then ("buffer was not returned by Vulkan queue_alloca").
+    """
     seen: set[Value] = set()
     pending, leaving = [value], 0
     while pending:
@@ -44,11 +50,11 @@ def has_several_results(value: Value) -> bool:
             continue
         seen.add(value)
         users = [use.owner.operation for use in value.uses]
+        if any(user.name in _HAND_ON for user in users):
+            return False
         leaving += any(not is_fused_by_elements(user) for user in users)
-        if leaving > 1:
-            return True
         pending += [v for user in users if is_fused_by_elements(user) for v in user.results]
-    return False
+    return leaving > 1
 
 
 def inserts_one_of_several(op: Operation) -> int | None:
