@@ -99,8 +99,8 @@ class ExpandStablehlo(ModulePass):
             that IREE is given for it are wrong).
         split_sums: write long reductions and contractions as those of parts (Vulkan, where one
             invocation adds up all of an element, and a device may end its loop).
-        separate_bytes: have narrow integers in memory before they are padded (Vulkan, where some are put to
-            other places).
+        separate_bytes: have narrow integers in memory before they are padded (Vulkan, where some
+            are put to other places).
         widen_bodies: write sorts and scatters of narrow integers as those of 32 bits, and use all
             results of sorts (Vulkan, where IREE refuses what is written for narrow ones).
     """
