@@ -380,6 +380,7 @@ def test_where_rows_are_few_or_unknown_the_nest_stays(kept: str) -> None:
     options = CompileOptions(
         target="vulkan" if kept == "vulkan" else "llvm-cpu",
         activations="int8" if kept == "integers" else "float",
+        kernels="none",
     )
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
     assert "stablehlo.dot" not in lowered
