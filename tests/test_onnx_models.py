@@ -23,6 +23,7 @@ from onnx import helper, numpy_helper
 from devices import ON_DEVICES
 from onnx_models import computed
 from onnx_oracle import Oracle
+from programs import LONG
 from subquant.formats.onnx import read_onnx
 from subquant.frontends.onnx import Interpreter
 from subquant.runtime import Device
@@ -173,8 +174,12 @@ def test_devices_compute_mnist(form: str, device_name: str, device: Device) -> N
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_cpu_computes_ultraface(form: str, cpu: Device) -> None:
-    check_device("ultraface", form, cpu)
+@ON_DEVICES
+def test_devices_compute_ultraface(form: str, device_name: str, device: Device) -> None:
+    """All forms on both devices in the long suite, which takes a minute for each."""
+    if not LONG and (form, device_name) != ("qdq-u8s8", "cpu"):
+        pytest.skip("of the long suite")
+    check_device("ultraface", form, device)
 
 
 def check_device(name: str, form: str, device: Device) -> None:
@@ -190,6 +195,8 @@ def check_device(name: str, form: str, device: Device) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_in_blocks(name: str, cpu: Device) -> None:
     """Beside f64; sums of f32 products in another order."""
+    if name == "ultraface" and not LONG:
+        pytest.skip("of the long suite")
     proto = blocked_model(name)
     x = drawn(proto)
     found = read_onnx(proto.SerializeToString())

@@ -10,6 +10,7 @@ import pytest
 
 from dequantization_forms import DTYPES, FORMS, REFUSED, Form, program
 from devices import ON_DEVICES
+from programs import LONG
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
@@ -62,7 +63,7 @@ def test_a_form_is_raised(name: str) -> None:
 MOVING = {"bitcast_convert", "broadcast_in_dim", "constant", "reshape"}
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", list(FORMS) if LONG else list(FORMS)[::4])
 @ON_DEVICES
 def test_it_has_the_same_bits(name: str, device: Device) -> None:
     form = FORMS[name]

@@ -18,6 +18,7 @@ import pytest
 
 import subquant
 from devices import run
+from programs import LONG
 from spirv import races
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.iree import compiler_path
@@ -401,7 +402,7 @@ def bytes_of(shape: Sequence[int]) -> np.ndarray:
 
 
 @ON_DEVICES
-@pytest.mark.parametrize("name", JOINS)
+@pytest.mark.parametrize("name", list(JOINS) if LONG else list(JOINS)[::4])
 def test_bytes_that_are_joined_where_they_are_computed(
     device: Device, device_name: str, name: str
 ) -> None:
