@@ -33,7 +33,7 @@ from ..numerics.element_types import AnyArray, DType, ElementType
 from ..numerics.parameters import ExpressedType, StorageType
 from . import stablehlo, subquant
 from .operation import create, element_of, integers, like, mlir_type, tensor_type
-from .values import Emitted, Tensors
+from .values import ByBlock, Emitted, Tensors
 
 __all__ = ["TracedArray", "trace", "traced"]
 
@@ -91,20 +91,8 @@ def _signature(arguments: Sequence[ir.Type], results: Sequence[ir.Type] = ()) ->
     return ir.TypeAttr.get(ir.FunctionType.get(list(arguments), list(results)))
 
 
-class _Arrays(Tensors):
+class _Arrays(ByBlock, Tensors):
     """The form of tensors that are traced arrays."""
-
-    def __init__(self, like: Any) -> None:
-        super().__init__(like)
-        self._block: ir.Block | None = None
-
-    def _written(self, number: Any, element: ElementType) -> Any:
-        """As the form's; a constant of one block is not for another, which it need not dominate."""
-        block = ir.InsertionPoint.current.block
-        if self._block is None or block != self._block:
-            self._constants.clear()
-            self._block = block
-        return super()._written(number, element)
 
     def emitted(
         self, value: Value, element: ElementType | None = None, like: ElementType | None = None

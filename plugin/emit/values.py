@@ -30,7 +30,7 @@ from ..numerics.element_types import BOOL, I32, I64, ElementType
 from . import operation, stablehlo
 from .operation import INDEX, element_of, mlir_type, with_element
 
-__all__ = ["Emitted", "Form", "Formula", "Scalars", "Tensors", "scalar", "tensor"]
+__all__ = ["ByBlock", "Emitted", "Form", "Formula", "Scalars", "Tensors", "scalar", "tensor"]
 
 Formula: TypeAlias = Any
 """An `Emitted` in formulas: what NumPy's functions are annotated with has no place for it."""
@@ -337,20 +337,21 @@ _ORDERED = {
 _UNORDERED = 14  # true for NaN only
 
 
-class Scalars(Form):
-    """One element, in the body of a loop: ``arith`` and ``math`` operations."""
+class ByBlock(Form):
+    """A form whose constants are of one block: they need not dominate another one."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._block: ir.Block | None = None
+    _block: ir.Block | None = None
 
     def _written(self, number: Any, element: ElementType) -> Any:
-        """As the form's; a constant of one block is not for another, which it need not dominate."""
         block = ir.InsertionPoint.current.block
         if self._block is None or block != self._block:
             self._constants.clear()
             self._block = block
         return super()._written(number, element)
+
+
+class Scalars(ByBlock):
+    """One element, in the body of a loop: ``arith`` and ``math`` operations."""
 
     def type(self, element: ElementType) -> Any:
         """The type of a value of this form."""
