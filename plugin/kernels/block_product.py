@@ -25,7 +25,6 @@ from ..emit.linalg import Extent, constant_index
 from ..emit.vectors import (
     Vectors,
     broadcast,
-    element_at,
     fused,
     load,
     load_element,
@@ -34,12 +33,10 @@ from ..emit.vectors import (
     quotient,
     remainder,
     reread,
-    store,
-    store_element,
-    when,
 )
 from ..numerics.array_functions import convert
 from ..numerics.element_types import F32, I8, I32, U8, U16, ElementType
+from .columns import store_columns
 from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions, Sum
 from .tiles import Tiles
@@ -218,7 +215,7 @@ class _Rows:
 
         found = loop(0, count, 1, add, sums)
         for (row, part), real in zip(pairs, found, strict=True):
-            self._store(row, part, real)
+            store_columns(real, self.memory.result, [row], tiles, scalar(self.tile), part)
 
     def _of_step(
         self, pairs: Sequence[_Pair], step: Value, reals: Sequence[Formula]
@@ -322,26 +319,6 @@ class _Rows:
             outer = convert(load(memories[1], place, lanes, kept.outer), F32)
             found.append(convert(convert(stored, I32), F32) * outer)
         return found
-
-    def _store(self, row: Value, part: int, real: Formula) -> None:
-        """Write a row of a part of the columns, of which some may be after the last."""
-        tiles, result = self.tiles, self.memory.result
-        column = scalar(self.tile) * tiles.width + part * tiles.lanes
-        if tiles.columns % tiles.width == 0:
-            store(real, result, [row, column.value])
-            return
-        when(
-            column + tiles.lanes <= tiles.columns, lambda: store(real, result, [row, column.value])
-        )
-        whole, rest = divmod(tiles.columns, tiles.lanes)
-        if not rest or whole % tiles.parts != part:
-            return
-
-        def write() -> None:
-            for lane in range(rest):
-                store_element(element_at(real, lane), result, [row, (column + lane).value])
-
-        when(scalar(self.tile) == whole // tiles.parts, write)
 
 
 _Pair = tuple[Value, int]

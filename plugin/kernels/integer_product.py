@@ -24,18 +24,15 @@ from .._mlir import Value
 from ..emit import Formula, scalar
 from ..emit.linalg import Extent, constant_index
 from ..emit.vectors import (
-    element_at,
     load,
     load_element,
     loop,
     prefetch,
     quotient,
     remainder,
-    store,
-    store_element,
-    when,
 )
 from ..numerics.element_types import I8, I32, U8
+from .columns import store_columns
 from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions, Sum
 from .tiles import Tiles
@@ -111,7 +108,8 @@ class IntegerProduct:
             sums = self._sums(weight, first, activations, tile, start)
             for index, total in enumerate(sums):
                 window, column = divmod(index, self.tiles.parts)
-                self._store(total, result, tile, [line.value, (row + window).value], column)
+                at = [line.value, (row + window).value]
+                store_columns(total, result, at, self.tiles, tile, column)
 
         loop(begin.value, end.value, 1, of_part)
 
@@ -194,26 +192,3 @@ class IntegerProduct:
             for part, column in enumerate(stored):
                 totals.append(target.add(sums[window * parts + part], group, column, 255))
         return totals
-
-    def _store(
-        self, total: Formula, result: Value, tile: Formula, row: Sequence[Value], part: int
-    ) -> None:
-        """Write the sums of a window of a part of the columns, some of which may be too many."""
-        tiles = self.tiles
-        column = tile * tiles.width + part * tiles.lanes
-        if tiles.columns % tiles.width == 0:
-            store(total, result, [*row, column.value])
-            return
-        when(
-            column + tiles.lanes <= tiles.columns,
-            lambda: store(total, result, [*row, column.value]),
-        )
-        whole, rest = divmod(tiles.columns, tiles.lanes)
-        if not rest or whole % tiles.parts != part:
-            return
-
-        def write() -> None:
-            for lane in range(rest):
-                store_element(element_at(total, lane), result, [*row, (column + lane).value])
-
-        when(tile == whole // tiles.parts, write)

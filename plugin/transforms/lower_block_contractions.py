@@ -44,15 +44,13 @@ from ..emit.operation import element_of, is_dynamic, mlir_type
 from ..numerics.array_functions import convert
 from ..numerics.block_contraction import activation_scale
 from ..numerics.casts import Cast, Division
-from ..numerics.element_types import ElementType
+from ..numerics.element_types import I8, U8
 from ..numerics.packed_integers import integer_at
 from ..numerics.parameters import ExpressedType, StorageType
 from .base import ModulePass, NoMatch, Pattern, apply_patterns
 from .fusion.reals_at_once import has_many_rows, matrix_product
 
 __all__ = ["LowerBlockContractions"]
-
-I8, U8 = ElementType.parse("i8"), ElementType.parse("u8")
 
 
 @dataclass(frozen=True)

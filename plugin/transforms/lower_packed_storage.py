@@ -30,14 +30,12 @@ from ..emit.linalg import Extent
 from ..emit.operation import element_of, mlir_type, value, with_shape
 from ..errors import Remark
 from ..numerics.array_functions import convert
-from ..numerics.element_types import ElementType
+from ..numerics.element_types import U8, ElementType
 from ..numerics.packed_integers import integer_at
 from ..options import Containers
 from .base import UNCHANGED, ModulePass, named
 
 __all__ = ["LowerPackedStorage"]
-
-U8 = ElementType.parse("u8")
 
 
 @dataclass(frozen=True)
