@@ -32,6 +32,7 @@ from ..numerics import array_functions, block_form, packed_integers
 from ..numerics.element_types import AnyArray, DType, ElementType
 from ..numerics.parameters import ExpressedType, StorageType
 from . import stablehlo, subquant
+from .functions import write_function
 from .operation import create, element_of, integers, like, mlir_type, tensor_type
 from .values import ByBlock, Emitted, Tensors
 
@@ -69,26 +70,20 @@ def trace(
             tensor_type(shape, mlir_type(element))
             for (shape, _), element in zip(arguments, elements, strict=True)
         ]
-        with ir.InsertionPoint(module.body):
-            attributes = {"sym_name": ir.StringAttr.get(name), "function_type": _signature(types)}
-            func = create("func.func", attributes=attributes, regions=1)
-        block = func.regions[0].blocks.append(*types)
-        with ir.InsertionPoint(block):
+
+        def body(values: Sequence[Value]) -> list[Value]:
             inputs = [
                 _Arrays(value).emitted(value, element)
-                for value, element in zip(block.arguments, elements, strict=True)
+                for value, element in zip(values, elements, strict=True)
             ]
             results = function(*inputs)
             outputs = list(results) if isinstance(results, (tuple, list)) else [results]
-            values = [_traced(output).value for output in outputs]
-            create("func.return", values)
-        func.attributes["function_type"] = _signature(types, [value.type for value in values])
+            return [_traced(output).value for output in outputs]
+
+        with ir.InsertionPoint(module.body):
+            write_function(name, types, body)
         module.operation.verify()
         return module
-
-
-def _signature(arguments: Sequence[ir.Type], results: Sequence[ir.Type] = ()) -> ir.TypeAttr:
-    return ir.TypeAttr.get(ir.FunctionType.get(list(arguments), list(results)))
 
 
 class _Arrays(ByBlock, Tensors):

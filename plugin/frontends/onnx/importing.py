@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ..._mlir import Operation, Value, ir
+from ..._mlir import Value, ir
 from ...emit import stablehlo
-from ...emit.operation import create, mlir_type, tensor_type, with_element
+from ...emit.functions import write_function
+from ...emit.operation import mlir_type, tensor_type, with_element
 from ...emit.trace import TracedArray, traced
 from ...errors import (
     InputError,
@@ -329,20 +330,20 @@ def _write_function(program: Program, options: ImportOptions) -> None:
         return [result.value for result in found]
 
     if is_dynamic:
-        item = _function("main.item", types, body)
+        item = write_function("main.item", types, body)
         item.attributes["sym_visibility"] = ir.StringAttr.get("private")
         results = [result.value.type for result in found]
         types = [
             dynamic_type(type_) if is_batched else type_
             for type_, is_batched in zip(types, batched, strict=True)
         ]
-        function = _function(
+        function = write_function(
             "main",
             types,
             lambda values: write_loop("main.item", values, batched, results, program.place),
         )
     else:
-        function = _function("main", types, body)
+        function = write_function("main", types, body)
     inner = function.attributes["function_type"].value
     outer = ir.FunctionType.get(
         [_said(type_, element) for type_, element in zip(types, elements, strict=True)],
@@ -354,23 +355,6 @@ def _write_function(program: Program, options: ImportOptions) -> None:
     for attribute, listed in zip(NAMES_ATTRIBUTES, both, strict=True):
         texts = [ir.StringAttr.get(name) for name in listed]
         function.attributes[attribute] = ir.ArrayAttr.get(texts)
-
-
-def _function(
-    name: str, types: Sequence[ir.Type], body: Callable[[Sequence[Value]], list[Value]]
-) -> Operation:
-    attributes: dict[str, ir.Attribute] = {
-        "sym_name": ir.StringAttr.get(name),
-        "function_type": ir.TypeAttr.get(ir.FunctionType.get(list(types), [])),
-    }
-    function = create("func.func", attributes=attributes, regions=1)
-    block = function.regions[0].blocks.append(*types, arg_locs=[ir.Location.current] * len(types))
-    with ir.InsertionPoint(block):
-        results = body(list(block.arguments))
-        create("func.return", results)
-    type_ = ir.FunctionType.get(list(types), [result.type for result in results])
-    function.attributes["function_type"] = ir.TypeAttr.get(type_)
-    return function
 
 
 def _types(arguments: Sequence[Argument]) -> tuple[list[ElementType], list[ir.Type]]:
@@ -410,7 +394,7 @@ def _traced_shapes(model: Model, options: ImportOptions, batch: int) -> dict[str
             )
             return []
 
-        _function("main", types, body)
+        write_function("main", types, body)
     return found
 
 

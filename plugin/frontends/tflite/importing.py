@@ -18,7 +18,8 @@ import numpy as np
 from ..._mlir import Operation, Value, ir
 from ...dialects.quant import type_of
 from ...emit import casts, stablehlo, variables
-from ...emit.operation import create, dense, mlir_type, tensor_type, value, with_element
+from ...emit.functions import write_function
+from ...emit.operation import dense, mlir_type, tensor_type, value, with_element
 from ...emit.trace import TracedArray, traced
 from ...errors import Place, UnsupportedError
 from ...formats.tflite import ELEMENTS, Model, Operator, Signature, Subgraph, Tensor
@@ -224,7 +225,7 @@ def _write_function(program: Program, signature: Signature, name: str) -> None:
             with_element(type_, mlir_type(ElementType.parse(tensor.element)))
             for tensor, type_ in zip(graph.inputs, types, strict=True)
         ]
-        written = _write(item, plain, body, is_public=False)
+        written = write_function(item, plain, body, is_public=False)
         results = list(written.attributes["function_type"].value.results)
         types = [
             dynamic_type(type_) if is_batched else type_
@@ -233,7 +234,7 @@ def _write_function(program: Program, signature: Signature, name: str) -> None:
         outer = boundary(lambda given: write_loop(item, given, batched, results, place))
     else:
         outer = boundary(body)
-    function = _write(name, types, outer)
+    function = write_function(name, types, outer)
     _record_unsigned(function, graph.inputs, wanted)
     result_names = [tensor.name for tensor in wanted]
     if not options.every_tensor:
@@ -267,26 +268,6 @@ def _said(type_: ir.Type, tensor: Tensor) -> ir.Type:
 
 
 _Body = Callable[[Sequence[Value]], list[Value]]
-
-
-def _write(
-    name: str, types: Sequence[ir.Type], body: _Body, *, is_public: bool = True
-) -> Operation:
-    """Write a function."""
-    attributes: dict[str, ir.Attribute] = {
-        "sym_name": ir.StringAttr.get(name),
-        "function_type": ir.TypeAttr.get(ir.FunctionType.get(list(types), [])),
-    }
-    if not is_public:
-        attributes["sym_visibility"] = ir.StringAttr.get("private")
-    function = create("func.func", attributes=attributes, regions=1)
-    block = function.regions[0].blocks.append(*types, arg_locs=[ir.Location.current] * len(types))
-    with ir.InsertionPoint(block):
-        results = body(list(block.arguments))
-        create("func.return", results)
-    found = ir.FunctionType.get(list(types), [result.type for result in results])
-    function.attributes["function_type"] = ir.TypeAttr.get(found)
-    return function
 
 
 def _constant(array: Array, element: ElementType) -> TracedArray:

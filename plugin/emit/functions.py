@@ -1,0 +1,41 @@
+"""Functions whose results are known when their bodies are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .._mlir import Operation, Value, ir
+from .operation import create
+
+__all__ = ["write_function"]
+
+
+def write_function(
+    name: str,
+    types: Sequence[ir.Type],
+    body: Callable[[Sequence[Value]], Sequence[Value]],
+    *,
+    is_public: bool = True,
+) -> Operation:
+    """Write a ``func.func`` at the insertion point.
+
+    Args:
+        name: of its symbol.
+        types: of the arguments.
+        body: called with the arguments, writes operations and returns the results.
+        is_public: it can be called from outside the module.
+    """
+    attributes: dict[str, ir.Attribute] = {
+        "sym_name": ir.StringAttr.get(name),
+        "function_type": ir.TypeAttr.get(ir.FunctionType.get(list(types), [])),
+    }
+    if not is_public:
+        attributes["sym_visibility"] = ir.StringAttr.get("private")
+    function = create("func.func", attributes=attributes, regions=1)
+    block = function.regions[0].blocks.append(*types, arg_locs=[ir.Location.current] * len(types))
+    with ir.InsertionPoint(block):
+        results = body(list(block.arguments))
+        create("func.return", results)
+    found = ir.FunctionType.get(list(types), [result.type for result in results])
+    function.attributes["function_type"] = ir.TypeAttr.get(found)
+    return function
