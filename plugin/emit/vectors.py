@@ -23,6 +23,7 @@ __all__ = [
     "element_at",
     "fence",
     "fused",
+    "interleaved",
     "intrinsic",
     "load",
     "load_element",
@@ -33,6 +34,7 @@ __all__ = [
     "reduced",
     "remainder",
     "reread",
+    "scratch",
     "store",
     "store_element",
     "vector",
@@ -120,6 +122,15 @@ def store_element(given: Formula, memory: Value, indices: Sequence[Index]) -> No
     create("memref.store", [given.value, memory, *_indices(indices)])
 
 
+def scratch(shape: Sequence[int], element: ElementType) -> Value:
+    """Memory of a workgroup, which is given back when it ends."""
+    attributes = {
+        "alignment": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64),
+        "operandSegmentSizes": operation.parse_attribute("array<i32: 0, 0>"),
+    }
+    return value("memref.alloca", [], memref_type(shape, element), attributes)
+
+
 # -- vectors --------------------------------------------------------------------------------------
 
 
@@ -133,6 +144,26 @@ def reread(given: Formula, element: ElementType) -> Formula:
     """The bits of a vector as elements of another width, in the order of memory."""
     lanes = int(given.value.type.shape[0]) * given.element.bits // element.bits
     return vector(value("vector.bitcast", [given.value], vector_type(lanes, element)), element)
+
+
+def interleaved(given: Sequence[Formula]) -> Formula:
+    """The first element of each of 1, 2 or 4 vectors, then the second of each, and so on."""
+    lanes, count = int(given[0].value.type.shape[0]), len(given)
+    parts = list(given)
+    while len(parts) > 2:
+        parts = [
+            _shuffled(left, right, range(int(left.value.type.shape[0]) * 2))
+            for left, right in zip(parts[::2], parts[1::2], strict=True)
+        ]
+    order = [part * lanes + lane for lane in range(lanes) for part in range(count)]
+    return parts[0] if count == 1 else _shuffled(parts[0], parts[1], order)
+
+
+def _shuffled(left: Formula, right: Formula, order: Sequence[int]) -> Formula:
+    attributes = {"mask": integers(order)}
+    type_ = vector_type(len(order), left.element)
+    made = value("vector.shuffle", [left.value, right.value], type_, attributes)
+    return vector(made, left.element)
 
 
 def reduced(kind: str, given: Formula) -> Formula:

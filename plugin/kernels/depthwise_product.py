@@ -2,32 +2,53 @@
 
 ::
 
-    result[i, l, m, c] = sum_t x[i, l * line_step + m * step + t, c] * weight[t, c]
+    result[l, m, c] = first[c] + sum_(r, t) x[l * step + r * apart, m * step + t * apart, c]
+                                            * weight[r, t, c]
 
-A vector holds channels. Integers of 8 bits are widened to 32, whose products LLVM writes with
-instructions of 16 bits, for it sees that the factors fit.
+A vector holds channels, with several taps of each where an instruction multiplies several
+(`TapGroups`). These are gathered once for each line of the picture, into memory that stays in the
+cache, from which all windows of all lines read them: as many lines as a window spans are there, in
+a ring. So what is outside of the picture is put in on the way, and the picture is read as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from .._mlir import Value
 from ..emit import Formula, scalar
-from ..emit.linalg import Extent
-from ..emit.vectors import Vectors, load, loop, quotient, remainder, store
+from ..emit.linalg import Extent, constant_index
+from ..emit.vectors import (
+    Vectors,
+    interleaved,
+    load,
+    loop,
+    quotient,
+    remainder,
+    scratch,
+    store,
+    when,
+)
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32
 from .executables import Binding, Kernel
-from .windows import Windows
+from .instructions import INSTRUCTIONS, Instructions
+from .tap_groups import TapGroups
+from .windows import Axis
 
 __all__ = ["DepthwiseProduct"]
 
-_AT_ONCE = 4
-"""Windows that are computed together: they share positions, and the weight."""
+_BYTES_AT_ONCE = 64
+"""Channels whose groups are gathered together: a position's share of a line of the cache."""
+_SCRATCH = 24 << 10
+"""Bytes of gathered groups at most: IREE gives a workgroup 32 KiB, and they stay in the cache."""
+_MOST_WRITTEN_OUT = 64
+"""Groups of the windows of a period that are written out at most; more lines are a loop."""
 
 
 @dataclass(frozen=True)
@@ -35,63 +56,338 @@ class DepthwiseProduct:
     """What is computed, and with what.
 
     Args:
-        windows: where they are.
-        channels: how many there are, a multiple of `lanes`.
-        lanes: channels in a vector.
-        workgroups: how many share the windows.
+        images: how many pictures there are.
+        lines, windows: along the two axes of each.
+        channels: how many there are, at least the lanes of a vector.
+        outside: what stands around a picture, i8.
+        instructions: a name in `INSTRUCTIONS`.
+        workgroups: how many share the pictures.
     """
 
-    windows: Windows
+    images: int
+    lines: Axis
+    windows: Axis
     channels: int
-    lanes: int
+    outside: int
+    instructions: str
     workgroups: int
 
+    @property
+    def target(self) -> Instructions:
+        """What is multiplied with."""
+        return INSTRUCTIONS[self.instructions]
+
+    @cached_property
+    def groups(self) -> TapGroups:
+        """How the taps of a line of a window are multiplied."""
+        return TapGroups(self.windows, self.target.taps, self.lines.taps)
+
+    @property
+    def accepts(self) -> bool:
+        """True if the lines that a window reads fit where they are gathered."""
+        return self._plan is not None
+
     def kernel(self) -> Kernel:
-        """The kernel: its bindings are the weight, activations and the result."""
-        windows = self.windows
+        """The kernel: its bindings are the weight, what sums begin with, activations, result."""
+        read = sum(len(self.groups.of_window(window)) for window in range(self.groups.period))
+        positions = self.images * self.lines.extent * self.windows.extent
         bindings = [
-            Binding((windows.size, self.channels), I8),
-            Binding((windows.positions, self.channels), I8),
-            Binding((windows.images * windows.lines, windows.count, self.channels), I32),
+            Binding((read * self.lines.taps, self.channels * self.target.taps), I8),
+            Binding((self.channels,), I32),
+            Binding((positions, self.channels), I8),
+            Binding((self.images * self.lines.count, self.windows.count, self.channels), I32),
         ]
         return Kernel("depthwise_product", bindings, self.workgroups, self._body, 0)
 
+    @cached_property
+    def _plan(self) -> _Plan | None:
+        """The most that fits, of what is better gathered together."""
+        target, count = self.target, self.windows.count
+        vectors = -(-self.channels // target.lanes)
+        period = self.groups.period
+        at_once = period * max(1, target.most_sums // 3 // period)
+        held = min(vectors, max(1, _BYTES_AT_ONCE // target.lanes))
+        plan = _Plan(self, at_once, held, count)
+        while plan.bytes > _SCRATCH:
+            units = -(-plan.strip // plan.at_once)
+            if units > 4 or (units > 1 and plan.held == 1):
+                plan = replace(plan, strip=-(-units // 2) * plan.at_once)
+            elif plan.held > 1:
+                plan = replace(plan, held=plan.held // 2)
+            elif plan.at_once > period:
+                plan = replace(plan, at_once=period, strip=min(count, plan.at_once))
+            else:
+                return None
+        return plan
+
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
-        weight, activations, result = memories
-        windows, lanes = self.windows, self.lanes
-        at_once = min(_AT_ONCE, windows.count)
-        of_line = -(-windows.count // at_once)
-        parts = of_line * windows.lines * windows.images
-        share = -(-parts // self.workgroups)
+        plan = self._plan
+        assert plan is not None
+        share = -(-plan.tasks // self.workgroups)
         begin = scalar(number) * share
-        end = np.minimum(begin + share, parts)
+        end = np.minimum(begin + share, plan.tasks)
+        room = scratch(plan.scratch, self.target.factor)
+        loop(begin.value, end.value, 1, lambda task: _Task(plan, memories, room, task).write())
 
-        def of_channels(channel: Value) -> None:
-            taps = windows.distances()
-            stored = [convert(load(weight, [n, channel], lanes, I8), I32) for n in range(len(taps))]
 
-            def of_part(part: Value) -> None:
-                line = quotient(scalar(part), of_line)
-                row = remainder(scalar(part), of_line) * at_once
-                if windows.count % at_once:
-                    row = np.minimum(row, windows.count - at_once)
-                start = windows.start(line, row)
-                read: dict[int, Formula] = {}
+@dataclass(frozen=True)
+class _Plan:
+    """What is gathered together.
 
-                def given(distance: int) -> Formula:
-                    if distance not in read:
-                        place = [(start + distance).value, channel]
-                        read[distance] = convert(load(activations, place, lanes, I8), I32)
-                    return read[distance]
+    Args:
+        product: what is computed.
+        at_once: windows that are computed together, some periods of them.
+        held: vectors of channels.
+        strip: windows of a line; `at_once` or a multiple of it where a line has several strips.
+    """
 
-                sums = [Vectors(lanes).known(0, I32)] * at_once
-                for tap, factor in zip(taps, stored, strict=True):
-                    for window in range(at_once):
-                        product = given(tap + window * windows.step) * factor
-                        sums[window] = sums[window] + product
-                for window, total in enumerate(sums):
-                    store(total, result, [line.value, (row + window).value, channel])
+    product: DepthwiseProduct
+    at_once: int
+    held: int
+    strip: int
 
-            loop(begin.value, end.value, 1, of_part)
+    @property
+    def ring(self) -> int:
+        """How many lines of the picture are gathered."""
+        lines = self.product.lines
+        return lines.span if lines.apart == 1 else lines.taps
 
-        loop(0, self.channels, lanes, of_channels)
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """The extents of what is gathered."""
+        target = self.product.target
+        return self.ring, self.held, self.of_strip, target.lanes * target.taps
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes that is."""
+        return math.prod(self.scratch) * self.product.target.factor.bits // 8
+
+    @property
+    def of_strip(self) -> int:
+        """How many groups the windows of a strip read."""
+        return self.product.groups.count(min(self.strip, self.product.windows.count))
+
+    @property
+    def strips(self) -> int:
+        """How many strips a line has."""
+        return -(-self.product.windows.count // self.strip)
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors of channels there are."""
+        return -(-self.product.channels // self.product.target.lanes)
+
+    @property
+    def chunks(self) -> int:
+        """In how many parts these are gathered."""
+        return -(-self.vectors // self.held)
+
+    @property
+    def blocks(self) -> int:
+        """In how many parts the lines of a picture are shared."""
+        others = self.chunks * self.strips * self.product.images
+        return min(self.product.lines.count, -(-self.product.workgroups // others))
+
+    @property
+    def tasks(self) -> int:
+        """How many parts of all this there are, in each of which lines follow one another."""
+        return self.chunks * self.strips * self.product.images * self.blocks
+
+
+class _Task:
+    """The lines of a block, of a strip and of some vectors of channels.
+
+    Args:
+        plan: what is gathered together.
+        memories: of the kernel.
+        room: for what is gathered.
+        task: the number of the task.
+    """
+
+    def __init__(self, plan: _Plan, memories: Sequence[Value], room: Value, task: Value) -> None:
+        self.plan, self.product, self.room = plan, plan.product, room
+        self.target, self.groups = plan.product.target, plan.product.groups
+        self.weight, self.first, self.activations, self.result = memories
+        number = scalar(task)
+        chunk, number = remainder(number, plan.chunks), quotient(number, plan.chunks)
+        self.strip, number = remainder(number, plan.strips), quotient(number, plan.strips)
+        self.block, self.image = remainder(number, plan.blocks), quotient(number, plan.blocks)
+        self.vector = chunk * plan.held
+        held = self.plan.held
+        if plan.vectors % held == 0:
+            self.held = scalar(constant_index(held))
+        else:
+            self.held = np.minimum(plan.vectors - self.vector, held)
+
+    def write(self) -> None:
+        """Write the loop over its lines."""
+        lines, ring = self.product.lines, self.plan.ring
+        share = -(-lines.count // self.plan.blocks)
+        begin = self.block * share
+        end = np.minimum(begin + share, lines.count)
+        # Lines of the picture that the line before has gathered.
+        kept = max(0, ring - lines.step) if lines.apart == 1 else 0
+
+        def of_line(number: Value) -> None:
+            line = scalar(number)
+            fresh: Formula = np.where(line == begin, 0, kept)
+            loop(fresh.value if kept else 0, ring, 1, lambda tap: self._gather(line, scalar(tap)))
+            loop(0, self.held.value, 1, lambda vector: self._multiply(line, scalar(vector)))
+
+        loop(begin.value, end.value, 1, of_line)
+
+    def _channel(self, vector: Formula) -> Formula:
+        """The first channel of a vector; the last vector may share channels with that before."""
+        channel, lanes = (vector + self.vector) * self.target.lanes, self.target.lanes
+        if self.product.channels % lanes:
+            channel = np.minimum(channel, self.product.channels - lanes)
+        return channel
+
+    def _slot(self, line: Formula, tap: Formula) -> Formula:
+        """Where the line of the picture is gathered that is a tap of the windows of a line."""
+        lines = self.product.lines
+        return remainder(line * lines.step + tap, self.plan.ring) if lines.apart == 1 else tap
+
+    # -- gathering ------------------------------------------------------------------------------
+
+    def _gather(self, line: Formula, tap: Formula) -> None:
+        lines = self.product.lines
+        slot = self._slot(line, tap)
+        source = line * lines.step + tap * lines.apart - lines.before
+
+        def of_vector(vector: Value) -> None:
+            at = [slot.value, vector]
+            if not lines.before and not lines.after:
+                self._gather_line(at, source, vector)
+                return
+            inside = (source >= 0) & (source < lines.extent)
+            when(inside, lambda: self._gather_line(at, source, vector))
+            when(~inside, lambda: self._gather_nothing(at))
+
+        loop(0, self.held.value, 1, of_vector)
+
+    def _gather_nothing(self, at: Sequence[Value]) -> None:
+        target = self.target
+        outside = Vectors(target.lanes * target.taps).known(self.product.outside, I8)
+        outside = target.factors(outside)
+        zero = constant_index(0)
+        loop(
+            0,
+            self.plan.of_strip,
+            1,
+            lambda group: store(outside, self.room, [*at, group, zero]),
+        )
+
+    def _gather_line(self, at: Sequence[Value], source: Formula, vector: Value) -> None:
+        """Gather a line of the picture: at its ends some positions are outside."""
+        axis, plan, target, every = self.product.windows, self.plan, self.target, self.groups.every
+        channel = self._channel(scalar(vector))
+        first = (self.image * self.product.lines.extent + source) * axis.extent
+        start = self.strip * (plan.strip * axis.step) - axis.before
+
+        def gathered(read: Callable[[Formula], Formula]) -> Callable[[Value], None]:
+            def of_group(group: Value) -> None:
+                column = start + scalar(group) * every
+                parts = [read(column + tap * axis.apart) for tap in range(target.taps)]
+                found = target.factors(interleaved(parts))
+                store(found, self.room, [*at, group, constant_index(0)])
+
+            return of_group
+
+        def inner(column: Formula) -> Formula:
+            place = [(first + column).value, channel.value]
+            return load(self.activations, place, target.lanes, I8)
+
+        def outer(column: Formula) -> Formula:
+            found = inner(np.clip(column, 0, axis.extent - 1))
+            inside = (column >= 0) & (column < axis.extent)
+            return np.where(inside, found, self.product.outside)
+
+        # Groups of the line whose positions are all inside.
+        reach = (target.taps - 1) * axis.apart
+        low = -(-axis.before // every)
+        high = (axis.extent - 1 + axis.before - reach) // every + 1
+        behind = self.strip * (plan.strip * axis.step // every)
+        begin = np.clip(low - behind, 0, plan.of_strip)
+        end = np.maximum(np.minimum(high - behind, plan.of_strip), begin)
+        loop(0, begin.value, 1, gathered(outer))
+        loop(begin.value, end.value, 1, gathered(inner))
+        loop(end.value, plan.of_strip, 1, gathered(outer))
+
+    # -- multiplying ----------------------------------------------------------------------------
+
+    def _multiply(self, line: Formula, vector: Formula) -> None:
+        """Write the windows of a line, of a vector of channels."""
+        plan, axis = self.plan, self.product.windows
+        rest = axis.count % plan.at_once
+        units = scalar(constant_index(min(plan.strip, axis.count) // plan.at_once))
+        begin = self.strip * plan.strip
+        if plan.strips > 1:
+            units = quotient(np.minimum(axis.count - begin, plan.strip), plan.at_once)
+        of_windows = self._of_windows(line, vector, begin)
+        loop(0, units.value, 1, lambda unit: of_windows(scalar(unit), plan.at_once))
+        if rest:
+            of_rest = units * plan.at_once + begin == axis.count - rest
+            when(of_rest, lambda: of_windows(units, rest))
+
+    def _of_windows(
+        self, line: Formula, vector: Formula, begin: Formula
+    ) -> Callable[[Formula, int], None]:
+        product, groups, target = self.product, self.groups, self.target
+        lines, lanes = product.lines, target.lanes
+        channel = self._channel(vector)
+        which = [
+            (window, place)
+            for window in range(groups.period)
+            for place in range(len(groups.of_window(window)))
+        ]
+        is_loop = len(which) * lines.taps > _MOST_WRITTEN_OUT
+
+        def weights(tap: Formula) -> dict[tuple[int, int], Formula]:
+            found = {}
+            for number, key in enumerate(which):
+                place = [(tap + number * lines.taps).value, (channel * target.taps).value]
+                stored = load(self.weight, place, lanes * target.taps, I8)
+                found[key] = convert(stored, target.factor)
+            return found
+
+        def of_line(
+            tap: Formula,
+            stored: dict[tuple[int, int], Formula],
+            place: Formula,
+            sums: Sequence[Formula],
+        ) -> list[Formula]:
+            slot, read, totals = self._slot(line, tap), {}, list(sums)
+            for window in range(len(sums)):
+                for number, (group, _) in enumerate(groups.of_window(window)):
+                    if group not in read:
+                        at = [slot.value, vector.value, (place + group).value, constant_index(0)]
+                        read[group] = load(self.room, at, lanes * target.taps, target.factor)
+                    factor = stored[window % groups.period, number]
+                    totals[window] = target.add_factors(totals[window], read[group], factor)
+            return totals
+
+        taps = [scalar(constant_index(tap)) for tap in range(lines.taps)]
+        known = [] if is_loop else [weights(tap) for tap in taps]
+        first = load(self.first, [channel.value], lanes, I32)
+
+        def of_windows(unit: Formula, count: int) -> None:
+            place = unit * (self.plan.at_once * product.windows.step // groups.every)
+            sums = [first] * count
+            if is_loop:
+                sums = loop(
+                    0,
+                    lines.taps,
+                    1,
+                    lambda tap, *given: of_line(scalar(tap), weights(scalar(tap)), place, given),
+                    sums,
+                )
+            for tap, stored in zip(taps, known, strict=False):
+                sums = of_line(tap, stored, place, sums)
+            row = self.image * lines.count + line
+            for window, total in enumerate(sums):
+                at = begin + unit * self.plan.at_once + window
+                store(total, self.result, [row.value, at.value, channel.value])
+
+        return of_windows

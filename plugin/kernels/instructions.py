@@ -8,6 +8,10 @@ the two sides one is signed and one is unsigned. What is added to the sum of eac
 
 in 32 bits, exactly: each class says how with the instructions of its target, and why nothing
 saturates. All give the same sums.
+
+Where both sides are signed bytes that are there at once, as positions of a convolution whose
+channels are kept apart, a lane has as many of them as an instruction multiplies (`taps`), widened
+to a *factor* before.
 """
 
 from __future__ import annotations
@@ -57,6 +61,9 @@ class Instructions(ABC):
             bits.
         most_sums: of integers, that are computed together.
         register: the constraint of inline assembly for one of them; "" where that is not known.
+        taps: how many factors are multiplied in a lane.
+        factor: what bytes are widened to for that.
+        excess: how much more factors of activations are than the activations.
     """
 
     name: ClassVar[str]
@@ -67,6 +74,9 @@ class Instructions(ABC):
     most_columns: ClassVar[int] = 2
     most_sums: ClassVar[int] = 8
     register: ClassVar[str] = ""
+    taps: ClassVar[int] = 4
+    factor: ClassVar[ElementType] = I8
+    excess: ClassVar[int] = 0
 
     def parts(self, columns: int, most: int) -> int:
         """How many vectors of columns are computed together at most, so that few are too many."""
@@ -89,6 +99,21 @@ class Instructions(ABC):
             greatest: of the unsigned integers.
         """
 
+    @abstractmethod
+    def add_factors(self, total: Formula, activations: Formula, weight: Formula) -> Formula:
+        """Add the products of factors, ``lanes * taps`` on each side, in each lane.
+
+        Args:
+            total: i32.
+            activations: as of `factors`.
+            weight: of type `factor`.
+        """
+
+    def factors(self, activations: Formula) -> Formula:
+        """What i8 are multiplied as."""
+        wide = convert(activations, self.factor)
+        return wide ^ -self.excess if self.excess else wide
+
     def words(self, total: Sum) -> Formula:
         """The sum as i32."""
         return total.words
@@ -110,11 +135,16 @@ class _DotProduct(Instructions):
     """``vpdpbusd``: four products are added to 32 bits, with no step between that saturates."""
 
     intrinsic: ClassVar[str]
+    excess = 128
 
     def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:
         """One instruction, which reads a signed group from memory where that is used once."""
         operands = [total.words, unsigned, signed]
         return Sum(intrinsic(self.intrinsic, operands, I32, self.lanes))
+
+    def add_factors(self, total: Formula, activations: Formula, weight: Formula) -> Formula:
+        """One instruction, of activations that are unsigned."""
+        return intrinsic(self.intrinsic, [total, activations, weight], I32, self.lanes)
 
 
 class Avx512Vnni(_DotProduct):
@@ -152,6 +182,7 @@ class Avx2(Instructions):
     name = "avx2"
     features = frozenset(("avx2",))
     lanes, register = 8, "x"
+    taps, factor = 2, I16
 
     def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:
         """Two instructions, or four for integers of 8 bits, and what makes room."""
@@ -171,6 +202,10 @@ class Avx2(Instructions):
         for whole, given in (even, odd):
             words = words + self._pairs(convert(whole, I16), given)
         return Sum(words)
+
+    def add_factors(self, total: Formula, activations: Formula, weight: Formula) -> Formula:
+        """Two instructions: two products of 16 bits are at most 2 * 128 * 128."""
+        return total + self._pairs(activations, weight)
 
     def words(self, total: Sum) -> Formula:
         """The sum as i32; halves are added in pairs."""
@@ -203,6 +238,10 @@ class NeonDotProduct(Instructions):
             left = left ^ -128
         return Sum(self._dot(words, left, signed))
 
+    def add_factors(self, total: Formula, activations: Formula, weight: Formula) -> Formula:
+        """One instruction."""
+        return self._dot(total, activations, weight)
+
     def _dot(self, words: Formula, left: Formula, right: Formula) -> Formula:
         return intrinsic(
             "llvm.aarch64.neon.sdot.v4i32.v16i8", [words, left, right], I32, self.lanes
@@ -214,6 +253,7 @@ class Portable(Instructions):
 
     name = "portable"
     lanes = 8
+    taps, factor = 1, I32
 
     def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:
         """Four multiplications and additions."""
@@ -222,6 +262,10 @@ class Portable(Instructions):
             whole = convert((left >> (8 * place)) & 255, I32)
             words = words + whole * ((right << (24 - 8 * place)) >> 24)
         return Sum(words)
+
+    def add_factors(self, total: Formula, activations: Formula, weight: Formula) -> Formula:
+        """A multiplication and an addition."""
+        return total + activations * weight
 
 
 INSTRUCTIONS: dict[str, Instructions] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,17 +11,17 @@ from .._mlir import Operation, Value, ir, stablehlo
 from ..dialects.windows import dot_axes, window_padding, window_steps
 from ..emit import stablehlo as emit_stablehlo
 from ..emit import tensor
-from ..emit.operation import mlir_type, tensor_type
+from ..emit.operation import mlir_type, splat, tensor_type
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32
-from .constants import is_known
+from .constants import elements_of, is_known
 from .depthwise_product import DepthwiseProduct
 from .executables import Library
 from .instructions import INSTRUCTIONS
 from .integer_product import IntegerProduct
 from .operands import Refusal, array_of, value_of
 from .tiles import Tiles
-from .windows import Windows
+from .windows import Axis, Windows
 
 __all__ = ["IntegerContraction"]
 
@@ -46,6 +46,7 @@ class IntegerContraction:
         strides, dilations: along these.
         is_depthwise: each channel has a window of its own: the weight's channels are one.
         of_result: the order of axes that makes the result of ``images x spatial... x columns``.
+        outside: what the padding has.
 
     Of matrices, rows are images, and there are no spatial axes.
     """
@@ -59,6 +60,7 @@ class IntegerContraction:
     dilations: list[int]
     of_result: list[int]
     is_depthwise: bool = False
+    outside: int = 0
 
     @classmethod
     def of(cls, op: Operation) -> IntegerContraction | Refusal:
@@ -72,7 +74,7 @@ class IntegerContraction:
         rows = math.prod(types[2].shape) // found._shape(1)[0]
         if not is_known(found.weight) and rows < _ENOUGH_ROWS and not found.is_depthwise:
             return Refusal("its weight is not known, and it has few rows")
-        return found
+        return found._with_its_pad()
 
     @classmethod
     def of_shape(cls, op: Operation) -> IntegerContraction | Refusal:
@@ -147,6 +149,28 @@ class IntegerContraction:
             is_depthwise,
         )
 
+    def _with_its_pad(self) -> IntegerContraction:
+        """The same of the operand of a ``stablehlo.pad`` of activations along spatial axes."""
+        owner = self.activations.owner
+        if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.pad":
+            return self
+        pad = owner.operation
+        outside = elements_of(pad.operands[1])
+        low, high, between = (
+            np.array(pad.attributes[name])[self.of_activations]
+            for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+        )
+        is_elsewhere = low[0] or low[-1] or high[0] or high[-1]
+        if outside is None or (low < 0).any() or (high < 0).any() or between.any() or is_elsewhere:
+            return self
+        if np.any(self.padding) and outside.item() != self.outside:
+            return self
+        added = zip(self.padding, low[1:-1], high[1:-1], strict=True)
+        padding = [(int(n + before), int(m + after)) for (n, m), before, after in added]
+        return replace(
+            self, activations=pad.operands[0], padding=padding, outside=int(outside.item())
+        )
+
     def _shape(self, side: int) -> list[int]:
         """The extents of the activations (0) or of the weight (1), in order, without padding."""
         value, order = ((self.activations, self.of_activations), (self.weight, self.of_weight))[
@@ -193,41 +217,75 @@ class IntegerContraction:
         return made
 
     def _depthwise(self, library: Library, instructions: str) -> Value:
-        lanes = INSTRUCTIONS[instructions].lanes
-        channels, *_ = self._shape(1)
-        windows, missing = self._windows(), -channels % lanes
-        product = DepthwiseProduct(
-            windows, channels + missing, lanes, self._workgroups(windows, windows.size * channels)
-        )
+        target = INSTRUCTIONS[instructions]
+        product, missing = self._depthwise_product(instructions)
         weight = array_of(self.weight).transpose([*self.of_weight[1:], self.of_weight[0]])
-        weight = weight.reshape((windows.size, channels))
+        shape = [product.lines.taps, product.windows.taps, product.channels]
+        weight = weight.reshape((*shape[:2], product.channels - missing))
         if missing:
-            weight = np.pad(weight, [(0, 0), (0, missing)])
-        given = self._activations(missing)
+            weight = np.pad(weight, [(0, 0), (0, 0), (0, missing)])
+        sums = convert(weight, I32).sum((0, 1), dtype=np.int32)
+        given = emit_stablehlo.transpose(self.activations, self.of_activations)
+        if missing:
+            rank = len(self.of_activations)
+            given = emit_stablehlo.pad(given, [0] * rank, [0] * (rank - 1) + [missing])
+        positions = product.images * product.lines.extent * product.windows.extent
         operands = [
-            value_of(weight, I8),
-            emit_stablehlo.reshape(given, [windows.positions, channels + missing]),
+            value_of(product.groups.pack(weight), I8),
+            value_of(sums * np.int32(-target.excess), I32),
+            emit_stablehlo.reshape(given, [positions, product.channels]),
         ]
-        shape = [windows.images * windows.lines, windows.count, channels + missing]
+        shape = [product.images * product.lines.count, product.windows.count, product.channels]
         [made] = library.call(
             product, product.kernel(), operands, [tensor_type(shape, mlir_type(I32))], 0
         )
         if missing:
-            made = emit_stablehlo.slice_(made, [0, 0, 0], [*shape[:2], channels], [1, 1, 1])
+            made = emit_stablehlo.slice_(
+                made, [0, 0, 0], [*shape[:2], shape[2] - missing], [1, 1, 1]
+            )
         return made
+
+    def _depthwise_product(self, instructions: str) -> tuple[DepthwiseProduct, int]:
+        """The kernel of this convolution, and how many channels are missing to those it has."""
+        lines, windows = self._axes()
+        channels, *_ = self._shape(1)
+        missing = max(0, INSTRUCTIONS[instructions].lanes - channels)
+        images, *_ = self._shape(0)
+        products = images * lines.count * windows.count * channels * lines.taps * windows.taps
+        workgroups = max(1, min(_WORKGROUPS, products // _PRODUCTS_OF_A_WORKGROUP))
+        product = DepthwiseProduct(
+            images, lines, windows, channels + missing, self.outside, instructions, workgroups
+        )
+        return product, missing
 
     def _activations(self, missing: int) -> Value:
         """The activations in order, with their padding, and some channels more."""
         value = emit_stablehlo.transpose(self.activations, self.of_activations)
         low = [0, *(before for before, _ in self.padding), 0]
         high = [0, *(after for _, after in self.padding), missing]
-        return emit_stablehlo.pad(value, low, high) if any(low) or any(high) else value
+        if not any(low) and not any(high):
+            return value
+        element = mlir_type(I8)
+        outside = emit_stablehlo.constant_of(splat(self.outside, tensor_type([], element)))
+        return emit_stablehlo.pad(value, low, high, fill=outside)
 
     @staticmethod
     def _workgroups(windows: Windows, products: int) -> int:
         """How many share the windows, of so many products each."""
         every = windows.images * windows.lines * windows.count
         return max(1, min(_WORKGROUPS, every * products // _PRODUCTS_OF_A_WORKGROUP))
+
+    def _axes(self) -> list[Axis]:
+        """The two axes of a picture; it has one line where there is one spatial axis."""
+        _, *taps, _ = self._shape(1)
+        _, *extents, _ = self._shape(0)
+        found = [
+            Axis(extent, tap, stride, dilation, before, after)
+            for extent, tap, stride, dilation, (before, after) in zip(
+                extents, taps, self.strides, self.dilations, self.padding, strict=True
+            )
+        ]
+        return found if len(found) == 2 else [Axis(1, 1, 1, 1, 0, 0), *found]
 
     def _windows(self) -> Windows:
         _, *taps, _ = self._shape(1)

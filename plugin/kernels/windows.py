@@ -9,7 +9,37 @@ from dataclasses import dataclass
 from ..emit import Formula
 from ..emit.vectors import quotient
 
-__all__ = ["Windows"]
+__all__ = ["Axis", "Windows"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Windows along one axis of a picture.
+
+    Args:
+        extent: of the picture.
+        taps: positions of a window.
+        step: positions from a window to the next.
+        apart: positions from a tap to the next.
+        before, after: positions outside of the picture that windows read.
+    """
+
+    extent: int
+    taps: int
+    step: int
+    apart: int
+    before: int
+    after: int
+
+    @property
+    def span(self) -> int:
+        """From the first position of a window to the one behind its last."""
+        return (self.taps - 1) * self.apart + 1
+
+    @property
+    def count(self) -> int:
+        """How many windows there are."""
+        return (self.before + self.extent + self.after - self.span) // self.step + 1
 
 
 @dataclass(frozen=True)
