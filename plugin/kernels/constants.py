@@ -54,9 +54,9 @@ def _computed(op: Operation) -> Array:
 
 
 def erase_unused(value: Value) -> None:
-    """Erase what computes a value from constants where nobody uses it."""
+    """Erase what computes a value from constants, or pads it, where nobody uses it."""
     owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name not in _RULES:
+    if isinstance(owner, ir.Block) or owner.operation.name not in (*_RULES, "stablehlo.pad"):
         return
     op = owner.operation
     if any(next(iter(result.uses), None) is not None for result in op.results):

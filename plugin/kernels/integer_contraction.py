@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -178,10 +179,13 @@ class IntegerContraction:
         ]
         return [int(value.type.shape[axis]) for axis in order]
 
-    def emit(self, library: Library, result: ir.Type, instructions: str) -> Value:
+    def emit(self, library: Library, result: ir.Type, instructions: str) -> Value | Refusal:
         """Write the call, and return the result."""
+        written: Callable[[Library, str], Value | Refusal]
         written = self._depthwise if self.is_depthwise else self._dense
         made = written(library, instructions)
+        if isinstance(made, Refusal):
+            return made
         shape = [int(result.shape[axis]) for axis in np.argsort(self.of_result)]
         made = emit_stablehlo.reshape(made, shape)
         return emit_stablehlo.transpose(made, self.of_result)
@@ -216,9 +220,11 @@ class IntegerContraction:
         )
         return made
 
-    def _depthwise(self, library: Library, instructions: str) -> Value:
+    def _depthwise(self, library: Library, instructions: str) -> Value | Refusal:
         target = INSTRUCTIONS[instructions]
         product, missing = self._depthwise_product(instructions)
+        if not product.accepts:
+            return Refusal("its windows are large")
         weight = array_of(self.weight).transpose([*self.of_weight[1:], self.of_weight[0]])
         shape = [product.lines.taps, product.windows.taps, product.channels]
         weight = weight.reshape((*shape[:2], product.channels - missing))

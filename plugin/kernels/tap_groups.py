@@ -82,7 +82,9 @@ class TapGroups:
             for _, of_group in self.of_window(window):
                 first, last = max(of_group.start, 0), min(of_group.stop, taps)
                 missing = (first - of_group.start, of_group.stop - last)
-                part = np.pad(weight[:, first:last], [(0, 0), missing, (0, 0)])
+                part = weight[:, first:last]
+                if any(missing):
+                    part = np.pad(part, [(0, 0), missing, (0, 0)])
                 found.append(part.transpose((0, 2, 1)).reshape((lines, channels * self.size)))
         return np.concatenate(found, axis=0)
 
