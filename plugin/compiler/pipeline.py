@@ -252,6 +252,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
             {"activations": options.activations, "explain": options.explain},
         ),
         ("legalize-quant-to-math", {"division": division}),
+        ("narrow-requantization", {}),
         *(
             [("select-kernels", {"instructions": instructions, "explain": options.explain})]
             if instructions != "none"

@@ -10,37 +10,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
 from .._mlir import Operation, Value, ir
 from ..errors import VerificationError
 from ..numerics.element_types import Array
-from ..numerics.parameters import QuantizationParameters, spread_blocks
+from ..numerics.parameters import StorageType, spread_blocks
 from ..numerics.requantization import Term
 from .dense import array_of_dense
+from .grids import exact, grids_of
 from .quant import element_type, is_quantized, parameters_of
 
 __all__ = [
+    "RequantizedSum",
     "check_requantize",
     "check_saturate",
     "check_subtract_zero_point",
-    "exact",
     "read_requantize",
 ]
 
 
-def exact(values: npt.ArrayLike) -> Array:
-    """Floats as rationals, an object array of the same shape."""
-    array = np.asarray(values)
-    flat = [Fraction(float(value)) for value in array.reshape(-1)]
-    return np.array(flat, object).reshape(array.shape)
+@dataclass(frozen=True)
+class RequantizedSum:
+    """What a ``subquant.requantize`` computes.
+
+    Attributes:
+        terms: in steps of the result.
+        zero_points: of the result, a grid.
+        storage: of the result.
+    """
+
+    terms: list[Term]
+    zero_points: Array
+    storage: StorageType
 
 
-def read_requantize(op: Operation) -> tuple[list[Term], QuantizationParameters]:
-    """The terms of a verified requantization, in units of the reals, and its target."""
+def read_requantize(op: Operation) -> RequantizedSum:
+    """Read a verified requantization."""
+    parameters = parameters_of(op.attributes["quantized_type"].value, op)
+    assert parameters is not None  # verified before
+    scales, zero_points = grids_of(parameters, op.operands[0].type.shape)
     terms = []
     for value, scale, bound in zip(
         op.operands, op.attributes["scales"], op.attributes["bounds"], strict=True
@@ -49,10 +61,8 @@ def read_requantize(op: Operation) -> tuple[list[Term], QuantizationParameters]:
         multiplier: Array = np.array(Fraction(1), object)
         for factor in _factors_of(scale):
             multiplier = multiplier * _spread(exact(array_of_dense(factor)), shape)
-        terms.append(Term(value, int(bound), multiplier))
-    parameters = parameters_of(op.attributes["quantized_type"].value, op)
-    assert parameters is not None  # verified before
-    return terms, parameters
+        terms.append(Term(value, int(bound), multiplier / scales))
+    return RequantizedSum(terms, zero_points, parameters.storage)
 
 
 def _factors_of(scale: ir.Attribute) -> list[ir.DenseElementsAttr]:

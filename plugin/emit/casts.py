@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from .._mlir import Value, ir
-from ..dialects.integer_steps import exact
+from ..dialects.grids import exact
 from ..dialects.quant import parameters_of, storage_mlir_type, type_of
 from ..dialects.subquant import MAX_TERMS, REQUANTIZE
 from ..numerics.array_functions import convert

@@ -25,6 +25,7 @@ PASSES: dict[str, str] = {
     "raise-dequantization": "turn dequantization that is written as arithmetic into one operation",
     "fuse-block-contractions": "turn contractions of dequantized weights into one operation",
     "legalize-quant-to-math": "write StableHLO on quantized values with integers, exactly",
+    "narrow-requantization": "add integers that have the unit of their sum as they are",
     "select-kernels": "call kernels for contractions of 8-bit integers, those of blocks among them",
     "correct-zero-points": "contract storage values, and correct the sums for the zero points",
     "lower-requantization": "write subquant.requantize with integers, exactly or in fixed point",

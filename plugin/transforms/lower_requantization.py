@@ -25,7 +25,7 @@ specification, ``uniform_quantize``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from .._mlir import Operation, Rewriter, ir
@@ -33,10 +33,9 @@ from ..dialects.integer_steps import read_requantize
 from ..dialects.subquant import REQUANTIZE
 from ..emit import Tensors
 from ..emit.casts import saturate
-from ..numerics.requantization import Requantization, Term, requantize
+from ..numerics.requantization import Requantization, requantize
 from ..options import FixedPointRounding, RequantizationForm
 from .base import ModulePass, NoMatch, apply_patterns
-from .math.operands import grids_of
 
 __all__ = ["LowerRequantization"]
 
@@ -60,15 +59,11 @@ class LowerRequantization(ModulePass):
         how = Requantization(self.requantization, self.fixed_point_rounding)
 
         def lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-            terms, target = read_requantize(op)
-            form = Tensors(terms[0].value)
-            scales, zero_points = grids_of(target, form)
-            scaled = [
-                Term(form.emitted(term.value), term.bound, term.multiplier / scales)
-                for term in terms
-            ]
-            rounded = requantize(scaled, zero_points, target.storage, how)
-            rewriter.replace_op(op, [saturate(rounded.value, target.storage, rounded.bound)])
+            found = read_requantize(op)
+            form = Tensors(found.terms[0].value)
+            terms = [replace(term, value=form.emitted(term.value)) for term in found.terms]
+            rounded = requantize(terms, found.zero_points, found.storage, how)
+            rewriter.replace_op(op, [saturate(rounded.value, found.storage, rounded.bound)])
             return None
 
         apply_patterns(module, dict.fromkeys(REQUANTIZE, lower))

@@ -69,6 +69,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from .._mlir import Operation, Value, ir
+from ..dialects.grids import scale_grid, zero_point_grid
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
 from ..dialects.tosa import MIN_SHIFT
 from ..emit import Formula, as_quantized, linalg, stablehlo, stored, tensor, value
@@ -80,7 +81,7 @@ from ..numerics.element_types import I32, I64, AnyArray, Array
 from ..numerics.fixed_point import multiplier_and_shift
 from ..numerics.parameters import QuantizationParameters
 from .base import ModulePass, NoMatch, walk
-from .math.operands import Operand, difference_of_blocks, scale_grid, zero_point_grid
+from .math.operands import Operand, difference_of_blocks
 
 __all__ = ["QuantLegalizeToTosaRescale"]
 

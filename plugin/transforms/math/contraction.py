@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..._mlir import Operation, Value, ir, stablehlo
+from ...dialects.grids import axis_grid
 from ...dialects.quant import element_type, is_quantized, parameters_of
 from ...dialects.stablehlo import OPERATIONS, of_category
 from ...dialects.windows import dot_axes
@@ -38,7 +39,7 @@ from ...errors import UnsupportedError
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I32, I64, Array, ElementType
 from ...numerics.parameters import ExpressedType
-from .operands import Operand, axis_grid
+from .operands import Operand
 from .rules import QuantizedOperation, element_names, lowers
 
 __all__ = ["CONTRACTIONS", "MOST_AT_ONCE", "Contraction", "Side"]

@@ -13,12 +13,12 @@ from fractions import Fraction
 import numpy as np
 
 from ..._mlir import Value
+from ...dialects.grids import scale_grid, zero_point_grid
 from ...emit import as_quantized, like, tensor
 from ...emit.casts import Scaled, ScaledSum, requantize
 from ...emit.operation import mlir_type, with_element
 from ...numerics.element_types import I32, Array
 from ...numerics.parameters import QuantizationParameters
-from .operands import scale_grid, zero_point_grid
 from .rules import QuantizedOperation, lowers
 
 __all__: list[str] = []

@@ -5,14 +5,14 @@ Scales are exact rationals (`fractions.Fraction`) until they are written into th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from ..._mlir import Operation, Value, ir
-from ...dialects.integer_steps import exact
+from ...dialects.grids import axis_grid, grids_of, scale_grid, zero_point_grid
 from ...dialects.quant import element_type, expressed_mlir_type, parameters_of
 from ...emit import Formula, Tensors, stored, tensor, value, with_element
 from ...emit import stablehlo as emit_stablehlo
@@ -22,73 +22,20 @@ from ...errors import UnsupportedError
 from ...numerics.array_functions import convert
 from ...numerics.casts import Cast, Division
 from ...numerics.element_types import I32, I64, Array, ElementType
-from ...numerics.parameters import ExpressedType, QuantizationParameters, spread_blocks
+from ...numerics.parameters import ExpressedType, QuantizationParameters
 
 __all__ = [
     "Operand",
-    "axis_grid",
     "check_scales",
     "dequantize",
     "dequantize_blocks",
     "difference_of_blocks",
     "float_type",
-    "grids_of",
     "quantize",
     "quantize_blocks",
     "same_values",
-    "scale_grid",
     "split_blocks",
-    "zero_point_grid",
 ]
-
-
-# -- parameters as grids --------------------------------------------------------------------------
-
-
-def scale_grid(
-    parameters: QuantizationParameters, rank: int, axes: Mapping[int, int] | None = None
-) -> Array:
-    """The exact scales: an object array of shape (), or with one dimension for each axis.
-
-    Args:
-        parameters: per-tensor or per-axis.
-        rank: of the tensor that the grid is for.
-        axes: where each axis of the quantized tensor is found in that tensor; by default the same.
-    """
-    return exact(axis_grid(parameters, parameters.scales, rank, axes))
-
-
-def zero_point_grid(
-    parameters: QuantizationParameters, rank: int, axes: Mapping[int, int] | None = None
-) -> Array:
-    """The zero points, an int64 array of the form of `scale_grid`."""
-    return axis_grid(parameters, parameters.zero_points, rank, axes)
-
-
-def axis_grid(
-    parameters: QuantizationParameters,
-    numbers: Array,
-    rank: int,
-    axes: Mapping[int, int] | None = None,
-) -> Array:
-    """Numbers of the scales' shape, in the form of `scale_grid`."""
-    if not parameters.axes:
-        return numbers.reshape(())
-    axis = parameters.axes[0]
-    shape = [1] * rank
-    shape[axis if axes is None else axes[axis]] = numbers.size
-    return numbers.reshape(shape)
-
-
-def grids_of(parameters: QuantizationParameters, form: Tensors) -> tuple[Array, Array]:
-    """Exact scales and zero points for a tensor, of any granularity with whole blocks."""
-    if parameters.granularity != "sub-channel":
-        return scale_grid(parameters, form.rank), zero_point_grid(parameters, form.rank)
-    scales, zero_points = parameters.grids(form.rank)
-    # An axis of one block keeps one number.
-    shape = [n if count > 1 else 1 for n, count in zip(form.shape, scales.shape, strict=True)]
-    sizes = [n // count for n, count in zip(shape, scales.shape, strict=True)]
-    return exact(spread_blocks(scales, shape, sizes)), spread_blocks(zero_points, shape, sizes)
 
 
 def same_values(left: QuantizationParameters, right: QuantizationParameters) -> bool:
@@ -198,7 +145,7 @@ def difference_of_blocks(operand: Operand) -> Formula:
     """What ``subquant.subtract_zero_point`` stands for, of any granularity with whole blocks."""
     wide = operand.widened(operand.difference_element)
     assert isinstance(wide.form, Tensors)
-    _, zero_points = grids_of(operand.parameters, wide.form)
+    _, zero_points = grids_of(operand.parameters, wide.form.shape)
     result: Formula = wide - zero_points if zero_points.any() else wide
     return result
 

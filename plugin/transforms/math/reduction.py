@@ -22,7 +22,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..._mlir import Operation, Value, ir
-from ...dialects.integer_steps import exact
+from ...dialects.grids import exact, zero_point_grid
 from ...dialects.quant import is_quantized, parameters_of
 from ...dialects.stablehlo import of_category
 from ...emit import Formula, as_quantized, tensor
@@ -31,7 +31,7 @@ from ...emit.operation import mlir_type, tensor_type, with_element
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I32, I64
 from ...numerics.parameters import QuantizationParameters
-from .operands import Operand, zero_point_grid
+from .operands import Operand
 
 __all__ = ["REDUCTIONS", "legalize_reductions"]
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from ..._mlir import Operation, Value, ir, stablehlo
 from ...dialects.dense import array_of_dense
+from ...dialects.grids import zero_point_grid
 from ...dialects.quant import parameters_of
 from ...dialects.windows import edge_padding, window_padding, window_steps
 from ...emit import Formula, Tensors, tensor
@@ -32,7 +33,7 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I64, AnyArray, Array, ElementType
 from ...options import ZeroPoints
 from .contraction import MOST_AT_ONCE, Contraction, Side
-from .operands import Operand, difference_of_blocks, zero_point_grid
+from .operands import Operand, difference_of_blocks
 
 __all__ = ["correct_zero_points"]
 
