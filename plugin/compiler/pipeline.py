@@ -254,7 +254,12 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("legalize-quant-to-math", {"division": division}),
         ("narrow-requantization", {}),
         *(
-            [("select-kernels", {"instructions": instructions, "explain": options.explain})]
+            [
+                (
+                    "select-kernels",
+                    {"instructions": instructions, "explain": options.explain, **requantization},
+                )
+            ]
             if instructions != "none"
             else []
         ),

@@ -20,6 +20,7 @@ __all__ = [
     "Index",
     "Vectors",
     "broadcast",
+    "choice",
     "element_at",
     "fence",
     "fused",
@@ -27,6 +28,7 @@ __all__ = [
     "intrinsic",
     "load",
     "load_element",
+    "local_memory",
     "loop",
     "memref_type",
     "prefetch",
@@ -94,6 +96,15 @@ def load(memory: Value, indices: Sequence[Index], lanes: int, element: ElementTy
     """The vector that begins at a position of a memref, along its last axis."""
     loaded = value("vector.load", [memory, *_indices(indices)], vector_type(lanes, element))
     return vector(loaded, element)
+
+
+def local_memory(shape: Sequence[int], element: ElementType) -> Value:
+    """Memory of a call of a kernel, on the stack: it is taken outside of every loop."""
+    attributes = {
+        "alignment": operation.integer(64),
+        "operandSegmentSizes": operation.parse_attribute("array<i32: 0, 0>"),
+    }
+    return value("memref.alloca", [], memref_type(shape, element), attributes)
 
 
 def store(given: Formula, memory: Value, indices: Sequence[Index]) -> None:
@@ -270,3 +281,13 @@ def when(condition: Formula, body: Callable[[], None]) -> None:
     with ir.InsertionPoint(made.regions[0].blocks.append()):
         body()
         create("scf.yield")
+
+
+def choice(condition: Formula, yes: Callable[[], Formula], no: Formula) -> Formula:
+    """``scf.if`` with a value: what is written where the condition is true, else what there is."""
+    made = create("scf.if", [condition.value], [no.value.type], regions=2)
+    with ir.InsertionPoint(made.regions[0].blocks.append()):
+        create("scf.yield", [yes().value])
+    with ir.InsertionPoint(made.regions[1].blocks.append()):
+        create("scf.yield", [no.value])
+    return no.form.emitted(made.results[0], no.element)

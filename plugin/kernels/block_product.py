@@ -215,7 +215,8 @@ class _Rows:
 
         found = loop(0, count, 1, add, sums)
         for (row, part), real in zip(pairs, found, strict=True):
-            store_columns(real, self.memory.result, [row], tiles, scalar(self.tile), part)
+            column = scalar(self.tile) * tiles.width + part * tiles.lanes
+            store_columns(real, self.memory.result, [row], tiles.columns, column, tiles.width)
 
     def _of_step(
         self, pairs: Sequence[_Pair], step: Value, reals: Sequence[Formula]

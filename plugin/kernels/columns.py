@@ -4,37 +4,120 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from .._mlir import Value
-from ..emit import Formula
-from ..emit.vectors import element_at, store, store_element, when
+from ..emit import Formula, scalar
+from ..emit.vectors import (
+    element_at,
+    load,
+    local_memory,
+    loop,
+    store,
+    store_element,
+    when,
+)
+from ..numerics.element_types import I32
+from .epilogue import Finish
 from .tiles import Tiles
 
-__all__ = ["store_columns"]
+__all__ = ["SumWriter", "store_columns"]
 
 
 def store_columns(
-    given: Formula, result: Value, row: Sequence[Value], tiles: Tiles, tile: Formula, part: int
+    given: Formula, result: Value, row: Sequence[Value], columns: int, column: Formula, width: int
 ) -> None:
     """Write a vector of columns to a row of the result.
 
     Args:
-        given: a part of the columns of a tile.
-        result: whose last axis has ``tiles.columns``.
+        given: the vector.
+        result: whose last axis has `columns`.
         row: where, along the axes before.
-        tiles: the layout of the weight.
-        tile, part: the number of the tile, and of the vector in it.
+        columns: how many there are.
+        column: the first of the vector; a multiple of its lanes.
+        width: the vectors of so many columns are computed together, from a multiple of it on.
     """
-    column = tile * tiles.width + part * tiles.lanes
-    if tiles.columns % tiles.width == 0:
+    if columns % width == 0:
         store(given, result, [*row, column.value])
         return
-    when(column + tiles.lanes <= tiles.columns, lambda: store(given, result, [*row, column.value]))
-    whole, rest = divmod(tiles.columns, tiles.lanes)
-    if not rest or whole % tiles.parts != part:
+    lanes = given.form.lanes
+    when(column + lanes <= columns, lambda: store(given, result, [*row, column.value]))
+    whole, rest = divmod(columns, lanes)
+    if not rest:
         return
 
     def write() -> None:
         for lane in range(rest):
             store_element(element_at(given, lane), result, [*row, (column + lane).value])
 
-    when(tile == whole // tiles.parts, write)
+    when(column == whole * lanes, write)
+
+
+class SumWriter:
+    """Writes the sums of some rows and a tile of columns, finished if there is something to do.
+
+    Args:
+        tiles: the layout of the weight.
+        rows: how many are computed together.
+        finish: what is done with the sums, or None.
+        tables: what it reads.
+        result: ``lines x rows x columns``.
+
+    It is made at the beginning of a kernel, where it takes memory for sums that are to be finished:
+    the code for that is written once, as a loop.
+    """
+
+    def __init__(
+        self,
+        tiles: Tiles,
+        rows: int,
+        finish: Finish | None,
+        tables: Sequence[Value],
+        result: Value,
+    ) -> None:
+        self._tiles, self._rows, self._result = tiles, rows, result
+        self._finish, self._tables = finish, tables
+        if finish:
+            self._sums = local_memory([rows, tiles.width], I32)
+
+    def write(self, sums: Sequence[Formula], line: Formula, row: Formula, tile: Formula) -> None:
+        """Write sums.
+
+        Args:
+            sums: of each row, for each vector of columns of the tile.
+            line: where they are in the result.
+            row: the first in the line.
+            tile: the number of the tile.
+        """
+        places = np.ndindex(self._rows, self._tiles.parts)
+        for total, (index, part) in zip(sums, places, strict=True):
+            if self._finish:
+                store(total, self._sums, [index, part * self._tiles.lanes])
+            else:
+                at = [line.value, (row + index).value]
+                self._store(total, at, tile, part * self._tiles.lanes)
+        if self._finish:
+            self.finish_rows(line, row, tile)
+
+    def finish_rows(self, line: Formula, row: Formula, tile: Formula) -> None:
+        """Finish and write the sums that are in memory."""
+        finish, lanes = self._finish, self._tiles.lanes
+        assert finish is not None
+
+        def of_row(index: Value) -> None:
+            def of_part(offset: Value) -> None:
+                total = load(self._sums, [index, offset], lanes, I32)
+                column = tile * self._tiles.width + scalar(offset)
+                made = finish.emit(self._tables, total, column)
+                self._store(made, [line.value, (row + scalar(index)).value], tile, scalar(offset))
+
+            loop(0, self._tiles.width, lanes, of_part)
+
+        loop(0, self._rows, 1, of_row)
+
+    def _store(
+        self, given: Formula, row: Sequence[Value], tile: Formula, offset: Formula | int
+    ) -> None:
+        tiles = self._tiles
+        column = tile * tiles.width + offset
+        store_columns(given, self._result, row, tiles.columns, column, tiles.width)

@@ -122,6 +122,7 @@ _OF_FLOATS = ("stablehlo.convert", "stablehlo.multiply")
 _RULES: dict[str, Callable[..., Array]] = {
     **dict.fromkeys(_CONSTANTS, _constant),
     linalg.BARRIER: lambda op, array: array,
+    **dict.fromkeys(("quant.scast", "subquant.scast"), lambda op, array: array),
     "stablehlo.reshape": _reshape,
     "stablehlo.transpose": _transpose,
     "stablehlo.convert": _convert,

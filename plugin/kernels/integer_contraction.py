@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,8 +14,10 @@ from ..emit import tensor
 from ..emit.operation import mlir_type, splat, tensor_type
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32
+from ..numerics.requantization import Requantization
 from .constants import elements_of, is_known
 from .depthwise_product import DepthwiseProduct
+from .epilogue import Epilogue, Finish
 from .executables import Library
 from .instructions import INSTRUCTIONS
 from .integer_product import IntegerProduct
@@ -179,18 +180,42 @@ class IntegerContraction:
         ]
         return [int(value.type.shape[axis]) for axis in order]
 
-    def emit(self, library: Library, result: ir.Type, instructions: str) -> Value | Refusal:
-        """Write the call, and return the result."""
-        written: Callable[[Library, str], Value | Refusal]
-        written = self._depthwise if self.is_depthwise else self._dense
-        made = written(library, instructions)
+    def finish(self, result: Value, how: Requantization, instructions: str) -> Finish | None:
+        """What follows the contraction, as far as its kernel computes it.
+
+        Args:
+            result: of the contraction.
+            how: sums are requantized.
+            instructions: a name in `INSTRUCTIONS`.
+        """
+        if self.is_depthwise:
+            return None
+        epilogue = Epilogue.of(result, self.of_result.index(len(self.of_result) - 1), how)
+        return epilogue.finish(INSTRUCTIONS[instructions].lanes) if epilogue else None
+
+    def emit(
+        self, library: Library, result: ir.Type, instructions: str, finish: Finish | None
+    ) -> Value | Refusal:
+        """Write the call, and return its result.
+
+        Args:
+            library: the kernels of the module.
+            result: the type of the sums.
+            instructions: a name in `INSTRUCTIONS`.
+            finish: what is done with the sums.
+        """
+        made = (
+            self._depthwise(library, instructions)
+            if self.is_depthwise
+            else self._dense(library, instructions, finish)
+        )
         if isinstance(made, Refusal):
             return made
         shape = [int(result.shape[axis]) for axis in np.argsort(self.of_result)]
         made = emit_stablehlo.reshape(made, shape)
         return emit_stablehlo.transpose(made, self.of_result)
 
-    def _dense(self, library: Library, instructions: str) -> Value:
+    def _dense(self, library: Library, instructions: str, finish: Finish | None) -> Value:
         target = INSTRUCTIONS[instructions]
         columns, *_, channels = self._shape(1)
         windows, missing = self._windows(), -channels % 4
@@ -198,7 +223,7 @@ class IntegerContraction:
         depth = windows.size * (channels + missing)
         tiles = Tiles(8, 4, columns, depth, target.lanes, parts)
         share = max(1, self._workgroups(windows, depth * columns) // tiles.count)
-        product = IntegerProduct(tiles, instructions, windows, channels + missing, share)
+        product = IntegerProduct(tiles, instructions, windows, channels + missing, share, finish)
         weight = array_of(self.weight).transpose(self.of_weight)
         if missing:
             weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, missing)])
@@ -213,11 +238,11 @@ class IntegerContraction:
             value_of(tiles.pack(rows), I8),
             value_of(first.reshape((tiles.count, tiles.width)), I32),
             emit_stablehlo.reshape(unsigned, [math.prod(unsigned.type.shape)]),
+            *(finish.operands(width) if finish else ()),
         ]
         shape = [windows.images * windows.lines, windows.count, columns]
-        [made] = library.call(
-            product, product.kernel(), operands, [tensor_type(shape, mlir_type(I32))], 0
-        )
+        result = tensor_type(shape, mlir_type(finish.element if finish else I32))
+        [made] = library.call(product, product.kernel(), operands, [result], 0)
         return made
 
     def _depthwise(self, library: Library, instructions: str) -> Value | Refusal:

@@ -32,7 +32,8 @@ from ..emit.vectors import (
     remainder,
 )
 from ..numerics.element_types import I8, I32, U8
-from .columns import store_columns
+from .columns import SumWriter
+from .epilogue import Finish
 from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions, Sum
 from .tiles import Tiles
@@ -56,6 +57,7 @@ class IntegerProduct:
         windows: where they are on the activations.
         channels: integers of a position, a multiple of 4.
         workgroups: how many share the rows of each tile of the weight.
+        finish: what is done with the sums before they are written.
     """
 
     tiles: Tiles
@@ -63,6 +65,7 @@ class IntegerProduct:
     windows: Windows
     channels: int
     workgroups: int
+    finish: Finish | None = None
 
     @property
     def target(self) -> Instructions:
@@ -77,19 +80,28 @@ class IntegerProduct:
         return min(range(max(1, most - 2), most + 1), key=lambda n: (-(-count // n) * n, -n))
 
     def kernel(self) -> Kernel:
-        """The kernel: its bindings are the weight, what sums begin with, activations, result."""
+        """The kernel.
+
+        Its bindings are the weight, what sums begin with, activations, tables of `finish`, and the
+        result.
+        """
         tiles, windows = self.tiles, self.windows
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((tiles.count, tiles.width), I32),
             Binding((windows.positions * self.channels // 4,), I32),
-            Binding((windows.images * windows.lines, windows.count, tiles.columns), I32),
+            *(self.finish.bindings(tiles.count * tiles.width) if self.finish else ()),
+            Binding(
+                (windows.images * windows.lines, windows.count, tiles.columns),
+                self.finish.element if self.finish else I32,
+            ),
         ]
         count = tiles.count * self.workgroups
         return Kernel("integer_product", bindings, count, self._body, 0)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
-        weight, first, activations, result = memories
+        weight, first, activations, *tables, result = memories
+        writer = SumWriter(self.tiles, self.at_once, self.finish, tables, result)
         # The rows of a line in parts of `at_once`: the last one may share rows with the one before.
         windows = self.windows
         of_line = -(-windows.count // self.at_once)
@@ -106,10 +118,7 @@ class IntegerProduct:
                 row = np.minimum(row, windows.count - self.at_once)
             start = windows.start(line, row)
             sums = self._sums(weight, first, activations, tile, start)
-            for index, total in enumerate(sums):
-                window, column = divmod(index, self.tiles.parts)
-                at = [line.value, (row + window).value]
-                store_columns(total, result, at, self.tiles, tile, column)
+            writer.write(sums, line, row, tile)
 
         loop(begin.value, end.value, 1, of_part)
 

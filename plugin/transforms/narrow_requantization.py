@@ -89,10 +89,11 @@ def _narrow(op: Operation, bounds: _Bounds) -> list[Operation]:
         Term(term.value, bound, term.multiplier)
         for term, bound in zip(sum_.terms, found, strict=True)
     ]
-    unused = []
+    unused: list[Operation] = []
     if max(found) < _REACH:
-        owners = [value.owner for value in op.operands]
-        unused = [each.operation for each in owners if _is_subtraction(each)]
+        for owner in [value.owner for value in op.operands]:
+            if _is_subtraction(owner):
+                unused += [owner.operation, *_cast_before(owner.operation)]
         for index, value in enumerate(op.operands):
             op.operands[index] = _narrowed(value)
     greatest = sum(found) + int(np.abs(sum_.zero_points).max(initial=0))
@@ -146,6 +147,12 @@ def _zero_points(value: Value) -> Array:
 
 def _is_subtraction(owner: Any) -> bool:
     return not isinstance(owner, ir.Block) and bool(owner.operation.name == _SUBTRACT)
+
+
+def _cast_before(op: Operation) -> list[Operation]:
+    owner = op.operands[0].owner
+    is_cast = not isinstance(owner, ir.Block) and owner.operation.name in _CASTS
+    return [owner.operation] if is_cast else []
 
 
 def _storage(value: Value) -> Value:

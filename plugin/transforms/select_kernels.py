@@ -22,10 +22,10 @@ operations of the program.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from .._mlir import Operation, Value, ir
+from .._mlir import Operation, ir
 from ..dialects.block_contraction import BlockContraction
 from ..dialects.subquant import BLOCK_CONTRACTION
 from ..errors import Remark, UsageError, expected_name
@@ -35,6 +35,8 @@ from ..kernels.executables import Library
 from ..kernels.instructions import INSTRUCTIONS
 from ..kernels.integer_contraction import IntegerContraction
 from ..kernels.operands import Refusal
+from ..numerics.requantization import Requantization
+from ..options import FixedPointRounding, RequantizationForm
 from .base import UNCHANGED, ModulePass, named
 from .math.zero_points import correct_zero_points
 
@@ -49,12 +51,16 @@ class SelectKernels(ModulePass):
 
     Options:
         instructions: what kernels multiply with, a name in `INSTRUCTIONS`.
+        requantization, fixed_point_rounding: as of ``lower-requantization``, for what follows a
+            contraction and is computed by its kernel.
         explain: say of each contraction whether a kernel computes it, or why not.
     """
 
     name: ClassVar[str] = "select-kernels"
 
     instructions: str = "portable"
+    requantization: RequantizationForm = "exact"
+    fixed_point_rounding: FixedPointRounding = "half-up"
     explain: bool = False
 
     def __post_init__(self) -> None:
@@ -74,31 +80,45 @@ class SelectKernels(ModulePass):
             return UNCHANGED
         remarks, library = [], Library(module)
         for op in found:
+            told = not _is_of_floats(op)
+            at = Remark.about(op, "")
             with ir.InsertionPoint(op), op.location:
-                result = self._call(op, library)
-            if isinstance(result, Refusal):
-                if self.explain and not _is_of_floats(op):
-                    remarks.append(Remark.about(op, f"has no kernel: {result.reason}"))
-                continue
-            if self.explain:
-                remarks.append(Remark.about(op, f"is computed by a kernel ({self.instructions})"))
-            op.results[0].replace_all_uses_with(result)
-            operands = list(op.operands)
-            op.erase()
-            for operand in dict.fromkeys(operands):
-                erase_unused(operand)
+                refusal = self._replace(op, library)
+            if refusal is None:
+                said = f"is computed by a kernel ({self.instructions})"
+            else:
+                said = f"has no kernel: {refusal.reason}"
+            if self.explain and (told or refusal is None):
+                remarks.append(replace(at, message=said))
         return remarks
 
-    def _call(self, op: Operation, library: Library) -> Value | Refusal:
-        type_ = op.results[0].type
+    def _replace(self, op: Operation, library: Library) -> Refusal | None:
+        """Call a kernel in the place of a contraction and what follows it."""
+        result, replaced = op.results[0], [op]
         if op.name == BLOCK_CONTRACTION:
             product = Product.of(BlockContraction.of(op), self.instructions)
-            return product if isinstance(product, Refusal) else product.emit(library, type_)
-        contraction = IntegerContraction.of(op)
-        if isinstance(contraction, Refusal):
-            shape = IntegerContraction.of_shape(op)
-            return shape if isinstance(shape, Refusal) else contraction
-        return contraction.emit(library, type_, self.instructions)
+            if isinstance(product, Refusal):
+                return product
+            made = product.emit(library, result.type)
+        else:
+            contraction = IntegerContraction.of(op)
+            if isinstance(contraction, Refusal):
+                shape = IntegerContraction.of_shape(op)
+                return shape if isinstance(shape, Refusal) else contraction
+            how = Requantization(self.requantization, self.fixed_point_rounding)
+            finish = contraction.finish(result, how, self.instructions)
+            made = contraction.emit(library, result.type, self.instructions, finish)
+            if finish:
+                replaced += finish.epilogue.operations
+                result = finish.epilogue.result
+        result.replace_all_uses_with(made)
+        results = {each.results[0] for each in replaced}
+        given = [value for each in replaced for value in each.operands if value not in results]
+        for each in reversed(replaced):
+            each.erase()
+        for value in dict.fromkeys(given):
+            erase_unused(value)
+        return None
 
 
 def _is_of_floats(op: Operation) -> bool:

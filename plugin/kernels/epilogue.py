@@ -1,0 +1,469 @@
+"""What a program does with the sums of a contraction, element by element, done by its kernel.
+
+Behind a contraction of integers there is a bias, the rounding to the result's scale, a clamp::
+
+    %sums = stablehlo.convolution(%x, %w) ... : (...) -> tensor<1x56x56x64xi32>
+    %all = stablehlo.add %sums, %bias : tensor<1x56x56x64xi32>
+    %y = "subquant.requantize"(%all) ... : (tensor<1x56x56x64xi32>) -> tensor<1x56x56x64xi8>
+
+The operations that follow are taken as far as their other operands are known and differ from column
+to column at most. A kernel computes them on the vectors of columns that its sums are in; it reads
+what differs from *tables*, which it is given.
+
+**Requantization** to 8 bits and less costs more than a short sum where it is exact, but a float
+tells nearly always what it gives. With ``p = f32(d) * f32(M)``, clamped to the storage range less
+the zero point ``z``::
+
+    round(p) + z = clamp(round(d * M) + z)     if |p - round(p)| < 1/2 - e
+
+The relative error of ``p`` is at most ``3 * 2**-24`` and a little, one for each rounding, and
+clamping makes none greater: ``e = R * 2**-22 + 2**-19`` for ``|p| <= R`` is more than the error and
+the ``2**-20`` that counts as a tie (`subquant.numerics.requantization`). Fixed-point roundings
+differ from the product by another ``2**-(s - 31)`` at most before they round half in their way, for
+a shift ``s``, and by ``R * 2**-30`` for their multiplier. Where an element of a vector is nearer
+than that to a half, the vector is computed as ``lower-requantization`` would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._mlir import Operation, Value, ir
+from ..dialects.grids import zero_point_grid
+from ..dialects.integer_steps import RequantizedSum, read_requantize
+from ..dialects.quant import is_quantized, parameters_of
+from ..dialects.subquant import REQUANTIZE
+from ..emit import Formula
+from ..emit.operation import element_of
+from ..emit.vectors import Vectors, choice, load, reduced, vector_type
+from ..numerics.array_functions import bits_of, convert
+from ..numerics.element_types import BOOL, F32, I32, I64, U8, Array, ElementType
+from ..numerics.fixed_point import multiplier_and_shift, saturate
+from ..numerics.requantization import Requantization, requantize
+from .constants import elements_of, is_known
+from .executables import Binding
+from .operands import value_of
+
+__all__ = ["Epilogue", "Finish"]
+
+_MOST_OPERATIONS = 64
+_SHIFT = np.float32(1.5 * 2**23)
+"""Behind its last bit there is no fraction. (IREE writes ``math.roundeven`` with 30 operations.)"""
+_MOST_NEAR = 2.0**-7
+"""The distance from a half up to which floats are worth asking."""
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """A number for each column.
+
+    Attributes:
+        numbers: as they are stored.
+        element: as they are stored: integers of 64 bits that fit 32 have 32.
+    """
+
+    numbers: bytes
+    element: ElementType
+
+
+class Columns(Vectors):
+    """A vector of columns, to which arrays are tables.
+
+    Args:
+        lanes: how many columns a vector has.
+        columns: how many there are.
+        read: called with a table, returns the numbers of the columns of the vector.
+    """
+
+    def __init__(self, lanes: int, columns: int, read: Callable[[Table], Formula]) -> None:
+        super().__init__(lanes)
+        self._columns = columns
+        self._read = read
+
+    def _grid(self, numbers: npt.NDArray[Any], element: ElementType) -> Any:
+        flat = numbers.reshape(-1)
+        if flat.size != self._columns:
+            raise _Refused
+        if (flat == flat[0]).all():
+            return self._written(flat[0].item(), element)
+        held = element
+        if element.is_integer and element.bits == I64.bits and np.abs(flat).max() < 1 << 31:
+            held = I32
+        table = Table(np.ascontiguousarray(flat.astype(held.dtype)).tobytes(), held)
+        found = self.emitted(self._read(table).value, held)
+        return convert(found, element).value
+
+
+class _Refused(Exception):
+    """What follows cannot be computed from columns."""
+
+
+# -- operations -----------------------------------------------------------------------------------
+
+
+def _binary(function: Callable[..., Any]) -> Callable[..., Formula]:
+    return lambda op, left, right: function(left, right)
+
+
+def _convert(op: Operation, given: Formula) -> Formula:
+    return convert(given, element_of(op.results[0].type))
+
+
+def _compare(op: Operation, left: Formula, right: Formula) -> Formula:
+    direction = str(op.attributes["comparison_direction"]).rpartition(" ")[2].strip(">")
+    return _DIRECTIONS[direction](left, right)
+
+
+def _saturate(op: Operation, given: Formula) -> Formula:
+    low, high = (int(bound) for bound in op.attributes["range"])
+    return convert(np.clip(given, low, high), element_of(op.results[0].type))
+
+
+def _subtract_zero_point(op: Operation, given: Formula) -> Formula:
+    type_ = op.operands[0].type
+    parameters = parameters_of(type_)
+    assert parameters is not None  # verified before
+    zero_points = zero_point_grid(parameters, len(type_.shape))
+    return convert(given, element_of(op.results[0].type)) - zero_points
+
+
+_BROADCAST = "stablehlo.broadcast_in_dim"
+_CASTS = ("quant.scast", "subquant.scast")
+_DIRECTIONS = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
+_RULES: dict[str, Callable[..., Formula]] = {
+    "stablehlo.abs": lambda op, given: np.abs(given),
+    "stablehlo.add": _binary(np.add),
+    "stablehlo.and": _binary(np.bitwise_and),
+    "stablehlo.clamp": lambda op, low, given, high: np.minimum(np.maximum(given, low), high),
+    "stablehlo.compare": _compare,
+    "stablehlo.convert": _convert,
+    "stablehlo.maximum": _binary(np.maximum),
+    "stablehlo.minimum": _binary(np.minimum),
+    "stablehlo.multiply": _binary(np.multiply),
+    "stablehlo.negate": lambda op, given: -given,
+    "stablehlo.or": _binary(np.bitwise_or),
+    "stablehlo.select": lambda op, condition, yes, no: np.where(condition, yes, no),
+    "stablehlo.shift_left": _binary(np.left_shift),
+    "stablehlo.shift_right_arithmetic": _binary(np.right_shift),
+    "stablehlo.subtract": _binary(np.subtract),
+    "stablehlo.xor": _binary(np.bitwise_xor),
+    "subquant.saturate": _saturate,
+    "subquant.subtract_zero_point": _subtract_zero_point,
+    **dict.fromkeys(_CASTS, lambda op, given: given),
+}
+"""Operations, and how formulas compute them; requantization apart."""
+
+
+def _is_computed(op: Operation) -> bool:
+    """True for an operation on integers that is computed for each element alone."""
+    if op.name not in _RULES and op.name not in REQUANTIZE:
+        return False
+    if any(
+        not isinstance(value.type, ir.RankedTensorType) for value in (*op.operands, *op.results)
+    ):
+        return False
+    elements = [_element(value.type) for value in (*op.operands, *op.results)]
+    return all(each is not None and not each.is_float for each in elements)
+
+
+def _block_of(op: Operation) -> ir.Block:
+    return ir.InsertionPoint(op).block
+
+
+def _element(type_: ir.Type) -> ElementType | None:
+    """How elements are read; None for those that no kernel computes with."""
+    if is_quantized(type_.element_type):
+        parameters = parameters_of(type_)
+        assert parameters is not None  # it is quantized
+        if parameters.granularity == "sub-channel":
+            return None
+        return parameters.storage.element
+    return element_of(type_)
+
+
+# -- epilogues ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Epilogue:
+    """Operations that follow a contraction, and are computed from its sums and what is known.
+
+    Attributes:
+        sums: the result of the contraction.
+        operations: in an order in which they can be computed.
+        result: of the last one.
+        axis: of `sums`, along which columns lie.
+        known: numbers of other operands, grids with one axis that is longer than 1 at most.
+        how: sums are requantized.
+    """
+
+    sums: Value
+    operations: tuple[Operation, ...]
+    result: Value
+    axis: int
+    known: Mapping[Value, Array]
+    how: Requantization
+
+    @classmethod
+    def of(cls, sums: Value, axis: int, how: Requantization) -> Epilogue | None:
+        """What follows a contraction, as far as it can be computed with it; None for nothing.
+
+        Args:
+            sums: the result of the contraction.
+            axis: along which columns lie.
+            how: sums are requantized.
+        """
+        operations: list[Operation] = []
+        values, known = {sums}, dict[Value, Array]()
+        waiting, block = [sums], _block_of(sums.owner)
+        while waiting and len(operations) < _MOST_OPERATIONS:
+            for use in waiting.pop(0).uses:
+                op = use.owner.operation
+                if op in operations or not _is_computed(op) or _block_of(op) != block:
+                    continue
+                others = [value for value in op.operands if value not in values]
+                grids = [_grid(value, sums.type.shape, axis) for value in others]
+                if any(grid is None for grid in grids):
+                    continue  # until the last of its operands is there, if it comes
+                known |= {
+                    v: grid for v, grid in zip(others, grids, strict=True) if grid is not None
+                }
+                operations.append(op)
+                values.add(op.results[0])
+                waiting.append(op.results[0])
+        ends = [cls._ending(sums, operations, n) for n in range(len(operations))]
+        choices = [end for end in ends if end]
+        if not choices:
+            return None
+        last = min(reversed(choices), key=lambda end: end[-1].results[0].type.element_type.width)
+        return cls(sums, tuple(last), last[-1].results[0], axis, known, how)
+
+    @staticmethod
+    def _ending(sums: Value, operations: Sequence[Operation], last: int) -> list[Operation]:
+        """What computes the result of an operation; none if something of it is used elsewhere."""
+        wanted = {operations[last].results[0]}
+        needed: list[Operation] = []
+        for op in reversed(operations[: last + 1]):
+            if op.results[0] in wanted:
+                needed.insert(0, op)
+                wanted.update(op.operands)
+        made = [sums, *(op.results[0] for op in needed[:-1])]
+        element = needed[-1].results[0].type.element_type
+        if not isinstance(element, ir.IntegerType) or not element.is_signless:
+            return []
+        if element.width not in (8, 16, 32):
+            return []
+        outside = any(use.owner.operation not in needed for value in made for use in value.uses)
+        return [] if outside else needed
+
+    @property
+    def columns(self) -> int:
+        """How many columns there are."""
+        return int(self.sums.type.shape[self.axis])
+
+    def finish(self, lanes: int) -> Finish | None:
+        """What a kernel does with a vector of sums; None if it cannot be written.
+
+        Args:
+            lanes: sums in a vector.
+        """
+        tables: list[Table] = []
+
+        def read(table: Table) -> Formula:
+            if table not in tables:
+                tables.append(table)
+            number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), tables.index(table))
+            made = ir.Operation.create(
+                "builtin.unrealized_conversion_cast",
+                [vector_type(lanes, table.element)],
+                attributes={"table": number},
+            )
+            return vectors.emitted(made.results[0], table.element)
+
+        # Written once to see what it reads; equal texts are equal kernels.
+        vectors = Columns(lanes, self.columns, read)
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            source = ir.Operation.create(
+                "builtin.unrealized_conversion_cast", [vector_type(lanes, I32)]
+            )
+            try:
+                self.emit(vectors, vectors.emitted(source.results[0], I32))
+            except (_Refused, TypeError, OverflowError):
+                return None
+        element = element_of(self.result.type)
+        return Finish(str(module), self, tuple(tables), element)
+
+    def emit(self, vectors: Columns, sums: Formula) -> Formula:
+        """Write the operations on a vector of sums, and return their last result."""
+        made: dict[Value, Formula] = {self.sums: sums}
+        for op in self.operations:
+            given = [made[value] if value in made else self.known[value] for value in op.operands]
+            if op.name in REQUANTIZE:
+                result = self._requantized(vectors, read_requantize(op), given)
+            else:
+                result = _RULES[op.name](op, *given)
+            element = _element(op.results[0].type)
+            assert element is not None  # `_is_computed`
+            made[op.results[0]] = result if element == BOOL else convert(result, element)
+        return made[self.result]
+
+    # -- requantization -----------------------------------------------------------------------
+
+    def _requantized(
+        self, vectors: Columns, sum_: RequantizedSum, given: Sequence[Formula]
+    ) -> Formula:
+        terms = [replace(term, value=value) for term, value in zip(sum_.terms, given, strict=True)]
+
+        def exactly() -> Formula:
+            rounded = requantize(terms, sum_.zero_points, sum_.storage, self.how)
+            return saturate(rounded.value, sum_.storage, rounded.bound)
+
+        near = self._nearness(sum_)
+        if near is None:
+            return exactly()
+        (term,) = terms
+        real = convert(term.value, F32) * term.multiplier.astype(np.float64).astype(np.float32)
+        low = (sum_.storage.minimum - sum_.zero_points).astype(np.float32)
+        high = (sum_.storage.maximum - sum_.zero_points).astype(np.float32)
+        real = np.minimum(np.maximum(real, low), high)
+        # Rounded to the unit in the last place of the sum, whose lowest bits are the integer.
+        shifted = real + _SHIFT
+        is_near = np.abs(real - (shifted - _SHIFT)) >= np.float32(0.5 - near)
+        integer = bits_of(shifted, I32) - int(_SHIFT.view(np.int32))
+        found = convert(integer + sum_.zero_points, sum_.storage.element)
+        return choice(reduced("or", is_near), exactly, found)
+
+    def _nearness(self, sum_: RequantizedSum) -> float | None:
+        """How near to a half a float does not tell; None where floats are not asked."""
+        if len(sum_.terms) > 1 or sum_.storage.width > U8.bits:
+            return None
+        (term,) = sum_.terms
+        multiplier = term.multiplier.astype(np.float64)
+        is_plain = multiplier.size and multiplier.min() > 2.0**-64 and multiplier.max() < 2.0**64
+        if not is_plain or term.bound > 1 << 31:
+            return None
+        limits = (sum_.storage.minimum, sum_.storage.maximum)
+        reach = max(int(np.abs(limit - sum_.zero_points).max()) for limit in limits)
+        near = reach * 2.0**-22 + 2.0**-19
+        if self.how.kind == "fixed-point":
+            _, shift = multiplier_and_shift(term.multiplier)
+            near += reach * 2.0**-30 + 2.0 ** -min(int(shift.min()) - 31, 64)
+        return near if near <= _MOST_NEAR else None
+
+
+def _grid(value: Value, shape: Sequence[int], axis: int) -> Array | None:
+    """Known numbers that differ along one axis at most, with one axis for each of a shape."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return None
+    op = owner.operation
+    if op.name in _CASTS:
+        return _grid(op.operands[0], shape, axis)
+    if op.name == _BROADCAST:
+        inner = op.operands[0]
+        if not is_known(inner):
+            return None
+        axes = [int(each) for each in op.attributes["broadcast_dimensions"]]
+        extents = [1] * len(shape)
+        for each, extent in zip(axes, inner.type.shape, strict=True):
+            extents[each] = int(extent)
+        array = np.asarray(elements_of(inner)).reshape(extents)
+    elif is_known(value):
+        array = np.asarray(elements_of(value))
+    else:
+        return None
+    if array.ndim != len(shape):
+        return array.reshape(()) if array.size == 1 else None
+    for each in range(array.ndim):
+        if each != axis and array.shape[each] > 1:
+            first = array.take([0], each)
+            if not (array == first).all():
+                return None
+            array = first
+    return array
+
+
+# -- in a kernel ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What a kernel does with a vector of sums before it writes it.
+
+    Attributes:
+        text: what is written; those of equal text do the same.
+        epilogue: the operations.
+        tables: what they read.
+        element: what they give.
+    """
+
+    text: str
+    epilogue: Epilogue = field(compare=False)
+    tables: tuple[Table, ...] = field(compare=False)
+    element: ElementType
+
+    def _elements(self) -> list[ElementType]:
+        """The element types of tables, one memory for each."""
+        return list(dict.fromkeys(table.element for table in self.tables))
+
+    def bindings(self, width: int) -> list[Binding]:
+        """How a kernel reads the tables.
+
+        Args:
+            width: columns, with those that are there to fill vectors.
+        """
+        counts = [sum(t.element == element for t in self.tables) for element in self._elements()]
+        return [
+            Binding((count, width), element)
+            for count, element in zip(counts, self._elements(), strict=True)
+        ]
+
+    def operands(self, width: int) -> list[Value]:
+        """The tables as tensors, for `bindings`."""
+        made = []
+        for element in self._elements():
+            rows = [
+                np.frombuffer(table.numbers, element.dtype)
+                for table in self.tables
+                if table.element == element
+            ]
+            missing = width - len(rows[0])
+            made.append(value_of(np.pad(np.stack(rows), [(0, 0), (0, missing)]), element))
+        return made
+
+    def emit(self, memories: Sequence[Value], sums: Formula, column: Formula) -> Formula:
+        """Write it for a vector of sums.
+
+        Args:
+            memories: of `bindings`.
+            sums: i32.
+            column: the first.
+        """
+        lanes = sums.form.lanes
+        of_element = dict(zip(self._elements(), memories, strict=True))
+        places = {
+            element: [t for t in self.tables if t.element == element] for element in of_element
+        }
+
+        def read(table: Table) -> Formula:
+            row = places[table.element].index(table)
+            return load(of_element[table.element], [row, column.value], lanes, table.element)
+
+        vectors = Columns(lanes, self.epilogue.columns, read)
+        return self.epilogue.emit(vectors, vectors.emitted(sums.value, I32))
