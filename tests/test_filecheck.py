@@ -44,6 +44,7 @@ NEVER_FAILS = {
     "legalize-quantized-op-to-qdq",
     "lower-block-contractions",
     "lower-packed-storage",
+    "narrow-requantization",
     "pack-narrow-storage",
     "quant-legalize-to-tosa-rescale",
     "raise-dequantization",
@@ -228,6 +229,7 @@ _UNCHANGED_WITHOUT_WORK = (
     "legalize-integer-widths",
     "legalize-quant-to-math",
     "lower-unranked-tensors",
+    "narrow-requantization",
     "pack-narrow-storage",
 )
 

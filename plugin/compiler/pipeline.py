@@ -257,7 +257,12 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
             [
                 (
                     "select-kernels",
-                    {"instructions": instructions, "explain": options.explain, **requantization},
+                    {
+                        "instructions": instructions,
+                        "integer_only": options.integer_only,
+                        "explain": options.explain,
+                        **requantization,
+                    },
                 )
             ]
             if instructions != "none"

@@ -18,10 +18,11 @@ the zero point ``z``::
 
 The relative error of ``p`` is at most ``3 * 2**-24`` and a little, one for each rounding, and
 clamping makes none greater: ``e = R * 2**-22 + 2**-19`` for ``|p| <= R`` is more than the error and
-the ``2**-20`` that counts as a tie (`subquant.numerics.requantization`). Fixed-point roundings
-differ from the product by another ``2**-(s - 31)`` at most before they round half in their way, for
-a shift ``s``, and by ``R * 2**-30`` for their multiplier. Where an element of a vector is nearer
-than that to a half, the vector is computed as ``lower-requantization`` would.
+the ``2**-20`` that counts as a tie (`subquant.numerics.requantization`). Fixed-point multipliers
+are ``R * 2**-30`` off at most; and what is rounded twice, the first time to steps of
+``2**-(s - 31)`` for a shift ``s``, is off by ``2**-(s - 30)`` before it is rounded the second time.
+Where an element of a vector is nearer than that to a half, the vector is computed as
+``lower-requantization`` would.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from ..emit import Formula
 from ..emit.operation import element_of
 from ..emit.vectors import Vectors, choice, load, reduced, vector_type
 from ..numerics.array_functions import bits_of, convert
-from ..numerics.element_types import BOOL, F32, I32, I64, U8, Array, ElementType
+from ..numerics.element_types import BOOL, F32, I8, I32, I64, U8, Array, ElementType
 from ..numerics.fixed_point import multiplier_and_shift, saturate
 from ..numerics.requantization import Requantization, requantize
 from .constants import elements_of, is_known
@@ -52,6 +53,7 @@ from .operands import value_of
 __all__ = ["Epilogue", "Finish"]
 
 _MOST_OPERATIONS = 64
+_ROUNDED_TWICE = ("gemmlowp", "tosa-double-round")
 _SHIFT = np.float32(1.5 * 2**23)
 """Behind its last bit there is no fraction. (IREE writes ``math.roundeven`` with 30 operations.)"""
 _MOST_NEAR = 2.0**-7
@@ -67,7 +69,7 @@ class Table:
 
     Attributes:
         numbers: as they are stored.
-        element: as they are stored: integers of 64 bits that fit 32 have 32.
+        element: as they are stored: integers of 64 bits that fit 32 have 32, truth values 8.
     """
 
     numbers: bytes
@@ -94,7 +96,7 @@ class Columns(Vectors):
             raise _Refused
         if (flat == flat[0]).all():
             return self._written(flat[0].item(), element)
-        held = element
+        held = I8 if element == BOOL else element
         if element.is_integer and element.bits == I64.bits and np.abs(flat).max() < 1 << 31:
             held = I32
         table = Table(np.ascontiguousarray(flat.astype(held.dtype)).tobytes(), held)
@@ -210,6 +212,7 @@ class Epilogue:
         axis: of `sums`, along which columns lie.
         known: numbers of other operands, grids with one axis that is longer than 1 at most.
         how: sums are requantized.
+        integer_only: floats are not asked.
     """
 
     sums: Value
@@ -218,15 +221,19 @@ class Epilogue:
     axis: int
     known: Mapping[Value, Array]
     how: Requantization
+    integer_only: bool
 
     @classmethod
-    def of(cls, sums: Value, axis: int, how: Requantization) -> Epilogue | None:
+    def of(
+        cls, sums: Value, axis: int, how: Requantization, *, integer_only: bool
+    ) -> Epilogue | None:
         """What follows a contraction, as far as it can be computed with it; None for nothing.
 
         Args:
             sums: the result of the contraction.
             axis: along which columns lie.
             how: sums are requantized.
+            integer_only: requantize without floats.
         """
         operations: list[Operation] = []
         values, known = {sums}, dict[Value, Array]()
@@ -251,7 +258,7 @@ class Epilogue:
         if not choices:
             return None
         last = min(reversed(choices), key=lambda end: end[-1].results[0].type.element_type.width)
-        return cls(sums, tuple(last), last[-1].results[0], axis, known, how)
+        return cls(sums, tuple(last), last[-1].results[0], axis, known, how, integer_only)
 
     @staticmethod
     def _ending(sums: Value, operations: Sequence[Operation], last: int) -> list[Operation]:
@@ -351,7 +358,7 @@ class Epilogue:
 
     def _nearness(self, sum_: RequantizedSum) -> float | None:
         """How near to a half a float does not tell; None where floats are not asked."""
-        if len(sum_.terms) > 1 or sum_.storage.width > U8.bits:
+        if self.integer_only or len(sum_.terms) > 1 or sum_.storage.width > U8.bits:
             return None
         (term,) = sum_.terms
         multiplier = term.multiplier.astype(np.float64)
@@ -363,7 +370,9 @@ class Epilogue:
         near = reach * 2.0**-22 + 2.0**-19
         if self.how.kind == "fixed-point":
             _, shift = multiplier_and_shift(term.multiplier)
-            near += reach * 2.0**-30 + 2.0 ** -min(int(shift.min()) - 31, 64)
+            near += reach * 2.0**-30
+            if self.how.rounding in _ROUNDED_TWICE:
+                near += 2.0 ** -min(int(shift.min()) - 30, 64)
         return near if near <= _MOST_NEAR else None
 
 

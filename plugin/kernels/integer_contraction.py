@@ -180,17 +180,21 @@ class IntegerContraction:
         ]
         return [int(value.type.shape[axis]) for axis in order]
 
-    def finish(self, result: Value, how: Requantization, instructions: str) -> Finish | None:
+    def finish(
+        self, result: Value, how: Requantization, instructions: str, *, integer_only: bool
+    ) -> Finish | None:
         """What follows the contraction, as far as its kernel computes it.
 
         Args:
             result: of the contraction.
             how: sums are requantized.
             instructions: a name in `INSTRUCTIONS`.
+            integer_only: no floats are computed with.
         """
         if self.is_depthwise:
             return None
-        epilogue = Epilogue.of(result, self.of_result.index(len(self.of_result) - 1), how)
+        axis = self.of_result.index(len(self.of_result) - 1)
+        epilogue = Epilogue.of(result, axis, how, integer_only=integer_only)
         return epilogue.finish(INSTRUCTIONS[instructions].lanes) if epilogue else None
 
     def emit(

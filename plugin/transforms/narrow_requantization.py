@@ -100,8 +100,11 @@ def _narrow(op: Operation, bounds: _Bounds) -> list[Operation]:
     if greatest < _REACH and _is_sum(terms):
         total: Formula = None
         for value, term in zip(op.operands, terms, strict=True):
-            signed = tensor(value) if _sign(term) > 0 else -tensor(value)
-            total = signed if total is None else total + signed
+            number, is_positive = tensor(value), _sign(term) > 0
+            if total is None:
+                total = number if is_positive else -number
+            else:
+                total = total + number if is_positive else total - number
         if sum_.zero_points.any():
             total = total + sum_.zero_points
         stored = saturate(total, sum_.storage, greatest)

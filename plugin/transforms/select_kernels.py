@@ -53,6 +53,7 @@ class SelectKernels(ModulePass):
         instructions: what kernels multiply with, a name in `INSTRUCTIONS`.
         requantization, fixed_point_rounding: as of ``lower-requantization``, for what follows a
             contraction and is computed by its kernel.
+        integer_only: requantize without floats, which tell sooner what integers give.
         explain: say of each contraction whether a kernel computes it, or why not.
     """
 
@@ -61,6 +62,7 @@ class SelectKernels(ModulePass):
     instructions: str = "portable"
     requantization: RequantizationForm = "exact"
     fixed_point_rounding: FixedPointRounding = "half-up"
+    integer_only: bool = False
     explain: bool = False
 
     def __post_init__(self) -> None:
@@ -106,7 +108,9 @@ class SelectKernels(ModulePass):
                 shape = IntegerContraction.of_shape(op)
                 return shape if isinstance(shape, Refusal) else contraction
             how = Requantization(self.requantization, self.fixed_point_rounding)
-            finish = contraction.finish(result, how, self.instructions)
+            finish = contraction.finish(
+                result, how, self.instructions, integer_only=self.integer_only
+            )
             made = contraction.emit(library, result.type, self.instructions, finish)
             if finish:
                 replaced += finish.epilogue.operations

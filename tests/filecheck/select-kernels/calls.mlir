@@ -28,3 +28,25 @@ func.func @product(%x: tensor<3x128xf32>, %q: tensor<128x64xi8>, %s: tensor<128x
       : (tensor<3x128xf32>, tensor<128x64xi8>, tensor<128x4xf32>) -> tensor<3x128xf32>
   return %y : tensor<3x128xf32>
 }
+
+// What follows the sums of integers is done by their kernel: a bias, the change of scale, a clamp.
+// Floats tell what most sums give; vectors with one that is near a tie are computed in integers.
+// CHECK-LABEL: func.func @requantized(
+// CHECK: %[[Q:.*]] = "flow.dispatch"({{.*}}) {entry_points = [@integer_product::@integer_product]
+// CHECK-SAME: -> tensor<1x16x64xi8>
+// CHECK-NOT: subquant.requantize
+// CHECK-NOT: stablehlo.maximum
+// CHECK: return
+func.func @requantized(%x: tensor<16x64xi8>, %w: tensor<64x64xi8>) -> tensor<16x64xi8> {
+  %sums = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+      : (tensor<16x64xi8>, tensor<64x64xi8>) -> tensor<16x64xi32>
+  %b = stablehlo.constant dense<5> : tensor<64xi32>
+  %bias = stablehlo.broadcast_in_dim %b, dims = [1] : (tensor<64xi32>) -> tensor<16x64xi32>
+  %all = stablehlo.add %sums, %bias : tensor<16x64xi32>
+  %q = "subquant.requantize"(%all) {scales = [dense<0.01> : tensor<f64>],
+      bounds = array<i64: 1048581>, quantized_type = !quant.uniform<i8:f32, 0.5:3>}
+      : (tensor<16x64xi32>) -> tensor<16x64xi8>
+  %zero = stablehlo.constant dense<3> : tensor<16x64xi8>
+  %y = stablehlo.maximum %q, %zero : tensor<16x64xi8>
+  return %y : tensor<16x64xi8>
+}

@@ -1,0 +1,191 @@
+"""What follows a contraction of integers, in its kernel: the same integers as without kernels.
+
+Rows of activations are chosen so that sums take every value of a range, ties of their scales among
+them; the reference is NumPy's exact requantization, and float64 where no tie is near.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.cpu_features import recorded_features
+from subquant.compiler.options import CompileOptions
+from subquant.kernels.instructions import INSTRUCTIONS
+from subquant.numerics.fixed_point import ROUNDINGS, saturate
+from subquant.numerics.parameters import StorageType
+from subquant.numerics.requantization import Requantization, Term, requantize
+
+DEPTH, COLUMNS = 8, 20
+FACTORS = np.array([1, 127], np.int64)
+"""``x0 + 127 * x1`` takes every value from -16384 to 16256."""
+
+
+def here():
+    features = recorded_features(CompileOptions()).split(",")
+    return [name for name, each in INSTRUCTIONS.items() if each.features <= set(features)]
+
+
+def rows(step):
+    """Activations whose sums are each `step`-th integer."""
+    sums = np.arange(-16384, 16257, step)
+    high = np.clip(np.rint(sums / 127), -128, 127).astype(np.int64)
+    low = sums - 127 * high
+    x = np.zeros((len(sums), DEPTH), np.int8)
+    x[:, 0], x[:, 1] = low, high
+    assert (x.astype(np.int64)[:, :2] @ FACTORS == sums).all()
+    return x, sums
+
+
+def program(count, scales, target, bias):
+    """``x @ w`` with a scale for each column, a bias, and a change of scale."""
+    w = np.zeros((COLUMNS, DEPTH), np.int8)
+    w[:, :2] = FACTORS
+    dense = ", ".join(str(list(map(int, row))) for row in w)
+    numbers = ", ".join(repr(float(scale)) for scale in scales)
+    biases = ", ".join(str(int(b)) for b in bias)
+    return f"""
+!x = !quant.uniform<i8:f32, 1.0>
+!w = !quant.uniform<i8:f32:0, {{{numbers}}}>
+!s = !quant.uniform<i32:f32:1, {{{numbers}}}>
+!b = !quant.uniform<i32:f32:0, {{{numbers}}}>
+!y = !quant.uniform<{target}>
+func.func @main(%x: tensor<{count}x{DEPTH}x!x>) -> tensor<{count}x{COLUMNS}x!y> {{
+  %stored = stablehlo.constant dense<[{dense}]> : tensor<{COLUMNS}x{DEPTH}xi8>
+  %w = "quant.scast"(%stored) : (tensor<{COLUMNS}x{DEPTH}xi8>) -> tensor<{COLUMNS}x{DEPTH}x!w>
+  %sums = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+      : (tensor<{count}x{DEPTH}x!x>, tensor<{COLUMNS}x{DEPTH}x!w>) -> tensor<{count}x{COLUMNS}x!s>
+  %integers = stablehlo.constant dense<[{biases}]> : tensor<{COLUMNS}xi32>
+  %b = "quant.scast"(%integers) : (tensor<{COLUMNS}xi32>) -> tensor<{COLUMNS}x!b>
+  %bias = stablehlo.broadcast_in_dim %b, dims = [1]
+      : (tensor<{COLUMNS}x!b>) -> tensor<{count}x{COLUMNS}x!s>
+  %all = stablehlo.add %sums, %bias : tensor<{count}x{COLUMNS}x!s>
+  %y = stablehlo.uniform_quantize %all
+      : (tensor<{count}x{COLUMNS}x!s>) -> tensor<{count}x{COLUMNS}x!y>
+  return %y : tensor<{count}x{COLUMNS}x!y>
+}}"""
+
+
+SCALES = np.array(
+    [
+        *(0.25, 0.5, 1, 0.75, 0.1, 0.6, 0.01, 0.003, 1e-4, 0.033333333, 0.3, 7.5, 0.7, 0.07),
+        *(0.0117, 2.0**-7, 3 * 2.0**-9, 0.9, 0.1234567, 5e-3),
+    ],
+    np.float32,
+)
+TARGETS = {
+    "i8:f32, 6000.0:3": (StorageType(8), 6000.0, 3),
+    "i8:f32, 0.5:3": (StorageType(8), 0.5, 3),
+    "u8:f32, 0.3:128": (StorageType(8, False), 0.3, 128),
+    "i8<-100:90>:f32, 0.1:-7": (StorageType(8, True, -100, 90), 0.1, -7),
+    "i4:f32, 2.5:-2": (StorageType(4), 2.5, -2),
+    "i16:f32, 0.01:5": (StorageType(16), 0.01, 5),
+}
+
+
+def expected(sums, target, bias, how):
+    storage, scale, zero_point = TARGETS[target]
+    step = Fraction(float(np.float32(scale)))
+    multiplier = np.array([[Fraction(float(each)) / step for each in SCALES]], object)
+    accumulators = sums[:, None] + bias
+    zero_points = np.array(zero_point)
+    term = Term(accumulators, int(np.abs(accumulators).max()), multiplier)
+    rounded = requantize([term], zero_points, storage, how)
+    found = np.asarray(saturate(rounded.value, storage, rounded.bound)).astype(np.int64)
+    if how.kind == "exact":
+        real = accumulators * multiplier.astype(np.float64) + zero_point
+        limited = np.clip(np.rint(real), storage.minimum, storage.maximum)
+        apart = np.abs(real - np.floor(real) - 0.5) > 2.0**-19
+        assert (found == limited)[apart].all()
+        assert (~apart).sum() > 100  # ties are there
+    return found
+
+
+def check(target, instructions, requantization="exact", rounding="half-up", step=1, **options):
+    x, sums = rows(step)
+    bias = np.random.default_rng(1).integers(-300, 300, COLUMNS)
+    text = program(len(x), SCALES, target, bias)
+    options |= {"requantization": requantization, "fixed_point_rounding": rounding}
+    options |= {"kernels": instructions}
+    found = subquant.compile(text, **options).main(x)
+    wanted = expected(sums, target, bias, Requantization(requantization, rounding))
+    assert (np.asarray(found).astype(np.int64) == wanted).all()
+    lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
+    return lowered
+
+
+@pytest.mark.parametrize("target", [*TARGETS][1:])
+def test_each_sum_is_requantized_exactly(target):
+    lowered = check(target, here()[0])
+    width = TARGETS[target][0].width
+    asks_floats = "vector<16xf32>" in lowered or "vector<8xf32>" in lowered
+    assert asks_floats == (width == 8)
+
+
+@pytest.mark.parametrize("instructions", here())
+def test_with_all_instructions(instructions):
+    lowered = check("i8:f32, 0.5:3", instructions, step=3)
+    assert f"tensor<{len(rows(3)[0])}x{COLUMNS}xi8>" in lowered
+    assert "stablehlo.shift_right_arithmetic" not in lowered  # nothing is left to do outside
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_fixed_point(rounding):
+    check("i8:f32, 0.5:3", here()[0], "fixed-point", rounding, step=3)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_fixed_point_of_small_scales(rounding):
+    """Shifts are great enough for floats to tell."""
+    lowered = check("i8:f32, 6000.0:3", here()[0], "fixed-point", rounding)
+    assert "xf32>" in lowered
+
+
+def test_integers_only():
+    lowered = check("i8:f32, 0.5:3", here()[0], step=3, integer_only=True)
+    assert "f32" not in lowered.split("sym_name")[0]
+
+
+def test_a_sum_that_is_used_twice_is_written():
+    """The kernel ends where another operation needs what it has."""
+    text = """
+func.func @main(%x: tensor<32x64xi8>, %w: tensor<48x64xi8>)
+    -> (tensor<32x48xi32>, tensor<32x48xi8>) {
+  %sums = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+      : (tensor<32x64xi8>, tensor<48x64xi8>) -> tensor<32x48xi32>
+  %c = stablehlo.constant dense<7> : tensor<32x48xi32>
+  %more = stablehlo.add %sums, %c : tensor<32x48xi32>
+  %high = stablehlo.shift_right_arithmetic %more, %c : tensor<32x48xi32>
+  %y = stablehlo.convert %high : (tensor<32x48xi32>) -> tensor<32x48xi8>
+  return %more, %y : tensor<32x48xi32>, tensor<32x48xi8>
+}"""
+    random = np.random.default_rng(2)
+    x, w = (random.integers(-128, 128, shape).astype(np.int8) for shape in ((32, 64), (48, 64)))
+    more, y = subquant.compile(text).main(x, w)
+    sums = x.astype(np.int32) @ w.astype(np.int32).T + 7
+    assert (more == sums).all()
+    assert (y == (sums >> 7).astype(np.int8)).all()
+
+
+def test_a_row_that_differs_is_not_taken():
+    """What differs from row to row is no table of columns."""
+    text = """
+func.func @main(%x: tensor<32x64xi8>, %w: tensor<48x64xi8>) -> tensor<32x48xi32> {
+  %sums = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+      : (tensor<32x64xi8>, tensor<48x64xi8>) -> tensor<32x48xi32>
+  %c = stablehlo.iota dim = 0 : tensor<32x48xi32>
+  %y = stablehlo.multiply %sums, %c : tensor<32x48xi32>
+  %k = stablehlo.constant dense<[ROWS]> : tensor<32xi32>
+  %r = stablehlo.broadcast_in_dim %k, dims = [0] : (tensor<32xi32>) -> tensor<32x48xi32>
+  %z = stablehlo.subtract %y, %r : tensor<32x48xi32>
+  return %z : tensor<32x48xi32>
+}""".replace("ROWS", ", ".join(map(str, range(100, 132))))
+    random = np.random.default_rng(3)
+    x, w = (random.integers(-128, 128, shape).astype(np.int8) for shape in ((32, 64), (48, 64)))
+    sums = x.astype(np.int32) @ w.astype(np.int32).T
+    wanted = sums * np.arange(32)[:, None] - np.arange(100, 132)[:, None]
+    assert (subquant.compile(text).main(x, w) == wanted).all()
