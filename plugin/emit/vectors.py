@@ -28,7 +28,6 @@ __all__ = [
     "intrinsic",
     "load",
     "load_element",
-    "local_memory",
     "loop",
     "memref_type",
     "prefetch",
@@ -96,15 +95,6 @@ def load(memory: Value, indices: Sequence[Index], lanes: int, element: ElementTy
     """The vector that begins at a position of a memref, along its last axis."""
     loaded = value("vector.load", [memory, *_indices(indices)], vector_type(lanes, element))
     return vector(loaded, element)
-
-
-def local_memory(shape: Sequence[int], element: ElementType) -> Value:
-    """Memory of a call of a kernel, on the stack: it is taken outside of every loop."""
-    attributes = {
-        "alignment": operation.integer(64),
-        "operandSegmentSizes": operation.parse_attribute("array<i32: 0, 0>"),
-    }
-    return value("memref.alloca", [], memref_type(shape, element), attributes)
 
 
 def store(given: Formula, memory: Value, indices: Sequence[Index]) -> None:

@@ -11,8 +11,8 @@ from ..emit import Formula, scalar
 from ..emit.vectors import (
     element_at,
     load,
-    local_memory,
     loop,
+    scratch,
     store,
     store_element,
     when,
@@ -78,7 +78,7 @@ class SumWriter:
         self._tiles, self._rows, self._result = tiles, rows, result
         self._finish, self._tables = finish, tables
         if finish:
-            self._sums = local_memory([rows, tiles.width], I32)
+            self._sums = scratch([rows, tiles.width], I32)
 
     def write(self, sums: Sequence[Formula], line: Formula, row: Formula, tile: Formula) -> None:
         """Write sums.

@@ -36,6 +36,7 @@ from ..emit.vectors import (
 )
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32
+from .epilogue import Finish
 from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions
 from .tap_groups import TapGroups
@@ -62,6 +63,7 @@ class DepthwiseProduct:
         outside: what stands around a picture, i8.
         instructions: a name in `INSTRUCTIONS`.
         workgroups: how many share the pictures.
+        finish: what is done with the sums before they are written.
     """
 
     images: int
@@ -71,6 +73,7 @@ class DepthwiseProduct:
     outside: int
     instructions: str
     workgroups: int
+    finish: Finish | None = None
 
     @property
     def target(self) -> Instructions:
@@ -88,14 +91,22 @@ class DepthwiseProduct:
         return self._plan is not None
 
     def kernel(self) -> Kernel:
-        """The kernel: its bindings are the weight, what sums begin with, activations, result."""
+        """The kernel.
+
+        Its bindings are the weight, what sums begin with, activations, tables of `finish`, and the
+        result.
+        """
         read = sum(len(self.groups.of_window(window)) for window in range(self.groups.period))
         positions = self.images * self.lines.extent * self.windows.extent
         bindings = [
             Binding((read * self.lines.taps, self.channels * self.target.taps), I8),
             Binding((self.channels,), I32),
             Binding((positions, self.channels), I8),
-            Binding((self.images * self.lines.count, self.windows.count, self.channels), I32),
+            *(self.finish.bindings(self.channels) if self.finish else ()),
+            Binding(
+                (self.images * self.lines.count, self.windows.count, self.channels),
+                self.finish.element if self.finish else I32,
+            ),
         ]
         return Kernel("depthwise_product", bindings, self.workgroups, self._body, 0)
 
@@ -127,7 +138,9 @@ class DepthwiseProduct:
         begin = scalar(number) * share
         end = np.minimum(begin + share, plan.tasks)
         room = scratch(plan.scratch, self.target.factor)
-        loop(begin.value, end.value, 1, lambda task: _Task(plan, memories, room, task).write())
+        sums = scratch([plan.at_once, self.target.lanes], I32) if self.finish else None
+        rooms = room, sums
+        loop(begin.value, end.value, 1, lambda task: _Task(plan, memories, rooms, task).write())
 
 
 @dataclass(frozen=True)
@@ -201,14 +214,21 @@ class _Task:
     Args:
         plan: what is gathered together.
         memories: of the kernel.
-        room: for what is gathered.
+        rooms: for what is gathered, and for sums that are to be finished.
         task: the number of the task.
     """
 
-    def __init__(self, plan: _Plan, memories: Sequence[Value], room: Value, task: Value) -> None:
-        self.plan, self.product, self.room = plan, plan.product, room
+    def __init__(
+        self,
+        plan: _Plan,
+        memories: Sequence[Value],
+        rooms: tuple[Value, Value | None],
+        task: Value,
+    ) -> None:
+        self.plan, self.product = plan, plan.product
+        self.room, self.sums = rooms
         self.target, self.groups = plan.product.target, plan.product.groups
-        self.weight, self.first, self.activations, self.result = memories
+        self.weight, self.first, self.activations, *self.tables, self.result = memories
         number = scalar(task)
         chunk, number = remainder(number, plan.chunks), quotient(number, plan.chunks)
         self.strip, number = remainder(number, plan.strips), quotient(number, plan.strips)
@@ -386,8 +406,28 @@ class _Task:
             for tap, stored in zip(taps, known, strict=False):
                 sums = of_line(tap, stored, place, sums)
             row = self.image * lines.count + line
-            for window, total in enumerate(sums):
-                at = begin + unit * self.plan.at_once + window
-                store(total, self.result, [row.value, at.value, channel.value])
+            self._store(sums, row, begin + unit * self.plan.at_once, channel)
 
         return of_windows
+
+    def _store(
+        self, sums: Sequence[Formula], row: Formula, window: Formula, channel: Formula
+    ) -> None:
+        """Write the sums of some windows, finished if there is something to do."""
+        finish = self.product.finish
+        if not finish:
+            for number, total in enumerate(sums):
+                store(total, self.result, [row.value, (window + number).value, channel.value])
+            return
+        room = self.sums
+        assert room is not None  # there is `finish`
+        for number, total in enumerate(sums):
+            store(total, room, [number, 0])
+
+        def of_window(number: Value) -> None:
+            total = load(room, [number, 0], self.target.lanes, I32)
+            made = finish.emit(self.tables, total, channel)
+            place = [row.value, (window + scalar(number)).value, channel.value]
+            store(made, self.result, place)
+
+        loop(0, len(sums), 1, of_window)

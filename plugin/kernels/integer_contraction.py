@@ -191,8 +191,6 @@ class IntegerContraction:
             instructions: a name in `INSTRUCTIONS`.
             integer_only: no floats are computed with.
         """
-        if self.is_depthwise:
-            return None
         axis = self.of_result.index(len(self.of_result) - 1)
         epilogue = Epilogue.of(result, axis, how, integer_only=integer_only)
         return epilogue.finish(INSTRUCTIONS[instructions].lanes) if epilogue else None
@@ -209,7 +207,7 @@ class IntegerContraction:
             finish: what is done with the sums.
         """
         made = (
-            self._depthwise(library, instructions)
+            self._depthwise(library, instructions, finish)
             if self.is_depthwise
             else self._dense(library, instructions, finish)
         )
@@ -249,11 +247,14 @@ class IntegerContraction:
         [made] = library.call(product, product.kernel(), operands, [result], 0)
         return made
 
-    def _depthwise(self, library: Library, instructions: str) -> Value | Refusal:
+    def _depthwise(
+        self, library: Library, instructions: str, finish: Finish | None
+    ) -> Value | Refusal:
         target = INSTRUCTIONS[instructions]
         product, missing = self._depthwise_product(instructions)
         if not product.accepts:
             return Refusal("its windows are large")
+        product = replace(product, finish=finish)
         weight = array_of(self.weight).transpose([*self.of_weight[1:], self.of_weight[0]])
         shape = [product.lines.taps, product.windows.taps, product.channels]
         weight = weight.reshape((*shape[:2], product.channels - missing))
@@ -269,11 +270,11 @@ class IntegerContraction:
             value_of(product.groups.pack(weight), I8),
             value_of(sums * np.int32(-target.excess), I32),
             emit_stablehlo.reshape(given, [positions, product.channels]),
+            *(finish.operands(product.channels) if finish else ()),
         ]
         shape = [product.images * product.lines.count, product.windows.count, product.channels]
-        [made] = library.call(
-            product, product.kernel(), operands, [tensor_type(shape, mlir_type(I32))], 0
-        )
+        result = tensor_type(shape, mlir_type(finish.element if finish else I32))
+        [made] = library.call(product, product.kernel(), operands, [result], 0)
         if missing:
             made = emit_stablehlo.slice_(
                 made, [0, 0, 0], [*shape[:2], shape[2] - missing], [1, 1, 1]

@@ -112,6 +112,8 @@ class SelectKernels(ModulePass):
                 result, how, self.instructions, integer_only=self.integer_only
             )
             made = contraction.emit(library, result.type, self.instructions, finish)
+            if isinstance(made, Refusal):
+                return made
             if finish:
                 replaced += finish.epilogue.operations
                 result = finish.epilogue.result
