@@ -37,7 +37,9 @@ Activations = Literal["float", "int8"]
 The activations as they are, or rounded to 8 bits with a scale for each block that is summed over.
 """
 
-KernelChoice = Literal["auto", "none", "avx512vnni", "avxvnni", "avx2", "neon-dotprod", "portable"]
+KernelChoice = Literal[
+    "auto", "none", "amx", "avx512vnni", "avxvnni", "avx2", "neon-dotprod", "portable"
+]
 """What kernels multiply with: the fastest that the CPU has, no kernels, or instructions by name."""
 
 Semantics = Literal["litert", "exact"]

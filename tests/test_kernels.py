@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import subquant
+from integer_programs import convolution, convolved, drawn, product
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import host_features
@@ -218,40 +219,6 @@ def test_rows_that_are_known_at_run_time(instructions):
 # -- integers -------------------------------------------------------------------------------------
 
 
-def convolved(x, w, strides, dilations):
-    """In whole numbers of float64, which are exact here: images x positions x channels."""
-    counts = [
-        (n - (tap - 1) * dilation - 1) // stride + 1
-        for n, tap, stride, dilation in zip(
-            x.shape[1:3], w.shape[:2], strides, dilations, strict=True
-        )
-    ]
-    total = np.zeros((x.shape[0], *counts, w.shape[3]))
-    for row, column in np.ndindex(*w.shape[:2]):
-        top, left = row * dilations[0], column * dilations[1]
-        part = x[:, top :: strides[0], left :: strides[1]][:, : counts[0], : counts[1]]
-        total += part.astype(np.float64) @ w[row, column].astype(np.float64)
-    return total.astype(np.int32)
-
-
-def convolution(x, w, strides=(1, 1), dilations=(1, 1), padding=(0, 0)):
-    """The program: activations and weight are arguments."""
-    padded = np.pad(x, [(0, 0), (padding[0],) * 2, (padding[1],) * 2, (0, 0)])
-    expected = convolved(padded, w, strides, dilations)
-    types = [f"tensor<{'x'.join(map(str, each.shape))}x" for each in (x, w, expected)]
-    pads = f"[[{padding[0]}, {padding[0]}], [{padding[1]}, {padding[1]}]]"
-    text = f"""
-func.func @main(%x: {types[0]}i8>, %w: {types[1]}i8>) -> {types[2]}i32> {{
-  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
-      window = {{stride = [{strides[0]}, {strides[1]}], pad = {pads},
-                rhs_dilate = [{dilations[0]}, {dilations[1]}]}}
-      {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
-      : ({types[0]}i8>, {types[1]}i8>) -> {types[2]}i32>
-  return %y : {types[2]}i32>
-}}"""
-    return text, expected
-
-
 def depthwise(x, w, strides=(1, 1), dilations=(1, 1), padding=(0, 0)):
     """As `convolution`, of channels apart: the weight is ``rows x columns x 1 x channels``."""
     padded = np.pad(x, [(0, 0), (padding[0],) * 2, (padding[1],) * 2, (0, 0)])
@@ -269,13 +236,6 @@ def depthwise(x, w, strides=(1, 1), dilations=(1, 1), padding=(0, 0)):
     text = text.replace("feature_group_count = 1 : i64", groups)
     full = "x".join(map(str, (*w.shape[:2], x.shape[3], w.shape[3])))
     return text.replace(f"tensor<{full}xi8>", f"tensor<{'x'.join(map(str, w.shape))}xi8>"), expected
-
-
-def drawn(*shape, seed=0):
-    """Integers of 8 bits, with both extremes among them."""
-    found = np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
-    found.reshape(-1)[:2] = -128, 127
-    return found
 
 
 WINDOWS = {
@@ -370,22 +330,6 @@ def test_windows_that_are_too_large_for_the_kernel_are_left_to_loops():
     calls = compile_to_bytes(text, CompileOptions(), emit="mlir").decode()
     assert '"flow.dispatch"' not in calls
     np.testing.assert_array_equal(subquant.compile(text).main(x, w), expected)
-
-
-def product(rows, depth, columns, transposed=False, constant=None):
-    """A product of i8 matrices."""
-    weight = f"{columns}x{depth}" if transposed else f"{depth}x{columns}"
-    argument, given = f", %w: tensor<{weight}xi8>", ""
-    if constant is not None:
-        elements = constant.tobytes().hex()
-        argument, given = "", f'%w = arith.constant dense<"0x{elements}"> : tensor<{weight}xi8>'
-    return f"""
-func.func @main(%x: tensor<{rows}x{depth}xi8>{argument}) -> tensor<{rows}x{columns}xi32> {{
-  {given}
-  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [{int(transposed)}]
-      : (tensor<{rows}x{depth}xi8>, tensor<{weight}xi8>) -> tensor<{rows}x{columns}xi32>
-  return %y : tensor<{rows}x{columns}xi32>
-}}"""
 
 
 @pytest.mark.parametrize("instructions", HERE)

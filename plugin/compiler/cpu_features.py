@@ -2,8 +2,8 @@
 
 IREE's runtime does not compare, and a CPU that lacks an instruction ends the process at it.
 Features are written as LLVM names them, and found in ``/proc/cpuinfo``, whose names differ. Those
-are left out that are for operating systems, or that no code uses unless it is asked to (AMX). Where
-there is no such file, nothing is recorded and nothing refused. Code for ``generic`` needs none.
+are left out that are for operating systems, or that no code uses. Where there is no such file,
+nothing is recorded and nothing refused. Code for ``generic`` needs none.
 
 Sources: LLVM's ``X86TargetParser.cpp`` and ``AArch64Features.td``; Linux's ``cpufeatures.h`` and
 ``elf_hwcaps.rst``.
@@ -25,7 +25,7 @@ _X86 = {
     "avxneconvert": "avx_ne_convert", "avxvnniint8": "avx_vnni_int8",
     "avxvnniint16": "avx_vnni_int16", "avx512bf16": "avx512_bf16", "avx512fp16": "avx512_fp16",
     "avx512bitalg": "avx512_bitalg", "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni",
-    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avx512vpopcntdq": "avx512_vpopcntdq", "amx-tile": "amx_tile", "amx-int8": "amx_int8",
     **{name: name for name in (
         "ssse3", "sse4a", "popcnt", "movbe", "bmi2", "avx", "avx2", "f16c", "fma", "fma4", "xop",
         "tbm", "adx", "aes", "gfni", "vaes", "vpclmulqdq", "avx512f", "avx512bw", "avx512cd",

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from .._mlir import Value, ir
 from ..numerics.element_types import ElementType
 from . import operation
@@ -30,6 +32,7 @@ __all__ = [
     "load_element",
     "loop",
     "memref_type",
+    "numbers",
     "prefetch",
     "quotient",
     "reduced",
@@ -139,6 +142,13 @@ def broadcast(element: Formula, lanes: int) -> Formula:
     """An element in each place of a vector."""
     type_ = vector_type(lanes, element.element)
     return vector(value("vector.broadcast", [element.value], type_), element.element)
+
+
+def numbers(given: Sequence[int], element: ElementType) -> Formula:
+    """A vector of known integers."""
+    type_ = vector_type(len(given), element)
+    attribute = ir.DenseElementsAttr.get(np.array(given, element.dtype), type=type_)
+    return vector(value("arith.constant", [], type_, {"value": attribute}), element)
 
 
 def reread(given: Formula, element: ElementType) -> Formula:
@@ -265,12 +275,16 @@ def loop(
     ]
 
 
-def when(condition: Formula, body: Callable[[], None]) -> None:
+def when(
+    condition: Formula, body: Callable[[], None], otherwise: Callable[[], None] | None = None
+) -> None:
     """``scf.if`` without a value."""
     made = create("scf.if", [condition.value], regions=2)
-    with ir.InsertionPoint(made.regions[0].blocks.append()):
-        body()
-        create("scf.yield")
+    for region, written in zip(made.regions, (body, otherwise), strict=True):
+        if written is not None:
+            with ir.InsertionPoint(region.blocks.append()):
+                written()
+                create("scf.yield")
 
 
 def choice(condition: Formula, yes: Callable[[], Formula], no: Formula) -> Formula:

@@ -8,6 +8,7 @@ import numpy as np
 
 from .._mlir import Value
 from ..emit import Formula, scalar
+from ..emit.linalg import constant_index
 from ..emit.vectors import (
     element_at,
     load,
@@ -62,6 +63,7 @@ class SumWriter:
         finish: what is done with the sums, or None.
         tables: what it reads.
         result: ``lines x rows x columns``.
+        in_memory: whether the kernel writes sums to `sums` by itself.
 
     It is made at the beginning of a kernel, where it takes memory for sums that are to be finished:
     the code for that is written once, as a loop.
@@ -74,11 +76,13 @@ class SumWriter:
         finish: Finish | None,
         tables: Sequence[Value],
         result: Value,
+        *,
+        in_memory: bool = False,
     ) -> None:
         self._tiles, self._rows, self._result = tiles, rows, result
         self._finish, self._tables = finish, tables
-        if finish:
-            self._sums = scratch([rows, tiles.width], I32)
+        if finish or in_memory:
+            self.sums = scratch([rows, tiles.width], I32)
 
     def write(self, sums: Sequence[Formula], line: Formula, row: Formula, tile: Formula) -> None:
         """Write sums.
@@ -92,28 +96,30 @@ class SumWriter:
         places = np.ndindex(self._rows, self._tiles.parts)
         for total, (index, part) in zip(sums, places, strict=True):
             if self._finish:
-                store(total, self._sums, [index, part * self._tiles.lanes])
+                store(total, self.sums, [index, part * self._tiles.lanes])
             else:
                 at = [line.value, (row + index).value]
                 self._store(total, at, tile, part * self._tiles.lanes)
         if self._finish:
-            self.finish_rows(line, row, tile)
+            self.write_rows(scalar(constant_index(0)), self._rows, line, row, tile)
 
-    def finish_rows(self, line: Formula, row: Formula, tile: Formula) -> None:
-        """Finish and write the sums that are in memory."""
-        finish, lanes = self._finish, self._tiles.lanes
-        assert finish is not None
+    def write_rows(
+        self, first: Formula, count: int, line: Formula, row: Formula, tile: Formula
+    ) -> None:
+        """Write sums that are in memory: so many rows, from the first on."""
+        lanes = self._tiles.lanes
 
         def of_row(index: Value) -> None:
             def of_part(offset: Value) -> None:
-                total = load(self._sums, [index, offset], lanes, I32)
-                column = tile * self._tiles.width + scalar(offset)
-                made = finish.emit(self._tables, total, column)
-                self._store(made, [line.value, (row + scalar(index)).value], tile, scalar(offset))
+                total = load(self.sums, [(first + scalar(index)).value, offset], lanes, I32)
+                if self._finish:
+                    column = tile * self._tiles.width + scalar(offset)
+                    total = self._finish.emit(self._tables, total, column)
+                self._store(total, [line.value, (row + scalar(index)).value], tile, scalar(offset))
 
             loop(0, self._tiles.width, lanes, of_part)
 
-        loop(0, self._rows, 1, of_row)
+        loop(0, count, 1, of_row)
 
     def _store(
         self, given: Formula, row: Sequence[Value], tile: Formula, offset: Formula | int

@@ -64,6 +64,7 @@ class Instructions(ABC):
         taps: how many factors are multiplied in a lane.
         factor: what bytes are widened to for that.
         excess: how much more factors of activations are than the activations.
+        has_tiles: whether it has AMX's tiles, for many rows of 8 bits.
     """
 
     name: ClassVar[str]
@@ -77,6 +78,12 @@ class Instructions(ABC):
     taps: ClassVar[int] = 4
     factor: ClassVar[ElementType] = I8
     excess: ClassVar[int] = 0
+    has_tiles: ClassVar[bool] = False
+
+    @property
+    def without_tiles(self) -> str:
+        """The name of the same without tiles."""
+        return self.name
 
     def parts(self, columns: int, most: int) -> int:
         """How many vectors of columns are computed together at most, so that few are too many."""
@@ -155,6 +162,19 @@ class Avx512Vnni(_DotProduct):
     lanes, at_once = 16, 6
     most_parts, most_columns, most_sums = 2, 4, 24
     intrinsic = "llvm.x86.avx512.vpdpbusd.512"
+
+
+class Amx(Avx512Vnni):
+    """AMX for many rows of 8-bit integers with a weight of 8 bits; AVX512-VNNI for the rest."""
+
+    name = "amx"
+    features = Avx512Vnni.features | {"amx-int8"}
+    has_tiles = True
+
+    @property
+    def without_tiles(self) -> str:
+        """AVX512-VNNI, with which everything else is computed."""
+        return Avx512Vnni.name
 
 
 class AvxVnni(_DotProduct):
@@ -269,7 +289,8 @@ class Portable(Instructions):
 
 
 INSTRUCTIONS: dict[str, Instructions] = {
-    each.name: each for each in (Avx512Vnni(), AvxVnni(), Avx2(), NeonDotProduct(), Portable())
+    each.name: each
+    for each in (Amx(), Avx512Vnni(), AvxVnni(), Avx2(), NeonDotProduct(), Portable())
 }
 """By name, the fastest first."""
 

@@ -13,7 +13,7 @@ from ..emit import stablehlo as emit_stablehlo
 from ..emit import tensor
 from ..emit.operation import mlir_type, splat, tensor_type
 from ..numerics.array_functions import convert
-from ..numerics.element_types import I8, I32
+from ..numerics.element_types import I8, I32, AnyArray
 from ..numerics.requantization import Requantization
 from .constants import elements_of, is_known
 from .depthwise_product import DepthwiseProduct
@@ -21,6 +21,7 @@ from .epilogue import Epilogue, Finish
 from .executables import Library
 from .instructions import INSTRUCTIONS
 from .integer_product import IntegerProduct
+from .matrix_product import MatrixProduct, Runs
 from .operands import Refusal, array_of, value_of
 from .tiles import Tiles
 from .windows import Axis, Windows
@@ -34,6 +35,8 @@ _ENOUGH_ROWS = 16
 _WORKGROUPS = 16
 """Of a call at most: what threads share, which costs each of them some time."""
 _PRODUCTS_OF_A_WORKGROUP = 1 << 18
+_LEAST_WINDOWS = 8
+"""From which on tiles are faster than vectors."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,13 @@ class IntegerContraction:
         ]
         return [int(value.type.shape[axis]) for axis in order]
 
+    def has_tiles(self, instructions: str) -> bool:
+        """True if it is computed with AMX's tiles."""
+        windows = self._windows()
+        every = windows.images * windows.lines * windows.count
+        is_long = every >= _LEAST_WINDOWS and not self.is_depthwise
+        return is_long and INSTRUCTIONS[instructions].has_tiles
+
     def finish(
         self, result: Value, how: Requantization, instructions: str, *, integer_only: bool
     ) -> Finish | None:
@@ -218,6 +228,8 @@ class IntegerContraction:
         return emit_stablehlo.transpose(made, self.of_result)
 
     def _dense(self, library: Library, instructions: str, finish: Finish | None) -> Value:
+        if self.has_tiles(instructions):
+            return self._with_tiles(library, instructions, finish)
         target = INSTRUCTIONS[instructions]
         columns, *_, channels = self._shape(1)
         windows, missing = self._windows(), -channels % 4
@@ -226,10 +238,7 @@ class IntegerContraction:
         tiles = Tiles(8, 4, columns, depth, target.lanes, parts)
         share = max(1, self._workgroups(windows, depth * columns) // tiles.count)
         product = IntegerProduct(tiles, instructions, windows, channels + missing, share, finish)
-        weight = array_of(self.weight).transpose(self.of_weight)
-        if missing:
-            weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, missing)])
-        rows = weight.reshape((columns, depth))
+        rows = self._columns(missing)
         # Activations are 128 more than they are.
         first = convert(rows, I32).sum(1, dtype=np.int32) * np.int32(-128)
         width = tiles.count * tiles.width
@@ -242,8 +251,40 @@ class IntegerContraction:
             emit_stablehlo.reshape(unsigned, [math.prod(unsigned.type.shape)]),
             *(finish.operands(width) if finish else ()),
         ]
-        shape = [windows.images * windows.lines, windows.count, columns]
-        result = tensor_type(shape, mlir_type(finish.element if finish else I32))
+        return self._call(library, product, operands)
+
+    def _with_tiles(self, library: Library, instructions: str, finish: Finish | None) -> Value:
+        target = INSTRUCTIONS[instructions]
+        columns, *_, channels = self._shape(1)
+        windows = self._windows()
+        missing = -channels % 4 if Runs(windows, channels).length % 4 else 0
+        runs = Runs(windows, channels + missing)
+        parts = target.parts(columns, target.most_parts)
+        tiles = Tiles(8, 4, columns, runs.depth, target.lanes, parts)
+        share = max(1, self._workgroups(windows, runs.depth * columns // 8) // tiles.count)
+        product = MatrixProduct(tiles, instructions, windows, channels + missing, share, finish)
+        given = self._activations(missing)
+        operands = [
+            value_of(tiles.pack(runs.pack(self._columns(missing))), I8),
+            emit_stablehlo.reshape(given, [math.prod(given.type.shape)]),
+            *(finish.operands(tiles.count * tiles.width) if finish else ()),
+        ]
+        return self._call(library, product, operands)
+
+    def _columns(self, missing: int) -> AnyArray:
+        """The weight as ``columns x depth`` of uint8, with some channels more."""
+        weight = array_of(self.weight).transpose(self.of_weight)
+        if missing:
+            weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, missing)])
+        return weight.reshape((weight.shape[0], math.prod(weight.shape[1:])))
+
+    @staticmethod
+    def _call(
+        library: Library, product: IntegerProduct | MatrixProduct, operands: list[Value]
+    ) -> Value:
+        windows = product.windows
+        shape = [windows.images * windows.lines, windows.count, product.tiles.columns]
+        result = tensor_type(shape, mlir_type(product.finish.element if product.finish else I32))
         [made] = library.call(product, product.kernel(), operands, [result], 0)
         return made
 

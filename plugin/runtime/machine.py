@@ -24,8 +24,6 @@ def describe_machine() -> dict[str, str]:
     from .. import __version__
 
     features = host_features() or frozenset()
-    if "amx_int8" in _processor("flags").split():
-        features |= {"amx-int8"}
     found = {
         "CPU": _processor("model name") or platform.processor() or platform.machine(),
         "features": ", ".join(name for name in _FOR_INTEGERS if name in features),

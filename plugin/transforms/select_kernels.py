@@ -84,10 +84,11 @@ class SelectKernels(ModulePass):
         for op in found:
             told = not _is_of_floats(op)
             at = Remark.about(op, "")
+            used = self._used(op) if self.explain else ""
             with ir.InsertionPoint(op), op.location:
                 refusal = self._replace(op, library)
             if refusal is None:
-                said = f"is computed by a kernel ({self.instructions})"
+                said = f"is computed by a kernel ({used})"
             else:
                 said = f"has no kernel: {refusal.reason}"
             if self.explain and (told or refusal is None):
@@ -125,6 +126,14 @@ class SelectKernels(ModulePass):
         for value in dict.fromkeys(given):
             erase_unused(value)
         return None
+
+    def _used(self, op: Operation) -> str:
+        """The name of the instructions that the kernel of a contraction multiplies with."""
+        if op.name in _INTEGERS:
+            contraction = IntegerContraction.of(op)
+            if not isinstance(contraction, Refusal) and contraction.has_tiles(self.instructions):
+                return self.instructions
+        return INSTRUCTIONS[self.instructions].without_tiles
 
 
 def _is_of_floats(op: Operation) -> bool:

@@ -68,7 +68,7 @@ def kernel(what: str, features: frozenset[str]) -> Kernel | None:
 
     Args:
         what: one of `CEILINGS`.
-        features: those of `subquant.compiler.cpu_features.host_features`, and ``amx-int8``.
+        features: those of `subquant.compiler.cpu_features.host_features`.
     """
     if what == "read":
         lanes = 16 if "avx512f" in features else 8

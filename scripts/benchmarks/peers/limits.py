@@ -6,7 +6,6 @@ import numpy as np
 from iree.runtime import HalElementType
 
 from subquant.compiler.cpu_features import host_features
-from subquant.runtime.machine import describe_machine
 
 from ..ceilings import kernel, request_tiles
 from . import Array, Case, Unsupported
@@ -18,8 +17,8 @@ __all__ = ["describe", "prepare"]
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Program:
     """As `benchmarks.peers` says; `case` says which kernel."""
     features = host_features() or frozenset()
-    if "amx-int8" in describe_machine().get("features", "") and request_tiles():
-        features |= {"amx-int8"}
+    if not request_tiles():
+        features -= {"amx-int8"}
     made = kernel(case["ceiling"], features)
     if made is None:
         raise Unsupported("no such instruction here")

@@ -1,0 +1,216 @@
+"""Kernels of AMX's tiles: the same integers, in processes that may use tiles and that may not.
+
+What is compiled takes the weight as an argument, so that the compiler cannot compute with it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import subquant
+from integer_programs import convolution, drawn, product
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.cpu_features import host_features, recorded_features
+from subquant.compiler.options import CompileOptions
+from subquant.errors import UsageError
+from subquant.kernels.instructions import instructions_of
+from subquant.kernels.matrix_product import Runs
+from subquant.kernels.windows import Windows
+from subquant.runtime import Device, Executable
+
+needs_amx = pytest.mark.skipif(
+    "amx-int8" not in (host_features() or ()), reason="this CPU has no AMX"
+)
+
+
+# -- integers -------------------------------------------------------------------------------------
+
+WINDOWS = {
+    "a line of tiles": ((1, 10, 34, 64), (3, 3, 64, 64), {}),
+    "runs of two pieces": ((1, 9, 21, 32), (3, 3, 32, 40), {"padding": (1, 1)}),
+    "runs that are read again": ((1, 9, 21, 36), (2, 3, 36, 17), {}),
+    "runs of few integers": ((1, 13, 29, 3), (3, 3, 3, 24), {"strides": (2, 2)}),
+    "one channel": ((1, 49, 10, 1), (10, 4, 1, 64), {"strides": (2, 2)}),
+    "channels that are no words": ((2, 13, 19, 5), (2, 3, 5, 50), {"padding": (0, 2)}),
+    "apart": ((2, 14, 12, 20), (3, 2, 20, 40), {"dilations": (2, 3), "padding": (2, 0)}),
+    "odd lines": ((3, 7, 7, 64), (3, 3, 64, 96), {"padding": (1, 1)}),
+    "steps of one position": ((2, 17, 9, 64), (1, 1, 64, 70), {"strides": (3, 2)}),
+    "one window": ((9, 4, 4, 40), (4, 4, 40, 100), {}),
+}
+
+
+@needs_amx
+@pytest.mark.parametrize("case", WINDOWS)
+def test_convolutions_are_exact(case):
+    x_shape, w_shape, options = WINDOWS[case]
+    x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
+    text, expected = convolution(x, w, **options)
+    found = subquant.compile(text, kernels="amx").main(x, w)
+    np.testing.assert_array_equal(found, expected)
+
+
+MATRICES = [
+    (8, 256, 64), (15, 128, 33), (17, 64, 128), (33, 192, 16), (48, 68, 48), (70, 130, 100),
+    (128, 1024, 96), (256, 4, 64),
+]  # fmt: skip
+
+
+@needs_amx
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("rows", "depth", "columns"), MATRICES)
+def test_matrices_are_exact(rows, depth, columns, threads):
+    x, w = drawn(rows, depth), drawn(depth, columns, seed=1)
+    executable = subquant.compile(product(rows, depth, columns), kernels="amx", threads=threads)
+    np.testing.assert_array_equal(executable.main(x, w), x.astype(np.int32) @ w.astype(np.int32))
+
+
+@needs_amx
+def test_nothing_saturates_at_the_extremes():
+    """All products have the greatest magnitude, of either sign."""
+    rows, depth, columns = 40, 8192, 48
+    executable = subquant.compile(product(rows, depth, columns), kernels="amx")
+    for left, right in ((-128, -128), (-128, 127), (127, 127)):
+        x, w = np.full((rows, depth), left, np.int8), np.full((depth, columns), right, np.int8)
+        assert (executable.main(x, w) == depth * left * right).all()
+
+
+@needs_amx
+def test_operands_that_are_computed_lie_anywhere_in_memory():
+    rows, depth, columns = 24, 100, 40
+    text = product(rows, depth, columns).replace(
+        "%y = stablehlo.dot_general %x,",
+        f"%z = stablehlo.not %x : tensor<{rows}x{depth}xi8>\n  %y = stablehlo.dot_general %z,",
+    )
+    x, w = drawn(rows, depth), drawn(depth, columns, seed=1)
+    found = subquant.compile(text, kernels="amx").main(x, w)
+    np.testing.assert_array_equal(found, (~x).astype(np.int32) @ w.astype(np.int32))
+
+
+# -- where tiles are not permitted ----------------------------------------------------------------
+
+WITHOUT_PERMISSION = """
+    import ctypes, struct, sys
+    import numpy as np
+    from subquant.runtime import Device, Executable
+
+    # arch_prctl(ARCH_REQ_XCOMP_PERM, ...) fails, as seccomp's filter of a container may have it.
+    load, equal, answer = 0x20, 0x15, 0x06
+    steps = [(load, 0, 0, 0), (equal, 0, 3, 158), (load, 0, 0, 16), (equal, 0, 1, 0x1023),
+             (answer, 0, 0, 0x00050001), (answer, 0, 0, 0x7FFF0000)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+
+    class Filter(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
+
+    libc = ctypes.CDLL(None)
+    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(
+        22, 2, ctypes.byref(Filter(len(steps), ctypes.addressof(code))), 0, 0
+    ):
+        sys.exit("no filter")
+    assert libc.syscall(158, 0x1023, 18) == -1
+    with open("program.vmfb", "rb") as file:
+        program = file.read()
+    x, w = np.load("x.npy"), np.load("w.npy")
+    for threads in (1, 2):
+        found = Executable(program, Device("llvm-cpu", threads=threads))["main"](x, w)
+        np.save(f"found{threads}.npy", found)
+"""
+
+
+@needs_amx
+@pytest.mark.parametrize("case", ["runs that are read again", "apart"])
+def test_a_process_that_may_not_use_tiles_computes_without(case, tmp_path):
+    x_shape, w_shape, options = WINDOWS[case]
+    x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
+    text, expected = convolution(x, w, **options)
+    program = compile_to_bytes(text, CompileOptions(kernels="amx"))
+    tmp_path.joinpath("program.vmfb").write_bytes(program)
+    for name, array in (("x", x), ("w", w)):
+        np.save(tmp_path / f"{name}.npy", array)
+    command = [sys.executable, "-c", textwrap.dedent(WITHOUT_PERMISSION)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if "no filter" in done.stderr:
+        pytest.skip("this process may not filter system calls")
+    assert done.returncode == 0, done.stderr
+    for threads in (1, 2):
+        np.testing.assert_array_equal(np.load(tmp_path / f"found{threads}.npy"), expected)
+    found = Executable(program, Device("llvm-cpu", threads=1))["main"](x, w)
+    np.testing.assert_array_equal(found, expected)
+
+
+# -- code -----------------------------------------------------------------------------------------
+
+
+def counted(text, folder, cpu="sapphirerapids"):
+    """How often each instruction is in the kernel of a program."""
+    flag = f"--iree-hal-dump-executable-intermediates-to={folder}"
+    compile_to_bytes(text, CompileOptions(target_cpu=cpu, iree_flags=(flag,)))
+    [file] = folder.glob("*.s")
+    return Counter(line.split()[0] for line in file.read_text().splitlines() if line.strip())
+
+
+def test_a_tile_is_multiplied_as_often_as_registers_allow(tmp_path):
+    found = counted(product(128, 256, 96), tmp_path)
+    assert found["tdpbssd"] == 4
+    assert found["tileloadd"] == 4  # two of the weight, two of windows
+    assert found["tilezero"] == found["tilestored"] == 4
+    assert found["ldtilecfg"] == found["tilerelease"] == found["syscall"] == 1
+
+
+def test_few_rows_are_multiplied_without_tiles(tmp_path):
+    weight = np.ones((512, 96), np.int8)
+    found = counted(product(7, 512, 96, constant=weight), tmp_path)
+    assert found["vpdpbusd"]
+    assert not found["tdpbssd"] + found["syscall"]
+
+
+def test_a_cpu_without_tiles_gets_no_tiles(tmp_path):
+    found = counted(product(128, 256, 96), tmp_path, "znver4")
+    assert found["vpdpbusd"]
+    assert not found["tdpbssd"] + found["syscall"]
+
+
+def test_tiles_are_chosen_and_recorded():
+    vectors = ["avx512f", "avx512bw", "avx512vnni"]
+    assert instructions_of([*vectors, "amx-int8"]).name == "amx"
+    assert instructions_of(vectors).name == "avx512vnni"
+    recorded = recorded_features(CompileOptions(target_cpu="sapphirerapids"))
+    assert {"amx-tile", "amx-int8"} <= set(recorded.split(","))
+    options = CompileOptions(kernels="amx", target_cpu="znver4")
+    with pytest.raises(UsageError, match="kernels 'amx' need amx-int8, which the CPU 'znver4' "):
+        compile_to_bytes(product(128, 256, 96), options)
+
+
+# -- runs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("channels", "taps", "length", "pieces", "piece"),
+    [
+        (64, ((3, 30), (3, 1)), 192, 3, 64),
+        (32, ((3, 30), (3, 1)), 96, 2, 48),
+        (36, ((2, 30), (3, 1)), 108, 2, 56),
+        (4, ((5, 1),), 20, 1, 20),
+        (72, ((3, 2),), 72, 2, 36),
+        (100, (), 100, 2, 52),
+    ],
+)
+def test_pieces_read_each_integer_of_a_window_once(channels, taps, length, pieces, piece):
+    """What pieces read, times the weight where it is packed, is the sum over the window."""
+    windows = Windows(1, 1, 1, 200, 200, 0, 1, taps)
+    runs = Runs(windows, channels)
+    assert (runs.length, runs.pieces, runs.piece) == (length, pieces, piece)
+    x, w = drawn(200 * channels), drawn(3, windows.size * channels, seed=1)
+    starts = np.zeros(1, np.int64)
+    for count, apart in runs.outer:
+        starts = (starts[:, None] + np.arange(count) * apart).reshape(-1)
+    begins = np.minimum(np.arange(pieces) * piece, length - piece)
+    read = x[(starts[:, None, None] + begins[:, None] + np.arange(piece)).reshape(-1)]
+    expected = w.astype(int) @ x.reshape(200, channels)[windows.distances()].reshape(-1)
+    np.testing.assert_array_equal(runs.pack(w).astype(int) @ read, expected)
