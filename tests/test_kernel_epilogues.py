@@ -204,18 +204,18 @@ def test_windows_of_each_channel(channels, instructions):
 !x = !quant.uniform<i8:f32, 1.0:-5>
 !w = !quant.uniform<i8:f32:3, {{{numbers}}}>
 !y = !quant.uniform<i8:f32, 0.5:3>
-func.func @main(%x: tensor<2x9x10x{channels}x!x>) -> tensor<2x9x10x{channels}x!y> {{
+func.func @main(%x: tensor<2x45x40x{channels}x!x>) -> tensor<2x45x40x{channels}x!y> {{
   %stored = stablehlo.constant dense<{dense}> : tensor<3x3x1x{channels}xi8>
   %w = "quant.scast"(%stored) : (tensor<3x3x1x{channels}xi8>) -> tensor<3x3x1x{channels}x!w>
   %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
       window = {{pad = [[1, 1], [1, 1]]}}
       {{batch_group_count = 1 : i64, feature_group_count = {channels} : i64}}
-      : (tensor<2x9x10x{channels}x!x>, tensor<3x3x1x{channels}x!w>) -> tensor<2x9x10x{channels}x!y>
-  return %y : tensor<2x9x10x{channels}x!y>
+      : (tensor<2x45x40x{channels}x!x>, tensor<3x3x1x{channels}x!w>) -> tensor<2x45x40x{channels}x!y>
+  return %y : tensor<2x45x40x{channels}x!y>
 }}"""
-    x = random.integers(-128, 128, (2, 9, 10, channels)).astype(np.int8)
+    x = random.integers(-128, 128, (2, 45, 40, channels)).astype(np.int8)
     padded = np.pad(x.astype(np.int64) + 5, [(0, 0), (1, 1), (1, 1), (0, 0)])
-    sums = sum(padded[:, i : i + 9, j : j + 10] * w[i, j, 0] for i in range(3) for j in range(3))
+    sums = sum(padded[:, i : i + 45, j : j + 40] * w[i, j, 0] for i in range(3) for j in range(3))
     real = sums * (scales.astype(np.float64) / 0.5) + 3
     apart = np.abs(real - np.floor(real) - 0.5) > 2.0**-19
     assert apart.mean() > 0.99

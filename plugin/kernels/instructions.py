@@ -133,6 +133,10 @@ class Instructions(ABC):
             return replace(total, halves=fence(total.halves, self.register))
         return replace(total, words=fence(total.words, self.register))
 
+    def held_words(self, words: Formula) -> Formula:
+        """The same of a sum without halves."""
+        return self.held(Sum(words)).words
+
     def spread(self, group: Formula, element: ElementType) -> Formula:
         """A group in each lane, read as elements of a type."""
         return reread(broadcast(group, self.lanes), element)

@@ -232,23 +232,22 @@ class IntegerContraction:
             return self._with_tiles(library, instructions, finish)
         target = INSTRUCTIONS[instructions]
         columns, *_, channels = self._shape(1)
-        windows, missing = self._windows(), -channels % 4
+        windows, missing = self._windows(), -channels % target.taps
         parts = target.parts(columns, target.most_columns)
         depth = windows.size * (channels + missing)
-        tiles = Tiles(8, 4, columns, depth, target.lanes, parts)
+        tiles = Tiles(8, target.taps, columns, depth, target.lanes, parts, target.taps)
         share = max(1, self._workgroups(windows, depth * columns) // tiles.count)
         product = IntegerProduct(tiles, instructions, windows, channels + missing, share, finish)
         rows = self._columns(missing)
-        # Activations are 128 more than they are.
-        first = convert(rows, I32).sum(1, dtype=np.int32) * np.int32(-128)
+        first = convert(rows, I32).sum(1, dtype=np.int32) * np.int32(-target.excess)
         width = tiles.count * tiles.width
         if width != columns:
             first = np.pad(first, [(0, width - columns)])
-        unsigned = (tensor(self._activations(missing)) ^ -128).value
+        factors = target.factors(tensor(self._activations(missing))).value
         operands = [
             value_of(tiles.pack(rows), I8),
             value_of(first.reshape((tiles.count, tiles.width)), I32),
-            emit_stablehlo.reshape(unsigned, [math.prod(unsigned.type.shape)]),
+            emit_stablehlo.reshape(factors, [math.prod(factors.type.shape)]),
             *(finish.operands(width) if finish else ()),
         ]
         return self._call(library, product, operands)

@@ -6,8 +6,9 @@
 
 Activations are a row of *positions* with some channels ``c`` each. A window has a position at each
 of some distances ``t``, its *taps*; windows ``m`` of a *line* ``l`` are a step apart (`Windows`). A
-product of matrices has one line, and windows of one tap. Activations are unsigned (128 more than
-they are), so that what that adds to a sum is the same for all windows, and is in ``first``.
+product of matrices has one line, and windows of one tap. Activations are factors of an instruction
+(`Instructions.factor`), and may be more than they are by a number: what that adds to a sum is the
+same for all windows, and is in ``first``.
 
 Sums are of i32, and exact: the caller sees to it that they fit.
 """
@@ -31,11 +32,12 @@ from ..emit.vectors import (
     quotient,
     remainder,
 )
-from ..numerics.element_types import I8, I32, U8
+from ..numerics.array_functions import convert
+from ..numerics.element_types import I8, I32
 from .columns import SumWriter
 from .epilogue import Finish
 from .executables import Binding, Kernel
-from .instructions import INSTRUCTIONS, Instructions, Sum
+from .instructions import INSTRUCTIONS, Instructions
 from .tiles import Tiles
 from .windows import Windows
 
@@ -55,7 +57,7 @@ class IntegerProduct:
         tiles: how the weight lies in memory: its depth is positions of a window times `channels`.
         instructions: a name in `INSTRUCTIONS`.
         windows: where they are on the activations.
-        channels: integers of a position, a multiple of 4.
+        channels: integers of a position, a multiple of what is multiplied in a lane.
         workgroups: how many share the rows of each tile of the weight.
         finish: what is done with the sums before they are written.
     """
@@ -71,6 +73,11 @@ class IntegerProduct:
     def target(self) -> Instructions:
         """What is multiplied with."""
         return INSTRUCTIONS[self.instructions]
+
+    @property
+    def groups(self) -> int:
+        """How many words of factors a position has."""
+        return self.channels // self.target.taps
 
     @property
     def at_once(self) -> int:
@@ -89,7 +96,7 @@ class IntegerProduct:
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((tiles.count, tiles.width), I32),
-            Binding((windows.positions * self.channels // 4,), I32),
+            Binding((windows.positions * self.groups,), I32),
             *(self.finish.bindings(tiles.count * tiles.width) if self.finish else ()),
             Binding(
                 (windows.images * windows.lines, windows.count, tiles.columns),
@@ -128,10 +135,9 @@ class IntegerProduct:
         """The sums of `at_once` windows from position `start` on, for each part of the columns."""
         lanes, parts = self.tiles.lanes, self.tiles.parts
         begin = [load(first, [tile.value, part * lanes], lanes, I32) for part in range(parts)]
-        groups = self.channels // 4
-        loops = [(count, distance * groups) for count, distance in self.windows.taps] + [
-            (groups, 1)
-        ]
+        groups = self.groups
+        loops = [(count, distance * groups) for count, distance in self.windows.taps]
+        loops.append((groups, 1))
 
         def of_loop(
             level: int, number: Formula, place: Formula, words: Sequence[Formula]
@@ -140,13 +146,13 @@ class IntegerProduct:
             (count, distance), *inner = loops[level:]
             written_out = math.prod(n for n, _ in loops[level:])
             if written_out <= _WRITTEN_OUT:
-                sums = [Sum(each) for each in words]
+                sums = list(words)
                 for offset, index in enumerate(np.ndindex(*(n for n, _ in loops[level:]))):
                     given = sum(i * d for i, (_, d) in zip(index, loops[level:], strict=True))
                     sums = self._group(
                         weight, activations, tile, number + offset, place + given, sums
                     )
-                return [self.target.words(total) for total in sums]
+                return sums
             step = 1
             if not inner:
                 step = next(n for n in range(_WRITTEN_OUT, 0, -1) if count % n == 0)
@@ -160,7 +166,7 @@ class IntegerProduct:
                         place + index * distance,
                         so_far,
                     )
-                sums = [Sum(each) for each in so_far]
+                sums = list(so_far)
                 for offset in range(step):
                     sums = self._group(
                         weight,
@@ -170,7 +176,7 @@ class IntegerProduct:
                         place + index + offset,
                         sums,
                     )
-                return [self.target.words(total) for total in sums]
+                return sums
 
             return loop(0, count, step, body, words)
 
@@ -184,20 +190,23 @@ class IntegerProduct:
         tile: Formula,
         number: Formula,
         place: Formula,
-        sums: Sequence[Sum],
-    ) -> list[Sum]:
+        sums: Sequence[Formula],
+    ) -> list[Formula]:
         """Add the products of a group of the weight with the activations at a place."""
-        target, lanes, parts = self.target, self.tiles.lanes, self.tiles.parts
+        target, parts = self.target, self.tiles.parts
+        length = self.tiles.lanes * target.taps
         stored = []
         for part in range(parts):
-            first = part * lanes * 4
-            stored.append(load(weight, [tile.value, number.value, first], lanes * 4, I8))
+            first = part * length
+            column = load(weight, [tile.value, number.value, first], length, I8)
+            stored.append(convert(column, target.factor))
             if self.at_once == 1:
                 prefetch(weight, [tile.value, number.value, first + _AHEAD])
-        totals, apart = [], self.windows.step * (self.channels // 4)
+        totals, apart = [], self.windows.step * self.groups
         for window in range(self.at_once):
             given = load_element(activations, [(place + window * apart).value])
-            group = target.spread(given, U8)
+            group = target.spread(given, target.factor)
             for part, column in enumerate(stored):
-                totals.append(target.add(sums[window * parts + part], group, column, 255))
-        return totals
+                total = sums[window * parts + part]
+                totals.append(target.add_factors(total, group, column))
+        return [target.held_words(total) for total in totals]

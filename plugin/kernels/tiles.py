@@ -1,13 +1,14 @@
 """How weights lie in memory for a kernel: in tiles, in the order in which they are read.
 
 A tile has ``columns`` columns of the weight, a lane of a vector for each, and all that is summed
-over, block after block. In a *step* of some of these integers, a *group* of four is a word of each
-lane, and the integers of groups at a distance share bytes: of a plane of ``bits``, field ``f`` of
-vector ``v`` is that of group ``f * vectors + v``::
+over, block after block. In a *step* of some of these integers, a *group* of four (or of what an
+instruction multiplies in a lane) is a word of each lane, and the integers of groups at a distance
+share bytes: of a plane of ``bits``, field ``f`` of vector ``v`` is that of group ``f * vectors +
+v``::
 
     bytes[tile, step, part, v, lane, i] = sum_f integer[column, k] << (bits * f)
     column = tile * columns + part * lanes + lane
-    k = step * length + (f * vectors + v) * 4 + i
+    k = step * length + (f * vectors + v) * group + i
 
 Vectors of a second plane, which has the higher bits, follow those of the first. Scales, zero points
 and offsets lie as ``[tile, block, part, lane]``. Columns after the last have zeros.
@@ -39,6 +40,7 @@ class Tiles:
         depth: how many integers a column has, a multiple of `block`.
         lanes: columns in a vector.
         parts: vectors of columns in a tile.
+        group: integers of a column that are side by side.
     """
 
     bits: int
@@ -47,6 +49,7 @@ class Tiles:
     depth: int
     lanes: int
     parts: int
+    group: int = 4
 
     @property
     def plane_bits(self) -> tuple[int, ...]:
@@ -56,7 +59,7 @@ class Tiles:
     @property
     def step(self) -> int:
         """How many integers of a column fill whole vectors: those of a block, or 32 of them."""
-        least = 32 // min(self.plane_bits)
+        least = 8 * self.group // min(self.plane_bits)
         return max(least, min(self.block, 32))
 
     @property
@@ -67,7 +70,7 @@ class Tiles:
     @property
     def vectors(self) -> list[int]:
         """How many vectors a step has in each plane."""
-        return [self.step // 4 * bits // 8 for bits in self.plane_bits]
+        return [self.step // self.group * bits // 8 for bits in self.plane_bits]
 
     @property
     def width(self) -> int:
@@ -82,12 +85,16 @@ class Tiles:
     @property
     def step_bytes(self) -> int:
         """Bytes of a step of a tile."""
-        return self.parts * sum(self.vectors) * self.lanes * 4
+        return self.parts * sum(self.vectors) * self.lanes * self.group
 
     def accepts(self) -> bool:
         """True if steps and blocks are of such lengths that one is whole in the other."""
         fits = self.step % self.block == 0 or self.block % self.step == 0
-        return self.block % 4 == 0 and fits and self.depth % math.lcm(self.step, self.block) == 0
+        return (
+            self.block % self.group == 0
+            and fits
+            and self.depth % math.lcm(self.step, self.block) == 0
+        )
 
     def pack(self, integers: AnyArray) -> AnyArray:
         """Lay out integers.
@@ -102,15 +109,14 @@ class Tiles:
         low, planes = 0, []
         for bits, vectors in zip(self.plane_bits, self.vectors, strict=True):
             fields = 8 // bits
-            shape = (self.count, self.parts, self.lanes, self.steps, fields, vectors, 4)
+            shape = (self.count, self.parts, self.lanes, self.steps, fields, vectors, self.group)
             part = padded if len(self.plane_bits) == 1 else (padded >> low) & (2**bits - 1)
             apart = part.reshape(shape).transpose((0, 3, 1, 5, 2, 6, 4))
             joined = apart[..., 0]
             for field in range(1, fields):
                 joined = joined | (apart[..., field] << (bits * field))
-            planes.append(
-                joined.reshape((self.count, self.steps, self.parts, vectors * self.lanes * 4))
-            )
+            of_part = vectors * self.lanes * self.group
+            planes.append(joined.reshape((self.count, self.steps, self.parts, of_part)))
             low += bits
         whole = planes[0] if len(planes) == 1 else np.concatenate(planes, axis=3)
         return whole.reshape((self.count, self.steps, self.step_bytes))
