@@ -210,7 +210,8 @@ func.func @main(%x: tensor<2x45x40x{channels}x!x>) -> tensor<2x45x40x{channels}x
   %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
       window = {{pad = [[1, 1], [1, 1]]}}
       {{batch_group_count = 1 : i64, feature_group_count = {channels} : i64}}
-      : (tensor<2x45x40x{channels}x!x>, tensor<3x3x1x{channels}x!w>) -> tensor<2x45x40x{channels}x!y>
+      : (tensor<2x45x40x{channels}x!x>, tensor<3x3x1x{channels}x!w>)
+      -> tensor<2x45x40x{channels}x!y>
   return %y : tensor<2x45x40x{channels}x!y>
 }}"""
     x = random.integers(-128, 128, (2, 45, 40, channels)).astype(np.int8)
