@@ -232,7 +232,7 @@ class MatrixProduct:
         if self._every % self.at_once:
             number = np.minimum(number, self._every - 1)
         row = remainder(number, self.of_line) * self.rows
-        if self.windows.count % self.rows:
+        if self.of_line * self.rows > self.windows.count:
             row = np.minimum(row, self.windows.count - self.rows)
         return quotient(number, self.of_line), row
 
