@@ -13,9 +13,11 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
+from subquant.errors import Remark
 from subquant.kernels.constants import elements_of, erase_unused, is_known
-from subquant.layouts import GgmlTensor
+from subquant.layouts import BlockAffineLayout, GgmlTensor, InferenceTensor, PlanarQuantizedTensor
 from subquant.layouts.ggml import BLOCK_TYPES
+from subquant.numerics.parameters import StorageType
 from subquant.ops import compile_function, linear, trace_function
 from subquant.transforms.base import walk
 
@@ -33,15 +35,40 @@ def weight(name: str) -> GgmlTensor:
     return GgmlTensor(raw, name, (64, 512))
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_nothing_is_left_to_do_for_a_constant_weight(name: str) -> None:
-    x, w = np.zeros((3, 512), np.float32), weight(name)
-    module = trace_function(lambda given: linear(given, w), x)
-    options = CompileOptions(activations="int8", kernels="portable")
-    text = compile_to_bytes(module, options, emit="mlir").decode()
+def check_all_is_done(w: InferenceTensor, rows: int) -> None:
+    """A product with a weight that is a constant is calls of kernels, and nothing else."""
+    module = trace_function(lambda given: linear(given, w), np.zeros((rows, 512), np.float32))
+    options = CompileOptions(activations="int8", kernels="portable", explain=True)
+    remarks: list[Remark] = []
+    text = compile_to_bytes(module, options, emit="mlir", on_remark=remarks.append).decode()
+    assert [remark.message for remark in remarks if "kernel" in remark.message] == [
+        "is computed by a kernel (portable)"
+    ]
     main = text[text.index("@main") :]
     assert "block_product" in main
     assert set(re.findall(r'= "?((?:[a-z]+)\.\w+)', main)) <= {"arith.constant", "flow.dispatch"}
+
+
+@pytest.mark.parametrize("rows", [1, 128])
+@pytest.mark.parametrize("name", TYPES)
+def test_nothing_is_left_to_do_for_a_constant_weight(name: str, rows: int) -> None:
+    check_all_is_done(weight(name), rows)
+
+
+@pytest.mark.parametrize("rows", [1, 128])
+@pytest.mark.parametrize("storage", ["i4", "u4"])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_nothing_is_left_to_do_for_integers_in_blocks(
+    storage: str, symmetric: bool, rows: int
+) -> None:
+    rng, type_ = np.random.default_rng(0), StorageType.parse(storage)
+    low, high = type_.minimum, type_.maximum + 1
+    zeros = None if symmetric else rng.integers(low, high, (64, 16))
+    stored, scales = rng.integers(low, high, (64, 512)), rng.uniform(0.5, 2, (64, 16))
+    layout = BlockAffineLayout.of(
+        stored.astype(type_.dtype), scales.astype(np.float32), zeros, (1, 32), type_
+    )
+    check_all_is_done(PlanarQuantizedTensor(layout, "w"), rows)
 
 
 @pytest.mark.device
@@ -83,6 +110,42 @@ def test_what_is_known_is_computed() -> None:
         assert elements_of(u).tolist() == [3, 0, 14, 14]  # type: ignore[union-attr]
         assert not is_known(n)
         assert elements_of(n) is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [("add", [-106, 126, -2]), ("subtract", [50, -128, 0]), ("multiply", [-120, -127, 1])],
+)
+def test_integers_wrap_around(operation: str, expected: list[int]) -> None:
+    """100 + 50 is 150, which is -106 in 8 bits; 100 * 50 is 19 * 256 + 136."""
+    left, right = [100, -1, -1], [50, 127, -1]
+    text = f"""
+func.func @main() -> tensor<3xi8> {{
+  %l = stablehlo.constant dense<{[each + 512 for each in left]}> : tensor<3xi64>
+  %a = stablehlo.convert %l : (tensor<3xi64>) -> tensor<3xi8>
+  %b = stablehlo.constant dense<{right}> : tensor<3xi8>
+  %c = stablehlo.{operation} %a, %b : tensor<3xi8>
+  return %c : tensor<3xi8>
+}}"""
+    with create_context() as context, ir.Location.unknown():
+        module = parse_text(text, context)
+        [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
+        assert elements_of(returned.operands[0]).tolist() == expected  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("types", [("f32", "i32"), ("ui8", "i32"), ("i1", "i32")])
+def test_what_numpy_converts_otherwise_is_not_known(types: tuple[str, str]) -> None:
+    given, result = (f"tensor<2x{each}>" for each in types)
+    text = f"""
+func.func @main() -> {result} {{
+  %a = stablehlo.constant dense<1> : {given}
+  %b = stablehlo.convert %a : ({given}) -> {result}
+  return %b : {result}
+}}""".replace("dense<1> : tensor<2xf32>", "dense<1.5> : tensor<2xf32>")
+    with create_context() as context, ir.Location.unknown():
+        module = parse_text(text, context)
+        [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
+        assert not is_known(returned.operands[0])
 
 
 def test_what_nobody_uses_goes() -> None:

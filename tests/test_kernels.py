@@ -115,6 +115,8 @@ def check(case, instructions, *, transposed=False, zeros=False, offsets=False):
 
 CASES = [
     (1, 256, 128, 32),
+    (1, 256, 230, 32),  # tiles that are read side by side, and some that are over
+    (2, 512, 150, 128),
     (3, 512, 64, 32, "u4"),
     (13, 256, 100, 64),  # ragged rows and columns, a block of two steps
     (6, 512, 48, 16),  # two blocks a step

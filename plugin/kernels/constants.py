@@ -11,6 +11,7 @@ These operations are computed by the reference arithmetic, which is what they me
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -35,7 +36,7 @@ def is_known(value: Value) -> bool:
     op = owner.operation
     if op.name in _CONSTANTS:
         return isinstance(op.attributes["value"], ir.DenseElementsAttr)
-    if op.name in _OF_FLOATS and not str(value.type.element_type).startswith("f"):
+    if op.name in _ARITHMETIC and not _is_plain(op):
         return False
     return all(is_known(operand) for operand in op.operands)
 
@@ -46,6 +47,13 @@ def elements_of(value: Value) -> Array | None:
     Integers are signed numbers of 64 bits, floats of their own type, as of `array_of_dense`.
     """
     return _computed(value.owner.operation) if is_known(value) else None
+
+
+def _is_plain(op: Operation) -> bool:
+    """True if NumPy's arithmetic is that of an operation: on floats, and on signless integers."""
+    elements = [str(each.type.element_type) for each in (*op.operands, *op.results)]
+    is_float = elements[-1][0] == "f"
+    return all((element[0] == "f" and is_float) or _INTEGER.match(element) for element in elements)
 
 
 def _computed(op: Operation) -> Array:
@@ -83,8 +91,18 @@ def _transpose(op: Operation, array: Array) -> Array:
 
 
 def _convert(op: Operation, array: Array) -> Array:
-    element = ElementType.of_mlir(str(op.results[0].type.element_type))
-    return array.astype(element.dtype)
+    type_ = op.results[0].type.element_type
+    if isinstance(type_, ir.IntegerType):
+        return _wrapped(op, array)
+    return array.astype(ElementType.of_mlir(str(type_)).dtype)
+
+
+def _wrapped(op: Operation, array: Array) -> Array:
+    """Integers without the bits that the type of a result has not; floats as they are."""
+    type_ = op.results[0].type.element_type
+    if not isinstance(type_, ir.IntegerType) or type_.width == 64:
+        return array
+    return _signed(array & ((1 << type_.width) - 1), type_.width)
 
 
 def _unpack(op: Operation, *planes: Array) -> Array:
@@ -117,8 +135,8 @@ def _signed(codes: Array, width: int) -> Array:
     return np.asarray((codes ^ half) - half)
 
 
-_OF_FLOATS = ("stablehlo.convert", "stablehlo.multiply")
-"""Operations that are NumPy's where the result is a float."""
+_ARITHMETIC = ("stablehlo.add", "stablehlo.convert", "stablehlo.multiply", "stablehlo.subtract")
+_INTEGER = re.compile(r"i([2-9]|[1-6]\d)$")
 _RULES: dict[str, Callable[..., Array]] = {
     **dict.fromkeys(_CONSTANTS, _constant),
     linalg.BARRIER: lambda op, array: array,
@@ -126,7 +144,9 @@ _RULES: dict[str, Callable[..., Array]] = {
     "stablehlo.reshape": _reshape,
     "stablehlo.transpose": _transpose,
     "stablehlo.convert": _convert,
-    "stablehlo.multiply": lambda op, left, right: left * right,
+    "stablehlo.add": lambda op, left, right: _wrapped(op, left + right),
+    "stablehlo.multiply": lambda op, left, right: _wrapped(op, left * right),
+    "stablehlo.subtract": lambda op, left, right: _wrapped(op, left - right),
     "stablehlo.xor": lambda op, left, right: left ^ right,
     UNPACK: _unpack,
     "subquant.dequantize": _dequantize,

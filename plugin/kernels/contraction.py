@@ -117,6 +117,8 @@ class Product:
             same = _same(zeros)
             if same is not None:
                 zeros, zero = None, int(_codes(same, contraction.storage_type.width, zero))
+        at_once = target.at_once if self.rows is None else min(target.at_once, self.rows)
+        together = target.tiles_together(self.rows or 1, tiles.parts)
         product = BlockProduct(
             tiles,
             self.instructions,
@@ -124,8 +126,8 @@ class Product:
             scale,
             zero if zeros is None else None,
             offset,
-            target.at_once if self.rows is None else min(target.at_once, self.rows),
-            -(-tiles.count // _WORKGROUPS),
+            at_once,
+            -(-tiles.count // _WORKGROUPS // together) * together,
         )
         operands = [value_of(tiles.pack(weight), I8), *scales]
         if zeros is not None:

@@ -60,6 +60,7 @@ class Instructions(ABC):
         most_parts, most_columns: how many vectors of columns are, of weights in blocks and of 8
             bits.
         most_sums: of integers, that are computed together.
+        most_read: sums of blocks that are computed together of tiles that are read side by side.
         register: the constraint of inline assembly for one of them; "" where that is not known.
         taps: how many factors are multiplied in a lane.
         factor: what bytes are widened to for that.
@@ -74,6 +75,7 @@ class Instructions(ABC):
     most_parts: ClassVar[int] = 1
     most_columns: ClassVar[int] = 2
     most_sums: ClassVar[int] = 8
+    most_read: ClassVar[int] = 4
     register: ClassVar[str] = ""
     taps: ClassVar[int] = 4
     factor: ClassVar[ElementType] = I8
@@ -94,6 +96,10 @@ class Instructions(ABC):
     def windows_at_once(self, parts: int) -> int:
         """How many sums of integers fit the registers, of so many vectors of columns."""
         return self.most_sums // parts
+
+    def tiles_together(self, rows: int, parts: int) -> int:
+        """How many tiles of a weight few rows are multiplied with together."""
+        return max(1, self.most_read // (rows * parts))
 
     @abstractmethod
     def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:
@@ -163,8 +169,8 @@ class Avx512Vnni(_DotProduct):
 
     name = "avx512vnni"
     features = frozenset(("avx512f", "avx512bw", "avx512vnni"))
-    lanes, at_once = 16, 6
-    most_parts, most_columns, most_sums = 2, 4, 24
+    lanes, at_once = 16, 8
+    most_parts, most_columns, most_sums, most_read = 2, 4, 24, 8
     intrinsic = "llvm.x86.avx512.vpdpbusd.512"
 
 
