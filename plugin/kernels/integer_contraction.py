@@ -11,7 +11,7 @@ from .._mlir import Operation, Value, ir, stablehlo
 from ..dialects.windows import dot_axes, window_padding, window_steps
 from ..emit import stablehlo as emit_stablehlo
 from ..emit import tensor
-from ..emit.operation import mlir_type, splat, tensor_type
+from ..emit.operation import mlir_type, tensor_type
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32, AnyArray
 from ..numerics.requantization import Requantization
@@ -23,6 +23,7 @@ from .instructions import INSTRUCTIONS
 from .integer_product import IntegerProduct
 from .matrix_product import MatrixProduct, Runs
 from .operands import Refusal, array_of, value_of
+from .padded_pictures import PaddedPictures
 from .tiles import Tiles
 from .windows import Axis, Windows
 
@@ -35,6 +36,7 @@ _ENOUGH_ROWS = 16
 _WORKGROUPS = 16
 """Of a call at most: what threads share, which costs each of them some time."""
 _PRODUCTS_OF_A_WORKGROUP = 1 << 18
+_BYTES_OF_A_WORKGROUP = 1 << 15
 _LEAST_WINDOWS = 8
 """From which on tiles are faster than vectors."""
 
@@ -243,11 +245,10 @@ class IntegerContraction:
         width = tiles.count * tiles.width
         if width != columns:
             first = np.pad(first, [(0, width - columns)])
-        factors = target.factors(tensor(self._activations(missing))).value
         operands = [
             value_of(tiles.pack(rows), I8),
             value_of(first.reshape((tiles.count, tiles.width)), I32),
-            emit_stablehlo.reshape(factors, [math.prod(factors.type.shape)]),
+            self._activations(library, instructions, missing, is_widened=True),
             *(finish.operands(width) if finish else ()),
         ]
         return self._call(library, product, operands)
@@ -262,10 +263,9 @@ class IntegerContraction:
         tiles = Tiles(8, 4, columns, runs.depth, target.lanes, parts)
         share = max(1, self._workgroups(windows, runs.depth * columns // 8) // tiles.count)
         product = MatrixProduct(tiles, instructions, windows, channels + missing, share, finish)
-        given = self._activations(missing)
         operands = [
             value_of(tiles.pack(runs.pack(self._columns(missing))), I8),
-            emit_stablehlo.reshape(given, [math.prod(given.type.shape)]),
+            self._activations(library, instructions, missing, is_widened=False),
             *(finish.operands(tiles.count * tiles.width) if finish else ()),
         ]
         return self._call(library, product, operands)
@@ -334,16 +334,35 @@ class IntegerContraction:
         )
         return product, missing
 
-    def _activations(self, missing: int) -> Value:
-        """The activations in order, with their padding, and some channels more."""
-        value = emit_stablehlo.transpose(self.activations, self.of_activations)
-        low = [0, *(before for before, _ in self.padding), 0]
-        high = [0, *(after for _, after in self.padding), missing]
-        if not any(low) and not any(high):
-            return value
-        element = mlir_type(I8)
-        outside = emit_stablehlo.constant_of(splat(self.outside, tensor_type([], element)))
-        return emit_stablehlo.pad(value, low, high, fill=outside)
+    def _activations(
+        self, library: Library, instructions: str, missing: int, *, is_widened: bool
+    ) -> Value:
+        """The activations in order, as one row, with their padding and some channels more.
+
+        Args:
+            library: the kernels of the module.
+            instructions: a name in `INSTRUCTIONS`.
+            missing: channels that are added.
+            is_widened: they are to be what the instructions multiply.
+        """
+        given = emit_stablehlo.transpose(self.activations, self.of_activations)
+        images, *_, channels = self._shape(0)
+        given = emit_stablehlo.reshape(given, [math.prod(given.type.shape)])
+        if not missing and not np.any(self.padding):
+            factors = INSTRUCTIONS[instructions].factors(tensor(given))
+            return factors.value if is_widened else given
+        lines, windows = self._axes()
+        pictures = PaddedPictures(
+            images, lines, windows, channels, missing, self.outside, instructions, is_widened, 1
+        )
+        size = math.prod(pictures.shape)
+        workgroups = max(1, min(_WORKGROUPS, size // _BYTES_OF_A_WORKGROUP))
+        pictures = replace(pictures, workgroups=workgroups)
+        element = INSTRUCTIONS[instructions].factor if is_widened else I8
+        [made] = library.call(
+            pictures, pictures.kernel(), [given], [tensor_type([size], mlir_type(element))], 0
+        )
+        return made
 
     @staticmethod
     def _workgroups(windows: Windows, products: int) -> int:
@@ -352,7 +371,7 @@ class IntegerContraction:
         return max(1, min(_WORKGROUPS, every * products // _PRODUCTS_OF_A_WORKGROUP))
 
     def _axes(self) -> list[Axis]:
-        """The two axes of a picture; it has one line where there is one spatial axis."""
+        """The two axes of a picture: it has one line where there is one spatial axis."""
         _, *taps, _ = self._shape(1)
         _, *extents, _ = self._shape(0)
         found = [
@@ -361,7 +380,7 @@ class IntegerContraction:
                 extents, taps, self.strides, self.dilations, self.padding, strict=True
             )
         ]
-        return found if len(found) == 2 else [Axis(1, 1, 1, 1, 0, 0), *found]
+        return [Axis(1, 1, 1, 1, 0, 0)] * (2 - len(found)) + found
 
     def _windows(self) -> Windows:
         _, *taps, _ = self._shape(1)

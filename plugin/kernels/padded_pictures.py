@@ -1,0 +1,131 @@
+"""The kernel that copies pictures with what is around them, as another kernel reads them.
+
+IREE fills the result, copies each line of the picture into it, and widens it: three times over the
+memory. With AVX2 it takes twenty times as long where the number of positions is no power of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._mlir import Value
+from ..emit import Formula, scalar
+from ..emit.linalg import Extent, constant_index
+from ..emit.vectors import Vectors, load, loop, quotient, remainder, store, when
+from ..numerics.element_types import I8
+from .executables import Binding, Kernel
+from .instructions import INSTRUCTIONS
+from .windows import Axis
+
+__all__ = ["PaddedPictures"]
+
+
+@dataclass(frozen=True)
+class PaddedPictures:
+    """What is copied.
+
+    Args:
+        images: how many pictures there are.
+        lines, windows: the two axes of each, with what is outside.
+        channels: of a position.
+        missing: channels that are added to these.
+        outside: what is there, i8.
+        instructions: a name in `INSTRUCTIONS`.
+        is_widened: whether what these multiply is written (`Instructions.factors`), or i8.
+        workgroups: how many share the lines.
+    """
+
+    images: int
+    lines: Axis
+    windows: Axis
+    channels: int
+    missing: int
+    outside: int
+    instructions: str
+    is_widened: bool
+    workgroups: int
+
+    @property
+    def shape(self) -> list[int]:
+        """The extents of the result."""
+        axes = self.lines, self.windows
+        whole = [axis.before + axis.extent + axis.after for axis in axes]
+        return [self.images, *whole, self.channels + self.missing]
+
+    def kernel(self) -> Kernel:
+        """The kernel: its bindings are the pictures, and the result."""
+        element = INSTRUCTIONS[self.instructions].factor if self.is_widened else I8
+        given = self.images * self.lines.extent * self.windows.extent * self.channels
+        bindings = [Binding((given,), I8), Binding((int(np.prod(self.shape)),), element)]
+        return Kernel("padded_pictures", bindings, self.workgroups, self._body, 0)
+
+    def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
+        count = self.images * self.shape[1]
+        share = -(-count // self.workgroups)
+        begin = scalar(number) * share
+        end = np.minimum(begin + share, count)
+        loop(begin.value, end.value, 1, lambda line: self._line(memories, scalar(line)))
+
+    def _line(self, memories: Sequence[Value], number: Formula) -> None:
+        given, result = memories
+        lines, axis, (_, whole, positions, width) = self.lines, self.windows, self.shape
+        image, line = quotient(number, whole), remainder(number, whole) - lines.before
+        start = number * (positions * width)
+
+        def copy() -> None:
+            source = (image * lines.extent + line) * (axis.extent * self.channels)
+            first = start + axis.before * width
+            self._fill(result, start, axis.before * width)
+            self._fill(result, first + axis.extent * width, axis.after * width)
+            if not self.missing:
+                self._copy(given, source, result, first, axis.extent * width)
+                return
+
+            def of_position(position: Value) -> None:
+                at = first + scalar(position) * width
+                place = source + scalar(position) * self.channels
+                self._copy(given, place, result, at, self.channels)
+                self._fill(result, at + self.channels, self.missing)
+
+            loop(0, axis.extent, 1, of_position)
+
+        if whole == lines.extent:
+            copy()
+            return
+        inside = (line >= 0) & (line < lines.extent)
+        when(inside, copy)
+        when(~inside, lambda: self._fill(result, start, positions * width))
+
+    def _copy(
+        self, given: Value, source: Formula, result: Value, target: Formula, length: int
+    ) -> None:
+        def write(offset: Formula, lanes: int) -> None:
+            found = load(given, [(source + offset).value], lanes, I8)
+            store(self._factors(found), result, [(target + offset).value])
+
+        self._in_vectors(length, write)
+
+    def _fill(self, result: Value, target: Formula, length: int) -> None:
+        def write(offset: Formula, lanes: int) -> None:
+            outside = self._factors(Vectors(lanes).known(self.outside, I8))
+            store(outside, result, [(target + offset).value])
+
+        self._in_vectors(length, write)
+
+    def _factors(self, given: Formula) -> Formula:
+        return INSTRUCTIONS[self.instructions].factors(given) if self.is_widened else given
+
+    def _in_vectors(self, length: int, write: Callable[[Formula, int], None]) -> None:
+        """Write so many elements: the last vector may share some with the one before."""
+        target = INSTRUCTIONS[self.instructions]
+        lanes = target.lanes * target.taps
+        while lanes > length > 0:
+            lanes //= 2
+        if not length:
+            return
+        loop(0, length // lanes * lanes, lanes, lambda at: write(scalar(at), lanes))
+        if length % lanes:
+            write(scalar(constant_index(length - lanes)), lanes)
