@@ -38,6 +38,7 @@ FOLDER = Path(__file__).parent / "filecheck"
 NEVER_FAILS = {
     "bound-loops",
     "expand-stablehlo",
+    "fold-constants",
     "fuse-block-contractions",
     "isolate-contraction-operands",
     "legalize-qdq-to-quantized-op",
@@ -226,6 +227,7 @@ _UNCHANGED_WITHOUT_WORK = (
     "check-hand-off",
     "convert-quantized-to-storage",
     "expand-stablehlo",
+    "fold-constants",
     "legalize-integer-widths",
     "legalize-quant-to-math",
     "lower-unranked-tensors",

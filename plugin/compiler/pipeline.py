@@ -282,6 +282,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("lower-unranked-tensors", {}),
         ("box-half-scalars", {}),
         ("legalize-integer-widths", {"containers": options.containers}),
+        ("fold-constants", {}),
         *(
             [
                 ("expand-sign-extension", {}),

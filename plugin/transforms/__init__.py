@@ -39,6 +39,7 @@ PASSES: dict[str, str] = {
     "lower-unranked-tensors": "turn unranked tensors into a flat tensor and a shape tensor",
     "box-half-scalars": "pass f16 and bf16 scalars of public functions as tensors without axes",
     "legalize-integer-widths": "hold integers in widths that the target loads and stores",
+    "fold-constants": "compute what conversions and movements make of constants",
     "expand-sign-extension": "write sign extension so that IREE's SPIR-V backend keeps the sign",
     "isolate-contraction-operands": "keep casts out of contraction and pooling dispatches (Vulkan)",
     "bound-loops": "check loops of unknown length at run time (Vulkan)",
