@@ -29,7 +29,7 @@ from .windows import Axis, Windows
 
 __all__ = ["IntegerContraction"]
 
-_LEAST_PRODUCTS = 1 << 15
+_LEAST_PRODUCTS = 1 << 12
 """Of integers: a smaller contraction is not worth the call of a kernel."""
 _ENOUGH_ROWS = 16
 """From which on it pays to lay out a weight at every call."""
@@ -345,12 +345,14 @@ class IntegerContraction:
             missing: channels that are added.
             is_widened: they are to be what the instructions multiply.
         """
-        given = emit_stablehlo.transpose(self.activations, self.of_activations)
+        given, is_copied = self.activations, bool(missing or np.any(self.padding))
+        if is_widened and not is_copied:  # here the kernel that made them may do it
+            given = INSTRUCTIONS[instructions].factors(tensor(given)).value
         images, *_, channels = self._shape(0)
+        given = emit_stablehlo.transpose(given, self.of_activations)
         given = emit_stablehlo.reshape(given, [math.prod(given.type.shape)])
-        if not missing and not np.any(self.padding):
-            factors = INSTRUCTIONS[instructions].factors(tensor(given))
-            return factors.value if is_widened else given
+        if not is_copied:
+            return given
         lines, windows = self._axes()
         pictures = PaddedPictures(
             images, lines, windows, channels, missing, self.outside, instructions, is_widened, 1

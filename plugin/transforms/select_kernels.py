@@ -51,8 +51,8 @@ class SelectKernels(ModulePass):
 
     Options:
         instructions: what kernels multiply with, a name in `INSTRUCTIONS`.
-        requantization, fixed_point_rounding: as of ``lower-requantization``, for what follows a
-            contraction and is computed by its kernel.
+        requantization: as of ``lower-requantization``, for sums that a kernel finishes.
+        fixed_point_rounding: as of ``lower-requantization``.
         integer_only: requantize without floats, which tell sooner what integers give.
         explain: say of each contraction whether a kernel computes it, or why not.
     """
@@ -81,7 +81,9 @@ class SelectKernels(ModulePass):
         if not found:
             return UNCHANGED
         remarks, library = [], Library(module)
-        for op in found:
+        # From the last to the first: what a contraction does with its activations may be done by
+        # the kernel that computes them.
+        for op in reversed(found):
             told = not _is_of_floats(op)
             at = Remark.about(op, "")
             used = self._used(op) if self.explain else ""
@@ -93,7 +95,7 @@ class SelectKernels(ModulePass):
                 said = f"has no kernel: {refusal.reason}"
             if self.explain and (told or refusal is None):
                 remarks.append(replace(at, message=said))
-        return remarks
+        return remarks[::-1]
 
     def _replace(self, op: Operation, library: Library) -> Refusal | None:
         """Call a kernel in the place of a contraction and what follows it."""
