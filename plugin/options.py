@@ -38,9 +38,20 @@ The activations as they are, or rounded to 8 bits with a scale for each block th
 """
 
 KernelChoice = Literal[
-    "auto", "none", "amx", "avx512vnni", "avxvnni", "avx2", "neon-dotprod", "portable"
+    "auto",
+    "none",
+    "amx",
+    "avx512vnni",
+    "avxvnni",
+    "avx2",
+    "neon-dotprod",
+    "portable",
+    "spirv",
 ]
-"""What kernels multiply with: the fastest that the CPU has, no kernels, or instructions by name."""
+"""What kernels multiply with: the fastest that the CPU has, no kernels, or instructions by name.
+
+``spirv`` is what Vulkan's kernels are, and no CPU's.
+"""
 
 Semantics = Literal["litert", "exact"]
 """How the operators of a TensorFlow Lite model compute.

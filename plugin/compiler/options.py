@@ -40,7 +40,7 @@ class CompileOptions:
         fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
         zero_points: as `subquant.options.ZeroPoints`; ``auto`` is what was measured to be fastest:
             ``mixed`` for llvm-cpu, ``after`` for vulkan.
-        kernels: as `subquant.options.KernelChoice`, for llvm-cpu.
+        kernels: as `subquant.options.KernelChoice`.
         semantics: as `subquant.options.Semantics`.
         batch: the first extent of the inputs of a TensorFlow Lite model: a number, ``dynamic``, or
             "" for what the file says.
@@ -84,8 +84,8 @@ class CompileOptions:
     )
     kernels: KernelChoice = option(
         "auto",
-        "What kernels multiply with on llvm-cpu: the fastest that the CPU has, none for IREE's own "
-        "loops, or instructions by name.",
+        "What kernels multiply with: the fastest that the CPU has, none for IREE's own loops, or "
+        "instructions by name (spirv on vulkan).",
     )
     semantics: Semantics = option(
         "litert",

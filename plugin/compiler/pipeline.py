@@ -21,6 +21,7 @@ from .._mlir import (
 )
 from ..errors import Remark, UnsupportedError, UsageError, expected_name, near_names, quoted
 from ..kernels.instructions import INSTRUCTIONS, instructions_of
+from ..kernels.thread_contraction import SPIRV
 from ..options import parse_option
 from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass
@@ -253,6 +254,9 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ),
         ("legalize-quant-to-math", {"division": division}),
         ("narrow-requantization", {}),
+        # As IREE does; what the passes for Vulkan look at depends on it. Calls of kernels, which
+        # come next, crash it.
+        *([("inline{default-pipeline=}", {})] if is_vulkan else []),
         *(
             [
                 (
@@ -276,8 +280,6 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("lower-quant-casts", {"rounding": options.rounding, "division": division}),
         ("convert-quantized-to-storage", {}),
         *([("check-integer-only", {})] if options.integer_only else []),
-        # As IREE does; what the passes for Vulkan look at depends on it.
-        *([("inline{default-pipeline=}", {})] if is_vulkan else []),
         ("expand-stablehlo", dict.fromkeys(_EXPANDED_FOR_VULKAN, is_vulkan)),
         ("lower-unranked-tensors", {}),
         ("box-half-scalars", {}),
@@ -297,6 +299,15 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
     return passes_of(steps)
 
 
+def _of_threads(options: CompileOptions) -> str:
+    if options.kernels not in ("auto", SPIRV):
+        raise UsageError(
+            f"kernels '{options.kernels}' are those of CPUs; choose 'auto', '{SPIRV}' or 'none' "
+            f"for {options.target}"
+        )
+    return SPIRV if options.containers == 8 else "none"
+
+
 def _instructions(options: CompileOptions) -> str:
     """What the kernels of a compilation multiply with, "none" if it has none.
 
@@ -304,11 +315,15 @@ def _instructions(options: CompileOptions) -> str:
         UsageError: LLVM knows no such CPU, or it does not have the instructions.
         EnvironmentProblem: as of `recorded_features`.
     """
-    if options.target != "llvm-cpu" or options.kernels == "none":
+    if options.kernels == "none":
         return "none"
+    if options.target == "vulkan":
+        return _of_threads(options)
     features = recorded_features(options).split(",")
     if options.kernels == "auto":
         return instructions_of(features).name
+    if options.kernels == SPIRV:
+        raise UsageError(f"kernels '{SPIRV}' are those of vulkan; choose 'auto' or another target")
     missing = INSTRUCTIONS[options.kernels].features.difference(features)
     if missing:
         raise UsageError(

@@ -15,7 +15,7 @@ from .._mlir import Value, ir
 from ..numerics.element_types import ElementType
 from . import operation
 from .linalg import constant_index
-from .operation import create, index_type, integers, mlir_type, value
+from .operation import create, element_of, index_type, integers, mlir_type, value
 from .values import Formula, Scalars, scalar
 
 __all__ = [
@@ -33,6 +33,8 @@ __all__ = [
     "loop",
     "memref_type",
     "numbers",
+    "of_threads",
+    "part_type",
     "prefetch",
     "quotient",
     "reduced",
@@ -42,8 +44,10 @@ __all__ = [
     "store",
     "store_element",
     "vector",
+    "vector_of",
     "vector_type",
     "when",
+    "workgroup_number",
 ]
 
 Index: TypeAlias = int | Value
@@ -82,9 +86,18 @@ def memref_type(shape: Sequence[int | None], element: ElementType) -> ir.Type:
     return ir.MemRefType.get(extents, mlir_type(element))
 
 
+def part_type(extent: int | None, element: ElementType, lanes: int) -> ir.Type:
+    """The type of a part of a buffer, whose elements are vectors of so many, or are no vectors."""
+    count = ir.ShapedType.get_dynamic_size() if extent is None else extent
+    held = mlir_type(element) if lanes == 1 else vector_type(lanes, element)
+    layout = ir.Attribute.parse("strided<[1], offset: ?>")
+    return ir.MemRefType.get([count], held, layout)
+
+
 def vector(given: Value, element: ElementType | None = None) -> Formula:
     """A vector for formulas on its elements; signed unless `element` says otherwise."""
-    return Vectors(int(given.type.shape[0])).emitted(given, element)
+    found = element or element_of(given.type.element_type)
+    return Vectors(int(given.type.shape[0])).emitted(given, found)
 
 
 def _indices(indices: Sequence[Index]) -> list[Value]:
@@ -116,9 +129,10 @@ def prefetch(memory: Value, indices: Sequence[Index]) -> None:
 
 
 def load_element(memory: Value, indices: Sequence[Index]) -> Formula:
-    """The element at a position of a memref."""
+    """The element at a position of a memref, which may be a vector."""
     type_ = memory.type.element_type
-    return scalar(value("memref.load", [memory, *_indices(indices)], type_))
+    loaded = value("memref.load", [memory, *_indices(indices)], type_)
+    return vector(loaded) if isinstance(type_, ir.VectorType) else scalar(loaded)
 
 
 def store_element(given: Formula, memory: Value, indices: Sequence[Index]) -> None:
@@ -184,6 +198,15 @@ def reduced(kind: str, given: Formula) -> Formula:
     return scalar(value("vector.reduction", [given.value], type_, attributes), given.element)
 
 
+def vector_of(numbers: Sequence[int], element: ElementType) -> Formula:
+    """A constant with these integers as its elements."""
+    type_ = vector_type(len(numbers), element)
+    attribute = ir.DenseElementsAttr.get(
+        [operation.number_of(mlir_type(element), n) for n in numbers], type_
+    )
+    return vector(value("arith.constant", [], type_, {"value": attribute}), element)
+
+
 def element_at(given: Formula, place: int) -> Formula:
     """An element of a vector."""
     attributes = {"static_position": integers([place])}
@@ -236,6 +259,33 @@ def fence(given: Formula, register: str) -> Formula:
     }
     held = value("llvm.inline_asm", [given.value], given.value.type, attributes)
     return vector(held, given.element)
+
+
+# -- positions ------------------------------------------------------------------------------------
+
+
+def workgroup_number(axis: int) -> Value:
+    """The number of the workgroup that runs, along an axis of the grid."""
+    attributes = {"dimension": ir.IntegerAttr.get(index_type(), axis)}
+    return value("stream.dispatch.workgroup.id", [], index_type(), attributes)
+
+
+def of_threads(count: int, body: Callable[[Value], None]) -> None:
+    """Have each thread of a workgroup run a body, which is called with its number.
+
+    This is a loop that IREE gives to threads. (``gpu.thread_id`` is written in one way by the
+    bindings' MLIR, and read in another by IREE's.)
+    """
+    made = create(
+        "scf.for",
+        _indices([0, count, 1]),
+        attributes={"iree.gpu.distribute_dim": ir.IntegerAttr.get(index_type(), 0)},
+        regions=1,
+    )
+    block = made.regions[0].blocks.append(index_type())
+    with ir.InsertionPoint(block):
+        body(block.arguments[0])
+        create("scf.yield")
 
 
 # -- control --------------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from .instructions import INSTRUCTIONS
 from .operands import Refusal, array_of, bytes_of, value_of
 from .round_rows import RoundRows
 from .tiles import Tiles
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Product"]
 
@@ -57,11 +61,34 @@ class Product:
     rows: int | None
 
     @classmethod
-    def of(cls, contraction: BlockContraction, instructions: str) -> Product | Refusal:
+    def of(cls, contraction: BlockContraction, instructions: str) -> Self | Refusal:
         """Plan a contraction, or say why kernels do not compute it."""
-        activations, storage, result = contraction.indices
         if contraction.activation_type != "int8":
             return Refusal("its activations are not rounded to 8 bits")
+        target = INSTRUCTIONS[instructions]
+
+        def parts(columns: int) -> int:
+            return target.parts(columns, target.most_parts)
+
+        return cls.planned(contraction, instructions, target.lanes, parts)
+
+    @classmethod
+    def planned(
+        cls,
+        contraction: BlockContraction,
+        instructions: str,
+        lanes: int,
+        parts: Callable[[int], int],
+    ) -> Self | Refusal:
+        """Plan a contraction for tiles of so many lanes.
+
+        Args:
+            contraction: what is computed.
+            instructions: what with.
+            lanes: of a vector of columns.
+            parts: how many such vectors a tile has, of the number of columns.
+        """
+        activations, storage, result = contraction.indices
         if contraction.expressed is ExpressedType.F64:
             return Refusal("it is computed in f64")
         if any(len(terms) > 1 for terms in activations):
@@ -81,7 +108,6 @@ class Product:
         if block is None:
             return Refusal("its blocks are not consecutive")
         bits = sum(contraction.plane_bits or (contraction.storage_type.width,))
-        target = INSTRUCTIONS[instructions]
         count = math.prod(shape[loop] for loop in columns)
         depth = math.prod(shape[loop] for loop in inner)
         if count * depth < _LEAST_PRODUCTS:
@@ -94,8 +120,7 @@ class Product:
             return Refusal("it has no rows")
         if not columns:
             return Refusal("it has no columns")
-        parts = target.parts(count, target.most_parts)
-        tiles = Tiles(bits if bits < 7 else 8, block, count, depth, target.lanes, parts)
+        tiles = Tiles(bits if bits < 7 else 8, block, count, depth, lanes, parts(count))
         if not tiles.accepts():
             return Refusal(f"its blocks of {block} are not whole in steps of {tiles.step}")
         zeros = contraction.zero_points
@@ -105,35 +130,21 @@ class Product:
 
     def emit(self, library: Library, result: ir.Type) -> Value:
         """Write the calls, and return the result."""
-        tiles, contraction = self.tiles, self.contraction
+        tiles = self.tiles
         target = INSTRUCTIONS[self.instructions]
-        weight, zero = self._integers()
-        scale, scales = self._scales(contraction.scales)
-        offset, offsets = (
-            (None, []) if contraction.offsets is None else self._scales(contraction.offsets)
-        )
-        zeros = contraction.zero_points
-        if zeros is not None:
-            same = _same(zeros)
-            if same is not None:
-                zeros, zero = None, int(_codes(same, contraction.storage_type.width, zero))
+        weight = self._weight()
         at_once = target.at_once if self.rows is None else min(target.at_once, self.rows)
         together = target.tiles_together(self.rows or 1, tiles.parts)
         product = BlockProduct(
             tiles,
             self.instructions,
             self.rows,
-            scale,
-            zero if zeros is None else None,
-            offset,
+            weight.scale,
+            weight.zero,
+            weight.offset,
             at_once,
             -(-tiles.count // _WORKGROUPS // together) * together,
         )
-        operands = [value_of(tiles.pack(weight), I8), *scales]
-        if zeros is not None:
-            codes = _codes(bytes_of(zeros), contraction.storage_type.width, zero)
-            operands.append(value_of(self._laid_out(codes), U8))
-        operands += offsets
         activations, extents = self._rows()
         rows: Extent = self.rows if self.rows is not None else linalg.dim(activations, 0)
         blocks = tiles.depth // tiles.block
@@ -152,11 +163,30 @@ class Product:
         [sums] = library.call(
             product,
             product.kernel(),
-            [*operands, *rounded],
+            [*weight.operands, *rounded],
             [tensor_type([self.rows, tiles.columns], mlir_type(F32))],
             rows,
         )
         return self._result(sums, extents, result)
+
+    def _weight(self) -> _Weight:
+        tiles, contraction = self.tiles, self.contraction
+        weight, zero = self._integers()
+        scale, scales = self._scales(contraction.scales)
+        offset, offsets = (
+            (None, []) if contraction.offsets is None else self._scales(contraction.offsets)
+        )
+        zeros = contraction.zero_points
+        if zeros is not None:
+            same = _same(zeros)
+            if same is not None:
+                zeros, zero = None, int(_codes(same, contraction.storage_type.width, zero))
+        operands = [value_of(tiles.pack(weight), I8), *scales]
+        if zeros is not None:
+            codes = _codes(bytes_of(zeros), contraction.storage_type.width, zero)
+            operands.append(value_of(self._laid_out(codes), U8))
+        operands += offsets
+        return _Weight(operands, scale, zero if zeros is None else None, offset)
 
     def _rows(self) -> tuple[Value, list[Extent]]:
         """Activations as ``rows x depth`` of f32, and the extents of the loops of rows."""
@@ -268,6 +298,23 @@ class Product:
             if terms[0][0] in self.columns and size > 1:
                 array = np.repeat(array, size, axis)
         return self.tiles.pack_parameters(self._as_columns(array), blocks)
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A weight as kernels read it.
+
+    Attributes:
+        operands: its integers, scales, zero points and offsets.
+        scale: how scales are stored.
+        zero: the zero point of all blocks; None where each has its own.
+        offset: how offsets are stored; None where there are none.
+    """
+
+    operands: list[Value]
+    scale: Scale
+    zero: int | None
+    offset: Scale | None
 
 
 @dataclass(frozen=True)

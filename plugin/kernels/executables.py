@@ -17,13 +17,15 @@ Before lowering by IREE, a module holds::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .._mlir import Operation, Value, ir
+from ..emit import scalar
 from ..emit.linalg import Extent, constant_index
 from ..emit.operation import create, index_type, parse_attribute, value
-from ..emit.vectors import memref_type
+from ..emit.vectors import memref_type, part_type, quotient, workgroup_number
 from ..numerics.element_types import ElementType
 
 __all__ = ["Binding", "Kernel", "Library"]
@@ -36,10 +38,13 @@ class Binding:
     Attributes:
         shape: None for the extent that is known at run time only.
         element: of the memref.
+        lanes: how many elements are read together, with threads: an element of the memref is a
+            vector of so many.
     """
 
     shape: tuple[int | None, ...]
     element: ElementType
+    lanes: int = 1
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,9 @@ class Kernel:
         body: called with the memrefs, with the number of a workgroup, and with the extent that is
             known at run time only (the number where none is), writes what it does.
         rows: the extent that None stands for in shapes, where it is known.
+        threads: of a workgroup, on devices that have such. Memrefs have one axis there, and there
+            are as many workgroups along a second axis of the grid as it takes for all rows.
+        at_once: with threads, how many rows a workgroup has.
     """
 
     name: str
@@ -60,6 +68,8 @@ class Kernel:
     workgroups: int
     body: Callable[[Sequence[Value], Value, Extent], None]
     rows: int | None
+    threads: int | None = None
+    at_once: int = 1
 
 
 class Library:
@@ -106,14 +116,18 @@ class Library:
         argument_dims = [dim for each in dims for dim in each]
         of_results = [dim for each in result_dims for dim in each]
         given = [*operands, *dynamic]
-        counts = [0, len(given), len(argument_dims), len(of_results)]
+        workload = dynamic if kernel.threads is not None else []
+        counts = [len(workload), len(given), len(argument_dims), len(of_results)]
         symbol = ir.Attribute.parse(f"[@{name}::@{name}]")
         attributes = {
             "entry_points": symbol,
             "operandSegmentSizes": parse_attribute(f"array<i32: {', '.join(map(str, counts))}>"),
         }
         operation = create(
-            "flow.dispatch", [*given, *argument_dims, *of_results], results, attributes
+            "flow.dispatch",
+            [*workload, *given, *argument_dims, *of_results],
+            results,
+            attributes,
         )
         return list(operation.results)
 
@@ -140,37 +154,67 @@ class Library:
             export = create("stream.executable.export", attributes=attributes, regions=1)
             inner = create("builtin.module", regions=1)
             create("stream.executable.end")
-        with ir.InsertionPoint(export.regions[0].blocks.append()):
+        dynamic = [] if kernel.rows is not None else [index_type()]
+        workload = dynamic if kernel.threads is not None else []
+        counted = export.regions[0].blocks.append(*workload)
+        with ir.InsertionPoint(counted):
             one = constant_index(1)
-            create("stream.return", [constant_index(kernel.workgroups), one, one])
+            of_rows = one
+            if kernel.threads is not None:
+                of_rows = _groups(counted.arguments[0] if workload else kernel.rows, kernel.at_once)
+            create("stream.return", [constant_index(kernel.workgroups), of_rows, one])
         with ir.InsertionPoint(inner.regions[0].blocks.append()):
             binding = ir.Type.parse("!stream.binding")
-            dynamic = [] if kernel.rows is not None else [index_type()]
             types = [*[binding] * len(kernel.bindings), *dynamic]
             attributes = {
                 "sym_name": symbol,
                 "function_type": ir.TypeAttr.get(ir.FunctionType.get(types, [])),
             }
+            if kernel.threads is not None:
+                attributes["translation_info"] = parse_attribute(_THREADS.format(kernel.threads))
             function = create("func.func", attributes=attributes, regions=1)
         block = function.regions[0].blocks.append(*types)
         with ir.InsertionPoint(block):
             arguments = list(block.arguments)
             rows = arguments.pop() if dynamic else kernel.rows
             zero = constant_index(0)
+            if kernel.threads is not None:
+                # Where pieces begin inside of a buffer, IREE 3.13 has types for a place that is
+                # computed, and for one that is known, but not for both in one kernel. There is one
+                # workgroup along the last axis of the grid: its number is 0.
+                zero = (scalar(workgroup_number(2)) * _ALIGNMENT).value
             memories = []
             for given, each in zip(arguments, kernel.bindings, strict=True):
                 shape = [kernel.rows if extent is None else extent for extent in each.shape]
                 missing = [rows] * sum(extent is None for extent in shape)
+                if kernel.threads is not None:
+                    length = math.prod(extent for extent in shape if extent is not None)
+                    length //= each.lanes
+                    missing = [(scalar(rows) * length).value for rows in missing]
+                    shape = [None if missing else length]
                 type_ = memref_type(shape, each.element)
+                if kernel.threads is not None:
+                    type_ = part_type(shape[0], each.element, each.lanes)
                 memories.append(value("stream.binding.subspan", [given, zero, *missing], type_))
-            number = value(
-                "stream.dispatch.workgroup.id",
-                [],
-                index_type(),
-                {"dimension": ir.IntegerAttr.get(index_type(), 0)},
-            )
-            kernel.body(memories, number, rows)
+            kernel.body(memories, workgroup_number(0), rows)
             create("func.return")
+
+
+_ALIGNMENT = 64
+"""In bytes, of pieces of memory."""
+_THREADS = (
+    "#iree_codegen.translation_info<pipeline = "
+    '#iree_codegen.pass_pipeline<"iree-codegen-gpu-distribute-scf-for"> '
+    "workgroup_size = [{}, 1, 1]>"
+)
+"""So many threads run the code, which is translated as it is, but for the loop over threads."""
+
+
+def _groups(rows: Extent, at_once: int) -> Value:
+    """How many groups of so many there are."""
+    if isinstance(rows, int):
+        return constant_index(-(-rows // at_once))
+    return quotient(scalar(rows) + (at_once - 1), at_once).value
 
 
 def _types(values: Sequence[Value]) -> list[ir.RankedTensorType]:

@@ -40,13 +40,13 @@ from ..dialects.subquant import BLOCK_CONTRACTION
 from ..emit import Formula, Scalars, linalg, scalar
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.linalg import Extent
-from ..emit.operation import element_of, is_dynamic, mlir_type
+from ..emit.operation import element_of, is_dynamic
+from ..emit.rounding import rounded
 from ..numerics.array_functions import convert
-from ..numerics.block_contraction import activation_scale
 from ..numerics.casts import Cast, Division
 from ..numerics.element_types import I8, U8
 from ..numerics.packed_integers import integer_at
-from ..numerics.parameters import ExpressedType, StorageType
+from ..numerics.parameters import ExpressedType
 from .base import ModulePass, NoMatch, Pattern, apply_patterns
 from .fusion.reals_at_once import has_many_rows, matrix_product
 
@@ -331,9 +331,6 @@ def _places(extent: int, bits: Sequence[int]) -> list[int]:
     return [extent // counts[1], counts[1] // counts[0], counts[0]]
 
 
-_INT8 = StorageType(8, True, -127, 127)
-
-
 def _rounded(
     activations: _Operand, shared: Sequence[bool], expressed: ExpressedType, division: Division
 ) -> list[_Operand]:
@@ -345,44 +342,16 @@ def _rounded(
         expressed: of the weight.
         division: of `Cast`.
     """
-    wide = sum_type(expressed)
-    total = element_of(wide)
-    rank = len(activations.extents)
-    axes = [axis for axis in range(rank) if not shared[axis]]
-    kept = ir.AffineMap.get(rank, 0, [ir.AffineExpr.get_dim(axis) for axis in axes])
-    every, own = linalg.identity_map(rank), linalg.identity_map(len(axes))
-    extents = [activations.extents[axis] for axis in axes]
-
-    def greater(x: Value, so_far: Value) -> Value:
-        return np.maximum(scalar(so_far), abs(scalar(x).convert(total))).value
-
-    greatest = linalg.generic(
-        [activations.tensor],
-        linalg.filled(extents, Scalars().known(0.0, total).value),
-        [every, kept],
-        greater,
-        ["reduction" if along else "parallel" for along in shared],
-    )
-    scales = linalg.generic(
-        [greatest],
-        linalg.empty(extents, wide),
-        [own, own],
-        lambda x, _: activation_scale(scalar(x)).value,
-    )
-    cast = Cast(_INT8, ExpressedType(total.name), division=division)
-
-    def quantize(x: Value, scale: Value, _: Value) -> Value:
-        return cast.quantize(scalar(x).convert(total), scalar(scale)).value
-
-    integers = linalg.generic(
-        [activations.tensor, scales],
-        linalg.empty(activations.extents, mlir_type(I8)),
-        [every, kept, every],
-        quantize,
-    )
+    total = element_of(sum_type(expressed))
+    integers, scales = rounded(activations.tensor, activations.extents, shared, total, division)
+    axes = [axis for axis, along in enumerate(shared) if not along]
     return [
         _Operand(integers, activations.indices, activations.extents),
-        _Operand(scales, [activations.indices[axis] for axis in axes], extents),
+        _Operand(
+            scales,
+            [activations.indices[axis] for axis in axes],
+            [activations.extents[axis] for axis in axes],
+        ),
     ]
 
 

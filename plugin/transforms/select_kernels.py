@@ -5,6 +5,10 @@ bits, are sums of products of small integers, which CPUs have instructions for t
 generation does not use. `subquant.kernels` writes loops with these. What they do not compute
 (activations as reals, dynamic windows, weights of few elements) is left as it is.
 
+For Vulkan (``instructions=spirv``) those with weights in blocks alone have a kernel, of activations
+as reals too: each thread reads words of the weight, and shifts and masks the integers of some
+columns out of them.
+
 Before::
 
     %y = "subquant.block_contraction"(%x, %q, %s) {activation_type = "int8", ...}
@@ -35,6 +39,7 @@ from ..kernels.executables import Library
 from ..kernels.instructions import INSTRUCTIONS
 from ..kernels.integer_contraction import IntegerContraction
 from ..kernels.operands import Refusal
+from ..kernels.thread_contraction import SPIRV, ThreadContraction
 from ..numerics.requantization import Requantization
 from ..options import FixedPointRounding, RequantizationForm
 from .base import UNCHANGED, ModulePass, named
@@ -50,7 +55,8 @@ class SelectKernels(ModulePass):
     """Turn every contraction that a kernel computes into calls.
 
     Options:
-        instructions: what kernels multiply with, a name in `INSTRUCTIONS`.
+        instructions: what kernels multiply with, a name in `INSTRUCTIONS`, or ``spirv``: those of
+            weights in blocks for devices of many threads.
         requantization: as of ``lower-requantization``, for sums that a kernel finishes.
         fixed_point_rounding: as of ``lower-requantization``.
         integer_only: requantize without floats, which tell sooner what integers give.
@@ -67,17 +73,19 @@ class SelectKernels(ModulePass):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.instructions not in INSTRUCTIONS:
+        known = (*INSTRUCTIONS, SPIRV)
+        if self.instructions not in known:
             raise UsageError(
                 f"{self.name} knows no instructions '{self.instructions}'; "
-                f"{expected_name(self.instructions, INSTRUCTIONS)}"
+                f"{expected_name(self.instructions, known)}"
             )
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Select in `module`; never fails."""
-        for op in named(module, _INTEGERS):
+        integers = () if self.instructions == SPIRV else _INTEGERS
+        for op in named(module, integers):
             _contract_storage(op)
-        found = named(module, [BLOCK_CONTRACTION, *_INTEGERS])
+        found = named(module, [BLOCK_CONTRACTION, *integers])
         if not found:
             return UNCHANGED
         remarks, library = [], Library(module)
@@ -101,7 +109,8 @@ class SelectKernels(ModulePass):
         """Call a kernel in the place of a contraction and what follows it."""
         result, replaced = op.results[0], [op]
         if op.name == BLOCK_CONTRACTION:
-            product = Product.of(BlockContraction.of(op), self.instructions)
+            planner = ThreadContraction if self.instructions == SPIRV else Product
+            product = planner.of(BlockContraction.of(op), self.instructions)
             if isinstance(product, Refusal):
                 return product
             made = product.emit(library, result.type)
@@ -135,6 +144,8 @@ class SelectKernels(ModulePass):
             contraction = IntegerContraction.of(op)
             if not isinstance(contraction, Refusal) and contraction.has_tiles(self.instructions):
                 return self.instructions
+        if self.instructions == SPIRV:
+            return SPIRV
         return INSTRUCTIONS[self.instructions].without_tiles
 
 

@@ -1,0 +1,79 @@
+"""Activations as integers of 8 bits, with a scale for each block: the loops that compute them.
+
+`subquant.numerics.block_contraction` has the formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .._mlir import Value, ir
+from ..numerics.block_contraction import activation_scale
+from ..numerics.casts import Cast, Division
+from ..numerics.element_types import I8, ElementType
+from ..numerics.parameters import ExpressedType, StorageType
+from . import linalg
+from .linalg import Extent
+from .operation import mlir_type
+from .values import Scalars, scalar
+
+__all__ = ["rounded"]
+
+_INT8 = StorageType(8, True, -127, 127)
+
+
+def rounded(
+    tensor: Value,
+    extents: Sequence[Extent],
+    shared: Sequence[bool],
+    total: ElementType,
+    division: Division,
+) -> tuple[Value, Value]:
+    """Round a tensor of reals.
+
+    Args:
+        tensor: reals.
+        extents: of its axes: ints, or values of type ``index``.
+        shared: for each axis whether one scale is for all of it.
+        total: what is computed in, f32 or f64.
+        division: of `Cast`.
+
+    Returns:
+        The integers, and the scales, which have the axes that are not shared.
+    """
+    rank, wide = len(extents), mlir_type(total)
+    axes = [axis for axis in range(rank) if not shared[axis]]
+    kept = ir.AffineMap.get(rank, 0, [ir.AffineExpr.get_dim(axis) for axis in axes])
+    every, own = linalg.identity_map(rank), linalg.identity_map(len(axes))
+    of_scales = [extents[axis] for axis in axes]
+
+    def greater(x: Value, so_far: Value) -> Value:
+        return np.maximum(scalar(so_far), abs(scalar(x).convert(total))).value
+
+    greatest = linalg.generic(
+        [tensor],
+        linalg.filled(of_scales, Scalars().known(0.0, total).value),
+        [every, kept],
+        greater,
+        ["reduction" if along else "parallel" for along in shared],
+    )
+    scales = linalg.generic(
+        [greatest],
+        linalg.empty(of_scales, wide),
+        [own, own],
+        lambda x, _: activation_scale(scalar(x)).value,
+    )
+    cast = Cast(_INT8, ExpressedType(total.name), division=division)
+
+    def quantize(x: Value, scale: Value, _: Value) -> Value:
+        return cast.quantize(scalar(x).convert(total), scalar(scale)).value
+
+    integers = linalg.generic(
+        [tensor, scales],
+        linalg.empty(extents, mlir_type(I8)),
+        [every, kept, every],
+        quantize,
+    )
+    return integers, scales

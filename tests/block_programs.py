@@ -1,0 +1,70 @@
+"""Products with weights in blocks: programs, their arguments, and what they compute."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def program(
+    rows, depth, columns, block, storage="i4", *, zeros=False, offsets=False, transposed=False
+):
+    """A product of f32 rows with a weight in blocks along its depth."""
+    weight, of_blocks = (depth, columns), (depth // block, columns)
+    sizes, contracted = (block, 1), 0
+    if transposed:
+        weight, of_blocks, sizes, contracted = weight[::-1], of_blocks[::-1], sizes[::-1], 1
+    bits = int(storage[1:])
+    shape, grid = ("x".join(map(str, each)) for each in (weight, of_blocks))
+    given = ["%q", "%s", *["%z"] * zeros, *["%o"] * offsets]
+    types = [
+        f"tensor<{shape}xi{bits}>",
+        f"tensor<{grid}xf32>",
+        *[f"tensor<{grid}xi{bits}>"] * zeros,
+        *[f"tensor<{grid}xf32>"] * offsets,
+    ]
+    arguments = ", ".join(f"{name}: {type_}" for name, type_ in zip(given, types, strict=True))
+    x, y = f"tensor<{rows}x{depth}xf32>", f"tensor<{rows}x{columns}xf32>"
+    return f"""
+func.func @main(%x: {x}, {arguments}) -> {y} {{
+  %w = "subquant.dequantize"({", ".join(given)}) {{block_sizes = array<i64: {sizes[0]}, {sizes[1]}>,
+      operandSegmentSizes = array<i32: 1, 1, {int(zeros)}, {int(offsets)}>,
+      quantized_type = !quant.any<{storage}:f32>}} : ({", ".join(types)}) -> tensor<{shape}xf32>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [{contracted}]
+      : ({x}, tensor<{shape}xf32>) -> {y}
+  return %y : {y}
+}}"""
+
+
+def arrays(rows, depth, columns, block, storage="i4", *, zeros=False, offsets=False, seed=0):
+    """Arguments; the weight is ``depth x columns``."""
+    random = np.random.default_rng(seed)
+    bits, signed = int(storage[1:]), storage[0] == "i"
+    low = -(1 << (bits - 1)) if signed else 0
+    dtype = np.int8 if signed else np.uint8
+    grid = (depth // block, columns)
+    found = [
+        random.standard_normal((rows, depth)).astype(np.float32),
+        random.integers(low, low + (1 << bits), (depth, columns)).astype(dtype),
+        random.uniform(0.5, 2, grid).astype(np.float32),
+    ]
+    if zeros:
+        found.append(random.integers(low, low + (1 << bits), grid).astype(dtype))
+    if offsets:
+        found.append(random.standard_normal(grid).astype(np.float32))
+    return found
+
+
+def reference(x, q, scales, block, zeros=None, offsets=None):
+    """Sums of float64, of activations that are rounded for each block."""
+    rows, depth = x.shape
+    grouped = x.reshape(rows, depth // block, block)
+    row_scales = np.abs(grouped).max(2) * np.float32(1 / 127)
+    row_scales[row_scales == 0] = 1
+    rounded = np.rint(grouped / row_scales[:, :, None]).astype(np.int64)
+    weight = q.astype(np.int64).reshape(depth // block, block, -1)
+    if zeros is not None:
+        weight = weight - zeros.astype(np.int64)[:, None]
+    real = weight * scales.astype(np.float64)[:, None]
+    if offsets is not None:
+        real = real + offsets.astype(np.float64)[:, None]
+    return np.einsum("mbk,bkn,mb->mn", rounded.astype(np.float64), real, row_scales, optimize=True)

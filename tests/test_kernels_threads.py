@@ -1,0 +1,226 @@
+"""The kernel for devices of many threads: the sums of float64, in every layout of weights.
+
+What is compiled takes the weight as an argument where nothing else is said, so that the compiler
+cannot compute with it.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import subquant
+from block_programs import arrays, program, reference
+from programs import LONG
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.errors import UsageError
+from subquant.layouts import GgmlTensor
+from subquant.layouts.ggml import BLOCK_TYPES
+from subquant.ops import linear, trace_function
+from subquant.runtime import Executable
+
+ON_VULKAN = pytest.mark.vulkan
+ACTIVATIONS = pytest.mark.parametrize("activations", ["float", "int8"])
+
+CASES = [
+    (1, 256, 128, 32),
+    (13, 256, 100, 64),  # ragged rows, and columns that fill no tile; a block of two steps
+    (3, 512, 65, 64, "u8"),  # columns that fill no vector
+    (5, 512, 300, 16, "u5"),  # two parts of a tile, two blocks a step, two planes
+    (7, 1024, 40, 1024, "i8"),  # one block a column
+    *(
+        [
+            (4, 512, 64, 32, "u2"),
+            (2, 1024, 40, 128, "i3"),
+            (4, 512, 64, 16, "i6"),
+            (9, 512, 260, 16, "u3"),
+            (1, 512, 30, 32, "u4"),
+        ]
+        if LONG
+        else [(4, 512, 64, 32, "i6")]
+    ),
+]
+
+
+def sums(x, q, scales, block, zeros=None, offsets=None):
+    """In float64, of activations as they are."""
+    weight = np.repeat(scales.astype(np.float64), block, 0)
+    moved = q.astype(np.float64)
+    if zeros is not None:
+        moved = moved - np.repeat(zeros.astype(np.float64), block, 0)
+    weight = moved * weight
+    if offsets is not None:
+        weight = weight + np.repeat(offsets.astype(np.float64), block, 0)
+    return x.astype(np.float64) @ weight
+
+
+def check(case, device, activations, *, transposed=False, zeros=False, offsets=False, rows=None):
+    given = arrays(*case, zeros=zeros, offsets=offsets)
+    text = program(rows or case[0], *case[1:], zeros=zeros, offsets=offsets, transposed=transposed)
+    executable = subquant.compile(text, target="vulkan", device=device, activations=activations)
+    turned = [given[0], *(each.T.copy() for each in given[1:])] if transposed else given
+    names = iter(given[3:])
+    exact = {"float": sums, "int8": reference}[activations]
+    expected = exact(
+        *given[:3],
+        case[3],
+        next(names) if zeros else None,
+        next(names) if offsets else None,
+    )
+    found = executable.main(*turned)
+    assert found.shape == expected.shape
+    # Each product, or each block of them, adds a rounding of f32 or two.
+    assert np.abs(found - expected).max() <= 3e-6 * np.abs(expected).max()
+
+
+@ON_VULKAN
+@ACTIVATIONS
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_sums_are_those_of_float64(case, activations, vulkan):
+    check(case, vulkan, activations)
+
+
+@ON_VULKAN
+@ACTIVATIONS
+@pytest.mark.parametrize(("zeros", "offsets"), [(False, True), (True, False), (True, True)])
+def test_zero_points_and_offsets(zeros, offsets, activations, vulkan):
+    case = (5, 256, 80, 32, "u5" if offsets else "i4")
+    check(case, vulkan, activations, zeros=zeros, offsets=offsets, transposed=True)
+
+
+@ON_VULKAN
+@ACTIVATIONS
+def test_rows_that_are_known_at_run_time(activations, vulkan):
+    text = program("?", 256, 96, 32)
+    executable = subquant.compile(text, target="vulkan", device=vulkan, activations=activations)
+    for rows in (1, 4, 5, 14):
+        given = arrays(rows, 256, 96, 32, seed=rows)
+        exact = {"float": sums, "int8": reference}[activations]
+        found = executable.main(*given)
+        assert found.shape == (rows, 96)
+        np.testing.assert_allclose(found, exact(*given, 32), atol=3e-4)
+
+
+@ON_VULKAN
+@pytest.mark.parametrize("storage", ["u4", "u8", "i8"])
+def test_sums_of_integers_are_exact_at_the_extremes(storage, vulkan):
+    """All products have the greatest magnitude: the sums of a block are whole numbers in f32."""
+    rows, depth, columns, block = 3, 512, 32, 128
+    bits, signed = int(storage[1:]), storage[0] == "i"
+    extreme = -(1 << (bits - 1)) if signed else (1 << bits) - 1
+    x = np.full((rows, depth), 127, np.float32)
+    q = np.full((depth, columns), extreme, np.int8 if signed else np.uint8)
+    scales = np.ones((depth // block, columns), np.float32)
+    text = program(rows, depth, columns, block, storage)
+    executable = subquant.compile(text, target="vulkan", device=vulkan, activations="int8")
+    for given in (x, -x):
+        expected = np.full((rows, columns), float(given[0, 0]) * extreme * depth)
+        np.testing.assert_array_equal(executable.main(given, q, scales), expected)
+
+
+@ON_VULKAN
+@ACTIVATIONS
+@pytest.mark.parametrize("name", [*(sorted(BLOCK_TYPES) if LONG else ("Q4_0", "Q4_K", "Q6_K"))])
+def test_types_of_ggml(name, activations, vulkan):
+    """Constants, and scales that are quantized themselves."""
+    import gguf
+
+    rng, (count, depth) = np.random.default_rng(0), (72, 512)
+    kind = gguf.GGMLQuantizationType[name]
+    size, length = gguf.GGML_QUANT_SIZES[kind]
+    reals = rng.standard_normal((count, depth)).astype(np.float32)
+    try:
+        stored = gguf.quants.quantize(reals, kind)
+    except NotImplementedError:
+        stored = rng.integers(0, 64, (count, depth // size * length), np.uint8)
+    exact = gguf.quants.dequantize(stored, kind).astype(np.float64)
+    x = rng.standard_normal((3, depth)).astype(np.float32)
+    weight = GgmlTensor(stored.reshape(-1), name, (count, depth))
+    module = trace_function(lambda given: linear(given, weight), x)
+    options = CompileOptions("vulkan", activations=activations)
+    found = Executable(compile_to_bytes(module, options), vulkan).main(x)
+    bound = {"float": 3e-6, "int8": 0.02}[activations]
+    expected = x.astype(np.float64) @ exact.T
+    assert np.abs(found - expected).max() <= bound * np.abs(expected).max()
+
+
+@ON_VULKAN
+def test_what_is_known_is_computed_as_well(vulkan):
+    """IREE runs what it knows all operands of on the CPU, which has no such threads."""
+    x, q, scales = arrays(2, 64, 256, 32)
+    text = program(2, 64, 256, 32)
+    body = text.split("{", 1)[1]
+
+    def constant(name, array, element):
+        type_ = f"tensor<{'x'.join(map(str, array.shape))}x{element}>"
+        return f'  %{name} = arith.constant dense<"0x{array.tobytes().hex()}"> : {type_}'
+
+    known = "\n".join([
+        constant("x", x, "f32"), constant("b", q, "i8"),
+        "  %q = stablehlo.convert %b : (tensor<64x256xi8>) -> tensor<64x256xi4>",
+        constant("s", scales, "f32"),
+    ])  # fmt: skip
+    text = f"func.func @main() -> tensor<2x256xf32> {{\n{known}{body}"
+    found = subquant.compile(text, target="vulkan", device=vulkan).main()
+    expected = sums(x, q, scales, 32)
+    assert np.abs(found - expected).max() <= 3e-6 * np.abs(expected).max()
+
+
+# -- what is written ------------------------------------------------------------------------------
+
+
+@ACTIVATIONS
+@pytest.mark.parametrize("rows", [1, 128])
+def test_no_real_of_the_weight_is_written(rows, activations):
+    """No tensor or memref of floats has as many elements as the weight."""
+    options = CompileOptions("vulkan", activations=activations)
+    text = compile_to_bytes(program(rows, 256, 512, 32), options, emit="mlir").decode()
+    assert "@thread_product" in text
+    floats = r"(?:tensor|memref)<((?:\d+x)+)(?:vector<4x)?(?:f16|bf16|f32|f64)"
+    for extents in re.findall(floats, text):
+        assert np.prod([int(n) for n in extents.split("x")[:-1]]) < 256 * 512
+
+
+def remarks_of(text, **options):
+    found = []
+    options = CompileOptions("vulkan", explain=True, **options)
+    compile_to_bytes(text, options, emit="mlir", on_remark=found.append)
+    return [remark.message for remark in found]
+
+
+def test_the_choice_is_explained_and_can_be_overridden():
+    text = program(4, 256, 512, 32)
+    assert "is computed by a kernel (spirv)" in remarks_of(text)
+    lowered = compile_to_bytes(text, CompileOptions("vulkan", kernels="none"), emit="mlir").decode()
+    assert "thread_product" not in lowered
+    assert "linalg.generic" in lowered
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (program(4, 256, 512, 32).replace(":f32>", ":f64>").replace("xf32", "xf64"), "f64"),
+        (program(4, 32, 16, 32), "it is small"),
+        (program(1, 524288, 4, 32), "longer than the loops"),
+    ],
+    ids=["f64", "small", "long"],
+)
+def test_what_has_no_kernel_is_left_to_loops(text, reason):
+    assert any(reason in message for message in remarks_of(text))
+
+
+def test_kernels_of_other_targets_are_refused():
+    text = program(4, 256, 512, 32)
+    with pytest.raises(UsageError, match="'avx2' are those of CPUs; choose 'auto', 'spirv'"):
+        compile_to_bytes(text, CompileOptions("vulkan", kernels="avx2"), emit="mlir")
+    with pytest.raises(UsageError, match="'spirv' are those of vulkan"):
+        compile_to_bytes(text, CompileOptions(kernels="spirv"), emit="mlir")
+
+
+def test_devices_without_bytes_keep_the_loops():
+    options = CompileOptions("vulkan", vulkan_target="generic-32bit")
+    text = compile_to_bytes(program(4, 256, 512, 32), options, emit="mlir").decode()
+    assert "thread_product" not in text
