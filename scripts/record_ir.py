@@ -42,7 +42,7 @@ _INTERPRETER = "interpreter"
 _PIPELINES: dict[str, CompileOptions | None] = {
     "cpu": CompileOptions(kernels="none"),
     "kernels": CompileOptions(kernels="portable", activations="int8"),
-    "vulkan": CompileOptions("vulkan"),
+    "vulkan": CompileOptions("vulkan", kernels="none"),
     "vulkan32": CompileOptions("vulkan", vulkan_target="generic-32bit"),
     "fixed": CompileOptions(
         kernels="none",
