@@ -12,17 +12,17 @@ what differs from *tables*, which it is given.
 
 **Requantization** to 8 bits and less costs more than a short sum where it is exact, but a float
 tells nearly always what it gives. With ``p = f32(d) * f32(M)``, clamped to the storage range less
-the zero point ``z``::
+the zero point ``z`` where it can be great::
 
     round(p) + z = clamp(round(d * M) + z)     if |p - round(p)| < 1/2 - e
 
 The relative error of ``p`` is at most ``3 * 2**-24`` and a little, one for each rounding, and
 clamping makes none greater: ``e = R * 2**-22 + 2**-19`` for ``|p| <= R`` is more than the error and
-the ``2**-20`` that counts as a tie (`subquant.numerics.requantization`). Fixed-point multipliers
-are ``R * 2**-30`` off at most; and what is rounded twice, the first time to steps of
-``2**-(s - 31)`` for a shift ``s``, is off by ``2**-(s - 30)`` before it is rounded the second time.
-Where an element of a vector is nearer than that to a half, the vector is computed as
-``lower-requantization`` would.
+the ``2**-20`` that counts as a tie (`subquant.numerics.requantization`); what is greater than ``R``
+is clamped, whatever it is rounded to. Fixed-point multipliers are ``R * 2**-30`` off at most; and
+what is rounded twice, the first time to steps of ``2**-(s - 31)`` for a shift ``s``, is off by
+``2**-(s - 30)`` before it is rounded the second time. Where an element of a vector is nearer than
+that to a half, the vector is computed as ``lower-requantization`` would.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ __all__ = ["Epilogue", "Finish"]
 _MOST_OPERATIONS = 64
 _ROUNDED_TWICE = ("gemmlowp", "tosa-double-round")
 _SHIFT = np.float32(1.5 * 2**23)
-"""Behind its last bit there is no fraction. (IREE writes ``math.roundeven`` with 30 operations.)"""
+"""Sums with it have no fraction, of what is less than 2**22.
+
+(IREE writes ``math.roundeven`` with 30 operations.)
+"""
+_LEAST_WITHOUT_FRACTION = 2.0**21
 _MOST_NEAR = 2.0**-7
 """The distance from a half up to which floats are worth asking."""
 
@@ -139,6 +143,7 @@ def _subtract_zero_point(op: Operation, given: Formula) -> Formula:
 
 _BROADCAST = "stablehlo.broadcast_in_dim"
 _CASTS = ("quant.scast", "subquant.scast")
+_SIGNS = {"stablehlo.add": 1, "stablehlo.subtract": -1}
 _DIRECTIONS = {
     "EQ": np.equal,
     "NE": np.not_equal,
@@ -196,6 +201,12 @@ def _element(type_: ir.Type) -> ElementType | None:
             return None
         return parameters.storage.element
     return element_of(type_)
+
+
+def _wrapped(numbers: Array, element: ElementType) -> Array:
+    """Integers modulo ``2**bits``, as signed ones."""
+    half = 1 << (element.bits - 1)
+    return np.asarray(((numbers.astype(object) + half) % (2 * half) - half).astype(np.int64))
 
 
 # -- epilogues ------------------------------------------------------------------------------------
@@ -319,15 +330,29 @@ class Epilogue:
     def emit(self, vectors: Columns, sums: Formula) -> Formula:
         """Write the operations on a vector of sums, and return their last result."""
         made: dict[Value, Formula] = {self.sums: sums}
+        added: dict[Value, tuple[Value, Array]] = {}  # known numbers that are not added yet
         for op in self.operations:
-            given = [made[value] if value in made else self.known[value] for value in op.operands]
+            (value,), operands = op.results, list(op.operands)
+            if op.name in _SIGNS and operands[1] in self.known:
+                start, numbers = added.get(operands[0], (operands[0], np.zeros((), np.int64)))
+                numbers = numbers + _SIGNS[op.name] * self.known[operands[1]]
+                added[value] = start, _wrapped(numbers, element_of(value.type))
+                continue
+            for operand in operands:
+                if operand in added and operand not in made:
+                    start, numbers = added[operand]
+                    made[operand] = made[start] + numbers
+            given = [made[each] if each in made else self.known[each] for each in operands]
             if op.name in REQUANTIZE:
                 result = self._requantized(vectors, read_requantize(op), given)
             else:
                 result = _RULES[op.name](op, *given)
-            element = _element(op.results[0].type)
+            element = _element(value.type)
             assert element is not None  # `_is_computed`
-            made[op.results[0]] = result if element == BOOL else convert(result, element)
+            made[value] = result if element == BOOL else convert(result, element)
+        if self.result in added:
+            start, numbers = added[self.result]
+            return made[start] + numbers
         return made[self.result]
 
     # -- requantization -----------------------------------------------------------------------
@@ -346,14 +371,18 @@ class Epilogue:
             return exactly()
         (term,) = terms
         real = convert(term.value, F32) * term.multiplier.astype(np.float64).astype(np.float32)
-        low = (sum_.storage.minimum - sum_.zero_points).astype(np.float32)
-        high = (sum_.storage.maximum - sum_.zero_points).astype(np.float32)
-        real = np.minimum(np.maximum(real, low), high)
+        low, high = sum_.storage.minimum, sum_.storage.maximum
+        is_small = term.bound * float(max(term.multiplier.reshape(-1))) < _LEAST_WITHOUT_FRACTION
+        if not is_small:
+            least, most = ((n - sum_.zero_points).astype(np.float32) for n in (low, high))
+            real = np.minimum(np.maximum(real, least), most)
         # Rounded to the unit in the last place of the sum, whose lowest bits are the integer.
         shifted = real + _SHIFT
         is_near = np.abs(real - (shifted - _SHIFT)) >= np.float32(0.5 - near)
-        integer = bits_of(shifted, I32) - int(_SHIFT.view(np.int32))
-        found = convert(integer + sum_.zero_points, sum_.storage.element)
+        integer = bits_of(shifted, I32) + (sum_.zero_points - int(_SHIFT.view(np.int32)))
+        if is_small:
+            integer = np.minimum(np.maximum(integer, low), high)
+        found = convert(integer, sum_.storage.element)
         return choice(reduced("or", is_near), exactly, found)
 
     def _nearness(self, sum_: RequantizedSum) -> float | None:
@@ -366,7 +395,7 @@ class Epilogue:
         if not is_plain or term.bound > 1 << 31:
             return None
         limits = (sum_.storage.minimum, sum_.storage.maximum)
-        reach = max(int(np.abs(limit - sum_.zero_points).max()) for limit in limits)
+        reach = 1 + max(int(np.abs(limit - sum_.zero_points).max()) for limit in limits)
         near = reach * 2.0**-22 + 2.0**-19
         if self.how.kind == "fixed-point":
             _, shift = multiplier_and_shift(term.multiplier)
