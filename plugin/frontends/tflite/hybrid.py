@@ -45,17 +45,21 @@ def _rounded(values: AnyArray) -> AnyArray:
 
 
 def _symmetric(rows: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """Integers from -127 to 127, and the scale of each row ``[rows, 1]``."""
+    """Integers from -127 to 127 in 8 bits, and the scale of each row ``[rows, 1]``."""
     most, one = np.float32(127), np.float32(1)
     span = np.abs(rows).max(axis=1, keepdims=True)
     is_zero = span == 0
     known = np.where(is_zero, one, span)
     nearest = _rounded(rows * np.where(is_zero, np.float32(0), most / known))
-    return np.minimum(np.maximum(nearest, -127), 127), np.where(is_zero, one, known / most)
+    integers = np.minimum(np.maximum(nearest, -127), 127).astype(np.int8)
+    return integers, np.where(is_zero, one, known / most)
 
 
 def _asymmetric(rows: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """Integers less the zero point of each row, and its scale; the span is of f32, all else f64."""
+    """Integers less the zero point of each row, in 16 bits, and its scale.
+
+    The span is of f32, all else of f64.
+    """
     zero = np.float32(0)
     low = np.minimum(rows.min(axis=1, keepdims=True), zero)
     high = np.maximum(rows.max(axis=1, keepdims=True), zero)
@@ -70,14 +74,13 @@ def _asymmetric(rows: AnyArray) -> tuple[AnyArray, AnyArray]:
     factor = convert(scale, F32)
     nearest = _rounded(rows * (np.float32(1) / factor)) + offset
     nearest = np.minimum(np.maximum(nearest, -128), 127)
-    return np.where(is_zero, np.int32(0), nearest - offset), factor
+    return np.where(is_zero, np.int32(0), nearest - offset).astype(np.int16), factor
 
 
 def _integers(call: Call, rows: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Rounded rows ``[rows, depth]``, as the operator says, and the scale of each."""
     quantize = _asymmetric if call.options.asymmetric_quantize_inputs else _symmetric
-    integers, factors = quantize(rows)
-    return integers.astype(np.int16), factors
+    return quantize(rows)
 
 
 def of_rows(call: Call, rows: AnyArray, weights: Operand) -> AnyArray:
@@ -135,8 +138,7 @@ def convolved(
         is_plain = False  # grouped
     quantize = _symmetric if is_plain else _asymmetric
     integers, factors = quantize(images.value.reshape((shape[0], -1)))
-    narrow = integers.astype(np.int16).reshape(shape)
-    total = convert(product(narrow, np.asarray(weights.value), 0, np.int32), F32)
+    total = convert(product(integers.reshape(shape), np.asarray(weights.value), 0, np.int32), F32)
     factors = factors.reshape((-1, 1, 1, 1))
     if is_plain or is_depthwise:
         scaled = rounded_product(total, factors * (scales[0] if is_plain else scales))

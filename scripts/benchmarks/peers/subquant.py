@@ -70,7 +70,7 @@ def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> 
     x = arrays["x"]
     options = CompileOptions(activations="int8")
     if case["kind"] == "model":
-        return Executables(Path(case["file"]), CompileOptions(), x, threads, copies)
+        return Executables(Path(case["file"]), options, x, threads, copies)
     if case["kind"] != "block matmul":
         source = quantized_integers(case, arrays, weights_given=False)
         return Executables(source, CompileOptions(), x, threads, copies)
