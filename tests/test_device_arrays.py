@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import threading
 import weakref
@@ -363,14 +364,19 @@ def test_results_are_their_own(device: Device, device_name: str, as_users_call: 
     executable = compiled(UPDATES, device)
     x = aligned(np.arange(16384, dtype=np.int32))
     put = device.put(x)
-    from_array, from_device = (executable.identity(each, resident=True) for each in (x, put))
+    # An array that was taken once is not looked at again.
+    results = [executable.identity(each, resident=True) for each in (x, put, put)]
     x[:] = 0
-    for result in (from_array, from_device):
+    for result in results:
         np.testing.assert_array_equal(result.numpy(), np.arange(16384))
-    first, second = compiled(PROGRAM, device).twice(np.ones(6, np.int8), resident=True)
+    twice = compiled(PROGRAM, device).twice
+    pair = twice(np.ones(6, np.int8), resident=True)
+    taken = twice(pair[0], resident=True), twice(pair[0], resident=True)
+    np.testing.assert_array_equal(taken, np.full((2, 2, 6), 4))
     if not device.is_vulkan:
-        assert not np.shares_memory(np.asarray(from_device), np.asarray(put))
-        assert not np.shares_memory(np.asarray(first), np.asarray(second))
+        for together in ([put, *results[1:]], [*pair, *taken[0], *taken[1]]):
+            for one, other in itertools.combinations(map(np.asarray, together), 2):
+                assert not np.shares_memory(one, other)
 
 
 # -- lending --------------------------------------------------------------------------------------

@@ -33,21 +33,30 @@ class DeviceArray:
     Attributes:
         shape: the extents.
         type: what it stands for, with the quantization parameters if it is quantized.
+        is_host: the memory is that of a CPU.
         is_shared: others may read the memory later, an array of NumPy's or a program.
     """
 
     def __init__(
-        self, device: OpenDevice, view: Any, type_: ValueType, shape: tuple[int, ...]
+        self,
+        device: OpenDevice,
+        view: Any,
+        type_: ValueType,
+        shape: tuple[int, ...],
+        memory: Array | None = None,
     ) -> None:
         self.shape = shape
         self.type = type_
         self._view = view
+        self._memory = memory
         self._kept: Any = None
         self._device = device
+        self.is_host = device.is_host
         self.is_shared = False
 
     def __del__(self) -> None:
-        self._view = self._kept = None  # before its device, whatever the garbage collector does
+        # Before its device, whatever the garbage collector does.
+        self._memory = self._view = self._kept = None
 
     @property
     def dtype(self) -> DType:
@@ -77,7 +86,7 @@ class DeviceArray:
     @property
     def view(self) -> Any:
         """IREE's view of the memory; ExecutionError if it was donated, or a parent process's."""
-        if not self._device.is_host:
+        if not self.is_host:
             check_process(self._device.process)
         if self._view is None:
             raise ExecutionError(
@@ -85,6 +94,13 @@ class DeviceArray:
                 "use the result, or leave it out of donate"
             )
         return self._view
+
+    @property
+    def memory(self) -> Array:
+        """The bytes, where they are, on a CPU; only to be read."""
+        if self._memory is None:
+            self._memory = self._device.host_bytes(self.view)
+        return self._memory
 
     def numpy(self, *, quantized_io: bool = False) -> Array:
         """Return a copy as an array of NumPy's.
@@ -102,7 +118,7 @@ class DeviceArray:
     def donate(self) -> None:
         """Give up the memory: what is asked of the array afterwards is an error."""
         self._kept = self._view if self.is_shared else None
-        self._view = None
+        self._memory = self._view = None
 
     def is_on(self, device: OpenDevice) -> bool:
         """True for an array in the memory of `device`."""

@@ -25,7 +25,7 @@ from ..signature import (
 from .arguments import check_count
 from .device import Device
 from .device_arrays import DeviceArray, put
-from .marshalling import Call, Parameter, Result
+from .marshalling import Call, Parameter, ResidentCalls, Result
 from .native_calls import check_process, native_call
 from .open_device import OpenDevice, iree_runtime
 from .vm_modules import (
@@ -172,9 +172,11 @@ class Function:
             ExecutionError: the runtime failed, or a check of a dynamic dimension did, or this
                 process was forked since the executable was loaded, or an array was donated before.
         """
-        results = self.invoke(
-            arguments, quantized_io=quantized_io, resident=resident, donate=donate
-        )
+        results = self._call_resident(arguments) if resident and not donate else None
+        if results is None:
+            results = self.invoke(
+                arguments, quantized_io=quantized_io, resident=resident, donate=donate
+            )
         if not results:
             return None
         return results[0] if len(results) == 1 else tuple(results)
@@ -244,8 +246,31 @@ class Function:
             self._context.invoke(self._handle, call.pushed, call.popped)
             return [each.pop(call, quantized_io, resident) for each in self._results]
         except (RuntimeError, ValueError, IndexError) as error:
-            types = [parameter.type for parameter in parameters]
-            raise ExecutionError(_run_message(self.name, error, types)) from None
+            raise self._failed(error) from None
+
+    def _call_resident(self, arguments: Sequence[object]) -> list[Any] | None:
+        """Run the function as `ResidentCalls` does; None if it does not."""
+        check_process(self._device.process)
+        try:
+            with native_call():
+                return self._resident_calls.call(arguments)
+        except (RuntimeError, ValueError, IndexError) as error:
+            traceback.clear_frames(error.__traceback__)
+            raise self._failed(error) from None
+
+    @cached_property
+    def _resident_calls(self) -> ResidentCalls:
+        run, handle = self._context.invoke, self._handle
+        return ResidentCalls(
+            self._device,
+            self._parameters,
+            self._results,
+            lambda pushed, popped: run(handle, pushed, popped),
+        )
+
+    def _failed(self, error: Exception) -> ExecutionError:
+        types = [parameter.type for parameter in self._parameters]
+        return ExecutionError(_run_message(self.name, error, types))
 
     @cached_property
     def _parameters(self) -> list[Parameter]:

@@ -7,6 +7,7 @@ more. So what depends on types alone is found out when an executable is loaded.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,10 @@ from .arguments import (
 from .device_arrays import DeviceArray, check_taken
 from .open_device import OpenDevice, iree_runtime
 
-__all__ = ["Call", "Parameter", "Result"]
+__all__ = ["Call", "Parameter", "ResidentCalls", "Result"]
+
+_MOST_TAKEN = 64
+"""Types of arrays for which it is not found out again that they fit."""
 
 
 class Call:
@@ -68,6 +72,9 @@ class Parameter:
         type_: its type.
         where: what errors call it.
         is_read_later: the program may read arrays after it has returned.
+
+    Attributes:
+        taken: types of arrays in a device's memory that fit, by their ``id``.
     """
 
     def __init__(self, type_: ValueType, where: str, is_read_later: bool) -> None:
@@ -79,6 +86,7 @@ class Parameter:
         self.is_tensor = type_.abi[0].startswith("tensor")
         self.is_float = element_type(self.element).is_float
         self._dtypes = self._taken_as_they_are() if self.is_tensor else ()
+        self.taken = {id(type_): type_}
         self._integers = range(0) if self.is_tensor else self._integers_as_they_are()
 
     def _taken_as_they_are(self) -> tuple[DType, ...]:
@@ -113,11 +121,16 @@ class Parameter:
         Raises:
             SignatureError: it does not fit its type.
         """
-        if isinstance(argument, DeviceArray):
-            check_taken(argument, self.type, self.where, device)
-            check_shape(argument.shape, self.type, self.where)
-            return argument
         type_ = self.type
+        if isinstance(argument, DeviceArray):
+            if id(argument.type) not in self.taken or not argument.is_on(device):
+                check_taken(argument, type_, self.where, device)
+                if len(self.taken) == _MOST_TAKEN:
+                    self.taken.clear()
+                self.taken[id(argument.type)] = argument.type
+            if argument.shape != type_.shape:
+                check_shape(argument.shape, type_, self.where)
+            return argument
         if (
             type(argument) is np.ndarray
             and argument.shape == type_.shape
@@ -161,7 +174,7 @@ class Parameter:
         if self.type.is_consumed and not in_place:
             return device.copied(view)
         if device.is_host and not in_place:
-            call.shared.append(device.host_bytes(view))
+            call.shared.append(array.memory)
         if (self.type.shape is None) != (array.type.shape is None):
             extents = (array.size,) if self.type.shape is None else array.shape
             return iree_runtime().HalBufferView(view.get_buffer(), extents, int(view.element_type))
@@ -174,6 +187,9 @@ class Result:
     Args:
         type_: its type.
         is_read_later: the program may read it after it has returned.
+
+    Attributes:
+        extents: its shape, where that is known.
     """
 
     def __init__(self, type_: ValueType, is_read_later: bool) -> None:
@@ -181,6 +197,8 @@ class Result:
         self.is_read_later = is_read_later
         self.is_tensor = type_.abi[0].startswith("tensor")
         self.dtype = element_type(abi_element(type_.abi[0])).dtype
+        extents = tuple(extent for extent in type_.shape or () if extent is not None)
+        self.extents = extents if extents == type_.shape and self.is_tensor else None
         parameters = type_.parameters
         self._is_final = (
             parameters is None
@@ -204,7 +222,7 @@ class Result:
             array = _scalar(call.popped.get_variant(call.position - 1), self.dtype)
             return self._given(array, quantized_io)
         view = call.pop_view()
-        shape = tuple(view.shape)
+        shape = self.extents or tuple(view.shape)
         if self.type.shape is None:
             extents = call.device.download(call.pop_view(), np.dtype(np.int64))
             if int(np.prod(extents)) != math.prod(shape):
@@ -213,7 +231,8 @@ class Result:
                 )
             shape = tuple(extents.tolist())
         if resident:
-            found = DeviceArray(call.device, _alone(call, view), self.type, shape)
+            alone, memory = _alone(call, view)
+            found = DeviceArray(call.device, alone, self.type, shape, memory)
             found.is_shared = self.is_read_later
             return found
         return self._given(call.device.download(view, self.dtype).reshape(shape), quantized_io)
@@ -222,15 +241,72 @@ class Result:
         return array if self._is_final else array_of_result(array, self.type, quantized_io)
 
 
-def _alone(call: Call, view: Any) -> Any:
+class ResidentCalls:
+    """Calls of a function with arrays in a CPU's memory that fit, whose results stay there.
+
+    What a call does as any other, in few steps: a program that reads a long weight leaves nothing
+    of this one in a core's caches, and each line of it is read from memory again.
+
+    Args:
+        device: where.
+        parameters, results: of the function.
+        invoke: runs it, with a list of what it is given and one for what it returns.
+    """
+
+    def __init__(
+        self,
+        device: OpenDevice,
+        parameters: Sequence[Parameter],
+        results: Sequence[Result],
+        invoke: Callable[[Any, Any], object],
+    ) -> None:
+        runtime = iree_runtime()
+        self._device, self._invoke = device, invoke
+        self._new_list, self._view = runtime.VmVariantList, runtime.HalBufferView
+        self._parameters = [(each.taken, each.type.shape) for each in parameters]
+        self._results = [(each.type, each.extents or ()) for each in results]
+        self._is_possible = (
+            device.is_host
+            and all(each.may_lend and each.is_tensor for each in parameters)
+            and not any(each.is_read_later or each.extents is None for each in results)
+        )
+
+    def call(self, arguments: Sequence[object]) -> list[DeviceArray] | None:
+        """Return the results; None if an argument or a result needs more than this."""
+        if not self._is_possible or len(arguments) != len(self._parameters):
+            return None
+        pushed, popped = self._new_list(len(arguments)), self._new_list(len(self._results))
+        shared, found = [], []
+        for array, (taken, shape) in zip(arguments, self._parameters, strict=True):
+            if type(array) is not DeviceArray or id(array.type) not in taken:
+                return None
+            if array.shape != shape or not array.is_host:
+                return None
+            pushed.push_ref(array.view)
+            shared.append(array.memory)
+        self._invoke(pushed, popped)
+        for number, (type_, extents) in enumerate(self._results):
+            view = popped.get_as_object(number, self._view)
+            memory = self._device.host_bytes(view)
+            for other in shared:
+                if np.may_share_memory(memory, other):
+                    view = self._device.copied(view)
+                    memory = self._device.host_bytes(view)
+                    break
+            shared.append(memory)
+            found.append(DeviceArray(self._device, view, type_, extents, memory))
+        return found
+
+
+def _alone(call: Call, view: Any) -> tuple[Any, Array | None]:
     """A result in memory that is its own: IREE returns what it was given for ``x + 0``."""
     if not call.device.is_host:
-        return view
+        return view, None
     memory = call.device.host_bytes(view)
     if any(np.may_share_memory(memory, other) for other in call.shared):
-        return call.device.copied(view)
+        return call.device.copied(view), None
     call.shared.append(memory)
-    return view
+    return view, memory
 
 
 def _scalar(value: Any, dtype: DType) -> Array:

@@ -12,9 +12,11 @@ what to do, and never released; devices are opened anew.
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import os
 import threading
+import time
 
 from ..errors import ExecutionError
 
@@ -22,44 +24,47 @@ __all__ = ["check_process", "is_forked", "native_call"]
 
 PATIENCE = 60.0
 """How many seconds the end of Python waits for calls."""
+_PAUSE = 0.001
+"""Seconds after which it looks again."""
 
 
 class _Calls(contextlib.AbstractContextManager["_Calls"]):
-    """The calls that are under way: each is a use of this as a context."""
+    """The calls that are under way: each is a use of this as a context.
+
+    A call is counted before it looks whether Python ends, and Python's end says so before it
+    counts: one of the two sees the other, without a lock that each call would take twice.
+    """
 
     def __init__(self) -> None:
-        self.under_way = 0
+        self.under_way: collections.deque[None] = collections.deque()
         self.is_ending = False
-        self.changed = threading.Condition()
 
     def __enter__(self) -> _Calls:
-        with self.changed:
-            ending = self.is_ending and threading.current_thread().daemon
-            self.under_way += not ending
-        if ending:
+        self.under_way.append(None)
+        if self.is_ending and threading.current_thread().daemon:
+            self.under_way.pop()
             threading.Event().wait()  # until the process has ended
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with self.changed:
-            self.under_way -= 1
-            if self.is_ending:
-                self.changed.notify_all()
+        self.under_way.pop()
 
     def wait(self) -> None:
         """Let no further call begin, and wait for those that have."""
-        with self.changed:
-            self.is_ending = True
-            self.changed.wait_for(lambda: not self.under_way, PATIENCE)
+        self.is_ending = True
+        end = time.monotonic() + PATIENCE
+        while self.under_way and time.monotonic() < end:
+            time.sleep(_PAUSE)
 
 
 _CALLS = _Calls()
 _FORKED = False
+_PROCESS = os.getpid()
 
 
 def _start_anew() -> None:
-    global _CALLS, _FORKED
-    _CALLS, _FORKED = _Calls(), True
+    global _CALLS, _FORKED, _PROCESS
+    _CALLS, _FORKED, _PROCESS = _Calls(), True, os.getpid()
 
 
 def _wait() -> None:
@@ -87,7 +92,7 @@ def check_process(loaded_in: int) -> None:
     Raises:
         ExecutionError: this process was forked since.
     """
-    if loaded_in != os.getpid():
+    if loaded_in != _PROCESS:
         raise ExecutionError(
             f"this was loaded in process {loaded_in}, of which this process was forked without the "
             "threads that run it; load it again here, or start processes by multiprocessing's "

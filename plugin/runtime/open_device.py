@@ -33,6 +33,7 @@ _LARGE = 1 << 15
 """Bytes of an array for which it takes longer to copy it than to see how it lies."""
 
 
+@functools.cache
 def iree_runtime() -> Any:
     """Return the module ``iree.runtime``; EnvironmentProblem if it is not installed."""
     try:
