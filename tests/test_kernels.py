@@ -14,7 +14,7 @@ import pytest
 
 import subquant
 from block_programs import arrays, program, reference
-from integer_programs import convolution, convolved, drawn, product
+from integer_programs import convolution, drawn, product
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import host_features
@@ -157,25 +157,6 @@ def test_rows_that_are_known_at_run_time(instructions):
 # -- integers -------------------------------------------------------------------------------------
 
 
-def depthwise(x, w, strides=(1, 1), dilations=(1, 1), padding=(0, 0)):
-    """As `convolution`, of channels apart: the weight is ``rows x columns x 1 x channels``."""
-    padded = np.pad(x, [(0, 0), (padding[0],) * 2, (padding[1],) * 2, (0, 0)])
-    expected = np.concatenate(
-        [
-            convolved(padded[..., c : c + 1], w[..., c : c + 1], strides, dilations)
-            for c in range(x.shape[3])
-        ],
-        axis=3,
-    )
-    text, _ = convolution(
-        x, np.zeros((*w.shape[:2], x.shape[3], w.shape[3])), strides, dilations, padding
-    )
-    groups = f"feature_group_count = {x.shape[3]} : i64"
-    text = text.replace("feature_group_count = 1 : i64", groups)
-    full = "x".join(map(str, (*w.shape[:2], x.shape[3], w.shape[3])))
-    return text.replace(f"tensor<{full}xi8>", f"tensor<{'x'.join(map(str, w.shape))}xi8>"), expected
-
-
 WINDOWS = {
     "3x3": ((1, 12, 13, 16), (3, 3, 16, 32), {}),
     "1x1": ((2, 7, 9, 32), (1, 1, 32, 24), {}),
@@ -199,78 +180,16 @@ def test_convolutions_are_exact(case, instructions):
     np.testing.assert_array_equal(found, expected)
 
 
-APART = {
-    "3x3": ((1, 14, 15, 64), (3, 3, 1, 64), {"padding": (1, 1)}),
-    "5x5": ((1, 13, 17, 24), (5, 5, 1, 24), {"padding": (2, 2)}),
-    "steps": ((2, 15, 17, 20), (5, 3, 1, 20), {"strides": (2, 1)}),
-    "steps and padding": ((2, 17, 18, 37), (3, 3, 1, 37), {"strides": (2, 2), "padding": (1, 1)}),
-    "long steps": ((2, 43, 45, 40), (3, 2, 1, 40), {"strides": (4, 5), "padding": (2, 1)}),
-    "few channels": ((1, 40, 41, 3), (3, 3, 1, 3), {"padding": (1, 0)}),
-    "one window": ((1, 9, 9, 480), (9, 9, 1, 480), {}),
-    "one row of taps": ((1, 9, 40, 16), (1, 7, 1, 16), {"padding": (0, 3)}),
-    "one column of taps": ((1, 40, 9, 16), (7, 1, 1, 16), {"padding": (3, 0)}),
-    "one position": ((1, 29, 40, 96), (1, 1, 1, 96), {"strides": (2, 1)}),
-    "apart": ((1, 16, 18, 32), (3, 2, 1, 32), {"dilations": (2, 3), "padding": (0, 2)}),
-    "apart and steps": (
-        (1, 25, 29, 40),
-        (3, 3, 1, 40),
-        {"dilations": (2, 2), "strides": (2, 2), "padding": (2, 2)},
-    ),
-    "long lines": ((1, 3, 2001, 16), (3, 3, 1, 16), {"padding": (1, 1)}),
-    "long lines apart": ((1, 1, 2001, 70), (1, 5, 1, 70), {"dilations": (1, 4), "padding": (0, 8)}),
-    "mostly padding": ((1, 2, 3, 32), (3, 5, 1, 32), {"padding": (9, 9)}),
-}
-
-
-@pytest.mark.parametrize("instructions", SOME)
-@pytest.mark.parametrize("case", APART)
-def test_depthwise_convolutions_are_exact(case, instructions):
-    x_shape, w_shape, options = APART[case]
-    x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
-    text, expected = depthwise(x, w, **options)
-    calls = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
-    assert '"flow.dispatch"' in calls
-    found = subquant.compile(text, kernels=instructions).main(x, w)
-    np.testing.assert_array_equal(found, expected)
-
-
 @pytest.mark.parametrize("instructions", HERE)
-def test_depthwise_sums_of_extremes_are_exact(instructions):
-    text, _ = depthwise(drawn(1, 12, 9, 40), drawn(3, 3, 1, 40), padding=(1, 1))
-    main = subquant.compile(text, kernels=instructions).main
+def test_sums_of_extremes_are_exact(instructions):
+    text, _ = convolution(drawn(1, 6, 7, 37), drawn(3, 3, 37, 20), padding=(1, 1))
+    windows = subquant.compile(text, kernels=instructions).main
+    rows = subquant.compile(product(18, 4098, 24), kernels=instructions).main
     for left, right in itertools.product((-128, 127), repeat=2):
-        x, w = np.full((1, 12, 9, 40), left, np.int8), np.full((3, 3, 1, 40), right, np.int8)
-        _, expected = depthwise(x, w, padding=(1, 1))
-        np.testing.assert_array_equal(main(x, w), expected)
-
-
-@pytest.mark.parametrize("instructions", HERE)
-@pytest.mark.parametrize("written", [convolution, depthwise])
-def test_windows_of_quantized_pictures_read_zero_points_outside(written, instructions):
-    inputs = 24 if written is convolution else 1
-    x, w = drawn(1, 9, 17, 24), np.maximum(drawn(3, 3, inputs, 24, seed=1), -127)
-    text, expected = written(x.astype(np.int32) + 5, w, padding=(1, 1))
-    text = re.sub(
-        r"tensor<([0-9x]+)xi8>, %w", r"tensor<\1x!quant.uniform<i8:f32, 1.0:-5>>, %w", text
-    )
-    text = re.sub(
-        r": \(tensor<([0-9x]+)xi8>", r": (tensor<\1x!quant.uniform<i8:f32, 1.0:-5>>", text
-    )
-    text = text.replace("xi8>", "x!quant.uniform<i8<-127:127>:f32, 1.0>>")
-    text = text.replace("xi32>", "x!quant.uniform<i32:f32, 1.0>>")
-    calls = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
-    assert '"flow.dispatch"' in calls
-    assert "tensor<1x11x19x24xi8>" not in calls  # a copy that the kernels do not know of
-    executable = subquant.compile(text, kernels=instructions)
-    np.testing.assert_array_equal(executable.main(x, w), expected)
-
-
-def test_windows_that_are_too_large_for_the_kernel_are_left_to_loops():
-    x, w = drawn(1, 70, 71, 3), drawn(67, 69, 1, 3, seed=1)
-    text, expected = depthwise(x, w)
-    calls = compile_to_bytes(text, CompileOptions(), emit="mlir").decode()
-    assert '"flow.dispatch"' not in calls
-    np.testing.assert_array_equal(subquant.compile(text).main(x, w), expected)
+        x, w = np.full((1, 6, 7, 37), left, np.int8), np.full((3, 3, 37, 20), right, np.int8)
+        np.testing.assert_array_equal(windows(x, w), convolution(x, w, padding=(1, 1))[1])
+        x, w = np.full((18, 4098), left, np.int8), np.full((4098, 24), right, np.int8)
+        np.testing.assert_array_equal(rows(x, w), np.full((18, 24), 4098 * left * right))
 
 
 @pytest.mark.parametrize("instructions", HERE)

@@ -46,6 +46,8 @@ __all__ = ["DepthwiseProduct"]
 
 _BYTES_AT_ONCE = 64
 """Channels whose groups are gathered together: a position's share of a line of the cache."""
+_MOST_AT_ONCE = 8
+"""Windows that are computed together at most."""
 _SCRATCH = 24 << 10
 """Bytes of gathered groups at most: IREE gives a workgroup 32 KiB, and they stay in the cache."""
 _MOST_WRITTEN_OUT = 64
@@ -116,7 +118,9 @@ class DepthwiseProduct:
         target, count = self.target, self.windows.count
         vectors = -(-self.channels // target.lanes)
         period = self.groups.period
-        at_once = period * max(1, target.most_sums // 3 // period)
+        most = max(1, min(_MOST_AT_ONCE, target.most_sums // 2) // period)  # periods
+        choices = [period * n for n in range(most, most // 2, -1)]
+        at_once = next((n for n in choices if count % n == 0), choices[0])
         held = min(vectors, max(1, _BYTES_AT_ONCE // target.lanes))
         plan = _Plan(self, at_once, held, count)
         while plan.bytes > _SCRATCH:

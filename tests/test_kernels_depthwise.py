@@ -1,0 +1,173 @@
+"""Convolutions that keep channels apart: the same integers whatever a CPU multiplies with."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+import subquant
+from integer_programs import convolution, convolved, drawn
+from programs import LONG
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.cpu_features import host_features
+from subquant.compiler.options import CompileOptions
+from subquant.kernels.instructions import INSTRUCTIONS
+from subquant.kernels.tap_groups import TapGroups
+from subquant.kernels.windows import Axis
+
+HERE = [
+    name for name, each in INSTRUCTIONS.items() if each.features <= (host_features() or frozenset())
+]
+"""The instructions that this machine has."""
+
+SOME = HERE if LONG else [name for name in HERE if name in ("avx512vnni", "avx2", "neon-dotprod")]
+"""Those of most cases in the short suite: taps in groups of four, and of two."""
+
+
+def depthwise(x, w, strides=(1, 1), dilations=(1, 1), padding=(0, 0)):
+    """As `convolution`, of channels apart: the weight is ``rows x columns x 1 x channels``."""
+    padded = np.pad(x, [(0, 0), (padding[0],) * 2, (padding[1],) * 2, (0, 0)])
+    expected = np.concatenate(
+        [
+            convolved(padded[..., c : c + 1], w[..., c : c + 1], strides, dilations)
+            for c in range(x.shape[3])
+        ],
+        axis=3,
+    )
+    text, _ = convolution(
+        x, np.zeros((*w.shape[:2], x.shape[3], w.shape[3])), strides, dilations, padding
+    )
+    groups = f"feature_group_count = {x.shape[3]} : i64"
+    text = text.replace("feature_group_count = 1 : i64", groups)
+    full = "x".join(map(str, (*w.shape[:2], x.shape[3], w.shape[3])))
+    return text.replace(f"tensor<{full}xi8>", f"tensor<{'x'.join(map(str, w.shape))}xi8>"), expected
+
+
+APART = {
+    "3x3": ((1, 14, 15, 64), (3, 3, 1, 64), {"padding": (1, 1)}),
+    "5x5": ((1, 13, 17, 24), (5, 5, 1, 24), {"padding": (2, 2)}),
+    "steps": ((2, 15, 17, 20), (5, 3, 1, 20), {"strides": (2, 1)}),
+    "steps and padding": ((2, 17, 18, 37), (3, 3, 1, 37), {"strides": (2, 2), "padding": (1, 1)}),
+    "long steps": ((2, 43, 45, 40), (3, 2, 1, 40), {"strides": (4, 5), "padding": (2, 1)}),
+    "few channels": ((1, 40, 41, 3), (3, 3, 1, 3), {"padding": (1, 0)}),
+    "one window": ((1, 9, 9, 480), (9, 9, 1, 480), {}),
+    "one row of taps": ((1, 9, 40, 16), (1, 7, 1, 16), {"padding": (0, 3)}),
+    "one column of taps": ((1, 40, 9, 16), (7, 1, 1, 16), {"padding": (3, 0)}),
+    "one position": ((1, 29, 40, 96), (1, 1, 1, 96), {"strides": (2, 1)}),
+    "apart": ((1, 16, 18, 32), (3, 2, 1, 32), {"dilations": (2, 3), "padding": (0, 2)}),
+    "apart and steps": (
+        (1, 25, 29, 40),
+        (3, 3, 1, 40),
+        {"dilations": (2, 2), "strides": (2, 2), "padding": (2, 2)},
+    ),
+    "long lines": ((1, 3, 2001, 16), (3, 3, 1, 16), {"padding": (1, 1)}),
+    "long lines apart": ((1, 1, 2001, 70), (1, 5, 1, 70), {"dilations": (1, 4), "padding": (0, 8)}),
+    "mostly padding": ((1, 2, 3, 32), (3, 5, 1, 32), {"padding": (9, 9)}),
+}
+
+
+@pytest.mark.parametrize("instructions", SOME)
+@pytest.mark.parametrize("case", APART)
+def test_depthwise_convolutions_are_exact(case, instructions):
+    x_shape, w_shape, options = APART[case]
+    x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
+    text, expected = depthwise(x, w, **options)
+    calls = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
+    assert '"flow.dispatch"' in calls
+    found = subquant.compile(text, kernels=instructions).main(x, w)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("instructions", HERE)
+def test_depthwise_sums_of_extremes_are_exact(instructions):
+    text, _ = depthwise(drawn(1, 12, 9, 40), drawn(3, 3, 1, 40), padding=(1, 1))
+    main = subquant.compile(text, kernels=instructions).main
+    for left, right in itertools.product((-128, 127), repeat=2):
+        x, w = np.full((1, 12, 9, 40), left, np.int8), np.full((3, 3, 1, 40), right, np.int8)
+        _, expected = depthwise(x, w, padding=(1, 1))
+        np.testing.assert_array_equal(main(x, w), expected)
+
+
+@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("written", [convolution, depthwise])
+def test_windows_of_quantized_pictures_read_zero_points_outside(written, instructions):
+    inputs = 24 if written is convolution else 1
+    x, w = drawn(1, 9, 17, 24), np.maximum(drawn(3, 3, inputs, 24, seed=1), -127)
+    text, expected = written(x.astype(np.int32) + 5, w, padding=(1, 1))
+    text = re.sub(
+        r"tensor<([0-9x]+)xi8>, %w", r"tensor<\1x!quant.uniform<i8:f32, 1.0:-5>>, %w", text
+    )
+    text = re.sub(
+        r": \(tensor<([0-9x]+)xi8>", r": (tensor<\1x!quant.uniform<i8:f32, 1.0:-5>>", text
+    )
+    text = text.replace("xi8>", "x!quant.uniform<i8<-127:127>:f32, 1.0>>")
+    text = text.replace("xi32>", "x!quant.uniform<i32:f32, 1.0>>")
+    calls = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
+    assert '"flow.dispatch"' in calls
+    assert "tensor<1x11x19x24xi8>" not in calls  # a copy that the kernels do not know of
+    executable = subquant.compile(text, kernels=instructions)
+    np.testing.assert_array_equal(executable.main(x, w), expected)
+
+
+def test_windows_that_are_too_large_for_the_kernel_are_left_to_loops():
+    x, w = drawn(1, 70, 71, 3), drawn(67, 69, 1, 3, seed=1)
+    text, expected = depthwise(x, w)
+    calls = compile_to_bytes(text, CompileOptions(), emit="mlir").decode()
+    assert '"flow.dispatch"' not in calls
+    np.testing.assert_array_equal(subquant.compile(text).main(x, w), expected)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_groups_have_each_tap_of_each_window_once(size):
+    random = np.random.default_rng(size)
+    for taps, step, apart in itertools.product(range(1, 8), range(1, 6), range(1, 4)):
+        groups = TapGroups(Axis(100, taps, step, apart, 0, 0), size, 2)
+        weight = random.integers(-9, 9, (2, taps, 3))
+        x = random.integers(-9, 9, (100, 3))
+        packed = groups.pack(weight).reshape((-1, 2, 3, size))
+        firsts = np.cumsum([0, *(len(groups.of_window(n)) for n in range(groups.period))])
+        for window in range(8):
+            expected = sum(x[window * step + tap * apart] * weight[:, tap] for tap in range(taps))
+            found, begin = 0, window % groups.period
+            for number, (group, _) in enumerate(groups.of_window(window)):
+                read = x[group * groups.every + np.arange(size) * apart]
+                found = found + (packed[firsts[begin] + number] * read.T).sum(-1)
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_windows_that_lie_side_by_side_share_groups():
+    of_three = TapGroups(Axis(56, 3, 1, 1, 1, 1), 4, 3)
+    assert (of_three.every, of_three.period) == (2, 2)
+    assert of_three.of_window(0) == [(0, range(4))]
+    assert of_three.of_window(1) == [(0, range(-1, 3))]
+    assert of_three.of_window(2) == [(1, range(4))]
+
+
+ASSEMBLY = {
+    "avx512vnni": ("x86_64-linux-gnu", "znver4", r"vpdpbusd\s.*zmm"),
+    "avx2": ("x86_64-linux-gnu", "znver3", r"vpmaddwd\s.*ymm"),
+    "neon-dotprod": ("aarch64-linux-gnu", "cortex-a76", r"\bsdot\b"),
+}
+
+
+@pytest.mark.parametrize("instructions", ASSEMBLY)
+def test_taps_are_multiplied_in_groups(instructions, tmp_path):
+    triple, cpu, wanted = ASSEMBLY[instructions]
+    flags = (
+        f"--iree-llvmcpu-target-triple={triple}",
+        f"--iree-llvmcpu-target-cpu={cpu}",
+        f"--iree-hal-dump-executable-intermediates-to={tmp_path}",
+    )
+    x, w = np.zeros((1, 24, 24, 64), np.int8), np.ones((3, 3, 1, 64), np.int8)
+    text, _ = depthwise(x, w, padding=(1, 1))
+    text = text.replace(", %w: tensor<3x3x1x64xi8>", "")
+    constant = "  %w = stablehlo.constant dense<1> : tensor<3x3x1x64xi8>\n  %y ="
+    compile_to_bytes(text.replace("  %y =", constant), CompileOptions(iree_flags=flags))
+    [file] = tmp_path.glob("*.s")
+    assembly = file.read_text()
+    lines = assembly[assembly.index("depthwise_product") :]
+    assert len(re.findall(wanted, lines)) >= 12  # of four windows, a line of taps each
+    assert not re.search(r"vpmull|\bmul\b.*\.4s|\bmla\b", lines)
