@@ -118,7 +118,7 @@ class DepthwiseProduct:
         target, count = self.target, self.windows.count
         vectors = -(-self.channels // target.lanes)
         period = self.groups.period
-        most = max(1, min(_MOST_AT_ONCE, target.most_sums // 2) // period)  # periods
+        most = max(1, min(_MOST_AT_ONCE, target.most_sums // 2) // period)
         choices = [period * n for n in range(most, most // 2, -1)]
         at_once = next((n for n in choices if count % n == 0), choices[0])
         held = min(vectors, max(1, _BYTES_AT_ONCE // target.lanes))
@@ -384,7 +384,7 @@ class _Task:
         ) -> list[Formula]:
             slot, read, totals = self._slot(line, tap), {}, list(sums)
             for window in range(len(sums)):
-                for number, (group, _) in enumerate(groups.of_window(window)):
+                for number, (group, *_) in enumerate(groups.of_window(window)):
                     if group not in read:
                         at = [slot.value, vector.value, (place + group).value, constant_index(0)]
                         read[group] = load(self.room, at, lanes * target.taps, target.factor)

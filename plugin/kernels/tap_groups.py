@@ -55,12 +55,8 @@ class TapGroups:
         """Windows from one that begins with a group to the next that does."""
         return self._period(self.every)
 
-    def of_window(self, window: int) -> list[tuple[int, range]]:
-        """The groups that a window reads: number, and which taps its positions are.
-
-        The range begins below 0 where a group begins before the window, and ends behind the last
-        tap where it ends after it.
-        """
+    def of_window(self, window: int) -> list[tuple[int, int, range]]:
+        """The groups that a window reads: number, a position of it, and the taps from there on."""
         return list(self._groups(window, self.every))
 
     def count(self, windows: int) -> int:
@@ -76,26 +72,26 @@ class TapGroups:
         Returns:
             ``groups * lines x channels * size``.
         """
-        lines, taps, channels = weight.shape
+        lines, _, channels = weight.shape
         found = []
         for window in range(self.period):
-            for _, of_group in self.of_window(window):
-                first, last = max(of_group.start, 0), min(of_group.stop, taps)
-                missing = (first - of_group.start, of_group.stop - last)
-                part = weight[:, first:last]
+            for _, place, of_group in self.of_window(window):
+                missing = (place, self.size - place - len(of_group))
+                part = weight[:, of_group.start : of_group.stop]
                 if any(missing):
                     part = np.pad(part, [(0, 0), missing, (0, 0)])
                 found.append(part.transpose((0, 2, 1)).reshape((lines, channels * self.size)))
         return np.concatenate(found, axis=0)
 
-    def _groups(self, window: int, every: int) -> Iterator[tuple[int, range]]:
+    def _groups(self, window: int, every: int) -> Iterator[tuple[int, int, range]]:
         axis, tap = self.axis, 0
         while tap < axis.taps:
             position = window * axis.step + tap * axis.apart
             number = position // every
-            first = tap - (position - number * every) // axis.apart
-            yield number, range(first, first + self.size)
-            tap = first + self.size
+            place = (position - number * every) // axis.apart
+            end = min(tap + self.size - place, axis.taps)
+            yield number, place, range(tap, end)
+            tap = end
 
     def _reaches(self, every: int) -> bool:
         """True if each tap is a position of a group."""
