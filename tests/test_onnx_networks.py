@@ -48,10 +48,14 @@ def test_every_tensor_is_exact(case: str) -> None:
 
 
 @functools.cache
-def programs(forms: tuple[str, ...]) -> Together:
-    return Together(
-        {case: text_of(written(case)) for case in CASES if case.partition("-")[2] in forms}
-    )
+def programs(forms: tuple[str, ...], recurrent: bool) -> Together:
+    """Those with loops apart: for Vulkan, IREE refuses them beside others."""
+    chosen = [
+        case
+        for case in CASES
+        if case.partition("-")[2] in forms and case.startswith("recurrent") == recurrent
+    ]
+    return Together({case: text_of(written(case)) for case in chosen})
 
 
 def check(case: str, forms: tuple[str, ...], device: Device) -> None:
@@ -59,7 +63,9 @@ def check(case: str, forms: tuple[str, ...], device: Device) -> None:
     proto = written(case)
     feeds = drawn(proto, 7)
     (expected,) = computed(proto, None, *feeds.values())
-    result = np.asarray(programs(forms).function(case, device)(*feeds.values()))
+    result = np.asarray(
+        programs(forms, case.startswith("recurrent")).function(case, device)(*feeds.values())
+    )
     assert result.shape == expected.shape
     bound = (0.05 if "dynamic" in case else 0.02) * float(np.abs(expected).max())
     assert np.abs(result - expected).max() <= bound

@@ -81,7 +81,13 @@ class Together:
         return self._compiled[key]
 
     def _renamed(self, name: str) -> str:
-        text = self._programs[name].strip()
-        if text.startswith("module {"):
-            text = text.removeprefix("module {").removesuffix("}")
-        return re.sub(r"@main\b", f"@program_{self._numbers[name]}", text)
+        text, number = self._programs[name].strip(), self._numbers[name]
+        aliases, start, inside = text.partition("module {\n")
+        if start and not _ALIAS.sub("", aliases).strip():  # and not a module inside another text
+            text = aliases + inside.removesuffix("}")
+            for alias in _ALIAS.findall(aliases):
+                text = re.sub(rf"{alias}\b", f"{alias}_{number}", text)
+        return re.sub(r"@main\b", f"@program_{number}", text)
+
+
+_ALIAS = re.compile(r"^([#!]\w+) = .*$", re.MULTILINE)
