@@ -106,20 +106,23 @@ class SumWriter:
     def write_rows(
         self, first: Formula, count: int, line: Formula, row: Formula, tile: Formula
     ) -> None:
-        """Write sums that are in memory: so many rows, from the first on."""
+        """Write sums that are in memory: so many rows, from the first on.
+
+        What all rows of a vector of columns read is read once.
+        """
         lanes = self._tiles.lanes
 
-        def of_row(index: Value) -> None:
-            def of_part(offset: Value) -> None:
+        def of_part(offset: Value) -> None:
+            def of_row(index: Value) -> None:
                 total = load(self.sums, [(first + scalar(index)).value, offset], lanes, I32)
                 if self._finish:
                     column = tile * self._tiles.width + scalar(offset)
                     total = self._finish.emit(self._tables, total, column)
                 self._store(total, [line.value, (row + scalar(index)).value], tile, scalar(offset))
 
-            loop(0, self._tiles.width, lanes, of_part)
+            loop(0, count, 1, of_row)
 
-        loop(0, count, 1, of_row)
+        loop(0, self._tiles.width, lanes, of_part)
 
     def _store(
         self, given: Formula, row: Sequence[Value], tile: Formula, offset: Formula | int
