@@ -70,6 +70,11 @@ class Tiled:
         """``tdpbssd``: add the products of signed bytes to sums."""
         self._lines.append(f"tdpbssd %tmm{weight}, %tmm{activations}, %tmm{sums}")
 
+    def prefetch(self, start: Formula, lines: int) -> None:
+        """``prefetcht1``: ask for so many lines of 64 bytes from an address on."""
+        for line in range(lines):
+            self._lines.append(f"prefetcht1 {64 * line or ''}({self._register(start)})")
+
     def release(self) -> None:
         """``tilerelease``: there are no tiles any more, which threads would keep otherwise."""
         self._lines.append("tilerelease")

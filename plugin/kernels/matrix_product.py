@@ -57,6 +57,8 @@ __all__ = ["MatrixProduct", "Runs"]
 
 _ROWS, _BYTES, _REGISTERS = 16, 64, 8
 """Of a tile at most, and how many tiles there are."""
+_LARGE, _MOST_LINES = 1 << 14, 8
+"""Bytes of a tile of the weight, and lines of 64 bytes of the next that are asked for at once."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,18 @@ class MatrixProduct:
         return self.of_line * self.windows.lines * self.windows.images
 
     @property
+    def _units(self) -> int:
+        """How often tiles are computed together."""
+        return -(-self._every // self.at_once)
+
+    @property
+    def _lines_ahead(self) -> int:
+        """How much of the next tile of a large weight is asked for with each piece of this one."""
+        of_piece = self.runs.piece * self.tiles.width
+        is_large = self.tiles.depth * self.tiles.width >= _LARGE and self.workgroups == 1
+        return min(of_piece // _BYTES // self._units, _MOST_LINES) if is_large else 0
+
+    @property
     def rows(self) -> int:
         """Windows of a tile; the last one of a line may share some with the one before."""
         return -(-self.windows.count // self.of_line)
@@ -191,7 +205,7 @@ class MatrixProduct:
         weight, activations, *tables, result = memories
         rows = self.at_once * self.rows
         writer = SumWriter(self.tiles, rows, self.finish, tables, result, in_memory=True)
-        units = -(-self._every // self.at_once)
+        units = self._units
         share = -(-units // self.workgroups)
         tile = quotient(scalar(number), self.workgroups)
         begin = remainder(scalar(number), self.workgroups) * share
@@ -205,7 +219,7 @@ class MatrixProduct:
             starts = [self.windows.start(*place) * self.channels for place in places]
             when(
                 has_tiles,
-                lambda: self._tiles(weight, activations, tile, starts, writer.sums),
+                lambda: self._tiles(weight, activations, tile, starts, writer.sums, scalar(unit)),
                 lambda: self._words(weight, activations, tile, starts, writer.sums),
             )
 
@@ -258,8 +272,9 @@ class MatrixProduct:
         tile: Formula,
         starts: Sequence[Formula],
         sums: Value,
+        unit: Formula,
     ) -> None:
-        """Write the sums of tiles of windows that start at some integers."""
+        """Write the sums of tiles of windows, the unit of a number, that start at some integers."""
         parts, width, piece = self.tiles.parts, self.tiles.width, self.runs.piece
         of_weight = range(self.at_once, self.at_once + parts)
         summed = range(of_weight.stop, of_weight.stop + self.at_once * parts)
@@ -279,8 +294,12 @@ class MatrixProduct:
                 step.load(window, Rows(start + _wide(offset), apart))
                 for part, register in enumerate(of_weight):
                     step.multiply(summed[window * parts + part], window, register)
+            if lines:
+                so_far = unit * (self.tiles.depth // piece) + number
+                step.prefetch(behind + _wide(so_far * (lines * _BYTES)), lines)
             step.emit()
 
+        lines, behind = self._lines_ahead, from_weight + self.tiles.depth * width
         self._pieces(of_piece)
         end, place, apart = Tiled(), address(sums), _known(width * 4)
         for index, register in enumerate(summed):
