@@ -29,7 +29,7 @@ CASES = [
     (1, 256, 128, 32),
     (13, 256, 100, 64),  # ragged rows, and columns that fill no tile; a block of two steps
     (3, 512, 65, 64, "u8"),  # columns that fill no vector
-    (5, 512, 300, 16, "u5"),  # two parts of a tile, two blocks a step, two planes
+    (33, 512, 500, 16, "u5"),  # four parts of a tile, two blocks a step, two planes
     (7, 1024, 40, 1024, "i8"),  # one block a column
     *(
         [
