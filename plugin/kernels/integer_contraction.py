@@ -9,9 +9,10 @@ import numpy as np
 
 from .._mlir import Operation, Value, ir, stablehlo
 from ..dialects.windows import dot_axes, window_padding, window_steps
+from ..emit import Formula, tensor
 from ..emit import stablehlo as emit_stablehlo
-from ..emit import tensor
 from ..emit.operation import mlir_type, tensor_type
+from ..emit.trace import traced
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32, AnyArray
 from ..numerics.requantization import Requantization
@@ -29,6 +30,8 @@ from .windows import Axis, Windows
 
 __all__ = ["IntegerContraction"]
 
+_MOST_GROUPS = 8
+"""Of channels, that are computed as one with zeros."""
 _LEAST_PRODUCTS = 1 << 12
 """Of integers: a smaller contraction is not worth the call of a kernel."""
 _ENOUGH_ROWS = 16
@@ -51,7 +54,7 @@ class IntegerContraction:
             ``images x spatial... x channels`` and ``columns x spatial... x channels``.
         padding: before and after each spatial axis of the activations.
         strides, dilations: along these.
-        is_depthwise: each channel has a window of its own: the weight's channels are one.
+        groups: of channels; each has columns of its own, and the weight has the channels of one.
         of_result: the order of axes that makes the result of ``images x spatial... x columns``.
         outside: what the padding has.
 
@@ -66,7 +69,7 @@ class IntegerContraction:
     strides: list[int]
     dilations: list[int]
     of_result: list[int]
-    is_depthwise: bool = False
+    groups: int = 1
     outside: int = 0
 
     @classmethod
@@ -125,10 +128,10 @@ class IntegerContraction:
             int(op.attributes[f"{kind}_group_count"].value) for kind in ("feature", "batch")
         )
         channels = int(op.operands[0].type.shape[numbers.input_feature_dimension])
-        features = int(op.operands[1].type.shape[numbers.kernel_output_feature_dimension])
-        is_depthwise = groups == channels == features and channels > 1
-        if of_batch != 1 or (groups != 1 and not is_depthwise):
-            return Refusal("it has groups")
+        if of_batch != 1:
+            return Refusal("it has groups of images")
+        if groups not in (1, channels) and groups > _MOST_GROUPS:
+            return Refusal("it has many groups")
         if window_steps(op, "lhs_dilation", count) != [1] * count:
             return Refusal("it dilates its left operand")
         if "window_reversal" in op.attributes and "true" in str(op.attributes["window_reversal"]):
@@ -153,7 +156,7 @@ class IntegerContraction:
             window_steps(op, "window_strides", count),
             window_steps(op, "rhs_dilation", count),
             [made.index(axis) for axis in range(len(made))],
-            is_depthwise,
+            groups,
         )
 
     def _with_its_pad(self) -> IntegerContraction:
@@ -184,6 +187,11 @@ class IntegerContraction:
             side
         ]
         return [int(value.type.shape[axis]) for axis in order]
+
+    @property
+    def is_depthwise(self) -> bool:
+        """True if each channel is a group."""
+        return 1 < self.groups == self._shape(0)[-1]
 
     def has_tiles(self, instructions: str) -> bool:
         """True if it is computed with AMX's tiles."""
@@ -233,7 +241,7 @@ class IntegerContraction:
         if self.has_tiles(instructions):
             return self._with_tiles(library, instructions, finish)
         target = INSTRUCTIONS[instructions]
-        columns, *_, channels = self._shape(1)
+        columns, channels = self._shape(1)[0], self._shape(0)[-1]
         windows, missing = self._windows(), -channels % target.taps
         parts = target.parts(columns, target.most_columns)
         depth = windows.size * (channels + missing)
@@ -255,7 +263,7 @@ class IntegerContraction:
 
     def _with_tiles(self, library: Library, instructions: str, finish: Finish | None) -> Value:
         target = INSTRUCTIONS[instructions]
-        columns, *_, channels = self._shape(1)
+        columns, channels = self._shape(1)[0], self._shape(0)[-1]
         windows = self._windows()
         missing = -channels % 4 if Runs(windows, channels).length % 4 else 0
         runs = Runs(windows, channels + missing)
@@ -271,8 +279,20 @@ class IntegerContraction:
         return self._call(library, product, operands)
 
     def _columns(self, missing: int) -> AnyArray:
-        """The weight as ``columns x depth`` of uint8, with some channels more."""
+        """The weight as ``columns x depth`` of uint8, with some channels more.
+
+        That of a group is 0 for the channels of others: with few groups that costs less than what
+        IREE makes of them.
+        """
         weight = array_of(self.weight).transpose(self.of_weight)
+        if self.groups > 1:
+            columns, channels = weight.shape[0] // self.groups, weight.shape[-1]
+            parts = []
+            for group in range(self.groups):
+                part = weight[group * columns : (group + 1) * columns]
+                others = group * channels, (self.groups - 1 - group) * channels
+                parts.append(np.pad(part, [(0, 0)] * (weight.ndim - 1) + [others]))
+            weight = np.concatenate(parts, axis=0)
         if missing:
             weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, missing)])
         return weight.reshape((weight.shape[0], math.prod(weight.shape[1:])))
@@ -302,8 +322,11 @@ class IntegerContraction:
             weight = np.pad(weight, [(0, 0), (0, 0), (0, missing)])
         sums = convert(weight, I32).sum((0, 1), dtype=np.int32)
         given = emit_stablehlo.transpose(self.activations, self.of_activations)
+        rank, several = len(self.of_activations), (product.channels - missing) // self.groups
+        if several > 1:  # columns of each channel
+            repeated: Formula = np.repeat(traced(given), several, axis=rank - 1)
+            given = repeated.value
         if missing:
-            rank = len(self.of_activations)
             given = emit_stablehlo.pad(given, [0] * rank, [0] * (rank - 1) + [missing])
         positions = product.images * product.lines.extent * product.windows.extent
         operands = [
