@@ -163,6 +163,7 @@ _RULES: dict[str, Callable[..., Formula]] = {
     "stablehlo.minimum": _binary(np.minimum),
     "stablehlo.multiply": _binary(np.multiply),
     "stablehlo.negate": lambda op, given: -given,
+    "stablehlo.not": lambda op, given: ~given,
     "stablehlo.or": _binary(np.bitwise_or),
     "stablehlo.select": lambda op, condition, yes, no: np.where(condition, yes, no),
     "stablehlo.shift_left": _binary(np.left_shift),

@@ -43,6 +43,7 @@ from ..kernels.thread_contraction import SPIRV, ThreadContraction
 from ..numerics.requantization import Requantization
 from ..options import FixedPointRounding, RequantizationForm
 from .base import UNCHANGED, ModulePass, named
+from .math.differences import raise_differences
 from .math.zero_points import correct_zero_points
 
 __all__ = ["SelectKernels"]
@@ -163,7 +164,10 @@ def _contract_storage(op: Operation) -> None:
     if isinstance(IntegerContraction.of_shape(op), Refusal):
         return
     with ir.InsertionPoint(op), op.location:
-        value = correct_zero_points(op, "after")
+        raised = raise_differences(op)
+        value = correct_zero_points(raised or op, "after")
     if value is not None:
         op.results[0].replace_all_uses_with(value)
+        if raised is not None:
+            raised.erase()
         op.erase()

@@ -1,0 +1,157 @@
+"""Contractions of differences that are written as arithmetic, in the dialect's operations.
+
+ONNX's and others' integer contractions subtract zero points in wider integers::
+
+    %0 = stablehlo.convert %x : (tensor<4x8xi8>) -> tensor<4x8xi16>
+    %1 = stablehlo.subtract %0, dense<3> : tensor<4x8xi16>
+    %2 = stablehlo.pad %1, 0 ...
+
+That is ``subquant.subtract_zero_point`` of a quantized tensor with the scale 1, and
+`subquant.transforms.math.zero_points` contracts the storage of such. Integers that have no sign are
+those whose upper bits are masked, ``stablehlo.and %0, dense<255>``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..._mlir import Operation, Value, ir, stablehlo
+from ...dialects.dense import array_of_dense
+from ...dialects.windows import window_padding
+from ...emit import stablehlo as emit_stablehlo
+from ...emit.operation import dense, mlir_type, value, with_element
+from ...numerics.element_types import I8, I32
+from .contraction import Contraction
+
+__all__ = ["raise_differences"]
+
+_CONSTANTS = ("arith.constant", "stablehlo.constant")
+_LOW, _HIGH = -128, 127
+
+
+def raise_differences(op: Operation) -> Operation | None:
+    """Write a contraction of wider integers on ``subquant.subtract_zero_point``.
+
+    Args:
+        op: a ``stablehlo.dot_general`` or ``stablehlo.convolution``.
+
+    Returns:
+        The new operation, whose result is that of `op`; None for a contraction that is none of
+        differences of 8-bit integers in i32.
+    """
+    if [str(each.type.element_type) for each in op.results] != ["i32"]:
+        return None
+    left, right = op.operands
+    changed: dict[str, ir.Attribute] = {}
+    if "convolution" in op.name:
+        left, changed = _without_pad(op, left)
+    x, w = _difference(left), _difference(right)
+    if x is None or w is None:
+        return None
+    made = Contraction.of(op).create(x.emit(), w.emit(), mlir_type(I32), changed)
+    return made.owner.operation
+
+
+def _without_pad(op: Operation, given: Value) -> tuple[Value, dict[str, ir.Attribute]]:
+    """What is padded with 0 along spatial axes, and the window that does so instead."""
+    pad = _defining(given)
+    if pad is None or pad.name != "stablehlo.pad" or _splat(pad.operands[1]) != 0:
+        return given, {}
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    spatial = list(numbers.input_spatial_dimensions)
+    low, high, between = (
+        np.array(pad.attributes[name])
+        for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+    )
+    others = [axis for axis in range(low.size) if axis not in spatial]
+    if between.any() or low[others].any() or high[others].any():
+        return given, {}
+    padding = window_padding(op, len(spatial)) + np.stack([low, high], 1)[spatial]
+    i64 = ir.IntegerType.get_signless(64)
+    return pad.operands[0], {"padding": dense(padding.astype(np.int64), i64)}
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """Integers of 8 bits, from which a zero point is subtracted.
+
+    Attributes:
+        stored: the integers: a value, or a constant.
+        zero: the zero point.
+        signed: how the integers are read.
+    """
+
+    stored: Value | ir.DenseElementsAttr
+    zero: int
+    signed: bool = True
+
+    def emit(self) -> Value:
+        """Write ``subquant.subtract_zero_point``."""
+        stored = self.stored
+        if isinstance(stored, ir.DenseElementsAttr):
+            stored = emit_stablehlo.constant_of(stored)
+        storage = "i8" if self.signed else "u8"
+        quantized = ir.Type.parse(f"!quant.uniform<{storage}:f32, 1.0:{self.zero}>")
+        cast = value("subquant.scast", [stored], with_element(stored.type, quantized))
+        wide = with_element(stored.type, mlir_type(I32))
+        return value("subquant.subtract_zero_point", [cast], wide)
+
+
+def _difference(given: Value) -> _Difference | None:
+    """Integers of 8 bits, from which a zero point is subtracted."""
+    owner = _defining(given)
+    if owner is None:
+        return None
+    if owner.name in _CONSTANTS:
+        return _known_difference(owner)
+    zero, signed = 0, True
+    if owner.name == "stablehlo.subtract":
+        found = _splat(owner.operands[1])
+        owner = _defining(owner.operands[0])
+        if found is None or owner is None:
+            return None
+        zero = found
+    if owner.name == "stablehlo.and" and _splat(owner.operands[1]) == 255:
+        owner, signed = _defining(owner.operands[0]), False
+    if owner is None or owner.name != "stablehlo.convert":
+        return None
+    stored = owner.operands[0]
+    low, high = (_LOW, _HIGH) if signed else (0, 255)
+    if stored.type.element_type != mlir_type(I8) or not low <= zero <= high:
+        return None
+    return _Difference(stored, zero, signed)
+
+
+def _known_difference(constant: Operation) -> _Difference | None:
+    """Known integers with a range of 8 bits, as these and a zero point."""
+    attribute = constant.attributes["value"]
+    if not isinstance(attribute, ir.DenseElementsAttr):
+        return None
+    array = array_of_dense(attribute)
+    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+    least, most = max(_LOW, _LOW - low), min(_HIGH, _HIGH - high)
+    if least > most:
+        return None
+    zero = min(max(0, least), most)
+    return _Difference(dense((array + zero).astype(np.int8), mlir_type(I8)), zero)
+
+
+def _defining(given: Value) -> Any:
+    owner = given.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def _splat(given: Value) -> int | None:
+    """The number that all elements of a constant are."""
+    owner = _defining(given)
+    if owner is not None and owner.name == "stablehlo.broadcast_in_dim":
+        owner = _defining(owner.operands[0])
+    if owner is None or owner.name not in _CONSTANTS:
+        return None
+    attribute = owner.attributes["value"]
+    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
+        return None
+    return int(attribute.get_splat_value().value)
