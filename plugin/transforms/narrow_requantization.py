@@ -206,7 +206,8 @@ class _Bounds:
             found = read_requantize(op)
             reach = int(np.abs(found.zero_points).max(initial=0))
             for term in found.terms:
-                reach += math.ceil(term.bound * np.abs(term.multiplier).max(initial=0))
+                most = max((abs(m) for m in term.multiplier.reshape(-1)), default=0)
+                reach += math.ceil(term.bound * most)
             least = max(found.storage.minimum, -reach)
             greatest = min(found.storage.maximum, reach)
         elif op.name in CONTRACTIONS:

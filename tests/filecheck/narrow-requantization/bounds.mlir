@@ -59,3 +59,17 @@ func.func @clamped(%x: tensor<4xi32>, %z: tensor<4xi32>) -> tensor<4xi8> {
       : (tensor<4xi32>, tensor<4xi32>) -> tensor<4xi8>
   return %y : tensor<4xi8>
 }
+
+// What is rounded to another scale is as much as its bound gives: 100 * 0.25 / 0.125.
+// CHECK-LABEL: func.func @again(
+// CHECK: "subquant.requantize"(%{{.*}}) {bounds = array<i64: 100>
+// CHECK: "subquant.requantize"(%{{.*}}) {bounds = array<i64: 200>
+func.func @again(%x: tensor<4xi32>) -> tensor<4xi8> {
+  %a = "subquant.requantize"(%x) {scales = [dense<0.25> : tensor<f64>], bounds = array<i64: 100>,
+      quantized_type = !s} : (tensor<4xi32>) -> tensor<4xi32>
+  %q = "subquant.scast"(%a) : (tensor<4xi32>) -> tensor<4x!s>
+  %d = "subquant.subtract_zero_point"(%q) : (tensor<4x!s>) -> tensor<4xi64>
+  %y = "subquant.requantize"(%d) {scales = [dense<0.125> : tensor<f64>],
+      bounds = array<i64: 2147483648>, quantized_type = !y} : (tensor<4xi64>) -> tensor<4xi8>
+  return %y : tensor<4xi8>
+}
