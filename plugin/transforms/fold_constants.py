@@ -8,7 +8,7 @@ weights that is a quarter of the time of a compilation (UltraFace in 8 bits: 12.
 Folded are conversions to a type that holds every value of the other, `transpose`, `reshape`, and
 barriers, in any order. As by IREE's rule a constant grows by 1 MiB at most, and is converted where
 it is used if it would grow more. The weights of convolutions are laid out as IREE's loops read
-them, which IREE would do by a transposition.
+them, which IREE would do by a transposition. Constants that nobody uses are dropped.
 
 Before::
 
@@ -46,6 +46,7 @@ _MOST_GROWTH = 1 << 20
 """Bytes. Source: IREE's ``--iree-opt-const-expr-max-size-increase-threshold``."""
 
 _CONSTANT = "stablehlo.constant"
+_CONSTANTS = (_CONSTANT, "arith.constant")
 _ELEMENTS = ("i8", "i16", "i32", "i64", "f16", "f32", "f64")
 """Elements whose bits NumPy has."""
 
@@ -61,6 +62,7 @@ class FoldConstants(ModulePass):
         convolutions = named(module, ["stablehlo.convolution"])
         changes = [_lay_out_weights(op) for op in convolutions]
         changes += [_fold(op) for op in named(module, list(_RULES))]
+        changes += [_drop(op) for op in named(module, _CONSTANTS)]
         return None if any(changes) else UNCHANGED
 
 
@@ -109,6 +111,14 @@ def _fold(op: Operation) -> bool:
         folded = value(_CONSTANT, [], result, {"value": attribute})
     op.results[0].replace_all_uses_with(folded)
     _erase_unused(op)
+    return True
+
+
+def _drop(op: Operation) -> bool:
+    """Erase a constant that nobody uses: a weight that a kernel has in another order."""
+    if next(iter(op.results[0].uses), None) is not None:
+        return False
+    op.erase()
     return True
 
 

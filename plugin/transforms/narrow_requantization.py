@@ -236,7 +236,7 @@ def _differences(value: Value) -> Array | None:
     constant = stored.operation.operands[0].owner
     if isinstance(constant, ir.Block) or constant.operation.name not in _CONSTANTS:
         return None
-    array = array_of_dense(constant.operation.attributes["value"]).astype(np.int64)
+    array = array_of_dense(constant.operation.attributes["value"]).astype(np.int64, copy=False)
     if not parameters.storage.signed:
         array &= (1 << parameters.storage.width) - 1
     _, zero_points = grids_of(parameters, array.shape)

@@ -46,3 +46,11 @@ func.func @convolution(%x: tensor<1x2x4x4xi32>) -> tensor<1x2x5x8xi32> {
   %0 = stablehlo.convolution(%x, %w) dim_numbers = [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1], window = {pad = [[0, 1], [2, 3]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<1x2x4x4xi32>, tensor<2x2x1x2xi32>) -> tensor<1x2x5x8xi32>
   return %0 : tensor<1x2x5x8xi32>
 }
+
+// CHECK-LABEL: func.func @unused
+// CHECK-NEXT: return
+func.func @unused() {
+  %c = stablehlo.constant dense<[1, 2]> : tensor<2xi8>
+  %d = arith.constant dense<3> : tensor<2xi8>
+  return
+}
