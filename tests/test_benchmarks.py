@@ -369,6 +369,20 @@ def test_a_case_is_measured_and_reported(bench: Any, workers: Any, tmp_path: Pat
     assert "tiny" in (tmp_path / "times.svg").read_text()
 
 
+@pytest.mark.vulkan
+def test_vulkan_is_measured_beside_its_product_of_floats(
+    bench: Any, workers: Any, vulkan: Device
+) -> None:
+    data = bench.cases.block_matmul("tiny", "Q4_0", 2, 256, 128, "vulkan", "float")
+    peers = ["subquant", "iree", "onnxruntime"]
+    ours, floats, other = bench.measurement.measure(data, 1, peers, workers, 0.01)
+    assert ours.check.is_right
+    assert floats.check.is_right
+    assert floats.notes["path"] == "product of floats"
+    assert other.times is None
+    assert "CPU" in other.failure
+
+
 def test_weights_are_rotated(bench: Any, workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.measurement, "CEILINGS", ())
     monkeypatch.setattr(bench.measurement, "_ROTATED_BYTES", 3 * tiny(bench, "one row").bytes)

@@ -145,7 +145,15 @@ def _check_model(exact: Array, result: Array) -> Check:
 # -- block matmuls --------------------------------------------------------------------------------
 
 
-def block_matmul(name: str, form: str, rows: int, count: int, depth: int) -> Data:
+def block_matmul(
+    name: str,
+    form: str,
+    rows: int,
+    count: int,
+    depth: int,
+    target: str = "llvm-cpu",
+    activations: str = "int8",
+) -> Data:
     """``x [rows, depth]`` times weights ``[count, depth]`` in blocks."""
     rng = np.random.default_rng(1)
     weights = drawn(form, count, depth, rng)
@@ -153,14 +161,17 @@ def block_matmul(name: str, form: str, rows: int, count: int, depth: int) -> Dat
     reals = dequantized(form, weights)
     return Data(
         name,
-        {"kind": "block matmul", "format": form, "depth": depth},
+        {
+            "kind": "block matmul", "format": form, "depth": depth, "target": target,
+            "activations": activations,
+        },
         {"x": x, "weights": weights},
         x @ reals.T,
         reals,
         rows * count * depth,
         weights.nbytes,
-        rotated=rows == 1,
-    )
+        rotated=rows == 1 and target == "llvm-cpu",
+    )  # fmt: skip
 
 
 # -- integers -------------------------------------------------------------------------------------
@@ -295,6 +306,29 @@ def _block_cases() -> list[Case]:
     ]
 
 
+def _vulkan_cases() -> list[Case]:
+    """Beside the product of the same weights in f32 on the same device."""
+    kinds = {
+        "int4 block 32": ("Q4_0", "float"),
+        "int4 block 32, int8 activations": ("Q4_0", "int8"),
+        "Q4_K": ("Q4_K", "float"),
+        "Q8_0": ("Q8_0", "float"),
+    }
+    shapes = ((1, 1024, 1024), (1, 4096, 4096), (128, 1024, 1024), (128, 4096, 4096))
+    return [
+        Case(
+            f"Vulkan: {kind} {rows}x{count}x{depth}",
+            partial(
+                block_matmul, form=form, rows=rows, count=count, depth=depth, target="vulkan",
+                activations=activations,
+            ),
+            1.0,
+        )
+        for kind, (form, activations) in kinds.items()
+        for rows, count, depth in shapes
+    ]  # fmt: skip
+
+
 def _integer_cases() -> list[Case]:
     cases = [
         Case(
@@ -333,4 +367,5 @@ def make_cases(models: str | None = None) -> list[Case]:
             ``SUBQUANT_MODELS``; without them there are no cases of models.
     """
     folder = models or os.environ.get(MODELS_VARIABLE)
-    return [*_block_cases(), *_integer_cases(), *(_model_cases(Path(folder)) if folder else [])]
+    cases = [*_block_cases(), *_integer_cases(), *_vulkan_cases()]
+    return [*cases, *(_model_cases(Path(folder)) if folder else [])]

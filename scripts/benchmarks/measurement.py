@@ -216,8 +216,8 @@ def _copies(name: str, data: Data) -> int:
 
 
 def _ceilings(data: Data) -> Sequence[str]:
-    """What bounds a case: reading the weights, or multiplying; nothing is said of models."""
-    if not data.products:
+    """What bounds a case on a CPU: reading the weights, or multiplying; not said of models."""
+    if not data.products or data.values.get("target") == "vulkan":
         return ()
     return CEILINGS[:1] if data.rotated else CEILINGS[1:]
 

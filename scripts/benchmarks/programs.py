@@ -10,7 +10,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Case = dict[str, Any]
 
-__all__ = ["plain_block_matmul", "plain_integers", "quantized_integers"]
+__all__ = ["float_matmul", "plain_block_matmul", "plain_integers", "quantized_integers"]
 
 
 def _tensor(shape: Sequence[int], element: str) -> str:
@@ -108,6 +108,16 @@ def plain_block_matmul(rows: int, count: int, depth: int, bits: int, *, has_offs
         f": ({blocks}) -> {flat}\n"
         f"  %y = stablehlo.dot_general %x, %f, contracting_dims = [1] x [1] "
         f": ({x}, {flat}) -> {y}\n"
+        f"  return %y : {y}\n}}\n"
+    )
+
+
+def float_matmul(rows: int, count: int, depth: int) -> str:
+    """``x [rows, K] @ w.T`` of f32. Arguments: x, w ``[count, K]``."""
+    x, w, y = (_tensor(shape, "f32") for shape in ((rows, depth), (count, depth), (rows, count)))
+    return (
+        f"func.func @main(%x: {x}, %w: {w}) -> {y} {{\n"
+        f"  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1] : ({x}, {w}) -> {y}\n"
         f"  return %y : {y}\n}}\n"
     )
 

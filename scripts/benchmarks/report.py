@@ -211,8 +211,11 @@ it is timed.
   memory.
 * The share of the ceiling is of the memory's bandwidth where weights come from memory; else of what
   the instruction that multiplies does with its loads and sums, and AMX's where there is one.
-* Activations are 8 bits with a scale for each block (`--activations int8`; accuracy level 4 of
-  ONNX Runtime).
+* Cases of Vulkan run on the first device that IREE's driver finds (without a GPU Mesa's llvmpipe,
+  with as many threads). IREE's time there is that of a product with the dequantized weights, in
+  f32 and on the device; activations are floats, where nothing else is said.
+* Elsewhere activations are 8 bits with a scale for each block (`--activations int8`; accuracy
+  level 4 of ONNX Runtime).
 
 ## The machine
 

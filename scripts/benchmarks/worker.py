@@ -27,6 +27,8 @@ import numpy as np
 
 from subquant.runtime.timing import time_calls
 
+from .peers import Unsupported
+
 
 def answer(peer: Any, state: dict[str, Any], request: dict[str, Any]) -> Any:
     """Do what is asked; `state` holds what is prepared."""
@@ -37,6 +39,9 @@ def answer(peer: Any, state: dict[str, Any], request: dict[str, Any]) -> Any:
         state.clear()
         gc.collect()
     if do == "prepare":
+        if request["case"].get("target") == "vulkan" and not getattr(peer, "HAS_VULKAN", False):
+            raise Unsupported("it computes on the CPU here")
+        os.environ["LP_NUM_THREADS"] = str(request["threads"])  # of Mesa's llvmpipe
         with np.load(request["arrays"]) as arrays:
             state["copies"] = request["copies"]
             state["prepared"] = peer.prepare(

@@ -2,7 +2,8 @@
 
 Each has ``describe()``, which gives its name and version, and ``prepare(case, arrays, threads,
 copies)``, which gives a `Prepared` or raises `Unsupported`. `benchmarks.cases` says what is in a
-case and its arrays.
+case and its arrays. A module with ``HAS_VULKAN = True`` also computes those of the target
+``vulkan``.
 """
 
 from __future__ import annotations

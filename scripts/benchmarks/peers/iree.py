@@ -1,6 +1,8 @@
 """IREE alone: the plain programs of `benchmarks.programs`, at its highest level of optimization.
 
-By default IREE leaves loops unvectorized. Weights are arguments that stay on the device.
+By default IREE leaves loops unvectorized. Weights are arguments that stay on the device. On Vulkan
+they are f32, dequantized before, and the program is compiled with the flags that ours has: those
+work around wrong results.
 """
 
 from __future__ import annotations
@@ -13,10 +15,14 @@ import iree.compiler
 import iree.runtime as rt
 import numpy as np
 
-from ..blocks import planes_of
-from ..programs import plain_block_matmul, plain_integers
-from . import Array, Case, Unsupported
+from subquant.compiler.options import CompileOptions
 
+from ..blocks import dequantized, planes_of
+from ..programs import float_matmul, plain_block_matmul, plain_integers
+from . import Array, Case, Unsupported
+from .subquant import Executables
+
+HAS_VULKAN = True
 _TYPES = {
     "float32": rt.HalElementType.FLOAT_32,
     "float16": rt.HalElementType.FLOAT_16,
@@ -100,9 +106,17 @@ class Program:
         return found.astype(self._dtype, copy=True)
 
 
-def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Program:
+def prepare(
+    case: Case, arrays: dict[str, Array], threads: int, copies: int
+) -> Program | Executables:
     """As `benchmarks.peers` says."""
     x = arrays["x"]
+    if case.get("target") == "vulkan":
+        weights = dequantized(case["format"], arrays["weights"]).astype(np.float32)
+        text = float_matmul(len(x), *weights.shape)
+        made = Executables(text, CompileOptions("vulkan"), x, threads, copies, [weights])
+        made.notes["path"] = "product of floats"
+        return made
     if case["kind"] == "block matmul":
         planes = planes_of(case["format"], arrays["weights"])
         if planes is None:

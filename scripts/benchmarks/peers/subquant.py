@@ -1,10 +1,14 @@
-"""Ours, through the public API: weights are constants of the executable, loaded once a copy."""
+"""Ours, through the public API: weights are constants of the executable, loaded once a copy.
+
+Or they are arguments: of programs of floats, which IREE gets as they are.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,8 @@ from subquant.runtime import Device, Executable
 from ..programs import quantized_integers
 from . import Array, Case
 
+HAS_VULKAN = True
+
 
 def describe() -> dict[str, str]:
     """The name and the version."""
@@ -29,11 +35,19 @@ def describe() -> dict[str, str]:
 class Executables:
     """Executables of one program, each with the weights in memory of its own."""
 
-    def __init__(self, source: Any, options: CompileOptions, x: Array, threads: int, copies: int):
+    def __init__(
+        self,
+        source: Any,
+        options: CompileOptions,
+        x: Array,
+        threads: int,
+        copies: int,
+        weights: Sequence[Array] = (),
+    ):
         data, seconds = _compiled(source, options)
-        device = Device(options.target, threads=threads)
+        device = Device(options.target, threads=None if options.target == "vulkan" else threads)
         self._functions = [Executable(data, device)["main"] for _ in range(copies)]
-        self._x = self._functions[0].put(0, x)
+        self._given = [self._functions[0].put(n, each) for n, each in enumerate([x, *weights])]
         self._result: Any = None
         self.notes: dict[str, Any] = {"bytes": len(data)}
         if seconds is not None:
@@ -41,7 +55,7 @@ class Executables:
 
     def call(self, copy: int) -> None:
         """As of `Prepared`."""
-        self._result = self._functions[copy](self._x, resident=True)
+        self._result = self._functions[copy](*self._given, resident=True)
 
     def result(self) -> Array:
         """As of `Prepared`."""
@@ -68,15 +82,16 @@ def _compiled(source: Any, options: CompileOptions) -> tuple[bytes, float | None
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Executables:
     """As `benchmarks.peers` says."""
     x = arrays["x"]
-    options = CompileOptions(activations="int8")
     if case["kind"] == "model":
-        return Executables(Path(case["file"]), options, x, threads, copies)
+        return Executables(Path(case["file"]), CompileOptions(), x, threads, copies)
     if case["kind"] != "block matmul":
         source = quantized_integers(case, arrays, weights_given=False)
         return Executables(source, CompileOptions(), x, threads, copies)
     shape = (len(arrays["weights"]), case["depth"])
     weights = GgmlTensor(arrays["weights"].reshape(-1), case["format"], shape)
     module = trace_function(lambda given: linear(given, weights), x)
+    options = CompileOptions(case["target"], activations=case["activations"])
     made = Executables(module, options, x, threads, copies)
-    made.notes["activations"] = {"block": 16 if case["format"] == "Q6_K" else 32, "steps": 254}
+    if case["activations"] == "int8":
+        made.notes["activations"] = {"block": 16 if case["format"] == "Q6_K" else 32, "steps": 254}
     return made
