@@ -5,6 +5,7 @@ What is compiled takes the weight as an argument, so that the compiler cannot co
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 import textwrap
@@ -68,6 +69,17 @@ def test_matrices_are_exact(rows, depth, columns, threads):
     x, w = drawn(rows, depth), drawn(depth, columns, seed=1)
     executable = subquant.compile(product(rows, depth, columns), kernels="amx", threads=threads)
     np.testing.assert_array_equal(executable.main(x, w), x.astype(np.int32) @ w.astype(np.int32))
+
+
+@needs_amx
+def test_the_process_asks_for_tiles():
+    """Otherwise it would compute without them, as right."""
+    x, w = drawn(16, 64), drawn(64, 32, seed=1)
+    subquant.compile(product(16, 64, 32), kernels="amx").main(x, w)
+    permitted = ctypes.c_uint64()
+    asked = ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(permitted))
+    assert asked == 0  # arch_prctl(ARCH_GET_XCOMP_PERM, ...)
+    assert permitted.value >> 18 & 1
 
 
 @needs_amx
