@@ -56,7 +56,7 @@ def test_nothing_is_left_to_do_for_a_constant_weight(name: str, rows: int) -> No
 
 
 @pytest.mark.parametrize("rows", [1, 128])
-@pytest.mark.parametrize("storage", ["i4", "u4"])
+@pytest.mark.parametrize("storage", ["i4", "u4", "u5"])
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_nothing_is_left_to_do_for_integers_in_blocks(
     storage: str, symmetric: bool, rows: int
@@ -86,7 +86,8 @@ def test_constant_weights_are_those_of_arguments(name: str) -> None:
 
 PROGRAM = """
 func.func @main(%x: tensor<2xf32>) -> (tensor<2xf32>, tensor<4xi8>, tensor<2xf32>) {
-  %c = stablehlo.constant dense<[[18, -1]]> : tensor<1x2xi8>
+  %p = stablehlo.constant dense<[[5, 18, 6, -1, 7]]> : tensor<1x5xi8>
+  %c = stablehlo.slice %p [0:1, 1:5:2] : (tensor<1x5xi8>) -> tensor<1x2xi8>
   %k = stablehlo.constant dense<[[17, 17]]> : tensor<1x2xi8>
   %d = stablehlo.xor %c, %k : tensor<1x2xi8>
   %r = stablehlo.reshape %d : (tensor<1x2xi8>) -> tensor<2xi8>
@@ -159,5 +160,6 @@ def test_what_nobody_uses_goes() -> None:
         left = [op.name for op in walk(module.operation)]
         assert "subquant.unpack" not in left
         assert "stablehlo.xor" not in left
+        assert "stablehlo.slice" not in left
         assert left.count("stablehlo.constant") == 2
         assert left.count("stablehlo.multiply") == 2

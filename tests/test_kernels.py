@@ -80,6 +80,43 @@ def test_zero_points_and_offsets(storage, zeros, offsets, instructions):
     check(case, instructions, zeros=zeros, offsets=offsets, transposed=True)
 
 
+@pytest.mark.parametrize("instructions", SOME)
+@pytest.mark.parametrize(
+    ("case", "zeros", "offsets"),
+    [
+        ((1, 256, 230, 32), False, False),
+        ((9, 512, 40, 128, "u4"), True, False),
+        ((5, 512, 72, 16, "i6"), False, True),
+        ((3, 512, 65, 64, "u8"), True, True),
+    ],
+    ids=str,
+)
+def test_activations_that_stay_floats(case, zeros, offsets, instructions):
+    x, q, scales, *more = arrays(*case, zeros=zeros, offsets=offsets)
+    text = program(*case, zeros=zeros, offsets=offsets)
+    # The weight is a constant: one that is an argument is left to IREE's loops.
+    assert "@block_product" not in compile_to_bytes(text, emit="mlir").decode()
+    given = dict(re.findall(r"%([qszo]): tensor<(\S+?)>[,)]", text))
+    for (name, type_), array in zip(given.items(), [q, scales, *more], strict=True):
+        held = (array.astype(np.float32) if type_.endswith("f32") else array).tolist()
+        text = re.sub(rf", %{name}: tensor<{type_}>", "", text, count=1)
+        constant = f"  %{name} = arith.constant dense<{held}> : tensor<{type_}>\n"
+        text = text.replace("  %w =", f"{constant}  %w =", 1)
+    options = CompileOptions(kernels=instructions)
+    assert "@block_product" in compile_to_bytes(text, options, emit="mlir").decode()
+    block, names = case[3], iter(more)
+    real = q.astype(np.float64)
+    if zeros:
+        real = real - np.repeat(next(names).astype(np.float64), block, 0)
+    real = real * np.repeat(scales.astype(np.float64), block, 0)
+    if offsets:
+        real = real + np.repeat(next(names).astype(np.float64), block, 0)
+    found = subquant.compile(text, kernels=instructions).main(x)
+    # Each product and each sum rounds once: as many times as there are, half a last place each.
+    bound = 2.0**-24 * (x.shape[1] + 3) * (np.abs(x).astype(np.float64) @ np.abs(real))
+    assert (np.abs(found - x.astype(np.float64) @ real) <= bound).all()
+
+
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize("storage", ["u2", "u3", "u4", "u5", "u6", "u8", "i8"])
 def test_nothing_saturates_at_the_extremes(storage, instructions):
@@ -296,6 +333,16 @@ def test_instructions_are_what_was_asked_for(instructions, tmp_path):
     [file] = tmp_path.glob("*.s")
     found = [line for line in file.read_text().splitlines() if wanted in line and register in line]
     assert len(found) >= 8  # the groups of a step
+
+
+def test_code_for_any_cpu_calls_no_library_to_multiply_and_add(tmp_path):
+    flag = f"--iree-hal-dump-executable-intermediates-to={tmp_path}"
+    options = CompileOptions(activations="int8", target_cpu="generic", iree_flags=(flag,))
+    compile_to_bytes(program(4, 256, 64, 32), options)
+    [file] = tmp_path.glob("*.s")
+    text = file.read_text()
+    assert "mulps" in text
+    assert not re.search(r"\bcallq?\s+fmaf", text)
 
 
 def test_code_for_arm_has_dot_products(tmp_path):

@@ -1,6 +1,6 @@
-"""The kernel of products of int8 activations with a weight of few bits, a scale for each block.
+"""The kernel of products of activations with a weight of few bits, a scale for each block.
 
-::
+Where activations are int8::
 
     result[m, n] = sum_b row_scale[m, b] * (scale[n, b] * product[m, n, b]
                                             + offset[n, b] * sum_k x[m, k])
@@ -11,6 +11,14 @@ blocks are of f32. A workgroup has some tiles of the weight. For each it goes th
 several at once, whose sums over blocks stay in registers; integers of the weight are shifted out of
 their bytes there, once for these rows. Where there are few rows in all, it reads several tiles side
 by side.
+
+Where activations are floats, integers of the weight become f32 in registers, less their zero point,
+and sums over ``k`` are of f32 too::
+
+    result[m, n] = sum_b scale[n, b] * sum_k (weight[n, k] - zero[n, b]) * x[m, k]
+
+An offset is added to each real of the weight: ``(weight[n, k] - zero[n, b]) * scale[n, b] +
+offset[n, b]`` is what is multiplied then.
 """
 
 from __future__ import annotations
@@ -26,7 +34,6 @@ from ..emit.linalg import Extent, constant_index
 from ..emit.vectors import (
     Vectors,
     broadcast,
-    fused,
     load,
     load_element,
     loop,
@@ -36,7 +43,7 @@ from ..emit.vectors import (
     reread,
 )
 from ..numerics.array_functions import convert
-from ..numerics.element_types import F32, I8, I32, U8, U16, ElementType
+from ..numerics.element_types import F32, I8, I32, U8, U16, U32, ElementType
 from .columns import store_columns
 from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions, Sum
@@ -51,6 +58,10 @@ A core waits for memory otherwise, and for one stream of bytes longer than for s
 4096 x 4096 integers of 4 bits, in turn out of 400 MB, takes 0.80 ms without, 0.64 with, and 0.56 if
 four tiles are read side by side, which is as fast as memory is read (Emerald Rapids, one thread).
 """
+
+
+_BITS_OF_2_23 = 0x4B000000
+"""Those of ``2**23`` as f32, whose last bits are for integers."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,7 @@ class BlockProduct:
         offset: how offsets are stored; None where there are none.
         at_once: how many rows are computed together.
         tiles_at_once: how many tiles a workgroup has.
+        of_floats: activations are f32.
     """
 
     tiles: Tiles
@@ -100,6 +112,7 @@ class BlockProduct:
     offset: Scale | None
     at_once: int
     tiles_at_once: int
+    of_floats: bool = False
 
     @property
     def target(self) -> Instructions:
@@ -116,7 +129,7 @@ class BlockProduct:
 
         Bindings are the weight, scales, zero points and offsets if there are such, all as `Tiles`
         lays them out; activations, their scales, and their sums times `sum_factor`, as `RoundRows`
-        gives them; and the result.
+        gives them, or activations alone; and the result.
         """
         tiles = self.tiles
         blocks = tiles.depth // tiles.block
@@ -126,9 +139,15 @@ class BlockProduct:
             *self.scale.bindings(tiles),
             *([] if self.zero is not None else [Binding(of_blocks, U8)]),
             *([] if self.offset is None else self.offset.bindings(tiles)),
-            Binding((None, tiles.depth // 4), I32),
-            Binding((None, blocks), F32),
-            Binding((None, blocks), I32),
+            *(
+                [Binding((None, tiles.depth), F32)]
+                if self.of_floats
+                else [
+                    Binding((None, tiles.depth // 4), I32),
+                    Binding((None, blocks), F32),
+                    Binding((None, blocks), I32),
+                ]
+            ),
             Binding((None, tiles.columns), F32),
         ]
         workgroups = -(-tiles.count // self.tiles_at_once)
@@ -143,7 +162,8 @@ class BlockProduct:
         weight, scales = given.pop(0), take(self.scale)
         zeros = None if self.zero is not None else given.pop(0)
         offsets = None if self.offset is None else take(self.offset)
-        memory = _Memory(weight, scales, zeros, offsets, *given)
+        activations, *integers, result = given
+        memory = _Memory(weight, scales, zeros, offsets, activations, integers, result)
         first = scalar(number) * self.tiles_at_once
         last = first + self.tiles_at_once
         if self.tiles.count % self.tiles_at_once:
@@ -151,7 +171,8 @@ class BlockProduct:
 
         def of_rows(count: int, row: Value, tile: Value, tiles: int = 1) -> None:
             numbers = [_plus(row, number) for number in range(count)]
-            _write([_Rows(self, memory, _plus(tile, n), numbers) for n in range(tiles)])
+            rows_of = _FloatRows if self.of_floats else _Rows
+            _write([rows_of(self, memory, _plus(tile, n), numbers) for n in range(tiles)])
 
         def of_few(count: int, row: Value) -> None:
             tiles = self.target.tiles_together(count, self.tiles.parts)
@@ -180,15 +201,14 @@ class BlockProduct:
 
 @dataclass(frozen=True)
 class _Memory:
-    """The memrefs of the kernel's bindings."""
+    """The memrefs of the kernel's bindings; `of_rows` are scales and sums of integers."""
 
     weight: Value
     scales: Sequence[Value]
     zeros: Value | None
     offsets: Sequence[Value] | None
     activations: Value
-    row_scales: Value
-    row_sums: Value
+    of_rows: Sequence[Value]
     result: Value
 
 
@@ -245,7 +265,8 @@ class _Rows:
             block = _plus(_times(step, blocks), number)
             sums = [Sum(self._first(pair, block)) for pair in pairs]
             own = range(number * groups, (number + 1) * groups)
-            found = self._scaled(pairs, block, self._groups(pairs, weight, own, sums), found)
+            words = self._groups(pairs, block, weight, own, sums)
+            found = self._scaled(pairs, block, words, found)
         return found
 
     def _of_block(
@@ -258,7 +279,8 @@ class _Rows:
 
         def of_step(number: Value, *words: Formula) -> list[Formula]:
             weight = _Step(self.memory.weight, tiles, self.tile, (first + scalar(number)).value)
-            return self._groups(pairs, weight, range(tiles.step // 4), [Sum(w) for w in words])
+            groups = range(tiles.step // 4)
+            return self._groups(pairs, block, weight, groups, [Sum(w) for w in words])
 
         words = loop(0, steps, 1, of_step, [self._first(pair, block) for pair in pairs])
         return self._scaled(pairs, block, words, reals)
@@ -268,14 +290,19 @@ class _Rows:
         (row, part), lanes = pair, self.tiles.lanes
         if self.product.zero == 0:
             return Vectors(lanes).known(0, I32)
-        total = broadcast(load_element(self.memory.row_sums, [row, block]), lanes)
+        total = broadcast(load_element(self.memory.of_rows[1], [row, block]), lanes)
         if self.memory.zeros is None:
             return total
         zeros = load(self.memory.zeros, [self.tile, block, part * lanes], lanes, U8)
         return convert(zeros, I32) * total
 
     def _groups(
-        self, pairs: Sequence[_Pair], weight: _Step, numbers: range, sums: Sequence[Sum]
+        self,
+        pairs: Sequence[_Pair],
+        block: Value,
+        weight: _Step,
+        numbers: range,
+        sums: Sequence[Sum],
     ) -> list[Formula]:
         """Add the products of some groups of a step to the sums, which are i32 then."""
         tiles, target, totals = self.tiles, self.target, list(sums)
@@ -304,9 +331,9 @@ class _Rows:
         scales, given = self._parameters(self.product.scale, memory.scales, block), {}
         for row, _ in pairs:
             if row not in given:
-                given[row] = load_element(memory.row_scales, [row, block])
+                given[row] = load_element(memory.of_rows[0], [row, block])
         found = [
-            fused(convert(word, F32) * scales[part], broadcast(given[row], lanes), real)
+            self.target.fused(convert(word, F32) * scales[part], broadcast(given[row], lanes), real)
             for (row, part), word, real in zip(pairs, words, reals, strict=True)
         ]
         if memory.offsets is None:
@@ -314,10 +341,10 @@ class _Rows:
         assert self.product.offset is not None
         offsets, totals = self._parameters(self.product.offset, memory.offsets, block), {}
         for row, scale in given.items():
-            total = convert(load_element(memory.row_sums, [row, block]), F32)
+            total = convert(load_element(memory.of_rows[1], [row, block]), F32)
             totals[row] = broadcast(total * (1 / self.product.sum_factor) * scale, lanes)
         return [
-            fused(offsets[part], totals[row], real)
+            self.target.fused(offsets[part], totals[row], real)
             for (row, part), real in zip(pairs, found, strict=True)
         ]
 
@@ -335,6 +362,79 @@ class _Rows:
             outer = convert(load(memories[1], place, lanes, kept.outer), F32)
             found.append(convert(convert(stored, I32), F32) * outer)
         return found
+
+
+@dataclass(frozen=True)
+class _FloatRows(_Rows):
+    """The same of activations that are floats.
+
+    An integer ``q`` of 8 bits at most becomes a float as the bits of ``2**23 + q``, from which
+    ``2**23`` and the zero point are subtracted at once, exactly.
+    """
+
+    def _first(self, pair: _Pair, block: Value) -> Formula:
+        return Vectors(self.tiles.lanes).known(0.0, F32)
+
+    def _groups(
+        self,
+        pairs: Sequence[_Pair],
+        block: Value,
+        weight: _Step,
+        numbers: range,
+        sums: Sequence[Sum],
+    ) -> list[Formula]:
+        tiles, lanes, found = self.tiles, self.tiles.lanes, [each.words for each in sums]
+        first = _times(weight.number, tiles.step)
+        zeros = [self._zero(part, block) for part in range(tiles.parts)]
+        scales, offsets = self._of_reals(block)
+        for number in numbers:
+            words = [reread(weight.group(part, number), U32) for part in range(tiles.parts)]
+            for place in range(4):
+                reals = []
+                for part, word in enumerate(words):
+                    bits = ((word >> (8 * place)) & 255) | _BITS_OF_2_23
+                    real = reread(bits, F32) - zeros[part]
+                    if offsets:
+                        real = self.target.fused(real, scales[part], offsets[part])
+                    reals.append(real)
+                position, given = _plus(first, number * 4 + place), {}
+                for index, (row, part) in enumerate(pairs):
+                    if row not in given:
+                        element = load_element(self.memory.activations, [row, position])
+                        given[row] = broadcast(element, lanes)
+                    found[index] = self.target.fused(reals[part], given[row], found[index])
+        return found
+
+    def _zero(self, part: int, block: Value) -> Formula:
+        """``2**23`` and the zero point."""
+        lanes = self.tiles.lanes
+        if self.product.zero is not None:
+            return Vectors(lanes).known(float(2**23 + self.product.zero), F32)
+        assert self.memory.zeros is not None
+        zeros = load(self.memory.zeros, [self.tile, block, part * lanes], lanes, U8)
+        return convert(zeros, F32) + float(2**23)
+
+    def _of_reals(self, block: Value) -> tuple[Sequence[Formula], Sequence[Formula]]:
+        """Scales and offsets of the weight's reals, where it has offsets."""
+        if self.product.offset is None or self.memory.offsets is None:
+            return [], []
+        scales = self._parameters(self.product.scale, self.memory.scales, block)
+        return scales, self._parameters(self.product.offset, self.memory.offsets, block)
+
+    def _scaled(
+        self,
+        pairs: Sequence[_Pair],
+        block: Value,
+        words: Sequence[Formula],
+        reals: Sequence[Formula],
+    ) -> list[Formula]:
+        if self.product.offset is not None:
+            return [word + real for word, real in zip(words, reals, strict=True)]
+        scales = self._parameters(self.product.scale, self.memory.scales, block)
+        return [
+            self.target.fused(word, scales[part], real)
+            for (_, part), word, real in zip(pairs, words, reals, strict=True)
+        ]
 
 
 def _write(together: Sequence[_Rows]) -> None:

@@ -86,6 +86,11 @@ def _reshape(op: Operation, array: Array) -> Array:
     return array.reshape([int(extent) for extent in op.results[0].type.shape])
 
 
+def _slice(op: Operation, array: Array) -> Array:
+    bounds = (op.attributes[name] for name in ("start_indices", "limit_indices", "strides"))
+    return array[tuple(slice(*map(int, axis)) for axis in zip(*bounds, strict=True))]
+
+
 def _transpose(op: Operation, array: Array) -> Array:
     return array.transpose([int(axis) for axis in op.attributes["permutation"]])
 
@@ -142,6 +147,7 @@ _RULES: dict[str, Callable[..., Array]] = {
     linalg.BARRIER: lambda op, array: array,
     **dict.fromkeys(("quant.scast", "subquant.scast"), lambda op, array: array),
     "stablehlo.reshape": _reshape,
+    "stablehlo.slice": _slice,
     "stablehlo.transpose": _transpose,
     "stablehlo.convert": _convert,
     "stablehlo.add": lambda op, left, right: _wrapped(op, left + right),

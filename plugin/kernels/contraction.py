@@ -21,7 +21,7 @@ from ..numerics.element_types import F32, I8, I32, U8, AnyArray, Array, ElementT
 from ..numerics.packed_integers import unpack_planes
 from ..numerics.parameters import ExpressedType
 from .block_product import BlockProduct, Scale
-from .constants import elements_of
+from .constants import elements_of, is_known
 from .executables import Library
 from .instructions import INSTRUCTIONS
 from .operands import Refusal, array_of, bytes_of, value_of
@@ -64,7 +64,11 @@ class Product:
     def of(cls, contraction: BlockContraction, instructions: str) -> Self | Refusal:
         """Plan a contraction, or say why kernels do not compute it."""
         if contraction.activation_type != "int8":
-            return Refusal("its activations are not rounded to 8 bits")
+            if contraction.expressed is not ExpressedType.F32:
+                return Refusal("its activations are not rounded to 8 bits, nor its reals of f32")
+            if not all(map(is_known, contraction.planes)):
+                # It would be laid out at each call, which takes longer than IREE's loops.
+                return Refusal("its activations are not rounded to 8 bits, nor its weight constant")
         target = INSTRUCTIONS[instructions]
 
         def parts(columns: int) -> int:
@@ -133,7 +137,8 @@ class Product:
         tiles = self.tiles
         target = INSTRUCTIONS[self.instructions]
         weight = self._weight()
-        at_once = target.at_once if self.rows is None else min(target.at_once, self.rows)
+        most = self._most_rows
+        at_once = most if self.rows is None else min(most, self.rows)
         together = target.tiles_together(self.rows or 1, tiles.parts)
         product = BlockProduct(
             tiles,
@@ -144,30 +149,45 @@ class Product:
             weight.offset,
             at_once,
             -(-tiles.count // _WORKGROUPS // together) * together,
+            self._of_floats,
         )
         activations, extents = self._rows()
         rows: Extent = self.rows if self.rows is not None else linalg.dim(activations, 0)
-        blocks = tiles.depth // tiles.block
-        rounding = RoundRows(self.rows, tiles.depth, tiles.block, target.lanes, product.sum_factor)
-        rounded = library.call(
-            rounding,
-            rounding.kernel(),
-            [activations],
-            [
-                tensor_type([self.rows, tiles.depth], mlir_type(I8)),
-                tensor_type([self.rows, blocks], mlir_type(F32)),
-                tensor_type([self.rows, blocks], mlir_type(I32)),
-            ],
-            rows,
-        )
+        given = [activations]
+        if not self._of_floats:
+            given = self._integer_rows(activations, product.sum_factor, library, rows)
         [sums] = library.call(
             product,
             product.kernel(),
-            [*weight.operands, *rounded],
+            [*weight.operands, *given],
             [tensor_type([self.rows, tiles.columns], mlir_type(F32))],
             rows,
         )
         return self._result(sums, extents, result)
+
+    @property
+    def _of_floats(self) -> bool:
+        return self.contraction.activation_type != "int8"
+
+    @property
+    def _most_rows(self) -> int:
+        """How many rows are computed together: of floats, registers hold two sums of each."""
+        most = INSTRUCTIONS[self.instructions].at_once
+        return max(1, most * 3 // 4) if self._of_floats else most
+
+    def _integer_rows(
+        self, activations: Value, factor: int, library: Library, rows: Extent
+    ) -> list[Value]:
+        """Activations of 8 bits, their scales, and their sums times a factor."""
+        tiles = self.tiles
+        blocks, lanes = tiles.depth // tiles.block, INSTRUCTIONS[self.instructions].lanes
+        rounding = RoundRows(self.rows, tiles.depth, tiles.block, lanes, factor)
+        types = [
+            tensor_type([self.rows, tiles.depth], mlir_type(I8)),
+            tensor_type([self.rows, blocks], mlir_type(F32)),
+            tensor_type([self.rows, blocks], mlir_type(I32)),
+        ]
+        return library.call(rounding, rounding.kernel(), [activations], types, rows)
 
     def _weight(self) -> _Weight:
         tiles, contraction = self.tiles, self.contraction

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ..emit import Formula
-from ..emit.vectors import broadcast, fence, intrinsic, reread
+from ..emit.vectors import broadcast, fence, fused, intrinsic, reread
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I16, I32, U16, U32, ElementType
 
@@ -130,6 +130,10 @@ class Instructions(ABC):
     def words(self, total: Sum) -> Formula:
         """The sum as i32."""
         return total.words
+
+    def fused(self, left: Formula, right: Formula, total: Formula) -> Formula:
+        """``left * right + total`` of floats, rounded once if the target has an instruction."""
+        return fused(left, right, total)
 
     def held(self, total: Sum) -> Sum:
         """The sum, as computed before this place: LLVM's scheduler moves nothing of it behind."""
@@ -283,6 +287,11 @@ class Portable(Instructions):
 
     name = "portable"
     lanes = 8
+
+    def fused(self, left: Formula, right: Formula, total: Formula) -> Formula:
+        """Rounded twice: without an instruction it would be a call of the C library's."""
+        return left * right + total
+
     taps, factor = 1, I32
 
     def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:

@@ -2,8 +2,9 @@
 
 Contractions of 8-bit integers, and those with weights in blocks whose activations are rounded to 8
 bits, are sums of products of small integers, which CPUs have instructions for that IREE's code
-generation does not use. `subquant.kernels` writes loops with these. What they do not compute
-(activations as reals, dynamic windows, weights of few elements) is left as it is.
+generation does not use. `subquant.kernels` writes loops with these, and for activations as reals
+where the weight in blocks is a constant. What they do not compute (dynamic windows, weights of few
+elements) is left as it is.
 
 For Vulkan (``instructions=spirv``) those with weights in blocks alone have a kernel, of activations
 as reals too: each thread reads words of the weight, and shifts and masks the integers of some
