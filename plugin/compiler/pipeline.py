@@ -275,7 +275,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("correct-zero-points", {"style": zero_points}),
         ("lower-requantization", requantization),
         ("lower-saturation", {}),
-        ("lower-block-contractions", {"division": division, "rows": 0 if is_vulkan else 4}),
+        ("lower-block-contractions", {"division": division, "rows": 4}),
         ("lower-packed-storage", {"containers": options.containers}),
         ("lower-quant-casts", {"rounding": options.rounding, "division": division}),
         ("convert-quantized-to-storage", {}),

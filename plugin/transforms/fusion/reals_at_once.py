@@ -4,7 +4,8 @@ The loop nest of a block contraction computes a weight's real for each product. 
 bytes, which is what counts where each weight is multiplied once; with several rows of activations
 the reals are computed anew for each. On llvm-cpu (two cores, int4 in blocks of 32, 2048 x 2048) a
 row takes 4 ms in a nest, and 16 rows 65 ms; written out first, 3 ms and 6 ms. With 4096 x 4096 and
-one row, where the reals no longer fit the cache, the nest takes 33 ms and these 60 ms.
+one row, where the reals no longer fit the cache, the nest takes 33 ms and these 60 ms. On Vulkan
+(llvmpipe, 512 x 512, 8 rows) a nest takes 15 ms, and the product of reals 0.8 ms.
 """
 
 from __future__ import annotations
