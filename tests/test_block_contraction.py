@@ -367,7 +367,7 @@ def test_many_rows_are_multiplied_by_reals_computed_once(case: str, device: Devi
     text = dot_text(case, params)
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
     lowered = compile_to_bytes(text, CompileOptions(target, kernels="none"), emit="mlir").decode()
-    assert f"-> {tensor(shapes[1], 'f32')}" in lowered
+    assert tensor(shapes[1], "f32") in lowered
     if target == "llvm-cpu":  # elsewhere some are loops of their own
         assert lowered.count("stablehlo.dot_general") == 1
     x = np.random.default_rng(2).standard_normal(shapes[0]).astype(np.float32)
