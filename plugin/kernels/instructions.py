@@ -196,7 +196,7 @@ class AvxVnni(_DotProduct):
 
     name = "avxvnni"
     features = frozenset(("avx2", "avxvnni"))
-    lanes, at_once, most_sums = 8, 5, 12
+    lanes, most_parts, most_sums = 8, 2, 12
     intrinsic = "llvm.x86.avx512.vpdpbusd.256"
 
 
