@@ -40,7 +40,7 @@ from ..dialects.integer_steps import RequantizedSum, read_requantize
 from ..dialects.quant import is_quantized, parameters_of
 from ..dialects.subquant import REQUANTIZE
 from ..emit import Formula
-from ..emit.operation import element_of
+from ..emit.operation import create, element_of
 from ..emit.vectors import Vectors, choice, load, reduced, vector_type
 from ..numerics.array_functions import bits_of, convert
 from ..numerics.element_types import BOOL, F32, I8, I32, I64, U8, Array, ElementType
@@ -307,9 +307,9 @@ class Epilogue:
             if table not in tables:
                 tables.append(table)
             number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), tables.index(table))
-            made = ir.Operation.create(
+            made = create(
                 "builtin.unrealized_conversion_cast",
-                [vector_type(lanes, table.element)],
+                results=[vector_type(lanes, table.element)],
                 attributes={"table": number},
             )
             return vectors.emitted(made.results[0], table.element)
@@ -318,9 +318,7 @@ class Epilogue:
         vectors = Columns(lanes, self.columns, read)
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
-            source = ir.Operation.create(
-                "builtin.unrealized_conversion_cast", [vector_type(lanes, I32)]
-            )
+            source = create("builtin.unrealized_conversion_cast", results=[vector_type(lanes, I32)])
             try:
                 self.emit(vectors, vectors.emitted(source.results[0], I32))
             except (_Refused, TypeError, OverflowError):
