@@ -26,6 +26,7 @@ from .executables import Library
 from .instructions import INSTRUCTIONS
 from .operands import Refusal, array_of, bytes_of, value_of
 from .round_rows import RoundRows
+from .thread_product import ThreadProduct
 from .tiles import Tiles
 
 if TYPE_CHECKING:
@@ -156,14 +157,20 @@ class Product:
         given = [activations]
         if not self._of_floats:
             given = self._integer_rows(activations, product.sum_factor, library, rows)
-        [sums] = library.call(
-            product,
-            product.kernel(),
-            [*weight.operands, *given],
-            [tensor_type([self.rows, tiles.columns], mlir_type(F32))],
-            rows,
-        )
+        sums = self._called(library, product, [*weight.operands, *given], rows)
         return self._result(sums, extents, result)
+
+    def _called(
+        self,
+        library: Library,
+        product: BlockProduct | ThreadProduct,
+        operands: Sequence[Value],
+        rows: Extent,
+    ) -> Value:
+        """Call the kernel, and return its sums ``rows x columns``."""
+        type_ = tensor_type([self.rows, self.tiles.columns], mlir_type(F32))
+        [sums] = library.call(product, product.kernel(), operands, [type_], rows)
+        return sums
 
     @property
     def _of_floats(self) -> bool:

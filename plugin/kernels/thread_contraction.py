@@ -9,7 +9,6 @@ from .._mlir import Value, ir
 from ..dialects.block_contraction import BlockContraction
 from ..emit import linalg
 from ..emit.linalg import Extent
-from ..emit.operation import mlir_type, tensor_type
 from ..emit.rounding import rounded
 from ..numerics.casts import Cast
 from ..numerics.element_types import F32
@@ -91,13 +90,7 @@ class ThreadContraction(Product):
         given = [activations]
         if is_rounded:
             given = self._rounded(activations, rows)
-        [sums] = library.call(
-            product,
-            product.kernel(),
-            [*weight.operands, *given],
-            [tensor_type([self.rows, tiles.columns], mlir_type(F32))],
-            rows,
-        )
+        sums = self._called(library, product, [*weight.operands, *given], rows)
         return self._result(sums, extents, result)
 
     def _rounded(self, activations: Value, rows: Extent) -> list[Value]:
