@@ -182,6 +182,30 @@ def test_sums_of_signed_integers(cpu: Device) -> None:
         np.testing.assert_allclose(found, np.clip(total, info.min, info.max), atol=0.501, rtol=0)
 
 
+def test_a_bias_with_the_dimension_of_its_weight() -> None:
+    """As converters have written convolutions: a bias has one dimension only."""
+
+    def made(dimension: int) -> bytes:
+        random, graph = np.random.default_rng(0), Graph()
+        scales = np.array([0.01, 0.02, 0.03], np.float32)
+        w = random.integers(-127, 128, (3, 4)).astype(np.int8)
+        b = random.integers(-500, 500, 3).astype(np.int32)
+        inputs = [
+            graph.tensor((1, 4), "int8", Quantized(0.5, 3)),
+            graph.tensor((3, 4), "int8", Quantized(scales, axis=0), w),
+            graph.tensor((3,), "int32", Quantized(scales * np.float32(0.5), axis=dimension), b),
+        ]
+        result = graph.tensor((1, 3), "int8", Quantized(0.4, -7))
+        graph.operator("FULLY_CONNECTED", inputs, [result], options="FullyConnectedOptions")
+        return graph.model(inputs[:1], [result])
+
+    x = np.array([[5, -100, 127, 33]], np.int8)
+    found = [np.asarray(list(Ours(made(n), None)([x]).values())[-1]) for n in (0, 3)]
+    assert (found[0] == found[1]).all()
+    assert len(np.unique(found[0])) == 3
+    assert compare(made(0), None, [[x]]) > 0
+
+
 # -- what is refused ------------------------------------------------------------------------------
 
 

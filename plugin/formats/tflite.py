@@ -443,7 +443,8 @@ class _ModelReader:
             zero_points = np.broadcast_to(zero_points, scales.shape)
         axis = None
         if scales.size > 1:
-            axis = table.quantized_dimension
+            # Converters give a bias the dimension of its weight; LiteRT does not look at it.
+            axis = 0 if len(shape) == 1 else table.quantized_dimension
             if not 0 <= axis < len(shape) or shape[axis] != scales.size:
                 raise self.wrong(
                     f"{what} of shape {list(shape)} has {scales.size} scales along dimension {axis}"
