@@ -22,6 +22,7 @@ from subquant.layouts import (
 )
 from subquant.numerics.array_functions import (
     contract,
+    divide_truncated,
     lookup,
     over_time,
     repeat_while,
@@ -57,6 +58,13 @@ def on_device(function: Function, arrays: list[np.ndarray], device: Device) -> A
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
     main = subquant.compile(trace_of(function, arrays), target=target, device=device).main
     return main(*[stored(array) for array in arrays])
+
+
+def test_division_by_an_argument(cpu: Device) -> None:
+    """Both sides are computed; towards zero, as C++ divides."""
+    arrays = [np.array([7, -7, 100, -1], np.int32), np.array([2, 2, 9, 3], np.int32)]
+    found = on_device(divide_truncated, arrays, cpu)
+    np.testing.assert_array_equal(found, [3, -3, 11, 0])
 
 
 # -- layouts --------------------------------------------------------------------------------------

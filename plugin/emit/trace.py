@@ -458,7 +458,7 @@ def _pool(
 
 def _divide_truncated(dividend: AnyArray, divisor: AnyArray) -> TracedArray:
     dtype = _result_dtype((dividend, divisor))
-    shape = np.broadcast_shapes(dividend.shape, np.shape(divisor))
+    shape = np.broadcast_shapes(dividend.shape, getattr(divisor, "shape", ()))
     x, y = (_traced(side, dtype).broadcast_to(shape) for side in (dividend, divisor))
     return x._with(x.form.apply("divide", x.element, [x.value, y.value]))
 
