@@ -36,7 +36,7 @@ from ..emit.vectors import (
 )
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32
-from .epilogue import Finish
+from .epilogue import Finish, last_bindings
 from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions
 from .tap_groups import TapGroups
@@ -100,15 +100,12 @@ class DepthwiseProduct:
         """
         read = sum(len(self.groups.of_window(window)) for window in range(self.groups.period))
         positions = self.images * self.lines.extent * self.windows.extent
+        shape = self.images * self.lines.count, self.windows.count, self.channels
         bindings = [
             Binding((read * self.lines.taps, self.channels * self.target.taps), I8),
             Binding((self.channels,), I32),
             Binding((positions, self.channels), I8),
-            *(self.finish.bindings(self.channels) if self.finish else ()),
-            Binding(
-                (self.images * self.lines.count, self.windows.count, self.channels),
-                self.finish.element if self.finish else I32,
-            ),
+            *last_bindings(self.finish, self.channels, shape),
         ]
         return Kernel("depthwise_product", bindings, self.workgroups, self._body, 0)
 

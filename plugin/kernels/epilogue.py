@@ -50,7 +50,7 @@ from .constants import elements_of, is_known
 from .executables import Binding
 from .operands import value_of
 
-__all__ = ["Epilogue", "Finish"]
+__all__ = ["Epilogue", "Finish", "last_bindings"]
 
 _MOST_OPERATIONS = 64
 _ROUNDED_TWICE = ("gemmlowp", "tosa-double-round")
@@ -343,7 +343,7 @@ class Epilogue:
                     made[operand] = made[start] + numbers
             given = [made[each] if each in made else self.known[each] for each in operands]
             if op.name in REQUANTIZE:
-                result = self._requantized(vectors, read_requantize(op), given)
+                result = self._requantized(read_requantize(op), given)
             else:
                 result = _RULES[op.name](op, *given)
             element = _element(value.type)
@@ -356,9 +356,7 @@ class Epilogue:
 
     # -- requantization -----------------------------------------------------------------------
 
-    def _requantized(
-        self, vectors: Columns, sum_: RequantizedSum, given: Sequence[Formula]
-    ) -> Formula:
+    def _requantized(self, sum_: RequantizedSum, given: Sequence[Formula]) -> Formula:
         terms = [replace(term, value=value) for term, value in zip(sum_.terms, given, strict=True)]
 
         def exactly() -> Formula:
@@ -504,3 +502,16 @@ class Finish:
 
         vectors = Columns(lanes, self.epilogue.columns, read)
         return self.epilogue.emit(vectors, vectors.emitted(sums.value, I32))
+
+
+def last_bindings(finish: Finish | None, width: int, shape: tuple[int, ...]) -> list[Binding]:
+    """What the bindings of a kernel of sums end with: the tables of `finish`, and the result.
+
+    Args:
+        finish: what is done with the sums, or None.
+        width: columns, with those that are there to fill vectors.
+        shape: of the result.
+    """
+    if finish is None:
+        return [Binding(shape, I32)]
+    return [*finish.bindings(width), Binding(shape, finish.element)]

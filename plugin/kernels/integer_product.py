@@ -35,7 +35,7 @@ from ..emit.vectors import (
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32
 from .columns import SumWriter
-from .epilogue import Finish
+from .epilogue import Finish, last_bindings
 from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions
 from .tiles import Tiles
@@ -93,15 +93,12 @@ class IntegerProduct:
         result.
         """
         tiles, windows = self.tiles, self.windows
+        shape = windows.images * windows.lines, windows.count, tiles.columns
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((tiles.count, tiles.width), I32),
             Binding((windows.positions * self.groups,), I32),
-            *(self.finish.bindings(tiles.count * tiles.width) if self.finish else ()),
-            Binding(
-                (windows.images * windows.lines, windows.count, tiles.columns),
-                self.finish.element if self.finish else I32,
-            ),
+            *last_bindings(self.finish, tiles.count * tiles.width, shape),
         ]
         count = tiles.count * self.workgroups
         return Kernel("integer_product", bindings, count, self._body, 0)

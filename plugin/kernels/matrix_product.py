@@ -47,7 +47,7 @@ from ..emit.vectors import (
 from ..numerics.array_functions import concatenate, convert
 from ..numerics.element_types import I8, I32, I64, U8, AnyArray
 from .columns import SumWriter
-from .epilogue import Finish
+from .epilogue import Finish, last_bindings
 from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions, Sum
 from .tiles import Tiles
@@ -189,14 +189,11 @@ class MatrixProduct:
         Its bindings are the weight, activations, tables of `finish`, and the result.
         """
         tiles, windows = self.tiles, self.windows
+        shape = windows.images * windows.lines, windows.count, tiles.columns
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((windows.positions * self.channels,), I8),
-            *(self.finish.bindings(tiles.count * tiles.width) if self.finish else ()),
-            Binding(
-                (windows.images * windows.lines, windows.count, tiles.columns),
-                self.finish.element if self.finish else I32,
-            ),
+            *last_bindings(self.finish, tiles.count * tiles.width, shape),
         ]
         count = tiles.count * self.workgroups
         return Kernel("matrix_product", bindings, count, self._body, 0)
