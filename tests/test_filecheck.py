@@ -43,6 +43,7 @@ NEVER_FAILS = {
     "isolate-contraction-operands",
     "legalize-qdq-to-quantized-op",
     "legalize-quantized-op-to-qdq",
+    "lower-attention",
     "lower-block-contractions",
     "lower-packed-storage",
     "narrow-requantization",

@@ -276,6 +276,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("lower-requantization", requantization),
         ("lower-saturation", {}),
         ("lower-block-contractions", {"division": division, "rows": 4}),
+        ("lower-attention", {}),
         ("lower-packed-storage", {"containers": options.containers}),
         ("lower-quant-casts", {"rounding": options.rounding, "division": division}),
         ("convert-quantized-to-storage", {}),

@@ -49,6 +49,10 @@ Operations (generic form; each is pure):
     A sum of products with a weight in blocks, over whatever indices; see
     `subquant.dialects.block_contraction`.
 
+``subquant.attention``
+    Attention of the queries of some positions to the keys and values of a cache; see
+    `subquant.dialects.attention`.
+
 ``subquant.subtract_zero_point``
     Storage value minus zero point, as an integer wide enough for it (i32 or i64)::
 
@@ -105,6 +109,7 @@ from typing import Any, Optional, TypeAlias
 from .._mlir import Operation, Value, ext, ir
 
 __all__ = [
+    "ATTENTION",
     "BLOCK_CONTRACTION",
     "CASTS",
     "MAX_REDUCED",
@@ -114,6 +119,7 @@ __all__ = [
     "REQUANTIZE",
     "SEGMENTS",
     "UNPACK",
+    "AttentionOp",
     "BlockContractionOp",
     "DequantizeCast",
     "DequantizeOp",
@@ -209,6 +215,19 @@ class BlockContractionOp(SubquantDialect.Operation, name="block_contraction", tr
     storage_high: Optional[Given] = None  # noqa: UP045
 
 
+class AttentionOp(SubquantDialect.Operation, name="attention", traits=[ext.Pure]):
+    """Weighted sums of the values of a cache, by how its keys agree with queries."""
+
+    query: Given
+    keys: Given
+    values: Given
+    position: Given
+    scale: Said
+    window: Said
+    softcap: Said
+    result: Made
+
+
 class SubtractZeroPointOp(SubquantDialect.Operation, name="subtract_zero_point", traits=[ext.Pure]):
     """Quantized to the integer that its scale multiplies."""
 
@@ -286,6 +305,7 @@ class SelectAndScatterOp(SubquantDialect.Operation, name="select_and_scatter", t
 CASTS = ("subquant.qcast", "subquant.dcast", "subquant.scast")
 REQUANTIZE = tuple(operation.OPERATION_NAME for operation in _REQUANTIZE)
 """Operation names, by the number of terms less one."""
+ATTENTION = "subquant.attention"
 BLOCK_CONTRACTION = "subquant.block_contraction"
 UNPACK = "subquant.unpack"
 OPERAND_OPS = ("subquant.quantize", "subquant.dequantize")

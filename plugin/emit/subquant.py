@@ -1,14 +1,14 @@
-"""Operations of the dialect ``subquant`` on weights, each with the operands that it has."""
+"""Operations of the dialect ``subquant`` on weights and caches, each with its operands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from .._mlir import Value, ir
-from ..dialects.subquant import BLOCK_CONTRACTION, SEGMENTS, UNPACK
-from .operation import integers, value, with_element, with_shape
+from ..dialects.subquant import ATTENTION, BLOCK_CONTRACTION, SEGMENTS, UNPACK
+from .operation import integer, integers, number_of, value, with_element, with_shape
 
-__all__ = ["block_contraction", "dequantize", "quantize", "unpack"]
+__all__ = ["attention", "block_contraction", "dequantize", "quantize", "unpack"]
 
 
 def dequantize(
@@ -117,6 +117,34 @@ def block_contraction(
     if activation_type is not None:
         attributes["activation_type"] = ir.StringAttr.get(activation_type)
     return value(BLOCK_CONTRACTION, _given(operands), result, attributes)
+
+
+def attention(
+    query: Value,
+    keys: Value,
+    values: Value,
+    position: Value,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> Value:
+    """Attention to the keys and values of a cache; see `subquant.dialects.attention`.
+
+    Args:
+        query: f32, ``[T, heads, D]``.
+        keys, values: f16 or f32, ``[context, kv_heads, D]``.
+        position: of the first query, i32 without axes.
+        scale: what scores are multiplied by.
+        window: how many keys a query attends at most; 0 for no such limit.
+        softcap: what scores are bounded by; 0 for no bound.
+    """
+    f32 = ir.F32Type.get()
+    attributes = {
+        "scale": number_of(f32, scale),
+        "window": integer(window),
+        "softcap": number_of(f32, softcap),
+    }
+    return value(ATTENTION, [query, keys, values, position], query.type, attributes)
 
 
 def _given(operands: Sequence[Value | None]) -> list[Value]:

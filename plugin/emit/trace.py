@@ -28,7 +28,7 @@ from .._mlir import Value, ir
 from ..dialects import create_context
 from ..dialects.quant import any_type_of
 from ..errors import UnsupportedError, UsageError
-from ..numerics import array_functions, block_form, packed_integers
+from ..numerics import array_functions, attention, block_form, packed_integers
 from ..numerics.element_types import AnyArray, DType, ElementType
 from ..numerics.parameters import ExpressedType, StorageType
 from . import stablehlo, subquant
@@ -514,6 +514,23 @@ def _unpack_planes(low: AnyArray, bits: Sequence[int], high: AnyArray | None = N
     return _Arrays(integers).emitted(integers, planes[0].element)
 
 
+def _attention(
+    query: AnyArray,
+    keys: AnyArray,
+    values: AnyArray,
+    position: AnyArray,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> TracedArray:
+    """A ``subquant.attention``."""
+    given = _traced(query, np.dtype(np.float32))
+    first = _traced(position, np.dtype(np.int32)).reshape(())
+    key, value = (_traced(cache).value for cache in (keys, values))
+    found = subquant.attention(given.value, key, value, first.value, scale, window, softcap)
+    return given._with(found)
+
+
 def _choose(
     condition: TracedArray,
     yes: Callable[[], Sequence[AnyArray]],
@@ -622,6 +639,7 @@ _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., AnyArray]] = {
     array_functions.scatter: _scatter,
     array_functions.take: lambda table, indices, axis=0: _take(table, indices, axis),
     array_functions.take_slice: _take_slice,
+    attention.attend: _attention,
     packed_integers.unpack_planes: _unpack_planes,
     np.broadcast_to: lambda array, shape: array.broadcast_to(shape),
     np.concatenate: _concatenate,

@@ -31,6 +31,7 @@ PASSES: dict[str, str] = {
     "lower-requantization": "write subquant.requantize with integers, exactly or in fixed point",
     "lower-saturation": "write subquant.saturate as a clamp and a truncation",
     "lower-block-contractions": "write subquant.block_contraction as a loop nest over its blocks",
+    "lower-attention": "write subquant.attention as products with all keys and values of its cache",
     "lower-packed-storage": "unpack integers of 2 to 6 bits that no contraction reads packed",
     "lower-quant-casts": "lower qcast, dcast, quantize and dequantize to linalg and arith",
     "convert-quantized-to-storage": "turn quantized values and signatures into storage tensors",

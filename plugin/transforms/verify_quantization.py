@@ -28,6 +28,7 @@ import numpy as np
 
 from .._mlir import Operation, ir
 from ..dialects import subquant
+from ..dialects.attention import check_attention
 from ..dialects.block_contraction import check_block_contraction, check_unpack
 from ..dialects.integer_steps import check_requantize, check_saturate, check_subtract_zero_point
 from ..dialects.quant import (
@@ -508,6 +509,7 @@ OPERATION_CHECKS = {
     "subquant.scast": _check_scast,
     "subquant.quantize": _check_operand_op,
     "subquant.dequantize": _check_operand_op,
+    subquant.ATTENTION: check_attention,
     subquant.BLOCK_CONTRACTION: check_block_contraction,
     subquant.UNPACK: check_unpack,
     "subquant.subtract_zero_point": check_subtract_zero_point,

@@ -401,3 +401,79 @@
 // error @+2:1 VerificationError: 'util.global.store' op must have the attribute 'global', a symbol
 %0 = "test.make"() : () -> tensor<8xi4>
 "util.global.store"(%0) {global = "w"} : (tensor<8xi4>) -> ()
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op query must be a tensor of 3 dimensions, got 'tensor<4x8xf32>'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>) -> tensor<4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op values must be a tensor of 3 dimensions, got 'tensor<*xf16>'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<*xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<*xf16>, tensor<i32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op query must have elements of f32, and a dynamic first dimension only, got 'tensor<2x4x8xf16>'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf16>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf16>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>) -> tensor<2x4x8xf16>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op query must have elements of f32, and a dynamic first dimension only, got 'tensor<?x?x8xf32>'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<?x?x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<?x?x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>) -> tensor<?x?x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op keys must have elements of f16 or f32 and static dimensions, got 'tensor<16x2x8xi8>'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x8xi8>, tensor<16x2x8xi8>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x2x8xi8>, tensor<16x2x8xi8>, tensor<i32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op keys must have elements of f16 or f32 and static dimensions, got 'tensor<?x2x8xf16>'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<?x2x8xf16>, tensor<?x2x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<?x2x8xf16>, tensor<?x2x8xf16>, tensor<i32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op values must be of the type of keys, 'tensor<16x2x8xf16>', got 'tensor<16x2x8xf32>'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf32>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf32>, tensor<i32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op position must be 'tensor<i32>', got 'tensor<1xi32>'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<1xi32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<1xi32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op result must be of the type of the query, 'tensor<2x4x8xf32>', got 'tensor<?x4x8xf32>'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>) -> tensor<?x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op query and keys must have rows of one length, got 8 and 16
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x16xf16>, tensor<16x2x16xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x2x16xf16>, tensor<16x2x16xf16>, tensor<i32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op heads, rows and context must have elements, got none
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x0x8xf16>, tensor<16x0x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x0x8xf16>, tensor<16x0x8xf16>, tensor<i32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op the heads of the query must be a multiple of those of the keys, got 4 and 3
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x3x8xf16>, tensor<16x3x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x3x8xf16>, tensor<16x3x8xf16>, tensor<i32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op 17 queries are more than the 16 positions of the keys
+%q, %k, %v, %p = "test.make"() : () -> (tensor<17x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<17x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>) -> tensor<17x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op attribute 'scale' must be a finite number of type f32, got '5.000000e-01 : f64'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f64, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op attribute 'scale' must be a finite number of type f32, got '0x7F800000 : f32'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0x7F800000 : f32, softcap = 0.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op attribute 'softcap' must be a finite number of type f32, got '30 : i64'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 30 : i64, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op attribute 'softcap' must be at least 0, got -1
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = -1.0 : f32, window = 0 : i64} : (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op attribute 'window' must be of type i64, got '4 : i32'
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = 4 : i32} : (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>) -> tensor<2x4x8xf32>
+// -----
+// error @+2:6 VerificationError: 'subquant.attention' op attribute 'window' must be at least 0, got -4
+%q, %k, %v, %p = "test.make"() : () -> (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>)
+%y = "subquant.attention"(%q, %k, %v, %p) {scale = 0.5 : f32, softcap = 0.0 : f32, window = -4 : i64} : (tensor<2x4x8xf32>, tensor<16x2x8xf16>, tensor<16x2x8xf16>, tensor<i32>) -> tensor<2x4x8xf32>

@@ -1,0 +1,172 @@
+"""``subquant.attention`` on devices and in NumPy, beside the formula in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from devices import ON_DEVICES
+from subquant.emit.trace import trace
+from subquant.numerics.attention import attend
+from subquant.runtime import Device
+from together import Together
+
+
+@dataclass(frozen=True)
+class Case:
+    """Extents and attributes of an operation; `count` queries, known at run time if `dynamic`."""
+
+    count: int
+    heads: int
+    groups: int
+    depth: int
+    context: int
+    element: str = "f16"
+    window: int = 0
+    softcap: float = 0.0
+    scale: float = 0.25
+    dynamic: bool = False
+
+    @property
+    def text(self) -> str:
+        """The program."""
+        count = "?" if self.dynamic else self.count
+        query = f"tensor<{count}x{self.heads}x{self.depth}xf32>"
+        cache = f"tensor<{self.context}x{self.groups}x{self.depth}x{self.element}>"
+        return f"""
+            func.func @main(%q: {query}, %k: {cache}, %v: {cache}, %p: tensor<i32>) -> {query} {{
+              %0 = "subquant.attention"(%q, %k, %v, %p) {{scale = {self.scale} : f32,
+                     window = {self.window} : i64, softcap = {self.softcap} : f32}}
+                : ({query}, {cache}, {cache}, tensor<i32>) -> {query}
+              return %0 : {query}
+            }}"""
+
+    def arrays(self, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A query of some positions, keys and values, of which scores differ by several units."""
+        rng = np.random.default_rng(seed)
+        dtype = np.dtype("float16" if self.element == "f16" else "float32")
+        query = rng.normal(size=(count, self.heads, self.depth)) * 2 / self.depth**0.5 / self.scale
+        shape = (2, self.context, self.groups, self.depth)
+        keys, values = rng.normal(size=shape).astype(dtype)
+        return query.astype(np.float32), keys, values
+
+
+CASES = {
+    "one query": Case(1, 4, 1, 16, 32),
+    "a window": Case(1, 6, 3, 8, 40, window=7),
+    "several queries": Case(5, 4, 2, 16, 32, "f32", softcap=3.0),
+    "several in a window": Case(6, 4, 4, 12, 24, window=3, softcap=0.5),
+    "dynamic": Case(3, 8, 2, 20, 32, window=4, dynamic=True),
+    "dynamic, whole": Case(7, 3, 1, 5, 16, "f32", dynamic=True),
+    "full context": Case(16, 2, 1, 8, 16, window=16),
+    "a window of one": Case(2, 2, 2, 4, 8, window=1, scale=-1.0),
+    "a huge window": Case(2, 2, 2, 4, 8, window=2**62),
+}
+
+
+def expected(
+    case: Case, query: np.ndarray, keys: np.ndarray, values: np.ndarray, position: int
+) -> np.ndarray:
+    """The formula, for one query of one head after the other."""
+    result = np.zeros(query.shape)
+    for place, head in np.ndindex(query.shape[:2]):
+        last = position + place
+        first = max(0, last - case.window + 1) if case.window else 0
+        group = head // (case.heads // case.groups)
+        key, value = (cache[first : last + 1, group].astype(np.float64) for cache in (keys, values))
+        scores = key @ query[place, head].astype(np.float64) * case.scale
+        if case.softcap:
+            scores = np.tanh(scores / case.softcap) * case.softcap
+        weights = np.exp(scores - scores.max())
+        result[place, head] = weights @ value / weights.sum()
+    return result
+
+
+def bound(case: Case, query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> float:
+    """How far a result may be from the formula.
+
+    A score is a sum of `depth` products: in f32, in any order, it is off by ``depth * 2**-24`` of
+    the sum of their magnitudes, and by what tanh adds, here 8 units. A weight is off by as much, the
+    greatest score too, and by 4 units of exp; the sums by a unit for each term. (Values count by the
+    greatest magnitude there is.)
+    """
+    unit = 2.0**-24
+    magnitudes = np.abs(query).max(axis=(0, 1)) @ np.abs(keys.astype(np.float64)).max(axis=(0, 1))
+    scores = (case.depth + 8) * unit * magnitudes * abs(case.scale)
+    of_weights = 2 * scores + (4 + case.context) * unit * 2
+    return float(of_weights * np.abs(values.astype(np.float64)).max())
+
+
+COMPILED = Together({name: case.text for name, case in CASES.items()})
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("name", CASES)
+def test_compiled_equals_formula(name: str, device: Device) -> None:
+    case, function = CASES[name], COMPILED.function(name, device)
+    for count in (1, case.count, case.context) if case.dynamic else (case.count,):
+        query, keys, values = case.arrays(count)
+        for position in {0, 1, 5, case.context // 2, case.context - count}:
+            if position + count > case.context:
+                continue
+            wanted = expected(case, query, keys, values, position)
+            found = function(query, keys, values, np.int32(position))
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=bound(case, query, keys, values))
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("name", ["one query", "dynamic"])
+def test_positions_are_clamped(name: str, device: Device) -> None:
+    """As the starts of ``dynamic_update_slice``, which wrote the caches."""
+    case, function = CASES[name], COMPILED.function(name, device)
+    query, keys, values = case.arrays(case.count)
+    for position, inside in ((-1, 0), (-(2**31), 0), (2**31 - 1, case.context - case.count)):
+        wanted = expected(case, query, keys, values, inside)
+        found = function(query, keys, values, np.int32(position))
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=bound(case, query, keys, values))
+        computed = attend(query, keys, values, position, case.scale, case.window, case.softcap)
+        np.testing.assert_allclose(computed, wanted, rtol=0, atol=bound(case, query, keys, values))
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_not_attended_does_not_count(name: str, device: Device) -> None:
+    """A cache may hold anything behind the last position."""
+    case, function = CASES[name], COMPILED.function(name, device)
+    query, keys, values = case.arrays(case.count)
+    position = (case.context - case.count) // 2
+    wanted = function(query, keys, values, np.int32(position))
+    for number in (np.nan, np.inf):
+        keys[position + case.count :] = number
+        values[position + case.count :] = -number
+        np.testing.assert_array_equal(function(query, keys, values, np.int32(position)), wanted)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numpy_equals_formula(name: str) -> None:
+    case = CASES[name]
+    query, keys, values = case.arrays(case.count)
+    for position in {0, case.context // 2, case.context - case.count}:
+        if position + case.count > case.context:
+            continue
+        wanted = expected(case, query, keys, values, position)
+        found = attend(query, keys, values, position, case.scale, case.window, case.softcap)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=bound(case, query, keys, values))
+
+
+def test_traced() -> None:
+    """A function of arrays becomes the operation."""
+
+    def function(query: Any, keys: Any, values: Any, position: Any) -> Any:
+        return attend(query, keys, values, position, 0.5, window=3, softcap=2.0)
+
+    case = replace(CASES["one query"], count=2)
+    query, keys, values = case.arrays(2)
+    arguments = [(each.shape, each.dtype) for each in (query, keys, values)]
+    text = str(trace(function, [*arguments, ((), np.int32)]))
+    assert '"subquant.attention"(%arg0, %arg1, %arg2, %arg3)' in text
+    assert "{scale = 5.000000e-01 : f32, softcap = 2.000000e+00 : f32, window = 3 : i64}" in text
