@@ -89,9 +89,9 @@ def bound(case: Case, query: np.ndarray, keys: np.ndarray, values: np.ndarray) -
     """How far a result may be from the formula.
 
     A score is a sum of `depth` products: in f32, in any order, it is off by ``depth * 2**-24`` of
-    the sum of their magnitudes, and by what tanh adds, here 8 units. A weight is off by as much, the
-    greatest score too, and by 4 units of exp; the sums by a unit for each term. (Values count by the
-    greatest magnitude there is.)
+    the sum of their magnitudes, and by what tanh adds, here 8 units. A weight is off by as much,
+    the greatest score too, and by 4 units of exp; the sums by a unit for each term. (Values count
+    by the greatest magnitude there is.)
     """
     unit = 2.0**-24
     magnitudes = np.abs(query).max(axis=(0, 1)) @ np.abs(keys.astype(np.float64)).max(axis=(0, 1))
