@@ -24,7 +24,7 @@ from .ceilings import CEILINGS, READ_COPIES
 __all__ = ["OURS", "PEERS", "Measured", "PeerEnded", "PeerFailed", "Worker", "Workers", "measure"]
 
 OURS = "subquant"
-PEERS = ("onnxruntime", "litert", "ggml", "iree")
+PEERS = ("onnxruntime", "litert", "llama", "iree")
 
 _ROTATED_BYTES = 360 * 2**20
 """So many bytes of weights are gone through: no cache holds them."""

@@ -1,8 +1,8 @@
-"""llama.cpp's ggml: ``ggml_mul_mat`` on its CPU backend, by ctypes.
+"""llama.cpp's ggml: ``ggml_mul_mat`` on its CPU backend, by ctypes; for the peer `llama`.
 
 Weights lie as llama.cpp would have them: in the first of the backend's extra buffer types (AMX,
 repacked) that computes the product, else in the plain one. The environment variable
-``SUBQUANT_GGML`` says where the libraries are, which `scripts/bench` builds.
+``SUBQUANT_LLAMA`` says where the libraries are, which `scripts/bench` builds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..blocks import FORMATS
-from . import Array, Case, Unsupported
+from . import Array, Unsupported
 
 _TYPES = {"Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q8_0": 8, "Q4_K": 12, "Q6_K": 14}
 _F32 = 0
@@ -34,7 +34,6 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ggml_new_graph": (c_void_p, c_void_p),
     "ggml_build_forward_expand": (None, c_void_p, c_void_p),
     "ggml_nbytes": (c_size_t, c_void_p),
-    "ggml_version": (c_char_p,),
     "ggml_backend_cpu_init": (c_void_p,),
     "ggml_backend_free": (None, c_void_p),
     "ggml_backend_cpu_set_n_threads": (None, c_void_p, c_int),
@@ -56,10 +55,10 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 
 def _load() -> Any:
-    if "SUBQUANT_GGML" not in os.environ:
+    if "SUBQUANT_LLAMA" not in os.environ:
         raise Unsupported("it is not installed")
     for name in ("ggml-base", "ggml-cpu", "ggml"):
-        path = os.path.join(os.environ["SUBQUANT_GGML"], f"lib{name}.so")
+        path = os.path.join(os.environ["SUBQUANT_LLAMA"], "bin", f"lib{name}.so")
         library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
@@ -68,11 +67,6 @@ def _load() -> Any:
 
 
 _ggml = _load()
-
-
-def describe() -> dict[str, str]:
-    """The name and the version."""
-    return {"name": "llama.cpp", "version": f"ggml {_ggml.ggml_version().decode()}"}
 
 
 def _context() -> Any:
@@ -169,10 +163,3 @@ def _write(tensor: Any, array: Array) -> None:
     array = np.ascontiguousarray(array)
     assert _ggml.ggml_nbytes(tensor) == array.nbytes
     _ggml.ggml_backend_tensor_set(tensor, array.ctypes.data, 0, array.nbytes)
-
-
-def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Products:
-    """As `benchmarks.peers` says."""
-    if case["kind"] != "block matmul":
-        raise Unsupported("it has no such operation")
-    return Products(case["format"], arrays["weights"], arrays["x"], threads, copies)

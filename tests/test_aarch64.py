@@ -1,0 +1,139 @@
+"""Kernels for AArch64, run: the same integers as NumPy's.
+
+Compiled here, and run by IREE's ``iree-run-module`` of an AArch64 machine, or of an emulator of
+one. The environment variable SUBQUANT_AARCH64 says how to start it; CONTRIBUTING.md says where to
+get it. Without it these tests are skipped: what other tests say of AArch64 is what its assembly
+looks like.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+
+import numpy as np
+import pytest
+
+import block_programs
+import test_kernel_epilogues as epilogues
+import test_kernels as kernels
+import test_kernels_depthwise as windows
+from integer_programs import convolution, drawn, product
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.numerics.requantization import Requantization
+from subquant.runtime.arguments import held
+from subquant.runtime.vm_modules import read_signatures
+
+RUN = shlex.split(os.environ.get("SUBQUANT_AARCH64", ""))
+pytestmark = pytest.mark.skipif(not RUN, reason="SUBQUANT_AARCH64 names no iree-run-module")
+
+TRIPLE = "--iree-llvmcpu-target-triple=aarch64-linux-gnu"
+CPUS = {"neon-dotprod": "cortex-a76", "portable": "cortex-a72"}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Compile a program for a CPU, and run it with arrays."""
+
+    def compiled(text, instructions, *arrays, **options):
+        cpu = f"--iree-llvmcpu-target-cpu={CPUS[instructions]}"
+        given = CompileOptions(kernels=instructions, iree_flags=(TRIPLE, cpu), **options)
+        lowered = compile_to_bytes(text, given, emit="mlir").decode()
+        assert "flow.dispatch" in lowered
+        module = tmp_path / "module.vmfb"
+        module.write_bytes(compile_to_bytes(text, given))
+        inputs, types = [], read_signatures(module)["main"].inputs
+        for number, (array, type_) in enumerate(zip(arrays, types, strict=True)):
+            file = tmp_path / f"{number}.npy"
+            stored = held(array, type_)
+            np.save(
+                file, stored.view(f"i{stored.itemsize}") if stored.dtype.kind == "u" else stored
+            )
+            inputs.append(f"--input=@{file}")
+        output = tmp_path / "output.npy"
+        command = [*RUN, f"--module={module}", "--device=local-sync", "--function=main"]
+        subprocess.run([*command, *inputs, f"--output=@{output}"], check=True, timeout=300)
+        return np.load(output)
+
+    return compiled
+
+
+INSTRUCTIONS = pytest.mark.parametrize("instructions", CPUS)
+
+
+@INSTRUCTIONS
+@pytest.mark.parametrize("case", kernels.CASES, ids=str)
+@pytest.mark.parametrize("extra", ["", "zeros", "offsets"])
+def test_blocks(case, extra, instructions, run):
+    if extra and len(case) < 5:
+        pytest.skip("of other storage types")
+    more = {extra: True} if extra else {}
+    given = block_programs.arrays(*case, **more)
+    text = block_programs.program(*case, **more)
+    expected = block_programs.reference(*given[:3], case[3], **{extra: given[3]} if extra else {})
+    found = run(text, instructions, *given, activations="int8")
+    assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+
+
+@INSTRUCTIONS
+@pytest.mark.parametrize("storage", ["u2", "u3", "u4", "u5", "u6", "u8", "i8"])
+def test_nothing_saturates_at_the_extremes(storage, instructions, run):
+    bits, signed = int(storage[1:]), storage[0] == "i"
+    extreme = -(1 << (bits - 1)) if signed else (1 << bits) - 1
+    q = np.full((512, 40), extreme, np.int8 if signed else np.uint8)
+    scales, text = np.ones((4, 40), np.float32), block_programs.program(3, 512, 40, 128, storage)
+    for sign in (-1, 1):
+        x = np.full((3, 512), 127 * sign, np.float32)
+        found = run(text, instructions, x, q, scales, activations="int8")
+        np.testing.assert_allclose(found, np.full((3, 40), 127.0 * sign * extreme * 512), rtol=3e-7)
+
+
+@INSTRUCTIONS
+@pytest.mark.parametrize("case", sorted(kernels.WINDOWS.keys() - {"one window"}))  # has no kernel
+def test_convolutions(case, instructions, run):
+    x_shape, w_shape, options = kernels.WINDOWS[case]
+    x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
+    text, expected = convolution(x, w, **options)
+    np.testing.assert_array_equal(run(text, instructions, x, w), expected)
+
+
+@INSTRUCTIONS
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(16, 128, 64), (37, 130, 50), (64, 7, 100)])
+def test_matrices(rows, depth, columns, instructions, run):
+    x, w = drawn(rows, depth), drawn(columns, depth, seed=1)
+    text = product(rows, depth, columns, transposed=True)
+    expected = x.astype(np.int32) @ w.T.astype(np.int32)
+    np.testing.assert_array_equal(run(text, instructions, x, w), expected)
+
+
+@INSTRUCTIONS
+@pytest.mark.parametrize("case", windows.APART)
+def test_depthwise_convolutions(case, instructions, run):
+    x_shape, w_shape, options = windows.APART[case]
+    x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
+    text, expected = windows.depthwise(x, w, **options)
+    np.testing.assert_array_equal(run(text, instructions, x, w), expected)
+
+
+@INSTRUCTIONS
+@pytest.mark.parametrize("case", windows.GROUPS)
+def test_convolutions_of_groups(case, instructions, run):
+    x_shape, w_shape, groups, options = windows.GROUPS[case]
+    x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
+    text, expected = windows.grouped(x, w, groups, **options)
+    np.testing.assert_array_equal(run(text, instructions, x, w), expected)
+
+
+@INSTRUCTIONS
+@pytest.mark.parametrize("target", [*epilogues.TARGETS][1:])
+def test_each_sum_is_requantized(target, instructions, run):
+    x, sums = epilogues.rows(1)
+    bias = np.random.default_rng(1).integers(-300, 300, epilogues.COLUMNS)
+    text = epilogues.program(len(x), epilogues.SCALES, target, bias)
+    found = run(text, instructions, x)
+    wanted = epilogues.expected(sums, target, bias, Requantization("exact", "half-up"))
+    unsigned = epilogues.TARGETS[target][0].signed is False
+    found = found.view(f"u{found.itemsize}") if unsigned else found
+    np.testing.assert_array_equal(found.astype(np.int64), wanted)
