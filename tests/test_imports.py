@@ -31,6 +31,7 @@ ORDER = (
         "compiler",
         "runtime",
         "ops",
+        "models",
         "comparison",
         "conformance",
         "commands",

@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..numerics.element_types import Array
+from ..numerics.array_functions import Symbolic
+from ..numerics.element_types import AnyArray, Array
 from .base import QuantizedLayout, layout_class
 
 __all__ = [
@@ -89,13 +90,14 @@ class InferenceTensor(ABC):
 
 
 class PrimitiveTensor(InferenceTensor):
-    """A tensor of one array."""
+    """A tensor of one array, or of a value of a program."""
 
     TYPE_NAME: ClassVar = "PrimitiveTensor"
 
-    def __init__(self, array: npt.ArrayLike, name: str = "") -> None:
-        self.array: Array = np.asanyarray(array)
-        super().__init__(name, self.array.shape)
+    def __init__(self, array: npt.ArrayLike | Symbolic, name: str = "") -> None:
+        known: AnyArray = array if isinstance(array, Symbolic) else np.asanyarray(array)
+        super().__init__(name, known.shape)
+        self.array = known
 
     @property
     def arrays(self) -> dict[str, Array]:

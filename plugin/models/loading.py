@@ -1,0 +1,252 @@
+"""Models ready to run: their weights as an archive, and their programs as executables, both kept.
+
+What is made of a model lies in a folder, by what it was made of: an archive by the file that it is
+of, an executable by the model's sizes, the types of its tensors, the options, the versions, and
+the code that wrote it. Both are there whole or not at all, and what is there is mounted, or loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..compiler.cache import Cache, key_of
+from ..compiler.options import CompileOptions
+from ..errors import InputError, UsageError
+from ..files import write_whole
+from ..formats.kinds import weights_format
+from ..layouts import GgmlTensor, InferenceTensor, PrimitiveTensor
+from ..numerics.element_types import Array
+from ..options import Activations
+from ..runtime import Device, Executable
+from ..weights.sources import open_weights
+from ..weights.theta import Dataset
+from .configuration import Configuration
+from .module import SCOPE, Shape, write_module
+from .session import Session
+
+__all__ = ["DEFAULT_CONTEXT", "Model", "Progress", "default_cache", "emit", "load"]
+
+Progress = Callable[[str], None]
+"""Called with a line about each step."""
+
+DEFAULT_CONTEXT = 2048
+"""Tokens that there is room for, of a model that was made for more."""
+
+
+class Model:
+    """A model that is loaded; made by `load`.
+
+    Attributes:
+        configuration: its sizes.
+        properties: of its file, by GGUF's keys.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        properties: dict[str, Any],
+        executable: Executable,
+        shape: Shape,
+    ) -> None:
+        self.configuration = configuration
+        self.properties = properties
+        self._executable = executable
+        self._shape = shape
+
+    @property
+    def context(self) -> int:
+        """How many tokens a session has room for."""
+        return self._shape.context
+
+    def session(self) -> Session:
+        """Start with no tokens; sessions share the weights."""
+        return Session(self._executable, self.configuration, self._shape)
+
+    def logits(self, tokens: list[int]) -> Array:
+        """What follows each of some tokens, ``[T, vocabulary]``; as `Session.all_logits`."""
+        return self.session().all_logits(tokens)
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: Device | str = "llvm-cpu",
+    threads: int | None = None,
+    context: int | None = None,
+    activations: Activations = "int8",
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Model:
+    """Load a model, and compile it if that was not done before.
+
+    Args:
+        path: a ``.gguf`` file, or an archive that ``subquant import`` made of one.
+        device: a `Device` or its name.
+        threads: how many threads of a CPU run it, as for a `Device`.
+        context: for how many tokens a session has room; by default what the model was made for,
+            but at most `DEFAULT_CONTEXT`.
+        activations: what is multiplied with weights in blocks; ``int8`` is the fastest.
+        cache: the folder of what is kept; by default `default_cache`.
+        progress: called with a line about each step.
+
+    Raises:
+        UnsupportedError: the architecture, or the type of a tensor, is not supported.
+        InputError: the file cannot be read, or is not valid; or what is kept cannot be written.
+        SubquantError: the compilation failed, or there is no device.
+    """
+    notify = progress or (lambda step: None)
+    where = Device.of(device, threads)
+    folder = Path(cache) if cache is not None else default_cache()
+    source = open_weights(path)
+    tensors = source.theta.flatten()
+    configuration = Configuration.of(source.properties, tensors)
+    shape = _shape(configuration, context)
+    options = CompileOptions(
+        target="vulkan" if where.is_vulkan else "llvm-cpu",
+        vulkan_target=where.vulkan_target if where.is_vulkan else "generic",
+        activations=activations,
+    )
+    archive = _archive(path, source, folder, notify)
+    key = _key(configuration, tensors, shape, options)
+    kept = Cache(folder)
+    data = kept.read(key)
+    if data is None:
+        with kept.reserved(key, lambda: notify("wait for the same compilation elsewhere")):
+            data = kept.read(key)
+            if data is None:
+                data = _compiled(configuration, archive, shape, options, notify)
+                kept.write(key, data)
+    notify("load")
+    executable = Executable(data, where, {SCOPE: archive})
+    return Model(configuration, source.properties, executable, shape)
+
+
+def emit(
+    path: str | os.PathLike[str],
+    module: str | os.PathLike[str],
+    archive: str | os.PathLike[str],
+    *,
+    context: int | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write a model as a program and its parameters, for ``subquant compile`` and ``run``.
+
+    Args:
+        path: as of `load`.
+        module: the ``.mlir`` file.
+        archive: the ``.irpa`` file, of the scope ``model``.
+        context, progress: as of `load`.
+
+    Raises:
+        SubquantError: as `load`.
+    """
+    source = open_weights(path)
+    configuration = Configuration.of(source.properties, source.theta.flatten())
+    shape = _shape(configuration, context)
+    _save(source, archive, progress or (lambda step: None))
+    tensors = Dataset.load(archive).theta.flatten()
+    text = str(write_module(configuration, tensors, shape))
+    try:
+        write_whole(Path(module), text.encode())
+    except OSError as error:
+        raise InputError(f"cannot write '{os.fspath(module)}': {error.strerror or error}") from None
+
+
+def default_cache() -> Path:
+    """The folder of what is kept: the variable ``SUBQUANT_CACHE``, or one of the user's caches."""
+    named = os.environ.get("SUBQUANT_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "subquant"
+
+
+def _shape(configuration: Configuration, context: int | None) -> Shape:
+    if context is None:
+        return Shape(min(configuration.context, DEFAULT_CONTEXT))
+    if not 1 <= context <= configuration.context:
+        raise UsageError(
+            f"the context is {context:,}, expected 1 to {configuration.context:,}, which the model "
+            "was made for"
+        )
+    return Shape(context)
+
+
+def _compiled(
+    configuration: Configuration,
+    archive: Path,
+    shape: Shape,
+    options: CompileOptions,
+    notify: Progress,
+) -> bytes:
+    from ..compiler.compilation import compile_to_bytes
+
+    notify("write the program")
+    module = write_module(configuration, Dataset.load(archive).theta.flatten(), shape)
+    return compile_to_bytes(module, options, progress=notify)
+
+
+def _archive(path: str | os.PathLike[str], source: Dataset, folder: Path, notify: Progress) -> Path:
+    """The archive of a model: the file itself, or one that is kept."""
+    if weights_format(path) == "irpa":
+        return Path(path)
+    name = f"{Path(path).stem}-{_identity(path)}"
+    archive = folder / f"{name}.irpa"
+    if not archive.exists():
+        with Cache(folder).reserved(name, lambda: notify("wait for the same import elsewhere")):
+            if not archive.exists():
+                _save(source, archive, notify)
+    return archive
+
+
+def _save(source: Dataset, archive: str | os.PathLike[str], notify: Progress) -> None:
+    def on_tensor(number: int, total: int, tensor: InferenceTensor) -> None:
+        notify(f"import {number + 1} of {total}: {tensor.name}")
+
+    try:
+        Path(archive).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write '{os.fspath(archive)}': {error.strerror}") from None
+    source.save(archive, on_tensor=on_tensor)
+
+
+def _identity(path: str | os.PathLike[str]) -> str:
+    """What tells a file from others, and from what it was before."""
+    status = os.stat(path)
+    digest = hashlib.sha256(repr((status.st_size, status.st_mtime_ns)).encode())
+    with open(path, "rb") as file:
+        digest.update(file.read(1 << 20))
+        file.seek(-min(status.st_size, 1 << 20), os.SEEK_END)
+        digest.update(file.read())
+    return digest.hexdigest()[:16]
+
+
+def _key(
+    configuration: Configuration,
+    tensors: Mapping[str, InferenceTensor],
+    shape: Shape,
+    options: CompileOptions,
+) -> str:
+    """What tells a program from others, without writing it."""
+    types = {name: (tensor.shape, _type_of(tensor)) for name, tensor in tensors.items()}
+    return key_of(repr((configuration, types, shape, options, _code())).encode(), options)
+
+
+def _type_of(tensor: InferenceTensor) -> object:
+    """What a program depends on, besides the shape."""
+    if isinstance(tensor, GgmlTensor):
+        return tensor.ggml_type
+    if isinstance(tensor, PrimitiveTensor):
+        return tensor.array.dtype.str
+    return tensor.record
+
+
+def _code() -> list[tuple[str, int, int]]:
+    """What tells this package's code from what it was before."""
+    package = Path(__file__).parent.parent
+    files = sorted(package.rglob("*.py"))
+    return [(str(file), (status := file.stat()).st_size, status.st_mtime_ns) for file in files]

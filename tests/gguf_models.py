@@ -1,0 +1,291 @@
+"""Tiny models of random weights as GGUF files, written by PyPI's ``gguf``.
+
+Widths are those of a super-block, 256, so that every type of GGML fits. Values are of the size that
+trained weights have: what goes from block to block stays of order 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",
+         "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")  # fmt: skip
+"""The types of weights."""
+
+ARCHITECTURES = ("gemma3", "llama", "qwen2", "qwen3")
+
+_FIELDS = {
+    "Q2_K": [("scales", 16), ("qs", 64), ("d", 2), ("dmin", 2)],
+    "Q3_K": [("hmask", 32), ("qs", 64), ("scales", 12), ("d", 2)],
+    "Q4_K": [("d", 2), ("dmin", 2), ("scales", 12), ("qs", 128)],
+    "Q5_K": [("d", 2), ("dmin", 2), ("scales", 12), ("qh", 32), ("qs", 128)],
+    "Q6_K": [("ql", 128), ("qh", 64), ("scales", 16), ("d", 2)],
+}
+"""The fields of a block, and their bytes; all but the scales ``d`` and ``dmin`` may be anything."""
+
+_SCALES = {
+    "Q2_K": (5e-3, 8e-3),
+    "Q3_K": (7e-4, 0),
+    "Q4_K": (2e-4, 1.5e-3),
+    "Q5_K": (1e-4, 1.5e-3),
+    "Q6_K": (6.2e-5, 0),
+}
+"""``d`` and ``dmin`` with which blocks of random bytes have values of about 1/16."""
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """A model of random weights.
+
+    Attributes:
+        architecture: a name of `ARCHITECTURES`.
+        types: of the weights in turn, in the order of the file.
+        blocks, width, hidden, heads, kv_heads, size, context, window: of the model.
+        tied: it has no ``output.weight``.
+        rope_factors: it has ``rope_freqs.weight``.
+        vocabulary: its kind: ``llama`` or ``gpt2``.
+        properties: more of them, by GGUF's keys without the architecture.
+        without: names of tensors that are left out.
+        seed: of the weights.
+    """
+
+    architecture: str = "llama"
+    types: Sequence[str] = ("F32",)
+    blocks: int = 2
+    width: int = 256
+    hidden: int = 512
+    heads: int = 4
+    kv_heads: int = 2
+    size: int = 64
+    context: int = 64
+    window: int = 8
+    tied: bool = False
+    rope_factors: bool = False
+    vocabulary: str = "llama"
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    without: Sequence[str] = ()
+    seed: int = 0
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The tensors by name."""
+        queries, keys = self.heads * self.size, self.kv_heads * self.size
+        shapes: dict[str, tuple[int, ...]] = {
+            "token_embd.weight": (len(tokens_of(self.vocabulary)), self.width)
+        }
+        for number in range(self.blocks):
+            block: dict[str, tuple[int, ...]] = {
+                "attn_norm.weight": (self.width,),
+                "attn_q.weight": (queries, self.width),
+                "attn_k.weight": (keys, self.width),
+                "attn_v.weight": (keys, self.width),
+                "attn_output.weight": (self.width, queries),
+                "ffn_norm.weight": (self.width,),
+                "ffn_gate.weight": (self.hidden, self.width),
+                "ffn_up.weight": (self.hidden, self.width),
+                "ffn_down.weight": (self.width, self.hidden),
+            }
+            if self.architecture in ("gemma3", "qwen3"):
+                block |= {"attn_q_norm.weight": (self.size,), "attn_k_norm.weight": (self.size,)}
+            if self.architecture == "gemma3":
+                block |= {
+                    "post_attention_norm.weight": (self.width,),
+                    "post_ffw_norm.weight": (self.width,),
+                }
+            if self.architecture == "qwen2":
+                block |= {
+                    "attn_q.bias": (queries,),
+                    "attn_k.bias": (keys,),
+                    "attn_v.bias": (keys,),
+                }
+            shapes |= {f"blk.{number}.{name}": shape for name, shape in block.items()}
+        shapes["output_norm.weight"] = (self.width,)
+        if not self.tied:
+            shapes["output.weight"] = shapes["token_embd.weight"]
+        if self.rope_factors:
+            shapes["rope_freqs.weight"] = (self.size // 2,)
+        return {name: shape for name, shape in shapes.items() if name not in self.without}
+
+    def write(self, path: str | Path) -> Path:
+        """Write the file."""
+        writer = gguf.GGUFWriter(path, self.architecture)
+        writer.add_block_count(self.blocks)
+        writer.add_context_length(self.context)
+        writer.add_embedding_length(self.width)
+        writer.add_feed_forward_length(self.hidden)
+        writer.add_head_count(self.heads)
+        writer.add_head_count_kv(self.kv_heads)
+        writer.add_key_length(self.size)
+        writer.add_value_length(self.size)
+        writer.add_layer_norm_rms_eps(1e-6)
+        writer.add_rope_freq_base(1_000_000.0 if self.architecture == "gemma3" else 10_000.0)
+        if self.architecture == "gemma3":
+            writer.add_sliding_window(self.window)
+            writer.add_uint32("gemma3.attention.sliding_window_pattern", 2)
+        for key, value in self.properties.items():
+            add = writer.add_string if isinstance(value, str) else (
+                writer.add_uint32 if isinstance(value, int) else writer.add_float32
+            )  # fmt: skip
+            add(f"{self.architecture}.{key}", value)
+        write_vocabulary(writer, self.vocabulary)
+        rng = np.random.default_rng(self.seed)
+        weights = 0
+        for name, shape in self.shapes().items():
+            if len(shape) == 1:
+                writer.add_tensor(name, _vector(rng, name, shape[0]))
+                continue
+            kind = self.types[weights % len(self.types)]
+            weights += 1
+            data = random_weight(rng, shape, kind)
+            raw = None if kind in ("F32", "F16") else gguf.GGMLQuantizationType[kind]
+            writer.add_tensor(name, data, raw_dtype=raw)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return Path(path)
+
+
+def _vector(rng: np.random.Generator, name: str, count: int) -> np.ndarray:
+    if name.endswith(".bias"):
+        return rng.normal(0, 0.3, count).astype(np.float32)
+    if name.startswith("rope_freqs"):
+        return np.where(np.arange(count) < count // 2, 1.0, 4.0).astype(np.float32)
+    return rng.uniform(0.5, 1.5, count).astype(np.float32)
+
+
+def random_weight(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> np.ndarray:
+    """A weight as GGML has it in memory: floats, or rows of the bytes of blocks."""
+    if kind not in _FIELDS:
+        values = rng.normal(0, 1 / 16, shape).astype(np.float32)
+        if kind == "F32":
+            return values
+        if kind == "F16":
+            return values.astype(np.float16)
+        return gguf.quants.quantize(values, gguf.GGMLQuantizationType[kind])
+    count = shape[0] * shape[1] // 256
+    parts = []
+    for name, size in _FIELDS[kind]:
+        if name in ("d", "dmin"):
+            mean = _SCALES[kind][name == "dmin"]
+            scales = rng.uniform(mean, 1.5 * mean, (count, 1)).astype(np.float16)
+            parts.append(scales.view(np.uint8))
+        else:
+            parts.append(rng.integers(0, 256, (count, size), dtype=np.uint8))
+    return np.concatenate(parts, axis=1).reshape((shape[0], -1))
+
+
+# -- vocabularies ----------------------------------------------------------------------------------
+
+_WORDS = [
+    "the",
+    "and",
+    "of",
+    "to",
+    "in",
+    "is",
+    "was",
+    "he",
+    "that",
+    "it",
+    "for",
+    "on",
+    "with",
+    "you",
+    "as",
+    "be",
+    "at",
+    "have",
+    "are",
+    "this",
+    "not",
+    "but",
+    "had",
+    "his",
+    "they",
+    "from",
+    "she",
+    "which",
+    "or",
+    "we",
+    "an",
+    "were",
+    "their",
+    "one",
+    "all",
+    "Hello",
+    "world",
+]
+
+
+def tokens_of(kind: str) -> list[str]:
+    """The tokens of a vocabulary, of the kind ``llama`` or ``gpt2``."""
+    return [token for token, _ in _llama_tokens()] if kind == "llama" else _gpt2_tokens()
+
+
+def write_vocabulary(writer: gguf.GGUFWriter, kind: str) -> None:
+    """Write a vocabulary: of pieces with scores and single bytes, or of merges of bytes."""
+    writer.add_tokenizer_model(kind)
+    normal, unknown, control, byte = 1, 2, 3, 6
+    if kind == "llama":
+        tokens = _llama_tokens()
+        writer.add_tokenizer_pre("default")
+        writer.add_token_list([token for token, _ in tokens])
+        writer.add_token_scores([score for _, score in tokens])
+        writer.add_token_types([unknown, control, control, *[byte] * 256,
+                                *[normal] * (len(tokens) - 259)])  # fmt: skip
+        writer.add_unk_token_id(0)
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        writer.add_add_bos_token(True)
+        writer.add_add_space_prefix(True)
+        return
+    found = _gpt2_tokens()
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(found)
+    writer.add_token_types([control] * 2 + [normal] * (len(found) - 2))
+    writer.add_token_merges([f"{left} {right}" for left, right in _merges()])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_add_bos_token(False)
+
+
+def _llama_tokens() -> list[tuple[str, float]]:
+    """Tokens and scores: what is merged sooner has the higher score, and all its parts are here."""
+    start = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0)]
+    start += [(f"<0x{byte:02X}>", 0.0) for byte in range(256)]
+    letters = sorted({c for word in _WORDS for c in word} | set("▁.,!?abcdefghijklmnopqrstuvwxyz"))
+    pieces: dict[str, None] = {}
+    for word in _WORDS:
+        for end in range(2, len(word) + 1):
+            pieces.setdefault(word[:end])
+        pieces.setdefault(f"▁{word}")
+    found = [*pieces, *(letter for letter in letters)]
+    return start + [(piece, -float(number)) for number, piece in enumerate(found, 1)]
+
+
+def _byte_letters() -> list[str]:
+    """The letter that stands for each byte in vocabularies of the kind ``gpt2``."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    letters = {byte: chr(byte) for byte in shown}
+    return [letters.get(byte) or chr(256 + hidden.index(byte)) for byte in range(256)]
+
+
+def _merges() -> list[tuple[str, str]]:
+    found: dict[tuple[str, str], None] = {}
+    for word in _WORDS:
+        for end in range(1, len(word)):
+            found.setdefault((word[:end], word[end]))
+        found.setdefault(("Ġ", word))
+    return list(found)
+
+
+def _gpt2_tokens() -> list[str]:
+    joined = dict.fromkeys(left + right for left, right in _merges())
+    return ["<|endoftext|>", "<|im_end|>", *_byte_letters(), *joined]

@@ -1,0 +1,167 @@
+"""The forward pass in NumPy beside the oracle, and what is read of GGUF files before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gguf_models import ARCHITECTURES, TYPES, TinyModel
+from subquant.errors import InputError, UnsupportedError
+from subquant.layouts import PrimitiveTensor
+from subquant.models import transformer
+from subquant.models.configuration import Configuration, expected_tensors
+from subquant.weights.sources import open_weights
+from subquant.weights.theta import Theta
+from transformer_oracle import Oracle
+
+
+def opened(model: TinyModel, folder: Path) -> tuple[Configuration, Theta, Path]:
+    path = model.write(folder / "model.gguf")
+    dataset = open_weights(path)
+    tensors = dataset.theta.flatten()
+    return Configuration.of(dataset.properties, tensors), dataset.theta, path
+
+
+def run(
+    configuration: Configuration, theta: Theta, pieces: list[list[int]], context: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Read tokens in pieces; the logits of each, and what the last block gives for each."""
+    caches = transformer.empty_caches(configuration, context)
+    position, outputs = 0, []
+    for piece in pieces:
+        x = transformer.embed(configuration, theta, np.array(piece, np.int32))
+        x, caches = transformer.run_blocks(configuration, theta, x, np.int32(position), caches)
+        position += len(piece)
+        outputs.append(x)
+    x = np.concatenate(outputs)
+    return transformer.logits(configuration, theta, x), x
+
+
+def check(found: np.ndarray, expected: np.ndarray) -> None:
+    """Compare with the oracle.
+
+    Keys and values are rounded to f16 on both sides. What was computed in f32 may be rounded to
+    the neighbour, by 2**-10 of a value, of which only a few are; sums of f32 add 2**-17.
+    """
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2**-11 * np.abs(expected).max())
+
+
+MODELS = [TinyModel(name, seed=number) for number, name in enumerate(ARCHITECTURES)]
+MODELS += [TinyModel(name, TYPES, seed=9 + n) for n, name in enumerate(ARCHITECTURES)]
+MODELS += [TinyModel("llama", [kind], blocks=1, seed=20) for kind in TYPES]
+MODELS += [
+    TinyModel("llama", tied=True),
+    TinyModel("llama", rope_factors=True),
+    TinyModel("llama", properties={"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
+    TinyModel("llama", properties={"rope.dimension_count": 32}),
+    TinyModel("qwen3", heads=4, kv_heads=1, vocabulary="gpt2"),
+    TinyModel("gemma3", kv_heads=4, window=3, blocks=3, tied=True),
+]
+
+
+@pytest.mark.parametrize(
+    "model", MODELS, ids=lambda model: f"{model.architecture}-{'-'.join(model.types[:2])}"
+)
+def test_every_block_and_the_logits_are_the_oracles(model: TinyModel, tmp_path: Path) -> None:
+    configuration, theta, path = opened(model, tmp_path)
+    tokens = np.random.default_rng(1).integers(0, configuration.vocabulary, 12).tolist()
+    expected, layers = Oracle(path).run(tokens)
+    check(run(configuration, theta, [tokens], 16)[0], expected)
+    x = transformer.embed(configuration, theta, np.array(tokens, np.int32))
+    caches = transformer.empty_caches(configuration, 16)
+    for number, layer in enumerate(layers, 1):
+        found, _ = transformer.run_blocks(configuration, theta, x, np.int32(0), caches[:number])
+        check(found, layer)
+
+
+@pytest.mark.parametrize("pieces", [[1] * 20, [7, 1, 12], [19, 1]])
+@pytest.mark.parametrize("architecture", ["gemma3", "llama"])
+def test_tokens_in_pieces_are_those_of_a_whole(
+    architecture: str, pieces: list[int], tmp_path: Path
+) -> None:
+    """Also where the window of 8 tokens slides, within a piece and between pieces."""
+    configuration, theta, path = opened(TinyModel(architecture), tmp_path)
+    tokens = np.random.default_rng(2).integers(0, configuration.vocabulary, 20).tolist()
+    ends = np.cumsum(pieces)
+    parts = [tokens[end - count : end] for end, count in zip(ends, pieces, strict=True)]
+    found, _ = run(configuration, theta, parts, 32)
+    check(found, Oracle(path).run(tokens)[0])
+
+
+def test_what_a_cache_holds_after_the_tokens_is_not_seen(tmp_path: Path) -> None:
+    configuration, theta, _ = opened(TinyModel("gemma3"), tmp_path)
+    tokens = np.array([5, 6, 7], np.int32)
+    x = transformer.embed(configuration, theta, tokens)
+    empty = transformer.empty_caches(configuration, 16)
+    filled = [transformer.Cache(*(np.full_like(each, 1000) for each in cache)) for cache in empty]
+    first, _ = transformer.run_blocks(configuration, theta, x, np.int32(0), empty)
+    second, _ = transformer.run_blocks(configuration, theta, x, np.int32(0), filled)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_blocks_with_a_window_and_without() -> None:
+    properties = {
+        "general.architecture": "gemma3",
+        "gemma3.context_length": 32768,
+        "gemma3.embedding_length": 640,
+        "gemma3.block_count": 18,
+        "gemma3.feed_forward_length": 2048,
+        "gemma3.attention.head_count": 4,
+        "gemma3.attention.head_count_kv": 1,
+        "gemma3.attention.key_length": 256,
+        "gemma3.attention.value_length": 256,
+        "gemma3.attention.layer_norm_rms_epsilon": 1e-6,
+        "gemma3.attention.sliding_window": 512,
+        "gemma3.rope.freq_base": 1e6,
+    }
+    sizes = {"width": 640, "hidden": 2048, "heads": 4, "kv_heads": 1, "size": 256}
+    shapes = TinyModel("gemma3", blocks=18, tied=True, **sizes).shapes()
+    zero = np.float32(0)
+    tensors = {n: PrimitiveTensor(np.broadcast_to(zero, shape), n) for n, shape in shapes.items()}
+    found = Configuration.of(properties, tensors)
+    assert expected_tensors(found) == shapes
+    assert [n for n in range(18) if not found.has_window(n)] == [5, 11, 17]
+    assert (found.rotation.base, found.window_rotation.base) == (1e6, 1e4)
+    assert found.attention_scale == 1 / 16
+    assert found.embedding_scale == pytest.approx(640**0.5)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (TinyModel("phi3"), "the model is of the architecture 'phi3', which is not supported; "
+         "expected one of: gemma3, llama, qwen2, qwen3"),
+        (TinyModel("qwen3", without=["blk.1.attn_k_norm.weight"]), "the file has no tensor "
+         "'blk.1.attn_k_norm.weight', which a model of the architecture 'qwen3' needs"),
+        (TinyModel("llama", without=["token_embd.weight"]), "the file has no tensor "
+         "'token_embd.weight'"),
+        (TinyModel("llama", properties={"attention.key_length": 32}),
+         "tensor 'blk.0.attn_q.weight' has the shape [256, 256], expected [128, 256]"),
+        (TinyModel("llama", heads=3, kv_heads=2), "the model has 3 heads and 2 of keys and values, "
+         "expected a divisor"),
+        (TinyModel("llama", properties={"expert_count": 8}), "the model has experts (MoE)"),
+        (TinyModel("llama", properties={"rope.scaling.type": "yarn"}),
+         "rotary embeddings are scaled by 'yarn', which is not supported; expected none or linear"),
+        (TinyModel("llama", properties={"rope.dimension_count": 63}),
+         "63 elements of heads of 64 are turned, expected an even number"),
+        (TinyModel("llama", blocks=0), "property 'llama.block_count' is 0, expected an integer of "
+         "at least 1"),
+    ],
+    ids=lambda each: each.architecture if isinstance(each, TinyModel) else "",
+)  # fmt: skip
+def test_files_that_are_refused(model: TinyModel, message: str, tmp_path: Path) -> None:
+    with pytest.raises((InputError, UnsupportedError)) as caught:
+        opened(model, tmp_path)
+    assert str(caught.value).startswith(f"error: {message}")
+
+
+def test_a_missing_property_is_named() -> None:
+    with pytest.raises(InputError, match=r"the file has no property 'llama\.embedding_length'"):
+        Configuration.of({"general.architecture": "llama"}, {})
+    with pytest.raises(UnsupportedError, match="the file does not say its model's architecture"):
+        Configuration.of({}, {})
+    wrong = {"general.architecture": "llama", "llama.embedding_length": "wide"}
+    with pytest.raises(InputError, match="embedding_length' is wide, expected an integer"):
+        Configuration.of(wrong, {})

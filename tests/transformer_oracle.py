@@ -1,0 +1,125 @@
+"""What language models compute, in NumPy and float64, over weights as PyPI's ``gguf`` reads them.
+
+Written from the models' definitions, and shares nothing with the package: one token after another,
+each attending to the list of those before it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+Array = np.ndarray
+
+
+class Oracle:
+    """A model.
+
+    Args:
+        path: of a GGUF file.
+        cache: the type that keys and values are rounded to.
+    """
+
+    def __init__(self, path: str | Path, cache: type[np.floating[Any]] = np.float16) -> None:
+        reader = gguf.GGUFReader(path)
+        self.cache = cache
+        self.fields = {name: field.contents() for name, field in reader.fields.items()}
+        self.name = self.fields["general.architecture"]
+        self.weights = {}
+        for tensor in reader.tensors:
+            reals = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            shape = tuple(int(n) for n in reversed(tensor.shape))
+            self.weights[tensor.name] = reals.reshape(shape).astype(np.float64)
+        self.keys: list[list[Array]] = [[] for _ in range(self.get("block_count"))]
+        self.values: list[list[Array]] = [[] for _ in range(self.get("block_count"))]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A property of the architecture."""
+        return self.fields.get(f"{self.name}.{key}", default)
+
+    def run(self, tokens: list[int]) -> tuple[Array, Array]:
+        """Read tokens; the logits of each, and what each block gives for each."""
+        logits, layers = zip(*[self._token(token) for token in tokens], strict=True)
+        return np.array(logits), np.array(layers).transpose(1, 0, 2)
+
+    def _token(self, token: int) -> tuple[Array, list[Array]]:
+        w = self.weights
+        x = w["token_embd.weight"][token]
+        if self.name == "gemma3":
+            x = x * np.sqrt(len(x))
+        layers = []
+        for block in range(self.get("block_count")):
+            p = f"blk.{block}."
+            attended = self._attention(block, self._norm(x, p + "attn_norm"))
+            if self.name == "gemma3":
+                attended = self._norm(attended, p + "post_attention_norm")
+            x = x + attended
+            h = self._norm(x, p + "ffn_norm")
+            gate, up = w[p + "ffn_gate.weight"] @ h, w[p + "ffn_up.weight"] @ h
+            if self.name == "gemma3":
+                inner = np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)
+                gate = 0.5 * gate * (1 + np.tanh(inner))
+            else:
+                gate = gate / (1 + np.exp(-gate))
+            h = w[p + "ffn_down.weight"] @ (gate * up)
+            if self.name == "gemma3":
+                h = self._norm(h, p + "post_ffw_norm")
+            x = x + h
+            layers.append(x)
+        output = w.get("output.weight", w["token_embd.weight"])
+        return output @ self._norm(x, "output_norm"), layers
+
+    def _norm(self, x: Array, name: str) -> Array:
+        epsilon = self.get("attention.layer_norm_rms_epsilon")
+        mean = (x**2).mean(axis=-1, keepdims=True)
+        return x / np.sqrt(mean + epsilon) * self.weights[f"{name}.weight"]
+
+    def _attention(self, block: int, x: Array) -> Array:
+        heads, kv_heads = self.get("attention.head_count"), self.get("attention.head_count_kv")
+        size = self.get("attention.key_length")
+        window = self.get("attention.sliding_window", 0)
+        pattern = self.get("attention.sliding_window_pattern", 6)
+        local = self.name == "gemma3" and (block + 1) % pattern != 0
+        position = len(self.keys[block])
+        rows = {}
+        for kind, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+            row = self.weights[f"blk.{block}.attn_{kind}.weight"] @ x
+            bias = self.weights.get(f"blk.{block}.attn_{kind}.bias")
+            rows[kind] = (row if bias is None else row + bias).reshape((count, size))
+        if f"blk.{block}.attn_q_norm.weight" in self.weights:
+            rows["q"] = self._norm(rows["q"], f"blk.{block}.attn_q_norm")
+            rows["k"] = self._norm(rows["k"], f"blk.{block}.attn_k_norm")
+        self.keys[block].append(self._rounded(self._turned(rows["k"], position, local)))
+        self.values[block].append(self._rounded(rows["v"]))
+        first = max(0, position - window + 1) if local else 0
+        queries = self._turned(rows["q"], position, local)
+        mixed = []
+        for head in range(heads):
+            shared = head // (heads // kv_heads)
+            keys = np.array([key[shared] for key in self.keys[block][first:]])
+            values = np.array([value[shared] for value in self.values[block][first:]])
+            products = keys @ queries[head] / np.sqrt(size)
+            shares = np.exp(products - products.max())
+            mixed.append(shares @ values / shares.sum())
+        return self.weights[f"blk.{block}.attn_output.weight"] @ np.concatenate(mixed)
+
+    def _rounded(self, x: Array) -> Array:
+        return x.astype(np.float32).astype(self.cache).astype(np.float64)
+
+    def _turned(self, x: Array, position: int, local: bool) -> Array:
+        count = self.get("rope.dimension_count", x.shape[1]) // 2
+        base = 10_000.0 if local else self.get("rope.freq_base")
+        factor = self.get("rope.scaling.factor", 1.0) if not local else 1.0
+        x = x.copy()
+        for pair in range(count):
+            angle = position / factor * base ** (-pair / count)
+            if "rope_freqs.weight" in self.weights:
+                angle /= self.weights["rope_freqs.weight"][pair]
+            one, two = (2 * pair, 2 * pair + 1) if self.name == "llama" else (pair, pair + count)
+            first, second = x[:, one].copy(), x[:, two].copy()
+            x[:, one] = first * np.cos(angle) - second * np.sin(angle)
+            x[:, two] = first * np.sin(angle) + second * np.cos(angle)
+        return x
