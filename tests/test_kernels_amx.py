@@ -189,7 +189,7 @@ def test_a_cpu_without_tiles_gets_no_tiles(tmp_path):
 
 
 def test_tiles_are_chosen_and_recorded():
-    vectors = ["avx512f", "avx512bw", "avx512vnni"]
+    vectors = ["avx512f", "avx512bw", "avx512dq", "avx512vnni"]
     assert instructions_of([*vectors, "amx-int8"]).name == "amx"
     assert instructions_of(vectors).name == "avx512vnni"
     recorded = recorded_features(CompileOptions(target_cpu="sapphirerapids"))

@@ -22,7 +22,6 @@ __all__ = [
     "Index",
     "Vectors",
     "broadcast",
-    "choice",
     "element_at",
     "fence",
     "fused",
@@ -34,6 +33,7 @@ __all__ = [
     "memref_type",
     "numbers",
     "of_threads",
+    "part_of",
     "part_type",
     "prefetch",
     "quotient",
@@ -41,6 +41,7 @@ __all__ = [
     "remainder",
     "reread",
     "scratch",
+    "shuffled",
     "store",
     "store_element",
     "vector",
@@ -177,18 +178,26 @@ def interleaved(given: Sequence[Formula]) -> Formula:
     parts = list(given)
     while len(parts) > 2:
         parts = [
-            _shuffled(left, right, range(int(left.value.type.shape[0]) * 2))
+            shuffled(left, right, range(int(left.value.type.shape[0]) * 2))
             for left, right in zip(parts[::2], parts[1::2], strict=True)
         ]
     order = [part * lanes + lane for lane in range(lanes) for part in range(count)]
-    return parts[0] if count == 1 else _shuffled(parts[0], parts[1], order)
+    return parts[0] if count == 1 else shuffled(parts[0], parts[1], order)
 
 
-def _shuffled(left: Formula, right: Formula, order: Sequence[int]) -> Formula:
+def shuffled(left: Formula, right: Formula, order: Sequence[int]) -> Formula:
+    """Elements of two vectors, by their places in one behind the other."""
     attributes = {"mask": integers(order)}
     type_ = vector_type(len(order), left.element)
     made = value("vector.shuffle", [left.value, right.value], type_, attributes)
     return vector(made, left.element)
+
+
+def part_of(given: Formula, first: int, lanes: int) -> Formula:
+    """So many elements of a vector, from one on."""
+    if lanes == given.form.lanes:
+        return given
+    return shuffled(given, given, range(first, first + lanes))
 
 
 def reduced(kind: str, given: Formula) -> Formula:
@@ -335,13 +344,3 @@ def when(
             with ir.InsertionPoint(region.blocks.append()):
                 written()
                 create("scf.yield")
-
-
-def choice(condition: Formula, yes: Callable[[], Formula], no: Formula) -> Formula:
-    """``scf.if`` with a value: what is written where the condition is true, else what there is."""
-    made = create("scf.if", [condition.value], [no.value.type], regions=2)
-    with ir.InsertionPoint(made.regions[0].blocks.append()):
-        create("scf.yield", [yes().value])
-    with ir.InsertionPoint(made.regions[1].blocks.append()):
-        create("scf.yield", [no.value])
-    return no.form.emitted(made.results[0], no.element)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +15,7 @@ from ..emit.vectors import (
     element_at,
     load,
     loop,
+    part_of,
     scratch,
     store,
     store_element,
@@ -38,10 +41,10 @@ def store_columns(
         column: the first of the vector; a multiple of its lanes.
         width: the vectors of so many columns are computed together, from a multiple of it on.
     """
+    lanes = given.form.lanes
     if columns % width == 0:
         store(given, result, [*row, column.value])
         return
-    lanes = given.form.lanes
     when(column + lanes <= columns, lambda: store(given, result, [*row, column.value]))
     whole, rest = divmod(columns, lanes)
     if not rest:
@@ -93,32 +96,111 @@ class SumWriter:
             row: the first in the line.
             tile: the number of the tile.
         """
-        places = np.ndindex(self._rows, self._tiles.parts)
-        for total, (index, part) in zip(sums, places, strict=True):
-            if self._finish:
-                store(total, self.sums, [index, part * self._tiles.lanes])
-            else:
-                at = [line.value, (row + index).value]
-                self._store(total, at, tile, part * self._tiles.lanes)
-        if self._finish:
-            self.write_rows(scalar(constant_index(0)), self._rows, line, row, tile)
+        parts, lanes = self._tiles.parts, self._tiles.lanes
+
+        def keep() -> None:
+            for total, (index, part) in zip(sums, np.ndindex(self._rows, parts), strict=True):
+                store(total, self.sums, [index, part * lanes])
+
+        first = scalar(constant_index(0))
+        if self._finish and self._finish.at_once:
+            rows = [row + index for index in range(self._rows)]
+            is_near = self._estimate(sums, line, rows, tile)
+
+            def again() -> None:
+                keep()
+                self._write_exactly(first, self._rows, line, row, tile)
+
+            when(is_near, again)
+        elif self._finish:
+            keep()
+            self._write_exactly(first, self._rows, line, row, tile)
+        else:
+            for total, (index, part) in zip(sums, np.ndindex(self._rows, parts), strict=True):
+                self._store(total, [line.value, (row + index).value], tile, part * lanes)
 
     def write_rows(
         self, first: Formula, count: int, line: Formula, row: Formula, tile: Formula
     ) -> None:
-        """Write sums that are in memory: so many rows, from the first on.
+        """Write sums that are in memory: so many rows, from the first on."""
+        finish, parts, lanes = self._finish, self._tiles.parts, self._tiles.lanes
+        if not finish or not finish.at_once:
+            self._write_exactly(first, count, line, row, tile)
+            return
+        together = min(count, max(1, finish.at_once // parts))
+
+        def of_rows(index: Value) -> None:
+            # The last rows may be some of those before.
+            start = np.minimum(scalar(index), count - together) if count % together else index
+            rows = [scalar(start) + each if each else scalar(start) for each in range(together)]
+            sums = [
+                load(self.sums, [(first + each).value, part * lanes], lanes, I32)
+                for each in rows
+                for part in range(parts)
+            ]
+            is_near = self._estimate(sums, line, [row + each for each in rows], tile)
+            when(
+                is_near,
+                lambda: self._write_exactly(first + rows[0], together, line, row + rows[0], tile),
+            )
+
+        loop(0, count, together, of_rows)
+
+    def _estimate(
+        self, sums: Sequence[Formula], line: Formula, rows: Sequence[Formula], tile: Formula
+    ) -> Formula:
+        """Write what floats tell of the sums of rows; true if that is wrong for one of them."""
+        finish, parts, lanes = self._finish, self._tiles.parts, self._tiles.lanes
+        assert finish is not None
+        width = min(finish.at_once, parts)
+        places = [
+            (row, range(part, min(part + width, parts)))
+            for row in range(len(rows))
+            for part in range(0, parts, width)
+        ]
+        nears, many = [], max(1, finish.at_once // width)
+        for at in range(0, len(places), many):
+            group = places[at : at + many]
+            given = [sums[row * parts + part] for row, of_row in group for part in of_row]
+            columns = [
+                tile * self._tiles.width + part * lanes for _, of_row in group for part in of_row
+            ]
+            made, is_near = finish.estimate(self._tables, given, columns)
+            nears.append(is_near)
+            done = 0
+            for row, of_row in group:
+                part = part_of(made, done, len(of_row) * lanes)
+                self._store(part, [line.value, rows[row].value], tile, of_row.start * lanes)
+                done += len(of_row) * lanes
+        return functools.reduce(operator.or_, nears)
+
+    def _write_exactly(
+        self, first: Formula, count: int, line: Formula, row: Formula, tile: Formula
+    ) -> None:
+        """Write sums that are in memory.
 
         What all rows of a vector of columns read is read once.
         """
-        lanes = self._tiles.lanes
+        lanes, finish = self._tiles.lanes, self._finish
 
         def of_part(offset: Value) -> None:
             def of_row(index: Value) -> None:
                 total = load(self.sums, [(first + scalar(index)).value, offset], lanes, I32)
-                if self._finish:
-                    column = tile * self._tiles.width + scalar(offset)
-                    total = self._finish.emit(self._tables, total, column)
-                self._store(total, [line.value, (row + scalar(index)).value], tile, scalar(offset))
+                at = [line.value, (row + scalar(index)).value]
+                if finish is None:
+                    self._store(total, at, tile, scalar(offset))
+                    return
+                column = tile * self._tiles.width + scalar(offset)
+
+                def write() -> None:
+                    made = finish.emit(self._tables, total, column)
+                    self._store(made, at, tile, scalar(offset))
+
+                if finish.at_once:  # of some vectors one is near a tie
+                    _, is_near = finish.estimate(self._tables, [total], [column])
+                    when(is_near, write)
+                else:
+                    write()
 
             loop(0, count, 1, of_row)
 
@@ -127,6 +209,19 @@ class SumWriter:
     def _store(
         self, given: Formula, row: Sequence[Value], tile: Formula, offset: Formula | int
     ) -> None:
-        tiles = self._tiles
-        column = tile * tiles.width + offset
-        store_columns(given, self._result, row, tiles.columns, column, tiles.width)
+        tiles, lanes = self._tiles, self._tiles.lanes
+        column, whole = tile * tiles.width + offset, given.form.lanes
+
+        def write(part: int) -> None:
+            vector = part_of(given, part, lanes)
+            store_columns(vector, self._result, row, tiles.columns, column + part, tiles.width)
+
+        def of_parts() -> None:
+            for part in range(0, whole, lanes):
+                write(part)
+
+        if whole == lanes or tiles.columns % tiles.width == 0:
+            store_columns(given, self._result, row, tiles.columns, column, tiles.width)
+        else:
+            is_whole = column + whole <= tiles.columns
+            when(is_whole, lambda: store(given, self._result, [*row, column.value]), of_parts)

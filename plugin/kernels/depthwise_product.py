@@ -13,7 +13,9 @@ a ring. So what is outside of the picture is put in on the way, and the picture 
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +30,7 @@ from ..emit.vectors import (
     interleaved,
     load,
     loop,
+    part_of,
     quotient,
     remainder,
     scratch,
@@ -415,20 +418,41 @@ class _Task:
         self, sums: Sequence[Formula], row: Formula, window: Formula, channel: Formula
     ) -> None:
         """Write the sums of some windows, finished if there is something to do."""
-        finish = self.product.finish
+        finish, lanes = self.product.finish, self.target.lanes
         if not finish:
             for number, total in enumerate(sums):
                 store(total, self.result, [row.value, (window + number).value, channel.value])
             return
         room = self.sums
         assert room is not None  # there is `finish`
-        for number, total in enumerate(sums):
-            store(total, room, [number, 0])
 
         def of_window(number: Value) -> None:
-            total = load(room, [number, 0], self.target.lanes, I32)
-            made = finish.emit(self.tables, total, channel)
+            total = load(room, [number, 0], lanes, I32)
             place = [row.value, (window + scalar(number)).value, channel.value]
-            store(made, self.result, place)
 
-        loop(0, len(sums), 1, of_window)
+            def write() -> None:
+                store(finish.emit(self.tables, total, channel), self.result, place)
+
+            if finish.at_once:  # of some windows one is near a tie
+                _, is_near = finish.estimate(self.tables, [total], [channel])
+                when(is_near, write)
+            else:
+                write()
+
+        def exactly() -> None:
+            for number, total in enumerate(sums):
+                store(total, room, [number, 0])
+            loop(0, len(sums), 1, of_window)
+
+        if not finish.at_once:
+            exactly()
+            return
+        nears = []
+        for first in range(0, len(sums), finish.at_once):
+            group = sums[first : first + finish.at_once]
+            made, is_near = finish.estimate(self.tables, group, [channel] * len(group))
+            nears.append(is_near)
+            for number in range(len(group)):
+                place = [row.value, (window + (first + number)).value, channel.value]
+                store(part_of(made, number * lanes, lanes), self.result, place)
+        when(functools.reduce(operator.or_, nears), exactly)

@@ -11,25 +11,28 @@ to column at most. A kernel computes them on the vectors of columns that its sum
 what differs from *tables*, which it is given.
 
 **Requantization** to 8 bits and less costs more than a short sum where it is exact, but a float
-tells nearly always what it gives. With ``p = f32(d) * f32(M)``, clamped to the storage range less
-the zero point ``z`` where it can be great::
+tells nearly always what it gives. With ``p = f32(d) * f32(M) + z``, rounded once or twice::
 
-    round(p) + z = clamp(round(d * M) + z)     if |p - round(p)| < 1/2 - e
+    clamp(round(p)) = clamp(round(d * M + z))     if |p - round(p)| < 1/2 - e
 
-The relative error of ``p`` is at most ``3 * 2**-24`` and a little, one for each rounding, and
-clamping makes none greater: ``e = R * 2**-22 + 2**-19`` for ``|p| <= R`` is more than the error and
-the ``2**-20`` that counts as a tie (`subquant.numerics.requantization`); what is greater than ``R``
-is clamped, whatever it is rounded to. Fixed-point multipliers are ``R * 2**-30`` off at most; and
-what is rounded twice, the first time to steps of ``2**-(s - 31)`` for a shift ``s``, is off by
-``2**-(s - 30)`` before it is rounded the second time. Where an element of a vector is nearer than
-that to a half, the vector is computed as ``lower-requantization`` would.
+Rounding ``d``, ``M`` and their product is off by ``3 * 2**-24`` of it and a little,
+and so is ``p``, by ``2**-24`` of it: ``e = (3 R + S) * 2**-24 + 2**-19`` for a product of ``R`` and
+a result of ``S`` at most is more than the error and the ``2**-20`` that counts as a tie
+(`subquant.numerics.requantization`); what is greater is clamped, whatever it is rounded to.
+Fixed-point multipliers are ``R * 2**-30`` off at most; and what is rounded twice, the first time to
+steps of ``2**-(s - 31)`` for a shift ``s``, is off by ``2**-(s - 30)`` before it is rounded the
+second time.
+
+So kernels write what floats tell, of some vectors together, whose words are narrowed to bytes
+together. Where an element is nearer than ``e`` to a half, its vector is computed again, as
+``lower-requantization`` would.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,28 +44,27 @@ from ..dialects.quant import is_quantized, parameters_of
 from ..dialects.subquant import REQUANTIZE
 from ..emit import Formula
 from ..emit.operation import create, element_of
-from ..emit.vectors import Vectors, choice, load, reduced, vector_type
-from ..numerics.array_functions import bits_of, convert
+from ..emit.vectors import Vectors, load, reduced, vector, vector_type
+from ..numerics.array_functions import convert
 from ..numerics.element_types import BOOL, F32, I8, I32, I64, U8, Array, ElementType
 from ..numerics.fixed_point import multiplier_and_shift, saturate
+from ..numerics.parameters import StorageType
 from ..numerics.requantization import Requantization, requantize
 from .constants import elements_of, is_known
 from .executables import Binding
+from .instructions import INSTRUCTIONS, Instructions
 from .operands import value_of
 
 __all__ = ["Epilogue", "Finish", "last_bindings"]
 
 _MOST_OPERATIONS = 64
 _ROUNDED_TWICE = ("gemmlowp", "tosa-double-round")
-_SHIFT = np.float32(1.5 * 2**23)
-"""Sums with it have no fraction, of what is less than 2**22.
-
-(IREE writes ``math.roundeven`` with 30 operations.)
-"""
-_LEAST_WITHOUT_FRACTION = 2.0**21
 _MOST_NEAR = 2.0**-7
 """The distance from a half up to which floats are worth asking."""
 
+
+Vector: TypeAlias = "list[Formula] | Array"
+"""An operand: vectors, or known numbers."""
 
 # -- tables ---------------------------------------------------------------------------------------
 
@@ -295,41 +297,125 @@ class Epilogue:
         """How many columns there are."""
         return int(self.sums.type.shape[self.axis])
 
-    def finish(self, lanes: int) -> Finish | None:
-        """What a kernel does with a vector of sums; None if it cannot be written.
+    def finish(self, instructions: str) -> Finish | None:
+        """What a kernel does with vectors of sums; None if it cannot be written.
 
         Args:
-            lanes: sums in a vector.
+            instructions: a name in `INSTRUCTIONS`.
         """
+        target = INSTRUCTIONS[instructions]
         tables: list[Table] = []
+
+        def cast(type_: ir.Type, **attributes: ir.Attribute) -> Value:
+            made = create(
+                "builtin.unrealized_conversion_cast", results=[type_], attributes=attributes
+            )
+            return made.results[0]
 
         def read(table: Table) -> Formula:
             if table not in tables:
                 tables.append(table)
             number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), tables.index(table))
-            made = create(
-                "builtin.unrealized_conversion_cast",
-                results=[vector_type(lanes, table.element)],
-                attributes={"table": number},
-            )
-            return vectors.emitted(made.results[0], table.element)
+            return vector(cast(vector_type(target.lanes, table.element), table=number))
 
         # Written once to see what it reads; equal texts are equal kernels.
-        vectors = Columns(lanes, self.columns, read)
-        module = ir.Module.create()
-        with ir.InsertionPoint(module.body):
-            source = create("builtin.unrealized_conversion_cast", results=[vector_type(lanes, I32)])
-            try:
-                self.emit(vectors, vectors.emitted(source.results[0], I32))
-            except (_Refused, TypeError, OverflowError):
-                return None
-        element = element_of(self.result.type)
-        return Finish(str(module), self, tuple(tables), element)
+        def text(count: int) -> str | None:
+            module, kept = ir.Module.create(), list(tables)
+            with ir.InsertionPoint(module.body):
+                forms = [Columns(target.lanes, self.columns, read) for _ in range(max(1, count))]
+                type_ = vector_type(target.lanes, I32)
+                sums = [form.emitted(cast(type_), I32) for form in forms]
+                try:
+                    if count:
+                        self.estimate(forms, sums, target)
+                    else:
+                        self.emit(forms[0], sums[0])
+                except (_Refused, TypeError, OverflowError):
+                    tables[:] = kept
+                    return None
+            return str(module)
 
-    def emit(self, vectors: Columns, sums: Formula) -> Formula:
-        """Write the operations on a vector of sums, and return their last result."""
-        made: dict[Value, Formula] = {self.sums: sums}
+        exact = text(0)
+        if exact is None:
+            return None
+        found, at_once = None, 0
+        for at_once in (target.narrowed_at_once, 1):
+            found = text(at_once)
+            if found:
+                break
+        element = element_of(self.result.type)
+        at_once = at_once if found else 0
+        return Finish(exact + (found or ""), self, tuple(tables), element, instructions, at_once)
+
+    def emit(self, form: Columns, sums: Formula) -> Formula:
+        """Write the operations on a vector of sums, exactly, and return their last result."""
+
+        def requantized(sum_: RequantizedSum, given: Sequence[Vector]) -> Vector:
+            values = [each[0] if isinstance(each, list) else each for each in given]
+            terms = [replace(t, value=v) for t, v in zip(sum_.terms, values, strict=True)]
+            rounded = requantize(terms, sum_.zero_points, sum_.storage, self.how)
+            return [saturate(rounded.value, sum_.storage, rounded.bound)]
+
+        [found] = self._written([sums], requantized)
+        return found
+
+    def estimate(
+        self, forms: Sequence[Columns], sums: Sequence[Formula], target: Instructions
+    ) -> tuple[Formula, Formula]:
+        """Write the operations on vectors of sums, as floats tell what they give.
+
+        Args:
+            forms: the columns of each vector.
+            sums: as many vectors as are narrowed together, or less.
+            target: what it is written with.
+
+        Returns:
+            The results, one behind the other, and whether a sum is too near to a tie: then they
+            are nothing.
+        """
+        distances: list[Formula] = []
+        nearest = 0.0
+
+        def requantized(sum_: RequantizedSum, given: Sequence[Vector]) -> Vector:
+            nonlocal nearest
+            near, values = self._nearness(sum_), given[0]
+            if near is None or not isinstance(values, list) or len(values) != len(forms):
+                raise _Refused
+            (term,), storage = sum_.terms, sum_.storage
+            multiplier = term.multiplier.astype(np.float64)
+            greatest = term.bound * float(multiplier.max())
+            greatest += float(np.abs(sum_.zero_points).max())
+            integers = []
+            for form, each in zip(forms, values, strict=True):
+                factor, zero = form.known(multiplier, F32), form.known(sum_.zero_points, F32)
+                real = target.fused(convert(each, F32), factor, zero)
+                rounded = target.rounded(real, greatest, storage.minimum, storage.maximum)
+                integers.append(rounded[0])
+                distances.append(rounded[1])
+            nearest = max(nearest, near)
+            found = target.narrowed(integers, I8 if storage.signed else U8)
+            joined = Columns(found.form.lanes, self.columns, _refuse)
+            return [_clamped(joined.emitted(found.value, found.element), storage)]
+
+        written = self._written(list(sums), requantized)
+        if not distances or len(written) > 1:
+            raise _Refused
+        is_near = target.greatest(distances) >= np.float32(0.5 - nearest)
+        return written[0], reduced("or", is_near)
+
+    def _written(
+        self, sums: list[Formula], requantized: Callable[[RequantizedSum, Sequence[Vector]], Vector]
+    ) -> list[Formula]:
+        """Write the operations on some vectors, and return their last results."""
+        made: dict[Value, list[Formula]] = {self.sums: sums}
         added: dict[Value, tuple[Value, Array]] = {}  # known numbers that are not added yet
+
+        def total(value: Value) -> list[Formula]:
+            if value not in made:
+                start, numbers = added[value]
+                made[value] = [each + numbers for each in made[start]]
+            return made[value]
+
         for op in self.operations:
             (value,), operands = op.results, list(op.operands)
             if op.name in _SIGNS and operands[1] in self.known:
@@ -337,50 +423,17 @@ class Epilogue:
                 numbers = numbers + _SIGNS[op.name] * self.known[operands[1]]
                 added[value] = start, _wrapped(numbers, element_of(value.type))
                 continue
-            for operand in operands:
-                if operand in added and operand not in made:
-                    start, numbers = added[operand]
-                    made[operand] = made[start] + numbers
-            given = [made[each] if each in made else self.known[each] for each in operands]
+            given = [self.known[each] if each in self.known else total(each) for each in operands]
             if op.name in REQUANTIZE:
-                result = self._requantized(read_requantize(op), given)
+                results = requantized(read_requantize(op), given)
             else:
-                result = _RULES[op.name](op, *given)
+                results = [_RULES[op.name](op, *each) for each in zip(*_alike(given), strict=True)]
             element = _element(value.type)
             assert element is not None  # `_is_computed`
-            made[value] = result if element == BOOL else convert(result, element)
-        if self.result in added:
-            start, numbers = added[self.result]
-            return made[start] + numbers
-        return made[self.result]
-
-    # -- requantization -----------------------------------------------------------------------
-
-    def _requantized(self, sum_: RequantizedSum, given: Sequence[Formula]) -> Formula:
-        terms = [replace(term, value=value) for term, value in zip(sum_.terms, given, strict=True)]
-
-        def exactly() -> Formula:
-            rounded = requantize(terms, sum_.zero_points, sum_.storage, self.how)
-            return saturate(rounded.value, sum_.storage, rounded.bound)
-
-        near = self._nearness(sum_)
-        if near is None:
-            return exactly()
-        (term,) = terms
-        real = convert(term.value, F32) * term.multiplier.astype(np.float64).astype(np.float32)
-        low, high = sum_.storage.minimum, sum_.storage.maximum
-        is_small = term.bound * float(max(term.multiplier.reshape(-1))) < _LEAST_WITHOUT_FRACTION
-        if not is_small:
-            least, most = ((n - sum_.zero_points).astype(np.float32) for n in (low, high))
-            real = np.minimum(np.maximum(real, least), most)
-        # Rounded to the unit in the last place of the sum, whose lowest bits are the integer.
-        shifted = real + _SHIFT
-        is_near = np.abs(real - (shifted - _SHIFT)) >= np.float32(0.5 - near)
-        integer = bits_of(shifted, I32) + (sum_.zero_points - int(_SHIFT.view(np.int32)))
-        if is_small:
-            integer = np.minimum(np.maximum(integer, low), high)
-        found = convert(integer, sum_.storage.element)
-        return choice(reduced("or", is_near), exactly, found)
+            made[value] = [
+                result if element == BOOL else convert(result, element) for result in results
+            ]
+        return total(self.result)
 
     def _nearness(self, sum_: RequantizedSum) -> float | None:
         """How near to a half a float does not tell; None where floats are not asked."""
@@ -393,13 +446,35 @@ class Epilogue:
             return None
         limits = (sum_.storage.minimum, sum_.storage.maximum)
         reach = 1 + max(int(np.abs(limit - sum_.zero_points).max()) for limit in limits)
-        near = reach * 2.0**-22 + 2.0**-19
+        most = 1 + max(abs(limit) for limit in limits)
+        near = (3 * reach + most) * 2.0**-24 + 2.0**-19
         if self.how.kind == "fixed-point":
             _, shift = multiplier_and_shift(term.multiplier)
             near += reach * 2.0**-30
             if self.how.rounding in _ROUNDED_TWICE:
                 near += 2.0 ** -min(int(shift.min()) - 30, 64)
         return near if near <= _MOST_NEAR else None
+
+
+def _alike(given: Sequence[Vector]) -> list[list[Formula]]:
+    """Operands with as many vectors each; known numbers are the same for all."""
+    count = max(len(each) for each in given if isinstance(each, list))
+    return [each if isinstance(each, list) else [each] * count for each in given]
+
+
+def _clamped(bytes_: Formula, storage: StorageType) -> Formula:
+    """Bytes to a storage range, which may be that of all bytes."""
+    low, high = (-128, 127) if storage.signed else (0, 255)
+    if storage.minimum > low:
+        bytes_ = np.maximum(bytes_, storage.minimum)
+    if storage.maximum < high:
+        bytes_ = np.minimum(bytes_, storage.maximum)
+    return convert(bytes_, storage.element)
+
+
+def _refuse(table: Table) -> Formula:
+    """Columns of vectors that are one behind the other are not read."""
+    raise _Refused
 
 
 def _grid(value: Value, shape: Sequence[int], axis: int) -> Array | None:
@@ -446,12 +521,16 @@ class Finish:
         epilogue: the operations.
         tables: what they read.
         element: what they give.
+        instructions: a name in `INSTRUCTIONS`.
+        at_once: how many vectors are estimated together; 0 where floats are not asked.
     """
 
     text: str
     epilogue: Epilogue = field(compare=False)
     tables: tuple[Table, ...] = field(compare=False)
     element: ElementType
+    instructions: str
+    at_once: int
 
     def _elements(self) -> list[ElementType]:
         """The element types of tables, one memory for each."""
@@ -483,25 +562,46 @@ class Finish:
         return made
 
     def emit(self, memories: Sequence[Value], sums: Formula, column: Formula) -> Formula:
-        """Write it for a vector of sums.
+        """Write it for a vector of sums, exactly.
 
         Args:
             memories: of `bindings`.
             sums: i32.
             column: the first.
         """
-        lanes = sums.form.lanes
+        form = self._columns(memories, column)
+        return self.epilogue.emit(form, form.emitted(sums.value, I32))
+
+    def estimate(
+        self, memories: Sequence[Value], sums: Sequence[Formula], columns: Sequence[Formula]
+    ) -> tuple[Formula, Formula]:
+        """Write it for some vectors of sums, `at_once` or less, as floats tell.
+
+        Args:
+            memories: of `bindings`.
+            sums: i32.
+            columns: the first one of each vector.
+
+        Returns:
+            The results, one behind the other, and whether they are none: a sum is near a tie.
+        """
+        forms = [self._columns(memories, column) for column in columns]
+        given = [form.emitted(each.value, I32) for form, each in zip(forms, sums, strict=True)]
+        return self.epilogue.estimate(forms, given, INSTRUCTIONS[self.instructions])
+
+    def _columns(self, memories: Sequence[Value], column: Formula) -> Columns:
+        """A vector of columns, which reads the tables."""
         of_element = dict(zip(self._elements(), memories, strict=True))
         places = {
             element: [t for t in self.tables if t.element == element] for element in of_element
         }
+        lanes = INSTRUCTIONS[self.instructions].lanes
 
         def read(table: Table) -> Formula:
             row = places[table.element].index(table)
             return load(of_element[table.element], [row, column.value], lanes, table.element)
 
-        vectors = Columns(lanes, self.epilogue.columns, read)
-        return self.epilogue.emit(vectors, vectors.emitted(sums.value, I32))
+        return Columns(lanes, self.epilogue.columns, read)
 
 
 def last_bindings(finish: Finish | None, width: int, shape: tuple[int, ...]) -> list[Binding]:

@@ -17,20 +17,36 @@ to a *factor* before.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from ..emit import Formula
-from ..emit.vectors import broadcast, fence, fused, intrinsic, reread
-from ..numerics.array_functions import convert
-from ..numerics.element_types import I8, I16, I32, U16, U32, ElementType
+from ..emit.values import Scalars
+from ..emit.vectors import (
+    broadcast,
+    fence,
+    fused,
+    intrinsic,
+    part_of,
+    reread,
+    shuffled,
+)
+from ..numerics.array_functions import bits_of, convert
+from ..numerics.element_types import F32, I8, I16, I32, U8, U16, U32, ElementType
 
 __all__ = ["INSTRUCTIONS", "Instructions", "Sum", "instructions_of"]
 
 _GREATEST_SIGNED = 128
 _COST_OF_A_TILE = 0.5
 """What reading activations for a tile costs, in vectors of columns."""
+_SHIFT = np.float32(1.5 * 2**23)
+"""Sums with it have no fraction, of what is less than 2**22."""
+_LEAST_WITHOUT_FRACTION, _LEAST_WITHOUT_INTEGER = 2.0**21, 2.0**30
+_MAGNITUDE, _AS_IT_IS = 0b1011, 4
+"""Of ``vrangeps``: the greater magnitude, without its sign; of AVX-512: the rounding mode."""
 _I8_MAX, _I16_MAX = 2**7 - 1, 2**15 - 1
 
 
@@ -66,6 +82,8 @@ class Instructions(ABC):
         factor: what bytes are widened to for that.
         excess: how much more factors of activations are than the activations.
         has_tiles: whether it has AMX's tiles, for many rows of 8 bits.
+        narrowed_at_once: vectors of words that are narrowed to bytes together.
+        packs: what the names of LLVM's intrinsics for that begin and end with.
     """
 
     name: ClassVar[str]
@@ -81,6 +99,8 @@ class Instructions(ABC):
     factor: ClassVar[ElementType] = I8
     excess: ClassVar[int] = 0
     has_tiles: ClassVar[bool] = False
+    narrowed_at_once: ClassVar[int] = 1
+    packs: ClassVar[tuple[str, str]] = "", ""
 
     @property
     def without_tiles(self) -> str:
@@ -147,6 +167,60 @@ class Instructions(ABC):
         """The same of a sum without halves."""
         return self.held(Sum(words)).words
 
+    # -- what is done with sums --------------------------------------------------------------------
+
+    def rounded(
+        self, reals: Formula, greatest: float, low: int, high: int
+    ) -> tuple[Formula, Formula]:
+        """The nearest integers of i32, and how far off the floats are.
+
+        Args:
+            reals: floats.
+            greatest: magnitude that they have.
+            low, high: what is less or greater may become any integer that is not between them.
+
+        Rounded to the unit in the last place of a sum, whose lowest bits are the integer. (IREE
+        writes ``math.roundeven`` with 30 operations.)
+        """
+        if greatest >= _LEAST_WITHOUT_FRACTION:
+            reals = np.minimum(np.maximum(reals, np.float32(low)), np.float32(high))
+        shifted = reals + _SHIFT
+        return bits_of(shifted, I32) - int(_SHIFT.view(np.int32)), reals - (shifted - _SHIFT)
+
+    def greatest(self, distances: Sequence[Formula]) -> Formula:
+        """The greatest magnitude in each lane of some vectors of floats."""
+        found = np.abs(distances[0])
+        for each in distances[1:]:
+            found = np.maximum(found, np.abs(each))
+        return found
+
+    def narrowed(self, words: Sequence[Formula], element: ElementType) -> Formula:
+        """Vectors of words, `narrowed_at_once` or less, as one of bytes, saturated.
+
+        Args:
+            words: i32.
+            element: I8 or U8.
+        """
+        prefix, suffix = self.packs
+        count = len(words)
+        if not prefix:
+            assert count == 1
+            least, most = (0, 255) if element == U8 else (-128, 127)
+            return convert(np.clip(words[0], least, most), element)
+        four = [words[min(each, count - 1)] for each in range(4)]
+
+        def packed(name: str, given: Sequence[Formula], result: ElementType) -> Formula:
+            lanes = self.lanes * 32 // result.bits
+            return intrinsic(f"{prefix}.{name}{suffix}", given, result, lanes)
+
+        halves = [packed("packssdw", four[at : at + 2], I16) for at in (0, 2)]
+        name = "packuswb" if element == U8 else "packsswb"
+        # The words of four bytes of 128 bits of each vector lie side by side.
+        apart = reread(packed(name, halves, element), I32)
+        of_vector = self.lanes // 4
+        order = [4 * place + vector for vector in range(4) for place in range(of_vector)]
+        return part_of(reread(shuffled(apart, apart, order), element), 0, count * self.lanes)
+
     def spread(self, group: Formula, element: ElementType) -> Formula:
         """A group in each lane, read as elements of a type."""
         return reread(broadcast(group, self.lanes), element)
@@ -172,10 +246,39 @@ class Avx512Vnni(_DotProduct):
     """AVX512-VNNI: 16 columns."""
 
     name = "avx512vnni"
-    features = frozenset(("avx512f", "avx512bw", "avx512vnni"))
+    features = frozenset(("avx512f", "avx512bw", "avx512dq", "avx512vnni"))
     lanes, at_once = 16, 8
     most_parts, most_columns, most_sums, most_read = 2, 4, 24, 8
     intrinsic = "llvm.x86.avx512.vpdpbusd.512"
+    narrowed_at_once, packs = 4, ("llvm.x86.avx512", ".512")
+
+    def rounded(
+        self, reals: Formula, greatest: float, low: int, high: int
+    ) -> tuple[Formula, Formula]:
+        """``vcvtps2dq``, which makes the least integer of what has none, and ``vreduceps``."""
+        if greatest >= _LEAST_WITHOUT_INTEGER:
+            reals = np.minimum(reals, np.float32(high))
+        integers = self._unmasked("cvtps2dq", [reals], reals.form.known(0, I32), I32)
+        return integers, self._unmasked("reduce.ps", [reals, self._number(0, I32)], reals, F32)
+
+    def greatest(self, distances: Sequence[Formula]) -> Formula:
+        """``vrangeps``."""
+        found = distances[0]
+        for each in distances[1:] or distances:
+            given = [found, each, self._number(_MAGNITUDE, I32)]
+            found = self._unmasked("range.ps", given, each, F32)
+        return found
+
+    def _unmasked(
+        self, name: str, operands: Sequence[Formula], unused: Formula, result: ElementType
+    ) -> Formula:
+        """An intrinsic in all lanes, rounding as the processor does."""
+        given = [*operands, unused, self._number(-1, I16), self._number(_AS_IT_IS, I32)]
+        return intrinsic(f"llvm.x86.avx512.mask.{name}.512", given, result, self.lanes)
+
+    @staticmethod
+    def _number(number: int, element: ElementType) -> Formula:
+        return Scalars().known(number, element)
 
 
 class Amx(Avx512Vnni):
@@ -197,6 +300,7 @@ class AvxVnni(_DotProduct):
     name = "avxvnni"
     features = frozenset(("avx2", "avxvnni"))
     lanes, most_parts, most_sums = 8, 2, 12
+    narrowed_at_once, packs = 4, ("llvm.x86.avx2", "")
     intrinsic = "llvm.x86.avx512.vpdpbusd.256"
 
 
@@ -217,6 +321,7 @@ class Avx2(Instructions):
     features = frozenset(("avx2",))
     lanes, register = 8, "x"
     taps, factor = 2, I16
+    narrowed_at_once, packs = 4, ("llvm.x86.avx2", "")
 
     def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:
         """Two instructions, or four for integers of 8 bits, and what makes room."""

@@ -213,7 +213,7 @@ class IntegerContraction:
         """
         axis = self.of_result.index(len(self.of_result) - 1)
         epilogue = Epilogue.of(result, axis, how, integer_only=integer_only)
-        return epilogue.finish(INSTRUCTIONS[instructions].lanes) if epilogue else None
+        return epilogue.finish(instructions) if epilogue else None
 
     def emit(
         self, library: Library, result: ir.Type, instructions: str, finish: Finish | None
