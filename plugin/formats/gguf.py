@@ -266,8 +266,27 @@ class _Reader:
         count = self.count(f"elements in {what}", least, _MOST_ELEMENTS - self.elements)
         self.elements += count
         if kind == _STRING:
-            return [self.string(what) for _ in range(count)]
+            return self.strings(count, what)
         return self.scalars(kind, count, what)
+
+    def strings(self, count: int, what: str) -> list[Json]:
+        """Some strings; a vocabulary has hundreds of thousands."""
+        length, data = struct.Struct("<Q"), self.data
+        room = min(len(data), _LARGEST_HEADER)
+        found: list[Json] = []
+        offset = self.offset
+        try:
+            for _ in range(count):
+                start = offset + 8
+                offset = start + length.unpack_from(data, offset)[0]
+                if offset > room:
+                    break
+                found.append(data[start:offset].decode())
+                self.offset = offset
+        except (struct.error, UnicodeDecodeError):
+            pass
+        # What is wrong with the next one, if there is one, is said in one place.
+        return found + [self.string(what) for _ in range(count - len(found))]
 
     def scalars(self, kind: int, count: int, what: str) -> list[Json]:
         """Some numbers or truth values."""

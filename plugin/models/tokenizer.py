@@ -1,0 +1,212 @@
+"""Text to tokens and back, with the vocabulary that the model's file has.
+
+The tokens are llama.cpp's:
+
+1. Special tokens are cut out of the text, the longest first, wherever they stand: pieces that are
+   defined by users always, and control tokens such as ``<start_of_turn>`` if asked for. Text that
+   somebody else wrote is encoded with ``special=False``, so that it can end no turn and begin none.
+2. What lies between them becomes pieces, by scores (`scored_pieces`) or by pairs (`byte_pairs`).
+3. In front stands the model's start token, if the file says so.
+
+Tokens stand for bytes, not for characters: one character may take several. `Tokenizer.stream` holds
+bytes back until they are whole.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import InputError
+from .byte_pairs import BytePairs
+from .scored_pieces import ScoredPieces
+from .vocabulary import PieceType, Vocabulary
+
+__all__ = ["TextStream", "Tokenizer"]
+
+
+class _Engine(Protocol):
+    """What turns text without special tokens into tokens."""
+
+    add_start: bool
+
+    def encode(self, text: str, at_start: bool) -> list[int]: ...
+
+    def bytes_of(self, token: int) -> bytes: ...
+
+
+class Tokenizer:
+    """Turns text into tokens and back.
+
+    Args:
+        vocabulary: of a model.
+
+    Raises:
+        InputError: the vocabulary is wrong.
+        UnsupportedError: it is of a kind that there is no tokenizer for.
+        EnvironmentProblem: the package that it needs is not installed.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._engine: _Engine = (
+            ScoredPieces(vocabulary) if vocabulary.kind == "llama" else BytePairs(vocabulary)
+        )
+        self.size = len(vocabulary.pieces)
+        """How many tokens there are."""
+        self.start_token = vocabulary.start_token
+        """The token that text starts with, if there is one; see `adds_start`."""
+        self.adds_start = vocabulary.adds_start(self._engine.add_start)
+        """Whether `encode` puts it there."""
+        self.end_tokens = vocabulary.end_tokens()
+        """The tokens that end an answer."""
+        self._adds_space = vocabulary.add_space and vocabulary.kind == "llama"
+        self._always = _Special(vocabulary, (PieceType.USER_DEFINED,))
+        self._also_control = _Special(
+            vocabulary, (PieceType.USER_DEFINED, PieceType.CONTROL, PieceType.UNKNOWN)
+        )
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any]) -> Tokenizer:
+        """Make the tokenizer of a GGUF file, from its properties.
+
+        Raises:
+            SubquantError: as the class.
+        """
+        return cls(Vocabulary(properties))
+
+    def encode(self, text: str, *, start: bool = True, special: bool = True) -> list[int]:
+        """Return the tokens of a text.
+
+        Args:
+            text: what is encoded; it may be empty.
+            start: whether the model's start token stands in front, if its file says so.
+            special: whether the names of control tokens in the text mean these.
+
+        Raises:
+            InputError: the text has halves of characters, which no UTF-8 has.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"the text is not Unicode: character {error.start} is half of one "
+                f"(U+{ord(text[error.start]):04X})"
+            ) from None
+        first = self.start_token if start and self.adds_start else None
+        tokens = [] if first is None else [first]
+        at_start = True
+        for part in (self._also_control if special else self._always).cut(text):
+            if isinstance(part, int):
+                tokens.append(part)
+            else:
+                tokens += self._engine.encode(part, at_start)
+            at_start = isinstance(part, int)
+        return tokens
+
+    def bytes_of(self, token: int, *, special: bool = False) -> bytes:
+        """Return what a token stands for.
+
+        Args:
+            token: its number.
+            special: whether control tokens stand for their names, in place of nothing.
+
+        Raises:
+            InputError: there is no such token.
+        """
+        if not 0 <= token < self.size:
+            raise InputError(f"there is no token {token}, expected one of {self.size}")
+        name = self._also_control.names.get(token)
+        if name is None:
+            return self._engine.bytes_of(token)
+        return name.encode() if special or token in self._always.names else b""
+
+    def decode(self, tokens: Iterable[int], *, special: bool = False) -> str:
+        """Return the text of tokens; what is no UTF-8 becomes U+FFFD.
+
+        A space that `encode` put in front is left out.
+
+        Args:
+            tokens: their numbers.
+            special: whether control tokens appear by their names.
+
+        Raises:
+            InputError: there is no such token.
+        """
+        parts = [self.bytes_of(token, special=special) for token in tokens]
+        text = b"".join(parts).decode(errors="replace")
+        return text.removeprefix(" ") if self._adds_space else text
+
+    def stream(self) -> TextStream:
+        """Return what turns tokens into text as they come."""
+        return TextStream(self)
+
+
+class TextStream:
+    """The text of tokens that come one by one, as far as its characters are whole."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def put(self, token: int) -> str:
+        """Take a token, and return the text that is whole with it; it may be empty."""
+        return self._decoder.decode(self._tokenizer.bytes_of(token))
+
+    def end(self) -> str:
+        """Return what is left: U+FFFD for a character that was never whole."""
+        return self._decoder.decode(b"", final=True)
+
+
+class _Special:
+    """Tokens that are found in text by their names.
+
+    Thousands of names would each be searched for in the whole text. Nearly all begin with the same
+    few characters, and those are looked for first.
+    """
+
+    _BEGINNING = 3
+
+    def __init__(self, vocabulary: Vocabulary, types: tuple[PieceType, ...]) -> None:
+        tokens = np.flatnonzero(np.isin(vocabulary.types, types)).tolist()
+        self.names: dict[int, str] = {token: vocabulary.pieces[token] for token in tokens}
+        """The names by token."""
+
+        def beginning(token: int) -> str:
+            return self.names[token][: self._BEGINNING]
+
+        self._groups = [
+            (start, tuple(group))
+            for start, group in groupby(sorted(tokens, key=beginning), beginning)
+        ]
+
+    def cut(self, text: str) -> list[str | int]:
+        """The text with the tokens cut out: those with the longest names first, from the left."""
+        found = [
+            token
+            for start, group in self._groups
+            if start in text
+            for token in group
+            if self.names[token] in text
+        ]
+        parts: list[str | int] = [text] if text else []
+        for token in sorted(found, key=lambda token: -len(self.names[token].encode())):
+            parts = [
+                piece
+                for part in parts
+                for piece in (
+                    _cut(part, self.names[token], token) if isinstance(part, str) else [part]
+                )
+            ]
+        return parts
+
+
+def _cut(text: str, name: str, token: int) -> list[str | int]:
+    """A text with a token in place of its name."""
+    parts: list[str | int] = []
+    for between in text.split(name):
+        parts += [between, token] if between else [token]
+    return parts[:-1]

@@ -1,0 +1,279 @@
+"""Tokenizers: tokens of text, text of tokens, and vocabularies that are wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from subquant.errors import EnvironmentProblem, InputError, SubquantError, UnsupportedError
+from subquant.formats.gguf import read_gguf
+from subquant.models.tokenizer import Tokenizer
+from vocabularies import PAIRS, SPACE, naive_paired, naive_scored, paired, scored
+
+SCORED = scored()
+PAIRED = paired()
+TEXTS = st.text(alphabet="abcdehlnortuwy.,! \n\tö世🙂", max_size=40)
+WORDS = st.text(alphabet="abcdehlnortw 's123.!\n\tö世🙂_", max_size=40)
+
+
+@given(TEXTS)
+@example("hello the world, another there  abcd bcd   aaaa aaaaa")
+@example(" hello ")
+@example("")
+def test_scores_merge_as_they_are_defined(text: str) -> None:
+    tokenizer = Tokenizer.from_properties(SCORED)
+    tokens = tokenizer.encode(text, start=False)
+    assert tokens == naive_scored(SCORED, text)
+    assert tokenizer.decode(tokens) == text
+
+
+@given(TEXTS)
+def test_characters_without_pieces_are_unknown_where_there_are_no_bytes(text: str) -> None:
+    properties = scored(has_bytes=False)
+    tokenizer = Tokenizer.from_properties(properties)
+    got = tokenizer.encode(text, start=False)
+    naive = naive_scored(properties, text)
+    # SentencePiece makes one unknown token of several in a row.
+    once = [token for n, token in enumerate(naive) if token or not n or naive[n - 1]]
+    assert got == once
+
+
+@given(WORDS)
+@example("hello the world's 123 not  on.\n\n ö 🙂'll")
+@example("  leading, trailing  ")
+@example("")
+def test_pairs_merge_as_they_are_defined(text: str) -> None:
+    tokenizer = Tokenizer.from_properties(PAIRED)
+    tokens = tokenizer.encode(text, start=False)
+    assert tokens == naive_paired(PAIRED, text)
+    assert tokenizer.decode(tokens) == text
+
+
+@pytest.mark.parametrize(
+    ("split", "text", "expected"),
+    [
+        ("llama-bpe", "1234 a", ["123", "4", "Ġ", "a"]),
+        ("qwen2", "1234", ["1", "2", "3", "4"]),
+        ("gpt-2", "1234", ["123", "4"]),
+        ("starcoder", "1234", ["1", "2", "3", "4"]),
+        ("default", "1234", ["123", "4"]),
+        ("llama-bpe", "(on", ["(", "on"]),
+        ("gpt-2", ".\n\n", [".", "ĊĊ"]),
+        ("qwen2", ".\n\n", [".Ċ", "Ċ"]),
+    ],
+)
+def test_text_is_split_as_the_file_says(split: str, text: str, expected: list[str]) -> None:
+    properties = paired(pre=split)
+    tokens = Tokenizer.from_properties(properties).encode(text, start=False)
+    assert [properties["tokenizer.ggml.tokens"][token] for token in tokens] == expected
+
+
+def test_a_word_that_is_a_piece_is_not_merged_where_the_file_says_so() -> None:
+    """Llama 3 has pieces that no pairs lead to."""
+    pieces = paired()["tokenizer.ggml.tokens"]
+    types = paired()["tokenizer.ggml.token_type"]
+    more = {"tokens": [*pieces, "woe"], "token_type": [*types, 1]}
+    whole = Tokenizer.from_properties(paired(pre="llama-bpe", **more))
+    assert whole.encode("woe", start=False) == [len(pieces)]
+    assert len(Tokenizer.from_properties(paired(**more)).encode("woe", start=False)) == 3
+
+
+# -- special tokens --------------------------------------------------------------------------------
+
+
+def test_control_tokens_are_found_where_they_are_asked_for() -> None:
+    tokenizer = Tokenizer.from_properties(SCORED)
+    text = "<start_of_turn>he<end_of_turn>"
+    he = tokenizer.encode("he", start=False)
+    assert tokenizer.encode(text) == [1, 3, *he, 4]
+    plain = tokenizer.encode(text, special=False)
+    assert not {3, 4} & set(plain)
+    assert tokenizer.decode(plain) == text
+
+
+def test_pieces_of_users_are_found_always_and_the_longest_first() -> None:
+    tokenizer = Tokenizer.from_properties(SCORED)
+    pieces = SCORED["tokenizer.ggml.tokens"]
+    for special in (True, False):
+        tokens = tokenizer.encode("a[img]x[img]<h1>", start=False, special=special)
+        assert [pieces[token] for token in tokens] == ["a", "[img]x", "[img]", "<h1>"]
+
+
+def test_control_tokens_are_no_text() -> None:
+    tokenizer = Tokenizer.from_properties(SCORED)
+    tokens = [1, 3, *tokenizer.encode("he[img]", start=False), 4, 2]
+    assert tokenizer.decode(tokens) == "he[img]"
+    assert tokenizer.decode(tokens, special=True) == "<s><start_of_turn>he[img]<end_of_turn></s>"
+
+
+def test_the_start_token_and_the_space_are_as_the_file_says() -> None:
+    space = SCORED["tokenizer.ggml.tokens"].index(SPACE)
+    with_space = Tokenizer.from_properties(scored(add_space_prefix=True))
+    assert with_space.encode("b") == [1, space, *with_space.encode("b")[2:]]
+    assert with_space.encode("b<end_of_turn>b", start=False).count(space) == 2
+    assert with_space.decode(with_space.encode(" b")) == " b"
+    assert Tokenizer.from_properties(scored(add_space_prefix=None)).encode("b")[1] == space
+    assert Tokenizer.from_properties(scored(add_bos_token=None)).encode("") == [1]
+    assert Tokenizer.from_properties(scored(add_bos_token=False)).encode("") == []
+    assert Tokenizer.from_properties(scored()).encode("", start=False) == []
+    assert Tokenizer.from_properties(paired()).encode("") == []
+    llama = Tokenizer.from_properties(paired(pre="llama-bpe"))
+    assert llama.encode("") == [paired()["tokenizer.ggml.bos_token_id"]]
+
+
+def test_the_end_is_what_the_file_names_and_what_models_write() -> None:
+    assert Tokenizer.from_properties(SCORED).end_tokens == {2, 4}
+    assert Tokenizer.from_properties(scored(eot_token_id=3)).end_tokens == {2, 3, 4}
+    pieces = PAIRED["tokenizer.ggml.tokens"]
+    ends = Tokenizer.from_properties(PAIRED).end_tokens
+    assert {pieces[token] for token in ends} == {"<|endoftext|>", "<|im_end|>"}
+
+
+def test_a_piece_without_text_is_named() -> None:
+    """As llama.cpp names it; there may be several."""
+    tokens = [*SCORED["tokenizer.ggml.tokens"][:-2], "", ""]
+    tokenizer = Tokenizer.from_properties(scored(tokens=tokens))
+    assert tokenizer.decode([len(tokens) - 1]) == f"[EMPTY_{len(tokens) - 1}]"
+
+
+# -- bytes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("properties", [SCORED, PAIRED], ids=["scored", "paired"])
+@given(text=st.text(max_size=20))
+def test_a_stream_gives_whole_characters(properties: dict[str, Any], text: str) -> None:
+    tokenizer = Tokenizer.from_properties(properties)
+    stream = tokenizer.stream()
+    parts = [stream.put(token) for token in tokenizer.encode(text, start=False, special=False)]
+    assert "\ufffd" not in "".join(parts).replace("\ufffd", "", text.count("\ufffd"))
+    assert "".join(parts) + stream.end() == text.replace(
+        SPACE, " " if properties is SCORED else SPACE
+    )
+
+
+def test_a_character_that_is_never_whole_is_replaced() -> None:
+    tokenizer = Tokenizer.from_properties(SCORED)
+    first, *rest = tokenizer.encode("🙂", start=False)
+    assert len(rest) == 3
+    stream = tokenizer.stream()
+    assert [stream.put(first), stream.put(rest[0]), stream.end()] == ["", "", "\ufffd"]
+    assert stream.put(first) + stream.put(tokenizer.encode("a", start=False)[0]) == "\ufffda"
+
+
+# -- vocabularies that are wrong -------------------------------------------------------------------
+
+
+def changed(tokens: list[str], *, remove: str = "", add: str = "") -> list[str]:
+    return [piece if piece != remove else add for piece in tokens]
+
+
+@pytest.mark.parametrize(
+    ("properties", "error", "message"),
+    [
+        ({}, InputError, "no property 'tokenizer.ggml.model'; it comes without a vocabulary"),
+        (scored(model="bert"), UnsupportedError, "the kind 'bert' .* expected one of: llama, gpt2"),
+        (scored(model=3), InputError, "'tokenizer.ggml.model' is of the type int, expected str"),
+        (scored(tokens=None), InputError, "no property 'tokenizer.ggml.tokens'"),
+        (scored(tokens=[]), InputError, "'tokenizer.ggml.tokens' is empty"),
+        (scored(tokens=[1, 2]), InputError, "'tokenizer.ggml.tokens' .* of a wrong type"),
+        (scored(scores=None), InputError, "no property 'tokenizer.ggml.scores'"),
+        (scored(scores=[1.0]), InputError, "'tokenizer.ggml.scores' has 1 elements for 323 tokens"),
+        (scored(token_type=[1]), InputError, "token_type' has 1 elements for 323 tokens"),
+        (scored(scores=[float("nan")] * 323), InputError, "infinities or NaN"),
+        (scored(bos_token_id=323), InputError, "bos_token_id' is 323, expected one of 323 tokens"),
+        (scored(eos_token_id=-1), InputError, "eos_token_id' is -1"),
+        (scored(unknown_token_id=True), InputError, "unknown_token_id' is of the type bool"),
+        (
+            scored(tokens=changed(SCORED["tokenizer.ggml.tokens"], remove="he", add="th")),
+            InputError,
+            "SentencePiece refuses the model's vocabulary: .*th",
+        ),
+        (
+            scored(tokens=changed(SCORED["tokenizer.ggml.tokens"], remove="<0x0A>", add="<0xZZ>")),
+            InputError,
+            "piece '<0xZZ>' is a byte, expected '<0xXX>'",
+        ),
+        (
+            paired(pre="gpt-3"),
+            UnsupportedError,
+            r"text is split, 'gpt-3' \(tokenizer.ggml.pre\), is not known; did you mean 'gpt-2'",
+        ),
+        (paired(pre="own"), UnsupportedError, "expected one of: llama-bpe, .*qwen2.*, default"),
+        (paired(merges=None), InputError, "no property 'tokenizer.ggml.merges'"),
+        (paired(merges=["ab"]), InputError, "pair 0 of 'tokenizer.ggml.merges' is 'ab'"),
+        (paired(merges=[*PAIRS, "q zz"]), InputError, "refuses the model's pairs: .*zz"),
+        (
+            paired(tokens=changed(PAIRED["tokenizer.ggml.tokens"], remove="he", add="th")),
+            InputError,
+            "two tokens of the model's vocabulary have the same piece",
+        ),
+    ],
+)
+def test_a_wrong_vocabulary(
+    properties: dict[str, Any], error: type[SubquantError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Tokenizer.from_properties(properties)
+
+
+def test_text_that_is_none() -> None:
+    with pytest.raises(InputError, match=r"character 2 is half of one \(U\+DC80\)"):
+        Tokenizer.from_properties(SCORED).encode("ab\udc80")
+
+
+@pytest.mark.parametrize("token", [-1, 323])
+def test_a_token_that_there_is_not(token: int) -> None:
+    with pytest.raises(InputError, match=f"there is no token {token}, expected one of 323"):
+        Tokenizer.from_properties(SCORED).decode([token])
+
+
+@pytest.mark.parametrize(
+    ("properties", "package"), [(SCORED, "sentencepiece"), (PAIRED, "tokenizers")]
+)
+def test_a_missing_package_is_named(
+    properties: dict[str, Any], package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        EnvironmentProblem, match=rf'{package}.*; run: pip install "subquant\[models\]'
+    ):
+        Tokenizer.from_properties(properties)
+
+
+# -- a real one ------------------------------------------------------------------------------------
+
+MEASURE = r"""
+import re, sys
+from subquant.formats.gguf import read_gguf
+from subquant.models.tokenizer import Tokenizer
+Tokenizer.from_properties(read_gguf(sys.argv[1])[0])
+print(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
+"""
+
+
+def test_gemmas_tokens_are_those_of_llama_cpp(gemma: Path) -> None:
+    """The file has what llama.cpp made of each text, without and with control tokens."""
+    tokenizer = Tokenizer.from_properties(read_gguf(gemma)[0])
+    page = json.loads((Path(__file__).parent / "gemma_tokens.json").read_text())
+    assert len(page) > 40
+    for text, plain, special in page:
+        assert tokenizer.encode(text, start=False, special=False) == plain
+        assert tokenizer.encode(text, start=False) == special
+        assert tokenizer.decode(special, special=True) == text.replace(SPACE, " ")
+    assert tokenizer.encode("") == [2]
+    assert tokenizer.end_tokens == {1, 106, 212}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")
+def test_gemmas_vocabulary_takes_little_memory(gemma: Path) -> None:
+    """262,144 pieces: 130 MB with Python, NumPy, and the properties as they were read."""
+    command = [sys.executable, "-c", MEASURE, str(gemma)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(shown.stdout) < 160_000
