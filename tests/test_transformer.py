@@ -137,7 +137,7 @@ def test_blocks_with_a_window_and_without() -> None:
          "'blk.1.attn_k_norm.weight', which a model of the architecture 'qwen3' needs"),
         (TinyModel("llama", without=["token_embd.weight"]), "the file has no tensor "
          "'token_embd.weight'"),
-        (TinyModel("llama", properties={"attention.key_length": 32}),
+        (TinyModel("llama", properties={"attention.key_length": 32, "attention.value_length": 32}),
          "tensor 'blk.0.attn_q.weight' has the shape [256, 256], expected [128, 256]"),
         (TinyModel("llama", heads=3, kv_heads=2), "the model has 3 heads and 2 of keys and values, "
          "expected a divisor"),

@@ -97,7 +97,7 @@ class Configuration:
         hidden: of the feed-forward layers.
         vocabulary: the number of tokens.
         heads, kv_heads: of queries, and of keys and values; the second divides the first.
-        key_size, value_size: of a head.
+        size: of a head.
         context: the most tokens that the model was made for.
         epsilon: of the normalizations.
         activation: of the gate.
@@ -118,8 +118,7 @@ class Configuration:
     vocabulary: int
     heads: int
     kv_heads: int
-    key_size: int
-    value_size: int
+    size: int
     context: int
     epsilon: float
     activation: Activation
@@ -159,15 +158,21 @@ class Configuration:
             raise InputError(
                 f"the model has {heads} heads and {kv_heads} of keys and values, expected a divisor"
             )
-        key_size = found.count("attention.key_length", width // heads)
+        size = found.count("attention.key_length", width // heads)
+        of_values = found.count("attention.value_length", size)
+        if of_values != size:
+            raise UnsupportedError(
+                f"heads have keys of {size} and values of {of_values}, expected the same"
+            )
         window = found.count("attention.sliding_window", 0) if kind.pattern > 1 else 0
-        size = found.count("rope.dimension_count", key_size)
-        if size % 2 or size > key_size:
-            raise InputError(f"{size} elements of heads of {key_size} are turned, expected an "
-                             "even number of them")  # fmt: skip
+        turned = found.count("rope.dimension_count", size)
+        if turned % 2 or turned > size:
+            raise InputError(
+                f"{turned} elements of heads of {size} are turned, expected an even number of them"
+            )
         base = found.number("rope.freq_base", 10_000.0)
         rotation = Rotation(
-            base, size, 1.0 / found.rope_factor(), kind.pairs, "rope_freqs.weight" in tensors
+            base, turned, 1.0 / found.rope_factor(), kind.pairs, "rope_freqs.weight" in tensors
         )
         table = tensors.get("token_embd.weight")
         blocks = found.count("block_count")
@@ -182,18 +187,17 @@ class Configuration:
             vocabulary=table.shape[0] if table is not None and table.shape else 0,
             heads=heads,
             kv_heads=kv_heads,
-            key_size=key_size,
-            value_size=found.count("attention.value_length", key_size),
+            size=size,
             context=found.count("context_length"),
             epsilon=found.number("attention.layer_norm_rms_epsilon"),
             activation=kind.activation,
             rotation=rotation,
-            window_rotation=Rotation(kind.window_base, size, 1.0, kind.pairs)
+            window_rotation=Rotation(kind.window_base, turned, 1.0, kind.pairs)
             if window
             else rotation,
             window=window,
             pattern=pattern,
-            attention_scale=1 / math.sqrt(key_size),
+            attention_scale=1 / math.sqrt(size),
             embedding_scale=math.sqrt(width) if kind.scales_embedding else 1.0,
             qk_norms=kind.qk_norms,
             post_norms=kind.post_norms,
@@ -273,7 +277,7 @@ class _Properties:
 def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]:
     """The tensors that a model takes, with their shapes."""
     c = configuration
-    queries, keys, values = c.heads * c.key_size, c.kv_heads * c.key_size, c.kv_heads * c.value_size
+    queries, keys = c.heads * c.size, c.kv_heads * c.size
     found: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (c.vocabulary, c.width),
         "output_norm.weight": (c.width,),
@@ -286,19 +290,19 @@ def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]
         "attn_norm.weight": (c.width,),
         "attn_q.weight": (queries, c.width),
         "attn_k.weight": (keys, c.width),
-        "attn_v.weight": (values, c.width),
-        "attn_output.weight": (c.width, c.heads * c.value_size),
+        "attn_v.weight": (keys, c.width),
+        "attn_output.weight": (c.width, queries),
         "ffn_norm.weight": (c.width,),
         "ffn_gate.weight": (c.hidden, c.width),
         "ffn_up.weight": (c.hidden, c.width),
         "ffn_down.weight": (c.width, c.hidden),
     }
     if c.qk_norms:
-        block |= {"attn_q_norm.weight": (c.key_size,), "attn_k_norm.weight": (c.key_size,)}
+        block |= {"attn_q_norm.weight": (c.size,), "attn_k_norm.weight": (c.size,)}
     if c.post_norms:
         block |= {"post_attention_norm.weight": (c.width,), "post_ffw_norm.weight": (c.width,)}
     if c.biases:
-        block |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (values,)}
+        block |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (keys,)}
     for number in range(c.blocks):
         found |= {f"blk.{number}.{name}": shape for name, shape in block.items()}
     return found

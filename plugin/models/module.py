@@ -8,12 +8,16 @@
     func.func @next(%token: tensor<1xi32>, %position: tensor<i32>,
                     %keys_0: tensor<2048x1x256xf16>, %values_0: ...) -> (tensor<262144xf32>, ...)
 
-The names of the parameters are those of an archive of ``subquant import``. Every function takes the
-caches of all blocks, and gives them back with the tokens that it was given:
+The names of the parameters are those of an archive of ``subquant import``. There are functions for
+one token, and for pieces of ``N`` tokens, with ``x`` of ``[N, width]``:
 
-    read_N   N tokens; gives the caches only
-    score_N  N tokens; gives the logits of each, too
-    next     a token; gives its logits
+    next(token, position, caches) -> logits, caches
+    read_N(tokens, position, caches) -> x, caches
+    last_N(x, row) -> logits of a row of what was read
+    all_N(x) -> logits of all rows, for the shortest of the pieces
+
+Caches are given back with the tokens that were read. They are arguments, and not variables, so that
+sessions share a program; who calls gives them up, and they are written in place.
 
 The tokens of a prompt are read in pieces of a few lengths, of which the last may be filled up: what
 is written to the caches after the prompt is written again before a token attends to it.
@@ -23,7 +27,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+import numpy as np
 
 from .._mlir import Value, ir
 from ..dialects import create_context
@@ -31,6 +36,7 @@ from ..emit.functions import write_function
 from ..emit.operation import create, mlir_type, tensor_type, value
 from ..emit.trace import traced
 from ..layouts import InferenceTensor, PlanarQuantizedTensor, PrimitiveTensor, QuantizedTensor
+from ..numerics.array_functions import stack, take_slice
 from ..numerics.element_types import AnyArray, ElementType
 from ..weights.theta import Theta
 from .configuration import Configuration, expected_tensors
@@ -48,18 +54,16 @@ class Shape:
 
     Attributes:
         context: for how many tokens there is room in the caches.
-        pieces: how many tokens the functions ``read_N`` take, descending.
-        scored: how many tokens ``score_N`` takes.
+        pieces: how many tokens are read together, descending.
     """
 
     context: int
     pieces: tuple[int, ...] = (128, 16)
-    scored: int = 16
 
     @property
     def rows(self) -> int:
         """The rows of a cache: the last piece of a prompt may be filled up."""
-        return self.context + max(*self.pieces, self.scored)
+        return self.context + self.pieces[0]
 
 
 def write_module(
@@ -81,55 +85,82 @@ def write_module(
             parameters = _Parameters({n: tensors[n] for n in expected_tensors(configuration)})
             functions = _Functions(configuration, parameters, shape.rows)
             for count in shape.pieces:
-                functions.write(f"read_{count}", count)
-            functions.write(f"score_{shape.scored}", shape.scored, lambda found: [found])
-            functions.write("next", 1, lambda found: [found.reshape(-1)])
+                functions.write_read(count)
+                functions.write_last(count)
+            functions.write_all(shape.pieces[-1])
+            functions.write_next()
         module.operation.verify()
         return module
 
 
 class _Functions:
-    """Writes functions at the insertion point."""
+    """Writes functions at the insertion point.
+
+    Args:
+        configuration: of the model.
+        weights: its tensors.
+        rows: of the caches.
+    """
 
     def __init__(self, configuration: Configuration, weights: _Parameters, rows: int) -> None:
         self.configuration = configuration
         self.weights = weights
-        c = configuration
-        f16 = ir.F16Type.get()
-        self.caches = [
-            tensor_type([rows, c.kv_heads, size], f16)
-            for _ in range(c.blocks)
-            for size in (c.key_size, c.value_size)
-        ]
+        i32, f16 = ir.IntegerType.get_signless(32), ir.F16Type.get()
+        cache = tensor_type([rows, configuration.kv_heads, configuration.size], f16)
+        self.caches = [cache] * (2 * configuration.blocks)
+        self.index = tensor_type([], i32)
 
-    def write(
-        self,
-        name: str,
-        count: int,
-        results: Callable[[AnyArray], Sequence[AnyArray]] | None = None,
+    def write_read(self, count: int) -> None:
+        """What a piece of a prompt becomes."""
+        self._write(f"read_{count}", [_tokens(count), self.index, *self.caches], self._read)
+
+    def write_last(self, count: int) -> None:
+        """What follows a token of a piece."""
+
+        def body(x: AnyArray, row: AnyArray) -> list[AnyArray]:
+            starts = stack([row, row * np.int32(0)], 0)
+            taken = take_slice(x, starts, (1, x.shape[1]))
+            return [self._logits(taken).reshape(-1)]
+
+        self._write(f"last_{count}", [self._rows(count), self.index], body)
+
+    def write_all(self, count: int) -> None:
+        """What follows each token of a piece."""
+        self._write(f"all_{count}", [self._rows(count)], lambda x: [self._logits(x)])
+
+    def write_next(self) -> None:
+        """What follows one token."""
+
+        def body(*given: AnyArray) -> list[AnyArray]:
+            x, *caches = self._read(*given)
+            return [self._logits(x).reshape(-1), *caches]
+
+        self._write("next", [_tokens(1), self.index, *self.caches], body)
+
+    def _rows(self, count: int) -> ir.Type:
+        return tensor_type([count, self.configuration.width], ir.F32Type.get())
+
+    def _read(self, tokens: AnyArray, position: AnyArray, *given: AnyArray) -> list[AnyArray]:
+        caches = [Cache(*pair) for pair in zip(given[::2], given[1::2], strict=True)]
+        x = embed(self.configuration, self.weights, tokens)
+        x, written = run_blocks(self.configuration, self.weights, x, position, caches)
+        return [x, *(each for cache in written for each in cache)]
+
+    def _logits(self, x: AnyArray) -> AnyArray:
+        return logits(self.configuration, self.weights, x)
+
+    @staticmethod
+    def _write(
+        name: str, types: Sequence[ir.Type], function: Callable[..., Sequence[AnyArray]]
     ) -> None:
-        """Write a function of `count` tokens.
-
-        Args:
-            name: of the function.
-            count: of the tokens.
-            results: what it gives before the caches, of the logits; None for nothing.
-        """
-        i32 = ir.IntegerType.get_signless(32)
-
         def body(values: Sequence[Value]) -> list[Value]:
-            tokens, position, *given = (traced(each) for each in values)
-            caches = [Cache(*pair) for pair in zip(given[::2], given[1::2], strict=True)]
-            x = embed(self.configuration, self.weights, tokens)
-            x, written = run_blocks(self.configuration, self.weights, x, position, caches)
-            found: list[Any] = []
-            if results is not None:
-                found += results(logits(self.configuration, self.weights, x))
-            found += [each for cache in written for each in cache]
-            return [each.value for each in found]
+            return [found.value for found in function(*(traced(value) for value in values))]
 
-        types = [tensor_type([count], i32), tensor_type([], i32), *self.caches]
         write_function(name, types, body)
+
+
+def _tokens(count: int) -> ir.Type:
+    return tensor_type([count], ir.IntegerType.get_signless(32))
 
 
 class _Parameters:

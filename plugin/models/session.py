@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from ..errors import UsageError
 from ..numerics.element_types import Array
-from ..runtime import Executable
+from ..runtime import DeviceArray, Executable
 from .configuration import Configuration
 from .module import Shape
-from .transformer import Cache, empty_caches
+from .transformer import empty_caches
 
 __all__ = ["Session"]
 
@@ -39,7 +38,7 @@ class Session:
     def reset(self) -> None:
         """Forget all tokens."""
         self._position = 0
-        self._caches: Sequence[Any] | None = None
+        self._caches: Sequence[DeviceArray] | None = None
 
     @property
     def position(self) -> int:
@@ -64,10 +63,12 @@ class Session:
             UsageError: there is no token, one that the vocabulary does not have, or no room for
                 them. Nothing is read then.
         """
-        *before, last = self._checked(tokens)
-        for size, piece in _pieces(before, self._shape.pieces):
-            self._call(f"read_{size}", piece, size)
-        return self._next(last)
+        checked = self._checked(tokens)
+        if len(checked) == 1:
+            return self._next(*checked)
+        for size, piece in _pieces(checked, self._shape.pieces):
+            x = self._read(f"read_{size}", piece, size)
+        return np.asarray(self._executable[f"last_{size}"](x, np.int32(len(piece) - 1)))
 
     def next(self, token: int) -> Array:
         """Read one token, otherwise as `prompt`."""
@@ -77,12 +78,12 @@ class Session:
     def all_logits(self, tokens: Iterable[int]) -> Array:
         """Read tokens as `prompt`, and return what follows each, ``[T, vocabulary]``."""
         checked = self._checked(tokens)
+        size = self._shape.pieces[-1]
         logits = np.empty((len(checked), self._configuration.vocabulary), np.float32)
-        done = 0
-        for size, piece in _pieces(checked, [self._shape.scored]):
-            [found] = self._call(f"score_{size}", piece, size)
-            logits[done : done + len(piece)] = found[: len(piece)]
-            done += len(piece)
+        for start in range(0, len(checked), size):
+            piece = checked[start : start + size]
+            x = self._read(f"read_{size}", piece, size)
+            logits[start : start + size] = self._executable[f"all_{size}"](x)[: len(piece)]
         return logits
 
     def _checked(self, tokens: Iterable[int]) -> list[int]:
@@ -102,11 +103,10 @@ class Session:
         return found
 
     def _next(self, token: int) -> Array:
-        [logits] = self._call("next", [token], 1)
-        return logits
+        return np.asarray(self._read("next", [token], 1))
 
-    def _call(self, name: str, tokens: Sequence[int], size: int) -> list[Array]:
-        """Call a function of `size` tokens with at most as many.
+    def _read(self, name: str, tokens: Sequence[int], size: int) -> DeviceArray:
+        """Call a function of `size` tokens with at most as many, and return its first result.
 
         The caches are given up, and written in place. So what ends a call before it has given them
         back (Ctrl-C, say) ends what was read, too: nothing is remembered of it.
@@ -116,18 +116,17 @@ class Session:
         given[: len(tokens)] = tokens
         position, caches = self._position, self._caches
         if caches is None:
-            empty = [each for pair in self._empty() for each in pair]
-            caches = [function.put(number, each) for number, each in enumerate(empty, _FIRST)]
+            empty = empty_caches(self._configuration, self._shape.rows)
+            arrays = [array for cache in empty for array in cache]
+            caches = [function.put(number, array) for number, array in enumerate(arrays, _FIRST)]
         self.reset()
         places = range(_FIRST, _FIRST + len(caches))
-        found = function.invoke([given, np.int32(position), *caches], resident=True, donate=places)
-        results = len(found) - len(caches)
-        self._caches = found[results:]
-        self._position = position + len(tokens)
-        return [np.asarray(each) for each in found[:results]]
-
-    def _empty(self) -> list[Cache]:
-        return empty_caches(self._configuration, self._shape.rows)
+        result: DeviceArray
+        result, *written = function.invoke(
+            [given, np.int32(position), *caches], resident=True, donate=places
+        )
+        self._caches, self._position = written, position + len(tokens)
+        return result
 
 
 def _pieces(tokens: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:

@@ -23,13 +23,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..numerics.array_functions import concatenate, contract, put_slice, stack
+from ..numerics.array_functions import concatenate, put_slice, stack
+from ..numerics.attention import attend
 from ..numerics.element_types import AnyArray
 from ..ops.layers import Embedding, Linear, RmsNorm
 from ..ops.others import silu
 from .configuration import Configuration, Rotation
 
-__all__ = ["Cache", "Weights", "attend", "embed", "empty_caches", "logits", "run_blocks"]
+__all__ = ["Cache", "Weights", "embed", "empty_caches", "logits", "run_blocks"]
 
 Weights = Callable[[str], Any]
 """A tree of tensors, or what else gives the part of a name: ``weights("blk.0")``."""
@@ -45,13 +46,9 @@ class Cache(NamedTuple):
 def empty_caches(configuration: Configuration, context: int) -> list[Cache]:
     """The caches of all blocks before the first token, in NumPy."""
     c = configuration
-    return [
-        Cache(
-            np.zeros((context, c.kv_heads, c.key_size), np.float16),
-            np.zeros((context, c.kv_heads, c.value_size), np.float16),
-        )
-        for _ in range(c.blocks)
-    ]
+    shape = (context, c.kv_heads, c.size)
+    return [Cache(np.zeros(shape, np.float16), np.zeros(shape, np.float16))
+            for _ in range(c.blocks)]  # fmt: skip
 
 
 def embed(configuration: Configuration, weights: Weights, tokens: AnyArray) -> AnyArray:
@@ -141,16 +138,17 @@ class _Block:
         self, x: AnyArray, position: AnyArray, turns: tuple[AnyArray, AnyArray], cache: Cache
     ) -> tuple[AnyArray, Cache]:
         c, count = self.configuration, x.shape[0]
-        queries = self._linear("attn_q", x).reshape((count, c.heads, c.key_size))
-        keys = self._linear("attn_k", x).reshape((count, c.kv_heads, c.key_size))
-        values = self._linear("attn_v", x).reshape((count, c.kv_heads, c.value_size))
+        queries = self._linear("attn_q", x).reshape((count, c.heads, c.size))
+        keys = self._linear("attn_k", x).reshape((count, c.kv_heads, c.size))
+        values = self._linear("attn_v", x).reshape((count, c.kv_heads, c.size))
         if c.qk_norms:
             queries, keys = self._norm("attn_q_norm", queries), self._norm("attn_k_norm", keys)
         queries, keys = (rotate(each, turns, c.rotation) for each in (queries, keys))
         cache = Cache(
             _written(cache.keys, keys, position), _written(cache.values, values, position)
         )
-        attended = attend(queries, cache, position, c.attention_scale, self.window)
+        window = self.window if self.window < cache.keys.shape[0] else 0
+        attended = attend(queries, *cache, position, c.attention_scale, window)
         return self._linear("attn_output", attended.reshape((count, -1))), cache
 
 
@@ -160,46 +158,6 @@ def _written(cache: AnyArray, rows: AnyArray, position: AnyArray) -> AnyArray:
 
 
 # -- formulas --------------------------------------------------------------------------------------
-
-
-def attend(
-    queries: AnyArray, cache: Cache, position: AnyArray, scale: float, window: int
-) -> AnyArray:
-    """Mix the values of the tokens that each query attends to.
-
-    ::
-
-        p[t, j] = softmax over j of (q[t] . k[j] * scale),    y[t] = sum_j p[t, j] v[j]
-
-    over ``position + t - window < j <= position + t``, without the left bound if `window` is 0.
-    Heads of queries share those of keys and values in groups of consecutive ones.
-
-    Args:
-        queries: ``[T, heads, size]``, float32.
-        cache: with the keys and values of the queries' own tokens.
-        position: of the first query.
-        scale: of the products.
-        window: how many tokens a query attends to; 0 for all.
-
-    Returns:
-        ``[T, heads, value size]``, float32.
-    """
-    count, heads, size = queries.shape
-    context, groups, _ = cache.keys.shape
-    grouped = queries.reshape((count, groups, heads // groups, size)) * np.float32(scale)
-    keys, values = (each.astype(np.float32) for each in cache)
-    # [groups, T, heads of a group, context]
-    products = contract(grouped, keys, ((3,), (2,)), ((1,), (1,)))
-    ages = (np.arange(count, dtype=np.int32)[:, None] - np.arange(context, dtype=np.int32)[None]
-            + position)  # fmt: skip
-    seen = ages >= 0
-    if window:
-        seen = seen & (ages < window)
-    masked = np.where(seen[:, None, :], products, np.float32(-np.inf))
-    weights = np.exp(masked - masked.max(axis=-1, keepdims=True))
-    mixed = contract(weights, values, ((3,), (0,)), ((0,), (1,)))
-    mixed = mixed / weights.sum(axis=-1, dtype=np.float32, keepdims=True)
-    return np.transpose(mixed, (1, 0, 2, 3)).reshape((count, heads, values.shape[2]))
 
 
 def _angles(
