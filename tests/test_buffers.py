@@ -11,6 +11,7 @@ import subprocess
 import numpy as np
 import pytest
 
+import subquant
 from devices import ON_DEVICES, run
 from subquant.compiler.iree import compiler_path
 from subquant.runtime import Device, Executable
@@ -289,3 +290,85 @@ def test_a_shift_is_still_wrong_without_a_barrier(cpu: Device) -> None:
     assert (found != whole).any(), (
         "IREE is fixed: remove what updates_in_place.py does about updates made of what they update"
     )
+
+
+# -- variables that start with equal values -------------------------------------------------------
+
+VARIABLE = """
+"util.global"() {sym_name = "NAME", sym_visibility = "private", is_mutable, type = TYPE,
+                 initial_value = dense<VALUE> : TYPE} : () -> ()
+"""
+WRITTEN = """
+  %NAME_old = "util.global.load"() {global = @NAME} : () -> TYPE
+  %NAME_new = stablehlo.dynamic_update_slice %NAME_old, %NAME, %at, %zero
+      : (TYPE, tensor<1x4xELEMENT>, tensor<i32>, tensor<i32>) -> TYPE
+  "util.global.store"(%NAME_new) {global = @NAME} : (TYPE) -> ()
+  %NAME_sum = stablehlo.add %NAME_new, %NAME_new : TYPE
+"""
+STARTS = {
+    "zeros": ("0", np.zeros((3, 4))),
+    "twos": ("2", np.full((3, 4), 2)),
+    "rows": ("[[1, 2, 3, 4], [5, 6, 7, 8], [9, 0, 1, 2]]", np.arange(1, 13).reshape(3, 4) % 10),
+}
+
+
+def variables_text(element: str, start: str, names: str = "abc") -> str:
+    value = STARTS[start][0]
+    if element[0] == "f":
+        value = "".join(f"{part}.0" if part.isdigit() else part for part in value)
+    parts = ["".join(text.replace("NAME", n) for n in names) for text in (VARIABLE, WRITTEN)]
+    results = [", ".join(pair) for pair in ((f"%{n}_sum" for n in names), ["TYPE"] * len(names))]
+    text = f"""{parts[0]}
+func.func @main({", ".join(f"%{n}: tensor<1x4xELEMENT>" for n in names)}, %at: tensor<i32>)
+    -> ({results[1]}) {{
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+{parts[1]}
+  return {results[0]} : {results[1]}
+}}"""
+    return text.replace("VALUE", value).replace("TYPE", "tensor<3x4xELEMENT>").replace(
+        "ELEMENT", element
+    )  # fmt: skip
+
+
+def written_rows(start: str, dtype: str) -> list[tuple[list[np.ndarray], int, list[np.ndarray]]]:
+    """What three calls are given, where that is written, and twice what there is then."""
+    generator, calls = np.random.default_rng(7), []
+    kept = [STARTS[start][1].astype(dtype) for _ in range(3)]
+    for at in (1, 0, 1):
+        given = list(generator.integers(-9, 9, (3, 1, 4)).astype(dtype))
+        for whole, row in zip(kept, given, strict=True):
+            whole[at] = row
+        calls.append((given, at, [whole * 2 for whole in kept]))
+    return calls
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("element", ["f16", "f32", "i8"])
+@pytest.mark.parametrize("start", STARTS)
+def test_variables_with_equal_first_values(
+    device: Device, device_name: str, element: str, start: str
+) -> None:
+    dtype = {"f16": "float16", "f32": "float32", "i8": "int8"}[element]
+    target = "vulkan" if device.is_vulkan else "llvm-cpu"
+    main = subquant.compile(variables_text(element, start), target=target, device=device).main
+    for given, at, expected in written_rows(start, dtype):
+        for found, wanted in zip(main(*given, np.int32(at)), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_equal_variables_are_still_one_without_the_pass(cpu: Device) -> None:
+    flags = (
+        "--iree-hal-target-device=local",
+        "--iree-hal-local-target-device-backends=llvm-cpu",
+        "--iree-llvmcpu-target-cpu=host",
+    )
+    command = [compiler_path(), "-", "-o", "-", *flags]
+    text = variables_text("f32", "zeros").encode()
+    done = subprocess.run(command, input=text, capture_output=True, check=True)
+    main = Executable(done.stdout, cpu).main
+    wrong = [
+        (found != wanted).any()
+        for given, at, expected in written_rows("zeros", "float32")
+        for found, wanted in zip(main(*given, np.int32(at)), expected, strict=True)
+    ]
+    assert any(wrong), "IREE is fixed: remove the pass separate-variables"

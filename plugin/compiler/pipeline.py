@@ -281,6 +281,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("lower-quant-casts", {"rounding": options.rounding, "division": division}),
         ("convert-quantized-to-storage", {}),
         *([("check-integer-only", {})] if options.integer_only else []),
+        ("separate-variables", {}),
         ("expand-stablehlo", dict.fromkeys(_EXPANDED_FOR_VULKAN, is_vulkan)),
         ("lower-unranked-tensors", {}),
         ("box-half-scalars", {}),

@@ -36,6 +36,7 @@ PASSES: dict[str, str] = {
     "lower-quant-casts": "lower qcast, dcast, quantize and dequantize to linalg and arith",
     "convert-quantized-to-storage": "turn quantized values and signatures into storage tensors",
     "check-integer-only": "fail if quantized values are computed with floats on the way",
+    "separate-variables": "give variables that start with equal values memory of their own",
     "expand-stablehlo": "write StableHLO operations that IREE refuses with others",
     "lower-unranked-tensors": "turn unranked tensors into a flat tensor and a shape tensor",
     "box-half-scalars": "pass f16 and bf16 scalars of public functions as tensors without axes",
