@@ -72,6 +72,8 @@ def compile(
     device: Device | str | None = None,
     cache: str | os.PathLike[str] | None = None,
     parameters: Mapping[str, str | os.PathLike[str]] | None = None,
+    weights: Mapping[str, str | os.PathLike[str]] | None = None,
+    archive: str | os.PathLike[str] | None = None,
     on_remark: Callable[[Remark], object] | None = None,
     threads: int | None = None,
     limits: Limits | None = None,
@@ -85,7 +87,11 @@ def compile(
         device: what to run on; by default the first device of the target. For Vulkan the device
             description is chosen by what the device can do, unless ``vulkan_target`` is given.
         cache: a folder that keeps executables by content.
-        parameters: parameter archives (``.irpa``) by scope.
+        parameters: parameter archives (``.irpa``) by scope, as they are.
+        weights: files of weights (``.irpa``, ``.gguf`` and what else ``subquant import`` reads) by
+            scope, which are laid out for the kernels that read them, and written to `archive`.
+        archive: the ``.irpa`` file of these, which the executable maps; ``subquant.load(path,
+            parameters={"model": archive})`` takes it again.
         on_remark: called with what the option ``explain`` asks for, such as `print`.
         threads: how many threads of a CPU run it, as for a `Device`.
         limits: how long MLIR may read the module, and how much memory it may take.
@@ -110,7 +116,17 @@ def compile(
     if target == "vulkan":
         options.setdefault("vulkan_target", where.vulkan_target)
     choices = CompileOptions(target=target, **options)
-    data = compile_to_bytes(source, choices, cache=cache, on_remark=on_remark, limits=limits)
+    data = compile_to_bytes(
+        source,
+        choices,
+        cache=cache,
+        on_remark=on_remark,
+        parameters=archive,
+        weights=weights,
+        limits=limits,
+    )
+    if archive is not None:
+        parameters = {**(parameters or {}), "model": archive}
     return Executable(data, where, parameters)
 
 

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["Call", "parse_parameters"]
 
 
-def parse_parameters(items: Sequence[str]) -> dict[str, str]:
+def parse_parameters(items: Sequence[str], option: str = "--parameters") -> dict[str, str]:
     """Read ``scope=file.irpa`` items as files by scope; UsageError for any other."""
     parameters = {}
     for item in items:
         scope, separator, path = item.partition("=")
         if not separator:
-            raise UsageError(f"expected scope=file.irpa for --parameters, got '{item}'")
+            raise UsageError(f"expected scope=file.irpa for {option}, got '{item}'")
         parameters[scope] = path
     return parameters
 

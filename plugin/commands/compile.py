@@ -44,10 +44,22 @@ __all__ = ["command", "compile_model"]
     help="Write constants of 1 KiB and more to an .irpa file, not into the executable, which then "
     "is run with --parameters model=FILE.",
 )
+@click.option(
+    "--weights",
+    multiple=True,
+    metavar="SCOPE=FILE",
+    help="Lay the parameters of a scope out for the kernels that read them: those of a file that "
+    "'subquant import' makes, or takes. They go to the file of --parameters; may be repeated.",
+)
 @compile_options
 @limit_options
 def command(
-    model: str, output: str | None, emit: Emit, parameters: str | None, **options: Any
+    model: str,
+    output: str | None,
+    emit: Emit,
+    parameters: str | None,
+    weights: tuple[str, ...],
+    **options: Any,
 ) -> None:
     """Compile MODEL (.mlir text or bytecode, - for standard input) to an IREE executable.
 
@@ -59,7 +71,10 @@ def command(
     subquant compile model.mlir --target vulkan
     subquant compile model.mlir --emit mlir | less
     subquant compile model.onnx --explain --parameters model.irpa
+    subquant compile model.mlir --weights model=model.gguf --parameters model.irpa
     """
+    from .calls import parse_parameters
+
     prepare()
     limits = pop_limits(options)
     if output is None:
@@ -71,12 +86,16 @@ def command(
         os.path.realpath, (model, output)
     ):
         raise UsageError(f"the parameters '{parameters}' are the input or the output too")
+    given = parse_parameters(weights, "--weights")
+    if given and parameters is None:
+        raise UsageError("--weights needs --parameters FILE, which they are written to")
     data = compile_model(
         model,
         make_compile_options(**options),
         emit=emit,
         output=output,
         parameters=parameters,
+        weights=given,
         limits=limits,
     )
     if parameters is not None:
@@ -95,6 +114,7 @@ def compile_model(
     source: bytes | Path | None = None,
     check: Callable[[Mapping[str, Signature]], object] | None = None,
     parameters: str | None = None,
+    weights: Mapping[str, str] | None = None,
     limits: Limits | None = None,
 ) -> bytes:
     """Compile a module and show progress and remarks; a reproducer goes beside the output.
@@ -105,7 +125,7 @@ def compile_model(
         emit: as of `compile_to_bytes`.
         output: where the result will be written, if it will.
         source: what was read of the model already.
-        check, parameters: as of `compile_to_bytes`.
+        check, parameters, weights: as of `compile_to_bytes`.
         limits: what MLIR may take.
     """
     from ..compiler.compilation import compile_to_bytes
@@ -124,6 +144,7 @@ def compile_model(
                 check=check,
                 on_remark=lambda remark: say(str(remark.in_file(shown_name(model))), err=True),
                 parameters=parameters,
+                weights=weights,
                 limits=limits,
             )
         except SubquantError as error:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ..errors import InputError, Remark
+from ..errors import InputError, Remark, UsageError
 from ..processes import Limits
 from . import worker
 from .cache import Cache, key_of
@@ -39,6 +39,7 @@ def compile_to_bytes(
     check: Callable[[Mapping[str, Signature]], object] | None = None,
     on_remark: Callable[[Remark], object] | None = None,
     parameters: str | os.PathLike[str] | None = None,
+    weights: Mapping[str, str | os.PathLike[str]] | None = None,
     limits: Limits | None = None,
 ) -> bytes:
     """Compile a module.
@@ -58,6 +59,12 @@ def compile_to_bytes(
         on_remark: called with what `CompileOptions.explain` asks for.
         parameters: a file (``.irpa``) that constants of 1 KiB and more go to, which the executable
             then takes as the parameters of scope ``model``.
+        weights: files of weights (``.irpa``, ``.gguf`` and what else ``subquant import`` reads) by
+            the scope of their parameters in the module. The compilation lays them out for the
+            kernels that read them, and writes them, with those that are read as they are, to
+            `parameters`, which the executable takes in place of all of them: it maps that file and
+            copies nothing. A parameter that was made for other kernels has another name, and an
+            executable that does not find it is not loaded.
         limits: of the process that parses and lowers.
 
     Returns:
@@ -66,6 +73,8 @@ def compile_to_bytes(
     Raises:
         SubquantError: the input is wrong or not supported (with its place), or IREE failed.
     """
+    if weights and parameters is None:
+        raise UsageError("weights are given, and no file of parameters that they are written to")
     options = options or CompileOptions()
     notify = progress or (lambda step: None)
     lowered = worker.lower(
@@ -74,6 +83,7 @@ def compile_to_bytes(
         emit,
         cpu_features=recorded_features(options) if emit == "vmfb" else "",
         parameters=parameters,
+        weights=weights,
         reproducer=reproducer,
         progress=notify,
         limits=limits,

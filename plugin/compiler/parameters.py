@@ -1,6 +1,6 @@
-"""Large constants of a module as parameters: in an archive that the runtime maps, not in the code.
+"""The archive of parameters that a compilation writes: large constants, and parameters it is given.
 
-It is done after the passes of a compilation, so that whatever became of a weight there, packed or
+Constants are moved after the passes, so that whatever became of a weight there, packed or
 corrected, is what the archive has. Before::
 
     %w = stablehlo.constant dense<...> : tensor<768x768xi8>
@@ -12,12 +12,19 @@ After::
 
 A name is that of the constant's location, for a node of a model the node; equal constants are one
 entry. Splats stay, and what is smaller than 1 KiB.
+
+Parameters that the compilation is given, of a file of weights, are laid out for kernels by the
+passes (`subquant.kernels.given_parameters`), which write the archive meanwhile, one after the
+other. Those that the program reads as they are besides, such as a table that it looks rows up in,
+are copied.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,11 +32,20 @@ import numpy as np
 from .._mlir import Operation, in_context_of, ir
 from ..dialects.dense import array_of_dense
 from ..emit.operation import create, value
-from ..errors import InputError
-from ..formats.irpa import ArchiveWriter, create_archive
+from ..errors import InputError, UsageError
+from ..formats.irpa import Archive, ArchiveWriter, create_archive
+from ..kernels.given_parameters import (
+    LOAD,
+    GivenParameters,
+    given,
+    named_parameter,
+    parameter_of,
+)
+from ..numerics.element_types import Array
 from ..transforms.base import named
+from ..weights.sources import open_weights
 
-__all__ = ["SCOPE", "SMALLEST", "move_constants"]
+__all__ = ["SCOPE", "SMALLEST", "ProgramArchive", "program_archive"]
 
 SCOPE = "model"
 """The scope of the parameters."""
@@ -42,33 +58,146 @@ _NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
 _BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 
 
-def move_constants(module: ir.Module, path: str | os.PathLike[str]) -> int:
-    """Write large constants of a module to an archive, and have the module read them from there.
+@contextmanager
+def program_archive(
+    path: str | os.PathLike[str], weights: Mapping[str, str | os.PathLike[str]]
+) -> Iterator[ProgramArchive]:
+    """Write an archive while a program is lowered in this block: whole, or not at all.
 
     Args:
-        module: after the passes of a compilation; changed in place.
-        path: the ``.irpa`` file, which is written whole or not at all.
-
-    Returns:
-        How many bytes of constants were moved.
+        path: the ``.irpa`` file.
+        weights: files of weights by the scope of their parameters in the program.
 
     Raises:
-        InputError: the file cannot be written.
+        InputError: a file cannot be read, or the archive cannot be written.
+        UsageError: the archive would be one of the files.
     """
+    for source in weights.values():
+        if os.path.realpath(source) == os.path.realpath(path):
+            raise UsageError(
+                f"the parameters would be written to '{os.fspath(path)}', which they are read "
+                "from; give another file"
+            )
+    sources = {scope: _parameters_of(source) for scope, source in weights.items()}
     try:
-        with create_archive(path) as archive, in_context_of(module.operation):
-            mover = _Mover(module, archive)
+        with create_archive(path) as archive:
+            written = ProgramArchive(archive, GivenParameters(sources, SCOPE, archive.add_tensor))
+            with given(written.parameters):
+                yield written
+    except OSError as error:
+        raise InputError(f"cannot write '{os.fspath(path)}': {error.strerror or error}") from None
+
+
+class ProgramArchive:
+    """An archive that is being written, and what it is written from.
+
+    Args:
+        archive: what is written.
+        parameters: what passes know, and write to it.
+    """
+
+    def __init__(self, archive: ArchiveWriter, parameters: GivenParameters) -> None:
+        self.archive = archive
+        self.parameters = parameters
+
+    def finish(self, module: ir.Module) -> int:
+        """Write what else a module is to read, and have it read that.
+
+        Args:
+            module: after the passes of a compilation; changed in place.
+
+        Returns:
+            How many bytes of constants were moved.
+        """
+        with in_context_of(module.operation):
+            names = _copy_parameters(module, self.archive, self.parameters)
+            mover = _Mover(module, self.archive, names)
             for op in named(module.operation, ("util.global",)):
                 mover.move_initial_value(op)
             for op in named(module.operation, _CONSTANTS):
                 mover.move(op)
             return mover.size
-    except OSError as error:
-        raise InputError(f"cannot write '{os.fspath(path)}': {error.strerror or error}") from None
+
+
+def _copy_parameters(
+    module: ir.Module, archive: ArchiveWriter, parameters: GivenParameters
+) -> set[str]:
+    """Write the given parameters that a module still reads; return the names in the archive."""
+    for op in named(module.operation, (LOAD,)):
+        if next(iter(op.results[0].uses), None) is None:
+            op.erase()
+    uses = named(module.operation, (LOAD, "util.global.store", "util.global.address"))
+    read = {op.attributes["global"].value for op in uses}
+    names = set(parameters.written)
+    copied: dict[tuple[str, str], str] = {}
+    for op in named(module.operation, ("util.global",)):
+        parameter = parameter_of(op)
+        if parameter is None or parameter.scope not in parameters.arrays:
+            continue
+        if parameter.scope == parameters.scope and parameter.name in parameters.written:
+            continue
+        if op.attributes["sym_name"].value not in read:
+            op.erase()
+            continue
+        key = parameter.scope, parameter.name
+        if key not in copied:
+            copied[key] = _unused(parameter.name, names)
+            archive.add_tensor(copied[key], parameters.array(parameter, op))
+        name = copied[key]
+        op.attributes["initial_value"] = named_parameter(parameters.scope, name, parameter.type)
+    return names
+
+
+class _Weights(Mapping[str, Array]):
+    """The bytes of the parameters that ``subquant import`` makes of weights, one by one."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._tensors = open_weights(path).theta.flatten()
+        self._last: tuple[str, Mapping[str, Array]] = ("", {})
+
+    def __getitem__(self, name: str) -> Array:
+        tensor = name if name in self._tensors else name.rpartition(":")[0]
+        if self._last[0] != tensor or not self._last[1]:
+            self._last = tensor, self._tensors[tensor].arrays
+        return _bytes_of(self._last[1][name])
+
+    def __iter__(self) -> Iterator[str]:
+        for tensor in self._tensors.values():
+            yield from tensor.arrays
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class _Entries(Mapping[str, Array]):
+    """The bytes of the entries of an archive."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+
+    def __getitem__(self, name: str) -> Array:
+        return _bytes_of(self._archive[name].array())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._archive)
+
+    def __len__(self) -> int:
+        return len(self._archive)
+
+
+def _parameters_of(path: str | os.PathLike[str]) -> Mapping[str, Array]:
+    """The bytes of the parameters of a file of weights, by name."""
+    if os.fspath(path).endswith(".irpa"):
+        return _Entries(Archive(path))
+    return _Weights(path)
+
+
+def _bytes_of(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 class _Mover:
-    def __init__(self, module: ir.Module, archive: ArchiveWriter) -> None:
+    def __init__(self, module: ir.Module, archive: ArchiveWriter, names: set[str]) -> None:
         self._module, self._archive = module, archive
         self._symbols = {
             op.operation.attributes["sym_name"].value
@@ -76,7 +205,7 @@ class _Mover:
             if "sym_name" in op.operation.attributes
         }
         self._globals: dict[ir.Attribute, str] = {}
-        self._names: set[str] = set()
+        self._names = names
         self.size = 0
 
     def move(self, op: Operation) -> None:

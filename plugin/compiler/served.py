@@ -44,7 +44,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
         record_cpu_features,
         recorded_signatures,
     )
-    from .parameters import move_constants
+    from .parameters import program_archive
 
     chosen = arguments["options"]
     several = {name: tuple(value) for name, value in chosen.items() if isinstance(value, list)}
@@ -52,12 +52,16 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
     remarks: list[Remark] = []
     on_remark = remarks.append if options.explain else None
     module = _parse(arguments, blobs, steps, options.import_options, on_remark)
-    lower(module, options, _limiting(arguments, steps), on_remark)
-    described: dict[str, Any] = {"remarks": [asdict(remark) for remark in remarks]}
-    if arguments["parameters"] is not None:
-        limit_time(None)
-        steps("parameters")
-        described["parameter_bytes"] = move_constants(module, arguments["parameters"])
+    described: dict[str, Any] = {}
+    if arguments["parameters"] is None:
+        lower(module, options, _limiting(arguments, steps), on_remark)
+    else:
+        with program_archive(arguments["parameters"], arguments["weights"]) as archive:
+            lower(module, options, _limiting(arguments, steps), on_remark)
+            limit_time(None)
+            steps("parameters")
+            described["parameter_bytes"] = archive.finish(module)
+    described["remarks"] = [asdict(remark) for remark in remarks]
     if arguments["cpu_features"]:
         record_cpu_features(module, arguments["cpu_features"])
     with _limited("print", arguments, steps):

@@ -154,6 +154,7 @@ def lower(
     *,
     cpu_features: str = "",
     parameters: str | os.PathLike[str] | None = None,
+    weights: Mapping[str, str | os.PathLike[str]] | None = None,
     reproducer: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
     limits: Limits | None = None,
@@ -166,6 +167,7 @@ def lower(
         emit: ``mlir`` for text; else bytecode is returned.
         cpu_features: what to record for the runtime, of `recorded_features`.
         parameters: a file that large constants go to, as `subquant.compiler.parameters` says.
+        weights: files of weights by the scope of their parameters, which go there too.
         reproducer: where to write the input if MLIR crashes; by default
             ``subquant.reproducer.mlir`` in the current folder.
         progress: called with a line about each step.
@@ -184,6 +186,7 @@ def lower(
             "emit": emit,
             "cpu_features": cpu_features,
             "parameters": None if parameters is None else os.path.abspath(parameters),
+            "weights": {scope: os.path.abspath(path) for scope, path in (weights or {}).items()},
         },
         reproducer=reproducer,
         progress=progress,

@@ -6,7 +6,8 @@ its use there may be what sorts its bytes, turns its zero point, or multiplies s
     %q = stablehlo.reshape %c : (tensor<512x16x16xi8>) -> tensor<512x256xi8>
     %d = "subquant.dequantize"(%scales, %super) {...} : (...) -> tensor<512x16xf32>
 
-These operations are computed by the reference arithmetic, which is what they mean.
+These operations are computed by the reference arithmetic, which is what they mean. A parameter that
+the compiler is given (`given_parameters`) is known like a constant.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from ..emit import linalg
 from ..numerics.casts import dequantize_blocks
 from ..numerics.element_types import Array, ElementType
 from ..numerics.packed_integers import unpack_planes
+from .given_parameters import LOAD, given_parameter, is_immutable, loaded_elements
 
-__all__ = ["elements_of", "erase_unused", "is_known"]
+__all__ = ["bytes_known", "elements_of", "erase_unused", "is_fixed", "is_known"]
 
 
 def is_known(value: Value) -> bool:
@@ -36,9 +38,23 @@ def is_known(value: Value) -> bool:
     op = owner.operation
     if op.name in _CONSTANTS:
         return isinstance(op.attributes["value"], ir.DenseElementsAttr)
+    if op.name == LOAD:
+        return given_parameter(op) is not None
     if op.name in _ARITHMETIC and not _is_plain(op):
         return False
     return all(is_known(operand) for operand in op.operands)
+
+
+def is_fixed(value: Value) -> bool:
+    """True if the elements of a value follow from constants and globals that nothing changes.
+
+    What a program computes of these IREE computes once, when the program is loaded.
+    """
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name not in _RULES:
+        return False
+    op = owner.operation
+    return is_immutable(op) if op.name == LOAD else all(map(is_fixed, op.operands))
 
 
 def elements_of(value: Value) -> Array | None:
@@ -46,7 +62,15 @@ def elements_of(value: Value) -> Array | None:
 
     Integers are signed numbers of 64 bits, floats of their own type, as of `array_of_dense`.
     """
-    return _computed(value.owner.operation) if is_known(value) else None
+    if not is_known(value):
+        return None
+    array = _computed(value.owner.operation)
+    return array.astype(np.int64, copy=False) if array.dtype.kind == "i" else array
+
+
+def bytes_known(value: Value) -> Array | None:
+    """Return integers of at most 8 bits as bytes, as `elements_of`, in less memory."""
+    return _computed(value.owner.operation).astype(np.uint8) if is_known(value) else None
 
 
 def _is_plain(op: Operation) -> bool:
@@ -57,6 +81,7 @@ def _is_plain(op: Operation) -> bool:
 
 
 def _computed(op: Operation) -> Array:
+    """The elements of a result; integers of 8 bits may be int8."""
     operands = [_computed(operand.owner.operation) for operand in op.operands]
     return _RULES[op.name](op, *operands)
 
@@ -107,6 +132,11 @@ def _wrapped(op: Operation, array: Array) -> Array:
     type_ = op.results[0].type.element_type
     if not isinstance(type_, ir.IntegerType) or type_.width == 64:
         return array
+    if array.dtype == np.int8:
+        if type_.width == 8:
+            return array
+        if type_.width > 8:
+            return array.astype(np.int64)
     return _signed(array & ((1 << type_.width) - 1), type_.width)
 
 
@@ -114,7 +144,7 @@ def _unpack(op: Operation, *planes: Array) -> Array:
     width = op.results[0].type.element_type.width
     low, *high = (plane.astype(np.uint8) for plane in planes)
     codes = np.asarray(unpack_planes(low, [int(n) for n in op.attributes["bits"]], *high))
-    return _signed(codes.astype(np.int64), width)
+    return codes.view(np.int8) if width == 8 else _signed(codes.view(np.int8), width)
 
 
 def _dequantize(op: Operation, *arrays: Array) -> Array:
@@ -123,7 +153,8 @@ def _dequantize(op: Operation, *arrays: Array) -> Array:
     given = dict(zip(operands, arrays, strict=True))
     for name in ("input", "zero_points"):
         if name in given and not storage.signed:
-            given[name] = given[name] & ((1 << operands[name].type.element_type.width) - 1)
+            mask = (1 << operands[name].type.element_type.width) - 1
+            given[name] = given[name].astype(np.int64) & mask
     return dequantize_blocks(
         given["input"],
         given["scales"],
@@ -144,6 +175,7 @@ _ARITHMETIC = ("stablehlo.add", "stablehlo.convert", "stablehlo.multiply", "stab
 _INTEGER = re.compile(r"i([2-9]|[1-6]\d)$")
 _RULES: dict[str, Callable[..., Array]] = {
     **dict.fromkeys(_CONSTANTS, _constant),
+    LOAD: loaded_elements,
     linalg.BARRIER: lambda op, array: array,
     **dict.fromkeys(("quant.scast", "subquant.scast"), lambda op, array: array),
     "stablehlo.reshape": _reshape,

@@ -17,14 +17,14 @@ from ..emit import linalg
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.linalg import Extent
 from ..emit.operation import is_dynamic, mlir_type, tensor_type
-from ..numerics.element_types import F32, I8, I32, U8, AnyArray, Array, ElementType
+from ..numerics.element_types import F16, F32, I8, I32, U8, AnyArray, Array, ElementType
 from ..numerics.packed_integers import unpack_planes
 from ..numerics.parameters import ExpressedType
 from .block_product import BlockProduct, Scale
-from .constants import elements_of, is_known
+from .constants import elements_of, is_fixed
 from .executables import Library
 from .instructions import INSTRUCTIONS
-from .operands import Refusal, array_of, bytes_of, value_of
+from .operands import Refusal, array_of, bytes_of, laid_out
 from .round_rows import RoundRows
 from .thread_product import ThreadProduct
 from .tiles import Tiles
@@ -67,7 +67,7 @@ class Product:
         if contraction.activation_type != "int8":
             if contraction.expressed is not ExpressedType.F32:
                 return Refusal("its activations are not rounded to 8 bits, nor its reals of f32")
-            if not all(map(is_known, contraction.planes)):
+            if not all(map(is_fixed, contraction.planes)):
                 # It would be laid out at each call, which takes longer than IREE's loops.
                 return Refusal("its activations are not rounded to 8 bits, nor its weight constant")
         target = INSTRUCTIONS[instructions]
@@ -137,7 +137,7 @@ class Product:
         """Write the calls, and return the result."""
         tiles = self.tiles
         target = INSTRUCTIONS[self.instructions]
-        weight = self._weight()
+        weight = self._weight(library)
         most = self._most_rows
         at_once = most if self.rows is None else min(most, self.rows)
         together = target.tiles_together(self.rows or 1, tiles.parts)
@@ -196,24 +196,49 @@ class Product:
         ]
         return library.call(rounding, rounding.kernel(), [activations], types, rows)
 
-    def _weight(self) -> _Weight:
-        tiles, contraction = self.tiles, self.contraction
-        weight, zero = self._integers()
-        scale, scales = self._scales(contraction.scales)
+    def _weight(self, library: Library) -> _Weight:
+        contraction, width = self.contraction, self.contraction.storage_type.width
+        zero = self._middle
+        weight = laid_out(
+            library,
+            contraction.planes,
+            str(self.tiles),
+            self._how(zero),
+            lambda: self.tiles.pack(self._integers(zero)),
+            I8,
+        )
+        scale, scales = self._scales(library, contraction.scales)
         offset, offsets = (
-            (None, []) if contraction.offsets is None else self._scales(contraction.offsets)
+            (None, [])
+            if contraction.offsets is None
+            else self._scales(library, contraction.offsets)
         )
         zeros = contraction.zero_points
         if zeros is not None:
             same = _same(zeros)
             if same is not None:
-                zeros, zero = None, int(_codes(same, contraction.storage_type.width, zero))
-        operands = [value_of(tiles.pack(weight), I8), *scales]
+                zeros, zero = None, int(_codes(same, width, zero))
+        operands = [weight, *scales]
         if zeros is not None:
-            codes = _codes(bytes_of(zeros), contraction.storage_type.width, zero)
-            operands.append(value_of(self._laid_out(codes), U8))
+            given = zeros
+            operands.append(
+                laid_out(
+                    library,
+                    [given],
+                    str(self.tiles),
+                    self._how(zero, "zero points"),
+                    lambda: self._laid_out(_codes(bytes_of(given), width, zero)),
+                    U8,
+                )
+            )
         operands += offsets
         return _Weight(operands, scale, zero if zeros is None else None, offset)
+
+    def _how(self, *besides: object) -> tuple[object, ...]:
+        """What says how a weight is laid out: the tiles, the order of axes, and the blocks."""
+        order = [loop for [(loop, _)] in self.contraction.indices[1]]
+        axes = [order.index(loop) for loop in (*self.columns, *self.inner)]
+        return self.tiles, axes, len(self.columns), self.contraction.block_sizes, *besides
 
     def _rows(self) -> tuple[Value, list[Extent]]:
         """Activations as ``rows x depth`` of f32, and the extents of the loops of rows."""
@@ -254,8 +279,16 @@ class Product:
         result = emit_stablehlo.transpose(sums, order)
         return linalg.cast(emit_stablehlo.convert(result, type_.element_type), type_)
 
-    def _integers(self) -> tuple[AnyArray, int]:
-        """The weight as ``columns x depth`` of uint8, and what is 0 among these."""
+    @property
+    def _middle(self) -> int:
+        """What is 0 among the integers of a weight that kernels read."""
+        contraction = self.contraction
+        width = sum(contraction.plane_bits or (contraction.storage_type.width,))
+        storage = contraction.storage_type
+        return 1 << (width - 1) if storage.signed and storage.width == width else 0
+
+    def _integers(self, zero: int) -> AnyArray:
+        """The weight as ``columns x depth`` of uint8, `zero` more."""
         contraction = self.contraction
         bits, storage = contraction.plane_bits, contraction.storage_type
         if bits is None:
@@ -263,9 +296,7 @@ class Product:
         else:
             planes = [bytes_of(plane) for plane in contraction.planes]
             integers = unpack_planes(planes[0], bits, *planes[1:])
-        width = sum(bits or (storage.width,))
-        zero = 1 << (width - 1) if storage.signed and storage.width == width else 0
-        return self._as_columns(_codes(integers, width, zero)), zero
+        return self._as_columns(_codes(integers, sum(bits or (storage.width,)), zero))
 
     def _as_columns(self, array: AnyArray) -> AnyArray:
         order = [loop for [(loop, _)] in self.contraction.indices[1]]
@@ -274,18 +305,38 @@ class Product:
         count = math.prod(moved.shape[: len(self.columns)])
         return moved.reshape((count, math.prod(moved.shape[len(self.columns) :])))
 
-    def _scales(self, given: Value) -> tuple[Scale, list[Value]]:
+    def _scales(self, library: Library, given: Value) -> tuple[Scale, list[Value]]:
         """Scales or offsets as the kernel reads them: two tensors where they are quantized."""
         inner = self._quantized(given)
         if inner is None:
-            laid_out = self._laid_out(array_of(given))
-            element = _float_of(laid_out)
-            return Scale(element), [value_of(laid_out, element)]
+            element = _float_of(given)
+            return Scale(element), [self._reals(library, given, element)]
         codes, outer, blocks = inner
-        laid_out, integers = self._laid_out(array_of(outer), blocks), self._laid_out(codes.integers)
-        element = _float_of(laid_out)
+        element = _float_of(outer)
+        integers = laid_out(
+            library,
+            [codes.given],
+            str(self.tiles),
+            self._how("scales", codes.element, codes.mask),
+            lambda: self._laid_out(codes.bytes),
+            codes.element,
+        )
         scale = Scale(codes.element, element, blocks)
-        return scale, [value_of(integers, codes.element), value_of(laid_out, element)]
+        return scale, [integers, self._reals(library, outer, element, blocks)]
+
+    def _reals(
+        self, library: Library, given: Value, element: ElementType, blocks: int = 1
+    ) -> Value:
+        """Floats of so many blocks each as the kernel reads them."""
+        how = self._how("reals", element, blocks)
+        return laid_out(
+            library,
+            [given],
+            str(self.tiles),
+            how,
+            lambda: self._laid_out(array_of(given), blocks),
+            element,
+        )
 
     def _quantized(self, given: Value) -> tuple[_Codes, Value, int] | None:
         """The integers of scales that are quantized, the scales of these, and of how many each."""
@@ -312,10 +363,8 @@ class Product:
         if count is None:
             return None
         element = I8 if storage.signed else U8
-        integers = bytes_of(operands["input"])
-        if not storage.signed and storage.width < 8:
-            integers = integers & np.uint8(2**storage.width - 1)
-        return _Codes(integers, element), operands["scales"], count
+        mask = 255 if storage.signed else 2**storage.width - 1
+        return _Codes(operands["input"], element, mask), operands["scales"], count
 
     def _laid_out(self, array: AnyArray, blocks: int = 1) -> AnyArray:
         """Scales, zero points or offsets of so many blocks each as the kernel reads them."""
@@ -346,10 +395,23 @@ class _Weight:
 
 @dataclass(frozen=True)
 class _Codes:
-    """Integers of scales, as bytes that are read as an element type."""
+    """Integers of scales, as bytes that are read as an element type.
 
-    integers: AnyArray
+    Attributes:
+        given: the integers, of 8 bits at most.
+        element: what bytes are read as.
+        mask: the bits that count.
+    """
+
+    given: Value
     element: ElementType
+    mask: int
+
+    @property
+    def bytes(self) -> AnyArray:
+        """The integers."""
+        integers = bytes_of(self.given)
+        return integers if self.mask == 255 else integers & np.uint8(self.mask)
 
 
 def _block(shape: Sequence[int], sizes: Sequence[int]) -> int | None:
@@ -382,7 +444,6 @@ def _codes(integers: AnyArray, width: int, zero: int) -> AnyArray:
     return codes if width == 8 else codes & np.uint8(2**width - 1)
 
 
-def _float_of(scales: AnyArray) -> ElementType:
+def _float_of(scales: Value) -> ElementType:
     """What scales are stored as: f16 as they are, others in f32."""
-    element = ElementType.of_dtype(np.dtype(scales.dtype))
-    return element if element.name in ("f16", "f32") else F32
+    return F16 if isinstance(scales.type.element_type, ir.F16Type) else F32

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from .._mlir import Operation, Value, ir
 from ..emit import scalar
 from ..emit.linalg import Extent, constant_index
-from ..emit.operation import create, index_type, parse_attribute, value
+from ..emit.operation import create, index_type, parse_attribute, tensor_type, value
 from ..emit.vectors import memref_type, part_type, quotient, workgroup_number
-from ..numerics.element_types import ElementType
+from ..numerics.element_types import Array, ElementType
+from .given_parameters import LOAD, current, named_parameter
 
 __all__ = ["Binding", "Kernel", "Library"]
 
@@ -130,6 +131,35 @@ class Library:
             attributes,
         )
         return list(operation.results)
+
+    def parameter(self, name: str, compute: Callable[[], Array], element: ir.Type) -> Value:
+        """Load a parameter that the compilation writes, once for all that read it.
+
+        Args:
+            name: of the parameter.
+            compute: returns its elements.
+            element: their type.
+        """
+        parameters = current()
+        assert parameters is not None  # or nothing would be computed of one
+        if name not in parameters.written:
+            array = compute()
+            parameters.write(name, array)
+            symbol = self._free_name("parameter")
+            type_ = tensor_type(array.shape, element)
+            parameters.written[name] = symbol, type_
+            with ir.InsertionPoint.at_block_begin(self._module.regions[0].blocks[0]):
+                create(
+                    "util.global",
+                    attributes={
+                        "sym_name": ir.StringAttr.get(symbol),
+                        "sym_visibility": ir.StringAttr.get("private"),
+                        "type": ir.TypeAttr.get(type_),
+                        "initial_value": named_parameter(parameters.scope, name, type_),
+                    },
+                )
+        symbol, type_ = parameters.written[name]
+        return value(LOAD, [], type_, {"global": ir.FlatSymbolRefAttr.get(symbol)})
 
     def _free_name(self, wanted: str) -> str:
         name, number = wanted, 0

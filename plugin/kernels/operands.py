@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +13,14 @@ from ..emit import linalg, scalar
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.operation import mlir_type
 from ..emit.trace import traced
-from ..numerics.array_functions import convert
-from ..numerics.element_types import I8, U8, AnyArray, ElementType
-from .constants import elements_of, is_known
+from ..numerics.array_functions import convert, is_known
+from ..numerics.element_types import I8, U8, AnyArray, Array, ElementType
+from . import constants
+from .constants import bytes_known, elements_of
+from .executables import Library
+from .given_parameters import origin_of
 
-__all__ = ["Refusal", "array_of", "bytes_of", "value_of"]
+__all__ = ["Refusal", "array_of", "bytes_of", "laid_out", "value_of"]
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,11 @@ def array_of(value: Value) -> AnyArray:
 
 def bytes_of(value: Value) -> AnyArray:
     """Integers of at most 8 bits as bytes; bits above theirs are copies of the sign."""
-    if is_known(value) or value.type.element_type.width == 8:
-        return convert(array_of(value), U8)
+    known = bytes_known(value)
+    if known is not None:
+        return known
+    if value.type.element_type.width == 8:
+        return convert(traced(value), U8)
     # StableHLO converts no integers of 3, 5 or 6 bits.
     identity = linalg.identity_map(value.type.rank)
     output = linalg.empty([int(n) for n in value.type.shape], mlir_type(I8))
@@ -47,10 +54,40 @@ def bytes_of(value: Value) -> AnyArray:
 
 def value_of(array: AnyArray, element: ElementType) -> Value:
     """An array as a constant, or what was computed, with elements of a type."""
-    if isinstance(array, np.ndarray):
-        kept = array.view(np.int8) if array.dtype == np.uint8 else array
-        dtype = np.int8 if element.bits == 8 else element.dtype
-        return linalg.constant(
-            dense_of_array(np.ascontiguousarray(kept.astype(dtype)), mlir_type(element))
-        )
+    if is_known(array):
+        return linalg.constant(dense_of_array(_stored(array, element), mlir_type(element)))
     return emit_stablehlo.convert(array.value, mlir_type(element))
+
+
+def laid_out(
+    library: Library,
+    sources: Sequence[Value],
+    label: str,
+    how: object,
+    compute: Callable[[], AnyArray],
+    element: ElementType,
+) -> Value:
+    """What a kernel reads that follows from values of the program.
+
+    It is a constant, what the program computes, or a parameter of the archive that a compilation
+    writes, if it was given those that it follows from.
+
+    Args:
+        library: the kernels of the module.
+        sources: what it follows from.
+        label: what people read of how it is laid out.
+        how: what it follows from besides; its text says all of that.
+        compute: returns it.
+        element: its elements.
+    """
+    name = origin_of(sources, label, how) if all(map(constants.is_known, sources)) else None
+    if name is None:
+        return value_of(compute(), element)
+    return library.parameter(name, lambda: _stored(compute(), element), mlir_type(element))
+
+
+def _stored(array: Array, element: ElementType) -> Array:
+    """An array as it is stored: integers of 8 bits are signless."""
+    kept = array.view(np.int8) if array.dtype == np.uint8 else array
+    dtype = np.int8 if element.bits == 8 else element.dtype
+    return np.ascontiguousarray(kept.astype(dtype, copy=False))

@@ -71,7 +71,7 @@ class ThreadContraction(Product):
     def emit(self, library: Library, result: ir.Type) -> Value:
         """Write the call, and return the result."""
         tiles, contraction = self.tiles, self.contraction
-        weight = self._weight()
+        weight = self._weight(library)
         is_rounded = contraction.activation_type == "int8"
         product = ThreadProduct(
             tiles,

@@ -51,6 +51,10 @@ class Tiles:
     parts: int
     group: int = 4
 
+    def __str__(self) -> str:
+        """What people read: the lanes, the vectors and the group, and the bits and the block."""
+        return f"{self.lanes}x{self.parts}x{self.group}-u{self.bits}-{self.block}"
+
     @property
     def plane_bits(self) -> tuple[int, ...]:
         """The bits of an integer in each plane."""

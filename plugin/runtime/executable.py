@@ -86,7 +86,7 @@ class Executable:
         try:
             context = runtime.VmContext(instance, [*modules, self._module])
         except (RuntimeError, ValueError, IndexError) as error:
-            raise ExecutionError(_load_message(name, self.device, error)) from None
+            raise ExecutionError(_load_message(name, self.device, parameters, error)) from None
         if self.device.ends_long_loops and BOUND_LOOPS in self._module.function_names:
             most = runtime.VmVariantList(1)
             most.push_int(MOST_ITERATIONS)
@@ -364,14 +364,45 @@ def _listed(names: Sequence[str], most: int = 4) -> str:
     return " and ".join([", ".join(quoted(name)[1:-1] for name in names[:most]), *more])
 
 
-def _load_message(name: str, device: Device, error: Exception) -> str:
+def _load_message(
+    name: str,
+    device: Device,
+    parameters: Mapping[str, str | os.PathLike[str]],
+    error: Exception,
+) -> str:
     reason = str(error).splitlines()[0]
-    if "io_parameters" in reason:
-        return f"{name} needs parameters; give them as scope=file.irpa (--parameters)"
+    if "io_parameters" in reason or "io/parameter" in reason:
+        return _parameter_message(name, parameters, reason)
     return (
         f"{name} cannot be loaded on the device '{device.name}': {reason}; compile it for this "
         f"device (--target {'vulkan' if device.is_vulkan else 'llvm-cpu'})"
     )
+
+
+_NO_PARAMETER = re.compile(r"no parameter found in index with key '(.*)'; while")
+_NO_SCOPE = re.compile(r"no provider registered that handles scopes like '(.*)'; while")
+_SHORT = re.compile(r"parameter `(.*)` range out of bounds \(offset=0, length=(\d+), size=(\d+)\)")
+
+
+def _parameter_message(
+    name: str, parameters: Mapping[str, str | os.PathLike[str]], reason: str
+) -> str:
+    files = " and ".join(f"'{os.fspath(path)}'" for path in parameters.values())
+    missing, scope, short = (each.search(reason) for each in (_NO_PARAMETER, _NO_SCOPE, _SHORT))
+    if missing:
+        made = "@" in missing.group(1)
+        what = "archive that was written when it was compiled" if made else "file that has it"
+        return (
+            f"{name} reads the parameter {quoted(missing.group(1))}, which is not in {files}; "
+            f"give the {what}"
+        )
+    if short:
+        return (
+            f"{name} reads {short.group(2)} bytes of the parameter {quoted(short.group(1))}, "
+            f"which has {short.group(3)} in {files}"
+        )
+    given = printable(scope.group(1)) if scope else "scope"
+    return f"{name} needs parameters; give them as {given}=file.irpa (--parameters)"
 
 
 _MISMATCH = re.compile(r"input(\d+) shape dimension (\d+) mismatch; expected (\d+) but have (\d+)")

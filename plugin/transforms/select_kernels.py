@@ -3,8 +3,8 @@
 Contractions of 8-bit integers, and those with weights in blocks whose activations are rounded to 8
 bits, are sums of products of small integers, which CPUs have instructions for that IREE's code
 generation does not use. `subquant.kernels` writes loops with these, and for activations as reals
-where the weight in blocks is a constant. What they do not compute (dynamic windows, weights of few
-elements) is left as it is.
+where the weight in blocks is a constant or a parameter. What they do not compute (dynamic windows,
+weights of few elements) is left as it is.
 
 For Vulkan (``instructions=spirv``) those with weights in blocks alone have a kernel, of activations
 as reals too: each thread reads words of the weight, and shifts and masks the integers of some
@@ -20,7 +20,8 @@ After::
     %i:3 = flow.dispatch @round_rows::@round_rows(%x)
     %y = flow.dispatch @block_product::@block_product(%tiles, %scales, %i#0, %i#1, %i#2)
 
-The weight is laid out anew (`subquant.kernels.tiles`): a constant here, an argument or parameter by
+The weight is laid out anew (`subquant.kernels.tiles`): a constant here, and a parameter that the
+compilation is given (`subquant.kernels.given_parameters`); an argument or another parameter by
 operations of the program.
 """
 

@@ -1,0 +1,361 @@
+"""Weights that a compilation is given are laid out in an archive, which executables map."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from subquant._mlir import Value, ir
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.cpu_features import host_features
+from subquant.compiler.options import CompileOptions
+from subquant.dialects import create_context
+from subquant.emit.functions import write_function
+from subquant.emit.operation import create, mlir_type, tensor_type, value
+from subquant.emit.trace import traced
+from subquant.errors import ExecutionError, InputError, UsageError
+from subquant.formats.irpa import Archive, create_archive
+from subquant.kernels.instructions import INSTRUCTIONS
+from subquant.layouts import GgmlTensor, InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
+from subquant.layouts.ggml import BLOCK_TYPES
+from subquant.numerics.block_contraction import round_activations
+from subquant.numerics.element_types import AnyArray, ElementType
+from subquant.ops import linear
+from subquant.runtime import Device, Executable
+from subquant.weights import Dataset, Theta
+
+DEPTH = 512
+HERE = [
+    name
+    for name in ("amx", "avx512vnni", "avxvnni", "avx2", "portable")
+    if INSTRUCTIONS[name].features <= (host_features() or frozenset())
+]
+KERNELS = [HERE[0], *(name for name in HERE[1:] if name == "avx2")]
+"""The fastest, and those that take the most care."""
+
+
+def weight(name: str, columns: int = 40, seed: int = 0) -> GgmlTensor:
+    """Random blocks with scales of a moderate size; columns are no multiple of a tile's."""
+    kind = BLOCK_TYPES[name]
+    random = np.random.default_rng(seed)
+    count = columns * DEPTH // kind.size
+    raw = random.integers(0, 256, count * kind.block.itemsize, np.uint8)
+    for field in {"d", "dmin", "m"} & set(kind.block.names or ()):
+        raw.view(kind.block)[field] = random.uniform(0.001, 0.02, count)
+    return GgmlTensor(raw, name, (columns, DEPTH), f"{name}.weight")
+
+
+WEIGHTS: dict[str, QuantizedTensor] = {name: weight(name) for name in BLOCK_TYPES}
+
+
+def program(
+    tensors: Sequence[QuantizedTensor],
+    function: Callable[[AnyArray, InferenceTensor], AnyArray] = linear,
+    types: Sequence[tuple[list[int | None], Any]] = (([3, DEPTH], np.float32),),
+) -> ir.Module:
+    """A function of each tensor, whose planes are parameters as ``subquant import`` names them."""
+    with create_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            for tensor in tensors:
+                planar = tensor.to_planar()
+                for name, array in planar.arrays.items():
+                    type_ = type_of(array)
+                    parameter = f'#flow.parameter.named<"model"::"{name}"> : {type_}'
+                    attributes = {
+                        "sym_name": ir.StringAttr.get(name),
+                        "sym_visibility": ir.StringAttr.get("private"),
+                        "type": ir.TypeAttr.get(type_),
+                        "initial_value": ir.Attribute.parse(parameter),
+                    }
+                    create("util.global", attributes=attributes)
+
+                def body(values: Sequence[Value], planar: Any = planar) -> list[Value]:
+                    arrays = {name: loaded(name, array) for name, array in planar.arrays.items()}
+                    planes = zip(planar.layout.planes, arrays.values(), strict=True)
+                    layout = planar.layout.with_planes(dict(planes))
+                    x = traced(values[0])
+                    return [function(x, PlanarQuantizedTensor(layout, planar.name)).value]
+
+                given = [
+                    tensor_type(shape, mlir_type(ElementType.of_dtype(np.dtype(dtype))))
+                    for shape, dtype in types
+                ]
+                write_function(tensor.name.removesuffix(".weight"), given, body)
+        module.operation.verify()
+        return module
+
+
+def type_of(array: AnyArray) -> ir.Type:
+    return tensor_type(array.shape, mlir_type(ElementType.of_dtype(array.dtype)))
+
+
+def loaded(name: str, array: AnyArray) -> AnyArray:
+    symbol = {"global": ir.FlatSymbolRefAttr.get(name)}
+    return traced(
+        value("util.global.load", [], type_of(array), symbol), ElementType.of_dtype(array.dtype)
+    )
+
+
+def plain(tensors: Sequence[QuantizedTensor], folder: Path) -> Path:
+    Dataset({}, Theta(tensors)).save(folder / "plain.irpa")
+    return folder / "plain.irpa"
+
+
+def compiled(
+    module: ir.Module | str, weights: Path, folder: Path, **options: Any
+) -> tuple[bytes, Path, str]:
+    """The executable, its archive, and what IREE was given."""
+    archive, choices = folder / "packed.irpa", CompileOptions(**options)
+    given = {"model": weights}
+    text = compile_to_bytes(module, choices, emit="mlir", parameters=archive, weights=given)
+    data = compile_to_bytes(module, choices, parameters=archive, weights=given)
+    return data, archive, text.decode()
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def block_of(name: str) -> int:
+    layout: Any = WEIGHTS[name].unpack()
+    return int(layout.row_block)
+
+
+@pytest.mark.parametrize("activations", ["int8", "float"])
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_every_type_is_computed_from_tiles(
+    kernels: str, activations: str, cpu: Device, tmp_path: Path
+) -> None:
+    names = [name for name in BLOCK_TYPES if name != "IQ4_NL"]  # whose integers are looked up
+    tensors = [WEIGHTS[name] for name in names]
+    data, archive, text = compiled(
+        program(tensors), plain(tensors, tmp_path), tmp_path,
+        kernels=kernels, activations=activations,
+    )  # fmt: skip
+    assert len(re.findall(r"entry_points = \[@block_product", text)) == len(names)
+    read = set(re.findall(r'parameter\.named<"model"::"([^"]+)">', text))
+    assert read == set(Archive(archive))
+    assert all("@" in name for name in read), "something is read as it was imported"
+    executable = Executable(data, cpu, {"model": archive})
+    x = np.random.default_rng(3).standard_normal((3, DEPTH)).astype(np.float32)
+    for name, tensor in zip(names, tensors, strict=True):
+        real = tensor.unpack().dequant().astype(np.float64)
+        given = x.astype(np.float64)
+        if activations == "int8":
+            given = round_activations(x, [1, block_of(name)]).astype(np.float64)
+        found = executable[name](x)
+        # f32 sums of 512 products, each of which rounds once or twice.
+        bound = 2.0**-24 * (DEPTH + 8) * (np.abs(given) @ np.abs(real).T)
+        assert (np.abs(found - given @ real.T) <= bound).all(), name
+
+
+def test_a_gguf_file_is_taken_as_it_is(cpu: Device, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "test")
+    for name, tensor in WEIGHTS.items():
+        raw = tensor.raw.reshape((40, -1))
+        writer.add_tensor(tensor.name, raw, raw_dtype=gguf.GGMLQuantizationType[name])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    module = program(list(WEIGHTS.values()))
+    plain(list(WEIGHTS.values()), tmp_path)
+    archives = []
+    for source in ("x.gguf", "plain.irpa"):
+        data, archive, _ = compiled(module, tmp_path / source, tmp_path)
+        archives.append(archive.read_bytes())
+    assert archives[0] == archives[1]
+    x = np.ones((3, DEPTH), np.float32)
+    found = Executable(data, cpu, {"model": tmp_path / "packed.irpa"}).IQ4_NL(x)
+    expected = WEIGHTS["IQ4_NL"].unpack().dequant().sum(1)
+    np.testing.assert_allclose(found, np.tile(expected, (3, 1)), rtol=1e-4, atol=1e-3)
+
+
+# -- what is in the archive -----------------------------------------------------------------------
+
+
+def test_functions_share_what_is_laid_out(cpu: Device, tmp_path: Path) -> None:
+    """A prompt and a token read the same tiles; rows that are looked up are read as they are."""
+    table = weight("Q8_0", 96)
+    texts = []
+    for types in ([([1, DEPTH], np.float32)], [([20, DEPTH], np.float32)]):
+        texts.append(str(program([table], types=types)))
+    body = re.search(r"func\.func @Q8_0.*?\n  }", texts[1], re.DOTALL)
+    assert body is not None
+    prompt = body.group().replace("@Q8_0", "@prompt")
+    rows = str(
+        program(
+            [table],
+            lambda row, w: w.unpack().planes["qs"][3:5],  # type: ignore[attr-defined]
+            [([1], np.float32)],
+        )
+    )
+    body = re.search(r"func\.func @Q8_0.*?\n  }", rows, re.DOTALL)
+    assert body is not None
+    looked_up = body.group().replace("@Q8_0", "@rows")
+    text = texts[0].rstrip().removesuffix("}") + prompt + "\n" + looked_up + "\n}"
+    data, archive, _ = compiled(text, plain([table], tmp_path), tmp_path, activations="int8")
+    entries = Archive(archive)
+    names = sorted(re.sub(r"@.*", "@tiles", name) for name in entries)
+    assert names == ["Q8_0.weight:d@tiles", "Q8_0.weight:qs", "Q8_0.weight:qs@tiles"]
+    executable = Executable(data, cpu, {"model": archive})
+    x = np.random.default_rng(1).standard_normal((20, DEPTH)).astype(np.float32)
+    np.testing.assert_allclose(executable.Q8_0(x[:1]), executable.prompt(x)[:1], rtol=1e-5)
+    np.testing.assert_array_equal(
+        executable.rows(np.zeros(1, np.float32)), table.unpack().planes["qs"][3:5]
+    )
+
+
+def test_what_is_written_by_the_command_line(tmp_path: Path) -> None:
+    tensors = [WEIGHTS["Q4_K"]]
+    plain(tensors, tmp_path)
+    (tmp_path / "x.mlir").write_text(str(program(tensors)))
+    np.save(tmp_path / "x.npy", np.ones((3, DEPTH), np.float32))
+    commands = [
+        "compile x.mlir --weights model=plain.irpa --parameters packed.irpa",
+        "run x.vmfb --parameters model=packed.irpa --input @x.npy --output @y.npy",
+    ]
+    tool = Path(sys.executable).parent / "subquant"
+    for command in commands:
+        subprocess.run([tool, *command.split()], cwd=tmp_path, check=True, capture_output=True)
+    expected = WEIGHTS["Q4_K"].unpack().dequant().sum(1)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "y.npy"), np.tile(expected, (3, 1)), rtol=1e-4, atol=1e-3
+    )
+
+
+# -- what is wrong --------------------------------------------------------------------------------
+
+
+def test_an_archive_of_other_tiles_is_not_loaded(cpu: Device, tmp_path: Path) -> None:
+    tensors = [WEIGHTS["Q5_0"]]
+    weights, module = plain(tensors, tmp_path), program(tensors)
+    (tmp_path / "other").mkdir()
+    _, other, _ = compiled(module, weights, tmp_path / "other", kernels="portable")
+    data, archive, _ = compiled(module, weights, tmp_path)
+    Executable(data, cpu, {"model": archive})
+    for path in (other, weights):
+        with pytest.raises(ExecutionError) as raised:
+            Executable(data, cpu, {"model": path})
+        assert re.search(
+            r"reads the parameter 'Q5_0\.weight:qs_low@\S+', which is not in "
+            rf"'{path}'; give the archive that was written when it was compiled",
+            str(raised.value),
+        )
+
+
+def test_an_archive_of_another_program_is_not_loaded(cpu: Device, tmp_path: Path) -> None:
+    """One that computes with twice the scales."""
+    tensors = [WEIGHTS["Q5_0"]]
+    weights = plain(tensors, tmp_path)
+
+    def doubled(x: AnyArray, w: Any) -> AnyArray:
+        layout = w.layout
+        planes = {**layout.planes, "d": layout.planes["d"] + layout.planes["d"]}
+        return linear(x, PlanarQuantizedTensor(layout.with_planes(planes), w.name))
+
+    (tmp_path / "other").mkdir()
+    given, other, _ = compiled(program(tensors, doubled), weights, tmp_path / "other")
+    x = np.ones((3, DEPTH), np.float32)
+    expected = np.tile(2 * WEIGHTS["Q5_0"].unpack().dequant().sum(1), (3, 1))
+    found = Executable(given, cpu, {"model": other}).Q5_0(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+    data, _, _ = compiled(program(tensors), weights, tmp_path)
+    with pytest.raises(ExecutionError, match=r"'Q5_0\.weight:d@\S+', which is not in"):
+        Executable(data, cpu, {"model": other})
+
+
+def test_weights_that_do_not_fit(tmp_path: Path) -> None:
+    tensors = [WEIGHTS["Q5_0"]]
+    text = str(program(tensors))
+    for name, array, message in (
+        ("other", np.zeros(3), "reads the parameter 'Q5_0.weight:qs_low', which the weights of"),
+        (
+            "Q5_0.weight:qs_low",
+            np.zeros(3, np.uint8),
+            "as tensor<40x16x16xi8>, which is 10240 bytes, and the weights have 3",
+        ),
+    ):
+        with create_archive(tmp_path / "wrong.irpa") as writer:
+            writer.add_tensor(name, array)
+        with pytest.raises(InputError) as raised:
+            compiled(text, tmp_path / "wrong.irpa", tmp_path)
+        assert message in str(raised.value)
+        assert re.match(r"-:\d+:\d+: error: 'util.global.load' op reads", str(raised.value))
+        assert not (tmp_path / "packed.irpa").exists()
+
+
+def test_weights_need_a_file_to_be_written_to(tmp_path: Path) -> None:
+    tensors = [WEIGHTS["Q5_0"]]
+    weights, module = plain(tensors, tmp_path), program(tensors)
+    with pytest.raises(UsageError, match="no file of parameters that they are written to"):
+        compile_to_bytes(module, weights={"model": weights})
+    with pytest.raises(UsageError, match="which they are read from; give another file"):
+        compile_to_bytes(module, weights={"model": weights}, parameters=weights)
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+_MEMORY = """
+import json, sys
+import numpy as np
+import subquant
+
+def resident():
+    lines = (line.split() for line in open("/proc/self/status"))
+    found = {words[0]: words[1] for words in lines if len(words) > 1}
+    return [int(found[name + ":"]) * 1024 for name in ("RssAnon", "RssFile")]
+
+executable = subquant.load("x.vmfb", parameters={"model": sys.argv[1]}, threads=1)
+x = np.ones((1, 4096), np.float32)
+executable.main(x)
+print(json.dumps(resident()))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says what is resident")
+def test_what_is_laid_out_is_mapped_and_not_copied(tmp_path: Path) -> None:
+    """Of 64 MiB of integers, all are read where the file is mapped; plain ones are laid out."""
+    columns, depth = 16384, 4096
+    text = f"""
+"util.global"() {{sym_name = "q", sym_visibility = "private", type = tensor<{columns}x{depth}xi8>,
+    initial_value = #flow.parameter.named<"model"::"q"> : tensor<{columns}x{depth}xi8>}} : () -> ()
+func.func @main(%x: tensor<1x{depth}xf32>) -> tensor<1x{columns}xf32> {{
+  %q = "util.global.load"() {{global = @q}} : () -> tensor<{columns}x{depth}xi8>
+  %s = stablehlo.constant dense<0.5> : tensor<{columns}x{depth // 32}xf32>
+  %w = "subquant.dequantize"(%q, %s) {{block_sizes = array<i64: 1, 32>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>}}
+      : (tensor<{columns}x{depth}xi8>, tensor<{columns}x{depth // 32}xf32>)
+      -> tensor<{columns}x{depth}xf32>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+      : (tensor<1x{depth}xf32>, tensor<{columns}x{depth}xf32>) -> tensor<1x{columns}xf32>
+  return %y : tensor<1x{columns}xf32>
+}}
+"""
+    with create_archive(tmp_path / "plain.irpa") as writer:
+        writer.add_tensor("q", np.ones((columns, depth), np.int8))
+
+    def resident(file: str) -> tuple[int, int]:
+        command = [sys.executable, "-c", _MEMORY, file]
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        anonymous, of_files = json.loads(run.stdout)
+        return anonymous, of_files
+
+    size = columns * depth
+    data, archive, _ = compiled(text, tmp_path / "plain.irpa", tmp_path, activations="int8")
+    (tmp_path / "x.vmfb").write_bytes(data)
+    anonymous, of_files = resident(archive.name)
+    assert of_files > size
+    assert anonymous < size // 2
+    (tmp_path / "x.vmfb").write_bytes(compile_to_bytes(text, CompileOptions(activations="int8")))
+    anonymous, _ = resident("plain.irpa")
+    assert anonymous > size  # which a program does that lays it out itself
