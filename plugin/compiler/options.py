@@ -41,6 +41,8 @@ class CompileOptions:
         zero_points: as `subquant.options.ZeroPoints`; ``auto`` is what was measured to be fastest:
             ``mixed`` for llvm-cpu, ``after`` for vulkan.
         kernels: as `subquant.options.KernelChoice`.
+        joined_products: calls of kernels that follow one another, of at most so many products of 8
+            bits each, are one dispatch (`subquant.kernels.joining`); 0 for none.
         semantics: as `subquant.options.Semantics`.
         batch: the first extent of the inputs of a TensorFlow Lite model: a number, ``dynamic``, or
             "" for what the file says.
@@ -86,6 +88,12 @@ class CompileOptions:
         "auto",
         "What kernels multiply with: the fastest that the CPU has, none for IREE's own loops, or "
         "instructions by name (spirv on vulkan).",
+    )
+    joined_products: int = option(
+        1 << 19,
+        "Calls of kernels of at most so many products of 8 bits become one dispatch where they "
+        "follow one another; 0: none.",
+        "N",
     )
     semantics: Semantics = option(
         "litert",

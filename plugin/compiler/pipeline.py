@@ -264,6 +264,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
                     {
                         "instructions": instructions,
                         "integer_only": options.integer_only,
+                        "joined_products": options.joined_products,
                         "explain": options.explain,
                         **requantization,
                     },

@@ -47,6 +47,7 @@ __all__ = [
     "vector",
     "vector_of",
     "vector_type",
+    "view",
     "when",
     "workgroup_number",
 ]
@@ -148,6 +149,11 @@ def scratch(shape: Sequence[int], element: ElementType) -> Value:
         "operandSegmentSizes": operation.parse_attribute("array<i32: 0, 0>"),
     }
     return value("memref.alloca", [], memref_type(shape, element), attributes)
+
+
+def view(memory: Value, start: int, type_: ir.Type) -> Value:
+    """What a memref of bytes holds from one on, as a memref of another type."""
+    return value("memref.view", [memory, constant_index(start)], type_)
 
 
 # -- vectors --------------------------------------------------------------------------------------

@@ -110,7 +110,10 @@ class DepthwiseProduct:
             Binding((positions, self.channels), I8),
             *last_bindings(self.finish, self.channels, shape),
         ]
-        return Kernel("depthwise_product", bindings, self.workgroups, self._body, 0)
+        products = 4 * math.prod(shape) * self.lines.taps * self.windows.taps
+        return Kernel(
+            "depthwise_product", bindings, self.workgroups, self._body, 0, products=products
+        )
 
     @cached_property
     def _plan(self) -> _Plan | None:

@@ -29,7 +29,7 @@ from ..emit.vectors import memref_type, part_type, quotient, workgroup_number
 from ..numerics.element_types import Array, ElementType
 from .given_parameters import LOAD, current, named_parameter
 
-__all__ = ["Binding", "Kernel", "Library"]
+__all__ = ["Binding", "Kernel", "KernelCall", "Library"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Kernel:
         threads: of a workgroup, on devices that have such. Memrefs have one axis there, and there
             are as many workgroups along a second axis of the grid as it takes for all rows.
         at_once: with threads, how many rows a workgroup has.
+        products: how many products of 8 bits take about as long as a call; None where that is not
+            known: the kernel is called by itself then.
     """
 
     name: str
@@ -71,6 +73,36 @@ class Kernel:
     rows: int | None
     threads: int | None = None
     at_once: int = 1
+    products: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCall:
+    """A call of a kernel.
+
+    Attributes:
+        operation: the ``flow.dispatch``.
+        key: equal for kernels that are equal.
+        kernel: the kernel.
+        executable: its code.
+        operands: tensors, for the bindings before those of results.
+    """
+
+    operation: Operation
+    key: object
+    kernel: Kernel
+    executable: Operation
+    operands: Sequence[Value]
+
+    @property
+    def function(self) -> Operation:
+        """What is run for each workgroup: it begins with a memref for each binding."""
+        [inner] = [
+            each.operation
+            for each in self.executable.regions[0].blocks[0].operations
+            if each.operation.name == "builtin.module"
+        ]
+        return inner.regions[0].blocks[0].operations[0].operation
 
 
 class Library:
@@ -78,11 +110,15 @@ class Library:
 
     Args:
         module: an operation with one block, to which executables are added.
+
+    Attributes:
+        calls: those that were written.
     """
 
     def __init__(self, module: Operation) -> None:
         self._module = module
-        self._names: dict[object, str] = {}
+        self._executables: dict[object, Operation] = {}
+        self.calls: list[KernelCall] = []
         block = module.regions[0].blocks[0]
         self._taken = {
             op.attributes["sym_name"].value
@@ -107,10 +143,11 @@ class Library:
             results: types of tensors.
             rows: the extent that None stands for in shapes.
         """
-        name = self._names.get(key)
-        if name is None:
-            name = self._names[key] = self._free_name(kernel.name)
-            self._define(name, kernel)
+        if key not in self._executables:
+            name = self._free_name(kernel.name)
+            self._executables[key] = self._define(name, kernel)
+        executable = self._executables[key]
+        name = executable.attributes["sym_name"].value
         dynamic = [] if isinstance(rows, int) else [rows]
         dims = [[rows] * sum(t.is_dynamic_dim(i) for i in range(t.rank)) for t in _types(operands)]
         result_dims = [[rows] * sum(t.is_dynamic_dim(i) for i in range(t.rank)) for t in results]
@@ -130,6 +167,7 @@ class Library:
             results,
             attributes,
         )
+        self.calls.append(KernelCall(operation, key, kernel, executable, operands))
         return list(operation.results)
 
     def parameter(self, name: str, compute: Callable[[], Array], element: ir.Type) -> Value:
@@ -161,6 +199,13 @@ class Library:
         symbol, type_ = parameters.written[name]
         return value(LOAD, [], type_, {"global": ir.FlatSymbolRefAttr.get(symbol)})
 
+    def forget(self, calls: Sequence[KernelCall]) -> None:
+        """Erase executables that these called, and no others do."""
+        self.calls = [call for call in self.calls if call not in calls]
+        kept = {call.key for call in self.calls}
+        for key in {call.key for call in calls}.difference(kept):
+            self._executables.pop(key).erase()
+
     def _free_name(self, wanted: str) -> str:
         name, number = wanted, 0
         while name in self._taken:
@@ -169,7 +214,7 @@ class Library:
         self._taken.add(name)
         return name
 
-    def _define(self, name: str, kernel: Kernel) -> None:
+    def _define(self, name: str, kernel: Kernel) -> Operation:
         outer = self._module.regions[0].blocks[0]
         symbol = ir.StringAttr.get(name)
         with ir.InsertionPoint.at_block_begin(outer):
@@ -228,6 +273,7 @@ class Library:
                 memories.append(value("stream.binding.subspan", [given, zero, *missing], type_))
             kernel.body(memories, workgroup_number(0), rows)
             create("func.return")
+        return executable
 
 
 _ALIGNMENT = 64

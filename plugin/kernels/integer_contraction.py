@@ -34,6 +34,8 @@ _MOST_GROUPS = 8
 """Of channels, that are computed as one with zeros."""
 _LEAST_PRODUCTS = 1 << 12
 """Of integers: a smaller contraction is not worth the call of a kernel."""
+_LEAST_BESIDE_OTHERS = 1 << 8
+"""The same where it may be done in the call of another."""
 _ENOUGH_ROWS = 16
 """From which on it pays to lay out a weight at every call."""
 _WORKGROUPS = 16
@@ -73,12 +75,17 @@ class IntegerContraction:
     outside: int = 0
 
     @classmethod
-    def of(cls, op: Operation) -> IntegerContraction | Refusal:
-        """Read a ``stablehlo.dot_general`` or ``stablehlo.convolution``."""
+    def of(cls, op: Operation, *, is_alone: bool = True) -> IntegerContraction | Refusal:
+        """Read a ``stablehlo.dot_general`` or ``stablehlo.convolution``.
+
+        Args:
+            op: the operation.
+            is_alone: no kernel computes another of the program.
+        """
         types = [value.type for value in (*op.operands, *op.results)]
         if [str(each.element_type) for each in types] != ["i8", "i8", "i32"]:
             return Refusal("it is not one of i8 that is summed in i32")
-        found = cls.of_shape(op)
+        found = cls.of_shape(op, is_alone=is_alone)
         if isinstance(found, Refusal):
             return found
         rows = math.prod(types[2].shape) // found._shape(1)[0]
@@ -87,8 +94,8 @@ class IntegerContraction:
         return found._with_its_pad()
 
     @classmethod
-    def of_shape(cls, op: Operation) -> IntegerContraction | Refusal:
-        """Read a contraction whose operands may become i8."""
+    def of_shape(cls, op: Operation, *, is_alone: bool = True) -> IntegerContraction | Refusal:
+        """Read a contraction whose operands may become i8; otherwise as `of`."""
         types = [value.type for value in (*op.operands, *op.results)]
         if not all(
             isinstance(each, ir.RankedTensorType) and each.has_static_shape for each in types
@@ -98,7 +105,8 @@ class IntegerContraction:
         if isinstance(found, Refusal):
             return found
         products = math.prod(types[2].shape) * math.prod(found._shape(1)[1:])
-        return found if products >= _LEAST_PRODUCTS else Refusal("it is small")
+        least = _LEAST_PRODUCTS if is_alone else _LEAST_BESIDE_OTHERS
+        return found if products >= least else Refusal("it is small")
 
     @classmethod
     def _of_dot(cls, op: Operation) -> IntegerContraction | Refusal:
@@ -369,7 +377,12 @@ class IntegerContraction:
             is_widened: they are to be what the instructions multiply.
         """
         given, is_copied = self.activations, bool(missing or np.any(self.padding))
-        if is_widened and not is_copied:  # here the kernel that made them may do it
+        factor, size = INSTRUCTIONS[instructions].factor, math.prod(given.type.shape)
+        if is_widened and size <= _BYTES_OF_A_WORKGROUP:
+            # A kernel that makes them alone may write factors, if these are bytes. Else a copy is
+            # part of the same dispatch, where the contraction is small.
+            is_copied |= factor.bits > I8.bits or not _is_made_for_one(given)
+        if is_widened and not is_copied:
             given = INSTRUCTIONS[instructions].factors(tensor(given)).value
         images, *_, channels = self._shape(0)
         given = emit_stablehlo.transpose(given, self.of_activations)
@@ -383,7 +396,7 @@ class IntegerContraction:
         size = math.prod(pictures.shape)
         workgroups = max(1, min(_WORKGROUPS, size // _BYTES_OF_A_WORKGROUP))
         pictures = replace(pictures, workgroups=workgroups)
-        element = INSTRUCTIONS[instructions].factor if is_widened else I8
+        element = factor if is_widened else I8
         [made] = library.call(
             pictures, pictures.kernel(), [given], [tensor_type([size], mlir_type(element))], 0
         )
@@ -437,3 +450,10 @@ class IntegerContraction:
             strides[1],
             tuple((tap, step) for tap, step in zip(taps, apart, strict=True) if tap > 1),
         )
+
+
+def _is_made_for_one(value: Value) -> bool:
+    """True for what an operation computes, and one reads: a kernel may do more before it writes."""
+    if isinstance(value.owner, ir.Block) or value.owner.operation.name == "stablehlo.reshape":
+        return False
+    return len(list(value.uses)) == 1

@@ -101,7 +101,8 @@ class IntegerProduct:
             *last_bindings(self.finish, tiles.count * tiles.width, shape),
         ]
         count = tiles.count * self.workgroups
-        return Kernel("integer_product", bindings, count, self._body, 0)
+        products = windows.images * windows.lines * windows.count * tiles.depth * tiles.columns
+        return Kernel("integer_product", bindings, count, self._body, 0, products=products)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         weight, first, activations, *tables, result = memories

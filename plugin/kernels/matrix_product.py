@@ -196,7 +196,8 @@ class MatrixProduct:
             *last_bindings(self.finish, tiles.count * tiles.width, shape),
         ]
         count = tiles.count * self.workgroups
-        return Kernel("matrix_product", bindings, count, self._body, 0)
+        products = windows.images * windows.lines * windows.count * tiles.depth * tiles.columns
+        return Kernel("matrix_product", bindings, count, self._body, 0, products=products)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         weight, activations, *tables, result = memories

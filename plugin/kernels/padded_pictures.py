@@ -6,6 +6,7 @@ memory. With AVX2 it takes twenty times as long where the number of positions is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -60,7 +61,10 @@ class PaddedPictures:
         element = INSTRUCTIONS[self.instructions].factor if self.is_widened else I8
         given = self.images * self.lines.extent * self.windows.extent * self.channels
         bindings = [Binding((given,), I8), Binding((int(np.prod(self.shape)),), element)]
-        return Kernel("padded_pictures", bindings, self.workgroups, self._body, 0)
+        products = 8 * math.prod(self.shape)
+        return Kernel(
+            "padded_pictures", bindings, self.workgroups, self._body, 0, products=products
+        )
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         count = self.images * self.shape[1]

@@ -20,6 +20,8 @@ After::
     %i:3 = flow.dispatch @round_rows::@round_rows(%x)
     %y = flow.dispatch @block_product::@block_product(%tiles, %scales, %i#0, %i#1, %i#2)
 
+Calls of small kernels that follow one another become one (`subquant.kernels.joining`).
+
 The weight is laid out anew (`subquant.kernels.tiles`): a constant here, and a parameter that the
 compilation is given (`subquant.kernels.given_parameters`); an argument or another parameter by
 operations of the program.
@@ -27,7 +29,7 @@ operations of the program.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -37,9 +39,10 @@ from ..dialects.subquant import BLOCK_CONTRACTION
 from ..errors import Remark, UsageError, expected_name
 from ..kernels.constants import erase_unused
 from ..kernels.contraction import Product
-from ..kernels.executables import Library
+from ..kernels.executables import KernelCall, Library
 from ..kernels.instructions import INSTRUCTIONS
 from ..kernels.integer_contraction import IntegerContraction
+from ..kernels.joining import LARGEST_JOINED, join_calls
 from ..kernels.operands import Refusal
 from ..kernels.thread_contraction import SPIRV, ThreadContraction
 from ..numerics.requantization import Requantization
@@ -63,6 +66,8 @@ class SelectKernels(ModulePass):
         requantization: as of ``lower-requantization``, for sums that a kernel finishes.
         fixed_point_rounding: as of ``lower-requantization``.
         integer_only: requantize without floats, which tell sooner what integers give.
+        joined_products: calls of at most so many products of 8 bits become one, where they follow
+            one another; 0 for none.
         explain: say of each contraction whether a kernel computes it, or why not.
     """
 
@@ -72,6 +77,7 @@ class SelectKernels(ModulePass):
     requantization: RequantizationForm = "exact"
     fixed_point_rounding: FixedPointRounding = "half-up"
     integer_only: bool = False
+    joined_products: int = LARGEST_JOINED
     explain: bool = False
 
     def __post_init__(self) -> None:
@@ -86,29 +92,36 @@ class SelectKernels(ModulePass):
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Select in `module`; never fails."""
         integers = () if self.instructions == SPIRV else _INTEGERS
-        for op in named(module, integers):
-            _contract_storage(op)
+        contractions = named(module, integers)
+        is_alone = not self.joined_products or all(
+            isinstance(IntegerContraction.of_shape(op), Refusal) for op in contractions
+        )
+        for op in contractions:
+            _contract_storage(op, is_alone)
         found = named(module, [BLOCK_CONTRACTION, *integers])
         if not found:
             return UNCHANGED
-        remarks, library = [], Library(module)
+        library = Library(module)
+        remarks: list[tuple[Remark, list[KernelCall]]] = []
         # From the last to the first: what a contraction does with its activations may be done by
         # the kernel that computes them.
         for op in reversed(found):
             told = not _is_of_floats(op)
             at = Remark.about(op, "")
-            used = self._used(op) if self.explain else ""
+            used = self._used(op, is_alone) if self.explain else ""
+            before = len(library.calls)
             with ir.InsertionPoint(op), op.location:
-                refusal = self._replace(op, library)
+                refusal = self._replace(op, library, is_alone)
             if refusal is None:
                 said = f"is computed by a kernel ({used})"
             else:
                 said = f"has no kernel: {refusal.reason}"
             if self.explain and (told or refusal is None):
-                remarks.append(replace(at, message=said))
-        return remarks[::-1]
+                remarks.append((replace(at, message=said), library.calls[before:]))
+        joined = join_calls(library, self.joined_products)
+        return [_with_others(remark, calls, joined) for remark, calls in reversed(remarks)]
 
-    def _replace(self, op: Operation, library: Library) -> Refusal | None:
+    def _replace(self, op: Operation, library: Library, is_alone: bool) -> Refusal | None:
         """Call a kernel in the place of a contraction and what follows it."""
         result, replaced = op.results[0], [op]
         if op.name == BLOCK_CONTRACTION:
@@ -118,9 +131,9 @@ class SelectKernels(ModulePass):
                 return product
             made = product.emit(library, result.type)
         else:
-            contraction = IntegerContraction.of(op)
+            contraction = IntegerContraction.of(op, is_alone=is_alone)
             if isinstance(contraction, Refusal):
-                shape = IntegerContraction.of_shape(op)
+                shape = IntegerContraction.of_shape(op, is_alone=is_alone)
                 return shape if isinstance(shape, Refusal) else contraction
             how = Requantization(self.requantization, self.fixed_point_rounding)
             finish = contraction.finish(
@@ -141,15 +154,28 @@ class SelectKernels(ModulePass):
             erase_unused(value)
         return None
 
-    def _used(self, op: Operation) -> str:
+    def _used(self, op: Operation, is_alone: bool) -> str:
         """The name of the instructions that the kernel of a contraction multiplies with."""
         if op.name in _INTEGERS:
-            contraction = IntegerContraction.of(op)
+            contraction = IntegerContraction.of(op, is_alone=is_alone)
             if not isinstance(contraction, Refusal) and contraction.has_tiles(self.instructions):
                 return self.instructions
         if self.instructions == SPIRV:
             return SPIRV
         return INSTRUCTIONS[self.instructions].without_tiles
+
+
+def _with_others(
+    remark: Remark, calls: Sequence[KernelCall], joined: Mapping[KernelCall, int]
+) -> Remark:
+    """What is said of a contraction, with how many other calls are done in the same dispatch."""
+    others = max((joined.get(call, 0) for call in calls), default=0)
+    if not others:
+        return remark
+    noun = "call" if others == 1 else "calls"
+    return replace(
+        remark, message=f"{remark.message}, in one dispatch with {others} other {noun} of kernels"
+    )
 
 
 def _is_of_floats(op: Operation) -> bool:
@@ -158,12 +184,12 @@ def _is_of_floats(op: Operation) -> bool:
     return op.name != BLOCK_CONTRACTION and not isinstance(element, ir.IntegerType)
 
 
-def _contract_storage(op: Operation) -> None:
+def _contract_storage(op: Operation, is_alone: bool) -> None:
     """Contract the storage of quantized operands, and correct the sums, where a kernel will do it.
 
     ``correct-zero-points``, which comes later, does so in the way that is best for IREE's loops.
     """
-    if isinstance(IntegerContraction.of_shape(op), Refusal):
+    if isinstance(IntegerContraction.of_shape(op, is_alone=is_alone), Refusal):
         return
     with ir.InsertionPoint(op), op.location:
         raised = raise_differences(op)

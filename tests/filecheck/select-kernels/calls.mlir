@@ -1,4 +1,4 @@
-// RUN: subquant opt %s --passes "select-kernels{instructions=avx2}" | filecheck %s
+// RUN: subquant opt %s --passes "select-kernels{instructions=avx2 joined-products=0}" | filecheck %s
 
 // Rows are rounded to 8 bits, a scale and a sum for each block of 32; 64 columns are 8 tiles, 128
 // integers of 4 bits in each of the 8 lanes are 4 steps of 4 vectors of 32 bytes.

@@ -1,4 +1,4 @@
-// RUN: subquant opt %s --passes "select-kernels{instructions=avx2}" | filecheck %s
+// RUN: subquant opt %s --passes "select-kernels{instructions=avx2 joined-products=0}" | filecheck %s
 
 // Zero points that are subtracted in 16 bits are corrected for behind a product of 8 bits.
 // CHECK-LABEL: func.func @product(

@@ -1,0 +1,215 @@
+"""Calls of small kernels that are done in one dispatch: the same integers as apart."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from test_kernel_epilogues import here
+
+HERE = here()
+
+
+class Program:
+    """The text of a program of contractions, and its integers in NumPy, written side by side."""
+
+    def __init__(self, *shape, seed=0):
+        self._random = np.random.default_rng(seed)
+        self.x = self._random.integers(-128, 128, shape).astype(np.int8)
+        self.arrays = {"%x": self.x.astype(np.int64)}
+        self.lines = []
+
+    def _new(self, array):
+        name = f"%v{len(self.arrays)}"
+        self.arrays[name] = array
+        return name
+
+    @staticmethod
+    def type_of(array, element="i8"):
+        return f"tensor<{'x'.join(map(str, array.shape))}x{element}>"
+
+    def _weight(self, shape):
+        weight = self._random.integers(-128, 128, shape)
+        name = f"%w{len(self.lines)}"
+        type_ = self.type_of(weight)
+        self.lines.append(f"{name} = stablehlo.constant dense<{weight.tolist()}> : {type_}")
+        return name, type_, weight
+
+    def _rounded(self, sums, name, shift):
+        """Sums divided by ``2**shift``, downwards, and clamped to 8 bits."""
+        wide = self.type_of(sums, "i32")
+        result = self._new(np.clip(sums >> shift, -128, 127))
+        number = len(self.lines)
+        self.lines += [
+            f"%s{number} = stablehlo.constant dense<{shift}> : {wide}",
+            f"%l{number} = stablehlo.constant dense<-128> : {wide}",
+            f"%h{number} = stablehlo.constant dense<127> : {wide}",
+            f"%a{number} = stablehlo.shift_right_arithmetic {name}, %s{number} : {wide}",
+            f"%b{number} = stablehlo.clamp %l{number}, %a{number}, %h{number} : {wide}",
+            f"{result} = stablehlo.convert %b{number} : ({wide}) -> {self.type_of(sums)}",
+        ]
+        return result
+
+    def product(self, given, columns):
+        """Rows times a weight."""
+        left = self.arrays[given]
+        name, type_, weight = self._weight((left.shape[1], columns))
+        sums = left @ weight
+        made = f"%d{len(self.lines)}"
+        self.lines.append(
+            f"{made} = stablehlo.dot_general {given}, {name}, contracting_dims = [1] x [0] : "
+            f"({self.type_of(left)}, {type_}) -> {self.type_of(sums, 'i32')}"
+        )
+        return self._rounded(sums, made, 11)
+
+    def windows(self, given, columns, groups=1):
+        """Windows of 3x3 positions around each position of a picture."""
+        left = self.arrays[given]
+        name, type_, weight = self._weight((3, 3, left.shape[3] // groups, columns))
+        padded = np.pad(left, [(0, 0), (1, 1), (1, 1), (0, 0)])
+        lines, count = left.shape[1:3]
+        sums = sum(
+            padded[:, r : r + lines, c : c + count] * weight[r, c, 0]
+            if groups > 1
+            else padded[:, r : r + lines, c : c + count] @ weight[r, c]
+            for r in range(3)
+            for c in range(3)
+        )
+        made = f"%d{len(self.lines)}"
+        self.lines.append(
+            f"{made} = stablehlo.convolution({given}, {name}) "
+            "dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], "
+            "window = {pad = [[1, 1], [1, 1]]} "
+            f"{{batch_group_count = 1 : i64, feature_group_count = {groups} : i64}} : "
+            f"({self.type_of(left)}, {type_}) -> {self.type_of(sums, 'i32')}"
+        )
+        return self._rounded(sums, made, 10)
+
+    def reshape(self, given, *shape):
+        """The same in another shape."""
+        before, after = self.arrays[given], self.arrays[given].reshape(shape)
+        name = self._new(after)
+        self.lines.append(
+            f"{name} = stablehlo.reshape {given} : ({self.type_of(before)}) -> "
+            f"{self.type_of(after)}"
+        )
+        return name
+
+    def maximum(self, left, right):
+        """The greater of two, which no kernel of another computes."""
+        made = self._new(np.maximum(self.arrays[left], self.arrays[right]))
+        self.lines.append(
+            f"{made} = stablehlo.maximum {left}, {right} : {self.type_of(self.arrays[made])}"
+        )
+        return made
+
+    def text(self, *results):
+        """The program."""
+        types = ", ".join(self.type_of(self.arrays[each]) for each in results)
+        body = "\n  ".join([*self.lines, f"return {', '.join(results)} : {types}"])
+        return f"func.func @main(%x: {self.type_of(self.x)}) -> ({types}) {{\n  {body}\n}}"
+
+
+def check(program, results, dispatches, **options):
+    """Compile a program, count its dispatches of kernels, and compare its results."""
+    text = program.text(*results)
+    lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
+    assert lowered.count('"flow.dispatch"') == dispatches
+    found = subquant.compile(text, **options).main(program.x)
+    for array, name in zip(found if len(results) > 1 else [found], results, strict=True):
+        np.testing.assert_array_equal(array, program.arrays[name])
+    return lowered
+
+
+def rows():
+    """Products of few rows: with ragged columns, and one too small for a kernel of its own."""
+    program = Program(3, 100)
+    given = "%x"
+    for columns in (40, 70, 8, 130):
+        given = program.product(given, columns)
+    return program, [given]
+
+
+def pictures():
+    """Windows, of each channel too; what kernels write is too much for the stack."""
+    program = Program(1, 7, 6, 16)
+    given = program.windows(program.windows("%x", 48), 48, groups=48)
+    given = program.windows(given, 20)
+    return program, [program.product(program.reshape(given, 7, 6 * 20), 24)]
+
+
+@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("network", [rows, pictures])
+def test_a_network_is_one_dispatch(network, instructions):
+    program, results = network()
+    check(program, results, 1, kernels=instructions)
+
+
+def test_calls_stay_apart_on_request():
+    """Two products have a kernel, each with one that copies activations before."""
+    program, results = rows()
+    lowered = check(program, results, 4, kernels="portable", joined_products=0)
+    assert "@joined" not in lowered
+    program, results = pictures()
+    check(program, results, 3 + 4, kernels="portable", joined_products=0)
+
+
+def test_what_is_used_elsewhere_is_a_result():
+    program = Program(5, 64)
+    first = program.product("%x", 64)
+    second = program.product(first, 64)
+    third = program.product(program.product(second, 64), 64)
+    greater = program.maximum(first, third)  # behind the dispatch
+    lowered = check(program, [second, program.reshape(greater, 64, 5)], 1)
+    dispatch = next(line for line in lowered.splitlines() if '"flow.dispatch"' in line)
+    types = re.findall(r"tensor<[^>]*>", dispatch.rpartition("->")[2])
+    assert types == ["tensor<1x5x64xi8>"] * 3
+
+
+def test_what_others_compute_between_calls_comes_before_the_next_dispatch():
+    """What reads a result is moved behind the dispatch, and a call that reads that has its own."""
+    program = Program(5, 64)
+    first = program.product("%x", 64)
+    between = program.maximum(first, "%x")
+    second = program.product(first, 64)  # which does not read it
+    third = program.product(between, 64)
+    fourth = program.product(third, 64)
+    check(program, [program.maximum(second, fourth)], 2)
+
+
+def test_larger_calls_stay_apart():
+    program = Program(20, 64)
+    first = program.product("%x", 40)
+    check(program, [program.product(first, 600)], 1)
+    # 20 x 64 x 40 and 20 x 40 x 600 products
+    check(program, [program.product(first, 600)], 3, joined_products=1 << 14)
+
+
+def test_the_same_kernels_are_written_once():
+    """Two dispatches with equal calls are of one executable."""
+    program = Program(8, 32)
+    halves = []
+    for _ in range(2):
+        given = program.product(program.product("%x", 32), 32)
+        halves.append(program.maximum(given, "%x"))
+    first, second = halves
+    whole = program.maximum(first, second)
+    for _ in range(2):
+        whole = program.product(whole, 32)
+    lowered = check(program, [program.maximum(whole, "%x")], 2)
+    assert lowered.count('"stream.executable"() ') == 2
+
+
+def test_the_choice_is_explained():
+    program, results = rows()
+    remarks = []
+    options = CompileOptions(explain=True, kernels="portable")
+    compile_to_bytes(program.text(*results), options, emit="mlir", on_remark=remarks.append)
+    said = [str(each) for each in remarks]
+    assert len(said) == 4
+    assert all("is computed by a kernel (portable), in one dispatch with " in s for s in said)
