@@ -1,0 +1,259 @@
+"""Models as programs: sessions on devices beside the oracle, and what is kept of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import subquant
+from gguf_models import TYPES, TinyModel
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.errors import InputError, Remark, UsageError
+from subquant.models import Session, loading
+from subquant.models.configuration import Configuration
+from subquant.models.module import Shape, write_module
+from subquant.runtime import Device, Executable
+from subquant.weights import Dataset
+from subquant.weights.sources import import_weights
+from transformer_oracle import Oracle
+
+TOKENS = np.random.default_rng(3).integers(0, 300, 20).tolist()
+SHAPE = Shape(24, (8, 4))
+
+
+class Compiled:
+    """A tiny model, compiled; and what the oracle says of `TOKENS`."""
+
+    def __init__(
+        self,
+        model: TinyModel,
+        device: Device,
+        folder: Path,
+        options: CompileOptions,
+        shape: Shape = SHAPE,
+    ) -> None:
+        path = model.write(folder / "model.gguf")
+        archive = folder / "model.irpa"
+        import_weights(path, archive)
+        dataset = Dataset.load(archive)
+        tensors = dataset.theta.flatten()
+        self.configuration = Configuration.of(dataset.properties, tensors)
+        self.shape = shape
+        self.remarks: list[Remark] = []
+        data = compile_to_bytes(
+            write_module(self.configuration, tensors, shape),
+            options,
+            on_remark=self.remarks.append,
+        )
+        self.executable = Executable(data, device, {"model": archive})
+        self.expected, _ = Oracle(path).run(TOKENS)
+
+    def session(self) -> Session:
+        return Session(self.executable, self.configuration, self.shape)
+
+
+@pytest.fixture(scope="module")
+def floats(cpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """Every type of weights, activations that stay floats, a window of 8 tokens."""
+    folder = tmp_path_factory.mktemp("floats")
+    return Compiled(TinyModel("gemma3", TYPES), cpu, folder, CompileOptions())
+
+
+@pytest.fixture(scope="module")
+def integers(cpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """Every type of weights, activations of 8 bits."""
+    folder = tmp_path_factory.mktemp("integers")
+    options = CompileOptions(activations="int8", explain=True)
+    return Compiled(TinyModel("llama", TYPES), cpu, folder, options)
+
+
+def check(found: np.ndarray, expected: np.ndarray) -> None:
+    """Compare floats; see `test_transformer.check`."""
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2**-11 * np.abs(expected).max())
+
+
+def test_all_logits_in_pieces(floats: Compiled) -> None:
+    check(floats.session().all_logits(TOKENS), floats.expected)
+
+
+@pytest.mark.parametrize("count", [1, 4, 11, 19])
+def test_a_prompt_and_the_tokens_after_it(floats: Compiled, count: int) -> None:
+    """Within the window and beyond; the last piece of 11 tokens is filled up."""
+    session = floats.session()
+    check(session.prompt(TOKENS[:count]), floats.expected[count - 1])
+    assert session.position == count
+    for number, token in enumerate(TOKENS[count:], count):
+        check(session.next(token), floats.expected[number])
+
+
+def test_a_prompt_after_others_and_sessions_side_by_side(floats: Compiled) -> None:
+    first, second = floats.session(), floats.session()
+    first.prompt(TOKENS[:5])
+    second.prompt(TOKENS[5:8])
+    check(first.prompt(TOKENS[5:]), floats.expected[-1])
+    second.reset()
+    check(second.prompt(TOKENS[:7]), floats.expected[6])
+
+
+def test_the_context_is_filled_to_its_end(floats: Compiled) -> None:
+    session = floats.session()
+    session.prompt(TOKENS)
+    for token in TOKENS[:4]:
+        logits = session.next(token)
+    assert session.position == SHAPE.context == session.context
+    assert np.isfinite(logits).all()
+    with pytest.raises(UsageError, match="1 tokens after 24 others do not fit into the context"):
+        session.next(0)
+    assert session.position == 24
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([], "there are no tokens to read"),
+        ([1, 394], "the token 394 is none of the vocabulary's, 0 to 393"),
+        ([-1], "the token -1 is none"),
+        ([1] * 25, "25 tokens do not fit into the context of 24; give a shorter prompt"),
+    ],
+)
+def test_tokens_that_are_refused(floats: Compiled, tokens: list[int], message: str) -> None:
+    session = floats.session()
+    for read in (session.prompt, session.all_logits):
+        with pytest.raises(UsageError, match=message):
+            read(tokens)
+    assert session.position == 0
+
+
+def test_what_ends_a_call_ends_the_session_cleanly(
+    floats: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = floats.session()
+    session.prompt(TOKENS[:9])
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "subquant.runtime.executable.Function.invoke",
+            lambda *arguments, **options: (_ for _ in ()).throw(KeyboardInterrupt()),
+        )
+        with pytest.raises(KeyboardInterrupt):
+            session.next(TOKENS[9])
+    assert session.position == 0
+    check(session.prompt(TOKENS[:3]), floats.expected[2])
+
+
+def test_activations_of_8_bits(integers: Compiled) -> None:
+    """A rounding is up to half of 1 / 127 of the greatest of its block, about 1 % of an activation.
+
+    The errors of a block's elements add up at random, and those of 7 contractions in each of 2
+    blocks: a few percent of the logits' own deviation.
+    """
+    session = integers.session()
+    found = np.array([session.next(token) for token in TOKENS])
+    deviation = integers.expected.std()
+    assert np.sqrt(((found - integers.expected) ** 2).mean()) < 0.03 * deviation
+    session.reset()
+    np.testing.assert_allclose(session.all_logits(TOKENS), found, rtol=0, atol=0.1 * deviation)
+
+
+def test_weights_in_blocks_are_computed_by_kernels(integers: Compiled) -> None:
+    remarks = [str(remark) for remark in integers.remarks]
+    assert remarks
+    assert [text for text in remarks if "is computed by a kernel" not in text] == []
+
+
+@pytest.mark.device
+def test_vulkan(vulkan: Device, tmp_path: Path) -> None:
+    options = CompileOptions(target="vulkan", vulkan_target=vulkan.vulkan_target)
+    compiled = Compiled(TinyModel("gemma3", ["Q8_0"]), vulkan, tmp_path, options, Shape(24, (8,)))
+    session = compiled.session()
+    check(session.prompt(TOKENS[:10]), compiled.expected[9])
+    for number in range(10, 13):
+        check(session.next(TOKENS[number]), compiled.expected[number])
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = TinyModel("qwen2", ["Q8_0"], blocks=1, vocabulary="gpt2")
+    return model.write(tmp_path_factory.mktemp("kept") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def kept(model_file: Path) -> Path:
+    """A cache that a model was loaded with once."""
+    folder = model_file.parent / "cache"
+    loading.load(model_file, threads=1, activations="float", cache=folder)
+    return folder
+
+
+@pytest.fixture
+def no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr("subquant.compiler.compilation.compile_to_bytes", fail)
+    monkeypatch.setattr(Dataset, "save", fail)
+
+
+@pytest.mark.usefixtures("no_compilation")
+def test_a_model_is_imported_and_compiled_once(model_file: Path, kept: Path) -> None:
+    steps: list[str] = []
+    model = loading.load(
+        model_file, threads=1, activations="float", cache=kept, progress=steps.append
+    )
+    assert steps == ["load"]
+    expected, _ = Oracle(model_file).run(TOKENS)
+    check(model.logits(TOKENS), expected)
+    check(model.session().prompt(TOKENS), expected[-1])
+    assert sorted(path.suffix for path in kept.iterdir()) == ["", ".irpa"]
+
+
+@pytest.mark.usefixtures("no_compilation")
+@pytest.mark.parametrize("options", [{"context": 32}, {"activations": "int8"}])
+def test_other_options_are_other_programs(
+    model_file: Path, kept: Path, options: dict[str, object]
+) -> None:
+    with pytest.raises(AssertionError, match="compiled again"):
+        loading.load(model_file, threads=1, cache=kept, **{"activations": "float"} | options)
+
+
+def test_an_import_that_ends_leaves_nothing(
+    model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(step: str) -> None:
+        if step.startswith("import 5 of"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        loading.load(model_file, cache=tmp_path / "cache", progress=interrupt)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("context", [0, 65])
+def test_contexts_that_are_refused(model_file: Path, tmp_path: Path, context: int) -> None:
+    with pytest.raises(UsageError, match=f"the context is {context}, expected 1 to 64"):
+        loading.load(model_file, context=context, cache=tmp_path)
+
+
+def test_a_folder_that_cannot_be_written(model_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write '.*': Not a directory"):
+        loading.load(model_file, cache=tmp_path / "file" / "cache")
+
+
+def test_what_is_emitted_compiles_and_runs(model_file: Path, tmp_path: Path, cpu: Device) -> None:
+    module, archive = tmp_path / "m.mlir", tmp_path / "m.irpa"
+    loading.emit(model_file, module, archive, context=24)
+    text = module.read_text()
+    assert '#flow.parameter.named<"model"::"blk.0.attn_q.weight:qs">' in text
+    assert "subquant.attention" in text
+    assert len(text) < 200_000
+    executable = subquant.compile(text, device=cpu, parameters={"model": archive})
+    function = executable["next"]
+    caches = [np.zeros(value.shape, np.float16) for value in function.signature.inputs[2:]]
+    logits, *_ = function(np.array(TOKENS[:1], np.int32), np.int32(0), *caches)
+    check(logits, Oracle(model_file).run(TOKENS[:1])[0][0])
