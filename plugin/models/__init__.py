@@ -2,15 +2,72 @@
 
 >>> from subquant.models import load
 >>> model = load("gemma.gguf")                             # doctest: +SKIP
->>> session = model.session()                              # doctest: +SKIP
->>> logits = session.prompt([2, 818, 5279])                # doctest: +SKIP
+>>> for piece in model.generate("The capital of France is", max_tokens=8):  # doctest: +SKIP
+...     print(piece, end="", flush=True)
+ Paris...
 
 `configuration` reads what a model is, `transformer` is its forward pass, `module` writes that as a
-program, and `loading` keeps what was made of a model.
+program, and `loading` keeps what was made of a model. `tokenizer` and `chat` turn text into tokens,
+`sampling` chooses the next, and `generation` and `perplexity` do so for whole texts.
 """
 
-from .configuration import ARCHITECTURES, Configuration
-from .loading import Model, default_cache, emit, load
-from .session import Session
+from __future__ import annotations
 
-__all__ = ["ARCHITECTURES", "Configuration", "Model", "Session", "default_cache", "emit", "load"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .chat import ChatTemplate
+    from .configuration import ARCHITECTURES, Configuration
+    from .generation import Generation, Statistics
+    from .loading import Model, default_cache, emit, load
+    from .perplexity import Perplexity, measure_perplexity
+    from .sampling import Sampler, Sampling
+    from .session import Session
+    from .tokenizer import TextStream, Tokenizer
+
+__all__ = [
+    "ARCHITECTURES",
+    "ChatTemplate",
+    "Configuration",
+    "Generation",
+    "Model",
+    "Perplexity",
+    "Sampler",
+    "Sampling",
+    "Session",
+    "Statistics",
+    "TextStream",
+    "Tokenizer",
+    "default_cache",
+    "emit",
+    "load",
+    "measure_perplexity",
+]
+
+_PLACES = {
+    "ARCHITECTURES": "configuration",
+    "ChatTemplate": "chat",
+    "Configuration": "configuration",
+    "Generation": "generation",
+    "Model": "loading",
+    "Perplexity": "perplexity",
+    "Sampler": "sampling",
+    "Sampling": "sampling",
+    "Session": "session",
+    "Statistics": "generation",
+    "TextStream": "tokenizer",
+    "Tokenizer": "tokenizer",
+    "default_cache": "loading",
+    "emit": "loading",
+    "load": "loading",
+    "measure_perplexity": "perplexity",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Import a name when it is first used: a template is rendered without IREE."""
+        if name in _PLACES:
+            return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

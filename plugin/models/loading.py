@@ -7,9 +7,10 @@ the code that wrote it. Both are there whole or not at all, and what is there is
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,13 @@ from ..options import Activations
 from ..runtime import Device, Executable
 from ..weights.sources import open_weights
 from ..weights.theta import Dataset
+from .chat import ChatTemplate, Message
 from .configuration import Configuration
+from .generation import Generation
 from .module import SCOPE, Shape, write_module
+from .sampling import Sampling
 from .session import Session
+from .tokenizer import Tokenizer
 
 __all__ = ["DEFAULT_CONTEXT", "Model", "Progress", "default_cache", "emit", "load"]
 
@@ -53,7 +58,7 @@ class Model:
         shape: Shape,
     ) -> None:
         self.configuration = configuration
-        self.properties = properties
+        self.properties = dict(properties)
         self._executable = executable
         self._shape = shape
 
@@ -61,6 +66,57 @@ class Model:
     def context(self) -> int:
         """How many tokens a session has room for."""
         return self._shape.context
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """What turns text into tokens; the vocabulary in `properties` goes with it, to save memory.
+
+        Raises:
+            SubquantError: as `Tokenizer`.
+        """
+        tokenizer = Tokenizer.from_properties(self.properties)
+        for name in ("tokens", "scores", "token_type", "merges"):
+            self.properties.pop(f"tokenizer.ggml.{name}", None)
+        return tokenizer
+
+    @functools.cached_property
+    def chat(self) -> ChatTemplate:
+        """How the model writes conversations.
+
+        Raises:
+            SubquantError: as `ChatTemplate`.
+        """
+        return ChatTemplate(self.properties, self.tokenizer)
+
+    def generate(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> Generation:
+        """Write what follows a text, in a session of its own.
+
+        Args:
+            prompt: a text, in which names of control tokens mean these; or messages of a
+                conversation, whose answer is written.
+            max_tokens: how many at most; None for as many as the context has room for.
+            sampling: how tokens are chosen.
+
+        Returns:
+            An iterator over pieces of text.
+
+        Raises:
+            SubquantError: as `Generation` and `ChatTemplate`; and while it is iterated over, as
+                `Session.prompt`.
+        """
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode(prompt)
+        else:
+            tokens = self.chat.encode(prompt)
+        return Generation(
+            self.session(), self.tokenizer, tokens, sampling=sampling, max_tokens=max_tokens
+        )
 
     def session(self) -> Session:
         """Start with no tokens; sessions share the weights."""

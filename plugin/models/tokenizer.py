@@ -124,6 +124,10 @@ class Tokenizer:
             return self._engine.bytes_of(token)
         return name.encode() if special or token in self._always.names else b""
 
+    def name_of(self, token: int | None) -> str:
+        """Return the name of a control token; nothing for another, or for none."""
+        return "" if token is None else self._also_control.names.get(token, "")
+
     def decode(self, tokens: Iterable[int], *, special: bool = False) -> str:
         """Return the text of tokens; what is no UTF-8 becomes U+FFFD.
 

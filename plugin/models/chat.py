@@ -1,0 +1,185 @@
+"""Conversations as text, by the template that the model's file has.
+
+``tokenizer.chat_template`` is a Jinja template, a program that comes with the weights. It is run in
+a child process with limits of time, memory and what it writes, and there in Jinja's sandbox, in
+which names of Python's insides are errors; it sees what transformers gives it: ``messages`` (each
+with ``role`` and ``content``), ``add_generation_prompt``, ``bos_token``, ``eos_token``,
+``raise_exception`` and ``strftime_now``.
+
+Files of Gemma often come without one. Its format is fixed, and used instead, as llama.cpp does:
+
+    <bos><start_of_turn>user
+    What is a tensor?<end_of_turn>
+    <start_of_turn>model
+
+A system's message stands in front of the user's that follows, since there are no other roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import InputError, UnsupportedError, quoted
+from ..processes import ChildEnded, Limits, Steps, call, time_limit
+from .requirements import require
+from .tokenizer import Tokenizer
+
+__all__ = ["ChatTemplate", "Message"]
+
+Message = Mapping[str, str]
+"""``role`` (``system``, ``user`` or ``assistant``) and ``content``."""
+
+_SECONDS = 2.0
+_MEMORY_GIB = 1.0
+_LONGEST = 1 << 22  # characters
+_LONGEST_TEMPLATE = 1 << 20
+
+_GEMMA = """\
+{{ bos_token }}
+{%- set ns = namespace(system='') -%}
+{%- for message in messages -%}
+{%- if message.role == 'system' -%}
+{%- set ns.system = ns.system + message.content | trim -%}
+{%- else -%}
+{%- set role = 'model' if message.role == 'assistant' else message.role -%}
+{{ '<start_of_turn>' + role + '\\n' }}
+{%- if ns.system and role != 'model' -%}
+{{ ns.system + '\\n\\n' }}
+{%- set ns.system = '' -%}
+{%- endif -%}
+{{ message.content | trim + '<end_of_turn>\\n' }}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{ '<start_of_turn>model\\n' }}
+{%- endif -%}
+"""
+
+_BY_ARCHITECTURE = dict.fromkeys(("gemma", "gemma2", "gemma3"), _GEMMA)
+"""What stands for a template that is missing."""
+
+
+class ChatTemplate:
+    """How a model writes conversations.
+
+    Args:
+        properties: of its GGUF file.
+        tokenizer: of it.
+
+    Raises:
+        UnsupportedError: the file has no template, and its architecture no format of its own.
+        InputError: the template is no text, or too long.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+        architecture = str(properties.get("general.architecture", ""))
+        template = properties.get("tokenizer.chat_template", _BY_ARCHITECTURE.get(architecture))
+        if template is None:
+            raise UnsupportedError(
+                "the model has no template for conversations (tokenizer.chat_template), and its "
+                f"architecture {quoted(architecture)} has no format that is known without; give "
+                "it plain text"
+            )
+        if not isinstance(template, str) or len(template) > _LONGEST_TEMPLATE:
+            raise InputError(
+                f"'tokenizer.chat_template' is expected to be a text of at most "
+                f"{_LONGEST_TEMPLATE:,} characters"
+            )
+        self._template = template
+        self._tokenizer = tokenizer
+        self._names = {
+            "bos_token": tokenizer.name_of(properties.get("tokenizer.ggml.bos_token_id")),
+            "eos_token": tokenizer.name_of(properties.get("tokenizer.ggml.eos_token_id")),
+        }
+
+    def render(self, messages: Sequence[Message], *, answer: bool = True) -> str:
+        """Return a conversation as text.
+
+        Args:
+            messages: in order.
+            answer: whether the text ends where the model's answer begins.
+
+        Raises:
+            InputError: the template fails, refuses the messages, or reaches a limit.
+            EnvironmentProblem: Jinja is not installed.
+        """
+        require("jinja2", "the model's template for conversations")
+        values = {
+            "messages": [dict(message) for message in messages],
+            "add_generation_prompt": answer,
+            **self._names,
+        }
+        if self._template in _BY_ARCHITECTURE.values():
+            return _render(self._template, values)
+        try:
+            _, [text] = call(
+                "subquant.models.chat:serve_template",
+                {"template": self._template, "values": values},
+                limits=Limits(memory_gib=_MEMORY_GIB),
+            )
+        except ChildEnded as ended:
+            reached = "the memory" if ended.exhausted else "the time"
+            raise InputError(
+                f"the model's template for conversations reached a limit, probably {reached}: its "
+                f"process ended ({ended.cause}); give the prompt as plain text"
+            ) from None
+        return text.decode()
+
+    def encode(self, messages: Sequence[Message], *, answer: bool = True) -> list[int]:
+        """Return the tokens of a conversation, with the start token once.
+
+        Args, Raises: as `render`.
+        """
+        tokenizer = self._tokenizer
+        tokens = tokenizer.encode(self.render(messages, answer=answer), start=False)
+        start = tokenizer.start_token
+        if start is not None and tokenizer.adds_start and tokens[:1] != [start]:
+            return [start, *tokens]
+        return tokens
+
+
+def serve_template(
+    arguments: dict[str, Any], blobs: list[bytes], steps: Steps
+) -> tuple[Any, list[bytes]]:
+    """Render a template, in a child process; the blob is the text."""
+    del blobs
+    steps("render")
+    with time_limit(_SECONDS):
+        return None, [_render(arguments["template"], arguments["values"]).encode()]
+
+
+def _render(template: str, values: Mapping[str, Any]) -> str:
+    import json
+    from datetime import datetime
+
+    import jinja2
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: object) -> None:
+        raise jinja2.TemplateError(str(message))
+
+    def to_json(value: object, indent: int | None = None) -> str:
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(str(form))
+    parts, size = [], 0
+    try:
+        for part in environment.from_string(template).generate(**values):
+            size += len(part)
+            if size > _LONGEST:
+                raise jinja2.TemplateError(f"it writes more than {_LONGEST:,} characters")
+            parts.append(part)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # a template's expression may raise anything
+        said = str(error) or type(error).__name__
+        raise InputError(f"the model's template for conversations fails: {said[:300]}") from None
+    text = "".join(parts)
+    return text.encode(errors="replace").decode()

@@ -1,0 +1,160 @@
+"""Text that a model writes, token by token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ..errors import UsageError
+from ..numerics.element_types import Array
+from .sampling import Sampler, Sampling
+from .tokenizer import Tokenizer
+
+__all__ = ["Generation", "Reads", "Statistics", "peak_memory"]
+
+End = Literal["", "end token", "max tokens", "context", "closed"]
+"""Why a text ended: the model said so, or a limit was reached; before that, nothing."""
+
+
+class Reads(Protocol):
+    """What of a session is used here."""
+
+    @property
+    def position(self) -> int:
+        """How many tokens were read."""
+
+    @property
+    def context(self) -> int:
+        """How many tokens there is room for."""
+
+    def prompt(self, tokens: Sequence[int], /) -> Array:
+        """Read tokens, and return the logits of what follows."""
+
+    def next(self, token: int, /) -> Array:
+        """Read one token, and return the logits of what follows."""
+
+
+@dataclass
+class Statistics:
+    """What it took to write a text.
+
+    Attributes:
+        prompt_tokens: that were read at first.
+        prompt_seconds: for them.
+        tokens: that were written, the end token included.
+        seconds: from the first of these, which the prompt has given, to the last.
+        end: why the text ended.
+    """
+
+    prompt_tokens: int = 0
+    prompt_seconds: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+    end: End = ""
+
+    @property
+    def prompt_rate(self) -> float:
+        """Tokens of the prompt that were read in a second."""
+        return self.prompt_tokens / self.prompt_seconds if self.prompt_seconds else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tokens that were read and written in a second, after the first."""
+        return (self.tokens - 1) / self.seconds if self.seconds and self.tokens > 1 else 0.0
+
+
+class Generation(Iterator[str]):
+    """An iterator over pieces of text, each as soon as its characters are whole.
+
+    It begins when the first piece is asked for. What asks for no more may stop at any time; the
+    session then has read what was written so far.
+
+    Args:
+        session: that reads the tokens, after what it has read before.
+        tokenizer: of its model.
+        tokens: the prompt.
+        sampling: how tokens are chosen.
+        max_tokens: how many at most; None for as many as the context has room for.
+
+    Raises:
+        UsageError: there is nothing to read, or the greatest number is negative.
+    """
+
+    def __init__(
+        self,
+        session: Reads,
+        tokenizer: Tokenizer,
+        tokens: Sequence[int],
+        *,
+        sampling: Sampling | None = None,
+        max_tokens: int | None = None,
+    ) -> None:
+        if not tokens:
+            raise UsageError("the prompt has no tokens; expected a text")
+        if max_tokens is not None and max_tokens < 0:
+            raise UsageError(f"the most tokens are {max_tokens}, expected 0 or more")
+        self.statistics = Statistics(prompt_tokens=len(tokens))
+        self.tokens: list[int] = []
+        """What was written so far, the end token included."""
+        self._session = session
+        self._prompt = tokens
+        self._stream = tokenizer.stream()
+        self._ends = tokenizer.end_tokens
+        self._sampler = Sampler(sampling or Sampling())
+        self._most = max_tokens
+        self._logits: Array | None = None
+
+    def __next__(self) -> str:
+        while not self.statistics.end:
+            text = self._step()
+            if text:
+                return text
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the text here."""
+        self.statistics.end = self.statistics.end or "closed"
+
+    def _step(self) -> str:
+        """Read what is to be read, write a token, and return the text that is whole with it."""
+        statistics = self.statistics
+        start = time.perf_counter()
+        if self._logits is None:
+            self._logits = self._session.prompt(self._prompt)
+            statistics.prompt_seconds = time.perf_counter() - start
+        elif self._session.position >= self._session.context:
+            return self._end("context")
+        else:
+            self._logits = self._session.next(self.tokens[-1])
+        if self._most is not None and len(self.tokens) >= self._most:  # it may be 0
+            return self._end("max tokens")
+        token = self._sampler.choose(self._logits)
+        self.tokens.append(token)
+        statistics.tokens += 1
+        if statistics.tokens > 1:
+            statistics.seconds += time.perf_counter() - start
+        if token in self._ends:
+            return self._end("end token")
+        text = self._stream.put(token)
+        if len(self.tokens) == self._most:
+            return text + self._end("max tokens")
+        return text
+
+    def _end(self, end: End) -> str:
+        self.statistics.end = end
+        return self._stream.end()
+
+
+def peak_memory() -> int | None:
+    """Return the most bytes that this process has had in memory; None where that is not known.
+
+    What it has mapped of files, weights for example, is among them as far as it was read.
+    """
+    try:
+        with open("/proc/self/status") as file:
+            peak = next(line for line in file if line.startswith("VmHWM:"))
+        return int(peak.split()[1]) * 1024
+    except (OSError, StopIteration):  # not Linux
+        return None

@@ -1,0 +1,145 @@
+r"""How surprised a model is by a text.
+
+The tokens ``t`` of the text, the start token in front, are cut into chunks of ``n``; what is left
+at the end is not used. Each chunk is read alone, with the start token in place of its first token
+(if the model uses one), and its second half is scored, so that there is half a chunk to go by:
+
+    nll_i = -log softmax(logits[i])[t[i + 1]]    for i in [floor(n / 2), n - 2] of each chunk
+    perplexity = exp(mean(nll_i))
+
+Its error is that of a mean of independent values, times the perplexity:
+``sqrt((mean(nll_i ** 2) - mean(nll_i) ** 2) / (count - 1))``. All is computed in f64 from logits of
+f32.
+
+That is what llama.cpp's ``llama-perplexity`` computes, which takes texts of two chunks and more.
+
+Source: llama.cpp, ``tools/perplexity/perplexity.cpp``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ..errors import ExecutionError, UsageError
+from ..numerics.element_types import Array
+from .tokenizer import Tokenizer
+
+__all__ = ["DEFAULT_CHUNK", "Perplexity", "Scores", "measure_perplexity"]
+
+DEFAULT_CHUNK = 512
+"""As llama.cpp's."""
+
+_PIECE = 16
+"""How many tokens are scored at once: with 262,144 tokens in the vocabulary, 17 MB of logits."""
+
+
+class Scores(Protocol):
+    """What of a session is used here."""
+
+    @property
+    def context(self) -> int:
+        """How many tokens there is room for."""
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+
+    def prompt(self, tokens: Sequence[int], /) -> Array:
+        """Read tokens."""
+
+    def all_logits(self, tokens: Sequence[int], /) -> Array:
+        """Read tokens, and return the logits of what follows each."""
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How surprised a model is.
+
+    Attributes:
+        value: the perplexity.
+        error: of it, one standard deviation.
+        chunks: how many were read.
+        chunk: how many tokens each has.
+        scored: how many tokens were scored.
+    """
+
+    value: float
+    error: float
+    chunks: int
+    chunk: int
+    scored: int
+
+
+def measure_perplexity(
+    session: Scores,
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    chunk: int | None = None,
+    progress: Callable[[int, int, float], object] | None = None,
+) -> Perplexity:
+    """Measure the perplexity of a text.
+
+    Args:
+        session: that reads it; what it has read before is forgotten.
+        tokenizer: of its model.
+        text: names of control tokens in it are text.
+        chunk: the tokens of a chunk, 4 or more; by default `DEFAULT_CHUNK`, or the context if that
+            is less.
+        progress: called after each chunk with its number, how many there are, and the perplexity so
+            far.
+
+    Raises:
+        UsageError: the chunk is greater than the context, or the text shorter than a chunk.
+        ExecutionError: the logits are no numbers.
+    """
+    chunk = min(DEFAULT_CHUNK, session.context) if chunk is None else chunk
+    if not 4 <= chunk <= session.context:
+        raise UsageError(
+            f"the chunk is {chunk:,} tokens, expected 4 to the context of {session.context:,}"
+        )
+    tokens = tokenizer.encode(text, special=False)
+    if len(tokens) < chunk:
+        raise UsageError(
+            f"the text has {len(tokens):,} tokens, expected {chunk:,} at least, which are a chunk; "
+            "give a longer text, or smaller chunks"
+        )
+    count = len(tokens) // chunk
+    surprises: list[float] = []
+    for number in range(count):
+        part = tokens[number * chunk : (number + 1) * chunk]
+        if tokenizer.adds_start and tokenizer.start_token is not None:
+            part[0] = tokenizer.start_token
+        surprises += _scored(session, part, chunk // 2)
+        if progress is not None:
+            progress(number + 1, count, math.exp(math.fsum(surprises) / len(surprises)))
+    mean = math.fsum(surprises) / len(surprises)
+    squares = math.fsum(each * each for each in surprises) / len(surprises)
+    spread = max(0.0, squares - mean * mean) / max(1, len(surprises) - 1)
+    value = math.exp(mean)
+    return Perplexity(value, value * math.sqrt(spread), count, chunk, len(surprises))
+
+
+def _scored(session: Scores, tokens: Sequence[int], first: int) -> list[float]:
+    """The surprise at each token from ``first + 1`` on."""
+    session.reset()
+    session.prompt(tokens[:first])
+    surprises = []
+    for start in range(first, len(tokens) - 1, _PIECE):
+        piece = tokens[start : min(start + _PIECE, len(tokens) - 1)]
+        for place, logits in enumerate(session.all_logits(piece), start + 1):
+            surprises.append(_surprise(logits, tokens[place]))
+    return surprises
+
+
+def _surprise(logits: Array, token: int) -> float:
+    """``-log softmax(logits)[token]``."""
+    greatest = float(logits.max())
+    if not math.isfinite(greatest):
+        raise ExecutionError(f"the greatest of the model's logits is {greatest}, expected a number")
+    total = float(np.exp(logits.astype(np.float64) - greatest).sum())
+    return math.log(total) + greatest - float(logits[token])

@@ -1,0 +1,184 @@
+r"""How the next token is chosen from logits.
+
+With logits ``x`` in descending order, of all tokens at first, each step leaves a beginning of them:
+
+============  ====================================================================================
+option        what is left
+============  ====================================================================================
+top-k         the first ``k``; 0 leaves all
+top-p         the fewest with ``sum(softmax(x)) >= p``, with the softmax of what top-k left; 1
+              leaves all
+min-p         those with ``softmax(x) >= p * max(softmax(x))``, which is ``x >= max(x) + log(p)``;
+              0 leaves all
+temperature   one of them is drawn with the probabilities ``softmax(x / temperature)``; at 0 it is
+              the first, whatever the other options are
+============  ====================================================================================
+
+Order, definitions and defaults are llama.cpp's. Of equal logits the token with the lower number
+comes first. Softmax is computed in f64.
+
+Source: llama.cpp, ``llama-sampler.cpp`` and ``common.h``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from ..errors import ExecutionError, UsageError
+from ..numerics.element_types import Array
+from ..options import option
+
+__all__ = ["Sampler", "Sampling"]
+
+_FIRST_SORTED = 1024
+"""How many tokens are sorted at first: more seldom have most of the probability."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn.
+
+    Raises:
+        UsageError: an option is out of its range.
+    """
+
+    temperature: float = option(
+        0.8, "How evenly tokens are drawn; 0 takes the likeliest.", "NUMBER"
+    )
+    top_k: int = option(40, "Draw from the K likeliest tokens; 0 for all.", "K")
+    top_p: float = option(
+        0.95, "Draw from the likeliest tokens that have this probability together.", "P"
+    )
+    min_p: float = option(
+        0.05, "Draw from tokens that are at least this likely, beside the likeliest.", "P"
+    )
+    seed: int | None = option(None, "What is drawn; the same again.  [default: random]", "N")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise UsageError(f"the temperature is {self.temperature}, expected 0 or more")
+        if self.top_k < 0:
+            raise UsageError(f"top-k is {self.top_k}, expected 0 or more")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top-p is {self.top_p}, expected more than 0, and at most 1")
+        if not 0 <= self.min_p <= 1:
+            raise UsageError(f"min-p is {self.min_p}, expected 0 to 1")
+        if self.seed is not None and self.seed < 0:
+            raise UsageError(f"the seed is {self.seed}, expected 0 or more")
+
+    @classmethod
+    def greedy(cls) -> Sampling:
+        """Return what always takes the likeliest token."""
+        return cls(temperature=0.0)
+
+    @classmethod
+    def pop(cls, options: dict[str, Any]) -> Sampling:
+        """Take the fields out of other options.
+
+        Raises:
+            UsageError: as the class.
+        """
+        return cls(**{f.name: options.pop(f.name) for f in fields(cls) if f.name in options})
+
+
+class Sampler:
+    """Chooses tokens, one after the other.
+
+    Args:
+        sampling: how.
+    """
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._sampling = sampling
+        self._random = np.random.default_rng(sampling.seed)
+
+    def choose(self, logits: Array) -> int:
+        """Return the next token.
+
+        Args:
+            logits: of all tokens, ``[vocabulary]``.
+
+        Raises:
+            ExecutionError: the greatest is infinite, or there are NaN.
+        """
+        if self._sampling.temperature == 0:
+            token = int(logits.argmax())
+            _check(logits[token])
+            return token
+        tokens, probabilities = self.probabilities(logits)
+        place = np.searchsorted(probabilities.cumsum(), self._random.random(), side="right")
+        # The sum may be less than 1 by rounding, and the number drawn lie beyond.
+        return int(tokens[min(int(place), len(tokens) - 1)])
+
+    def probabilities(self, logits: Array) -> tuple[Array, Array]:
+        """Return the tokens that may be drawn, and the probability of each.
+
+        The likeliest comes first, but where no option leaves a token out.
+
+        Args:
+            logits: as for `choose`.
+
+        Raises:
+            ExecutionError: as `choose`.
+        """
+        chosen = self._sampling
+        if chosen.temperature == 0:
+            return np.array([self.choose(logits)]), np.ones(1)
+        tokens = self._first(logits)
+        x = logits[tokens].astype(np.float64)
+        with np.errstate(over="ignore"):  # a small temperature leaves the likeliest
+            weights = np.exp((x - x.max()) / chosen.temperature)
+        return tokens, weights / weights.sum()
+
+    def _first(self, logits: Array) -> Array:
+        """The tokens that the options leave, as `probabilities` returns them."""
+        chosen, size = self._sampling, len(logits)
+        greatest = logits.max()
+        _check(greatest)
+        kept = chosen.top_k if 0 < chosen.top_k < size else size
+        if kept == size and chosen.top_p == 1 and chosen.min_p == 0:
+            return np.arange(size)  # nothing asks for an order, which would take 30 ms
+        total = math.inf
+        if kept == size and chosen.top_p < 1:
+            total = float(np.exp(logits - greatest, dtype=np.float64).sum())
+        for count in dict.fromkeys((min(kept, _FIRST_SORTED), kept)):
+            tokens = _greatest(logits, count)
+            x = logits[tokens].astype(np.float64)
+            left = len(tokens)
+            if chosen.top_p < 1:
+                weights = np.exp(x - x[0])
+                sums = weights.cumsum()
+                # The sum of what top-k left, which may be more than what is sorted here.
+                of = sums[-1] if count == kept else total
+                left = int(np.searchsorted(sums, chosen.top_p * of)) + 1
+            if chosen.min_p > 0:
+                left = min(left, int((x >= x[0] + math.log(chosen.min_p)).sum()))
+            if left < count:
+                break
+        return tokens[: min(left, count)]
+
+
+def _greatest(logits: Array, count: int) -> Array:
+    """The numbers of the greatest logits in descending order; of equal ones the lower first."""
+    if count < len(logits):
+        least = np.partition(logits, len(logits) - count)[len(logits) - count]
+        above = np.flatnonzero(logits > least)
+        equal = np.flatnonzero(logits == least)[: count - len(above)]
+        tokens = np.concatenate([above, equal])
+        tokens.sort()
+    else:
+        tokens = np.arange(len(logits))
+    order: Array = np.argsort(-logits[tokens], kind="stable")
+    return tokens[order]
+
+
+def _check(greatest: Any) -> None:
+    if not np.isfinite(greatest):
+        raise ExecutionError(
+            f"the greatest of the model's logits is {greatest}, expected a number; the weights may "
+            "be damaged"
+        )
