@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .array_functions import dispatched
-from .element_types import AnyArray
+from .array_functions import bits_of, dispatched
+from .element_types import F32, I32, AnyArray
 
-__all__ = ["attend"]
+__all__ = ["attend", "bounded", "exponential"]
 
 
 @dispatched
@@ -53,3 +53,51 @@ def attend(
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     return np.einsum("kgtj,jkd->tkgd", weights, value, optimize=True).reshape(query.shape)
+
+
+_LOG2_E = 1.4426950408889634
+_LN_2_HIGH, _LN_2_LOW = 0.693359375, -2.12194440e-4
+"""Their sum is ln 2; products of the first with integers of few bits are exact in f32."""
+_ROUNDER = 1.5 * 2**23
+"""What is added to it is rounded to an integer, which is in its last bits."""
+_LEAST_EXPONENT = -87.0
+"""From it down exp counts as 0: it is 1.6e-38."""
+_COEFFICIENTS = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    5.0000001201e-1,
+)
+"""Of ``(exp(r) - 1 - r) / r**2`` (Cephes, ``expf``)."""
+
+
+def exponential(x: AnyArray) -> AnyArray:
+    """``exp`` of f32 that are at most 0, within 2 units in the last place; 0 from -87 down.
+
+    With ``n = round(x / ln 2)`` and ``r = x - n ln 2``, at most ``ln 2 / 2`` in magnitude, it is
+    ``2**n exp(r)``, where exp is a polynomial.
+
+    Source: Cephes, ``expf``.
+    """
+    inside = np.maximum(x, _LEAST_EXPONENT)
+    shifted = inside * _LOG2_E + _ROUNDER
+    n = shifted - _ROUNDER
+    r = (inside - n * _LN_2_HIGH) - n * _LN_2_LOW
+    total = r * _COEFFICIENTS[0] + _COEFFICIENTS[1]
+    for coefficient in _COEFFICIENTS[2:]:
+        total = total * r + coefficient
+    near = total * (r * r) + r + 1.0
+    power = bits_of((bits_of(shifted, I32) + 127) << 23, F32)
+    return np.where(x > _LEAST_EXPONENT, near * power, 0.0)
+
+
+def bounded(score: AnyArray, softcap: float) -> AnyArray:
+    """``softcap * tanh(score / softcap)`` of f32, off by at most 4 units of the softcap's.
+
+    ``tanh |x| = (1 - e) / (1 + e)`` with ``e = exp(-2 |x|)``.
+    """
+    e = exponential(np.abs(score) * (-2.0 / softcap))
+    magnitude = (1.0 - e) / (1.0 + e) * softcap
+    return np.where(score < 0.0, -magnitude, magnitude)

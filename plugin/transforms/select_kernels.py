@@ -6,6 +6,9 @@ generation does not use. `subquant.kernels` writes loops with these, and for act
 where the weight in blocks is a constant or a parameter. What they do not compute (dynamic windows,
 weights of few elements) is left as it is.
 
+``subquant.attention`` is a kernel of its own (`subquant.kernels.attention`), which reads the keys
+that are attended; without it, scores of the whole context are computed.
+
 For Vulkan (``instructions=spirv``) those with weights in blocks alone have a kernel, of activations
 as reals too: each thread reads words of the weight, and shifts and masks the integers of some
 columns out of them.
@@ -34,9 +37,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from .._mlir import Operation, ir
+from ..dialects.attention import Attention
 from ..dialects.block_contraction import BlockContraction
-from ..dialects.subquant import BLOCK_CONTRACTION
+from ..dialects.subquant import ATTENTION, BLOCK_CONTRACTION
 from ..errors import Remark, UsageError, expected_name
+from ..kernels.attention import attend_by_kernel
 from ..kernels.constants import erase_unused
 from ..kernels.contraction import Product
 from ..kernels.executables import KernelCall, Library
@@ -98,7 +103,8 @@ class SelectKernels(ModulePass):
         )
         for op in contractions:
             _contract_storage(op, is_alone)
-        found = named(module, [BLOCK_CONTRACTION, *integers])
+        attentions = () if self.instructions == SPIRV else (ATTENTION,)
+        found = named(module, [BLOCK_CONTRACTION, *attentions, *integers])
         if not found:
             return UNCHANGED
         library = Library(module)
@@ -130,6 +136,11 @@ class SelectKernels(ModulePass):
             if isinstance(product, Refusal):
                 return product
             made = product.emit(library, result.type)
+        elif op.name == ATTENTION:
+            attended = attend_by_kernel(Attention.of(op), self.instructions, library)
+            if isinstance(attended, Refusal):
+                return attended
+            made = attended
         else:
             contraction = IntegerContraction.of(op, is_alone=is_alone)
             if isinstance(contraction, Refusal):
@@ -181,7 +192,7 @@ def _with_others(
 def _is_of_floats(op: Operation) -> bool:
     """True for what no kernel is looked for."""
     element = op.operands[0].type.element_type
-    return op.name != BLOCK_CONTRACTION and not isinstance(element, ir.IntegerType)
+    return op.name in _INTEGERS and not isinstance(element, ir.IntegerType)
 
 
 def _contract_storage(op: Operation, is_alone: bool) -> None:

@@ -1,0 +1,79 @@
+"""Programs of ``subquant.attention``, and the formula in float64 with a bound of what is near."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Case:
+    """Extents and attributes of an operation; `count` queries, known at run time if `dynamic`."""
+
+    count: int
+    heads: int
+    groups: int
+    depth: int
+    context: int
+    element: str = "f16"
+    window: int = 0
+    softcap: float = 0.0
+    scale: float = 0.25
+    dynamic: bool = False
+
+    @property
+    def text(self) -> str:
+        """The program."""
+        count = "?" if self.dynamic else self.count
+        query = f"tensor<{count}x{self.heads}x{self.depth}xf32>"
+        cache = f"tensor<{self.context}x{self.groups}x{self.depth}x{self.element}>"
+        return f"""
+            func.func @main(%q: {query}, %k: {cache}, %v: {cache}, %p: tensor<i32>) -> {query} {{
+              %0 = "subquant.attention"(%q, %k, %v, %p) {{scale = {self.scale} : f32,
+                     window = {self.window} : i64, softcap = {self.softcap} : f32}}
+                : ({query}, {cache}, {cache}, tensor<i32>) -> {query}
+              return %0 : {query}
+            }}"""
+
+    def arrays(self, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A query of some positions, keys and values, of which scores differ by several units."""
+        rng = np.random.default_rng(seed)
+        dtype = np.dtype("float16" if self.element == "f16" else "float32")
+        query = rng.normal(size=(count, self.heads, self.depth)) * 2 / self.depth**0.5 / self.scale
+        shape = (2, self.context, self.groups, self.depth)
+        keys, values = rng.normal(size=shape).astype(dtype)
+        return query.astype(np.float32), keys, values
+
+
+def expected(
+    case: Case, query: np.ndarray, keys: np.ndarray, values: np.ndarray, position: int
+) -> np.ndarray:
+    """The formula, for one query of one head after the other."""
+    result = np.zeros(query.shape)
+    for place, head in np.ndindex(query.shape[:2]):
+        last = position + place
+        first = max(0, last - case.window + 1) if case.window else 0
+        group = head // (case.heads // case.groups)
+        key, value = (cache[first : last + 1, group].astype(np.float64) for cache in (keys, values))
+        scores = key @ query[place, head].astype(np.float64) * case.scale
+        if case.softcap:
+            scores = np.tanh(scores / case.softcap) * case.softcap
+        weights = np.exp(scores - scores.max())
+        result[place, head] = weights @ value / weights.sum()
+    return result
+
+
+def bound(case: Case, query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> float:
+    """How far a result may be from the formula.
+
+    A score is a sum of `depth` products: in f32, in any order, it is off by ``depth * 2**-24`` of
+    the sum of their magnitudes, and by what tanh adds, here 8 units. A weight is off by as much,
+    the greatest score too, and by 4 units of exp; the sums by a unit for each term. (Values count
+    by the greatest magnitude there is.)
+    """
+    unit = 2.0**-24
+    magnitudes = np.abs(query).max(axis=(0, 1)) @ np.abs(keys.astype(np.float64)).max(axis=(0, 1))
+    scores = (case.depth + 8) * unit * magnitudes * abs(case.scale)
+    of_weights = 2 * scores + (4 + case.context) * unit * 2
+    return float(of_weights * np.abs(values.astype(np.float64)).max())
