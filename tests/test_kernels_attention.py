@@ -40,6 +40,7 @@ CASES = {
     "dynamic": Case(1, 4, 2, 32, 200, dynamic=True),
     "dynamic in a window": Case(1, 6, 2, 24, 200, "f32", window=33, dynamic=True),
     "more heads than rows": Case(2, 130, 2, 8, 70),
+    "blocks of sixteen": Case(3, 190, 1, 16, 70),
     "four lanes": Case(5, 2, 1, 12, 80),
 }
 COMPILED = {
@@ -136,6 +137,9 @@ def test_the_choice_is_said() -> None:
     found, said = kernels_of(Case(1, 2, 1, 6, 16))
     assert found == 0
     assert "has no kernel: its rows of 6 are not whole in vectors" in said
+    found, said = kernels_of(Case(1, 300, 1, 8, 16))
+    assert found == 0
+    assert "has no kernel: its keys are shared by 300 heads, which is too many" in said
     assert kernels_of(CASES["decode"], "none") == (0, "")
 
 

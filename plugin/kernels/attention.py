@@ -55,8 +55,10 @@ from .operands import Refusal
 
 __all__ = ["AttentionKernel", "attend_by_kernel"]
 
-_BLOCK = 64
-"""Keys of a block: of 256 elements of f16 they are 32 KiB, which caches of the first level hold."""
+_BLOCKS = (64, 32, 16)
+"""Keys of a block: of 256 elements of f16, 64 are 32 KiB, which caches of the first level hold."""
+_STACK = 28 << 10
+"""Bytes that a workgroup has for scores and totals, of the 32 KiB that IREE allows."""
 _ROWS = 64
 """Rows of a workgroup at most."""
 _WORKGROUPS = 8
@@ -74,6 +76,9 @@ def attend_by_kernel(attention: Attention, instructions: str, library: Library) 
         return Refusal(f"its rows of {attention.depth} are not whole in vectors")
     if attention.count == 0:
         return Refusal("it has no queries")
+    shared = attention.heads // attention.groups
+    if _block(shared, lanes) is None:
+        return Refusal(f"its keys are shared by {shared} heads, which is too many")
     kernel = AttentionKernel(
         instructions,
         attention.count,
@@ -142,6 +147,13 @@ class AttentionKernel:
         return max(1, min(most, -(-self.count * self.groups // _WORKGROUPS)))
 
     @property
+    def block(self) -> int:
+        """How many keys a workgroup attends at once."""
+        found = _block(self.queries * self.shared, self.lanes)
+        assert found is not None  # or there is no kernel
+        return found
+
+    @property
     def tile(self) -> tuple[int, int]:
         """How many rows, and how many vectors of each, are summed together."""
         return (4, 4) if self.target.lanes == 16 else (2, 4)
@@ -175,7 +187,7 @@ class AttentionKernel:
             keys,
             values,
             result,
-            scratch([room, _BLOCK], F32),
+            scratch([room, self.block], F32),
             scratch([room], F32),
             scratch([room], F32),
             scratch([room, self.lanes], F32),
@@ -248,12 +260,12 @@ class _Rows:
 
         def of_block(place: Value) -> None:
             block = scalar(place)
-            count = np.minimum(end - block, _BLOCK)
+            count = np.minimum(end - block, kernel.block)
             self._in_tiles(rows, kernel.tile[0], lambda row, n: self._score(row, n, block, count))
             loop(0, rows, 1, lambda row: self._weigh(scalar(row), block))
             self._in_tiles(rows, kernel.tile[0], lambda row, n: self._add(row, n, block, count))
 
-        loop(start.value, end.value, _BLOCK, of_block)
+        loop(start.value, end.value, kernel.block, of_block)
         loop(0, rows, 1, self._divide)
 
     def _in_tiles(self, rows: Extent, size: int, body: Callable[[Formula, int], None]) -> None:
@@ -326,7 +338,7 @@ class _Rows:
         own_place = broadcast(at, lanes)
         before = broadcast(at - kernel.window, lanes) if kernel.window else None
         scores, attended = [], []
-        for place in range(0, _BLOCK, lanes):
+        for place in range(0, kernel.block, lanes):
             score = load(memory.scores, [row.value, place], lanes, F32) * kernel.scale
             if kernel.softcap:
                 score = bounded(score, kernel.softcap)
@@ -347,7 +359,7 @@ class _Rows:
         store_element(element_at(factor, 0), memory.factors, [row.value])
         total = load(memory.totals, [row.value, 0], lanes, F32) * factor
         for place, score, is_attended in zip(
-            range(0, _BLOCK, lanes), scores, attended, strict=True
+            range(0, kernel.block, lanes), scores, attended, strict=True
         ):
             weight = np.where(is_attended, exponential(score - greatest), 0.0)
             total = total + weight
@@ -433,6 +445,14 @@ def _folded(left: Formula, right: Formula, size: int, *, once: bool = False) -> 
         for offset in (0, half)
     )
     return low + high
+
+
+def _block(rows: int, lanes: int) -> int | None:
+    """The keys of a block, for so many rows; None if there is not the memory for few."""
+    for block in _BLOCKS:
+        if rows * (block + lanes + 2) * F32.bits // 8 <= _STACK:
+            return block
+    return None
 
 
 def _index(extent: Extent) -> Formula:
