@@ -196,7 +196,6 @@ def no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("compiled again")
 
     monkeypatch.setattr("subquant.compiler.compilation.compile_to_bytes", fail)
-    monkeypatch.setattr(Dataset, "save", fail)
 
 
 @pytest.mark.usefixtures("no_compilation")
@@ -209,7 +208,7 @@ def test_a_model_is_imported_and_compiled_once(model_file: Path, kept: Path) -> 
     expected, _ = Oracle(model_file).run(TOKENS)
     check(model.logits(TOKENS), expected)
     check(model.session().prompt(TOKENS), expected[-1])
-    assert sorted(path.suffix for path in kept.iterdir()) == ["", ".irpa"]
+    assert sorted(path.suffix for path in kept.iterdir()) == [".irpa", ".vmfb"]
 
 
 @pytest.mark.usefixtures("no_compilation")
@@ -221,16 +220,48 @@ def test_other_options_are_other_programs(
         loading.load(model_file, threads=1, cache=kept, **{"activations": "float"} | options)
 
 
-def test_an_import_that_ends_leaves_nothing(
-    model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_is_not_whole_is_made_again(model_file: Path, kept: Path, tmp_path: Path) -> None:
+    [archive], [executable] = kept.glob("*.irpa"), kept.glob("*.vmfb")
+
+    def steps_with(files: dict[str, bytes]) -> list[str]:
+        for name, data in files.items():
+            (tmp_path / name).write_bytes(data)
+        steps: list[str] = []
+        loading.load(
+            model_file, threads=1, activations="float", cache=tmp_path, progress=steps.append
+        )
+        return steps
+
+    cut = executable.read_bytes()[:-1]
+    assert len(steps_with({executable.name: executable.read_bytes()})) > 1
+    assert len(steps_with({executable.name: cut})) > 1
+    assert archive.read_bytes() == (tmp_path / archive.name).read_bytes()
+    assert steps_with({}) == ["load"]
+
+
+def test_what_ends_while_weights_are_laid_out_leaves_nothing(
+    model_file: Path, tmp_path: Path
 ) -> None:
     def interrupt(step: str) -> None:
-        if step.startswith("import 5 of"):
+        if step == "pass lower-quant-casts":  # after the kernels' tiles were written
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        loading.load(model_file, cache=tmp_path / "cache", progress=interrupt)
-    assert list((tmp_path / "cache").iterdir()) == []
+        loading.load(model_file, threads=1, cache=tmp_path, progress=interrupt)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_ends_irees_compiler_leaves_the_archive_alone(
+    model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.delenv("SUBQUANT_CACHE", raising=False)
+    monkeypatch.setattr("subquant.compiler.compilation.run_iree", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        loading.load(model_file, threads=1, cache=tmp_path)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".irpa"]
 
 
 @pytest.mark.parametrize("context", [0, 65])

@@ -1,8 +1,9 @@
-"""Models ready to run: their weights as an archive, and their programs as executables, both kept.
+"""Models ready to run: programs compiled, with their weights in the kernels' order, both kept.
 
-What is made of a model lies in a folder, by what it was made of: an archive by the file that it is
-of, an executable by the model's sizes, the types of its tensors, the options, the versions, and
-the code that wrote it. Both are there whole or not at all, and what is there is mounted, or loaded.
+What is made of a model lies in a folder, an executable (``.vmfb``) and the archive (``.irpa``) that
+it maps, under a name that says what they were made of: the file, the sizes that were chosen, the
+options, the versions, and the code that wrote it. Both are there whole or not at all, and the
+executable after its archive. What is there is loaded: nothing is written or laid out again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,10 @@ from ..compiler.cache import Cache, key_of
 from ..compiler.options import CompileOptions
 from ..errors import InputError, UsageError
 from ..files import write_whole
-from ..formats.kinds import weights_format
-from ..layouts import GgmlTensor, InferenceTensor, PrimitiveTensor
 from ..numerics.element_types import Array
 from ..options import Activations
 from ..runtime import Device, Executable
 from ..weights.sources import open_weights
-from ..weights.theta import Dataset
 from .chat import ChatTemplate, Message
 from .configuration import Configuration
 from .generation import Generation
@@ -154,6 +152,8 @@ def load(
         InputError: the file cannot be read, or is not valid; or what is kept cannot be written.
         SubquantError: the compilation failed, or there is no device.
     """
+    from ..compiler.compilation import compile_to_bytes  # which a warm start does not need
+
     notify = progress or (lambda step: None)
     where = Device.of(device, threads)
     folder = Path(cache) if cache is not None else default_cache()
@@ -166,16 +166,24 @@ def load(
         vulkan_target=where.vulkan_target if where.is_vulkan else "generic",
         activations=activations,
     )
-    archive = _archive(path, source, folder, notify)
-    key = _key(configuration, tensors, shape, options)
-    kept = Cache(folder)
-    data = kept.read(key)
+    name = f"{Path(path).stem}-{_identity(path)}-{_key(configuration, shape, options)[:16]}"
+    archive, kept, entry = folder / f"{name}.irpa", Cache(folder), f"{name}.vmfb"
+
+    def found() -> bytes | None:
+        return kept.read(entry) if archive.exists() else None
+
+    data = found()
     if data is None:
-        with kept.reserved(key, lambda: notify("wait for the same compilation elsewhere")):
-            data = kept.read(key)
+        with kept.reserved(name, lambda: notify("wait for the same compilation elsewhere")):
+            data = found()
             if data is None:
-                data = _compiled(configuration, archive, shape, options, notify)
-                kept.write(key, data)
+                _make_folder(folder)
+                notify("write the program")
+                module = write_module(configuration, tensors, shape)
+                data = compile_to_bytes(
+                    module, options, weights={SCOPE: path}, parameters=archive, progress=notify
+                )
+                kept.write(entry, data)
     notify("load")
     executable = Executable(data, where, {SCOPE: archive})
     return Model(configuration, source.properties, executable, shape)
@@ -201,10 +209,16 @@ def emit(
         SubquantError: as `load`.
     """
     source = open_weights(path)
-    configuration = Configuration.of(source.properties, source.theta.flatten())
+    tensors = source.theta.flatten()
+    configuration = Configuration.of(source.properties, tensors)
     shape = _shape(configuration, context)
-    _save(source, archive, progress or (lambda step: None))
-    tensors = Dataset.load(archive).theta.flatten()
+    notify = progress or (lambda step: None)
+    source.save(
+        archive,
+        on_tensor=lambda number, count, tensor: notify(
+            f"import {number + 1} of {count}: {tensor.name}"
+        ),
+    )
     text = str(write_module(configuration, tensors, shape))
     try:
         write_whole(Path(module), text.encode())
@@ -232,42 +246,11 @@ def _shape(configuration: Configuration, context: int | None) -> Shape:
     return Shape(context)
 
 
-def _compiled(
-    configuration: Configuration,
-    archive: Path,
-    shape: Shape,
-    options: CompileOptions,
-    notify: Progress,
-) -> bytes:
-    from ..compiler.compilation import compile_to_bytes
-
-    notify("write the program")
-    module = write_module(configuration, Dataset.load(archive).theta.flatten(), shape)
-    return compile_to_bytes(module, options, progress=notify)
-
-
-def _archive(path: str | os.PathLike[str], source: Dataset, folder: Path, notify: Progress) -> Path:
-    """The archive of a model: the file itself, or one that is kept."""
-    if weights_format(path) == "irpa":
-        return Path(path)
-    name = f"{Path(path).stem}-{_identity(path)}"
-    archive = folder / f"{name}.irpa"
-    if not archive.exists():
-        with Cache(folder).reserved(name, lambda: notify("wait for the same import elsewhere")):
-            if not archive.exists():
-                _save(source, archive, notify)
-    return archive
-
-
-def _save(source: Dataset, archive: str | os.PathLike[str], notify: Progress) -> None:
-    def on_tensor(number: int, total: int, tensor: InferenceTensor) -> None:
-        notify(f"import {number + 1} of {total}: {tensor.name}")
-
+def _make_folder(folder: Path) -> None:
     try:
-        Path(archive).parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot write '{os.fspath(archive)}': {error.strerror}") from None
-    source.save(archive, on_tensor=on_tensor)
+        raise InputError(f"cannot write '{folder}': {error.strerror or error}") from None
 
 
 def _identity(path: str | os.PathLike[str]) -> str:
@@ -281,24 +264,9 @@ def _identity(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _key(
-    configuration: Configuration,
-    tensors: Mapping[str, InferenceTensor],
-    shape: Shape,
-    options: CompileOptions,
-) -> str:
-    """What tells a program from others, without writing it."""
-    types = {name: (tensor.shape, _type_of(tensor)) for name, tensor in tensors.items()}
-    return key_of(repr((configuration, types, shape, options, _code())).encode(), options)
-
-
-def _type_of(tensor: InferenceTensor) -> object:
-    """What a program depends on, besides the shape."""
-    if isinstance(tensor, GgmlTensor):
-        return tensor.ggml_type
-    if isinstance(tensor, PrimitiveTensor):
-        return tensor.array.dtype.str
-    return tensor.record
+def _key(configuration: Configuration, shape: Shape, options: CompileOptions) -> str:
+    """What tells a program from others of the same file, without writing it."""
+    return key_of(repr((configuration, shape, options, _code())).encode(), options)
 
 
 def _code() -> list[tuple[str, int, int]]:

@@ -35,7 +35,13 @@ from ..dialects import create_context
 from ..emit.functions import write_function
 from ..emit.operation import create, mlir_type, tensor_type, value
 from ..emit.trace import traced
-from ..layouts import InferenceTensor, PlanarQuantizedTensor, PrimitiveTensor, QuantizedTensor
+from ..layouts import (
+    GgmlTensor,
+    InferenceTensor,
+    PlanarQuantizedTensor,
+    PrimitiveTensor,
+    QuantizedTensor,
+)
 from ..numerics.array_functions import stack, take_slice
 from ..numerics.element_types import AnyArray, ElementType
 from ..weights.theta import Theta
@@ -73,7 +79,7 @@ def write_module(
 
     Args:
         configuration: of the model.
-        tensors: its tensors by name, of whose values only the constants of layouts are used.
+        tensors: its tensors by name, whose values are not used.
         shape: what is chosen.
 
     Raises:
@@ -171,10 +177,7 @@ class _Parameters:
     """
 
     def __init__(self, tensors: Mapping[str, InferenceTensor]) -> None:
-        self._tensors = {
-            name: tensor.to_planar() if isinstance(tensor, QuantizedTensor) else tensor
-            for name, tensor in tensors.items()
-        }
+        self._tensors = {name: _planar(tensor) for name, tensor in tensors.items()}
         for tensor in self._tensors.values():
             for name, array in tensor.arrays.items():
                 _define(name, _type_of(array))
@@ -196,6 +199,18 @@ class _Parameters:
             return PrimitiveTensor(arrays[tensor.name], tensor.name)
         planes = zip(tensor.layout.planes, arrays.values(), strict=True)
         return PlanarQuantizedTensor(tensor.layout.with_planes(dict(planes)), tensor.name)
+
+
+def _planar(tensor: InferenceTensor) -> InferenceTensor:
+    """The form that archives have of a tensor, with planes whose elements are not computed."""
+    if isinstance(tensor, GgmlTensor):
+        row = tensor.rows(0, 1).unpack()
+        planes = {
+            name: np.broadcast_to(plane, (tensor.shape[0], *plane.shape[1:]))
+            for name, plane in row.planes.items()
+        }
+        return PlanarQuantizedTensor(type(row)(tensor.shape, planes, row.metadata), tensor.name)
+    return tensor.to_planar() if isinstance(tensor, QuantizedTensor) else tensor
 
 
 def _type_of(array: AnyArray) -> ir.Type:
