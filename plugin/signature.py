@@ -27,6 +27,8 @@ from .numerics.parameters import ExpressedType, Granularity, QuantizationParamet
 __all__ = [
     "BOUND_LOOPS",
     "CPU_FEATURES_KEY",
+    "LAID_OUT",
+    "LAYOUTS_KEY",
     "LOOPS_KEY",
     "MOST_ITERATIONS",
     "REFLECTION_KEY",
@@ -41,6 +43,10 @@ REFLECTION_KEY = "subquant.signature"
 TARGET_KEY = "subquant.target"
 CPU_FEATURES_KEY = "subquant.cpu_features"
 LOOPS_KEY = "subquant.loops"
+LAYOUTS_KEY = "subquant.layouts"
+"""Of how many tensors each argument becomes that is a weight, by its number, as JSON."""
+LAID_OUT = "$laid_out"
+"""Ends the name of the function that takes these too; with a number, of one that gives them."""
 BOUND_LOOPS = "__subquant_bound_loops"
 """The function of an executable that is told how many iterations its device runs of a loop."""
 MOST_ITERATIONS = 65535

@@ -26,6 +26,7 @@ from ..numerics.casts import dequantize_blocks
 from ..numerics.element_types import Array, ElementType
 from ..numerics.packed_integers import unpack_planes
 from .given_parameters import LOAD, given_parameter, is_immutable, loaded_elements
+from .laid_out_arguments import is_weight
 
 __all__ = ["bytes_known", "elements_of", "erase_unused", "is_fixed", "is_known"]
 
@@ -46,12 +47,15 @@ def is_known(value: Value) -> bool:
 
 
 def is_fixed(value: Value) -> bool:
-    """True if the elements of a value follow from constants and globals that nothing changes.
+    """True if the elements of a value follow from what is the same at each call.
 
-    What a program computes of these IREE computes once, when the program is loaded.
+    That is constants, and globals that nothing changes, of which a program computes once, when it
+    is loaded; and weights that are laid out before the call.
     """
     owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name not in _RULES:
+    if isinstance(owner, ir.Block):
+        return is_weight(value)
+    if owner.operation.name not in _RULES:
         return False
     op = owner.operation
     return is_immutable(op) if op.name == LOAD else all(map(is_fixed, op.operands))

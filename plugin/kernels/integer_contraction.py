@@ -16,7 +16,7 @@ from ..emit.trace import traced
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32, AnyArray
 from ..numerics.requantization import Requantization
-from .constants import elements_of, is_known
+from .constants import elements_of, is_fixed
 from .depthwise_product import DepthwiseProduct
 from .epilogue import Epilogue, Finish
 from .executables import Library
@@ -89,7 +89,7 @@ class IntegerContraction:
         if isinstance(found, Refusal):
             return found
         rows = math.prod(types[2].shape) // found._shape(1)[0]
-        if not is_known(found.weight) and rows < _ENOUGH_ROWS and not found.is_depthwise:
+        if not is_fixed(found.weight) and rows < _ENOUGH_ROWS and not found.is_depthwise:
             return Refusal("its weight is not known, and it has few rows")
         return found._with_its_pad()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ class DeviceArray:
         type: what it stands for, with the quantization parameters if it is quantized.
         is_host: the memory is that of a CPU.
         is_shared: others may read the memory later, an array of NumPy's or a program.
+        laid_out: what functions keep of it that read it as a weight (`subquant.runtime.laid_out`).
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class DeviceArray:
         self._view = view
         self._memory = memory
         self._kept: Any = None
+        self.laid_out: dict[object, Sequence[Any]] = {}
         self._device = device
         self.is_host = device.is_host
         self.is_shared = False
@@ -57,6 +60,7 @@ class DeviceArray:
     def __del__(self) -> None:
         # Before its device, whatever the garbage collector does.
         self._memory = self._view = self._kept = None
+        self.laid_out = {}
 
     @property
     def dtype(self) -> DType:
@@ -119,6 +123,7 @@ class DeviceArray:
         """Give up the memory: what is asked of the array afterwards is an error."""
         self._kept = self._view if self.is_shared else None
         self._memory = self._view = None
+        self.laid_out = {}
 
     def is_on(self, device: OpenDevice) -> bool:
         """True for an array in the memory of `device`."""

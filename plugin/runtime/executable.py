@@ -25,6 +25,7 @@ from ..signature import (
 from .arguments import check_count
 from .device import Device
 from .device_arrays import DeviceArray, put
+from .laid_out import Layouts
 from .marshalling import Call, Parameter, ResidentCalls, Result
 from .native_calls import check_process, native_call
 from .open_device import OpenDevice, iree_runtime
@@ -93,7 +94,9 @@ class Executable:
             handle = self._module.lookup_function(BOUND_LOOPS)
             context.invoke(handle, most, runtime.VmVariantList(0))
         self.functions = {
-            each.name: Function(each.name, each.handle, each.signature, context, opened)
+            each.name: Function(
+                each.name, each.handle, each.signature, context, opened, each.layouts
+            )
             for each in functions
         }
 
@@ -129,11 +132,13 @@ class Function:
         signature: Signature | None,
         context: Any,
         device: OpenDevice,
+        layouts: Layouts | None = None,
     ) -> None:
         self.name = name
         self._handle = handle
         self._context = context
         self._device = device
+        self._layouts = layouts
         self.signature = signature
 
     def __repr__(self) -> str:
@@ -186,7 +191,9 @@ class Function:
     ) -> DeviceArray:
         """Copy an array into the device's memory as the function stores an argument.
 
-        What a call does to an array each time is done once: it is checked, quantized, packed.
+        What a call does to an array each time is done once: it is checked, quantized, packed, and
+        a weight is laid out for the kernels of the function. Where all weights among its arguments
+        are stored so, a call is as fast as with weights that are constants.
 
         Args:
             argument: its number, from 0, or its name.
@@ -198,9 +205,16 @@ class Function:
             UsageError: there is no such argument.
         """
         check_process(self._device.process)
-        taken = self._parameters[self._place(argument)]
+        place = self._place(argument)
+        taken = self._parameters[place]
         with native_call():
-            return put(self._device, array, taken.type, taken.where, quantized_io)
+            stored = put(self._device, array, taken.type, taken.where, quantized_io)
+            if self._layouts is not None:
+                try:
+                    self._layouts.lay_out(place, stored, self._context.invoke)
+                except (RuntimeError, ValueError, IndexError) as error:
+                    raise self._failed(error) from None
+            return stored
 
     def invoke(
         self,
@@ -236,14 +250,20 @@ class Function:
         quantized_io: bool,
         resident: bool,
     ) -> list[Any]:
-        parameters = self._parameters
+        parameters, handle = self._parameters, self._handle
         call = Call(self._device, len(parameters), len(self._results))
         try:
             for place, (parameter, value) in enumerate(zip(parameters, values, strict=True)):
                 parameter.push(call, value, place in donated)
+            if self._layouts is not None and not donated:
+                pieces = self._layouts.pieces(values, self._context.invoke)
+                if pieces is not None:
+                    handle = self._layouts.function
+                    for view in pieces:
+                        call.push(view)
             for array in donated.values():
                 array.donate()
-            self._context.invoke(self._handle, call.pushed, call.popped)
+            self._context.invoke(handle, call.pushed, call.popped)
             return [each.pop(call, quantized_io, resident) for each in self._results]
         except (RuntimeError, ValueError, IndexError) as error:
             raise self._failed(error) from None
@@ -260,12 +280,13 @@ class Function:
 
     @cached_property
     def _resident_calls(self) -> ResidentCalls:
-        run, handle = self._context.invoke, self._handle
         return ResidentCalls(
             self._device,
             self._parameters,
             self._results,
-            lambda pushed, popped: run(handle, pushed, popped),
+            self._handle,
+            self._layouts,
+            self._context.invoke,
         )
 
     def _failed(self, error: Exception) -> ExecutionError:

@@ -25,6 +25,7 @@ from .arguments import (
     held,
 )
 from .device_arrays import DeviceArray, check_taken
+from .laid_out import Layouts
 from .open_device import OpenDevice, iree_runtime
 
 __all__ = ["Call", "Parameter", "ResidentCalls", "Result"]
@@ -250,7 +251,9 @@ class ResidentCalls:
     Args:
         device: where.
         parameters, results: of the function.
-        invoke: runs it, with a list of what it is given and one for what it returns.
+        function: what is run.
+        layouts: of its weights; None if it has none.
+        invoke: runs a function, with a list of what it is given and one for what it returns.
     """
 
     def __init__(
@@ -258,10 +261,13 @@ class ResidentCalls:
         device: OpenDevice,
         parameters: Sequence[Parameter],
         results: Sequence[Result],
-        invoke: Callable[[Any, Any], object],
+        function: Any,
+        layouts: Layouts | None,
+        invoke: Callable[[Any, Any, Any], object],
     ) -> None:
         runtime = iree_runtime()
         self._device, self._invoke = device, invoke
+        self._function, self._layouts = function, layouts
         self._new_list, self._view = runtime.VmVariantList, runtime.HalBufferView
         self._parameters = [(each.taken, each.type.shape) for each in parameters]
         self._results = [(each.type, each.extents or ()) for each in results]
@@ -284,7 +290,14 @@ class ResidentCalls:
                 return None
             pushed.push_ref(array.view)
             shared.append(array.memory)
-        self._invoke(pushed, popped)
+        function = self._function
+        if self._layouts is not None:
+            pieces = self._layouts.pieces(arguments, self._invoke)
+            if pieces is not None:
+                function = self._layouts.function
+                for view in pieces:
+                    pushed.push_ref(view)
+        self._invoke(function, pushed, popped)
         for number, (type_, extents) in enumerate(self._results):
             view = popped.get_as_object(number, self._view)
             memory = self._device.host_bytes(view)

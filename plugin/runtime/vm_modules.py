@@ -13,6 +13,7 @@ from ..files import kind_of, open_input, read_input
 from ..processes import Steps
 from ..signature import REFLECTION_KEY, Signature, ValueType
 from .descriptions import ask_about
+from .laid_out import Layouts
 from .open_device import iree_runtime
 
 __all__ = [
@@ -169,12 +170,14 @@ class PublicFunction:
         handle: the bindings'.
         reflection: entries by key.
         signature: None if nothing is recorded that can be read as one.
+        layouts: of its weights; None if it has none.
     """
 
     name: str
     handle: Any
     reflection: Mapping[str, str]
     signature: Signature | None
+    layouts: Layouts | None = None
 
 
 def public_functions(module: Any, file: str) -> list[PublicFunction]:
@@ -193,7 +196,13 @@ def public_functions(module: Any, file: str) -> list[PublicFunction]:
         ours = [name for name in handles if REFLECTION_KEY in recorded[name]]
         public = ours or [n for n in handles if not n.startswith("__") and "$" not in n]
         return [
-            PublicFunction(name, handles[name], recorded[name], _signature_of(recorded[name]))
+            PublicFunction(
+                name,
+                handles[name],
+                recorded[name],
+                _signature_of(recorded[name]),
+                Layouts.of(name, recorded[name], handles.__getitem__),
+            )
             for name in public
         ]
     except (RuntimeError, UnicodeDecodeError):  # the bindings' own, for what is not UTF-8

@@ -28,6 +28,8 @@ from ..dialects.quant import element_type, is_quantized, parameters_of, parts_of
 from ..errors import Remark, UnsupportedError, place_of
 from ..signature import (
     BOUND_LOOPS,
+    LAID_OUT,
+    LAYOUTS_KEY,
     LOOPS_KEY,
     MOST_ITERATIONS,
     REFLECTION_KEY,
@@ -87,8 +89,10 @@ class CheckHandOff(ModulePass):
             entries |= _long_loop(module)
         consumed, storing = consumed_values(operations), storing_functions(module)
         for op in named(module, ["func.func"]):
-            is_own = op.attributes["sym_name"].value == BOUND_LOOPS
-            if is_public(op) and len(op.regions[0].blocks) and not is_own:
+            symbol = op.attributes["sym_name"].value
+            if LAID_OUT in symbol:
+                _forget(op)
+            elif is_public(op) and len(op.regions[0].blocks) and symbol != BOUND_LOOPS:
                 arguments = op.regions[0].blocks[0].arguments
                 _record(
                     op,
@@ -181,16 +185,24 @@ def _record(
     """Write the reflection; a signature that is there, of a module that was emitted, is kept."""
     signature = signature_of(function, consumed, keeps_state)
     written = SIGNATURE_ATTRIBUTE in function.attributes
-    for attribute in (SIGNATURE_ATTRIBUTE, *NAMES_ATTRIBUTES):
-        if attribute in function.attributes:
-            del function.attributes[attribute]
+    _forget(function)
     entries = {}
     if REFLECTION_ATTRIBUTE in function.attributes:
         entries = {entry.name: entry.attr for entry in function.attributes[REFLECTION_ATTRIBUTE]}
     if written or REFLECTION_KEY not in entries:
         entries[REFLECTION_KEY] = ir.StringAttr.get(signature.to_json())
     entries |= {key: ir.StringAttr.get(text) for key, text in added.items()}
+    if LAYOUTS_KEY in function.attributes:
+        entries[LAYOUTS_KEY] = function.attributes[LAYOUTS_KEY]
+        del function.attributes[LAYOUTS_KEY]
     function.attributes[REFLECTION_ATTRIBUTE] = ir.DictAttr.get(entries)
+
+
+def _forget(function: Any) -> None:
+    """Drop what says how a function was written."""
+    for attribute in (SIGNATURE_ATTRIBUTE, *NAMES_ATTRIBUTES):
+        if attribute in function.attributes:
+            del function.attributes[attribute]
 
 
 def _values(

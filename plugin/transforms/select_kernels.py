@@ -27,7 +27,8 @@ Calls of small kernels that follow one another become one (`subquant.kernels.joi
 
 The weight is laid out anew (`subquant.kernels.tiles`): a constant here, and a parameter that the
 compilation is given (`subquant.kernels.given_parameters`); an argument or another parameter by
-operations of the program.
+operations of the program. For weights that are arguments there is a copy of the function that takes
+them laid out (`subquant.kernels.laid_out_arguments`).
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ from ..kernels.executables import KernelCall, Library
 from ..kernels.instructions import INSTRUCTIONS
 from ..kernels.integer_contraction import IntegerContraction
 from ..kernels.joining import LARGEST_JOINED, join_calls
+from ..kernels.laid_out_arguments import copies_of
 from ..kernels.operands import Refusal
 from ..kernels.thread_contraction import SPIRV, ThreadContraction
 from ..numerics.requantization import Requantization
 from ..options import FixedPointRounding, RequantizationForm
-from .base import UNCHANGED, ModulePass, named
+from .base import UNCHANGED, ModulePass, is_public, named
 from .math.differences import raise_differences
 from .math.zero_points import correct_zero_points
 
@@ -107,12 +109,17 @@ class SelectKernels(ModulePass):
         found = named(module, [BLOCK_CONTRACTION, *attentions, *integers])
         if not found:
             return UNCHANGED
+        functions = [op for op in named(module, ["func.func"]) if is_public(op) and _has_body(op)]
+        copies = copies_of(functions, [op for op in found if op.name != ATTENTION])
+        copied = [each.copy.regions[0].blocks[0] for each in copies]
+        if copies:
+            found = named(module, [BLOCK_CONTRACTION, *attentions, *integers])
         library = Library(module)
         remarks: list[tuple[Remark, list[KernelCall]]] = []
         # From the last to the first: what a contraction does with its activations may be done by
         # the kernel that computes them.
         for op in reversed(found):
-            told = not _is_of_floats(op)
+            told, is_copy = not _is_of_floats(op), op.block in copied
             at = Remark.about(op, "")
             used = self._used(op, is_alone) if self.explain else ""
             before = len(library.calls)
@@ -122,9 +129,11 @@ class SelectKernels(ModulePass):
                 said = f"is computed by a kernel ({used})"
             else:
                 said = f"has no kernel: {refusal.reason}"
-            if self.explain and (told or refusal is None):
+            if self.explain and not is_copy and (told or refusal is None):
                 remarks.append((replace(at, message=said), library.calls[before:]))
         joined = join_calls(library, self.joined_products)
+        for copy in copies:
+            copy.finish()
         return [_with_others(remark, calls, joined) for remark, calls in reversed(remarks)]
 
     def _replace(self, op: Operation, library: Library, is_alone: bool) -> Refusal | None:
@@ -187,6 +196,10 @@ def _with_others(
     return replace(
         remark, message=f"{remark.message}, in one dispatch with {others} other {noun} of kernels"
     )
+
+
+def _has_body(function: Operation) -> bool:
+    return len(function.regions[0].blocks) > 0
 
 
 def _is_of_floats(op: Operation) -> bool:

@@ -1,12 +1,13 @@
 // RUN: subquant opt %s --passes "select-kernels{instructions=avx2 explain=true}" 2>&1 | filecheck %s
 
-// Reals are multiplied by IREE's loops, unless the weight is laid out once.
+// Reals are multiplied by IREE's loops, unless the weight is laid out once: here it is computed.
 // CHECK: remark: 'subquant.block_contraction' op has no kernel: its activations are not rounded to 8 bits, nor its weight constant
 // CHECK: remark: 'subquant.block_contraction' op has no kernel: it is small
 // CHECK-NOT: stream.executable
 // CHECK-LABEL: func.func @reals(
 // CHECK: subquant.block_contraction
-func.func @reals(%x: tensor<3x128xf32>, %q: tensor<128x128xi8>, %s: tensor<128x4xf32>) -> tensor<3x128xf32> {
+func.func @reals(%x: tensor<3x128xf32>, %p: tensor<128x128xi8>, %r: tensor<128x128xi8>, %s: tensor<128x4xf32>) -> tensor<3x128xf32> {
+  %q = stablehlo.xor %p, %r : tensor<128x128xi8>
   %y = "subquant.block_contraction"(%x, %q, %s) {
       block_sizes = array<i64: 1, 32>,
       indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>,

@@ -1,0 +1,286 @@
+"""Weights that are arguments: laid out for kernels once, where they stay in the device's memory.
+
+A function with such a weight lays it out at every call, which may take longer than what is done
+with it. So it gets a copy, which takes besides what is computed of weights alone, and a function of
+each weight that gives that. Before::
+
+    func.func @main(%x: tensor<1x64xi8>, %w: tensor<64x64xi8>) -> tensor<1x64xi32> {
+      %y = stablehlo.dot_general %x, %w, ...
+    }
+
+After, besides::
+
+    func.func @main$lay_out_1(%w: tensor<64x64xi8>) -> (tensor<2x16x64xi8>, tensor<2x32xi32>)
+    func.func @main$laid_out(%x: ..., %w: ..., %tiles: tensor<2x16x64xi8>, %first: tensor<2x32xi32>)
+        -> tensor<1x64xi32>
+
+The runtime calls the copy where arrays are in the device's memory (`subquant.runtime`). A weight is
+an argument that a contraction reads as one, and that no activations depend on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .._mlir import Operation, Value, ir
+from ..dialects.subquant import BLOCK_CONTRACTION, operands_of
+from ..emit import linalg
+from ..emit.functions import write_function
+from ..emit.operation import parse_attribute
+from ..signature import LAID_OUT, LAYOUTS_KEY
+from .given_parameters import LOAD, is_immutable
+
+__all__ = ["Copy", "copies_of", "is_weight"]
+
+_WEIGHTS = "subquant.weights"
+"""The attribute of a copy that has the numbers of its weights."""
+_PURE = ("arith.", "linalg.", "quant.", "stablehlo.", "subquant.", "tensor.", linalg.BARRIER)
+"""What computes the same of the same operands."""
+_SMALL = 4
+"""What is computed of a weight is kept if a kernel reads it, or if it is so much smaller."""
+
+
+def is_weight(argument: Value) -> bool:
+    """True for an argument of a copy that its caller lays out."""
+    function = argument.owner.owner
+    if not isinstance(function, ir.OpView | ir.Operation):
+        return False
+    attributes = function.operation.attributes
+    if _WEIGHTS not in attributes:
+        return False
+    return ir.BlockArgument(argument).arg_number in list(attributes[_WEIGHTS])
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of a function, for weights that are laid out.
+
+    Attributes:
+        function: what it is a copy of.
+        copy: the copy.
+    """
+
+    function: Operation
+    copy: Operation
+
+    def finish(self) -> None:
+        """Have the copy take what is computed of weights; drop it if there is nothing."""
+        kept = self._kept()
+        if not kept:
+            self.copy.erase()
+            return
+        body = self.copy.regions[0].blocks[0]
+        name = self.function.attributes["sym_name"].value
+        for place, values in kept.items():
+            weight = body.arguments[place]
+            with ir.InsertionPoint(self.function), self.function.location:
+                write_function(f"{name}{LAID_OUT}_{place}", [weight.type], _copying(values, weight))
+        pieces = [value for values in kept.values() for value in values]
+        for value in pieces:
+            argument = body.add_argument(value.type, value.owner.operation.location)
+            value.replace_all_uses_with(argument)
+        for value in pieces:
+            _erase_unused(value.owner.operation)
+        inputs = [argument.type for argument in body.arguments]
+        results = self.copy.attributes["function_type"].value.results
+        type_ = ir.FunctionType.get(inputs, list(results))
+        self.copy.attributes["function_type"] = ir.TypeAttr.get(type_)
+        del self.copy.attributes[_WEIGHTS]
+        counts = {str(place): len(values) for place, values in kept.items()}
+        self.function.attributes[LAYOUTS_KEY] = ir.StringAttr.get(json.dumps(counts))
+
+    def _kept(self) -> dict[int, list[Value]]:
+        """What is computed of each weight alone, and read by what computes with more."""
+        body = self.copy.regions[0].blocks[0]
+        weights, sources = set(self.copy.attributes[_WEIGHTS]), _Sources(self.copy)
+        kept: dict[int, list[Value]] = {}
+
+        def keep(value: Value, *, is_read_by_kernel: bool) -> None:
+            """Keep a value, or what it is computed of, if that is of one weight."""
+            found = sources.alone(value)
+            if len(found) != 1 or not found <= weights or isinstance(value.owner, ir.Block):
+                return
+            [place] = found
+            is_small = _bytes(value.type) * _SMALL <= _bytes(body.arguments[place].type)
+            if is_read_by_kernel or is_small:
+                values = kept.setdefault(place, [])
+                if value not in values:
+                    values.append(value)
+                return
+            for operand in value.owner.operation.operands:
+                keep(operand, is_read_by_kernel=False)
+
+        for each in body.operations:
+            op = each.operation
+            if not sources.is_alone(op):
+                for operand in op.operands:
+                    keep(operand, is_read_by_kernel=op.name == "flow.dispatch")
+        return dict(sorted(kept.items()))
+
+
+def copies_of(functions: Sequence[Operation], contractions: Sequence[Operation]) -> list[Copy]:
+    """Copy the functions that have weights among their arguments.
+
+    Args:
+        functions: what may be called from outside of the module.
+        contractions: of the module.
+    """
+    found = []
+    names = {function.attributes["sym_name"].value for function in functions}
+    for function in functions:
+        name = function.attributes["sym_name"].value
+        if LAID_OUT in name or f"{name}{LAID_OUT}" in names:
+            continue
+        places = _weights(function, contractions)
+        if not places:
+            continue
+        with ir.InsertionPoint(function):
+            copy = function.clone().operation
+        copy.attributes["sym_name"] = ir.StringAttr.get(f"{name}{LAID_OUT}")
+        marked = ", ".join(map(str, places))
+        copy.attributes[_WEIGHTS] = parse_attribute(f"array<i64: {marked}>")
+        found.append(Copy(function, copy))
+    return found
+
+
+def _weights(function: Operation, contractions: Sequence[Operation]) -> list[int]:
+    """The numbers of the arguments that are weights."""
+    body = function.regions[0].blocks[0]
+    own = [op for op in contractions if op.block == body]
+    sides = [_sides(op) for op in own]
+    if not any(_is_behind(part) for _, parts in sides for part in parts):
+        return []
+    sources = _Sources(function)
+    weights: set[int] = set()
+    activations: set[int] = set()
+    for given, parts in sides:
+        activations |= sources.all(given)
+        for part in parts:
+            weights |= sources.alone(part)
+    return [
+        place
+        for place in sorted(weights - activations)
+        if isinstance(body.arguments[place].type, ir.RankedTensorType)
+        and body.arguments[place].type.has_static_shape
+    ]
+
+
+def _sides(op: Operation) -> tuple[Value, list[Value]]:
+    """The activations of a contraction, and what its weight is given by."""
+    if op.name != BLOCK_CONTRACTION:
+        return op.operands[0], [op.operands[1]]
+    operands = operands_of(op)
+    return operands.pop("activations"), list(operands.values())
+
+
+def _is_behind(value: Value) -> bool:
+    """True if there is an argument behind operations of one operand."""
+    while not isinstance(value.owner, ir.Block):
+        op = value.owner.operation
+        if not op.name.startswith(_PURE) or not len(op.operands):
+            return False
+        value = op.operands[0]
+    return True
+
+
+class _Sources:
+    """The arguments that the values of a function are computed of, by their numbers."""
+
+    def __init__(self, function: Operation) -> None:
+        body = function.regions[0].blocks[0]
+        self._all: dict[Value, frozenset[int]] = {
+            argument: frozenset([place]) for place, argument in enumerate(body.arguments)
+        }
+        self._impure: set[Value] = set()
+        for each in body.operations:
+            op = each.operation
+            found = frozenset[int]().union(*map(self.all, _read(op)))
+            is_alone = self.is_alone(op)
+            for result in op.results:
+                self._all[result] = found
+                if not is_alone:
+                    self._impure.add(result)
+
+    def all(self, value: Value) -> frozenset[int]:
+        """All that a value depends on."""
+        return self._all.get(value, frozenset())
+
+    def alone(self, value: Value) -> frozenset[int]:
+        """The same of a value that follows from arguments and constants; else nothing."""
+        return frozenset() if value in self._impure else self.all(value)
+
+    def is_alone(self, op: Operation) -> bool:
+        """True if the results of an operation follow from one argument at most."""
+        is_pure = op.name.startswith(_PURE) or (op.name == LOAD and is_immutable(op))
+        read = _read(op)
+        return (
+            is_pure
+            and len(op.results) == 1
+            and len(read) == len(op.operands)
+            and not any(value in self._impure for value in read)
+            and len(frozenset[int]().union(*map(self.all, read))) <= 1
+        )
+
+
+def _read(op: Operation) -> list[Value]:
+    """The operands of an operation, and the values that its regions may read besides."""
+    read = list(op.operands)
+    if len(op.regions):
+
+        def visit(inner: Operation) -> ir.WalkResult:
+            for operand in inner.operands:
+                owner = operand.owner
+                block = owner if isinstance(owner, ir.Block) else owner.operation.block
+                if inner.operation != op and block == op.block:
+                    read.append(operand)
+            return ir.WalkResult.ADVANCE
+
+        op.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return read
+
+
+def _copying(
+    values: Sequence[Value], weight: Value
+) -> Callable[[Sequence[Value]], Sequence[Value]]:
+    """What writes the operations behind values, of another function's argument."""
+
+    def body(arguments: Sequence[Value]) -> list[Value]:
+        copied: dict[Value, Value] = {weight: arguments[0]}
+
+        def copy(value: Value) -> Value:
+            if value not in copied:
+                op = value.owner.operation
+                operands = [copy(operand) for operand in op.operands]
+                made = op.clone().operation
+                for number, operand in enumerate(operands):
+                    made.operands[number] = operand
+                copied[value] = made.results[0]
+            return copied[value]
+
+        return [copy(value) for value in values]
+
+    return body
+
+
+def _erase_unused(op: Operation) -> None:
+    """Erase an operation that nobody reads, and those that nobody reads then."""
+    pending = [op]
+    while pending:
+        op = pending.pop()
+        if any(next(iter(result.uses), None) is not None for result in op.results):
+            continue
+        owners = {v.owner.operation for v in op.operands if not isinstance(v.owner, ir.Block)}
+        op.erase()
+        pending += [each for each in owners if each not in pending]
+
+
+def _bytes(type_: ir.Type) -> int:
+    """About how many bytes a tensor of a static type has."""
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        return 0
+    element = type_.element_type
+    bits = element.width if isinstance(element, ir.IntegerType | ir.FloatType) else 8
+    return math.prod(int(extent) for extent in type_.shape) * bits // 8
