@@ -22,6 +22,7 @@ from subquant.formats.irpa import create_archive
 from subquant.numerics.casts import dequantize, quantize
 from subquant.runtime import Device, Executable
 from subquant.runtime.open_device import OpenDevice
+from subquant.signature import Work
 
 LARGE = 1 << 16
 PROGRAM = """
@@ -629,6 +630,90 @@ def test_devices_of_one_and_more_threads() -> None:
         assert executable.device.threads == threads
         assert executable.device.open().uri == ("local-sync" if threads == 1 else "local-task")
         np.testing.assert_array_equal(executable.accumulate(a, b, c), a @ b + c)
+
+
+SMALL = """
+func.func @small(%x: tensor<8x64xi8>, %w: tensor<64x64xi8>) -> tensor<8x64xi32> {
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<8x64xi8>, tensor<64x64xi8>) -> tensor<8x64xi32>
+  return %y : tensor<8x64xi32>
+}
+"""
+PRODUCT = """
+func.func @large(%x: tensor<64x1024xf32>, %w: tensor<1024x512xf32>) -> tensor<64x512xf32> {
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<64x1024xf32>, tensor<1024x512xf32>) -> tensor<64x512xf32>
+  return %y : tensor<64x512xf32>
+}
+"""
+DOUBLES = """
+func.func @main(%x: tensor<64x1024xf32>) -> tensor<64x1024xf32> {
+  %y = stablehlo.add %x, %x : tensor<64x1024xf32>
+  return %y : tensor<64x1024xf32>
+}
+"""
+UNKNOWN = """
+func.func @unknown(%x: tensor<?xi8>) -> tensor<?xi8> {
+  %y = stablehlo.add %x, %x : tensor<?xi8>
+  return %y : tensor<?xi8>
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "threads", "expected"),
+    [
+        (SMALL, "llvm-cpu", 2, "local-sync"),
+        (SMALL, "llvm-cpu", 1, "local-sync"),
+        (SMALL, "local-task", 2, "local-task"),
+        (SMALL, "local-sync", None, "local-sync"),
+        (SMALL + PRODUCT, "llvm-cpu", 2, "local-task"),  # the largest of its functions counts
+        (SMALL + PRODUCT, "llvm-cpu", 1, "local-sync"),
+        (SMALL + UNKNOWN, "llvm-cpu", 2, "local-task"),
+    ],
+)
+def test_small_programs_are_run_by_the_callers_own_thread(
+    text: str, device: str, threads: int | None, expected: str
+) -> None:
+    rng = np.random.default_rng(6)
+    x, w = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((8, 64), (64, 64)))
+    executable = subquant.compile(text, device=Device(device, threads=threads))
+    weight = executable.device.put(w)  # an array of one is taken by all
+    result = executable.small(x, weight, resident=True)
+    assert f"on '{expected}'" in repr(result)
+    np.testing.assert_array_equal(result.numpy(), x.astype(np.int32) @ w)
+
+
+def test_programs_share_arrays_and_threads(cpu: Device) -> None:
+    """Resident results of a small program are arguments of a large one, and the reverse."""
+    device = Device("llvm-cpu", threads=2)
+    small, large = (subquant.compile(text, device=device) for text in (DOUBLES, PRODUCT))
+    again = subquant.compile(PRODUCT, device=device)
+    x, w = np.ones((64, 1024), np.float32), np.ones((1024, 512), np.float32)
+    doubled = small.main(device.put(x), resident=True)
+    product = large.large(doubled, w, resident=True)
+    assert "on 'local-sync'" in repr(doubled)
+    assert "on 'local-task'" in repr(product)
+    np.testing.assert_array_equal(product.numpy(), np.full((64, 512), 2048, np.float32))
+    del large
+    gc.collect()
+    np.testing.assert_array_equal(again.large(doubled, w), product)
+    assert small.main(doubled)[0, 0] == 4
+
+
+@pytest.mark.parametrize("text", ["", "1", "1 2 3", "-1 2", "x 2", "1 2\n"])
+def test_an_estimate_that_is_none_is_not_taken(text: str) -> None:
+    assert Work.from_text(text) is None
+
+
+def test_what_threads_are_worth() -> None:
+    """They are woken, and again for each dispatch: 15 and 5 us."""
+    assert not Work(39_999, 1).is_worth(2)
+    assert Work(40_001, 1).is_worth(2)
+    assert not Work(40_001, 2).is_worth(2)
+    assert Work(25_000, 1).is_worth(8)
+    assert not Work(10**9, 1).is_worth(1)
+    assert Work.from_text(str(Work(12, 3))) == Work(12, 3)
 
 
 @pytest.mark.parametrize(

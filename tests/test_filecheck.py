@@ -37,6 +37,7 @@ from subquant.transforms.base import UNCHANGED
 FOLDER = Path(__file__).parent / "filecheck"
 NEVER_FAILS = {
     "bound-loops",
+    "estimate-work",
     "expand-stablehlo",
     "fold-constants",
     "fuse-block-contractions",
@@ -222,7 +223,7 @@ def test_a_pass_runs_twice(name: str) -> None:
 
 _IDENTITY = "func.func @f(%x: f32) -> f32 {\n  return %x : f32\n}\n"
 _SEPARATOR = re.compile(r"^// -----$", re.MULTILINE)
-_ATTRIBUTES_ONLY = ("check-hand-off", "pack-narrow-storage")
+_ATTRIBUTES_ONLY = ("check-hand-off", "estimate-work", "pack-narrow-storage")
 """Passes that change attributes that no verifier knows, and then say that nothing changed."""
 _UNCHANGED_WITHOUT_WORK = (
     "box-half-scalars",

@@ -296,6 +296,7 @@ def test_passes_are_announced_in_order() -> None:
 def test_the_pipeline_of_a_compilation() -> None:
     cpu = compile_pipeline(CompileOptions())
     for_vulkan = {"bound-loops", "expand-sign-extension", "isolate-contraction-operands"}
+    for_cpu = {"estimate-work"}
     with_kernels = {"select-kernels"}  # which such a device has none of
     on_request = {
         "check-integer-only",
@@ -317,10 +318,12 @@ def test_the_pipeline_of_a_compilation() -> None:
     inlined = names.index("correct-zero-points") - 1  # upstream's, which has no name here
     assert vulkan[inlined] == UpstreamPass(text="inline{default-pipeline=}")
     del names[inlined]
-    assert names == [name for name in PASSES if name not in on_request | with_kernels | for_bytes]
+    assert names == [
+        name for name in PASSES if name not in on_request | for_cpu | with_kernels | for_bytes
+    ]
     with_bytes = compile_pipeline(CompileOptions("vulkan", vulkan_target="generic"))
     names = [step.name for step in with_bytes if step.name]
-    assert names == [name for name in PASSES if name not in on_request]
+    assert names == [name for name in PASSES if name not in on_request | for_cpu]
     assert LowerQuantCasts("toward-zero", "exact") in vulkan
     assert LegalizeIntegerWidths(32) in vulkan
     assert vulkan[-1] == CheckHandOff("vulkan:generic-32bit")

@@ -182,7 +182,8 @@ run_options = _stacked(
             "--threads",
             type=int,
             metavar="N",
-            help="Threads of the CPU that run it.  [default: one for each core]",
+            help="Threads of the CPU that run it at most: one runs what is too small to gain by "
+            "others.  [default: one for each core]",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print the results as JSON."),
     ]

@@ -257,6 +257,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         # As IREE does; what the passes for Vulkan look at depends on it. Calls of kernels, which
         # come next, crash it.
         *([("inline{default-pipeline=}", {})] if is_vulkan else []),
+        *([] if is_vulkan else [("estimate-work", {"instructions": instructions})]),
         *(
             [
                 (

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import weakref
+from collections.abc import Sequence
 
 import numpy.typing as npt
 
 from ..errors import EnvironmentProblem, UsageError, quoted
-from ..signature import ValueType
+from ..signature import ValueType, Work
 from .device_arrays import DeviceArray, put
 from .native_calls import native_call
 from .open_device import DEVICES, OpenDevice, iree_runtime, no_device
@@ -26,8 +27,9 @@ class Device:
     Args:
         name: ``llvm-cpu``, ``vulkan`` (the first one), or an IREE device URI such as
             ``vulkan://GPU-6d65...`` or ``local-sync``.
-        threads: how many threads of a CPU run its programs, 1 to 256; by default one for each
-            core. One thread is the caller's own.
+        threads: how many threads of a CPU run its programs at most, 1 to 256; by default one for
+            each core. One thread is the caller's own, which on ``llvm-cpu`` also runs the programs
+            that are too small to gain by others; ``local-task`` has its threads run all programs.
 
     Raises:
         EnvironmentProblem: there is no such device.
@@ -40,7 +42,8 @@ class Device:
         self.features: dict[str, bool] = {}
         self.driver = ""
         self._uri = DEVICES.get(name, name)
-        self._opened: weakref.ref[OpenDevice] | None = None
+        self._opened: dict[str, weakref.ref[OpenDevice]] = {}
+        self._kept: list[OpenDevice] = []
         if threads is not None:
             self._uri = _uri_of_threads(self._uri, threads, name)
         if self.is_vulkan:
@@ -49,7 +52,7 @@ class Device:
             except (RuntimeError, ValueError, IndexError) as error:
                 raise EnvironmentProblem(no_device(self._uri, error)) from None
         else:
-            self._kept = self.open()  # which shows that it is there
+            self._open(self._own)  # which shows that it is there
 
     @classmethod
     def of(cls, device: Device | str, threads: int | None = None) -> Device:
@@ -88,16 +91,33 @@ class Device:
         """The key of `subquant.compiler.targets.VULKAN_TARGETS` that this device can run."""
         return "generic" if self.has_8bit_storage else "generic-32bit"
 
-    def open(self) -> OpenDevice:
+    def open(self, work: Sequence[Work | None] = (None,)) -> OpenDevice:
         """Return the open device: the one that an executable holds, or else a new one.
+
+        Args:
+            work: of the functions that will be run, None for what is not known.
 
         Raises:
             EnvironmentProblem: the driver fails to open it.
         """
-        opened = self._opened() if self._opened is not None else None
+        threads = self.threads or os.cpu_count() or 1
+        if any(each is None or each.is_worth(threads) for each in work):
+            return self._open(self._uri)
+        return self._open(self._own)
+
+    @property
+    def _own(self) -> str:
+        """The URI of the device for what needs no threads but the caller's."""
+        return "local-sync" if self.name == "llvm-cpu" else self._uri
+
+    def _open(self, uri: str) -> OpenDevice:
+        found = self._opened.get(uri)
+        opened = None if found is None else found()
         if opened is None or opened.process != os.getpid():
-            opened = OpenDevice(self._uri, self.threads)
-            self._opened = weakref.ref(opened)
+            opened = OpenDevice(uri, self.threads)
+            self._opened[uri] = weakref.ref(opened)
+            if opened.is_host:
+                self._kept.append(opened)
         return opened
 
     def put(
@@ -115,7 +135,7 @@ class Device:
             SignatureError: it does not fit `like`.
         """
         with native_call():
-            return put(self.open(), array, like, "the array", quantized_io=quantized_io)
+            return put(self.open(()), array, like, "the array", quantized_io=quantized_io)
 
 
 def _uri_of_threads(uri: str, threads: int, name: str) -> str:

@@ -19,8 +19,10 @@ from ..signature import (
     LOOPS_KEY,
     MOST_ITERATIONS,
     TARGET_KEY,
+    WORK_KEY,
     Signature,
     ValueType,
+    Work,
 )
 from .arguments import check_count
 from .device import Device
@@ -80,7 +82,7 @@ class Executable:
         name = "the executable" if isinstance(source, bytes) else quoted(name)
         _check_target(functions, name, self.device)
         _check_cpu(functions, name)
-        opened = self.device.open()
+        opened = self.device.open([_work(each) for each in functions])
         modules = [runtime.create_hal_module(instance, opened.handle)]
         if parameters:
             modules.append(parameters_module(instance, parameters))
@@ -377,6 +379,10 @@ def _check_cpu(functions: Sequence[PublicFunction], name: str) -> None:
                 f"{name} was compiled for a CPU with {_listed(missing)}, which this one does not "
                 "have; compile it here, or with --target-cpu generic"
             )
+
+
+def _work(function: PublicFunction) -> Work | None:
+    return Work.from_text(function.reflection.get(WORK_KEY, ""))
 
 
 def _listed(names: Sequence[str], most: int = 4) -> str:

@@ -26,6 +26,7 @@ PASSES: dict[str, str] = {
     "fuse-block-contractions": "turn contractions of dequantized weights into one operation",
     "legalize-quant-to-math": "write StableHLO on quantized values with integers, exactly",
     "narrow-requantization": "add integers that have the unit of their sum as they are",
+    "estimate-work": "record how long functions take on one thread, about (llvm-cpu)",
     "select-kernels": "call kernels for contractions of 8-bit integers or with weights in blocks",
     "correct-zero-points": "contract storage values, and correct the sums for the zero points",
     "lower-requantization": "write subquant.requantize with integers, exactly or in fixed point",

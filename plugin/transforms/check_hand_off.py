@@ -34,6 +34,7 @@ from ..signature import (
     MOST_ITERATIONS,
     REFLECTION_KEY,
     TARGET_KEY,
+    WORK_KEY,
     Signature,
     ValueType,
 )
@@ -47,6 +48,7 @@ from .base import (
     named,
     walk,
 )
+from .estimate_work import WORK_ATTRIBUTE
 from .iree.consumed_arguments import consumed_values, storing_functions
 from .iree.long_loops import LOOPS, iterations_of
 
@@ -191,6 +193,9 @@ def _record(
         entries = {entry.name: entry.attr for entry in function.attributes[REFLECTION_ATTRIBUTE]}
     if written or REFLECTION_KEY not in entries:
         entries[REFLECTION_KEY] = ir.StringAttr.get(signature.to_json())
+    if WORK_ATTRIBUTE in function.attributes:
+        entries[WORK_KEY] = function.attributes[WORK_ATTRIBUTE]
+        del function.attributes[WORK_ATTRIBUTE]
     entries |= {key: ir.StringAttr.get(text) for key, text in added.items()}
     if LAYOUTS_KEY in function.attributes:
         entries[LAYOUTS_KEY] = function.attributes[LAYOUTS_KEY]
