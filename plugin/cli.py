@@ -28,6 +28,8 @@ COMMANDS = {
     "inspect": "Show what is quantized in FILE, how, and how big it is.",
     "import": "Import weights from SOURCE as IREE parameters, with quantized tensors as planes.",
     "quantize": "Quantize the float weights of SOURCE and write them as IREE parameters.",
+    "generate": "Write what follows a text, with a language model (.gguf).",
+    "perplexity": "Measure how surprised a language model (.gguf) is by a text.",
     "compare": "Compare MODEL (.tflite, .onnx) with a reference, layer by layer.",
     "bench": "Time a function of MODEL, or of an executable (.vmfb), with resident arrays.",
     "conformance": "Run programs with known results on devices; fail if one does worse than "
@@ -117,4 +119,5 @@ def main() -> None:
     subquant run model.vmfb --input 4xf32=1,2,3,4  run
     subquant inspect model.mlir                    what is quantized, and how
     subquant import model.gguf                     weights as IREE parameters
+    subquant generate --model model.gguf --prompt "The capital of France is"
     """

@@ -1,0 +1,118 @@
+"""What commands of language models share: how one is chosen and loaded, and what text they read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from ..errors import InputError
+from ..options import Activations
+from .console import read_model, shown_name
+
+if TYPE_CHECKING:
+    from ..models.loading import Model
+
+__all__ = ["find_model", "load_model", "model_options", "read_text"]
+
+Command = Callable[..., Any]
+
+
+def model_options(command: Command) -> Command:
+    """Give a command the options of `load_model`."""
+    for each in reversed(
+        (
+            click.option(
+                "--model",
+                required=True,
+                metavar="FILE.gguf",
+                help="The model; gemma3-270m is that of the extra 'gemma'.",
+            ),
+            click.option(
+                "--device",
+                default="llvm-cpu",
+                show_default=True,
+                metavar="DEVICE",
+                help="llvm-cpu, vulkan, or an IREE device URI.",
+            ),
+            click.option(
+                "--threads",
+                type=int,
+                metavar="N",
+                help="Threads of the CPU that run it.  [default: one for each core]",
+            ),
+            click.option(
+                "--context",
+                type=int,
+                metavar="N",
+                help="Tokens that there is room for, prompt and answer.  [default: the model's, "
+                "2048 at most]",
+            ),
+            click.option(
+                "--activations",
+                type=click.Choice(get_args(Activations)),
+                default="int8",
+                show_default=True,
+                help="What is multiplied with weights in blocks.",
+            ),
+        )
+    ):
+        command = each(command)
+    return command
+
+
+def find_model(model: str, progress: Callable[[str], None]) -> str:
+    """Return the path of a model, that of a packaged one after it was put together.
+
+    Raises:
+        SubquantError: as `subquant.models.packaged.path_of`.
+    """
+    from ..models.loading import default_cache
+    from ..models.packaged import path_of
+
+    return str(path_of(model, default_cache(), progress))
+
+
+def load_model(
+    model: str,
+    progress: Callable[[str], None],
+    *,
+    device: str,
+    threads: int | None,
+    context: int | None,
+    activations: Activations,
+) -> Model:
+    """Load a model by the values of `model_options`.
+
+    Raises:
+        SubquantError: as `subquant.models.load`, `find_model`, and the tokenizer.
+    """
+    from ..models import load
+
+    loaded = load(
+        find_model(model, progress),
+        device=device,
+        threads=threads,
+        context=context,
+        activations=activations,
+        progress=progress,
+    )
+    _ = loaded.tokenizer  # what is wrong with it is said before anything is read
+    return loaded
+
+
+def read_text(path: str) -> str:
+    """Read a text file, or standard input for "-"; a line break at its end is left out.
+
+    Raises:
+        InputError: it cannot be read, or is not UTF-8.
+    """
+    data = read_model(path)
+    try:
+        return data.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"the text of '{shown_name(path)}' is not UTF-8: byte {error.start} is "
+            f"0x{data[error.start]:02x}"
+        ) from None

