@@ -84,13 +84,13 @@ def command(
     if system is not None and not chat:
         raise UsageError("--system is for conversations; add --chat")
     text = read_text("-") if prompt == "-" else prompt
+    begun: str | list[dict[str, str]] = text
+    if chat:
+        begun = [{"role": "system", "content": system}] if system is not None else []
+        begun.append({"role": "user", "content": text})
     with show_progress(model) as progress:
-        loaded = load_model(model, progress, **options)
-        messages = [{"role": "system", "content": system}] if system is not None else []
-        messages.append({"role": "user", "content": text})
-        generation = loaded.generate(
-            messages if chat else text, sampling=sampling, max_tokens=max_tokens
-        )
+        loaded = load_model(model, progress, lambda found: found.encode(begun), **options)
+        generation = loaded.generate(begun, sampling=sampling, max_tokens=max_tokens)
     pieces: list[str] = []
     try:
         for piece in generation:

@@ -77,6 +77,7 @@ def find_model(model: str, progress: Callable[[str], None]) -> str:
 def load_model(
     model: str,
     progress: Callable[[str], None],
+    check: Callable[[Model], object],
     *,
     device: str,
     threads: int | None,
@@ -85,21 +86,26 @@ def load_model(
 ) -> Model:
     """Load a model by the values of `model_options`.
 
+    Args:
+        model: a path or name.
+        progress: called with each step.
+        check: as of `subquant.models.load`: what is wrong is said before a compilation.
+        device, threads, context, activations: as of `subquant.models.load`.
+
     Raises:
-        SubquantError: as `subquant.models.load`, `find_model`, and the tokenizer.
+        SubquantError: as `subquant.models.load` and `find_model`.
     """
     from ..models import load
 
-    loaded = load(
+    return load(
         find_model(model, progress),
         device=device,
         threads=threads,
         context=context,
         activations=activations,
         progress=progress,
+        check=check,
     )
-    _ = loaded.tokenizer  # what is wrong with it is said before anything is read
-    return loaded
 
 
 def read_text(path: str) -> str:

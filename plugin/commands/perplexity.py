@@ -42,7 +42,7 @@ def command(model: str, path: str, chunk: int | None, as_json: bool, **options: 
     """
     text = read_text(path)
     with show_progress(model) as progress:
-        loaded = load_model(model, progress, **options)
+        loaded = load_model(model, progress, lambda found: found.tokenizer, **options)
         from ..models.perplexity import measure_perplexity
 
         found = measure_perplexity(

@@ -52,13 +52,12 @@ class Model:
         self,
         configuration: Configuration,
         properties: dict[str, Any],
-        executable: Executable,
         shape: Shape,
     ) -> None:
         self.configuration = configuration
         self.properties = dict(properties)
-        self._executable = executable
         self._shape = shape
+        self._executable: Executable | None = None  # until `load` returns
 
     @property
     def context(self) -> int:
@@ -86,6 +85,26 @@ class Model:
         """
         return ChatTemplate(self.properties, self.tokenizer)
 
+    def encode(self, prompt: str | Sequence[Message]) -> list[int]:
+        """Return the tokens of a text, in which names of control tokens mean these, or of messages.
+
+        Raises:
+            UsageError: there are none, or more than the context has room for.
+            SubquantError: as `Tokenizer.encode` and `ChatTemplate`.
+        """
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode(prompt)
+        else:
+            tokens = self.chat.encode(prompt)
+        if not tokens:
+            raise UsageError("the prompt has no tokens; expected a text")
+        if len(tokens) > self.context:
+            raise UsageError(
+                f"the {len(tokens):,} tokens of the prompt do not fit into the context of "
+                f"{self.context:,}; give a shorter prompt, or a greater context"
+            )
+        return tokens
+
     def generate(
         self,
         prompt: str | Sequence[Message],
@@ -96,8 +115,7 @@ class Model:
         """Write what follows a text, in a session of its own.
 
         Args:
-            prompt: a text, in which names of control tokens mean these; or messages of a
-                conversation, whose answer is written.
+            prompt: a text, or messages of a conversation, whose answer is written; as `encode`.
             max_tokens: how many at most; None for as many as the context has room for.
             sampling: how tokens are chosen.
 
@@ -105,19 +123,17 @@ class Model:
             An iterator over pieces of text.
 
         Raises:
-            SubquantError: as `Generation` and `ChatTemplate`; and while it is iterated over, as
+            SubquantError: as `Generation` and `encode`; and while it is iterated over, as
                 `Session.prompt`.
         """
-        if isinstance(prompt, str):
-            tokens = self.tokenizer.encode(prompt)
-        else:
-            tokens = self.chat.encode(prompt)
+        tokens = self.encode(prompt)
         return Generation(
             self.session(), self.tokenizer, tokens, sampling=sampling, max_tokens=max_tokens
         )
 
     def session(self) -> Session:
         """Start with no tokens; sessions share the weights."""
+        assert self._executable is not None
         return Session(self._executable, self.configuration, self._shape)
 
     def logits(self, tokens: list[int]) -> Array:
@@ -134,6 +150,7 @@ def load(
     activations: Activations = "int8",
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    check: Callable[[Model], object] | None = None,
 ) -> Model:
     """Load a model, and compile it if that was not done before.
 
@@ -146,6 +163,8 @@ def load(
         activations: what is multiplied with weights in blocks; ``int8`` is the fastest.
         cache: the folder of what is kept; by default `default_cache`.
         progress: called with a line about each step.
+        check: called with the model before it is compiled, when it has a tokenizer and no sessions;
+            what it raises ends the call.
 
     Raises:
         UnsupportedError: the architecture, or the type of a tensor, is not supported.
@@ -161,6 +180,9 @@ def load(
     tensors = source.theta.flatten()
     configuration = Configuration.of(source.properties, tensors)
     shape = _shape(configuration, context)
+    model = Model(configuration, source.properties, shape)
+    if check is not None:
+        check(model)
     options = CompileOptions(
         target="vulkan" if where.is_vulkan else "llvm-cpu",
         vulkan_target=where.vulkan_target if where.is_vulkan else "generic",
@@ -185,8 +207,8 @@ def load(
                 )
                 kept.write(entry, data)
     notify("load")
-    executable = Executable(data, where, {SCOPE: archive})
-    return Model(configuration, source.properties, executable, shape)
+    model._executable = Executable(data, where, {SCOPE: archive})
+    return model
 
 
 def emit(
