@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ def _load() -> Any:
 
 
 _llama = _load()
+_silent = _llama.llama_log_callback(lambda level, text, data: None)
+_llama.llama_log_set(_silent, None)
 
 
 def describe() -> dict[str, str]:
@@ -34,8 +37,80 @@ def describe() -> dict[str, str]:
     return {"name": "llama.cpp", "version": _llama.__version__}
 
 
+class Reader:
+    """A model that reads tokens.
+
+    Args:
+        path: of its file.
+        context: the room for tokens.
+        threads: for prompts and tokens.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], context: int, threads: int) -> None:
+        parameters = _llama.llama_model_default_params()
+        self._model = _llama.llama_model_load_from_file(os.fsencode(path), parameters)
+        of_context = _llama.llama_context_default_params()
+        of_context.n_ctx = context
+        of_context.n_threads = of_context.n_threads_batch = threads
+        self._context = _llama.llama_init_from_model(self._model, of_context)
+        self._memory = _llama.llama_get_memory(self._context)
+        self._vocabulary = _llama.llama_model_get_vocab(self._model)
+        self._words = _llama.llama_vocab_n_tokens(self._vocabulary)
+        self.position = 0
+
+    def tokens(self, text: str) -> list[int]:
+        """Those of a text, after the one that begins it."""
+        data = text.encode()
+        room = (_llama.llama_token * (len(data) + 2))()
+        count = _llama.llama_tokenize(
+            self._vocabulary, data, len(data), room, len(room), True, True
+        )
+        return list(room[:count])
+
+    def reset(self, kept: int = 0) -> None:
+        """Forget all tokens after so many."""
+        _llama.llama_memory_seq_rm(self._memory, 0, kept, -1)
+        self.position = kept
+
+    def read(self, tokens: Sequence[int], *, all_logits: bool = False) -> None:
+        """Read the next tokens."""
+        count = len(tokens)
+        batch = _llama.llama_batch_init(count, 0, 1)
+        batch.n_tokens = count
+        for place, token in enumerate(tokens):
+            batch.token[place], batch.pos[place] = token, self.position + place
+            batch.n_seq_id[place], batch.seq_id[place][0] = 1, 0
+            batch.logits[place] = all_logits or place == count - 1
+        failed = _llama.llama_decode(self._context, batch)
+        _llama.llama_batch_free(batch)
+        if failed:
+            raise RuntimeError("llama.cpp failed to compute the tokens")
+        self.position += count
+
+    def logits(self, place: int = -1) -> Array:
+        """What the last reading says of the token after one of its places."""
+        found = _llama.llama_get_logits_ith(self._context, place)
+        return np.ctypeslib.as_array(found, (self._words,)).copy()
+
+    def prompt(self, tokens: Sequence[int]) -> Array:
+        """Read tokens, and return the logits of the next."""
+        self.read(tokens)
+        return self.logits()
+
+    def next(self, token: int) -> Array:
+        """Read a token, and return the logits of the next."""
+        return self.prompt([token])
+
+    def all_logits(self, tokens: Sequence[int], piece: int) -> Iterator[Array]:
+        """Read tokens, and return the logits after each, of so many at once."""
+        for start in range(0, len(tokens), piece):
+            part = tokens[start : start + piece]
+            self.read(part, all_logits=True)
+            yield np.stack([self.logits(place) for place in range(len(part))])
+
+
 class LanguageModel:
-    """A model with a context.
+    """What is timed of a model: tokens that it reads after others.
 
     Args:
         case: ``prompt`` tokens go before what is timed, ``context`` is the room for all.
@@ -44,50 +119,25 @@ class LanguageModel:
     """
 
     def __init__(self, case: Case, tokens: Array, threads: int) -> None:
-        parameters = _llama.llama_model_default_params()
-        self._model = _llama.llama_model_load_from_file(case["file"].encode(), parameters)
-        of_context = _llama.llama_context_default_params()
-        of_context.n_ctx, of_context.n_threads, of_context.n_threads_batch = (
-            case["context"],
-            threads,
-            threads,
-        )
-        self._context = _llama.llama_init_from_model(self._model, of_context)
-        self._memory = _llama.llama_get_memory(self._context)
-        self._words = _llama.llama_vocab_n_tokens(_llama.llama_model_get_vocab(self._model))
-        self._last = case["context"] - 1
-        self._prompt = [int(token) for token in tokens[: case["prompt"]]]
-        self._timed = [int(token) for token in tokens[case["prompt"] :]]
+        self._reader = Reader(case["file"], case["context"], threads)
+        self._last = case["context"]
+        self._kept = case["prompt"]
+        self._timed = [int(token) for token in tokens[self._kept :]]
+        if self._kept:
+            self._reader.read([int(token) for token in tokens[: self._kept]])
         self.notes: dict[str, Any] = {"bytes": os.path.getsize(case["file"])}
-        self._restart()
-
-    def _restart(self) -> None:
-        _llama.llama_memory_clear(self._memory, True)
-        self._position = 0
-        if self._prompt:
-            self._compute(self._prompt)
-
-    def _compute(self, tokens: list[int]) -> None:
-        array = (_llama.llama_token * len(tokens))(*tokens)
-        batch = _llama.llama_batch_get_one(array, len(tokens))
-        if _llama.llama_decode(self._context, batch):
-            raise RuntimeError("llama.cpp failed to compute the tokens")
-        self._position += len(tokens)
 
     def call(self, copy: int) -> None:
         """As of `Prepared`."""
-        if self._position + len(self._timed) > self._last:
-            kept = len(self._prompt)
-            _llama.llama_memory_seq_rm(self._memory, 0, kept, -1)
-            self._position = kept
-        self._compute(self._timed)
+        if self._reader.position + len(self._timed) > self._last:
+            self._reader.reset(self._kept)
+        self._reader.read(self._timed)
 
     def result(self) -> Array:
         """As of `Prepared`."""
-        self._restart()
-        self._compute(self._timed)
-        logits = _llama.llama_get_logits_ith(self._context, -1)
-        return np.ctypeslib.as_array(logits, (self._words,)).copy()
+        self._reader.reset(self._kept)
+        self._reader.read(self._timed)
+        return self._reader.logits()
 
 
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Prepared:
