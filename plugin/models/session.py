@@ -40,6 +40,19 @@ class Session:
         self._position = 0
         self._caches: Sequence[DeviceArray] | None = None
 
+    def rewind(self, position: int) -> None:
+        """Forget the tokens that were read after so many.
+
+        Raises:
+            UsageError: there are not as many.
+        """
+        if not 0 <= position <= self._position:
+            raise UsageError(
+                f"the position is {position:,}, expected 0 to {self._position:,}, as many tokens "
+                "as were read"
+            )
+        self._position = position
+
     @property
     def position(self) -> int:
         """How many tokens were read."""

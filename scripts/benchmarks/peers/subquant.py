@@ -18,11 +18,12 @@ import subquant
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.layouts import GgmlTensor
+from subquant.models import load
 from subquant.ops import linear, trace_function
 from subquant.runtime import Device, Executable
 
 from ..programs import quantized_integers
-from . import Array, Case
+from . import Array, Case, Prepared
 
 HAS_VULKAN = True
 
@@ -62,6 +63,33 @@ class Executables:
         return np.asarray(self._result)
 
 
+class LanguageModel:
+    """What is timed of a model: tokens that it reads after others, as of the peer ``llama``."""
+
+    def __init__(self, case: Case, tokens: Array, threads: int) -> None:
+        model = load(case["file"], context=case["context"], threads=threads)
+        self._session = model.session()
+        self._last = case["context"]
+        self._kept = case["prompt"]
+        self._timed = [int(token) for token in tokens[self._kept :]]
+        if self._kept:
+            self._session.prompt(tokens[: self._kept])
+        self._result: Any = None
+        self.notes: dict[str, Any] = {"bytes": os.path.getsize(case["file"])}
+
+    def call(self, copy: int) -> None:
+        """As of `Prepared`."""
+        if self._session.position + len(self._timed) > self._last:
+            self._session.rewind(self._kept)
+        self._result = self._session.prompt(self._timed)
+
+    def result(self) -> Array:
+        """As of `Prepared`."""
+        self._session.rewind(self._kept)
+        self.call(0)
+        return np.asarray(self._result)
+
+
 def _compiled(source: Any, options: CompileOptions) -> tuple[bytes, float | None]:
     """An executable, and how long IREE took when it was compiled: now, or before it was cached."""
     steps: list[str] = []
@@ -79,8 +107,10 @@ def _compiled(source: Any, options: CompileOptions) -> tuple[bytes, float | None
     return data, float(file.read_text()) if file.exists() else None
 
 
-def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Executables:
+def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Prepared:
     """As `benchmarks.peers` says."""
+    if case["kind"] == "language model":
+        return LanguageModel(case, arrays["tokens"], threads)
     x = arrays["x"]
     if case["kind"] == "model":
         return Executables(Path(case["file"]), CompileOptions(), x, threads, copies)
