@@ -20,6 +20,7 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import host_features
 from subquant.compiler.options import CompileOptions
 from subquant.errors import UsageError
+from subquant.formats.irpa import create_archive
 from subquant.kernels.instructions import INSTRUCTIONS, instructions_of
 from subquant.kernels.tiles import Tiles
 
@@ -404,3 +405,95 @@ def test_every_integer_is_where_the_layout_says(bits, block, parts):
             found |= (int(byte) >> (plane * field) & ((1 << plane) - 1)) << low
             first, low = first + vectors, low + plane
         assert found == integers[column, k]
+
+
+# -- batch dimensions -----------------------------------------------------------------------------
+
+
+def batched(rows, batches, depth, columns, block, storage="i4"):
+    """A product of rows of each batch with the weight of that; rows may be "?"."""
+    x, q = f"{batches}x{rows}x{depth}xf32", f"{batches}x{columns}x{depth}x{storage}"
+    s, y = f"{batches}x{columns}x{depth // block}xf32", f"{batches}x{rows}x{columns}xf32"
+    return f"""
+func.func @main(%x: tensor<{x}>, %q: tensor<{q}>, %s: tensor<{s}>, %o: tensor<{s}>)
+    -> tensor<{y}> {{
+  %w = "subquant.dequantize"(%q, %s, %o) {{block_sizes = array<i64: 1, 1, {block}>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 1>, quantized_type = !quant.any<{storage}:f32>}}
+      : (tensor<{q}>, tensor<{s}>, tensor<{s}>) -> tensor<{batches}x{columns}x{depth}xf32>
+  %y = stablehlo.dot_general %x, %w, batching_dims = [0] x [0], contracting_dims = [2] x [2]
+      : (tensor<{x}>, tensor<{batches}x{columns}x{depth}xf32>) -> tensor<{y}>
+  return %y : tensor<{y}>
+}}"""
+
+
+@pytest.mark.parametrize("instructions", SOME)
+@pytest.mark.parametrize(
+    ("case", "is_dynamic"),
+    [
+        ((1, 3, 256, 230, 32), False),
+        ((13, 2, 256, 100, 64), True),
+        ((5, 20, 128, 24, 16), False),
+        ((9, 2, 256, 40, 32, "i5"), True),
+    ],
+    ids=str,
+)
+def test_batches_have_weights_of_their_own(case, is_dynamic, instructions):
+    rows, batches, depth, columns, block, *storage = case
+    text = batched("?" if is_dynamic else rows, *case[1:])
+    calls = text_of_main(text, activations="int8", kernels=instructions)
+    assert calls.count('"flow.dispatch"') == 2
+    executable = subquant.compile(text, activations="int8", kernels=instructions)
+    each = [
+        arrays(rows, depth, columns, block, *storage, offsets=True, seed=seed)
+        for seed in range(batches)
+    ]
+    expected = np.stack([reference(x, q, s, block, None, o) for x, q, s, o in each])
+    turned = [[x, *(part.T for part in weight)] for x, *weight in each]
+    found = executable.main(*(np.stack(parts) for parts in zip(*turned, strict=True)))
+    assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+
+
+def test_batches_of_reals_meet_parameters_of_their_own(tmp_path):
+    """The batch is the middle axis of the activations, and the last of the result."""
+    rows, batches, depth, columns, block = 3, 4, 256, 40, 32
+    random = np.random.default_rng(3)
+    x = random.standard_normal((rows, batches, depth)).astype(np.float32)
+    q = random.integers(-128, 128, (columns, batches, depth)).astype(np.int8)
+    s = random.uniform(0.5, 2, (columns, batches, depth // block)).astype(np.float32)
+    types = (
+        f"tensor<{columns}x{batches}x{depth}xi8>",
+        f"tensor<{columns}x{batches}x{depth // block}xf32>",
+    )
+    globals_ = "".join(
+        f'"util.global"() {{sym_name = "{name}", sym_visibility = "private", type = {type_}, '
+        f'initial_value = #flow.parameter.named<"model"::"{name}"> : {type_}}} : () -> ()\n'
+        for name, type_ in zip("qs", types, strict=True)
+    )
+    text = f"""
+{globals_}
+func.func @main(%x: tensor<{rows}x{batches}x{depth}xf32>)
+    -> tensor<{rows}x{columns}x{batches}xf32> {{
+  %q = "util.global.load"() {{global = @q}} : () -> {types[0]}
+  %s = "util.global.load"() {{global = @s}} : () -> {types[1]}
+  %w = "subquant.dequantize"(%q, %s) {{block_sizes = array<i64: 1, 1, {block}>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>}}
+      : ({types[0]}, {types[1]}) -> tensor<{columns}x{batches}x{depth}xf32>
+  %y = stablehlo.dot_general %x, %w, batching_dims = [1] x [1], contracting_dims = [2] x [2]
+      : (tensor<{rows}x{batches}x{depth}xf32>, tensor<{columns}x{batches}x{depth}xf32>)
+      -> tensor<{batches}x{rows}x{columns}xf32>
+  %t = stablehlo.transpose %y, dims = [1, 2, 0]
+      : (tensor<{batches}x{rows}x{columns}xf32>) -> tensor<{rows}x{columns}x{batches}xf32>
+  return %t : tensor<{rows}x{columns}x{batches}xf32>
+}}"""
+    assert text_of_main(text).count('"flow.dispatch"') == 1
+    with create_archive(tmp_path / "x.irpa") as archive:
+        archive.add_tensor("q", q)
+        archive.add_tensor("s", s)
+    real = q * np.repeat(s.astype(np.float64), block, 2)
+    expected = np.einsum("mbk,nbk->mnb", x.astype(np.float64), real)
+    bound = 2.0**-24 * (depth + 3) * np.einsum("mbk,nbk->mnb", np.abs(x), np.abs(real))
+    parameters = {"model": tmp_path / "x.irpa"}
+    plain = subquant.compile(text, parameters=parameters).main(x)
+    laid_out = subquant.compile(text, weights=parameters, archive=tmp_path / "y.irpa").main(x)
+    for found in (plain, laid_out):
+        assert (np.abs(found - expected) <= bound).all()

@@ -24,7 +24,7 @@ offset[n, b]`` is what is multiplied then.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -102,6 +102,8 @@ class BlockProduct:
         at_once: how many rows are computed together.
         tiles_at_once: how many tiles a workgroup has.
         of_floats: activations are f32.
+        batches: how many weights there are, whose tiles follow one another, and each of which is
+            multiplied with as many of the rows.
     """
 
     tiles: Tiles
@@ -113,6 +115,7 @@ class BlockProduct:
     at_once: int
     tiles_at_once: int
     of_floats: bool = False
+    batches: int = 1
 
     @property
     def target(self) -> Instructions:
@@ -132,13 +135,14 @@ class BlockProduct:
         gives them, or activations alone; and the result.
         """
         tiles = self.tiles
-        blocks = tiles.depth // tiles.block
-        of_blocks = (tiles.count, blocks, tiles.width)
+        blocks, count = tiles.depth // tiles.block, self.batches * tiles.count
+        of_blocks = (count, blocks, tiles.width)
+        every = replace(tiles, columns=count * tiles.width)
         bindings = [
-            Binding((tiles.count, tiles.steps, tiles.step_bytes), U8),
-            *self.scale.bindings(tiles),
+            Binding((count, tiles.steps, tiles.step_bytes), U8),
+            *self.scale.bindings(every),
             *([] if self.zero is not None else [Binding(of_blocks, U8)]),
-            *([] if self.offset is None else self.offset.bindings(tiles)),
+            *([] if self.offset is None else self.offset.bindings(every)),
             *(
                 [Binding((None, tiles.depth), F32)]
                 if self.of_floats
@@ -150,8 +154,13 @@ class BlockProduct:
             ),
             Binding((None, tiles.columns), F32),
         ]
-        workgroups = -(-tiles.count // self.tiles_at_once)
+        workgroups = self.batches * self._workgroups
         return Kernel("block_product", bindings, workgroups, self._body, self.rows)
+
+    @property
+    def _workgroups(self) -> int:
+        """How many share the tiles of a weight."""
+        return -(-self.tiles.count // self.tiles_at_once)
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
         given = list(memories)
@@ -164,15 +173,30 @@ class BlockProduct:
         offsets = None if self.offset is None else take(self.offset)
         activations, *integers, result = given
         memory = _Memory(weight, scales, zeros, offsets, activations, integers, result)
-        first = scalar(number) * self.tiles_at_once
+        batch, share = number, scalar(number)
+        if self.batches > 1:
+            batch = quotient(share, self._workgroups).value
+            share = remainder(share, self._workgroups)
+            rows = rows // self.batches if isinstance(rows, int) else self._rows_of_batch(rows)
+        first = share * self.tiles_at_once
         last = first + self.tiles_at_once
         if self.tiles.count % self.tiles_at_once:
             last = np.minimum(last, self.tiles.count)
 
+        def of_all(tile: Value) -> Value:
+            """The number of a tile among those of all weights."""
+            if self.batches == 1:
+                return tile
+            return (scalar(batch) * self.tiles.count + scalar(tile)).value
+
         def of_rows(count: int, row: Value, tile: Value, tiles: int = 1) -> None:
+            if self.batches > 1:
+                before = scalar(batch) * (rows if isinstance(rows, int) else scalar(rows))
+                row = (before + scalar(row)).value
             numbers = [_plus(row, number) for number in range(count)]
             rows_of = _FloatRows if self.of_floats else _Rows
-            _write([rows_of(self, memory, _plus(tile, n), numbers) for n in range(tiles)])
+            places = [_plus(tile, n) for n in range(tiles)]
+            _write([rows_of(self, memory, of_all(each), numbers, each) for each in places])
 
         def of_few(count: int, row: Value) -> None:
             tiles = self.target.tiles_together(count, self.tiles.parts)
@@ -193,6 +217,10 @@ class BlockProduct:
         loop(first.value, last.value, 1, of_many)
         if not isinstance(rows, int):
             loop(self._whole(rows), rows, 1, lambda row: of_few(1, row))
+
+    def _rows_of_batch(self, rows: Value) -> Value:
+        """How many of the rows each weight is multiplied with."""
+        return quotient(scalar(rows), self.batches).value
 
     def _whole(self, rows: Value) -> Value:
         """How many rows there are in whole groups of `at_once`."""
@@ -221,12 +249,14 @@ class _Rows:
         memory: of the kernel.
         tile: its number.
         rows: their numbers.
+        place: the number of the tile among those of its weight.
     """
 
     product: BlockProduct
     memory: _Memory
     tile: Value
     rows: Sequence[Value]
+    place: Value
 
     @property
     def tiles(self) -> Tiles:
@@ -250,7 +280,7 @@ class _Rows:
         """Write the sums to the result."""
         tiles, result = self.tiles, self.memory.result
         for (row, part), real in zip(self.pairs, reals, strict=True):
-            column = scalar(self.tile) * tiles.width + part * tiles.lanes
+            column = scalar(self.place) * tiles.width + part * tiles.lanes
             store_columns(real, result, [row], tiles.columns, column, tiles.width)
 
     def _of_step(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,13 +48,15 @@ class Product:
     Attributes:
         contraction: what it is of.
         instructions: a name in `INSTRUCTIONS`.
+        batch: the loops of activations, storage and result.
         outer, columns, inner: the loops of activations alone, of the storage alone, of both.
-        tiles: the layout of the weight.
-        rows: how many there are; None where that is known at run time only.
+        tiles: the layout of the weight, of each batch.
+        rows: how many there are in all; None where that is known at run time only.
     """
 
     contraction: BlockContraction
     instructions: str
+    batch: list[int]
     outer: list[int]
     columns: list[int]
     inner: list[int]
@@ -101,10 +103,9 @@ class Product:
         of_rows, of_weight = ([loop for [(loop, _)] in axes] for axes in (activations, storage))
         kept = [loop for [(loop, _)] in result]
         outer = [loop for loop in of_rows if loop not in of_weight]
-        columns = [loop for loop in of_weight if loop in kept]
+        batch = [loop for loop in of_weight if loop in kept and loop in of_rows]
+        columns = [loop for loop in of_weight if loop in kept and loop not in of_rows]
         inner = [loop for loop in of_weight if loop not in kept]
-        if set(columns) & set(of_rows):
-            return Refusal("it has batch dimensions")
         if not set(inner) <= set(of_rows):
             return Refusal("it sums over its weight alone")
         shape = dict(zip(of_weight, contraction.storage_shape, strict=True))
@@ -115,12 +116,13 @@ class Product:
         bits = sum(contraction.plane_bits or (contraction.storage_type.width,))
         count = math.prod(shape[loop] for loop in columns)
         depth = math.prod(shape[loop] for loop in inner)
-        if count * depth < _LEAST_PRODUCTS:
+        batches = math.prod(shape[loop] for loop in batch)
+        if batches * count * depth < _LEAST_PRODUCTS:
             return Refusal("it is small")
         extents = dict(zip(of_rows, contraction.activations.type.shape, strict=True))
         of_outer = [int(extents[loop]) for loop in outer]
         dynamic = any(is_dynamic(extent) for extent in of_outer)
-        rows = None if dynamic else math.prod(of_outer)
+        rows = None if dynamic else batches * math.prod(of_outer)
         if rows == 0:
             return Refusal("it has no rows")
         if not columns:
@@ -131,16 +133,18 @@ class Product:
         zeros = contraction.zero_points
         if zeros is not None and contraction.storage_type.width != bits and not _fit(zeros, bits):
             return Refusal("its zero points have more bits than its integers")
-        return cls(contraction, instructions, outer, columns, inner, tiles, rows)
+        return cls(contraction, instructions, batch, outer, columns, inner, tiles, rows)
 
     def emit(self, library: Library, result: ir.Type) -> Value:
         """Write the calls, and return the result."""
-        tiles = self.tiles
+        tiles, batches = self.tiles, self.batches
         target = INSTRUCTIONS[self.instructions]
         weight = self._weight(library)
         most = self._most_rows
-        at_once = most if self.rows is None else min(most, self.rows)
-        together = target.tiles_together(self.rows or 1, tiles.parts)
+        rows_of_batch = 0 if self.rows is None else self.rows // batches
+        at_once = min(most, rows_of_batch or most)
+        together = target.tiles_together(rows_of_batch or 1, tiles.parts)
+        workgroups = max(1, _WORKGROUPS // batches)
         product = BlockProduct(
             tiles,
             self.instructions,
@@ -149,8 +153,9 @@ class Product:
             weight.zero,
             weight.offset,
             at_once,
-            -(-tiles.count // _WORKGROUPS // together) * together,
+            -(-tiles.count // workgroups // together) * together,
             self._of_floats,
+            batches,
         )
         activations, extents = self._rows()
         rows: Extent = self.rows if self.rows is not None else linalg.dim(activations, 0)
@@ -171,6 +176,27 @@ class Product:
         type_ = tensor_type([self.rows, self.tiles.columns], mlir_type(F32))
         [sums] = library.call(product, product.kernel(), operands, [type_], rows)
         return sums
+
+    @property
+    def batches(self) -> int:
+        """How many weights there are, each with rows of its own."""
+        shape = self._storage_extents
+        return math.prod(shape[loop] for loop in self.batch)
+
+    @property
+    def _storage_extents(self) -> dict[int, int]:
+        """The extents of the loops of the weight."""
+        contraction = self.contraction
+        loops = [loop for [(loop, _)] in contraction.indices[1]]
+        return dict(zip(loops, contraction.storage_shape, strict=True))
+
+    @property
+    def _all_tiles(self) -> Tiles:
+        """The tiles of all batches, which follow one another."""
+        tiles = self.tiles
+        if not self.batch:
+            return tiles
+        return replace(tiles, columns=self.batches * tiles.count * tiles.width)
 
     @property
     def _of_floats(self) -> bool:
@@ -204,7 +230,7 @@ class Product:
             contraction.planes,
             str(self.tiles),
             self._how(zero),
-            lambda: self.tiles.pack(self._integers(zero)),
+            lambda: self._all_tiles.pack(self._integers(zero)),
             I8,
         )
         scale, scales = self._scales(library, contraction.scales)
@@ -237,44 +263,41 @@ class Product:
     def _how(self, *besides: object) -> tuple[object, ...]:
         """What says how a weight is laid out: the tiles, the order of axes, and the blocks."""
         order = [loop for [(loop, _)] in self.contraction.indices[1]]
-        axes = [order.index(loop) for loop in (*self.columns, *self.inner)]
-        return self.tiles, axes, len(self.columns), self.contraction.block_sizes, *besides
+        axes = [
+            [order.index(loop) for loop in loops]
+            for loops in (self.batch, self.columns, self.inner)
+        ]
+        return self.tiles, axes, self.contraction.block_sizes, *besides
 
     def _rows(self) -> tuple[Value, list[Extent]]:
         """Activations as ``rows x depth`` of f32, and the extents of the loops of rows."""
         contraction = self.contraction
         order = [loop for [(loop, _)] in contraction.indices[0]]
-        wanted = [*self.outer, *self.inner]
+        of_rows = [*self.batch, *self.outer]
+        wanted = [*of_rows, *self.inner]
         tensor = emit_stablehlo.convert(contraction.activations, mlir_type(F32))
         tensor = emit_stablehlo.transpose(tensor, [order.index(loop) for loop in wanted])
         shape = [int(extent) for extent in tensor.type.shape]
         extents: list[Extent] = [
             linalg.dim(tensor, axis) if is_dynamic(shape[axis]) else shape[axis]
-            for axis in range(len(self.outer))
+            for axis in range(len(of_rows))
         ]
-        count = len(self.outer)
+        count = len(of_rows)
         if not count:
             return emit_stablehlo.reshape(tensor, [1, self.tiles.depth]), extents
         groups = [list(range(count)), list(range(count, len(wanted)))]
         return linalg.collapse(tensor, groups), extents
 
     def _result(self, sums: Value, extents: Sequence[Extent], type_: ir.Type) -> Value:
-        contraction = self.contraction
-        shape = dict(
-            zip(
-                (loop for [(loop, _)] in contraction.indices[1]),
-                contraction.storage_shape,
-                strict=True,
-            )
-        )
+        contraction, shape = self.contraction, self._storage_extents
         of_columns: list[Extent] = [shape[loop] for loop in self.columns]
-        if self.outer:
-            count, total = len(self.outer), len(self.outer) + len(self.columns)
+        if extents:
+            count, total = len(extents), len(extents) + len(self.columns)
             groups = [list(range(count)), list(range(count, total))]
             sums = linalg.expand(sums, groups, [*extents, *of_columns])
         else:
             sums = emit_stablehlo.reshape(sums, [shape[loop] for loop in self.columns])
-        loops = [*self.outer, *self.columns]
+        loops = [*self.batch, *self.outer, *self.columns]
         order = [loops.index(loop) for [(loop, _)] in contraction.indices[2]]
         result = emit_stablehlo.transpose(sums, order)
         return linalg.cast(emit_stablehlo.convert(result, type_.element_type), type_)
@@ -299,11 +322,18 @@ class Product:
         return self._as_columns(_codes(integers, sum(bits or (storage.width,)), zero))
 
     def _as_columns(self, array: AnyArray) -> AnyArray:
+        """What a weight has, or its blocks, as ``columns x depth``: whole tiles of each batch."""
         order = [loop for [(loop, _)] in self.contraction.indices[1]]
-        wanted = [*self.columns, *self.inner]
+        wanted = [*self.batch, *self.columns, *self.inner]
         moved = array.transpose([order.index(loop) for loop in wanted])
-        count = math.prod(moved.shape[: len(self.columns)])
-        return moved.reshape((count, math.prod(moved.shape[len(self.columns) :])))
+        depth = math.prod(moved.shape[len(self.batch) + len(self.columns) :])
+        if not self.batch:
+            return moved.reshape((self.tiles.columns, depth))
+        whole = self.tiles.count * self.tiles.width
+        moved = moved.reshape((self.batches, self.tiles.columns, depth))
+        if whole > self.tiles.columns:
+            moved = np.pad(moved, ((0, 0), (0, whole - self.tiles.columns), (0, 0)))
+        return moved.reshape((self.batches * whole, depth))
 
     def _scales(self, library: Library, given: Value) -> tuple[Scale, list[Value]]:
         """Scales or offsets as the kernel reads them: two tensors where they are quantized."""
@@ -351,14 +381,14 @@ class Product:
         blocks = [int(size) for size in op.attributes["block_sizes"]]
         shape = [int(n) for n in operands["input"].type.shape]
         order = [loop for [(loop, _)] in self.contraction.indices[1]]
-        kept = [order.index(loop) for loop in (*self.columns, *self.inner)]
+        of_columns = [order.index(loop) for loop in (*self.batch, *self.columns)]
+        inner = [order.index(loop) for loop in self.inner]
         if storage.width > 8 or expressed is not ExpressedType.F32:
             return None
         if any(n % size for n, size in zip(shape, blocks, strict=True)):
             return None
-        if any(blocks[axis] != 1 for axis in kept[: len(self.columns)]):
+        if any(blocks[axis] != 1 for axis in of_columns):
             return None
-        inner = kept[len(self.columns) :]
         count = _block([shape[axis] for axis in inner], [blocks[axis] for axis in inner])
         if count is None:
             return None
@@ -371,9 +401,9 @@ class Product:
         for axis, (terms, size) in enumerate(
             zip(self.contraction.indices[1], self.contraction.block_sizes, strict=True)
         ):
-            if terms[0][0] in self.columns and size > 1:
+            if terms[0][0] not in self.inner and size > 1:
                 array = np.repeat(array, size, axis)
-        return self.tiles.pack_parameters(self._as_columns(array), blocks)
+        return self._all_tiles.pack_parameters(self._as_columns(array), blocks)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,8 @@ class ThreadContraction(Product):
         planned = cls.planned(contraction, instructions, COLUMNS * _THREADS, lambda columns: 1)
         if isinstance(planned, Refusal):
             return planned
+        if planned.batch:
+            return Refusal("it has batch dimensions")
         tiles = planned.tiles
         if tiles.steps * (1 + tiles.vectors[0]) >= _MOST_ITERATIONS:
             return Refusal("its columns are longer than the loops of some devices")
