@@ -180,6 +180,30 @@ def test_a_gguf_file_is_taken_as_it_is(cpu: Device, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, np.tile(expected, (3, 1)), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("rows", [1, 40])
+def test_integers_are_laid_out_too(rows: int, cpu: Device, tmp_path: Path) -> None:
+    """With tiles of AMX, where there are such, and with vectors."""
+    random = np.random.default_rng(2)
+    x = random.integers(-128, 128, (rows, 128)).astype(np.int8)
+    w = random.integers(-128, 128, (72, 128)).astype(np.int8)
+    text = f"""
+"util.global"() {{sym_name = "w", sym_visibility = "private", type = tensor<72x128xi8>,
+    initial_value = #flow.parameter.named<"model"::"w"> : tensor<72x128xi8>}} : () -> ()
+func.func @main(%x: tensor<{rows}x128xi8>) -> tensor<{rows}x72xi32> {{
+  %w = "util.global.load"() {{global = @w}} : () -> tensor<72x128xi8>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+      : (tensor<{rows}x128xi8>, tensor<72x128xi8>) -> tensor<{rows}x72xi32>
+  return %y : tensor<{rows}x72xi32>
+}}
+"""
+    with create_archive(tmp_path / "plain.irpa") as writer:
+        writer.add_tensor("w", w)
+    data, archive, _ = compiled(text, tmp_path / "plain.irpa", tmp_path)
+    assert all(re.fullmatch(r"w@i8\.[0-9a-f]{12}", name) for name in Archive(archive))
+    found = Executable(data, cpu, {"model": archive}).main(x)
+    np.testing.assert_array_equal(found, x.astype(np.int32) @ w.astype(np.int32).T)
+
+
 # -- what is in the archive -----------------------------------------------------------------------
 
 

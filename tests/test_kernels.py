@@ -497,3 +497,47 @@ func.func @main(%x: tensor<{rows}x{batches}x{depth}xf32>)
     laid_out = subquant.compile(text, weights=parameters, archive=tmp_path / "y.irpa").main(x)
     for found in (plain, laid_out):
         assert (np.abs(found - expected) <= bound).all()
+
+
+# -- rows that are counted at run time ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize(("depth", "columns"), [(128, 70), (130, 50)])
+def test_matrices_of_any_rows_are_exact(depth, columns, instructions):
+    w = drawn(depth, columns, seed=1)
+    text = f"""
+func.func @main(%x: tensor<?x{depth}xi8>) -> tensor<?x{columns}xi32> {{
+  %w = stablehlo.constant dense<{w.tolist()}> : tensor<{depth}x{columns}xi8>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<?x{depth}xi8>, tensor<{depth}x{columns}xi8>) -> tensor<?x{columns}xi32>
+  return %y : tensor<?x{columns}xi32>
+}}"""
+    assert "flow.dispatch" in text_of_main(text, kernels=instructions)
+    function = subquant.compile(text, kernels=instructions).main
+    for rows in (1, 3, 37, 0):
+        x = drawn(rows + 1, depth)[:rows]
+        np.testing.assert_array_equal(function(x), x.astype(np.int32) @ w.astype(np.int32))
+
+
+def test_quantized_matrices_of_any_rows():
+    """Zero points are corrected beside the kernel, and sums are requantized after it."""
+    w = drawn(96, 64, seed=1)
+    text = f"""
+!x = !quant.uniform<i8:f32, 0.02:3>
+!w = !quant.uniform<i8:f32, 0.01>
+!y = !quant.uniform<i8:f32, 0.5:-5>
+func.func @main(%x: tensor<?x96x!x>) -> tensor<?x64x!y> {{
+  %q = stablehlo.constant dense<{w.tolist()}> : tensor<96x64xi8>
+  %w = "quant.scast"(%q) : (tensor<96x64xi8>) -> tensor<96x64x!w>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<?x96x!x>, tensor<96x64x!w>) -> tensor<?x64x!y>
+  return %y : tensor<?x64x!y>
+}}"""
+    assert "flow.dispatch" in text_of_main(text)
+    function = subquant.compile(text).main
+    for rows in (1, 24):
+        x = drawn(rows, 96)
+        real = (x.astype(np.float64) - 3) @ w.astype(np.float64) * (0.02 * 0.01)
+        expected = np.clip(np.rint(real / 0.5 - 5), -128, 127)
+        np.testing.assert_array_equal(function(x), expected)

@@ -89,7 +89,7 @@ func.func @main(%x: tensor<20x192xi8>, %u: tensor<40x192xi8>, %v: tensor<40x192x
     [
         OF_TWO_ARGUMENTS,
         product(40).replace(", %w: tensor<40x192xi8>)", ")").replace("%x, %w,", "%x, %x,"),
-        product(20).replace("20x", "?x"),
+        product(20, types=("i16", "i16")),
     ],
     ids=["of two arguments", "also activations", "no kernel"],
 )  # fmt: skip

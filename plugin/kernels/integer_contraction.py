@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..emit import stablehlo as emit_stablehlo
 from ..emit.operation import mlir_type, tensor_type
 from ..emit.trace import traced
 from ..numerics.array_functions import convert
-from ..numerics.element_types import I8, I32, AnyArray
+from ..numerics.element_types import I8, I32, AnyArray, ElementType
 from ..numerics.requantization import Requantization
 from .constants import elements_of, is_fixed
 from .depthwise_product import DepthwiseProduct
@@ -23,7 +24,7 @@ from .executables import Library
 from .instructions import INSTRUCTIONS
 from .integer_product import IntegerProduct
 from .matrix_product import MatrixProduct, Runs
-from .operands import Refusal, array_of, value_of
+from .operands import Refusal, array_of, laid_out
 from .padded_pictures import PaddedPictures
 from .tiles import Tiles
 from .windows import Axis, Windows
@@ -262,8 +263,13 @@ class IntegerContraction:
         if width != columns:
             first = np.pad(first, [(0, width - columns)])
         operands = [
-            value_of(tiles.pack(rows), I8),
-            value_of(first.reshape((tiles.count, tiles.width)), I32),
+            self._laid_out(library, (tiles, missing), lambda: tiles.pack(rows), I8),
+            self._laid_out(
+                library,
+                (tiles, missing, target.excess),
+                lambda: first.reshape((tiles.count, tiles.width)),
+                I32,
+            ),
             self._activations(library, instructions, missing, is_widened=True),
             *(finish.operands(width) if finish else ()),
         ]
@@ -280,11 +286,27 @@ class IntegerContraction:
         share = max(1, self._workgroups(windows, runs.depth * columns // 8) // tiles.count)
         product = MatrixProduct(tiles, instructions, windows, channels + missing, share, finish)
         operands = [
-            value_of(tiles.pack(runs.pack(self._columns(missing))), I8),
+            self._laid_out(
+                library,
+                (tiles, runs, missing),
+                lambda: tiles.pack(runs.pack(self._columns(missing))),
+                I8,
+            ),
             self._activations(library, instructions, missing, is_widened=False),
             *(finish.operands(tiles.count * tiles.width) if finish else ()),
         ]
         return self._call(library, product, operands)
+
+    def _laid_out(
+        self,
+        library: Library,
+        layout: tuple[object, ...],
+        compute: Callable[[], AnyArray],
+        element: ElementType,
+    ) -> Value:
+        """What a kernel reads of the weight."""
+        how = (self.of_weight, self.groups, *layout)
+        return laid_out(library, [self.weight], "i8", how, compute, element)
 
     def _columns(self, missing: int) -> AnyArray:
         """The weight as ``columns x depth`` of uint8, with some channels more.
@@ -338,8 +360,15 @@ class IntegerContraction:
             given = emit_stablehlo.pad(given, [0] * rank, [0] * (rank - 1) + [missing])
         positions = product.images * product.lines.extent * product.windows.extent
         operands = [
-            value_of(product.groups.pack(weight), I8),
-            value_of(sums * np.int32(-target.excess), I32),
+            self._laid_out(
+                library, (product.groups, missing), lambda: product.groups.pack(weight), I8
+            ),
+            self._laid_out(
+                library,
+                (product.groups, missing, target.excess),
+                lambda: sums * np.int32(-target.excess),
+                I32,
+            ),
             emit_stablehlo.reshape(given, [positions, product.channels]),
             *(finish.operands(product.channels) if finish else ()),
         ]

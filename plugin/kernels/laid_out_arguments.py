@@ -33,7 +33,7 @@ from ..emit.operation import parse_attribute
 from ..signature import LAID_OUT, LAYOUTS_KEY
 from .given_parameters import LOAD, is_immutable
 
-__all__ = ["Copy", "copies_of", "is_weight"]
+__all__ = ["Copy", "copies_of", "is_argument_behind", "is_weight"]
 
 _WEIGHTS = "subquant.weights"
 """The attribute of a copy that has the numbers of its weights."""
@@ -151,7 +151,7 @@ def _weights(function: Operation, contractions: Sequence[Operation]) -> list[int
     body = function.regions[0].blocks[0]
     own = [op for op in contractions if op.block == body]
     sides = [_sides(op) for op in own]
-    if not any(_is_behind(part) for _, parts in sides for part in parts):
+    if not any(is_argument_behind(part) for _, parts in sides for part in parts):
         return []
     sources = _Sources(function)
     weights: set[int] = set()
@@ -176,7 +176,7 @@ def _sides(op: Operation) -> tuple[Value, list[Value]]:
     return operands.pop("activations"), list(operands.values())
 
 
-def _is_behind(value: Value) -> bool:
+def is_argument_behind(value: Value) -> bool:
     """True if there is an argument behind operations of one operand."""
     while not isinstance(value.owner, ir.Block):
         op = value.owner.operation

@@ -49,8 +49,9 @@ from ..kernels.executables import KernelCall, Library
 from ..kernels.instructions import INSTRUCTIONS
 from ..kernels.integer_contraction import IntegerContraction
 from ..kernels.joining import LARGEST_JOINED, join_calls
-from ..kernels.laid_out_arguments import copies_of
+from ..kernels.laid_out_arguments import copies_of, is_argument_behind
 from ..kernels.operands import Refusal
+from ..kernels.row_contraction import RowContraction
 from ..kernels.thread_contraction import SPIRV, ThreadContraction
 from ..numerics.requantization import Requantization
 from ..options import FixedPointRounding, RequantizationForm
@@ -150,6 +151,11 @@ class SelectKernels(ModulePass):
             if isinstance(attended, Refusal):
                 return attended
             made = attended
+        elif RowContraction.has_dynamic_rows(op):
+            rows = RowContraction.of(op)
+            if isinstance(rows, Refusal):
+                return rows
+            made = rows.emit(library, result.type, self.instructions)
         else:
             contraction = IntegerContraction.of(op, is_alone=is_alone)
             if isinstance(contraction, Refusal):
@@ -213,7 +219,11 @@ def _contract_storage(op: Operation, is_alone: bool) -> None:
 
     ``correct-zero-points``, which comes later, does so in the way that is best for IREE's loops.
     """
-    if isinstance(IntegerContraction.of_shape(op, is_alone=is_alone), Refusal):
+    if RowContraction.has_dynamic_rows(op):
+        is_left = isinstance(RowContraction.of_shape(op), Refusal)
+        if is_left or is_argument_behind(op.operands[1]):
+            return
+    elif isinstance(IntegerContraction.of_shape(op, is_alone=is_alone), Refusal):
         return
     with ir.InsertionPoint(op), op.location:
         raised = raise_differences(op)
