@@ -38,6 +38,7 @@ from ..emit.vectors import (
     load_element,
     loop,
     numbers,
+    prefetch,
     quotient,
     reduced,
     remainder,
@@ -45,6 +46,7 @@ from ..emit.vectors import (
     shuffled,
     store,
     store_element,
+    when,
 )
 from ..numerics.array_functions import convert
 from ..numerics.attention import bounded, exponential
@@ -57,6 +59,8 @@ __all__ = ["AttentionKernel", "attend_by_kernel"]
 
 _BLOCKS = (64, 32, 16)
 """Keys of a block: of 256 elements of f16, 64 are 32 KiB, which caches of the first level hold."""
+_BLOCK_OF_ONE = 32
+"""The same of one query, whose next block is read ahead."""
 _STACK = 28 << 10
 """Bytes that a workgroup has for scores and totals, of the 32 KiB that IREE allows."""
 _ROWS = 64
@@ -66,6 +70,8 @@ _WORKGROUPS = 8
 _KEYS = 4
 """Keys whose scores are computed together."""
 _LEAST_LANES = 4
+_LINE = 64
+"""Bytes that memory is read in."""
 _LEAST = float(np.finfo(np.float32).min)
 
 
@@ -149,6 +155,8 @@ class AttentionKernel:
     @property
     def block(self) -> int:
         """How many keys a workgroup attends at once."""
+        if self.count == 1:
+            return min(_BLOCK_OF_ONE, _block(self.shared, self.lanes) or _BLOCK_OF_ONE)
         found = _block(self.queries * self.shared, self.lanes)
         assert found is not None  # or there is no kernel
         return found
@@ -307,6 +315,8 @@ class _Rows:
         def of_keys(key: Value) -> None:
             first = block + scalar(key)
             keys = [np.minimum(first + number, last) for number in range(_KEYS)]
+            if kernel.count == 1:
+                when(row == 0, lambda: self._ask_for(first))
 
             def of_chunk(chunk: Value, *sums: Formula) -> list[Formula]:
                 key_parts = [
@@ -328,6 +338,21 @@ class _Rows:
                 store(scores, memory.scores, [(row + number).value, key])
 
         loop(0, count.value, _KEYS, of_keys)
+
+    def _ask_for(self, first: Formula) -> None:
+        """Ask for the values of some keys, and for the keys of the next block.
+
+        One query reads all it attends once, and in parts of a row: memory is not read ahead by
+        itself.
+        """
+        kernel, memory = self.kernel, self.memory
+        elements = _LINE * 8 // kernel.element.bits
+        for cache, ahead in ((memory.values, 0), (memory.keys, kernel.block)):
+            for number in range(_KEYS):
+                place = (first + (number + ahead)).value
+                for chunk in range(0, kernel.depth, elements):
+                    where = linalg.constant_index(chunk)
+                    prefetch(cache, [place, self.group.value, where])
 
     def _weigh(self, row: Formula, block: Formula) -> None:
         """Replace the scores of a row by weights, and count these."""
