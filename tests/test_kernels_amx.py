@@ -56,6 +56,44 @@ def test_convolutions_are_exact(case):
     np.testing.assert_array_equal(found, expected)
 
 
+AROUND = {
+    # images x height x width x channels, window, padding (before and after), strides, dispatches
+    "blocks of lines": ((2, 29, 38, 64), (3, 3, 64, 72), ((1, 1), (1, 1)), (2, 1), 1),
+    "one line at a time": ((1, 9, 76, 66), (3, 3, 66, 16), ((1, 1), (1, 0)), (1, 2), 1),
+    "all lines": ((3, 7, 7, 64), (3, 3, 64, 96), ((0, 2), (2, 0)), (1, 1), 1),
+    "channels that are added": ((2, 21, 33, 3), (7, 7, 3, 24), ((3, 2), (2, 3)), (2, 2), 1),
+    "lines that do not fit": ((1, 4, 110, 64), (3, 3, 64, 16), ((1, 1), (1, 1)), (1, 1), 2),
+    "a large weight": ((1, 5, 8, 256), (3, 3, 256, 128), ((1, 1), (1, 1)), (1, 1), 2),
+    "single positions": ((1, 9, 9, 64), (1, 1, 64, 32), ((1, 0), (0, 1)), (1, 1), 2),
+}
+
+
+@needs_amx
+@pytest.mark.parametrize("case", AROUND)
+def test_what_is_around_pictures_is_put_in_by_the_kernel(case):
+    x_shape, w_shape, padding, strides, dispatches = AROUND[case]
+    sides = [(0, 0), *padding, (0, 0)]
+    x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
+    text, expected = convolution(np.pad(x, sides, constant_values=-7), w, strides=strides)
+    low, high = (", ".join(str(pair[side]) for pair in padding) for side in (0, 1))
+    given, padded = (
+        f"tensor<{'x'.join(map(str, shape))}xi8>"
+        for shape in (x_shape, [n + sum(p) for n, p in zip(x_shape, sides, strict=True)])
+    )
+    text = text.replace(f"%x: {padded}", f"%given: {given}").replace(
+        "  %y = ",
+        f"""  %outside = stablehlo.constant dense<-7> : tensor<i8>
+  %x = stablehlo.pad %given, %outside, low = [0, {low}, 0], high = [0, {high}, 0],
+      interior = [0, 0, 0, 0] : ({given}, tensor<i8>) -> {padded}
+  %y = """,
+    )
+    options = CompileOptions(kernels="amx")
+    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    assert ("padded_pictures" in lowered) == (dispatches == 2)
+    found = subquant.compile(text, kernels="amx").main(x, w)
+    np.testing.assert_array_equal(found, expected)
+
+
 MATRICES = [
     (8, 256, 64), (15, 128, 33), (17, 64, 128), (33, 192, 16), (48, 68, 48), (70, 130, 100),
     (128, 1024, 96), (256, 4, 64), (272, 64, 32),
@@ -136,7 +174,7 @@ WITHOUT_PERMISSION = """
 
 
 @needs_amx
-@pytest.mark.parametrize("case", ["runs that are read again", "apart"])
+@pytest.mark.parametrize("case", ["runs that are read again", "apart", "odd lines"])
 def test_a_process_that_may_not_use_tiles_computes_without(case, tmp_path):
     x_shape, w_shape, options = WINDOWS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)

@@ -119,32 +119,42 @@ class SumWriter:
             for total, (index, part) in zip(sums, np.ndindex(self._rows, parts), strict=True):
                 self._store(total, [line.value, (row + index).value], tile, part * lanes)
 
-    def write_rows(
-        self, first: Formula, count: int, line: Formula, row: Formula, tile: Formula
+    def together(self, count: int) -> int:
+        """How many rows of so many, that are in memory, are written together."""
+        if not self._finish or not self._finish.at_once:
+            return 1
+        return min(count, max(1, self._finish.at_once // self._tiles.parts))
+
+    def write_group(
+        self,
+        group: Formula,
+        count: int,
+        place: Formula,
+        line: Formula,
+        row: Formula,
+        tile: Formula,
     ) -> None:
-        """Write sums that are in memory: so many rows, from the first on."""
-        finish, parts, lanes = self._finish, self._tiles.parts, self._tiles.lanes
-        if not finish or not finish.at_once:
-            self._write_exactly(first, count, line, row, tile)
+        """Write sums that are in memory: a group of rows, of which the last may be some of others.
+
+        Args:
+            group: the number of these rows.
+            count: of all rows.
+            place: where the first of all rows is in memory.
+            line, row: where it is in the result.
+            tile: the number of the tile.
+        """
+        together, parts, lanes = self.together(count), self._tiles.parts, self._tiles.lanes
+        first = group * together
+        if count % together:
+            first = np.minimum(first, count - together)
+        place, row = place + first, row + first
+        if not self._finish or not self._finish.at_once:
+            self._write_exactly(place, together, line, row, tile)
             return
-        together = min(count, max(1, finish.at_once // parts))
-
-        def of_rows(index: Value) -> None:
-            # The last rows may be some of those before.
-            start = np.minimum(scalar(index), count - together) if count % together else index
-            rows = [scalar(start) + each if each else scalar(start) for each in range(together)]
-            sums = [
-                load(self.sums, [(first + each).value, part * lanes], lanes, I32)
-                for each in rows
-                for part in range(parts)
-            ]
-            is_near = self._estimate(sums, line, [row + each for each in rows], tile)
-            when(
-                is_near,
-                lambda: self._write_exactly(first + rows[0], together, line, row + rows[0], tile),
-            )
-
-        loop(0, count, together, of_rows)
+        rows = [(index, part) for index in range(together) for part in range(parts)]
+        sums = [load(self.sums, [(place + i).value, p * lanes], lanes, I32) for i, p in rows]
+        is_near = self._estimate(sums, line, [row + index for index in range(together)], tile)
+        when(is_near, lambda: self._write_exactly(place, together, line, row, tile))
 
     def _estimate(
         self, sums: Sequence[Formula], line: Formula, rows: Sequence[Formula], tile: Formula

@@ -42,6 +42,10 @@ _ENOUGH_ROWS = 16
 _WORKGROUPS = 16
 """Of a call at most: what threads share, which costs each of them some time."""
 _PRODUCTS_OF_A_WORKGROUP = 1 << 18
+_PRODUCTS_WITH_TILES, _PRODUCTS_OF_A_SUM = 1 << 24, 1 << 8
+"""Of a workgroup with tiles, and how many take as long as it takes to finish a sum."""
+_SMALL_WEIGHT = 1 << 18
+"""Bytes of one that stays in the cache."""
 _BYTES_OF_A_WORKGROUP = 1 << 15
 _LEAST_WINDOWS = 8
 """From which on tiles are faster than vectors."""
@@ -283,18 +287,27 @@ class IntegerContraction:
         runs = Runs(windows, channels + missing)
         parts = target.parts(columns, target.most_parts)
         tiles = Tiles(8, 4, columns, runs.depth, target.lanes, parts)
-        share = max(1, self._workgroups(windows, runs.depth * columns // 8) // tiles.count)
+        every = windows.images * windows.lines * windows.count
+        products = every * columns * (runs.depth + _PRODUCTS_OF_A_SUM)
+        share = max(1, min(_WORKGROUPS, products // _PRODUCTS_WITH_TILES))
         product = MatrixProduct(tiles, instructions, windows, channels + missing, share, finish)
-        operands = [
-            self._laid_out(
-                library,
-                (tiles, runs, missing),
-                lambda: tiles.pack(runs.pack(self._columns(missing))),
-                I8,
-            ),
-            self._activations(library, instructions, missing, is_widened=False),
-            *(finish.operands(tiles.count * tiles.width) if finish else ()),
-        ]
+        weight = self._laid_out(
+            library,
+            (tiles, runs, missing),
+            lambda: tiles.pack(runs.pack(self._columns(missing))),
+            I8,
+        )
+        # Each tile of the weight is read with each block of lines.
+        if runs.depth * columns <= _SMALL_WEIGHT and windows.lines > 1 and self._is_copied(missing):
+            pictures = self._pictures(instructions, missing, is_widened=False)
+            inside = replace(product, pictures=pictures)
+            product = inside if inside.accepts else product
+        if product.pictures is None:
+            given = self._activations(library, instructions, missing, is_widened=False)
+        else:
+            given = self._in_order(self.activations)
+        width = tiles.count * tiles.width
+        operands = [weight, given, *(finish.operands(width) if finish else ())]
         return self._call(library, product, operands)
 
     def _laid_out(
@@ -405,7 +418,7 @@ class IntegerContraction:
             missing: channels that are added.
             is_widened: they are to be what the instructions multiply.
         """
-        given, is_copied = self.activations, bool(missing or np.any(self.padding))
+        given, is_copied = self.activations, self._is_copied(missing)
         factor, size = INSTRUCTIONS[instructions].factor, math.prod(given.type.shape)
         if is_widened and size <= _BYTES_OF_A_WORKGROUP:
             # A kernel that makes them alone may write factors, if these are bytes. Else a copy is
@@ -413,15 +426,10 @@ class IntegerContraction:
             is_copied |= factor.bits > I8.bits or not _is_made_for_one(given)
         if is_widened and not is_copied:
             given = INSTRUCTIONS[instructions].factors(tensor(given)).value
-        images, *_, channels = self._shape(0)
-        given = emit_stablehlo.transpose(given, self.of_activations)
-        given = emit_stablehlo.reshape(given, [math.prod(given.type.shape)])
+        given = self._in_order(given)
         if not is_copied:
             return given
-        lines, windows = self._axes()
-        pictures = PaddedPictures(
-            images, lines, windows, channels, missing, self.outside, instructions, is_widened, 1
-        )
+        pictures = self._pictures(instructions, missing, is_widened=is_widened)
         size = math.prod(pictures.shape)
         workgroups = max(1, min(_WORKGROUPS, size // _BYTES_OF_A_WORKGROUP))
         pictures = replace(pictures, workgroups=workgroups)
@@ -430,6 +438,22 @@ class IntegerContraction:
             pictures, pictures.kernel(), [given], [tensor_type([size], mlir_type(element))], 0
         )
         return made
+
+    def _is_copied(self, missing: int) -> bool:
+        """True if activations are read with what is around them, or with more channels."""
+        return bool(missing or np.any(self.padding))
+
+    def _in_order(self, activations: Value) -> Value:
+        """Activations as one row."""
+        given = emit_stablehlo.transpose(activations, self.of_activations)
+        return emit_stablehlo.reshape(given, [math.prod(given.type.shape)])
+
+    def _pictures(self, instructions: str, missing: int, *, is_widened: bool) -> PaddedPictures:
+        images, *_, channels = self._shape(0)
+        lines, windows = self._axes()
+        return PaddedPictures(
+            images, lines, windows, channels, missing, self.outside, instructions, is_widened, 1
+        )
 
     @staticmethod
     def _workgroups(windows: Windows, products: int) -> int:

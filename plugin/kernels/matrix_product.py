@@ -7,8 +7,12 @@ What is computed is what `IntegerProduct` computes, but activations are signed, 
 A tile of activations has up to 16 windows of a line, and 64 integers of each, which are read from
 where they lie. Positions of a window that follow one another in memory are a *run*, which is read
 in equal *pieces*; the last of them may begin before the one before ends: the weight has zeros for
-what is read twice (`Runs.pack`). Sums are written to memory of the workgroup, from where they are
-read as vectors of columns.
+what is read twice (`Runs.pack`). What is around pictures is put into memory of the workgroup, with
+the lines that are inside, for the windows of some lines at a time, which are a *block*.
+
+Sums are written to memory of the workgroup too, from where they are read as vectors of columns:
+while tiles are multiplied, what they are multiplied in being a unit of its own, the sums of the
+tiles before are finished and written to the result, some rows with each piece.
 
 A tile of the weight is multiplied with two tiles of activations as soon as it is read, and these
 with two of the weight: the processor multiplies for as long as it takes to read two.
@@ -23,6 +27,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -50,6 +55,7 @@ from .columns import SumWriter
 from .epilogue import Finish, last_bindings
 from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions, Sum
+from .padded_pictures import PaddedPictures
 from .tiles import Tiles
 from .windows import Windows
 
@@ -57,6 +63,12 @@ __all__ = ["MatrixProduct", "Runs"]
 
 _ROWS, _BYTES, _REGISTERS = 16, 64, 8
 """Of a tile at most, and how many tiles there are."""
+_ROOM = 16 << 10
+"""Bytes of lines with what is around them at most, which stay in the cache beside the weight.
+IREE gives a workgroup 32 KiB.
+"""
+_WRITTEN_OUT = 4
+"""Groups of rows that are written out at most; more are a loop."""
 _LARGE, _MOST_LINES = 1 << 14, 8
 """Bytes of a tile of the weight, and lines of 64 bytes of the next that are asked for at once."""
 
@@ -122,10 +134,11 @@ class MatrixProduct:
     Args:
         tiles: how the weight lies in memory: its depth is that of the runs.
         instructions: what multiplies where there are no tiles, a name in `INSTRUCTIONS`.
-        windows: where they are on the activations.
-        channels: integers of a position.
-        workgroups: how many share the windows of each tile of the weight.
+        windows: where they are on the activations, with what is around them.
+        channels: integers of a position, with those that are added.
+        workgroups: how many share the work.
         finish: what is done with the sums before they are written.
+        pictures: what is put around activations in the kernel, or None.
     """
 
     tiles: Tiles
@@ -134,6 +147,7 @@ class MatrixProduct:
     channels: int
     workgroups: int
     finish: Finish | None = None
+    pictures: PaddedPictures | None = None
 
     @property
     def target(self) -> Instructions:
@@ -146,37 +160,68 @@ class MatrixProduct:
         return Runs(self.windows, self.channels)
 
     @property
+    def accepts(self) -> bool:
+        """True if the lines that a window reads fit where they are written with what is around."""
+        return self._room(1) <= _ROOM
+
+    def _room(self, lines: int) -> int:
+        """How many bytes the windows of some lines read."""
+        if self.pictures is None:
+            return 0
+        axis, (*_, positions, channels) = self.pictures.lines, self.pictures.shape
+        return ((lines - 1) * axis.step + axis.span) * positions * channels
+
+    @cached_property
+    def block(self) -> int:
+        """How many lines of windows read what is written together: all if nothing is written."""
+        lines, images = self.windows.lines, self.windows.images
+        if self.pictures is None:
+            return lines * images
+        most = next(n for n in range(lines, 0, -1) if self._room(n) <= _ROOM)
+        return -(-lines // -(-lines // most))
+
+    @property
+    def _blocks(self) -> int:
+        """How many blocks there are; the last one of an image may share lines with another."""
+        if self.pictures is None:
+            return 1
+        return -(-self.windows.lines // self.block) * self.windows.images
+
+    @property
+    def room(self) -> int:
+        """How many bytes the windows of a block read."""
+        return self._room(self.block)
+
+    @property
     def at_once(self) -> int:
         """How many tiles of windows are computed together: as many as there are registers for."""
         parts = self.tiles.parts
         most = (_REGISTERS - parts) // (parts + 1)
-        every = -(-self.windows.count // _ROWS) * self.windows.lines * self.windows.images
-        return min(most, every)
+        return min(most, -(-self.windows.count // _ROWS) * self.block)
 
     @property
     def of_line(self) -> int:
         """How many tiles the windows of a line are."""
-        windows, count = self.windows, -(-self.windows.count // _ROWS)
-        if windows.lines * windows.images == 1:
-            count = -(-count // self.at_once) * self.at_once
-        return count
+        count = -(-self.windows.count // _ROWS)
+        return -(-count // self.at_once) * self.at_once if self.block == 1 else count
 
     @property
     def _every(self) -> int:
-        """How many tiles all windows are."""
-        return self.of_line * self.windows.lines * self.windows.images
+        """How many tiles the windows of a block are."""
+        return self.of_line * self.block
 
     @property
-    def _units(self) -> int:
-        """How often tiles are computed together."""
+    def units(self) -> int:
+        """How often tiles of a block are computed together."""
         return -(-self._every // self.at_once)
 
     @property
-    def _lines_ahead(self) -> int:
+    def lines_ahead(self) -> int:
         """How much of the next tile of a large weight is asked for with each piece of this one."""
         of_piece = self.runs.piece * self.tiles.width
-        is_large = self.tiles.depth * self.tiles.width >= _LARGE and self.workgroups == 1
-        return min(of_piece // _BYTES // self._units, _MOST_LINES) if is_large else 0
+        is_large = self.tiles.depth * self.tiles.width >= _LARGE and self._blocks == 1
+        is_read_once = is_large and self.workgroups <= self.tiles.count
+        return min(of_piece // _BYTES // self.units, _MOST_LINES) if is_read_once else 0
 
     @property
     def rows(self) -> int:
@@ -188,46 +233,26 @@ class MatrixProduct:
 
         Its bindings are the weight, activations, tables of `finish`, and the result.
         """
-        tiles, windows = self.tiles, self.windows
+        tiles, windows, pictures = self.tiles, self.windows, self.pictures
         shape = windows.images * windows.lines, windows.count, tiles.columns
+        given = windows.positions * self.channels if pictures is None else pictures.given
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
-            Binding((windows.positions * self.channels,), I8),
+            Binding((given,), I8),
             *last_bindings(self.finish, tiles.count * tiles.width, shape),
         ]
-        count = tiles.count * self.workgroups
         products = windows.images * windows.lines * windows.count * tiles.depth * tiles.columns
-        return Kernel("matrix_product", bindings, count, self._body, 0, products=products)
+        return Kernel("matrix_product", bindings, self.workgroups, self._body, 0, products=products)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
-        weight, activations, *tables, result = memories
-        rows = self.at_once * self.rows
-        writer = SumWriter(self.tiles, rows, self.finish, tables, result, in_memory=True)
-        units = self._units
-        share = -(-units // self.workgroups)
-        tile = quotient(scalar(number), self.workgroups)
-        begin = remainder(scalar(number), self.workgroups) * share
-        end = np.minimum(begin + share, units)
         has_tiles = permitted()
         when(has_tiles, self._configure)
-
-        def of_unit(unit: Value) -> None:
-            first = scalar(unit) * self.at_once
-            places = [self._place(first + index) for index in range(self.at_once)]
-            starts = [self.windows.start(*place) * self.channels for place in places]
-            when(
-                has_tiles,
-                lambda: self._tiles(weight, activations, tile, starts, writer.sums, scalar(unit)),
-                lambda: self._words(weight, activations, tile, starts, writer.sums),
-            )
-
-            def of_tile(index: Value) -> None:
-                line, row = self._place(first + scalar(index))
-                writer.write_rows(scalar(index) * self.rows, self.rows, line, row, tile)
-
-            loop(0, self.at_once, 1, of_tile)
-
-        loop(begin.value, end.value, 1, of_unit)
+        work = _Work(self, memories, has_tiles)
+        every = self._blocks * self.tiles.count * self.units
+        begin = quotient(scalar(number) * every, self.workgroups)
+        end = quotient((scalar(number) + 1) * every, self.workgroups)
+        # The sums of a unit are written while the next one is multiplied.
+        loop(begin.value, (end + 1).value, 1, lambda unit: work.write(scalar(unit), begin, end))
 
         def release() -> None:
             made = Tiled()
@@ -235,20 +260,6 @@ class MatrixProduct:
             made.emit()
 
         when(has_tiles, release)
-
-    def _place(self, number: Formula) -> tuple[Formula, Formula]:
-        """The line of a tile of windows, and its first one there.
-
-        The last tiles of all may share windows with those before, and the last one of a line.
-        """
-        if self._every % self.at_once:
-            number = np.minimum(number, self._every - 1)
-        row = remainder(number, self.of_line) * self.rows
-        if self.of_line * self.rows > self.windows.count:
-            row = np.minimum(row, self.windows.count - self.rows)
-        return quotient(number, self.of_line), row
-
-    # -- tiles ------------------------------------------------------------------------------------
 
     def _configure(self) -> None:
         piece, parts = self.runs.piece, self.tiles.parts
@@ -263,50 +274,7 @@ class MatrixProduct:
         made.configure(address(memory))
         made.emit()
 
-    def _tiles(
-        self,
-        weight: Value,
-        activations: Value,
-        tile: Formula,
-        starts: Sequence[Formula],
-        sums: Value,
-        unit: Formula,
-    ) -> None:
-        """Write the sums of tiles of windows, the unit of a number, that start at some integers."""
-        parts, width, piece = self.tiles.parts, self.tiles.width, self.runs.piece
-        of_weight = range(self.at_once, self.at_once + parts)
-        summed = range(of_weight.stop, of_weight.stop + self.at_once * parts)
-        begin = Tiled()
-        for register in summed:
-            begin.clear(register)
-        begin.emit()
-        from_weight = address(weight) + _wide(tile * (self.tiles.depth * width))
-        from_start = [address(activations) + _wide(start) for start in starts]
-
-        def of_piece(number: Formula, offset: Formula) -> None:
-            step, apart = Tiled(), _known(self.windows.step * self.channels)
-            stored = from_weight + _wide(number * (piece * width))
-            for part, register in enumerate(of_weight):
-                step.load(register, Rows(stored, _known(parts * _BYTES), part * _BYTES))
-            for window, start in enumerate(from_start):
-                step.load(window, Rows(start + _wide(offset), apart))
-                for part, register in enumerate(of_weight):
-                    step.multiply(summed[window * parts + part], window, register)
-            if lines:
-                so_far = unit * (self.tiles.depth // piece) + number
-                step.prefetch(behind + _wide(so_far * (lines * _BYTES)), lines)
-            step.emit()
-
-        lines, behind = self._lines_ahead, from_weight + self.tiles.depth * width
-        self._pieces(of_piece)
-        end, place, apart = Tiled(), address(sums), _known(width * 4)
-        for index, register in enumerate(summed):
-            window, part = divmod(index, parts)
-            offset = window * self.rows * width * 4 + part * _BYTES
-            end.store(register, Rows(place, apart, offset))
-        end.emit()
-
-    def _pieces(self, body: Callable[[Formula, Formula], None]) -> None:
+    def pieces(self, body: Callable[[Formula, Formula], None]) -> None:
         """Call the body with the number of each piece, and with where it is in a window."""
         runs = self.runs
         loops = [*runs.outer, (runs.pieces, runs.piece)]
@@ -328,40 +296,220 @@ class MatrixProduct:
         zero = scalar(constant_index(0))
         of_loop(0, zero, zero)
 
+    def place(self, unit: Formula) -> _Place:
+        """Where a unit of all is."""
+        number, first = quotient(unit, self.units), remainder(unit, self.units) * self.at_once
+        block, tile = quotient(number, self.tiles.count), remainder(number, self.tiles.count)
+        within = [self._within(first + index) for index in range(self.at_once)]
+        starts = [self.windows.start(*each) * self.channels for each in within]
+        image, begin = scalar(constant_index(0)), scalar(constant_index(0))
+        if self.pictures is not None:
+            of_image = -(-self.windows.lines // self.block)
+            image = quotient(block, of_image)
+            begin = remainder(block, of_image) * self.block
+            if self.windows.lines % self.block:
+                begin = np.minimum(begin, self.windows.lines - self.block)
+        lines = [image * self.windows.lines + begin + line for line, _ in within]
+        return _Place(image, begin, tile, lines, [row for _, row in within], starts, unit)
+
+    def _within(self, number: Formula) -> tuple[Formula, Formula]:
+        """The line of a tile of windows in its block, and its first one there.
+
+        The last tiles of all may share windows with those before, and the last one of a line.
+        """
+        if self._every % self.at_once:
+            number = np.minimum(number, self._every - 1)
+        row = remainder(number, self.of_line) * self.rows
+        if self.of_line * self.rows > self.windows.count:
+            row = np.minimum(row, self.windows.count - self.rows)
+        return quotient(number, self.of_line), row
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where tiles of windows are that are computed together.
+
+    Attributes:
+        image: of the block.
+        begin: the first line of the block in the image.
+        tile: of the weight.
+        lines, rows: of each, in the result.
+        starts: its first integer among those that the block reads.
+        unit: its number.
+    """
+
+    image: Formula
+    begin: Formula
+    tile: Formula
+    lines: Sequence[Formula]
+    rows: Sequence[Formula]
+    starts: Sequence[Formula]
+    unit: Formula
+
+
+class _Work:
+    """What a workgroup does.
+
+    Args:
+        product: what is computed.
+        memories: of the kernel.
+        has_tiles: whether there are tiles.
+    """
+
+    def __init__(
+        self, product: MatrixProduct, memories: Sequence[Value], has_tiles: Formula
+    ) -> None:
+        self.product, self.has_tiles = product, has_tiles
+        self.weight, self.given, *tables, result = memories
+        self.rows = product.at_once * product.rows
+        self.writer = SumWriter(
+            product.tiles, 2 * self.rows, product.finish, tables, result, in_memory=True
+        )
+        self.read = self.given
+        if product.pictures is not None:
+            self.read = scratch([product.room], I8)
+
+    def write(self, unit: Formula, begin: Formula, end: Formula) -> None:
+        """Multiply a unit, if it is one of these, and write the sums of the one before."""
+        product, writer = self.product, self.writer
+        place, before = product.place(unit), product.place(np.maximum(unit, begin + 1) - 1)
+        is_there, is_later = unit < end, unit > begin
+        is_tiled = is_there & self.has_tiles
+        if product.pictures is not None:
+            is_new = remainder(unit, product.units * product.tiles.count) == 0
+            when(is_there & (is_new | ~is_later), lambda: self._fill(place))
+        room = remainder(unit, 2) * self.rows
+        when(is_tiled, self._clear)
+        when(is_there & ~self.has_tiles, lambda: self._words(place, room))
+        pieces = product.tiles.depth // product.runs.piece
+        groups = -(-product.rows // writer.together(product.rows)) * product.at_once
+        of_piece = -(-groups // pieces)
+
+        def body(number: Formula, offset: Formula) -> None:
+            when(is_tiled, lambda: self._multiply(place, number, offset))
+            first = number * of_piece
+
+            def write(group: Formula) -> None:
+                self._write_group(np.minimum(group, groups - 1), before, self.rows - room)
+
+            def write_groups() -> None:
+                if of_piece > _WRITTEN_OUT:
+                    loop(0, of_piece, 1, lambda group: write(first + scalar(group)))
+                    return
+                for group in range(of_piece):
+                    write(first + group)
+
+            when(is_later & (first < groups), write_groups)
+
+        product.pieces(body)
+        when(is_tiled, lambda: self._keep(room))
+
+    def _write_group(self, group: Formula, place: _Place, room: Formula) -> None:
+        """Write the sums of some rows, which are in memory from `room` on."""
+        product, writer = self.product, self.writer
+        of_tile = -(-product.rows // writer.together(product.rows))
+        inner, line, row, first = group, place.lines[0], place.rows[0], room
+        for number in range(1, product.at_once):
+            is_of_tile = group >= number * of_tile
+            inner = np.where(is_of_tile, group - number * of_tile, inner)
+            line = np.where(is_of_tile, place.lines[number], line)
+            row = np.where(is_of_tile, place.rows[number], row)
+            first = np.where(is_of_tile, room + number * product.rows, first)
+        writer.write_group(inner, product.rows, first, line, row, place.tile)
+
+    def _fill(self, place: _Place) -> None:
+        """Write the lines that a block reads, with what is around them."""
+        product, pictures = self.product, self.product.pictures
+        assert pictures is not None
+        *_, positions, channels = pictures.shape
+        axis = pictures.lines
+
+        def of_line(number: Value) -> None:
+            line = place.begin * axis.step + scalar(number)
+            start = scalar(number) * (positions * channels)
+            pictures.write_line(self.given, self.read, place.image, line, start)
+
+        loop(0, (product.block - 1) * axis.step + axis.span, 1, of_line)
+
+    # -- tiles ------------------------------------------------------------------------------------
+
+    @property
+    def _of_weight(self) -> range:
+        return range(self.product.at_once, self.product.at_once + self.product.tiles.parts)
+
+    @property
+    def _summed(self) -> range:
+        first = self._of_weight.stop
+        return range(first, first + self.product.at_once * self.product.tiles.parts)
+
+    def _clear(self) -> None:
+        """Begin the sums of a unit."""
+        made = Tiled()
+        for register in self._summed:
+            made.clear(register)
+        made.emit()
+
+    def _multiply(self, place: _Place, number: Formula, offset: Formula) -> None:
+        """Add the products of a piece."""
+        product, tiles, piece = self.product, self.product.tiles, self.product.runs.piece
+        parts, width, lines = tiles.parts, tiles.width, self.product.lines_ahead
+        begin = address(self.weight) + _wide(place.tile * (tiles.depth * width))
+        step, apart = Tiled(), _known(product.windows.step * product.channels)
+        stored = begin + _wide(number * (piece * width))
+        for part, register in enumerate(self._of_weight):
+            step.load(register, Rows(stored, _known(parts * _BYTES), part * _BYTES))
+        for window, start in enumerate(place.starts):
+            step.load(window, Rows(address(self.read) + _wide(start + offset), apart))
+            for part, register in enumerate(self._of_weight):
+                step.multiply(self._summed[window * parts + part], window, register)
+        if lines:
+            so_far = remainder(place.unit, product.units) * (tiles.depth // piece) + number
+            behind = begin + tiles.depth * width
+            step.prefetch(behind + _wide(so_far * (lines * _BYTES)), lines)
+        step.emit()
+
+    def _keep(self, room: Formula) -> None:
+        """Write sums to memory, where there is room."""
+        parts, width = self.product.tiles.parts, self.product.tiles.width
+        end, apart = Tiled(), _known(width * 4)
+        place = address(self.writer.sums) + _wide(room * (width * 4))
+        for index, register in enumerate(self._summed):
+            window, part = divmod(index, parts)
+            offset = window * self.product.rows * width * 4 + part * _BYTES
+            end.store(register, Rows(place, apart, offset))
+        end.emit()
+
     # -- without tiles ----------------------------------------------------------------------------
 
-    def _words(
-        self,
-        weight: Value,
-        activations: Value,
-        tile: Formula,
-        starts: Sequence[Formula],
-        sums: Value,
-    ) -> None:
+    def _words(self, place: _Place, room: Formula) -> None:
         """Write the same sums, a window after another.
 
         An activation is ``(x + 128) - 128``: the sum of the weight times 128 is taken off.
         """
-        lanes, groups = self.tiles.lanes, self.runs.piece // 4
-        target, half = self.target, Vectors(4 * lanes).known(128, U8)
-        zero, parts = Vectors(lanes).known(0, I32), range(0, self.tiles.width, lanes)
+        product, sums = self.product, self.writer.sums
+        tiles, apart = product.tiles, product.windows.step * product.channels
+        lanes, groups, target = tiles.lanes, product.runs.piece // 4, product.target
+        half, zero = Vectors(4 * lanes).known(128, U8), Vectors(lanes).known(0, I32)
+        parts = range(0, tiles.width, lanes)
 
         def begin(row: Value) -> None:
             for part in parts:
-                store(zero, sums, [row, part])
+                store(zero, sums, [(room + scalar(row)).value, part])
 
         def of_piece(number: Formula, offset: Formula) -> None:
             def of_row(index: int, start: Formula, row: Value) -> None:
-                place = start + offset + scalar(row) * (self.windows.step * self.channels)
-                memory = [[(scalar(row) + index * self.rows).value, part] for part in parts]
+                at = start + offset + scalar(row) * apart
+                summed = (room + scalar(row) + index * product.rows).value
+                memory = [[summed, part] for part in parts]
                 before = [load(sums, each, lanes, I32) for each in memory]
 
                 def of_group(group: Value, *totals: Formula) -> list[Formula]:
-                    four = load(activations, [(place + scalar(group) * 4).value], 4, I8)
+                    four = load(self.read, [(at + scalar(group) * 4).value], 4, I8)
                     unsigned = target.spread(element_at(reread(four, I32), 0), U8) ^ 128
                     step, made = (number * groups + scalar(group)).value, []
                     for total, part in zip(totals, parts, strict=True):
-                        signed = load(weight, [tile.value, step, part * 4], lanes * 4, I8)
+                        stored = [place.tile.value, step, part * 4]
+                        signed = load(self.weight, stored, lanes * 4, I8)
                         more = target.add(Sum(total), unsigned, signed, 255)
                         less = target.add(Sum(zero), half, signed, 255)
                         made.append(target.words(more) - target.words(less))
@@ -371,11 +519,11 @@ class MatrixProduct:
                 for total, each in zip(after, memory, strict=True):
                     store(total, sums, each)
 
-            for index, start in enumerate(starts):
-                loop(0, self.rows, 1, functools.partial(of_row, index, start))
+            for index, start in enumerate(place.starts):
+                loop(0, product.rows, 1, functools.partial(of_row, index, start))
 
-        loop(0, self.at_once * self.rows, 1, begin)
-        self._pieces(of_piece)
+        loop(0, self.rows, 1, begin)
+        product.pieces(of_piece)
 
 
 def _wide(position: Formula) -> Formula:

@@ -56,11 +56,15 @@ class PaddedPictures:
         whole = [axis.before + axis.extent + axis.after for axis in axes]
         return [self.images, *whole, self.channels + self.missing]
 
+    @property
+    def given(self) -> int:
+        """How many integers pictures have."""
+        return self.images * self.lines.extent * self.windows.extent * self.channels
+
     def kernel(self) -> Kernel:
         """The kernel: its bindings are the pictures, and the result."""
         element = INSTRUCTIONS[self.instructions].factor if self.is_widened else I8
-        given = self.images * self.lines.extent * self.windows.extent * self.channels
-        bindings = [Binding((given,), I8), Binding((int(np.prod(self.shape)),), element)]
+        bindings = [Binding((self.given,), I8), Binding((int(np.prod(self.shape)),), element)]
         products = 8 * math.prod(self.shape)
         return Kernel(
             "padded_pictures", bindings, self.workgroups, self._body, 0, products=products
@@ -74,10 +78,23 @@ class PaddedPictures:
         loop(begin.value, end.value, 1, lambda line: self._line(memories, scalar(line)))
 
     def _line(self, memories: Sequence[Value], number: Formula) -> None:
-        given, result = memories
+        _, whole, positions, width = self.shape
+        image, line = quotient(number, whole), remainder(number, whole)
+        self.write_line(memories[0], memories[1], image, line, number * (positions * width))
+
+    def write_line(
+        self, given: Value, result: Value, image: Formula, line: Formula, start: Formula
+    ) -> None:
+        """Write a line of a picture with what is around it.
+
+        Args:
+            given: the pictures.
+            result: memory of one axis.
+            image, line: which one; lines outside of the picture are counted.
+            start: where it is written to.
+        """
         lines, axis, (_, whole, positions, width) = self.lines, self.windows, self.shape
-        image, line = quotient(number, whole), remainder(number, whole) - lines.before
-        start = number * (positions * width)
+        line = line - lines.before
 
         def copy() -> None:
             source = (image * lines.extent + line) * (axis.extent * self.channels)
