@@ -71,6 +71,7 @@ class ValueType:
         abi: the MLIR types that the compiled function takes for this value.
         name: of the argument or result where the program came from; "" if it has none.
         is_consumed: the program may write to the memory of the argument.
+        is_fresh: the result is no argument's memory.
     """
 
     element: str
@@ -80,6 +81,7 @@ class ValueType:
     abi: tuple[str, ...] = ()
     name: str = ""
     is_consumed: bool = False
+    is_fresh: bool = False
 
     @property
     def plane_bits(self) -> tuple[int, ...] | None:
@@ -216,6 +218,8 @@ def _value_to_json(value: ValueType) -> dict[str, Any]:
         fields["name"] = value.name
     if value.is_consumed:
         fields["consumed"] = True
+    if value.is_fresh:
+        fields["fresh"] = True
     return fields
 
 
@@ -235,6 +239,7 @@ def _value_from_json(fields: dict[str, Any]) -> ValueType:
         abi=tuple(_list_of(str, fields["abi"])),
         name=fields.get("name", ""),
         is_consumed=bool(fields.get("consumed")),
+        is_fresh=bool(fields.get("fresh")),
     )
     if not isinstance(value.element, str):
         raise TypeError(f"expected the name of an element type, got {quoted(str(value.element))}")

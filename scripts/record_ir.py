@@ -39,7 +39,7 @@ from subquant.dialects import create_context
 _ROOT = Path(__file__).resolve().parent.parent
 _ORDERED = ("cf.", "func.", "util.", "stablehlo.custom_call", "stablehlo.send", "stablehlo.recv")
 _INTERPRETER = "interpreter"
-_ESTIMATE = re.compile(r', subquant\.work = "\d+ \d+"')
+_HINTS = re.compile(r', subquant\.work = "\d+ \d+"|,\\22fresh\\22:true')
 _PIPELINES: dict[str, CompileOptions | None] = {
     "cpu": CompileOptions(kernels="none"),
     "kernels": CompileOptions(kernels="portable", activations="int8"),
@@ -88,8 +88,8 @@ def _lowered(source: str, pipeline: str) -> dict[str, str]:
 
 
 def _text(module: Any) -> str:
-    """The text of a module, without the estimate of its work, which changes nothing it does."""
-    return _ESTIMATE.sub("", str(module))
+    """The text of a module, without what is for the runtime alone, to call it fast."""
+    return _HINTS.sub("", str(module))
 
 
 def _record(job: tuple[str, str]) -> tuple[str, dict[str, dict[str, str]]]:

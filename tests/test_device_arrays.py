@@ -380,6 +380,74 @@ def test_results_are_their_own(device: Device, device_name: str, as_users_call: 
                 assert not np.shares_memory(one, other)
 
 
+FRESH = """
+func.func @product(%x: tensor<8x8xi8>) -> tensor<8x8xi8> {
+  %w = stablehlo.constant dense<3> : tensor<8x8xi8>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<8x8xi8>, tensor<8x8xi8>) -> tensor<8x8xi32>
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %sums = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [1]
+      : (tensor<8x8xi32>, tensor<i32>) -> tensor<8xi32>
+  %all = stablehlo.broadcast_in_dim %sums, dims = [0] : (tensor<8xi32>) -> tensor<8x8xi32>
+  %z = stablehlo.convert %all : (tensor<8x8xi32>) -> tensor<8x8xi8>
+  return %z : tensor<8x8xi8>
+}
+func.func @either(%x: tensor<8x8xi8>, %p: tensor<i1>) -> tensor<8x8xi8> {
+  %w = stablehlo.constant dense<3> : tensor<8x8xi8>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<8x8xi8>, tensor<8x8xi8>) -> tensor<8x8xi8>
+  %z = stablehlo.select %p, %x, %y : tensor<i1>, tensor<8x8xi8>
+  return %z : tensor<8x8xi8>
+}
+func.func @pair(%x: tensor<8x8xi8>) -> (tensor<8x8xi8>, tensor<8x8xi8>) {
+  %w = stablehlo.constant dense<3> : tensor<8x8xi8>
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<8x8xi8>, tensor<8x8xi8>) -> tensor<8x8xi8>
+  return %y, %y : tensor<8x8xi8>, tensor<8x8xi8>
+}
+func.func @nothing(%x: tensor<8x8xi8>) -> tensor<8x8xi8> {
+  %zero = stablehlo.constant dense<0> : tensor<8x8xi8>
+  %y = stablehlo.add %x, %zero : tensor<8x8xi8>
+  return %y : tensor<8x8xi8>
+}
+func.func @constant(%x: tensor<8x8xi8>) -> tensor<8x8xi8> {
+  %y = stablehlo.constant dense<1> : tensor<8x8xi8>
+  return %y : tensor<8x8xi8>
+}
+func.func @called(%x: tensor<8x8xi8>) -> tensor<8x8xi8> {
+  %y = func.call @nothing(%x) : (tensor<8x8xi8>) -> tensor<8x8xi8>
+  return %y : tensor<8x8xi8>
+}
+"""
+
+
+def test_results_of_contractions_are_known_to_be_their_own(cpu: Device) -> None:
+    """Whose addresses no call looks at; those of all others are."""
+    executable = compiled(FRESH, cpu)
+    fresh = {
+        name: [value.is_fresh for value in function.signature.outputs]
+        for name, function in executable.functions.items()
+    }
+    assert fresh == {
+        "product": [True],
+        "either": [False],
+        "pair": [False, False],
+        "nothing": [False],
+        "constant": [False],
+        "called": [False],
+    }
+    x = cpu.put(np.eye(8, dtype=np.int8))
+    first = executable.product(x, resident=True)
+    second = executable.product(first, resident=True)
+    np.testing.assert_array_equal(first, np.full((8, 8), 24))
+    np.testing.assert_array_equal(
+        second, np.full((8, 8), 24 * 8 * 3 * 8 % 256, np.uint8).view("i1")
+    )
+    memories = [np.asarray(each) for each in (x, first, second)]
+    for one, other in itertools.combinations(memories, 2):
+        assert not np.shares_memory(one, other)
+
+
 # -- lending --------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,11 @@ class DeviceArray:
         laid_out: what functions keep of it that read it as a weight (`subquant.runtime.laid_out`).
     """
 
+    __slots__ = (
+        *("__weakref__", "_device", "_kept", "_memory", "_view", "is_host", "is_shared"),
+        *("laid_out", "shape", "type"),
+    )
+
     def __init__(
         self,
         device: OpenDevice,

@@ -271,6 +271,7 @@ class ResidentCalls:
         self._new_list, self._view = runtime.VmVariantList, runtime.HalBufferView
         self._parameters = [(each.taken, each.type.shape) for each in parameters]
         self._results = [(each.type, each.extents or ()) for each in results]
+        self._is_fresh = all(each.type.is_fresh for each in results)
         self._is_possible = (
             device.is_host
             and all(each.may_lend and each.is_tensor for each in parameters)
@@ -282,14 +283,15 @@ class ResidentCalls:
         if not self._is_possible or len(arguments) != len(self._parameters):
             return None
         pushed, popped = self._new_list(len(arguments)), self._new_list(len(self._results))
-        shared, found = [], []
+        given: list[DeviceArray] = []
+        found = []
         for array, (taken, shape) in zip(arguments, self._parameters, strict=True):
             if type(array) is not DeviceArray or id(array.type) not in taken:
                 return None
             if array.shape != shape or not array.is_host:
                 return None
             pushed.push_ref(array.view)
-            shared.append(array.memory)
+            given.append(array)
         function = self._function
         if self._layouts is not None:
             pieces = self._layouts.pieces(arguments, self._invoke)
@@ -297,9 +299,13 @@ class ResidentCalls:
                 function = self._layouts.function
                 for view in pieces:
                     pushed.push_ref(view)
+        shared = [] if self._is_fresh else [array.memory for array in given]
         self._invoke(function, pushed, popped)
         for number, (type_, extents) in enumerate(self._results):
             view = popped.get_as_object(number, self._view)
+            if type_.is_fresh:
+                found.append(DeviceArray(self._device, view, type_, extents))
+                continue
             memory = self._device.host_bytes(view)
             for other in shared:
                 if np.may_share_memory(memory, other):

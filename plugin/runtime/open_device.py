@@ -184,8 +184,7 @@ class OpenDevice:
 
     def host_bytes(self, view: Any) -> Array:
         """The bytes of a buffer, or of a view of one, where they are, on a CPU; only to be read."""
-        found: Array = np.frombuffer(view.map(), np.uint8)
-        found.flags.writeable = False
+        found: Array = np.frombuffer(view.map(), np.uint8)  # of what may not be written to
         return found
 
     def download(self, view: Any, dtype: DType) -> Array:

@@ -50,6 +50,7 @@ from .base import (
 )
 from .estimate_work import WORK_ATTRIBUTE
 from .iree.consumed_arguments import consumed_values, storing_functions
+from .iree.fresh_results import fresh_results
 from .iree.long_loops import LOOPS, iterations_of
 
 __all__ = ["REFLECTION_ATTRIBUTE", "CheckHandOff", "signature_of"]
@@ -138,7 +139,10 @@ def _why_left(type_: ir.Type) -> str:
 
 
 def signature_of(
-    function: Any, consumed: Sequence[bool] = (), keeps_state: bool = False
+    function: Any,
+    consumed: Sequence[bool] = (),
+    keeps_state: bool = False,
+    fresh: Sequence[bool] = (),
 ) -> Signature:
     """The signature of a lowered function as the user wrote it.
 
@@ -146,6 +150,7 @@ def signature_of(
         function: the function.
         consumed: whether the program may write to an argument of the lowered function.
         keeps_state: it gives variables values.
+        fresh: whether a result of the lowered function is no argument's memory.
     """
     compiled = function.attributes["function_type"].value
     written = compiled
@@ -154,7 +159,7 @@ def signature_of(
     arguments, results = (_names(function, attribute) for attribute in NAMES_ATTRIBUTES)
     return Signature(
         tuple(_values(written.inputs, compiled.inputs, arguments, function, consumed)),
-        tuple(_values(written.results, compiled.results, results, function)),
+        tuple(_values(written.results, compiled.results, results, function, fresh=fresh)),
         keeps_state,
     )
 
@@ -185,7 +190,7 @@ def _record(
     function: Any, added: Mapping[str, str], consumed: Sequence[bool], keeps_state: bool
 ) -> None:
     """Write the reflection; a signature that is there, of a module that was emitted, is kept."""
-    signature = signature_of(function, consumed, keeps_state)
+    signature = signature_of(function, consumed, keeps_state, fresh_results(function))
     written = SIGNATURE_ATTRIBUTE in function.attributes
     _forget(function)
     entries = {}
@@ -211,7 +216,12 @@ def _forget(function: Any) -> None:
 
 
 def _values(
-    written: Any, compiled: Any, names: Iterator[str], function: Any, consumed: Sequence[bool] = ()
+    written: Any,
+    compiled: Any,
+    names: Iterator[str],
+    function: Any,
+    consumed: Sequence[bool] = (),
+    fresh: Sequence[bool] = (),
 ) -> Iterator[ValueType]:
     remaining = list(compiled)
     for type_, name in zip(written, names, strict=False):
@@ -236,4 +246,5 @@ def _values(
             abi=abi,
             name=name,
             is_consumed=any(consumed[place : place + len(abi)]),
+            is_fresh=all(fresh[place : place + len(abi)] or (False,)),
         )
