@@ -11,7 +11,7 @@ from gguf_models import ARCHITECTURES, TYPES, TinyModel
 from subquant.errors import InputError, UnsupportedError
 from subquant.layouts import PrimitiveTensor
 from subquant.models import transformer
-from subquant.models.configuration import Configuration, expected_tensors
+from subquant.models.configuration import Configuration, Pairs, Rotation, expected_tensors
 from subquant.weights.sources import open_weights
 from subquant.weights.theta import Theta
 from transformer_oracle import Oracle
@@ -99,6 +99,24 @@ def test_what_a_cache_holds_after_the_tokens_is_not_seen(tmp_path: Path) -> None
     first, _ = transformer.run_blocks(configuration, theta, x, np.int32(0), empty)
     second, _ = transformer.run_blocks(configuration, theta, x, np.int32(0), filled)
     np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("pairs", ["halves", "neighbors"])
+@pytest.mark.parametrize("position", [0, 32000])
+def test_rotations_of_late_tokens(pairs: Pairs, position: int) -> None:
+    """Within 2**-33 of a turn for each position, and the roundings of f32."""
+    rotation = Rotation(1e6, 48, 0.25, pairs)
+    x = np.random.default_rng(4).normal(size=(9, 3, 64)).astype(np.float32)
+    turns = transformer.turns_of(rotation, np.int32(position), 9)
+    found = transformer.rotate(x, turns, rotation)
+    expected = x.astype(np.float64)
+    for pair in range(24):
+        one, two = (pair, pair + 24) if pairs == "halves" else (2 * pair, 2 * pair + 1)
+        angle = (position + np.arange(9))[:, None] * 0.25 * 1e6 ** (-pair / 24)
+        numbers = (x[..., one] + 1j * x[..., two]) * np.exp(1j * angle)
+        expected[..., one], expected[..., two] = numbers.real, numbers.imag
+    bound = (2 * np.pi * 2**-33 * 32009 + 2**-21) * np.abs(x).max()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=bound)
 
 
 def test_blocks_with_a_window_and_without() -> None:

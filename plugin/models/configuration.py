@@ -17,7 +17,14 @@ from typing import Any, Literal
 from ..errors import InputError, UnsupportedError, quoted
 from ..layouts import InferenceTensor
 
-__all__ = ["ARCHITECTURES", "Configuration", "Rotation", "check_tensors", "expected_tensors"]
+__all__ = [
+    "ARCHITECTURES",
+    "Configuration",
+    "Pairs",
+    "Rotation",
+    "check_tensors",
+    "expected_tensors",
+]
 
 Pairs = Literal["halves", "neighbors"]
 Activation = Literal["gelu", "silu"]
