@@ -21,6 +21,7 @@ from subquant.errors import ExecutionError, SignatureError, UsageError
 from subquant.formats.irpa import create_archive
 from subquant.numerics.casts import dequantize, quantize
 from subquant.runtime import Device, Executable
+from subquant.runtime.marshalling import _Pieces
 from subquant.runtime.open_device import OpenDevice
 from subquant.signature import Work
 
@@ -820,3 +821,44 @@ func.func @main(%x: tensor<6xf32>) -> tensor<6xf32> {
         writer.add_tensor("w", weights)
     executable = subquant.compile(text, parameters={"model": tmp_path / "w.irpa"}, threads=1)
     np.testing.assert_array_equal(executable.main(weights), weights**2)
+
+
+def test_pieces_of_memory_that_overlap() -> None:
+    """Found as by comparing each with each."""
+    whole = np.zeros(64, np.uint8)
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        pieces, added = _Pieces(), []
+        for start, length in zip(
+            generator.integers(0, 50, 12), generator.integers(0, 14, 12), strict=True
+        ):
+            piece = whole[start : start + length]
+            assert pieces.overlap(piece) == any(np.may_share_memory(piece, a) for a in added)
+            if generator.integers(2):
+                pieces.add(piece)
+                added.append(piece)
+
+
+def test_what_calls_with_many_donated_arrays_check(cpu: Device) -> None:
+    """Each array is looked for among the others once, also where its memory is another's result."""
+    count = 40
+    types = ", ".join(["tensor<16384xf32>"] * count)
+    names = [f"%x{n}" for n in range(count)]
+    lines = "\n".join(
+        f"%y{n} = stablehlo.add {name}, {name} : tensor<16384xf32>" for n, name in enumerate(names)
+    )
+    swapped = [f"%y{n}" for n in reversed(range(count))]
+    arguments = ", ".join(f"{name}: tensor<16384xf32>" for name in names)
+    text = f"""func.func @main({arguments}) -> ({types}) {{
+      {lines}
+      return {", ".join(swapped)} : {types}
+    }}"""
+    main = subquant.compile(text, device=cpu).main
+    arrays = [main.put(n, np.full(16384, n, np.float32)) for n in range(count)]
+    for call in (1, 2):
+        arrays = main.invoke(arrays, resident=True, donate=range(count))
+        for n, array in enumerate(arrays):
+            of = n if call == 2 else count - 1 - n
+            assert (array.numpy() == of * 2**call).all()
+    with pytest.raises(UsageError, match="argument 3 of 'main' is donated, and given twice"):
+        main.invoke([*arrays[:-1], arrays[3]], resident=True, donate=[3])

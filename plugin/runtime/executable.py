@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -316,8 +317,7 @@ class Function:
 
     def _place(self, argument: int | str) -> int:
         """The number of an argument, of which that or the name is given."""
-        places = {each.type.name: n for n, each in enumerate(self._parameters) if each.type.name}
-        places |= {str(number): number for number in range(len(self._parameters))}
+        places = self._places
         if str(argument) not in places:
             raise UsageError(
                 f"function '{self.name}' has no argument {quoted(str(argument))}; "
@@ -325,11 +325,18 @@ class Function:
             )
         return places[str(argument)]
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """The numbers of arguments by their names, and by themselves."""
+        places = {each.type.name: n for n, each in enumerate(self._parameters) if each.type.name}
+        return places | {str(number): number for number in range(len(self._parameters))}
+
     def _donated(
         self, donate: Collection[int | str], values: Sequence[object]
     ) -> dict[int, DeviceArray]:
         """The arguments that are donated, by number."""
         donated = {}
+        given = Counter(map(id, values))
         for place in map(self._place, donate):
             array = values[place]
             if not isinstance(array, DeviceArray):
@@ -337,7 +344,7 @@ class Function:
                     f"argument {place} of '{self.name}' is donated, and is not in the device's "
                     f"memory; store it first: x = f.put({place}, array)"
                 )
-            if any(array is value for n, value in enumerate(values) if n != place):
+            if given[id(array)] > 1:
                 raise UsageError(f"argument {place} of '{self.name}' is donated, and given twice")
             donated[place] = array
         return donated
