@@ -14,7 +14,8 @@ from subquant.compiler.options import CompileOptions
 from subquant.errors import InputError, Remark, UsageError
 from subquant.models import Session, loading
 from subquant.models.configuration import Configuration
-from subquant.models.module import Shape, write_module
+from subquant.models.interface import Shape
+from subquant.models.module import write_module
 from subquant.runtime import Device, Executable
 from subquant.weights import Dataset
 from subquant.weights.sources import import_weights

@@ -26,7 +26,7 @@ from ..weights.sources import open_weights
 from .chat import ChatTemplate, Message
 from .configuration import Configuration
 from .generation import Generation
-from .module import SCOPE, Shape, write_module
+from .interface import SCOPE, Shape
 from .sampling import Sampling
 from .session import Session
 from .tokenizer import Tokenizer
@@ -171,7 +171,7 @@ def load(
         InputError: the file cannot be read, or is not valid; or what is kept cannot be written.
         SubquantError: the compilation failed, or there is no device.
     """
-    from ..compiler.compilation import compile_to_bytes  # which a warm start does not need
+    from ..compiler.compilation import compile_to_bytes
 
     notify = progress or (lambda step: None)
     where = Device.of(device, threads)
@@ -201,6 +201,8 @@ def load(
             if data is None:
                 _make_folder(folder)
                 notify("write the program")
+                from .module import write_module  # with MLIR, which a warm start does without
+
                 module = write_module(configuration, tensors, shape)
                 data = compile_to_bytes(
                     module, options, weights={SCOPE: path}, parameters=archive, progress=notify
@@ -241,6 +243,8 @@ def emit(
             f"import {number + 1} of {count}: {tensor.name}"
         ),
     )
+    from .module import write_module
+
     text = str(write_module(configuration, tensors, shape))
     try:
         write_whole(Path(module), text.encode())

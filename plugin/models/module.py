@@ -26,7 +26,6 @@ is written to the caches after the prompt is written again before a token attend
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,30 +45,10 @@ from ..numerics.array_functions import stack, take_slice
 from ..numerics.element_types import AnyArray, ElementType
 from ..weights.theta import Theta
 from .configuration import Configuration, expected_tensors
-from .transformer import Cache, embed, logits, run_blocks
+from .interface import SCOPE, Cache, Shape
+from .transformer import embed, logits, run_blocks
 
-__all__ = ["SCOPE", "Shape", "write_module"]
-
-SCOPE = "model"
-"""The scope of the parameters."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The sizes that are chosen when a program is written.
-
-    Attributes:
-        context: for how many tokens there is room in the caches.
-        pieces: how many tokens are read together, descending.
-    """
-
-    context: int
-    pieces: tuple[int, ...] = (128, 16)
-
-    @property
-    def rows(self) -> int:
-        """The rows of a cache: the last piece of a prompt may be filled up."""
-        return self.context + self.pieces[0]
+__all__ = ["write_module"]
 
 
 def write_module(

@@ -11,8 +11,7 @@ from ..errors import UsageError
 from ..numerics.element_types import Array
 from ..runtime import DeviceArray, Executable
 from .configuration import Configuration
-from .module import Shape
-from .transformer import empty_caches
+from .interface import Shape, empty_caches
 
 __all__ = ["Session"]
 

@@ -29,28 +29,12 @@ from ..numerics.element_types import AnyArray
 from ..ops.layers import Embedding, Linear, RmsNorm
 from ..ops.others import silu
 from .configuration import Configuration, Rotation
+from .interface import Cache
 
-__all__ = [
-    "Cache",
-    "Turns",
-    "Weights",
-    "embed",
-    "empty_caches",
-    "logits",
-    "rotate",
-    "run_blocks",
-    "turns_of",
-]
+__all__ = ["Turns", "Weights", "embed", "logits", "rotate", "run_blocks", "turns_of"]
 
 Weights = Callable[[str], Any]
 """A tree of tensors, or what else gives the part of a name: ``weights("blk.0")``."""
-
-
-class Cache(NamedTuple):
-    """What a block keeps of the tokens so far, ``[context, kv_heads, size]`` each."""
-
-    keys: AnyArray
-    values: AnyArray
 
 
 class Turns(NamedTuple):
@@ -58,14 +42,6 @@ class Turns(NamedTuple):
 
     cosine: AnyArray
     sine: AnyArray
-
-
-def empty_caches(configuration: Configuration, context: int) -> list[Cache]:
-    """The caches of all blocks before the first token, in NumPy."""
-    c = configuration
-    shape = (context, c.kv_heads, c.size)
-    return [Cache(np.zeros(shape, np.float16), np.zeros(shape, np.float16))
-            for _ in range(c.blocks)]  # fmt: skip
 
 
 def embed(configuration: Configuration, weights: Weights, tokens: AnyArray) -> AnyArray:
