@@ -10,7 +10,7 @@ import pytest
 from gguf_models import ARCHITECTURES, TYPES, TinyModel
 from subquant.errors import InputError, UnsupportedError
 from subquant.layouts import PrimitiveTensor
-from subquant.models import transformer
+from subquant.models import interface, transformer
 from subquant.models.configuration import Configuration, Pairs, Rotation, expected_tensors
 from subquant.weights.sources import open_weights
 from subquant.weights.theta import Theta
@@ -28,7 +28,7 @@ def run(
     configuration: Configuration, theta: Theta, pieces: list[list[int]], context: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Read tokens in pieces; the logits of each, and what the last block gives for each."""
-    caches = transformer.empty_caches(configuration, context)
+    caches = interface.empty_caches(configuration, context)
     position, outputs = 0, []
     for piece in pieces:
         x = transformer.embed(configuration, theta, np.array(piece, np.int32))
@@ -70,7 +70,7 @@ def test_every_block_and_the_logits_are_the_oracles(model: TinyModel, tmp_path: 
     expected, layers = Oracle(path).run(tokens)
     check(run(configuration, theta, [tokens], 16)[0], expected)
     x = transformer.embed(configuration, theta, np.array(tokens, np.int32))
-    caches = transformer.empty_caches(configuration, 16)
+    caches = interface.empty_caches(configuration, 16)
     for number, layer in enumerate(layers, 1):
         found, _ = transformer.run_blocks(configuration, theta, x, np.int32(0), caches[:number])
         check(found, layer)
@@ -94,8 +94,8 @@ def test_what_a_cache_holds_after_the_tokens_is_not_seen(tmp_path: Path) -> None
     configuration, theta, _ = opened(TinyModel("gemma3"), tmp_path)
     tokens = np.array([5, 6, 7], np.int32)
     x = transformer.embed(configuration, theta, tokens)
-    empty = transformer.empty_caches(configuration, 16)
-    filled = [transformer.Cache(*(np.full_like(each, 1000) for each in cache)) for cache in empty]
+    empty = interface.empty_caches(configuration, 16)
+    filled = [interface.Cache(*(np.full_like(each, 1000) for each in cache)) for cache in empty]
     first, _ = transformer.run_blocks(configuration, theta, x, np.int32(0), empty)
     second, _ = transformer.run_blocks(configuration, theta, x, np.int32(0), filled)
     np.testing.assert_array_equal(first, second)
