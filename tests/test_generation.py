@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from subquant.errors import ExecutionError, UsageError
-from subquant.models.generation import Generation, peak_memory
+from subquant.models.generation import Generation
+from subquant.models.memory import peak_memory
 from subquant.models.perplexity import measure_perplexity
 from subquant.models.sampling import Sampling
 from subquant.models.tokenizer import Tokenizer

@@ -91,6 +91,7 @@ def command(
     with show_progress(model) as progress:
         loaded = load_model(model, progress, lambda found: found.encode(begun), **options)
         generation = loaded.generate(begun, sampling=sampling, max_tokens=max_tokens)
+        loaded.tokenizer.rest()  # nothing is encoded any more
     pieces: list[str] = []
     try:
         for piece in generation:
@@ -143,7 +144,7 @@ _ENDS = {
 
 
 def _summary(generation: Generation) -> str:
-    from ..models.generation import peak_memory
+    from ..models.memory import peak_memory
 
     found, peak = generation.statistics, peak_memory()
     memory = "" if peak is None else f"; {peak / 1e6:,.0f} MB of memory"
@@ -154,7 +155,7 @@ def _summary(generation: Generation) -> str:
 
 
 def _described(model: str, text: str, generation: Generation) -> dict[str, Any]:
-    from ..models.generation import peak_memory
+    from ..models.memory import peak_memory
 
     found = generation.statistics
     return {

@@ -100,6 +100,9 @@ class BytePairs:
         piece: str = self._tokenizer.id_to_token(token)
         return b"".join(_BYTES.get(character) or character.encode() for character in piece)
 
+    def rest(self) -> None:
+        """Give back nothing: to make it again would take a second."""
+
 
 def _bytes_by_character() -> dict[str, bytes]:
     """Characters that are shown stand for themselves; the other bytes, in order, for U+0100 on."""

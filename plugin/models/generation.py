@@ -12,7 +12,7 @@ from ..numerics.element_types import Array
 from .sampling import Sampler, Sampling
 from .tokenizer import Tokenizer
 
-__all__ = ["Generation", "Reads", "Statistics", "peak_memory"]
+__all__ = ["Generation", "Reads", "Statistics"]
 
 End = Literal["", "end token", "max tokens", "context", "closed"]
 """Why a text ended: the model said so, or a limit was reached; before that, nothing."""
@@ -145,16 +145,3 @@ class Generation(Iterator[str]):
     def _end(self, end: End) -> str:
         self.statistics.end = end
         return self._stream.end()
-
-
-def peak_memory() -> int | None:
-    """Return the most bytes that this process has had in memory; None where that is not known.
-
-    What it has mapped of files, weights for example, is among them as far as it was read.
-    """
-    try:
-        with open("/proc/self/status") as file:
-            peak = next(line for line in file if line.startswith("VmHWM:"))
-        return int(peak.split()[1]) * 1024
-    except (OSError, StopIteration):  # not Linux
-        return None

@@ -15,8 +15,8 @@ Source: https://github.com/google/sentencepiece, ``sentencepiece_model.proto``.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ __all__ = ["ScoredPieces"]
 
 _SPACE = "\u2581"
 _CHUNK = 1 << 13
+_TAIL = 7  # bytes of a piece after its text: score and type, with their tags
 
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
@@ -52,33 +53,46 @@ class ScoredPieces:
     add_start = True
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        sentencepiece = require("sentencepiece", "the vocabulary of this model")
+        self._package = require("sentencepiece", "the vocabulary of this model")
         self._types = vocabulary.types
         self._add_space = vocabulary.add_space
-        proto = _model_proto(vocabulary)
+        self._proto, self._starts, self._ends = _model_proto(vocabulary)
         try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
+            self._processor = self._load()
         except (RuntimeError, ValueError) as error:
             raise InputError(
                 f"SentencePiece refuses the model's vocabulary: {str(error)[:200]}"
             ) from None
 
+    def _load(self) -> Any:
+        return self._package.SentencePieceProcessor(model_proto=self._proto)
+
     def encode(self, text: str, at_start: bool) -> list[int]:
         """The tokens of a text; at the start, or after a special token, it may get a space."""
+        if self._processor is None:
+            self._processor = self._load()
         text = (" " if self._add_space and at_start else "") + text
         tokens: list[int] = self._processor.encode(text.replace(" ", _SPACE))
         return tokens
 
     def bytes_of(self, token: int) -> bytes:
         """What a token that is no special one stands for."""
-        piece: str = self._processor.id_to_piece(token)
+        piece = self._proto[self._starts[token] : self._ends[token]]
         if self._types[token] == PieceType.BYTE:
             return bytes([int(piece[3:5], 16)])
-        return piece.replace(_SPACE, " ").encode()
+        return piece.replace(_SPACE.encode(), b" ")
+
+    def rest(self) -> None:
+        """Give back what only `encode` needs, until it is called again."""
+        self._processor = None
 
 
-def _model_proto(vocabulary: Vocabulary) -> bytes:
-    """SentencePiece's model: field 1 the pieces, 2 how it was trained, 3 what is done to text."""
+def _model_proto(vocabulary: Vocabulary) -> tuple[bytes, Array, Array]:
+    """SentencePiece's model: field 1 the pieces, 2 how it was trained, 3 what is done to text.
+
+    Returns:
+        The model, and where in it the text of each piece starts and ends.
+    """
     types = _AS_TYPE[vocabulary.types]
     has_bytes = _set_bytes(vocabulary, types)
     unknown = np.flatnonzero(types == PieceType.UNKNOWN)
@@ -90,33 +104,32 @@ def _model_proto(vocabulary: Vocabulary) -> bytes:
     if len(unknown):
         trainer += _number(40, int(unknown[0]))
     normalizer = _text(1, b"identity") + _number(3, 0) + _number(4, 0) + _number(5, 0)
-    pieces = _pieces_proto(vocabulary.pieces, vocabulary.scores(), types)
-    return pieces + _text(2, trainer) + _text(3, normalizer)
-
-
-def _pieces_proto(pieces: Sequence[str], scores: Array, types: Array) -> bytes:
-    """Field 1 for each piece: its text (1), score (2) and type (3)."""
-    ends = np.empty(len(pieces), [("t2", "u1"), ("score", "<f4"), ("t3", "u1"), ("type", "u1")])
-    ends["t2"], ends["score"], ends["t3"], ends["type"] = 2 << 3 | 5, scores, 3 << 3, types
+    ends = np.empty(len(types), [("t2", "u1"), ("score", "<f4"), ("t3", "u1"), ("type", "u1")])
+    ends["t2"], ends["score"], ends["t3"], ends["type"] = 2 << 3 | 5, vocabulary.scores(), 24, types
     # No type is 0, so that NumPy's texts, which end before zeros, are whole.
-    tails = ends.view(f"S{ends.dtype.itemsize}")
+    tails = ends.view(f"S{_TAIL}")
     heads: dict[int, bytes] = {}
+    before: list[int] = []
+    lengths: list[int] = []
     proto = bytearray()
-    for start in range(0, len(pieces), _CHUNK):  # objects for all at once would take 30 MB
+    for start in range(0, len(types), _CHUNK):  # objects for all at once would take 30 MB
         chunk = slice(start, start + _CHUNK)
-        texts = [piece.encode() for piece in pieces[chunk]]
-        lengths = list(map(len, texts))
-        for length in set(lengths).difference(heads):
-            heads[length] = _head(length, ends.dtype.itemsize)
-        parts = zip(map(heads.__getitem__, lengths), texts, tails[chunk].tolist(), strict=True)
+        texts = [piece.encode() for piece in vocabulary.pieces[chunk]]
+        sizes = list(map(len, texts))
+        heads.update((size, _head(size)) for size in set(sizes).difference(heads))
+        parts = zip(map(heads.__getitem__, sizes), texts, tails[chunk].tolist(), strict=True)
         proto += b"".join(chain.from_iterable(parts))
-    return bytes(proto)
+        before += [len(heads[size]) for size in sizes]
+        lengths += sizes
+    text_ends = np.cumsum(np.array(before, np.int32) + lengths + _TAIL, dtype=np.int32) - _TAIL
+    model = bytes(proto + _text(2, trainer) + _text(3, normalizer))
+    return model, text_ends - np.array(lengths, np.int32), text_ends
 
 
-def _head(length: int, tail: int) -> bytes:
-    """What stands before the text of a piece, with as many bytes, and a tail."""
+def _head(length: int) -> bytes:
+    """What stands before the text of a piece of so many bytes: tags and lengths."""
     text = b"\n" + _varint(length)
-    return b"\n" + _varint(len(text) + length + tail) + text
+    return b"\n" + _varint(len(text) + length + _TAIL) + text
 
 
 def _set_bytes(vocabulary: Vocabulary, types: Array) -> bool:

@@ -23,6 +23,7 @@ import numpy as np
 
 from ..errors import InputError
 from .byte_pairs import BytePairs
+from .memory import return_free_memory
 from .scored_pieces import ScoredPieces
 from .vocabulary import PieceType, Vocabulary
 
@@ -37,6 +38,8 @@ class _Engine(Protocol):
     def encode(self, text: str, at_start: bool) -> list[int]: ...
 
     def bytes_of(self, token: int) -> bytes: ...
+
+    def rest(self) -> None: ...
 
 
 class Tokenizer:
@@ -143,6 +146,14 @@ class Tokenizer:
         parts = [self.bytes_of(token, special=special) for token in tokens]
         text = b"".join(parts).decode(errors="replace")
         return text.removeprefix(" ") if self._adds_space else text
+
+    def rest(self) -> None:
+        """Give back memory that only `encode` needs, 45 MB for 262,144 pieces with scores.
+
+        `encode` may be called again; the first time it takes 0.1 s longer.
+        """
+        self._engine.rest()
+        return_free_memory()
 
     def stream(self) -> TextStream:
         """Return what turns tokens into text as they come."""
