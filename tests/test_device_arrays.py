@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import subprocess
 import sys
 import threading
 import weakref
@@ -862,3 +863,38 @@ def test_what_calls_with_many_donated_arrays_check(cpu: Device) -> None:
             assert (array.numpy() == of * 2**call).all()
     with pytest.raises(UsageError, match="argument 3 of 'main' is donated, and given twice"):
         main.invoke([*arrays[:-1], arrays[3]], resident=True, donate=[3])
+
+
+_LAZY = """
+import numpy as np
+import subquant
+
+def anonymous():
+    lines = (line.split() for line in open("/proc/self/status"))
+    return next(int(words[1]) * 1024 for words in lines if words[0] == "RssAnon:")
+
+device = subquant.Device("llvm-cpu", threads=1)
+device.put(np.zeros(1 << 20, np.int8))
+shape, before = (64, 1 << 20), anonymous()
+stored = device.put(np.broadcast_to(np.float16(0), shape))
+taken = anonymous() - before
+assert np.asarray(stored).shape == shape
+print(taken)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says what is resident")
+def test_zeros_take_memory_where_they_are_written() -> None:
+    run = subprocess.run([sys.executable, "-c", _LAZY], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 1 << 24  # of 1 << 27
+
+
+def test_repeated_numbers_are_stored_as_they_are(cpu: Device) -> None:
+    """Also in memory that others had before."""
+    for _ in range(8):
+        dirty = [cpu.put(np.full((40, 1024), 7, np.float32)) for _ in range(4)]
+        del dirty
+        for number in (0.0, -0.0, 1.5):
+            given = np.broadcast_to(np.float32(number), (40, 1024))
+            found = cpu.put(given).numpy()
+            np.testing.assert_array_equal(found.view(np.uint32), np.array(given).view(np.uint32))

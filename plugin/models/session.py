@@ -129,7 +129,8 @@ class Session:
         position, caches = self._position, self._caches
         if caches is None:
             empty = empty_caches(self._configuration, self._shape.rows)
-            arrays = [array for cache in empty for array in cache]
+            # Repeated zeros take memory where tokens are written.
+            arrays = [np.broadcast_to(each.dtype.type(0), each.shape) for c in empty for each in c]
             caches = [function.put(number, array) for number, array in enumerate(arrays, _FIRST)]
         self.reset()
         places = range(_FIRST, _FIRST + len(caches))

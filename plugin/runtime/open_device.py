@@ -144,14 +144,22 @@ class OpenDevice:
     def upload(self, array: Array, element: str) -> Any:
         """Copy an array into a new device buffer and return a buffer view.
 
+        A zero that is repeated (`np.broadcast_to`) takes memory on a CPU where it is written to.
+
         Args:
             array: any shape, of the dtype that holds `element`.
             element: the MLIR element type.
         """
         runtime = iree_runtime()
         type_ = _hal_element_type(element)
-        data = np.asarray(array, order="C")
         allocator, memory, usage = self.handle.allocator, _memory(), _usage()
+        if self.is_host and array.nbytes >= _LARGE and _is_repeated_zero(array):
+            buffer = allocator.allocate_buffer(memory, usage, array.nbytes)
+            target = buffer.map().asarray((array.nbytes,), np.dtype(np.uint8))
+            if target.any():  # what is read only, and new, takes no memory
+                target[:] = 0
+            return runtime.HalBufferView(buffer, array.shape, int(type_))
+        data = np.asarray(array, order="C")
         if self.is_host:
             return allocator.allocate_buffer_copy(memory, usage, self.handle, data, type_)
         # Whole words, because a device may load the last bytes with the word around them.
@@ -224,6 +232,12 @@ class OpenDevice:
         self.handle.queue_copy(source, target, fence(done, 0), fence(done, 1))
         fence(done, 1).wait()
         return target
+
+
+def _is_repeated_zero(array: Array) -> bool:
+    return not any(array.strides) and not np.asarray(array[(0,) * array.ndim]).tobytes().strip(
+        b"\0"
+    )
 
 
 def _aligned(shape: tuple[int, ...], dtype: DType) -> Array:
