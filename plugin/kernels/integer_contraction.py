@@ -64,6 +64,7 @@ class IntegerContraction:
         groups: of channels; each has columns of its own, and the weight has the channels of one.
         of_result: the order of axes that makes the result of ``images x spatial... x columns``.
         outside: what the padding has.
+        summands: how many integers of 8 bits one of the weight is the sum of, 1 or 2.
 
     Of matrices, rows are images, and there are no spatial axes.
     """
@@ -78,6 +79,7 @@ class IntegerContraction:
     of_result: list[int]
     groups: int = 1
     outside: int = 0
+    summands: int = 1
 
     @classmethod
     def of(cls, op: Operation, *, is_alone: bool = True) -> IntegerContraction | Refusal:
@@ -88,7 +90,10 @@ class IntegerContraction:
             is_alone: no kernel computes another of the program.
         """
         types = [value.type for value in (*op.operands, *op.results)]
-        if [str(each.element_type) for each in types] != ["i8", "i8", "i32"]:
+        elements = [str(each.element_type) for each in types]
+        if elements == ["i16", "i16", "i32"] and "convolution" in op.name:
+            return cls._of_two_summands(op, is_alone=is_alone)
+        if elements != ["i8", "i8", "i32"]:
             return Refusal("it is not one of i8 that is summed in i32")
         found = cls.of_shape(op, is_alone=is_alone)
         if isinstance(found, Refusal):
@@ -97,6 +102,25 @@ class IntegerContraction:
         if not is_fixed(found.weight) and rows < _ENOUGH_ROWS and not found.is_depthwise:
             return Refusal("its weight is not known, and it has few rows")
         return found._with_its_pad()
+
+    @classmethod
+    def _of_two_summands(cls, op: Operation, *, is_alone: bool) -> IntegerContraction | Refusal:
+        """Read a convolution of widened i8 with a known weight, the sum of two of i8."""
+        found = cls.of_shape(op, is_alone=is_alone)
+        if isinstance(found, Refusal):
+            return found
+        found, weight = found._with_its_pad(), elements_of(found.weight)
+        if weight is None or weight.min(initial=0) < -256 or weight.max(initial=0) > 254:
+            return Refusal("its weight is not known to be a sum of two of i8")
+        owner = found.activations.owner
+        if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.convert":
+            return Refusal("its activations have 16 bits")
+        [narrow] = owner.operation.operands
+        if str(narrow.type.element_type) != "i8" or not -128 <= found.outside <= 127:
+            return Refusal("its activations have 16 bits")
+        if found.is_depthwise:
+            return Refusal("it is depthwise, with a weight that is no i8")
+        return replace(found, activations=narrow, summands=2)
 
     @classmethod
     def of_shape(cls, op: Operation, *, is_alone: bool = True) -> IntegerContraction | Refusal:
@@ -328,6 +352,9 @@ class IntegerContraction:
         IREE makes of them.
         """
         weight = array_of(self.weight).transpose(self.of_weight)
+        if self.summands > 1:  # a window has its positions twice
+            low = np.clip(weight, -128, 127)
+            weight = np.stack([low, weight - low], axis=1).astype(np.int8)
         if self.groups > 1:
             columns, channels = weight.shape[0] // self.groups, weight.shape[-1]
             parts = []
@@ -493,6 +520,7 @@ class IntegerContraction:
             for n, tap, dilation, stride in zip(whole, taps, dilations, strides, strict=True)
         )
         image, apart = math.prod(whole), [dilations[0] * whole[1], dilations[1]]
+        taps, apart = [self.summands, *taps], [0, *apart]
         return Windows(
             images,
             lines,

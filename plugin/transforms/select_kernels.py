@@ -37,10 +37,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from .._mlir import Operation, ir
+from .._mlir import Operation, Value, ir, stablehlo
 from ..dialects.attention import Attention
 from ..dialects.block_contraction import BlockContraction
 from ..dialects.subquant import ATTENTION, BLOCK_CONTRACTION
+from ..emit import Formula, tensor
 from ..errors import Remark, UsageError, expected_name
 from ..kernels.attention import attend_by_kernel
 from ..kernels.constants import erase_unused
@@ -53,6 +54,7 @@ from ..kernels.laid_out_arguments import copies_of, is_argument_behind
 from ..kernels.operands import Refusal
 from ..kernels.row_contraction import RowContraction
 from ..kernels.thread_contraction import SPIRV, ThreadContraction
+from ..numerics.element_types import Array
 from ..numerics.requantization import Requantization
 from ..options import FixedPointRounding, RequantizationForm
 from .base import UNCHANGED, ModulePass, is_public, named
@@ -226,10 +228,21 @@ def _contract_storage(op: Operation, is_alone: bool) -> None:
     elif isinstance(IntegerContraction.of_shape(op, is_alone=is_alone), Refusal):
         return
     with ir.InsertionPoint(op), op.location:
-        raised = raise_differences(op)
+        raised, more = raise_differences(op) or (None, None)
         value = correct_zero_points(raised or op, "after")
+        if value is not None and more is not None:
+            value = _with_features(op, value, more)
     if value is not None:
         op.results[0].replace_all_uses_with(value)
         if raised is not None:
             raised.erase()
         op.erase()
+
+
+def _with_features(op: Operation, sums: Value, more: Array) -> Value:
+    """The sums of a convolution, and a number for each feature."""
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    shape = [1] * sums.type.rank
+    shape[numbers.output_feature_dimension] = more.size
+    total: Formula = tensor(sums) + more.reshape(shape)
+    return total.value

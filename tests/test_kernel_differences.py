@@ -1,0 +1,98 @@
+"""Convolutions of bytes whose zero points are subtracted from weights: two of i8 are their sum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import subquant
+from integer_programs import convolved
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.cpu_features import recorded_features
+from subquant.compiler.options import CompileOptions
+from subquant.kernels.instructions import INSTRUCTIONS
+
+WINDOWS = {
+    # images x height x width x channels, window, padding, strides, groups
+    "several lines": ((1, 14, 19, 16), (3, 3, 16, 24), (1, 1), (1, 1), 1),
+    "single positions": ((2, 9, 8, 32), (1, 1, 32, 20), (0, 0), (1, 1), 1),
+    "steps": ((2, 13, 11, 5), (3, 2, 5, 33), (1, 0), (2, 2), 1),
+    "groups": ((1, 9, 9, 24), (3, 3, 12, 32), (0, 1), (1, 1), 2),
+    "channels apart": ((1, 16, 12, 32), (3, 3, 1, 32), (1, 1), (1, 1), 32),
+}
+
+
+def here():
+    features = recorded_features(CompileOptions()).split(",")
+    return [name for name, each in INSTRUCTIONS.items() if each.features <= set(features)]
+
+
+def program(x_shape, w, padding, strides, groups, outside):
+    """Bytes as i16, padded with a number, and a constant weight of i16, in i32."""
+    images, height, width, channels = x_shape
+    taps = w.shape[:2]
+    around = [height + 2 * padding[0], width + 2 * padding[1]]
+    counts = [(n - tap) // step + 1 for n, tap, step in zip(around, taps, strides, strict=True)]
+    types = [
+        f"tensor<{'x'.join(map(str, shape))}"
+        for shape in (x_shape, (images, *around, channels), w.shape, (images, *counts, w.shape[3]))
+    ]
+    x, padded, weight, result = types
+    elements = w.astype("<i2").tobytes().hex()
+    return f"""
+func.func @main(%x: {x}xi8>) -> {result}xi32> {{
+  %0 = stablehlo.convert %x : ({x}xi8>) -> {x}xi16>
+  %mask = stablehlo.constant dense<255> : {x}xi16>
+  %1 = stablehlo.and %0, %mask : {x}xi16>
+  %outside = stablehlo.constant dense<{outside}> : tensor<i16>
+  %2 = stablehlo.pad %1, %outside, low = [0, {padding[0]}, {padding[1]}, 0],
+      high = [0, {padding[0]}, {padding[1]}, 0], interior = [0, 0, 0, 0]
+      : ({x}xi16>, tensor<i16>) -> {padded}xi16>
+  %w = stablehlo.constant dense<"0x{elements}"> : {weight}xi16>
+  %3 = stablehlo.convolution(%2, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      window = {{stride = [{strides[0]}, {strides[1]}]}}
+      {{batch_group_count = 1 : i64, feature_group_count = {groups} : i64}}
+      : ({padded}xi16>, {weight}xi16>) -> {result}xi32>
+  return %3 : {result}xi32>
+}}"""
+
+
+def check(case, low, high, instructions, outside=131):
+    """Returns how often a kernel is called."""
+    x_shape, w_shape, padding, strides, groups = WINDOWS[case]
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, x_shape).astype(np.uint8)
+    w = rng.integers(low, high + 1, w_shape).astype(np.int16)
+    w.reshape(-1)[:2] = low, high
+    text = program(x_shape, w, padding, strides, groups, outside)
+    sides = [(0, 0), *((n, n) for n in padding), (0, 0)]
+    padded = np.pad(x.astype(np.int64), sides, constant_values=outside)
+    parts = zip(np.split(padded, groups, axis=3), np.split(w, groups, axis=3), strict=True)
+    expected = np.concatenate([convolved(a, b, strides, (1, 1)) for a, b in parts], axis=3)
+    found = subquant.compile(text, kernels=instructions).main(x.view(np.int8))
+    np.testing.assert_array_equal(found, expected)
+    lowered = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
+    return lowered.count('"flow.dispatch"')
+
+
+@pytest.mark.parametrize("instructions", here())
+@pytest.mark.parametrize("case", [case for case in WINDOWS if case != "channels apart"])
+def test_a_weight_is_the_sum_of_two(case, instructions):
+    assert check(case, -120, 135, instructions)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-255, 0), (-1, 254), (-128, 127)])
+def test_the_extremes(low, high):
+    assert check("several lines", low, high, here()[0])
+
+
+@pytest.mark.parametrize("outside", [0, 255])
+def test_what_is_around_is_any_byte(outside):
+    assert check("several lines", -200, 55, here()[0], outside)
+
+
+def test_what_no_kernel_takes_is_right():
+    assert not check("channels apart", -120, 135, here()[0])
+    assert not check("several lines", 0, 255, here()[0])
+    assert not check("several lines", -255, 255, here()[0])
+    assert not check("several lines", -120, 135, here()[0], outside=256)
