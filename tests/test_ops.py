@@ -558,6 +558,14 @@ def test_embedding_lookup_of_floats(cpu: Device) -> None:
     np.testing.assert_array_equal(compiled(embedding_lookup, [ids, table], cpu), table[ids])
 
 
+def test_embedding_lookup_converts_rows(cpu: Device) -> None:
+    ids, table = np.array([2, 0], np.int32), np.arange(12, dtype=np.float16).reshape((3, 4))
+    text = text_of(embedding_lookup, ids, table)
+    assert "tensor<3x4xf32>" not in text
+    found = compiled(embedding_lookup, [ids, table], cpu)
+    np.testing.assert_array_equal(found, table[ids].astype(np.float32))
+
+
 def test_normalization_and_elementwise(cpu: Device) -> None:
     """Beside float64; compiled beside eager to a few units in the last place."""
     x, weight = normal((3, 64)), normal((64,), 1)

@@ -1,7 +1,8 @@
 """Look-ups, normalizations and elementwise operations.
 
 ``embedding_lookup`` of a layout whose planes have the rows as first axis takes rows of the planes,
-and dequantizes only those (*rows*). The others compute with the float values (*dequantized*).
+and dequantizes only those (*rows*). The others compute with the float values (*dequantized*), a
+look-up with those of the rows where the table is of floats.
 """
 
 from __future__ import annotations
@@ -52,8 +53,10 @@ def _rows(ids: AnyArray, table: QuantizedLayout) -> AnyArray:
 
 @embedding_lookup.implementation("dequantized", _is_table)
 def _lookup(ids: AnyArray, table: Operand) -> AnyArray:
-    rows = take(real(table), ids.reshape(-1))
-    return rows.reshape((*ids.shape, table.shape[1]))
+    if isinstance(table, QuantizedLayout):
+        table = real(table)
+    rows = take(table, ids.reshape(-1))
+    return rows.astype(np.float32).reshape((*ids.shape, table.shape[1]))
 
 
 def _normalizes(x: Operand, weight: Operand, epsilon: float = 1e-6) -> bool:
