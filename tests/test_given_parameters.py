@@ -14,6 +14,7 @@ import gguf
 import numpy as np
 import pytest
 
+import subquant
 from subquant._mlir import Value, ir
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import host_features
@@ -156,6 +157,28 @@ def test_every_type_is_computed_from_tiles(
         # f32 sums of 512 products, each of which rounds once or twice.
         bound = 2.0**-24 * (DEPTH + 8) * (np.abs(given) @ np.abs(real).T)
         assert (np.abs(found - given @ real.T) <= bound).all(), name
+
+
+@pytest.mark.vulkan
+def test_on_vulkan(vulkan: Device, tmp_path: Path) -> None:
+    tensors = [WEIGHTS["Q5_0"], WEIGHTS["Q4_K"]]
+    module, weights = program(tensors), {"model": plain(tensors, tmp_path)}
+    executable = subquant.compile(
+        module,
+        target="vulkan",
+        device=vulkan,
+        activations="int8",
+        weights=weights,
+        archive=tmp_path / "packed.irpa",
+    )
+    assert all("@128x1x4-u" in name for name in Archive(tmp_path / "packed.irpa"))
+    x = np.random.default_rng(3).standard_normal((3, DEPTH)).astype(np.float32)
+    for tensor in tensors:
+        name = tensor.name.removesuffix(".weight")
+        given = round_activations(x, [1, block_of(name)]).astype(np.float64)
+        real = tensor.unpack().dequant().astype(np.float64)
+        bound = 2.0**-24 * (DEPTH + 8) * (np.abs(given) @ np.abs(real).T)
+        assert (np.abs(executable[name](x) - given @ real.T) <= bound).all(), name
 
 
 def test_a_gguf_file_is_taken_as_it_is(cpu: Device, tmp_path: Path) -> None:
