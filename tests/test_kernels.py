@@ -315,7 +315,9 @@ def test_equal_contractions_are_one_executable():
         + again
         + "  return %y2",
     )
-    lowered = compile_to_bytes(text, CompileOptions(activations="int8"), emit="mlir").decode()
+    lowered = compile_to_bytes(
+        text, CompileOptions(activations="int8", joined_products=0), emit="mlir"
+    ).decode()
     assert lowered.count('"flow.dispatch"') == 4
     assert lowered.count('"stream.executable"') == 2
 

@@ -213,3 +213,84 @@ def test_the_choice_is_explained():
     said = [str(each) for each in remarks]
     assert len(said) == 4
     assert all("is computed by a kernel (portable), in one dispatch with " in s for s in said)
+
+
+# -- weights in blocks ----------------------------------------------------------------------------
+
+
+def layers(count, width, seed=0):
+    """Layers ``max(x @ w + b, 0)``, the last one without, of weights in blocks of 32."""
+    rng = np.random.default_rng(seed)
+    row, square = f"tensor<2x{width}xf32>", f"tensor<{width}x{width}x"
+    lines, arrays, name = [], [], "%x"
+    for number in range(count):
+        q = rng.integers(-8, 8, (width, width)).astype(np.int8)
+        scales = rng.uniform(0.01, 0.02, (width // 32, width)).astype(np.float32)
+        bias = rng.uniform(-1, 1, width).astype(np.float32)
+        arrays.append((q, scales, bias))
+        of_scales = f"tensor<{width // 32}x{width}xf32>"
+        lines += [
+            f"%q{number} = arith.constant dense<{q.tolist()}> : {square}i4>",
+            f"%s{number} = arith.constant dense<{scales.tolist()}> : {of_scales}",
+            f'%w{number} = "subquant.dequantize"(%q{number}, %s{number}) '
+            "{block_sizes = array<i64: 32, 1>, quantized_type = !quant.any<i4:f32>, "
+            f"operandSegmentSizes = array<i32: 1, 1, 0, 0>}} : ({square}i4>, {of_scales}) -> "
+            f"{square}f32>",
+            f"%c{number} = stablehlo.constant dense<{bias.tolist()}> : tensor<{width}xf32>",
+            f"%b{number} = stablehlo.broadcast_in_dim %c{number}, dims = [1] : "
+            f"(tensor<{width}xf32>) -> {row}",
+            f"%y{number} = stablehlo.dot_general {name}, %w{number}, "
+            f"contracting_dims = [1] x [0] : ({row}, {square}f32>) -> {row}",
+            f"%z{number} = stablehlo.add %y{number}, %b{number} : {row}",
+        ]
+        name = f"%z{number}"
+        if number < count - 1:
+            lines += [
+                f"%n{number} = stablehlo.constant dense<0.0> : {row}",
+                f"%r{number} = stablehlo.maximum {name}, %n{number} : {row}",
+            ]
+            name = f"%r{number}"
+    body = "\n  ".join([*lines, f"return {name} : {row}"])
+    return f"func.func @main(%x: {row}) -> {row} {{\n  {body}\n}}", arrays
+
+
+def of_layers(x, arrays):
+    """The reals in float64, and a bound of what rounding each product and sum once changes."""
+    error = np.zeros(x.shape)
+    for number, (q, scales, bias) in enumerate(arrays):
+        real = q * np.repeat(scales.astype(np.float64), 32, 0)
+        own = 2.0**-24 * (len(q) + 4) * (np.abs(x) @ np.abs(real) + np.abs(bias))
+        x, error = x @ real + bias, error @ np.abs(real) + own
+        if number < len(arrays) - 1:
+            x = np.maximum(x, 0)
+    return x, error
+
+
+@pytest.mark.parametrize("instructions", HERE)
+def test_what_follows_sums_of_floats_is_done_by_their_kernel(instructions):
+    """A bias and a clamp; layers are one dispatch."""
+    text, arrays = layers(3, 128)
+    options = CompileOptions(kernels=instructions)
+    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    assert lowered.count('"flow.dispatch"') == 1
+    main = lowered[lowered.index("func.func @main(") :]
+    assert "stablehlo.add" not in main
+    assert "stablehlo.maximum" not in main
+    x = np.random.default_rng(7).standard_normal((2, 128)).astype(np.float32)
+    found = subquant.compile(text, kernels=instructions).main(x)
+    expected, bound = of_layers(x.astype(np.float64), arrays)
+    assert (np.abs(found - expected) <= bound).all()
+
+
+def test_activations_are_rounded_in_the_same_dispatch():
+    """The same numbers as of calls apart, to the bit."""
+    text, _ = layers(3, 128)
+    x = np.random.default_rng(8).standard_normal((2, 128)).astype(np.float32)
+    found = []
+    for products, dispatches in ((0, 6), (1 << 19, 1)):
+        options = CompileOptions(activations="int8", joined_products=products)
+        lowered = compile_to_bytes(text, options, emit="mlir").decode()
+        assert lowered.count('"flow.dispatch"') == dispatches
+        made = subquant.compile(text, activations="int8", joined_products=products).main(x)
+        found.append(made)
+    np.testing.assert_array_equal(*found)

@@ -45,6 +45,7 @@ from ..emit.vectors import (
 from ..numerics.array_functions import convert
 from ..numerics.element_types import F32, I8, I32, U8, U16, U32, ElementType
 from .columns import store_columns
+from .epilogue import Finish, last_bindings
 from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions, Sum
 from .tiles import Tiles
@@ -60,6 +61,8 @@ four tiles are read side by side, which is as fast as memory is read (Emerald Ra
 """
 
 
+_AS_LONG, _AS_LONG_OF_FLOATS = 2, 8
+"""How many products of bytes take as long as one of these, about."""
 _BITS_OF_2_23 = 0x4B000000
 """Those of ``2**23`` as f32, whose last bits are for integers."""
 
@@ -104,6 +107,7 @@ class BlockProduct:
         of_floats: activations are f32.
         batches: how many weights there are, whose tiles follow one another, and each of which is
             multiplied with as many of the rows.
+        finish: what is done with the sums before they are written, without batches.
     """
 
     tiles: Tiles
@@ -116,6 +120,7 @@ class BlockProduct:
     tiles_at_once: int
     of_floats: bool = False
     batches: int = 1
+    finish: Finish | None = None
 
     @property
     def target(self) -> Instructions:
@@ -152,10 +157,16 @@ class BlockProduct:
                     Binding((None, blocks), I32),
                 ]
             ),
-            Binding((None, tiles.columns), F32),
+            *last_bindings(self.finish, tiles.count * tiles.width, (None, tiles.columns), sums=F32),
         ]
         workgroups = self.batches * self._workgroups
-        return Kernel("block_product", bindings, workgroups, self._body, self.rows)
+        products = None
+        if self.rows is not None:
+            as_long = _AS_LONG_OF_FLOATS if self.of_floats else _AS_LONG
+            products = as_long * self.rows * tiles.columns * tiles.depth
+        return Kernel(
+            "block_product", bindings, workgroups, self._body, self.rows, products=products
+        )
 
     @property
     def _workgroups(self) -> int:
@@ -171,8 +182,10 @@ class BlockProduct:
         weight, scales = given.pop(0), take(self.scale)
         zeros = None if self.zero is not None else given.pop(0)
         offsets = None if self.offset is None else take(self.offset)
-        activations, *integers, result = given
-        memory = _Memory(weight, scales, zeros, offsets, activations, integers, result)
+        activations, result = given[0], given[-1]
+        first_table = 1 if self.of_floats else 3
+        integers, tables = given[1:first_table], given[first_table:-1]
+        memory = _Memory(weight, scales, zeros, offsets, activations, integers, tables, result)
         batch, share = number, scalar(number)
         if self.batches > 1:
             batch = quotient(share, self._workgroups).value
@@ -229,7 +242,10 @@ class BlockProduct:
 
 @dataclass(frozen=True)
 class _Memory:
-    """The memrefs of the kernel's bindings; `of_rows` are scales and sums of integers."""
+    """The memrefs of the kernel's bindings; `of_rows` are scales and sums of integers.
+
+    `tables` are what is read to finish sums.
+    """
 
     weight: Value
     scales: Sequence[Value]
@@ -237,6 +253,7 @@ class _Memory:
     offsets: Sequence[Value] | None
     activations: Value
     of_rows: Sequence[Value]
+    tables: Sequence[Value]
     result: Value
 
 
@@ -281,6 +298,8 @@ class _Rows:
         tiles, result = self.tiles, self.memory.result
         for (row, part), real in zip(self.pairs, reals, strict=True):
             column = scalar(self.place) * tiles.width + part * tiles.lanes
+            if self.product.finish is not None:
+                real = self.product.finish.emit(self.memory.tables, real, column)
             store_columns(real, result, [row], tiles.columns, column, tiles.width)
 
     def _of_step(

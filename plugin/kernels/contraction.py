@@ -16,12 +16,14 @@ from ..dialects.subquant import operands_of
 from ..emit import linalg
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.linalg import Extent
-from ..emit.operation import is_dynamic, mlir_type, tensor_type
+from ..emit.operation import element_of, is_dynamic, mlir_type, tensor_type
 from ..numerics.element_types import F16, F32, I8, I32, U8, AnyArray, Array, ElementType
 from ..numerics.packed_integers import unpack_planes
 from ..numerics.parameters import ExpressedType
+from ..numerics.requantization import EXACT
 from .block_product import BlockProduct, Scale
 from .constants import elements_of, is_fixed
+from .epilogue import Epilogue, Finish
 from .executables import Library
 from .instructions import INSTRUCTIONS
 from .operands import Refusal, array_of, bytes_of, laid_out
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["Product"]
 
 _DEQUANTIZE = "subquant.dequantize"
+_MOST_FINISHED = 8
+"""Operations that are done with each vector of sums in its register."""
 _LEAST_PRODUCTS = 1 << 14
 """Of integers, for each row of activations: a smaller contraction is not worth calls of kernels."""
 _WORKGROUPS = 16
@@ -62,6 +66,7 @@ class Product:
     inner: list[int]
     tiles: Tiles
     rows: int | None
+    finish: Finish | None = None
 
     @classmethod
     def of(cls, contraction: BlockContraction, instructions: str) -> Self | Refusal:
@@ -135,8 +140,23 @@ class Product:
             return Refusal("its zero points have more bits than its integers")
         return cls(contraction, instructions, batch, outer, columns, inner, tiles, rows)
 
+    def with_what_follows(self, result: Value) -> Self:
+        """The same with what follows the contraction, as far as its kernel computes it.
+
+        Args:
+            result: of the contraction, of which the kernel writes rows and columns.
+        """
+        loops = [loop for [(loop, _)] in self.contraction.indices[2]]
+        is_written = loops == [*self.outer, *self.columns] and element_of(result.type) == F32
+        if self.batch or len(self.columns) != 1 or not is_written:
+            return self
+        epilogue = Epilogue.of(result, len(loops) - 1, EXACT, integer_only=False)
+        if epilogue is None or len(epilogue.operations) > _MOST_FINISHED:
+            return self
+        return replace(self, finish=epilogue.finish(self.instructions))
+
     def emit(self, library: Library, result: ir.Type) -> Value:
-        """Write the calls, and return the result."""
+        """Write the calls, and return the result, that of what follows if there is something."""
         tiles, batches = self.tiles, self.batches
         target = INSTRUCTIONS[self.instructions]
         weight = self._weight(library)
@@ -156,13 +176,16 @@ class Product:
             -(-tiles.count // workgroups // together) * together,
             self._of_floats,
             batches,
+            self.finish,
         )
         activations, extents = self._rows()
         rows: Extent = self.rows if self.rows is not None else linalg.dim(activations, 0)
         given = [activations]
         if not self._of_floats:
             given = self._integer_rows(activations, product.sum_factor, library, rows)
-        sums = self._called(library, product, [*weight.operands, *given], rows)
+        finish = self.finish
+        tables = finish.operands(tiles.count * tiles.width) if finish else []
+        sums = self._called(library, product, [*weight.operands, *given, *tables], rows)
         return self._result(sums, extents, result)
 
     def _called(

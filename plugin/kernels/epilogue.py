@@ -179,8 +179,15 @@ _RULES: dict[str, Callable[..., Formula]] = {
 """Operations, and how formulas compute them; requantization apart."""
 
 
-def _is_computed(op: Operation) -> bool:
-    """True for an operation on integers that is computed for each element alone."""
+_OF_FLOATS = {
+    *("stablehlo.abs", "stablehlo.add", "stablehlo.clamp", "stablehlo.maximum"),
+    *("stablehlo.minimum", "stablehlo.multiply", "stablehlo.negate", "stablehlo.subtract"),
+}
+"""Those of `_RULES` that follow sums of f32."""
+
+
+def _is_computed(op: Operation, of_floats: bool) -> bool:
+    """True for an operation that is computed for each element alone, on integers or on f32."""
     if op.name not in _RULES and op.name not in REQUANTIZE:
         return False
     if any(
@@ -188,6 +195,8 @@ def _is_computed(op: Operation) -> bool:
     ):
         return False
     elements = [_element(value.type) for value in (*op.operands, *op.results)]
+    if of_floats:
+        return op.name in _OF_FLOATS and all(each == F32 for each in elements)
     return all(each is not None and not each.is_float for each in elements)
 
 
@@ -252,10 +261,11 @@ class Epilogue:
         operations: list[Operation] = []
         values, known = {sums}, dict[Value, Array]()
         waiting, block = [sums], _block_of(sums.owner)
+        of_floats = _element(sums.type) == F32
         while waiting and len(operations) < _MOST_OPERATIONS:
             for use in waiting.pop(0).uses:
                 op = use.owner.operation
-                if op in operations or not _is_computed(op) or _block_of(op) != block:
+                if op in operations or not _is_computed(op, of_floats) or _block_of(op) != block:
                     continue
                 others = [value for value in op.operands if value not in values]
                 grids = [_grid(value, sums.type.shape, axis) for value in others]
@@ -285,9 +295,8 @@ class Epilogue:
                 wanted.update(op.operands)
         made = [sums, *(op.results[0] for op in needed[:-1])]
         element = needed[-1].results[0].type.element_type
-        if not isinstance(element, ir.IntegerType) or not element.is_signless:
-            return []
-        if element.width not in (8, 16, 32):
+        is_integer = isinstance(element, ir.IntegerType) and element.is_signless
+        if not (is_integer or isinstance(element, ir.F32Type)) or element.width not in (8, 16, 32):
             return []
         outside = any(use.owner.operation not in needed for value in made for use in value.uses)
         return [] if outside else needed
@@ -323,8 +332,9 @@ class Epilogue:
             module, kept = ir.Module.create(), list(tables)
             with ir.InsertionPoint(module.body):
                 forms = [Columns(target.lanes, self.columns, read) for _ in range(max(1, count))]
-                type_ = vector_type(target.lanes, I32)
-                sums = [form.emitted(cast(type_), I32) for form in forms]
+                of_sums = element_of(self.sums.type)
+                type_ = vector_type(target.lanes, of_sums)
+                sums = [form.emitted(cast(type_), of_sums) for form in forms]
                 try:
                     if count:
                         self.estimate(forms, sums, target)
@@ -418,7 +428,8 @@ class Epilogue:
 
         for op in self.operations:
             (value,), operands = op.results, list(op.operands)
-            if op.name in _SIGNS and operands[1] in self.known:
+            is_float = element_of(self.sums.type).is_float  # sums of such are rounded
+            if op.name in _SIGNS and operands[1] in self.known and not is_float:
                 start, numbers = added.get(operands[0], (operands[0], np.zeros((), np.int64)))
                 numbers = numbers + _SIGNS[op.name] * self.known[operands[1]]
                 added[value] = start, _wrapped(numbers, element_of(value.type))
@@ -566,11 +577,11 @@ class Finish:
 
         Args:
             memories: of `bindings`.
-            sums: i32.
+            sums: of the element type of the contraction.
             column: the first.
         """
         form = self._columns(memories, column)
-        return self.epilogue.emit(form, form.emitted(sums.value, I32))
+        return self.epilogue.emit(form, form.emitted(sums.value, sums.element))
 
     def estimate(
         self, memories: Sequence[Value], sums: Sequence[Formula], columns: Sequence[Formula]
@@ -604,14 +615,17 @@ class Finish:
         return Columns(lanes, self.epilogue.columns, read)
 
 
-def last_bindings(finish: Finish | None, width: int, shape: tuple[int, ...]) -> list[Binding]:
+def last_bindings(
+    finish: Finish | None, width: int, shape: tuple[int | None, ...], sums: ElementType = I32
+) -> list[Binding]:
     """What the bindings of a kernel of sums end with: the tables of `finish`, and the result.
 
     Args:
         finish: what is done with the sums, or None.
         width: columns, with those that are there to fill vectors.
         shape: of the result.
+        sums: their element type.
     """
     if finish is None:
-        return [Binding(shape, I32)]
+        return [Binding(shape, sums)]
     return [*finish.bindings(width), Binding(shape, finish.element)]

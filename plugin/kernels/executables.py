@@ -85,14 +85,18 @@ class KernelCall:
         key: equal for kernels that are equal.
         kernel: the kernel.
         executable: its code.
-        operands: tensors, for the bindings before those of results.
     """
 
     operation: Operation
     key: object
     kernel: Kernel
     executable: Operation
-    operands: Sequence[Value]
+
+    @property
+    def operands(self) -> list[Value]:
+        """The tensors that a call without a workload has, for the bindings before results."""
+        count = len(self.kernel.bindings) - len(self.operation.results)
+        return list(self.operation.operands)[:count]
 
     @property
     def function(self) -> Operation:
@@ -167,7 +171,7 @@ class Library:
             results,
             attributes,
         )
-        self.calls.append(KernelCall(operation, key, kernel, executable, operands))
+        self.calls.append(KernelCall(operation, key, kernel, executable))
         return list(operation.results)
 
     def parameter(self, name: str, compute: Callable[[], Array], element: ir.Type) -> Value:

@@ -24,6 +24,8 @@ from .executables import Binding, Kernel
 __all__ = ["RoundRows"]
 
 _CAST = Cast(StorageType(8, True, -127, 127), ExpressedType.F32)
+_AS_LONG = 32
+"""How many products of bytes take as long as to round one activation, about."""
 _WRITTEN_OUT = 8
 """Vectors of a block that are kept in registers; longer blocks are read twice."""
 
@@ -60,7 +62,8 @@ class RoundRows:
             Binding(of_blocks, F32),
             Binding(of_blocks, I32),
         ]
-        return Kernel("round_rows", bindings, 1, self._body, self.rows)
+        products = None if self.rows is None else _AS_LONG * self.rows * self.depth
+        return Kernel("round_rows", bindings, 1, self._body, self.rows, products=products)
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
         given, integers, scales, sums = memories

@@ -46,6 +46,7 @@ from ..errors import Remark, UsageError, expected_name
 from ..kernels.attention import attend_by_kernel
 from ..kernels.constants import erase_unused
 from ..kernels.contraction import Product
+from ..kernels.epilogue import Finish
 from ..kernels.executables import KernelCall, Library
 from ..kernels.instructions import INSTRUCTIONS
 from ..kernels.integer_contraction import IntegerContraction
@@ -142,12 +143,15 @@ class SelectKernels(ModulePass):
     def _replace(self, op: Operation, library: Library, is_alone: bool) -> Refusal | None:
         """Call a kernel in the place of a contraction and what follows it."""
         result, replaced = op.results[0], [op]
+        finish: Finish | None = None
         if op.name == BLOCK_CONTRACTION:
             planner = ThreadContraction if self.instructions == SPIRV else Product
             product = planner.of(BlockContraction.of(op), self.instructions)
             if isinstance(product, Refusal):
                 return product
-            made = product.emit(library, result.type)
+            if self.instructions != SPIRV:
+                product = product.with_what_follows(result)
+            made, finish = product.emit(library, result.type), product.finish
         elif op.name == ATTENTION:
             attended = attend_by_kernel(Attention.of(op), self.instructions, library)
             if isinstance(attended, Refusal):
@@ -170,9 +174,9 @@ class SelectKernels(ModulePass):
             made = contraction.emit(library, result.type, self.instructions, finish)
             if isinstance(made, Refusal):
                 return made
-            if finish:
-                replaced += finish.epilogue.operations
-                result = finish.epilogue.result
+        if finish:
+            replaced += finish.epilogue.operations
+            result = finish.epilogue.result
         result.replace_all_uses_with(made)
         results = {each.results[0] for each in replaced}
         given = [value for each in replaced for value in each.operands if value not in results]
