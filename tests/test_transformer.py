@@ -55,6 +55,7 @@ MODELS += [
     TinyModel("llama", tied=True),
     TinyModel("llama", rope_factors=True),
     TinyModel("llama", properties={"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
+    TinyModel("llama", properties={"rope.scale_linear": 2.0, "rope.scaling.factor": 4.0}),
     TinyModel("llama", properties={"rope.dimension_count": 32}),
     TinyModel("qwen3", heads=4, kv_heads=1, vocabulary="gpt2"),
     TinyModel("gemma3", kv_heads=4, window=3, blocks=3, tied=True),
@@ -164,6 +165,8 @@ def test_blocks_with_a_window_and_without() -> None:
          "rotary embeddings are scaled by 'yarn', which is not supported; expected none or linear"),
         (TinyModel("llama", properties={"rope.dimension_count": 63}),
          "63 elements of heads of 64 are turned, expected an even number"),
+        (TinyModel("llama", properties={"block_count": 2**31}),
+         "the model has 2,147,483,648 blocks, and the file 21 tensors"),
         (TinyModel("llama", blocks=0), "property 'llama.block_count' is 0, expected an integer of "
          "at least 1"),
     ],

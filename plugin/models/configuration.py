@@ -183,6 +183,12 @@ class Configuration:
         )
         table = tensors.get("token_embd.weight")
         blocks = found.count("block_count")
+        if blocks > len(tensors):
+            raise InputError(
+                f"the model has {blocks:,} blocks, and the file {len(tensors)} tensors"
+            )
+        # Gemma 3 27B alone, which has 62 blocks, divides the width by the heads.
+        scaled = width // heads if (name, blocks) == ("gemma3", 62) else size
         pattern = kind.pattern
         if window:
             pattern = found.count("attention.sliding_window_pattern", pattern)
@@ -204,7 +210,7 @@ class Configuration:
             else rotation,
             window=window,
             pattern=pattern,
-            attention_scale=1 / math.sqrt(size),
+            attention_scale=1 / math.sqrt(scaled),
             embedding_scale=math.sqrt(width) if kind.scales_embedding else 1.0,
             qk_norms=kind.qk_norms,
             post_norms=kind.post_norms,
@@ -270,15 +276,15 @@ class _Properties:
 
     def rope_factor(self) -> float:
         """What positions are divided by."""
-        kind = str(self._value("rope.scaling.type", "none"))
+        kind = str(self._value("rope.scaling.type", "linear"))
         if kind not in ("none", "linear"):
             raise UnsupportedError(
                 f"rotary embeddings are scaled by '{kind[:40]}', which is not supported; expected "
                 "none or linear"
             )
         if kind == "none":
-            return self.number("rope.scale_linear", 1.0)
-        return self.number("rope.scaling.factor", 1.0)
+            return 1.0
+        return self.number("rope.scaling.factor", self.number("rope.scale_linear", 1.0))
 
 
 def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]:
