@@ -371,9 +371,9 @@ class IntegerContraction:
     def _call(
         library: Library, product: IntegerProduct | MatrixProduct, operands: list[Value]
     ) -> Value:
-        windows = product.windows
-        shape = [windows.images * windows.lines, windows.count, product.tiles.columns]
-        result = tensor_type(shape, mlir_type(product.finish.element if product.finish else I32))
+        result = tensor_type(
+            product.shape, mlir_type(product.finish.element if product.finish else I32)
+        )
         [made] = library.call(product, product.kernel(), operands, [result], 0)
         return made
 

@@ -35,11 +35,9 @@ from ..emit.vectors import (
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32
 from .columns import SumWriter
-from .epilogue import Finish, last_bindings
+from .epilogue import last_bindings
 from .executables import Binding, Kernel
-from .instructions import INSTRUCTIONS, Instructions
-from .tiles import Tiles
-from .windows import Windows
+from .window_product import WindowProduct
 
 __all__ = ["IntegerProduct"]
 
@@ -50,29 +48,8 @@ _AHEAD = 8192
 
 
 @dataclass(frozen=True)
-class IntegerProduct:
-    """What is computed, and with what.
-
-    Args:
-        tiles: how the weight lies in memory: its depth is positions of a window times `channels`.
-        instructions: a name in `INSTRUCTIONS`.
-        windows: where they are on the activations.
-        channels: integers of a position, a multiple of what is multiplied in a lane.
-        workgroups: how many share the rows of each tile of the weight.
-        finish: what is done with the sums before they are written.
-    """
-
-    tiles: Tiles
-    instructions: str
-    windows: Windows
-    channels: int
-    workgroups: int
-    finish: Finish | None = None
-
-    @property
-    def target(self) -> Instructions:
-        """What is multiplied with."""
-        return INSTRUCTIONS[self.instructions]
+class IntegerProduct(WindowProduct):
+    """A product by vectors, of which workgroups share the windows of each tile of the weight."""
 
     @property
     def groups(self) -> int:
@@ -93,12 +70,11 @@ class IntegerProduct:
         result.
         """
         tiles, windows = self.tiles, self.windows
-        shape = windows.images * windows.lines, windows.count, tiles.columns
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((tiles.count, tiles.width), I32),
             Binding((windows.positions * self.groups,), I32),
-            *last_bindings(self.finish, tiles.count * tiles.width, shape),
+            *last_bindings(self.finish, tiles.count * tiles.width, self.shape),
         ]
         count = tiles.count * self.workgroups
         products = windows.images * windows.lines * windows.count * tiles.depth * tiles.columns

@@ -52,11 +52,11 @@ from ..emit.vectors import (
 from ..numerics.array_functions import concatenate, convert
 from ..numerics.element_types import I8, I32, I64, U8, AnyArray
 from .columns import SumWriter
-from .epilogue import Finish, last_bindings
+from .epilogue import last_bindings
 from .executables import Binding, Kernel
-from .instructions import INSTRUCTIONS, Instructions, Sum
+from .instructions import Sum
 from .padded_pictures import PaddedPictures
-from .tiles import Tiles
+from .window_product import WindowProduct
 from .windows import Windows
 
 __all__ = ["MatrixProduct", "Runs"]
@@ -128,31 +128,14 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class MatrixProduct:
-    """What is computed.
+class MatrixProduct(WindowProduct):
+    """A product by tiles, of which workgroups share the windows of all tiles of the weight.
 
     Args:
-        tiles: how the weight lies in memory: its depth is that of the runs.
-        instructions: what multiplies where there are no tiles, a name in `INSTRUCTIONS`.
-        windows: where they are on the activations, with what is around them.
-        channels: integers of a position, with those that are added.
-        workgroups: how many share the work.
-        finish: what is done with the sums before they are written.
-        pictures: what is put around activations in the kernel, or None.
+        pictures: what is put around activations in the kernel, or None: they have it.
     """
 
-    tiles: Tiles
-    instructions: str
-    windows: Windows
-    channels: int
-    workgroups: int
-    finish: Finish | None = None
     pictures: PaddedPictures | None = None
-
-    @property
-    def target(self) -> Instructions:
-        """What multiplies where there are no tiles."""
-        return INSTRUCTIONS[self.instructions]
 
     @property
     def runs(self) -> Runs:
@@ -234,12 +217,11 @@ class MatrixProduct:
         Its bindings are the weight, activations, tables of `finish`, and the result.
         """
         tiles, windows, pictures = self.tiles, self.windows, self.pictures
-        shape = windows.images * windows.lines, windows.count, tiles.columns
         given = windows.positions * self.channels if pictures is None else pictures.given
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((given,), I8),
-            *last_bindings(self.finish, tiles.count * tiles.width, shape),
+            *last_bindings(self.finish, tiles.count * tiles.width, self.shape),
         ]
         products = windows.images * windows.lines * windows.count * tiles.depth * tiles.columns
         return Kernel("matrix_product", bindings, self.workgroups, self._body, 0, products=products)
