@@ -62,6 +62,7 @@ CASES = [
     (2, 512, 150, 128),
     (3, 512, 64, 32, "u4"),
     (13, 256, 100, 64),  # ragged rows and columns, a block of two steps
+    (37, 256, 100, 64),  # rows are rounded by five workgroups, the last of which has fewer
     (6, 512, 48, 16),  # two blocks a step
     (7, 1024, 40, 1024),  # one block a column
     (2, 1024, 40, 128, "i3"),
