@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gguf_models import TinyModel
+from programs import LONG
 from subquant.cli import main
 from subquant.commands import generate as generate_command
 from subquant.errors import ExecutionError
@@ -379,3 +380,33 @@ def test_a_terminal_shows_progress_and_then_the_text(model: Path) -> None:
     assert b"tokens read" in shown
     assert b"load" in shown
     assert ended.stdout.endswith(b"\n")
+
+
+# -- a real one ----------------------------------------------------------------------------------
+
+CONTINUED = {
+    "def fibonacci(n):\n": [
+        140, 584, 538, 1251, 236743, 236771, 236787, 107,
+        144, 2060, 236743, 236771, 107, 140, 36208, 538,
+    ],
+    "1, 2, 3, 4, 5,": [
+        236743, 236825, 236764, 236743, 236832, 236764, 236743, 236828,
+        236764, 236743, 236819, 236764, 236743, 236770, 236771, 236764,
+    ],
+    "The mitochondria is the": [
+        89096, 529, 506, 2145, 236761, 1030, 563, 506,
+        3432, 529, 2778, 3719, 532, 6310, 236761, 1030,
+    ],
+}  # fmt: skip
+"""What llama.cpp 0.3.36 (``llama-cpp-python``) writes after these prompts: the likeliest tokens."""
+
+
+@pytest.mark.skipif(not LONG, reason="compiles Gemma 3 270M, in a minute; scripts/test --long")
+def test_gemma_writes_what_llama_cpp_writes(gemma: Path) -> None:
+    """By the second run nothing is compiled, and memory is that of a model that is kept."""
+    arguments = ["--model", str(gemma), "--max-tokens", "16", "--temperature", "0", "--json"]
+    for prompt, expected in CONTINUED.items():
+        command = [sys.executable, "-m", "subquant", "generate", *arguments, "--prompt", prompt]
+        found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        assert found["tokens"] == expected
+    assert found["peak_memory_bytes"] < 1.5 * gemma.stat().st_size
