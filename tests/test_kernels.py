@@ -443,9 +443,9 @@ func.func @main(%x: tensor<{x}>, %q: tensor<{q}>, %s: tensor<{s}>, %o: tensor<{s
 def test_batches_have_weights_of_their_own(case, is_dynamic, instructions):
     rows, batches, depth, columns, block, *storage = case
     text = batched("?" if is_dynamic else rows, *case[1:])
-    calls = text_of_main(text, activations="int8", kernels=instructions)
-    assert calls.count('"flow.dispatch"') == 2
-    executable = subquant.compile(text, activations="int8", kernels=instructions)
+    options = {"activations": "int8", "kernels": instructions, "joined_products": 0}
+    assert text_of_main(text, **options).count('"flow.dispatch"') == 2
+    executable = subquant.compile(text, **options)
     each = [
         arrays(rows, depth, columns, block, *storage, offsets=True, seed=seed)
         for seed in range(batches)

@@ -88,6 +88,9 @@ class Copy:
         results = self.copy.attributes["function_type"].value.results
         type_ = ir.FunctionType.get(inputs, list(results))
         self.copy.attributes["function_type"] = ir.TypeAttr.get(type_)
+        if "arg_attrs" in self.copy.attributes:
+            said = [*self.copy.attributes["arg_attrs"], *[ir.DictAttr.get({})] * len(pieces)]
+            self.copy.attributes["arg_attrs"] = ir.ArrayAttr.get(said)
         del self.copy.attributes[_WEIGHTS]
         counts = {str(place): len(values) for place, values in kept.items()}
         self.function.attributes[LAYOUTS_KEY] = ir.StringAttr.get(json.dumps(counts))

@@ -21,6 +21,7 @@ from ..errors import InputError, UsageError
 from ..files import write_whole
 from ..numerics.element_types import Array
 from ..options import Activations
+from ..processes import ChildEnded, call
 from ..runtime import Device, Executable
 from ..weights.sources import open_weights
 from .chat import ChatTemplate, Message
@@ -200,12 +201,12 @@ def load(
             data = found()
             if data is None:
                 _make_folder(folder)
-                notify("write the program")
-                from .module import write_module  # with MLIR, which a warm start does without
-
-                module = write_module(configuration, tensors, shape)
                 data = compile_to_bytes(
-                    module, options, weights={SCOPE: path}, parameters=archive, progress=notify
+                    _program(path, shape, notify),
+                    options,
+                    weights={SCOPE: path},
+                    parameters=archive,
+                    progress=notify,
                 )
                 kept.write(entry, data)
     notify("load")
@@ -250,6 +251,21 @@ def emit(
         write_whole(Path(module), text.encode())
     except OSError as error:
         raise InputError(f"cannot write '{os.fspath(module)}': {error.strerror or error}") from None
+
+
+def _program(path: str | os.PathLike[str], shape: Shape, notify: Progress) -> bytes:
+    """The program as bytecode."""
+    arguments = {"path": os.fspath(path), "context": shape.context}
+    try:
+        _, [program] = call(
+            "subquant.models.served:program", arguments, steps=lambda step, *_: notify(step)
+        )
+    except ChildEnded as ended:
+        raise InputError(
+            f"the program of '{os.fspath(path)}' could not be written: the process that did it "
+            f"ended ({ended.cause})"
+        ) from None
+    return program
 
 
 def default_cache() -> Path:

@@ -127,9 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.agreement:
         from .agreement import compare
-        from .cases import language_model_file
+        from .language import model_file
 
-        print("\n".join(compare(language_model_file(), options.threads[0]).lines()))
+        print("\n".join(compare(model_file(), max(options.threads), _say)))
         return 0
     cases = _chosen(options.case)
     if options.list:

@@ -1,30 +1,38 @@
 """How far a language model says what llama.cpp says, from the same file.
 
-    scripts/bench --agreement MODEL.gguf
+    scripts/bench --agreement
 
-* The next token: at positions of a page where llama.cpp's first choice is apart from its second,
-  by 0.1 and more, how often ours is the same.
+Four sides read a page: ours; llama.cpp; llama.cpp with weights that lie as in the file, in place of
+the order of its fastest kernels; and the forward pass in NumPy with weights that are dequantized,
+where nothing is rounded to 8 bits. Each pair is compared, so that what ours and llama.cpp differ by
+stands beside what llama.cpp and llama.cpp differ by:
+
+* The next token: at positions where the second side's first choice is apart from its second, by 0.1
+  and more, how often the first side's choice is the same.
 * Logits: the cosine between both at each position.
 * Perplexity of the page, ``exp(-mean(log p(token)))``, of all its tokens but the first.
-* Greedy continuations of ten prompts by 32 tokens: how many are the same, and the tokens to the
-  first that differs.
+* Greedy continuations of ten prompts by 32 tokens: how many are the same (not of NumPy's).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
 from subquant.models import load
+from subquant.models.tokenizer import Tokenizer
+from subquant.weights.sources import open_weights
 
+from .language import exact_logits
 from .peers import Array
 from .peers.llama import Reader
 
-__all__ = ["Agreement", "compare"]
+__all__ = ["compare"]
 
 PAGE = Path(__file__).with_name("text") / "alice.txt"
 PROMPTS = (
@@ -42,104 +50,111 @@ PROMPTS = (
 LENGTH = 32
 """Tokens of a continuation."""
 _APART = 0.1
-"""Logits of llama.cpp's first and second choice, where the next token is compared."""
+"""Logits of the first and the second choice, where the next token is compared."""
 _PIECE = 64
-"""Positions that are computed together."""
+"""Positions that are compared together."""
+_CONTEXT = 2048
+
+
+class _Side(Protocol):
+    """What reads tokens: a `Session`, or a `Reader`."""
+
+    def reset(self) -> None: ...
+    def prompt(self, tokens: Sequence[int]) -> Array: ...
+    def next(self, token: int) -> Array: ...
+    def all_logits(self, tokens: Sequence[int]) -> Array: ...
 
 
 @dataclass
-class Agreement:
-    """What is compared.
+class _Pair:
+    """Two sides that are compared.
 
     Attributes:
-        positions: of the page.
-        apart: of these, where llama.cpp's choice is clear.
-        same: of those, where ours is the same.
+        left, right: their names.
+        apart: positions where the right side's choice is clear.
+        same: of those, where the left side's is the same.
         cosines: of each position.
-        losses: sums of ``-log p(token)``, ours and llama.cpp's.
-        continuations: for each prompt, how many tokens are the same before one differs.
-        is_same_text: both make the same tokens of the page.
     """
 
-    positions: int = 0
+    left: str
+    right: str
     apart: int = 0
     same: int = 0
     cosines: list[float] = field(default_factory=list)
-    losses: Array = field(default_factory=lambda: np.zeros(2))
-    continuations: list[int] = field(default_factory=list)
-    is_same_text: bool = True
 
-    def perplexities(self) -> Array:
-        """Ours and llama.cpp's."""
-        result: Array = np.exp(self.losses / self.positions)
-        return result
-
-    def lines(self) -> list[str]:
-        """Return what to print."""
-        ours, theirs = self.perplexities()
-        equal = sum(count == LENGTH for count in self.continuations)
-        return [
-            f"tokens of the page: {'the same' if self.is_same_text else 'DIFFERENT'}",
-            f"next token: {self.same:,} of {self.apart:,} positions "
-            f"({self.same / self.apart:.2%}) where llama.cpp's choice is apart by {_APART}; "
-            f"{self.positions:,} positions in all",
-            f"cosine of logits: {min(self.cosines):.6f} at least, "
-            f"{np.median(self.cosines):.6f} in the middle",
-            f"perplexity: {ours:.4f}, llama.cpp {theirs:.4f} ({ours / theirs - 1:+.3%})",
-            f"greedy continuations of {LENGTH} tokens: {equal} of {len(self.continuations)} the "
-            f"same; equal up to token {', '.join(map(str, self.continuations))}",
-        ]
+    def add(self, left: Array, right: Array) -> None:
+        """Compare the logits of a position."""
+        second, first = np.sort(np.partition(right, -2)[-2:])
+        if first - second > _APART:
+            self.apart += 1
+            self.same += int(left.argmax() == right.argmax())
+        self.cosines.append(float(left @ right / np.sqrt((left @ left) * (right @ right))))
 
 
-def compare(path: Path, threads: int | None = None) -> Agreement:
-    """Compare on a page and on prompts.
+def compare(path: Path, threads: int, progress: Callable[[str], None]) -> list[str]:
+    """Compare on a page and on prompts, and return what to print.
 
     Args:
         path: of a GGUF file.
-        threads: of both.
+        threads: of each side.
+        progress: called with a line about each step.
     """
+    source = open_weights(path)
+    tokenizer = Tokenizer.from_properties(source.properties)
     text = PAGE.read_text()
-    found = Agreement()
-    peer = Reader(path, 2048, threads or 1)
-    model = load(path, context=2048, threads=threads)
-    tokens = model.tokenizer.encode(text)
-    found.is_same_text = tokens == peer.tokens(text)
-    session = model.session()
-    read = tokens[:-1]
-    for start in range(0, len(read), _PIECE):
-        piece, following = read[start : start + _PIECE], tokens[start + 1 :]
-        both = session.all_logits(piece), peer.all_logits(piece)
-        for ours, theirs, token in zip(*both, following, strict=False):
-            _add(found, ours.astype(np.float64), theirs.astype(np.float64), token)
-    for prompt in PROMPTS:
-        start = model.tokenizer.encode(prompt)
-        session.reset()
-        mine = _continued(session.prompt(start), session.next)
-        peer.reset()
-        theirs = _continued(peer.prompt(start), peer.next)
-        found.continuations.append(_equal(mine, theirs))
+    tokens = tokenizer.encode(text)
+    progress("load")
+    reader = Reader(path, _CONTEXT, threads)
+    sides: dict[str, _Side] = {
+        "subquant": load(path, context=_CONTEXT, threads=threads).session(),
+        "llama.cpp": reader,
+        "llama.cpp, as in the file": Reader(path, _CONTEXT, threads, repacked=False),
+    }
+    progress("compute in NumPy")
+    exact = exact_logits(source, tokens[:-1])
+    names = [*sides, "NumPy"]
+    pairs = [_Pair(*each) for each in itertools.combinations(names, 2)]
+    losses = dict.fromkeys(names, 0.0)
+    for start in range(0, len(tokens) - 1, _PIECE):
+        progress(f"token {start:,} of {len(tokens):,}")
+        piece, following = tokens[start:-1][:_PIECE], tokens[start + 1 :]
+        found = {name: side.all_logits(piece) for name, side in sides.items()}
+        found["NumPy"] = exact(start, len(piece))
+        for place, token in enumerate(following[: len(piece)]):
+            logits = {name: each[place].astype(np.float64) for name, each in found.items()}
+            for pair in pairs:
+                pair.add(logits[pair.left], logits[pair.right])
+            for name, each in logits.items():
+                losses[name] += np.logaddexp.reduce(each) - each[token]
+    progress("continue")
+    continued = {name: [_continued(s, tokenizer.encode(p)) for p in PROMPTS]
+                 for name, s in sides.items()}  # fmt: skip
+    same_text = "the same" if tokens == reader.tokens(text) else "DIFFERENT"
+    lines = [f"tokens of the page as llama.cpp's: {same_text}, {len(tokens):,}"]
+    for name in names:
+        lines.append(f"perplexity of {name}: {np.exp(losses[name] / (len(tokens) - 1)):.4f}")
+    for pair in pairs:
+        ratio = np.exp((losses[pair.left] - losses[pair.right]) / (len(tokens) - 1))
+        lines.append(
+            f"{pair.left} beside {pair.right}: next token {pair.same / pair.apart:.2%} of "
+            f"{pair.apart:,}, cosine {np.mean(pair.cosines):.5f} on average and "
+            f"{np.median(pair.cosines):.5f} in the middle, perplexity {ratio - 1:+.2%}"
+            + _same(continued, pair)
+        )
+    return lines
+
+
+def _same(continued: dict[str, list[list[int]]], pair: _Pair) -> str:
+    if pair.right not in continued:
+        return ""
+    both = zip(continued[pair.left], continued[pair.right], strict=True)
+    return f", {sum(a == b for a, b in both)} of {len(PROMPTS)} continuations the same"
+
+
+def _continued(side: _Side, tokens: Sequence[int]) -> list[int]:
+    side.reset()
+    logits, found = side.prompt(tokens), []
+    while len(found) < LENGTH:
+        found.append(int(logits.argmax()))
+        logits = side.next(found[-1])
     return found
-
-
-def _add(found: Agreement, ours: Array, theirs: Array, token: int) -> None:
-    first, second = np.sort(np.partition(theirs, -2)[-2:])[::-1]
-    found.positions += 1
-    if first - second > _APART:
-        found.apart += 1
-        found.same += int(ours.argmax() == theirs.argmax())
-    found.cosines.append(float(ours @ theirs / np.sqrt((ours @ ours) * (theirs @ theirs))))
-    found.losses += [np.logaddexp.reduce(each) - each[token] for each in (ours, theirs)]
-
-
-def _continued(logits: Array, following: Any) -> list[int]:
-    tokens: list[int] = []
-    while len(tokens) < LENGTH:
-        tokens.append(int(logits.argmax()))
-        logits = following(tokens[-1])
-    return tokens
-
-
-def _equal(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many are the same before one differs."""
-    differ = (place for place, pair in enumerate(zip(left, right, strict=True)) if len({*pair}) > 1)
-    return next(differ, len(left))

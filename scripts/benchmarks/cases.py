@@ -32,7 +32,7 @@ import numpy as np
 
 from .blocks import dequantized, drawn
 
-__all__ = ["Case", "Check", "Data", "check", "language_model_file", "make_cases", "window_sums"]
+__all__ = ["Case", "Check", "Data", "check", "make_cases", "window_sums"]
 
 Array = np.ndarray[Any, Any]
 
@@ -277,34 +277,25 @@ def model(name: str, path: Path) -> Data:
 # -- language models ------------------------------------------------------------------------------
 
 
-def language_model_file() -> Path:
-    """The model that is timed, put together in the cache if it is not there."""
-    from subquant.models.loading import default_cache
-    from subquant.models.packaged import path_of
-
-    return path_of("gemma3-270m", default_cache())
-
-
 def language_model(name: str, prompt: int, count: int) -> Data:
     """So many tokens of a page that are read after the first of it."""
-    from subquant.models import Configuration
     from subquant.models.tokenizer import Tokenizer
-    from subquant.models.transformer import embed, empty_caches, logits, run_blocks
     from subquant.weights.sources import open_weights
 
-    file = language_model_file()
-    source = open_weights(file)
-    configuration = Configuration.of(source.properties, source.theta.flatten())
+    from .language import exact_logits, model_file
+
+    source = open_weights(file := model_file())
     text = Path(__file__).with_name("text") / "alice.txt"
-    tokens = np.array(Tokenizer.from_properties(source.properties).encode(text.read_text()))
-    tokens = tokens[: prompt + count].astype(np.int32)
-    caches = empty_caches(configuration, len(tokens))
-    x = embed(configuration, source.theta, tokens)
-    x, _ = run_blocks(configuration, source.theta, x, np.int32(0), caches)
-    exact = logits(configuration, source.theta, x[-1:])[0]
+    tokens = Tokenizer.from_properties(source.properties).encode(text.read_text())
+    tokens = tokens[: prompt + count]
+    [exact] = exact_logits(source, tokens)(len(tokens) - 1, 1)
     values = {"kind": "language model", "file": str(file), "prompt": prompt, "context": 512}
     return Data(
-        name, values, {"tokens": tokens}, exact.astype(np.float64), bytes=Path(file).stat().st_size
+        name,
+        values,
+        {"tokens": np.array(tokens, np.int32)},
+        exact.astype(np.float64),
+        bytes=Path(file).stat().st_size,
     )
 
 

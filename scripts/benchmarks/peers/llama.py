@@ -44,10 +44,19 @@ class Reader:
         path: of its file.
         context: the room for tokens.
         threads: for prompts and tokens.
+        repacked: weights lie as llama.cpp's fastest kernels read them.
     """
 
-    def __init__(self, path: str | os.PathLike[str], context: int, threads: int) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        context: int,
+        threads: int,
+        *,
+        repacked: bool = True,
+    ) -> None:
         parameters = _llama.llama_model_default_params()
+        parameters.use_extra_bufts = repacked
         self._model = _llama.llama_model_load_from_file(os.fsencode(path), parameters)
         of_context = _llama.llama_context_default_params()
         of_context.n_ctx = context

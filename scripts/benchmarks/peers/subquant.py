@@ -113,7 +113,9 @@ def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> 
         return LanguageModel(case, arrays["tokens"], threads)
     x = arrays["x"]
     if case["kind"] == "model":
-        return Executables(Path(case["file"]), CompileOptions(), x, threads, copies)
+        # Where only weights are quantized, LiteRT rounds activations, too.
+        options = CompileOptions(activations="int8")
+        return Executables(Path(case["file"]), options, x, threads, copies)
     if case["kind"] != "block matmul":
         source = quantized_integers(case, arrays, weights_given=False)
         return Executables(source, CompileOptions(), x, threads, copies)
