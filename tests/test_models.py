@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,7 @@ from subquant.models.configuration import Configuration
 from subquant.models.interface import Shape
 from subquant.models.module import write_module
 from subquant.runtime import Device, Executable
-from subquant.weights import Dataset
-from subquant.weights.sources import import_weights
+from subquant.weights.sources import open_weights
 from transformer_oracle import Oracle
 
 TOKENS = np.random.default_rng(3).integers(0, 300, 20).tolist()
@@ -38,16 +39,17 @@ class Compiled:
     ) -> None:
         path = model.write(folder / "model.gguf")
         archive = folder / "model.irpa"
-        import_weights(path, archive)
-        dataset = Dataset.load(archive)
-        tensors = dataset.theta.flatten()
-        self.configuration = Configuration.of(dataset.properties, tensors)
+        source = open_weights(path)
+        tensors = source.theta.flatten()
+        self.configuration = Configuration.of(source.properties, tensors)
         self.shape = shape
         self.remarks: list[Remark] = []
         data = compile_to_bytes(
             write_module(self.configuration, tensors, shape),
             options,
             on_remark=self.remarks.append,
+            weights={"model": path},
+            parameters=archive,
         )
         self.executable = Executable(data, device, {"model": archive})
         self.expected, _ = Oracle(path).run(TOKENS)
@@ -187,7 +189,13 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kept(model_file: Path) -> Path:
     """A cache that a model was loaded with once."""
     folder = model_file.parent / "cache"
-    loading.load(model_file, threads=1, activations="float", cache=folder)
+    program = f"""
+import sys
+from subquant.models import load
+load({str(model_file)!r}, threads=1, activations="float", cache={str(folder)!r})
+assert "subquant._mlir" not in sys.modules, "MLIR's memory is the model's"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
     return folder
 
 

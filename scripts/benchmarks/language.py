@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from subquant.models import Configuration
+from subquant.models.interface import empty_caches
 from subquant.models.loading import default_cache
 from subquant.models.packaged import path_of
-from subquant.models.transformer import embed, empty_caches, logits, run_blocks
+from subquant.models.transformer import embed, logits, run_blocks
 from subquant.weights.theta import Dataset
 
 __all__ = ["exact_logits", "model_file"]

@@ -41,6 +41,8 @@ def answer(peer: Any, state: dict[str, Any], request: dict[str, Any]) -> Any:
     if do == "prepare":
         if request["case"].get("target") == "vulkan" and not getattr(peer, "HAS_VULKAN", False):
             raise Unsupported("it computes on the CPU here")
+        if request["case"]["kind"] == "language model" and not getattr(peer, "READS_GGUF", False):
+            raise Unsupported("it reads other models")
         os.environ["LP_NUM_THREADS"] = str(request["threads"])  # of Mesa's llvmpipe
         with np.load(request["arrays"]) as arrays:
             state["copies"] = request["copies"]

@@ -3,7 +3,7 @@
 Each has ``describe()``, which gives its name and version, and ``prepare(case, arrays, threads,
 copies)``, which gives a `Prepared` or raises `Unsupported`. `benchmarks.cases` says what is in a
 case and its arrays. A module with ``HAS_VULKAN = True`` also computes those of the target
-``vulkan``.
+``vulkan``, one with ``READS_GGUF = True`` language models.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ import numpy as np
 from . import Array, Case, Prepared, Unsupported
 from .ggml import Products
 
+READS_GGUF = True
+
 
 def _load() -> Any:
     if "SUBQUANT_LLAMA" not in os.environ:

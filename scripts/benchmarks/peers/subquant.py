@@ -25,7 +25,7 @@ from subquant.runtime import Device, Executable
 from ..programs import quantized_integers
 from . import Array, Case, Prepared
 
-HAS_VULKAN = True
+HAS_VULKAN = READS_GGUF = True
 
 
 def describe() -> dict[str, str]:
