@@ -14,7 +14,13 @@ from ..compiler.options import CompileOptions
 from ..processes import prepare
 from .compile import compile_model
 from .console import say, show_progress, source_of
-from .options import compile_options, limit_options, make_compile_options, pop_limits
+from .options import (
+    compile_options,
+    limit_options,
+    make_compile_options,
+    pop_limits,
+    threads_option,
+)
 
 if TYPE_CHECKING:
     from ..runtime import Executable
@@ -33,12 +39,7 @@ __all__ = ["command"]
     metavar="DEVICE",
     help="llvm-cpu, vulkan, or an IREE device URI.  [default: the target's]",
 )
-@click.option(
-    "--threads",
-    type=int,
-    metavar="N",
-    help="Threads of the CPU that run it.  [default: one for each core]",
-)
+@threads_option
 @click.option(
     "--function",
     metavar="NAME",

@@ -3,63 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from ..errors import InputError
 from ..options import Activations
 from .console import read_model, shown_name
+from .options import stacked, threads_option
 
 if TYPE_CHECKING:
     from ..models.loading import Model
 
 __all__ = ["find_model", "load_model", "model_options", "read_text"]
 
-Command = Callable[..., Any]
 
-
-def model_options(command: Command) -> Command:
-    """Give a command the options of `load_model`."""
-    for each in reversed(
-        (
-            click.option(
-                "--model",
-                required=True,
-                metavar="FILE.gguf",
-                help="The model; gemma3-270m is that of the extra 'gemma'.",
-            ),
-            click.option(
-                "--device",
-                default="llvm-cpu",
-                show_default=True,
-                metavar="DEVICE",
-                help="llvm-cpu, vulkan, or an IREE device URI.",
-            ),
-            click.option(
-                "--threads",
-                type=int,
-                metavar="N",
-                help="Threads of the CPU that run it.  [default: one for each core]",
-            ),
-            click.option(
-                "--context",
-                type=int,
-                metavar="N",
-                help="Tokens that there is room for, prompt and answer.  [default: the model's, "
-                "2048 at most]",
-            ),
-            click.option(
-                "--activations",
-                type=click.Choice(get_args(Activations)),
-                default="int8",
-                show_default=True,
-                help="What is multiplied with weights in blocks.",
-            ),
-        )
-    ):
-        command = each(command)
-    return command
+model_options = stacked(
+    [
+        click.option(
+            "--model",
+            required=True,
+            metavar="FILE.gguf",
+            help="The model; gemma3-270m is that of the extra 'gemma'.",
+        ),
+        click.option(
+            "--device",
+            default="llvm-cpu",
+            show_default=True,
+            metavar="DEVICE",
+            help="llvm-cpu, vulkan, or an IREE device URI.",
+        ),
+        threads_option,
+        click.option(
+            "--context",
+            type=int,
+            metavar="N",
+            help="Tokens that there is room for, prompt and answer.  [default: the model's, "
+            "2048 at most]",
+        ),
+        click.option(
+            "--activations",
+            type=click.Choice(get_args(Activations)),
+            default="int8",
+            show_default=True,
+            help="What is multiplied with weights in blocks.",
+        ),
+    ]
+)
+"""The options of `load_model`."""
 
 
 def find_model(model: str, progress: Callable[[str], None]) -> str:

@@ -19,12 +19,14 @@ __all__ = [
     "options_of",
     "pop_limits",
     "run_options",
+    "stacked",
+    "threads_option",
 ]
 
 Command = Callable[..., Any]
 
 
-def _stacked(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+def stacked(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
     """One decorator for several, in the order in which ``--help`` shows them."""
 
     def decorate(command: Command) -> Command:
@@ -45,7 +47,7 @@ def options_of(options: type[Options], **overrides: dict[str, Any]) -> Callable[
         options: the dataclass, whose fields are made by `subquant.options.option`.
         **overrides: arguments of ``click.option``, by field.
     """
-    return _stacked(
+    return stacked(
         [
             _option(options, declared, overrides.get(declared.name, {}))
             for declared in fields(options)
@@ -116,7 +118,16 @@ def make_compile_options(**options: Any) -> CompileOptions:
     return CompileOptions(**options)
 
 
-run_options = _stacked(
+threads_option = click.option(
+    "--threads",
+    type=int,
+    metavar="N",
+    help="Threads of the CPU that run it at most: one runs what is too small to gain by others.  "
+    "[default: one for each core]",
+)
+"""How many threads there are, as of a `Device`."""
+
+run_options = stacked(
     [
         click.option(
             "--function",
@@ -178,13 +189,7 @@ run_options = _stacked(
             metavar="SCOPE=FILE",
             help="Parameters of the module, as an .irpa file.",
         ),
-        click.option(
-            "--threads",
-            type=int,
-            metavar="N",
-            help="Threads of the CPU that run it at most: one runs what is too small to gain by "
-            "others.  [default: one for each core]",
-        ),
+        threads_option,
         click.option("--json", "as_json", is_flag=True, help="Print the results as JSON."),
     ]
 )
