@@ -8,22 +8,25 @@ location.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from .._mlir import Operation, Value, ir
 from ..dialects.dense import dense_of_array
-from ..dialects.quant import element_type
+from ..dialects.quant import element_type, is_quantized
 from ..numerics.element_types import Array, ElementType
 
 __all__ = [
     "INDEX",
     "attributes_of",
+    "byte_size",
     "create",
     "dense",
     "dynamic_extents",
     "element_of",
+    "erase_unused",
     "index_type",
     "integer",
     "integers",
@@ -36,6 +39,7 @@ __all__ = [
     "splat",
     "tensor_type",
     "value",
+    "values_read",
     "with_element",
     "with_shape",
 ]
@@ -127,6 +131,40 @@ def attributes_of(op: Operation) -> dict[str, ir.Attribute]:
     return {name: op.attributes[name] for name in op.attributes}
 
 
+def values_read(op: Operation) -> list[Value]:
+    """The operands of an operation, and the values of its block that its regions read besides."""
+    read = list(op.operands)
+    if len(op.regions):
+
+        def visit(inner: Operation) -> ir.WalkResult:
+            for operand in inner.operands:
+                owner = operand.owner
+                block = owner if isinstance(owner, ir.Block) else owner.operation.block
+                if inner.operation != op and block == op.block:
+                    read.append(operand)
+            return ir.WalkResult.ADVANCE
+
+        op.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return read
+
+
+def erase_unused(op: Operation, also: Callable[[Operation], bool] = lambda _: True) -> None:
+    """Erase an operation if nobody reads its results, and what then nobody reads.
+
+    Args:
+        op: the operation.
+        also: says of each operation behind its operands whether it may go too.
+    """
+    pending = [op]
+    while pending:
+        op = pending.pop()
+        if any(next(iter(result.uses), None) is not None for result in op.results):
+            continue
+        owners = [v.owner.operation for v in op.operands if not isinstance(v.owner, ir.Block)]
+        op.erase()
+        pending += [each for each in dict.fromkeys(owners) if each not in pending and also(each)]
+
+
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Operation]]:
     """List the operations that are created meanwhile, in order, those of inner `recorded` aside."""
@@ -197,6 +235,15 @@ def with_shape(type_: ir.Type, shape: Sequence[int | None]) -> ir.RankedTensorTy
 def dynamic_extents(type_: ir.RankedTensorType) -> int:
     """How many extents of a ranked tensor type are known at run time only."""
     return sum(type_.is_dynamic_dim(axis) for axis in range(len(type_.shape)))
+
+
+def byte_size(type_: ir.ShapedType) -> int:
+    """The bytes of the elements of a static type, or of what stores them, side by side."""
+    if is_quantized(type_):
+        bits = int(element_type(type_).storage_type_integral_width)
+    else:
+        bits = element_of(type_).bits
+    return math.prod(int(extent) for extent in type_.shape) * bits // 8
 
 
 def is_dynamic(extent: int) -> bool:

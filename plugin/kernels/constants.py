@@ -21,7 +21,7 @@ from .._mlir import Operation, Value, ir
 from ..dialects.dense import array_of_dense
 from ..dialects.quant import described_type
 from ..dialects.subquant import UNPACK, operands_of
-from ..emit import linalg
+from ..emit import linalg, operation
 from ..numerics.casts import dequantize_blocks
 from ..numerics.element_types import Array, ElementType
 from ..numerics.packed_integers import unpack_planes
@@ -93,15 +93,12 @@ def _computed(op: Operation) -> Array:
 def erase_unused(value: Value) -> None:
     """Erase what computes a value from constants, or pads it, where nobody uses it."""
     owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name not in (*_RULES, "stablehlo.pad"):
-        return
-    op = owner.operation
-    if any(next(iter(result.uses), None) is not None for result in op.results):
-        return
-    operands = list(op.operands)
-    op.erase()
-    for operand in dict.fromkeys(operands):
-        erase_unused(operand)
+    if not isinstance(owner, ir.Block) and _is_erased(owner.operation):
+        operation.erase_unused(owner.operation, _is_erased)
+
+
+def _is_erased(op: Operation) -> bool:
+    return op.name in (*_RULES, "stablehlo.pad")
 
 
 _CONSTANTS = ("arith.constant", "stablehlo.constant")

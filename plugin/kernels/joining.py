@@ -22,14 +22,13 @@ read results are moved behind the call, and what is computed of these is read by
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from .._mlir import Operation, Value, ir
 from ..emit.linalg import Extent, constant_index
-from ..emit.operation import element_of, mlir_type, tensor_type
+from ..emit.operation import byte_size, mlir_type, tensor_type, values_read
 from ..emit.vectors import loop, memref_type, scratch, view
 from ..numerics.element_types import I8
 from .executables import Binding, Kernel, KernelCall, Library
@@ -107,7 +106,7 @@ class _Group:
 
     def pass_by(self, operation: Operation) -> bool:
         """Have an operation between two calls; False if there cannot be more calls after it."""
-        read = set(_read_by(operation))
+        read = set(values_read(operation))
         if read.isdisjoint(self.outside) and read.isdisjoint(self.sources):
             return True
         self.readers.append(operation)
@@ -130,13 +129,6 @@ def _groups(block: ir.Block, small: dict[Operation, KernelCall]) -> list[_Group]
         elif groups[-1].calls and not groups[-1].pass_by(operation):
             groups.append(_Group())
     return groups
-
-
-def _read_by(operation: Operation) -> Iterator[Value]:
-    """What an operation reads, and those in its regions."""
-    yield from operation.operands
-    for inner in _inside(operation):
-        yield from inner.operands
 
 
 def _inside(operation: Operation) -> Iterator[Operation]:
@@ -270,7 +262,7 @@ def _share_scratch(block: ir.Block, of_steps: Sequence[Sequence[Operation]]) -> 
             for each in (operation, *_inside(operation)):
                 if each.name == "memref.alloca":
                     places.append((each, size))
-                    size += _aligned(_bytes(each.results[0].type))
+                    size += _aligned(byte_size(each.results[0].type))
         most = max(most, size)
     if not places:
         return
@@ -280,10 +272,6 @@ def _share_scratch(block: ir.Block, of_steps: Sequence[Sequence[Operation]]) -> 
         with ir.InsertionPoint(each):
             each.results[0].replace_all_uses_with(view(room, place, each.results[0].type))
         each.erase()
-
-
-def _bytes(type_: ir.ShapedType) -> int:
-    return math.prod(int(extent) for extent in type_.shape) * element_of(type_).bits // 8
 
 
 def _aligned(size: int) -> int:
@@ -319,7 +307,7 @@ def _join(library: Library, group: _Group) -> None:
                 operands.append(each)
         steps.append(_Step(call, tuple(own)))
     types = [each.type for each in results]
-    joined = _Joined(tuple(steps), tuple(map(_bytes, types)), size)
+    joined = _Joined(tuple(steps), tuple(map(byte_size, types)), size)
     if not joined.is_on_stack:
         types.append(tensor_type([size], mlir_type(I8)))
     with ir.InsertionPoint(calls[-1]), calls[-1].location:
@@ -350,9 +338,9 @@ def _packed(values: Sequence[Value], group: _Group) -> tuple[dict[Value, int], i
         spans[value] = users[0], users[-1]
     places: dict[Value, int] = {}
     for value, (first, last) in spans.items():
-        size, place = _aligned(_bytes(value.type)), 0
+        size, place = _aligned(byte_size(value.type)), 0
         beside = sorted(
-            (start, start + _aligned(_bytes(other.type)))
+            (start, start + _aligned(byte_size(other.type)))
             for other, start in places.items()
             if spans[other][0] <= last and first <= spans[other][1]
         )
@@ -361,4 +349,6 @@ def _packed(values: Sequence[Value], group: _Group) -> tuple[dict[Value, int], i
                 break
             place = max(place, end)
         places[value] = place
-    return places, max((place + _aligned(_bytes(v.type)) for v, place in places.items()), default=0)
+    return places, max(
+        (place + _aligned(byte_size(v.type)) for v, place in places.items()), default=0
+    )

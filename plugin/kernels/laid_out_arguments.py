@@ -21,7 +21,6 @@ an argument that a contraction reads as one, and that no activations depend on.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +28,7 @@ from .._mlir import Operation, Value, ir
 from ..dialects.subquant import BLOCK_CONTRACTION, operands_of
 from ..emit import linalg
 from ..emit.functions import write_function
-from ..emit.operation import parse_attribute
+from ..emit.operation import byte_size, erase_unused, parse_attribute, values_read
 from ..signature import LAID_OUT, LAYOUTS_KEY
 from .given_parameters import LOAD, is_immutable
 
@@ -83,7 +82,7 @@ class Copy:
             argument = body.add_argument(value.type, value.owner.operation.location)
             value.replace_all_uses_with(argument)
         for value in pieces:
-            _erase_unused(value.owner.operation)
+            erase_unused(value.owner.operation)
         inputs = [argument.type for argument in body.arguments]
         results = self.copy.attributes["function_type"].value.results
         type_ = ir.FunctionType.get(inputs, list(results))
@@ -107,7 +106,7 @@ class Copy:
             if len(found) != 1 or not found <= weights or isinstance(value.owner, ir.Block):
                 return
             [place] = found
-            is_small = _bytes(value.type) * _SMALL <= _bytes(body.arguments[place].type)
+            is_small = _is_small(value.type, body.arguments[place].type)
             if is_read_by_kernel or is_small:
                 values = kept.setdefault(place, [])
                 if value not in values:
@@ -200,7 +199,7 @@ class _Sources:
         self._impure: set[Value] = set()
         for each in body.operations:
             op = each.operation
-            found = frozenset[int]().union(*map(self.all, _read(op)))
+            found = frozenset[int]().union(*map(self.all, values_read(op)))
             is_alone = self.is_alone(op)
             for result in op.results:
                 self._all[result] = found
@@ -218,7 +217,7 @@ class _Sources:
     def is_alone(self, op: Operation) -> bool:
         """True if the results of an operation follow from one argument at most."""
         is_pure = op.name.startswith(_PURE) or (op.name == LOAD and is_immutable(op))
-        read = _read(op)
+        read = values_read(op)
         return (
             is_pure
             and len(op.results) == 1
@@ -226,23 +225,6 @@ class _Sources:
             and not any(value in self._impure for value in read)
             and len(frozenset[int]().union(*map(self.all, read))) <= 1
         )
-
-
-def _read(op: Operation) -> list[Value]:
-    """The operands of an operation, and the values that its regions may read besides."""
-    read = list(op.operands)
-    if len(op.regions):
-
-        def visit(inner: Operation) -> ir.WalkResult:
-            for operand in inner.operands:
-                owner = operand.owner
-                block = owner if isinstance(owner, ir.Block) else owner.operation.block
-                if inner.operation != op and block == op.block:
-                    read.append(operand)
-            return ir.WalkResult.ADVANCE
-
-        op.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return read
 
 
 def _copying(
@@ -268,22 +250,6 @@ def _copying(
     return body
 
 
-def _erase_unused(op: Operation) -> None:
-    """Erase an operation that nobody reads, and those that nobody reads then."""
-    pending = [op]
-    while pending:
-        op = pending.pop()
-        if any(next(iter(result.uses), None) is not None for result in op.results):
-            continue
-        owners = {v.owner.operation for v in op.operands if not isinstance(v.owner, ir.Block)}
-        op.erase()
-        pending += [each for each in owners if each not in pending]
-
-
-def _bytes(type_: ir.Type) -> int:
-    """About how many bytes a tensor of a static type has."""
-    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
-        return 0
-    element = type_.element_type
-    bits = element.width if isinstance(element, ir.IntegerType | ir.FloatType) else 8
-    return math.prod(int(extent) for extent in type_.shape) * bits // 8
+def _is_small(type_: ir.Type, weight: ir.Type) -> bool:
+    """True for a tensor that is little beside a weight."""
+    return type_.has_static_shape and byte_size(type_) * _SMALL <= byte_size(weight)

@@ -34,7 +34,7 @@ import numpy as np
 from .._mlir import Operation, Value, ir, stablehlo
 from ..dialects.dense import dense_of_array
 from ..emit import linalg
-from ..emit.operation import value
+from ..emit.operation import erase_unused, value
 from ..emit.stablehlo import transpose
 from ..errors import Remark
 from ..numerics.element_types import Array, ElementType
@@ -110,7 +110,7 @@ def _fold(op: Operation) -> bool:
     with ir.InsertionPoint(op), op.location:
         folded = value(_CONSTANT, [], result, {"value": attribute})
     op.results[0].replace_all_uses_with(folded)
-    _erase_unused(op)
+    erase_unused(op)
     return True
 
 
@@ -120,15 +120,6 @@ def _drop(op: Operation) -> bool:
         return False
     op.erase()
     return True
-
-
-def _erase_unused(op: Operation) -> None:
-    while next(iter(op.results[0].uses), None) is None:
-        operands = list(op.operands)
-        op.erase()
-        if not operands:
-            return
-        op = operands[0].owner.operation
 
 
 def _constant_behind(given: Value) -> Operation | None:

@@ -41,6 +41,7 @@ from ..dialects.windows import dot_axes, edge_padding, window_padding, window_st
 from ..emit import linalg, stored
 from ..emit import stablehlo as emit_stablehlo
 from ..emit import subquant as emit_subquant
+from ..emit.operation import erase_unused
 from ..errors import Remark
 from ..numerics.element_types import Array
 from ..options import Activations
@@ -90,23 +91,8 @@ class FuseBlockContractions(ModulePass):
             op.results[0].replace_all_uses_with(result)
             op.erase()
             for cast in {id(cast): cast for cast in casts if cast is not None}.values():
-                _erase_unused(cast)
+                erase_unused(cast, _was_for_cast)
         return remarks
-
-
-def _erase_unused(op: Operation) -> None:
-    """Erase an operation without uses, and what only it used of these kinds."""
-    if next(iter(op.results[0].uses), None) is not None:
-        return
-    was_moved = op.name in (_TRANSPOSE, _CONVERT)
-    owners: list[Operation] = []
-    for operand in op.operands:
-        if not isinstance(operand.owner, ir.Block) and operand.owner not in owners:
-            owners.append(operand.owner)
-    op.erase()
-    for owner in owners:
-        if was_moved or owner.operation.name in _ERASED:
-            _erase_unused(owner.operation)
 
 
 def _dequantizing(operand: Value) -> Operation | None:
@@ -117,6 +103,11 @@ def _dequantizing(operand: Value) -> Operation | None:
     if owner.operation.name == _TRANSPOSE or _widens(owner.operation):
         return owner.operation if _dequantizing(owner.operation.operands[0]) else None
     return owner.operation if owner.operation.name in _DEQUANTIZING else None
+
+
+def _was_for_cast(op: Operation) -> bool:
+    """True for a cast, and for what computes the parameters of one."""
+    return op.name in _ERASED or _dequantizing(op.results[0]) is not None
 
 
 def _widens(op: Operation) -> bool:
