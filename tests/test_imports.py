@@ -26,6 +26,7 @@ ORDER = (
     *(
         "layouts",
         "formats",
+        "reports",
         "weights",
         "frontends",
         "compiler",

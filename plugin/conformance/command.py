@@ -19,7 +19,7 @@ from ..errors import (
     printable,
     quoted,
 )
-from ..files import write_whole
+from ..reports import write_report
 from . import report
 from .cases import Case, Outcome, programs_cases
 from .options import RunOptions
@@ -58,13 +58,13 @@ def run(options: RunOptions) -> int:
     judgement = report.judge(outcomes, expected)
     _show(outcomes, judgement)
     if options.json:
-        _write(options.json, report.to_json(outcomes, judgement).encode())
+        write_report(options.json, report.to_json(outcomes, judgement))
     if options.junit:
-        _write(options.junit, report.to_junit(outcomes, judgement))
+        write_report(options.junit, report.to_junit(outcomes, judgement))
     if options.save:
         _save(options.save, cases, outcomes)
     if options.update_expected:
-        _write(str(expected_file), report.updated_expected(outcomes, expected).encode())
+        write_report(str(expected_file), report.updated_expected(outcomes, expected))
         return 0
     failed = judgement.regressions or (options.strict and judgement.newly_passing)
     return 1 if failed else 0
@@ -185,10 +185,3 @@ def _save(folder: str, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> No
         except OSError as error:
             raise InputError(f"cannot write to '{folder}': {error.strerror}") from None
         print(printable(command), file=sys.stderr)
-
-
-def _write(path: str, data: bytes) -> None:
-    try:
-        write_whole(path, data)
-    except OSError as error:
-        raise InputError(f"cannot write '{path}': {error.strerror}") from None

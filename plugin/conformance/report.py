@@ -1,8 +1,9 @@
 """What a run found: a table by operation and device, JSON, JUnit XML, and the expected results.
 
-JSON (version 1)::
+JSON, of the form of `subquant.reports`::
 
-    {"version": 1, "summary": {"llvm-cpu": {"pass": 780, "wrong": 2, ...}, ...},
+    {"version": 1, "report": "conformance",
+     "summary": {"llvm-cpu": {"pass": 780, "wrong": 2, ...}, ...},
      "regressions": [...], "newly_passing": [...],
      "results": [{"name": "suite/add/i8-i8-to-i8", "op": "add", "device": "llvm-cpu",
                   "status": "pass", "elements": 7, "near_ties": 0, "other_reading": 0,
@@ -14,13 +15,13 @@ Expected results (``expected.json``): name to device to status, one line a case.
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import reports
 from ..errors import InputError, printable
 from ..formats.strict_json import load_json
 from .cases import PASSING, Outcome
@@ -100,16 +101,13 @@ def to_json(outcomes: Sequence[Outcome], judgement: Judgement) -> str:
     summary: dict[str, Counter[str]] = {}
     for outcome in outcomes:
         summary.setdefault(outcome.device, Counter())[outcome.status] += 1
-    values = {
-        "version": VERSION,
-        "summary": {device: dict(counts) for device, counts in summary.items()},
-        "regressions": [[o.name, o.device] for o in judgement.regressions],
-        "newly_passing": [[o.name, o.device] for o in judgement.newly_passing],
-        "results": [
-            {**asdict(outcome), "seconds": round(outcome.seconds, 3)} for outcome in outcomes
-        ],
-    }
-    return json.dumps(values, indent=1) + "\n"
+    return reports.to_json(
+        "conformance",
+        {device: dict(counts) for device, counts in summary.items()},
+        [{**asdict(outcome), "seconds": round(outcome.seconds, 3)} for outcome in outcomes],
+        regressions=[[o.name, o.device] for o in judgement.regressions],
+        newly_passing=[[o.name, o.device] for o in judgement.newly_passing],
+    )
 
 
 def to_junit(outcomes: Sequence[Outcome], judgement: Judgement) -> bytes:
@@ -117,31 +115,19 @@ def to_junit(outcomes: Sequence[Outcome], judgement: Judgement) -> bytes:
 
     A regression is a failure; another case that does not pass is skipped, with its reason.
     """
-    root = ElementTree.Element("testsuites", name="subquant conformance")
     regressions = {(o.name, o.device) for o in judgement.regressions}
-    for device in dict.fromkeys(outcome.device for outcome in outcomes):
-        chosen = [outcome for outcome in outcomes if outcome.device == device]
-        failed = [o for o in chosen if (o.name, o.device) in regressions]
-        skipped = [o for o in chosen if not o.passes and (o.name, o.device) not in regressions]
-        suite = ElementTree.SubElement(
-            root, "testsuite", name=device, tests=str(len(chosen)), failures=str(len(failed)),
-            errors="0", skipped=str(len(skipped)), time=f"{sum(o.seconds for o in chosen):.3f}",
+    cases = []
+    for o in outcomes:
+        is_regression = (o.name, o.device) in regressions
+        is_skipped = not o.passes and not is_regression
+        message = f"expected {o.status}: {o.message}" if is_skipped else o.message
+        cases.append(
+            reports.Case(
+                o.device, f"{o.device}.{o.op}", o.name, o.seconds,
+                o.status if is_regression else None, is_skipped, message,
+            )
         )  # fmt: skip
-        for outcome in chosen:
-            case = ElementTree.SubElement(
-                suite, "testcase", classname=f"{device}.{outcome.op}", name=outcome.name,
-                time=f"{outcome.seconds:.3f}",
-            )  # fmt: skip
-            message = printable(outcome.message, keep="\n\t")  # what XML does not know, too
-            if outcome in failed:
-                child = ElementTree.SubElement(case, "failure", type=outcome.status)
-                child.set("message", message)
-            elif outcome in skipped:
-                reason = f"expected {outcome.status}: {message}"
-                ElementTree.SubElement(case, "skipped", message=reason)
-    ElementTree.indent(root)
-    text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
-    return text + b"\n"
+    return reports.to_junit("subquant conformance", cases)
 
 
 def render_table(outcomes: Sequence[Outcome]) -> Table:

@@ -1,0 +1,148 @@
+"""Reports that runs write: JSON that other programs read and that is merged, JUnit XML for CI.
+
+**JSON.** A report is one object, in UTF-8. All have these fields, and each kind has its own beside
+them, which its module describes::
+
+    {"version": 1, "report": "conformance" or "compile", "summary": {...}, "results": [...]}
+
+``version`` is that of the form, of all kinds together: it grows when a field goes away or changes
+its meaning, and `read_report` refuses another one. A field that is added changes no version: who
+reads a report takes the fields that it knows. ``results`` has one object a case or model, in the
+order of the input, whatever the order in which they ended; each has at least ``name``, ``status``,
+``seconds`` and ``message`` (empty where there is nothing to say).
+
+**JUnit XML** has no specification. This is what Jenkins, GitLab and GitHub's actions read alike: a
+``testsuites`` of ``testsuite`` of ``testcase``, counts as attributes, times in seconds; a
+``failure`` or ``skipped`` inside a case says why in its attribute ``message``.
+
+**Exit status**: 0, or 1 if anything in the report failed (`Case.failure`); what a command cannot
+even begin is an error, with its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import InputError, Place, printable
+from .files import write_whole
+
+__all__ = ["VERSION", "Case", "read_report", "to_json", "to_junit", "write_report"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """What JUnit XML says of a case.
+
+    Args:
+        suite: the suite that it belongs to.
+        group: what it is a case of, inside the suite: a dotted name, its "class".
+        name: its own.
+        seconds: what it took.
+        failure: the kind of failure ("wrong"), or None if it has not failed.
+        skipped: true if it did not pass, and that is no failure.
+        message: why.
+    """
+
+    suite: str
+    group: str
+    name: str
+    seconds: float
+    failure: str | None = None
+    skipped: bool = False
+    message: str = ""
+
+
+def to_json(
+    report: str,
+    summary: Mapping[str, Any],
+    results: Sequence[Mapping[str, Any]],
+    **fields: Any,
+) -> str:
+    """Return a report as JSON text.
+
+    Args:
+        report: its kind.
+        summary: counts.
+        results: an object a case, in the order of the input.
+        **fields: of this kind.
+    """
+    values = {"version": VERSION, "report": report, "summary": summary, **fields}
+    return json.dumps({**values, "results": results}, indent=1) + "\n"
+
+
+def read_report(path: str | os.PathLike[str], report: str | None = None) -> dict[str, Any]:
+    """Read a report.
+
+    Args:
+        path: of the JSON file.
+        report: the kind that is expected; None for any.
+
+    Raises:
+        InputError: it cannot be read, or is no report of that kind and of this version.
+    """
+    from .formats.strict_json import load_json
+
+    values = load_json(path, "the report")
+    place, kind, version = Place(os.fspath(path)), values.get("report"), values.get("version")
+    if not isinstance(kind, str) or not isinstance(values.get("results"), list):
+        raise InputError("is no report, which has a 'report' and its 'results'", place)
+    if version != VERSION:
+        raise InputError(f"is a report of version {version!r}, expected {VERSION}", place)
+    if report is not None and kind != report:
+        raise InputError(f"is a report of '{kind}', expected one of '{report}'", place)
+    for number, result in enumerate(values["results"]):
+        if not isinstance(result, dict) or not isinstance(result.get("name"), str):
+            raise InputError(f"has no name for result {number}", place)
+    return values
+
+
+def to_junit(title: str, cases: Iterable[Case]) -> bytes:
+    """Return cases as JUnit XML: suites and cases in the order in which they are given.
+
+    Args:
+        title: of all of it, such as ``subquant conformance``.
+        cases: of any suites.
+    """
+    root = ElementTree.Element("testsuites", name=title)
+    by_suite: dict[str, list[Case]] = {}
+    for case in cases:
+        by_suite.setdefault(case.suite, []).append(case)
+    for name, chosen in by_suite.items():
+        suite = ElementTree.SubElement(
+            root, "testsuite", name=printable(name), tests=str(len(chosen)),
+            failures=str(sum(case.failure is not None for case in chosen)), errors="0",
+            skipped=str(sum(case.skipped for case in chosen)),
+            time=f"{sum(case.seconds for case in chosen):.3f}",
+        )  # fmt: skip
+        for case in chosen:
+            element = ElementTree.SubElement(
+                suite, "testcase", classname=printable(case.group), name=printable(case.name),
+                time=f"{case.seconds:.3f}",
+            )  # fmt: skip
+            message = printable(case.message, keep="\n\t")  # what XML does not know, too
+            if case.failure is not None:
+                ElementTree.SubElement(element, "failure", type=case.failure, message=message)
+            elif case.skipped:
+                ElementTree.SubElement(element, "skipped", message=message)
+    ElementTree.indent(root)
+    text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def write_report(path: str, data: str | bytes) -> None:
+    """Write a report, whole or not at all.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        write_whole(path, data.encode() if isinstance(data, str) else data)
+    except OSError as error:
+        raise InputError(f"cannot write '{path}': {error.strerror}") from None
