@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,6 +23,7 @@ __all__ = [
     "cases_from_fields",
     "cases_to_fields",
     "compare",
+    "digest_of",
     "prepare",
     "programs_cases",
 ]
@@ -90,6 +92,7 @@ class Outcome:
         other_reading: how many of them are the value of the other reading (see the oracle).
         message: what is wrong.
         seconds: of the case, or its share of a module that holds several.
+        digest: of the results, see `digest_of`; empty where there are none.
     """
 
     name: str
@@ -101,6 +104,7 @@ class Outcome:
     other_reading: int = 0
     message: str = ""
     seconds: float = 0.0
+    digest: str = ""
 
     @property
     def passes(self) -> bool:
@@ -184,6 +188,21 @@ class Comparison:
     near_ties: int = 0
     other_reading: int = 0
     message: str = ""
+
+
+def digest_of(results: Sequence[Array]) -> str:
+    """Return what tells results from others that differ in a bit, a type or a shape.
+
+    It is SHA-256, of which 64 bits are kept. All NaN are the same, as they are to `compare`.
+    """
+    digest = hashlib.sha256()
+    for result in results:
+        digest.update(f"{result.dtype.name}{list(result.shape)}".encode())
+        values = result
+        if result.dtype.kind not in "iub":
+            values = np.where(np.isnan(result), np.asarray(np.nan, result.dtype), result)
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def compare(got: Array, golden: Golden) -> Comparison:

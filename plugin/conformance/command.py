@@ -23,7 +23,8 @@ from ..reports import write_report
 from . import report
 from .cases import Case, Outcome, programs_cases
 from .options import RunOptions
-from .runner import DEVICES, Progress, run_cases, save_case
+from .replay import save_case
+from .runner import DEVICES, Progress, run_cases
 from .suite import programs
 from .suite_random import random_programs
 

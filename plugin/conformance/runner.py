@@ -23,10 +23,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..errors import SubquantError, UnsupportedError
-from .cases import SYMBOL, Case, Outcome, Prepared, Status, compare, prepare
+from .batches import batches_of
+from .cases import SYMBOL, Case, Outcome, Prepared, Status, compare, digest_of, prepare
 from .oracle import ROUNDED, quantize_real, real_inputs
 from .program import DTYPES, Array, Program, Quantized
 
@@ -34,10 +33,7 @@ if TYPE_CHECKING:  # imported when a process runs programs
     from ..compiler.options import CompileOptions
     from ..runtime.executable import Function
 
-__all__ = ["BATCH", "DEVICES", "run_cases", "save_case"]
-
-BATCH = 12
-"""How many cases one module holds."""
+__all__ = ["DEVICES", "run_cases"]
 
 DEVICES = ("llvm-cpu", "vulkan", "interpreter")
 """Where cases run: two targets of subquant, and StableHLO's reference interpreter, which runs the
@@ -63,33 +59,12 @@ def run_cases(
     Returns:
         The outcomes, in the order of the cases. Cases that do not apply to the device have none.
     """
-    chosen = [case for case in cases if _applies(case, device)]
     outcomes: dict[str, Outcome] = {}
-    for outcome in _Pool(device, max(jobs, 1)).run(_batches(chosen)):
+    for outcome in _Pool(device, max(jobs, 1)).run(batches_of(cases, device)):
         outcomes[outcome.name] = outcome
         if progress is not None:
             progress(outcome)
-    return [outcomes[case.name] for case in chosen if case.name in outcomes]
-
-
-def _applies(case: Case, device: str) -> bool:
-    if case.kind != "run":  # the same for every device: done once
-        return device == "llvm-cpu"
-    return device != "interpreter" or case.program is None or case.program.interpreted
-
-
-def _batches(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
-    """Cases of one kind together: what fails, fails together, and executables stay small."""
-    by_kind: dict[tuple[str, str], list[Case]] = {}
-    for case in cases:
-        by_kind.setdefault((case.kind, case.op if case.program is None else "suite"), []).append(
-            case
-        )
-    return [
-        tuple(group[start : start + BATCH])
-        for group in by_kind.values()
-        for start in range(0, len(group), BATCH)
-    ]
+    return [outcomes[case.name] for case in cases if case.name in outcomes]
 
 
 # -- processes ------------------------------------------------------------------------------------
@@ -326,6 +301,7 @@ def _judge(case: Case, device: str, results: list[Array], prepared: Prepared) ->
         sum(comparison.near_ties for comparison in found),
         sum(comparison.other_reading for comparison in found),
         "; ".join(messages),
+        digest=digest_of(results),
     )
 
 
@@ -378,27 +354,3 @@ def _verdict(case: Case, device: str) -> Outcome:
     if case.expected_errors is None:
         return outcome("pass")
     return outcome("wrong", "accepted, and an error is expected")
-
-
-def save_case(case: Case, folder: str | os.PathLike[str], device: str = "llvm-cpu") -> str:
-    """Write a case's program and inputs, and return the command that replays it.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    prepared = prepare(case)
-    stem = re.sub(r"[^\w.-]+", "_", case.name)
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    (path / f"{stem}.mlir").write_text(prepared.text.replace(SYMBOL, "main"))
-    if case.kind != "run":
-        return f"subquant compile {path / stem}.mlir --emit mlir"
-    command = f"subquant exec {path / stem}.mlir"
-    command += "" if device in ("llvm-cpu", "interpreter") else " --target vulkan"
-    for number, array in enumerate(prepared.inputs):
-        np.save(path / f"{stem}.{number}.npy", array, allow_pickle=False)
-        command += f" --input @{path / stem}.{number}.npy"
-    for number, golden in enumerate(prepared.goldens):
-        np.save(path / f"{stem}.expected{number}.npy", golden.value, allow_pickle=False)
-        command += f" --expect @{path / stem}.expected{number}.npy"
-    return command

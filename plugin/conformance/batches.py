@@ -1,0 +1,41 @@
+"""Which cases run on a device, and which of them are compiled together.
+
+IREE's compiler takes most of the time and starts anew for each module, so a module holds several
+cases. What shares a module depends on the cases of the whole run alone: not on how many processes
+there are, nor on how the run is divided among machines (`shards`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .cases import Case
+
+__all__ = ["BATCH", "applies", "batches_of"]
+
+BATCH = 12
+"""How many cases one module holds."""
+
+
+def applies(case: Case, device: str) -> bool:
+    """Whether a case is run on a device."""
+    if case.kind != "run":  # the same for every device: done once
+        return device == "llvm-cpu"
+    return device != "interpreter" or case.program is None or case.program.interpreted
+
+
+def batches_of(cases: Sequence[Case], device: str) -> list[tuple[Case, ...]]:
+    """Return the cases that apply to a device, in batches.
+
+    Cases of one kind are together: what fails, fails together, and executables stay small.
+    """
+    by_kind: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        if applies(case, device):
+            group = (case.kind, case.op if case.program is None else "suite")
+            by_kind.setdefault(group, []).append(case)
+    return [
+        tuple(group[start : start + BATCH])
+        for group in by_kind.values()
+        for start in range(0, len(group), BATCH)
+    ]
