@@ -31,7 +31,9 @@ ends when its call does. It has a session of its own: Ctrl-C reaches the parent,
 child that it waits for. A process that is forked from the parent has no children, and starts its
 own.
 
-**Threads.** Calls at the same time have a child each, up to `MOST`; further ones wait.
+**Threads.** Calls at the same time have a child each, up to `MOST` and the `places` that somebody
+adds; further ones wait. What a thread does as a piece of `Work` can be cancelled by another thread:
+its children and its commands end, and `Cancelled` is raised where it waits for them.
 """
 
 from __future__ import annotations
@@ -60,15 +62,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST",
+    "Cancelled",
     "ChildEnded",
     "Finished",
     "Limits",
     "Steps",
+    "Work",
     "call",
     "error_from_json",
     "error_to_json",
     "limit_time",
     "machine_memory",
+    "places",
     "prepare",
     "run_guarded",
     "serve",
@@ -76,7 +81,7 @@ __all__ = [
 ]
 
 MOST = 4
-"""The greatest number of children."""
+"""The greatest number of children, without the `places` that are added."""
 
 _LAST_WORDS = 1 << 16
 
@@ -176,6 +181,67 @@ class ChildEnded(Exception):
             return signal.Signals(-self.status).name
         except ValueError:
             return f"signal {-self.status}"
+
+
+# -- work that can be cancelled ------------------------------------------------------------------
+
+
+class Cancelled(BaseException):
+    """The work of this thread was cancelled; no `Exception`, since nobody is to handle it."""
+
+
+class Work:
+    """A piece of work of one thread, which others may cancel."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        self._lock = threading.Lock()
+        self._ends: list[Callable[[], None]] = []
+
+    def cancel(self) -> None:
+        """End the children and the commands of the work, and let it have no others."""
+        with self._lock:
+            self.is_cancelled = True
+            for end in self._ends:
+                end()
+        _POOL.wake()
+
+    def check(self) -> None:
+        """Raise Cancelled if it was cancelled."""
+        if self.is_cancelled:
+            raise Cancelled
+
+    @contextlib.contextmanager
+    def doing(self) -> Iterator[None]:
+        """Let what this thread does in the block be part of the work."""
+        before = _current()
+        _THREAD.work = self
+        try:
+            yield
+        finally:
+            _THREAD.work = before
+
+    @contextlib.contextmanager
+    def _holding(self, end: Callable[[], None]) -> Iterator[None]:
+        """Let `cancel` call a function while the block runs, and never afterwards."""
+        with self._lock:
+            self.check()
+            self._ends.append(end)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._ends.remove(end)
+
+
+_THREAD = threading.local()
+_FREE = Work()
+"""That of threads which nobody cancels."""
+
+
+def _current() -> Work:
+    work: Work = getattr(_THREAD, "work", _FREE)
+    return work
 
 
 # -- errors --------------------------------------------------------------------------------------
@@ -374,6 +440,10 @@ class _Child:
         _CHILDREN.discard(self)
         return self._process.wait()
 
+    def end(self) -> None:
+        """End the process; the thread that waits for its answer does the rest."""
+        self._process.kill()
+
     def kill(self) -> None:
         """End the process at the end of Python: a daemon thread may be reading from it."""
         self._process.kill()
@@ -388,34 +458,69 @@ class _Child:
 
 
 class _Pool:
-    """The children of this process."""
+    """The children of this process.
 
-    def __init__(self) -> None:
+    Args:
+        places: how many there may be at a time.
+    """
+
+    def __init__(self, places: int = MOST) -> None:
         self.idle: list[_Child] = []
-        self._lock = threading.Lock()
-        self._places = threading.BoundedSemaphore(MOST)
+        self.places = places
+        self._lent = 0
+        self._changed = threading.Condition()
 
     def prepare(self, module: str) -> None:
-        with self._lock:
+        with self._changed:
             if not self.idle:
                 self.idle.append(_Child(module))
 
+    def wake(self) -> None:
+        """Let those who wait for a place look whether they were cancelled."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def add_places(self, count: int) -> None:
+        """Have more places, or fewer, and then fewer children that are idle."""
+        with self._changed:
+            self.places += count
+            self._changed.notify_all()
+            surplus = [self.idle.pop() for _ in range(len(self.idle) - self.places)]
+        for child in surplus:
+            child.close(kill=True)
+
     @contextlib.contextmanager
     def child(self, module: str) -> Iterator[_Child]:
-        """Lend a child that is alive; one that has ended does not come back."""
-        with self._places:
-            with self._lock:
-                child = self.idle.pop() if self.idle else None
+        """Lend a child that is alive; one that has ended does not come back.
+
+        Raises:
+            Cancelled: the work of this thread was cancelled, before or while it has the child.
+        """
+        work = _current()
+        with self._changed:
+            self._changed.wait_for(lambda: self._lent < self.places or work.is_cancelled)
+            work.check()
+            self._lent += 1
+            child = self.idle.pop() if self.idle else None
+        try:
             if child is not None and not child.is_alive:
                 child.close()
                 child = None
             child = child or _Child(module)
             try:
-                yield child
+                with work._holding(child.end):
+                    yield child
+            except ChildEnded:
+                work.check()
+                raise
             finally:
                 if child in _CHILDREN:
-                    with self._lock:
+                    with self._changed:
                         self.idle.append(child)
+        finally:
+            with self._changed:
+                self._lent -= 1
+                self._changed.notify()
 
 
 _CHILDREN: weakref.WeakSet[_Child] = weakref.WeakSet()
@@ -453,7 +558,8 @@ def _forget_all() -> None:
         process.returncode = 0
     _CHILDREN.clear()
     _GUARDIANS.clear()
-    _POOL = _Pool()
+    _POOL = _Pool(_POOL.places)
+    _THREAD.work = _FREE
 
 
 atexit.register(_close_all)
@@ -468,6 +574,16 @@ def prepare(module: str = "subquant.compiler.served") -> None:
         module: what it imports.
     """
     _POOL.prepare(module)
+
+
+@contextlib.contextmanager
+def places(count: int) -> Iterator[None]:
+    """Let so many children more be there at a time, while the block runs."""
+    _POOL.add_places(count)
+    try:
+        yield
+    finally:
+        _POOL.add_places(-count)
 
 
 def call(
@@ -494,6 +610,7 @@ def call(
         ChildEnded: it crashed, or reached a limit.
         SubquantError: from the function.
         RuntimeError: the function raised something else; the message has its traceback.
+        Cancelled: the work of this thread was cancelled.
     """
     try:
         folder: str | None = os.getcwd()
@@ -558,10 +675,13 @@ def run_guarded(
 
     Raises:
         EnvironmentProblem: it cannot be started, or there is no place for its files.
+        Cancelled: the work of this thread was cancelled.
     """
     import subprocess
     import tempfile
 
+    work = _current()
+    work.check()
     title = os.path.basename(str(command[0]))
     with _starting(f"'{title}'"):
         request = {
@@ -582,9 +702,10 @@ def run_guarded(
     assert process.stdin is not None and process.stdout is not None
     _GUARDIANS.add(process)
     try:
-        with contextlib.suppress(BrokenPipeError):
-            send(process.stdin, request, list(files.values()))
-        frame = receive(process.stdout)
+        with work._holding(process.terminate):
+            with contextlib.suppress(BrokenPipeError):
+                send(process.stdin, request, list(files.values()))
+            frame = receive(process.stdout)
     except Malformed:
         frame = None
     finally:
@@ -592,6 +713,7 @@ def run_guarded(
         process.stdout.close()
         process.wait()
         _GUARDIANS.discard(process)
+    work.check()
     if frame is None:
         raise EnvironmentProblem(f"what ran '{title}' was ended (status {process.returncode})")
     fields, blobs = frame
