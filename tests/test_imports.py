@@ -30,6 +30,7 @@ ORDER = (
         "weights",
         "frontends",
         "compiler",
+        "fleet",
         "runtime",
         "ops",
         "models",

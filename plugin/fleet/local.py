@@ -1,0 +1,59 @@
+"""The engine of one machine: threads, each of which waits for child processes."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+
+from ..processes import Work, places
+from .tasks import Answer, Done, OnStep, Task, done_of, perform
+
+__all__ = ["run_locally"]
+
+
+def run_locally(
+    tasks: Iterator[Task], jobs: int, on_step: OnStep, bugs: list[str]
+) -> Generator[Done, None, None]:
+    """Do tasks in threads of this process; see `engines.run_tasks`.
+
+    Args:
+        tasks: what to do; a few are taken in advance.
+        jobs: how many at a time.
+        on_step: called with the steps.
+        bugs: where tracebacks are added.
+    """
+    events: queue.SimpleQueue[Future[Answer] | tuple[Task, str]] = queue.SimpleQueue()
+    running: dict[Future[Answer], tuple[Task, Work]] = {}
+
+    def start(task: Task) -> None:
+        def steps(step: str, detail: str = "") -> None:
+            events.put((task, step))
+
+        work = Work()
+        future = executor.submit(perform, task, steps, work)
+        running[future] = task, work
+        future.add_done_callback(events.put)
+
+    with places(jobs), ThreadPoolExecutor(jobs, "subquant") as executor:
+        try:
+            for task in islice(tasks, 2 * jobs):
+                start(task)
+            while running:
+                event = events.get()
+                if isinstance(event, tuple):
+                    on_step(*event)
+                    continue
+                task, _ = running.pop(event)
+                answer = event.result()
+                for following in islice(tasks, 1):
+                    start(following)
+                if answer.bug:
+                    bugs.append(f"in the task '{task.name}':\n{answer.bug}")
+                else:
+                    yield done_of(task, answer)
+        finally:  # also at Ctrl-C, and when nobody wants the rest
+            executor.shutdown(wait=False, cancel_futures=True)
+            for _, work in running.values():
+                work.cancel()

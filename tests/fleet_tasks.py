@@ -1,0 +1,59 @@
+"""Functions of tasks, which children and workers import too."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from subquant import processes
+from subquant.errors import InputError, Place
+from subquant.processes import Steps
+
+Result = tuple[Any, list[bytes]]
+
+
+def double(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
+    steps("double")
+    return 2 * arguments["x"], [2 * blob for blob in blobs]
+
+
+def refuse(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
+    raise InputError("no such thing", Place("model.mlir", 3, 5), ("seen before",))
+
+
+def fail(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
+    return arguments["nothing"], []
+
+
+def in_child(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
+    """Call one of the others in a child."""
+    function = f"{__name__}:{arguments['function']}"
+    return processes.call(function, arguments, blobs, steps=steps)
+
+
+def process(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
+    """Say which process this is, after a while."""
+    time.sleep(arguments.get("seconds", 0))
+    return os.getpid(), []
+
+
+def end(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
+    os._exit(3)
+
+
+def sleep(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
+    """Write the number of this process into a folder, and stay."""
+    Path(arguments["folder"], str(os.getpid())).touch()
+    steps("sleep")
+    time.sleep(1000)
+    return None, []
+
+
+def run_command(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
+    """As `sleep`, with a command that is guarded, and its child."""
+    script = 'touch "$1/$$"; sleep 1000 & touch "$1/$!"; wait'
+    processes.run_guarded(["/bin/sh", "-c", script, "sh", arguments["folder"]], {})
+    return None, []

@@ -1,0 +1,168 @@
+"""Tasks on this machine: what comes of them, and what is left of those that are cancelled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from subquant import processes
+from subquant.errors import EnvironmentProblem, InputError, Place
+from subquant.fleet import Done, Task, run_tasks
+from test_processes import is_alive, wait_until
+
+TESTS = Path(__file__).parent
+
+
+def task(function: str, name: str = "", /, **arguments: object) -> Task:
+    return Task(name or function, f"fleet_tasks:{function}", arguments)
+
+
+def test_tasks_are_done() -> None:
+    steps: list[tuple[str, str]] = []
+    tasks = [
+        *(Task(f"double {x}", "fleet_tasks:double", {"x": x}, [b"x"] * x) for x in range(20)),
+        task("in_child", "in a child", function="double", x=21),
+    ]
+    found = list(
+        run_tasks(tasks, jobs=3, on_step=lambda task, step: steps.append((task.name, step)))
+    )
+    by_name = {done.task.name: done for done in found}
+    assert len(found) == len(by_name) == 21
+    for x in range(20):
+        done = by_name[f"double {x}"]
+        assert (done.value, list(done.blobs), done.error) == (2 * x, [b"xx"] * x, None)
+        assert (done.worker, 0 <= done.seconds < 20) == ("", True)
+    assert by_name["in a child"].value == 42
+    assert sorted(steps) == sorted((each.name, "double") for each in tasks)
+    assert list(run_tasks([])) == []
+
+
+def test_an_error_is_that_of_its_task() -> None:
+    tasks = [task("refuse"), task("in_child", function="refuse"), task("double", x=1),
+             task("in_child", "ended", function="end")]  # fmt: skip
+    found = {done.task.name: done for done in run_tasks(tasks, jobs=1)}
+    for name in ("refuse", "in_child"):
+        error = found[name].error
+        assert type(error) is InputError
+        assert (error.place, error.notes) == (Place("model.mlir", 3, 5), ("seen before",))
+    assert found["double"].value == 2
+    ended = found["ended"].error
+    assert type(ended) is EnvironmentProblem
+    assert ended.message == "the process that did 'ended' ended (exit status 3)"
+
+
+def test_a_bug_is_not_lost_and_stops_no_other_task() -> None:
+    tasks = [task("fail"), task("in_child", function="fail"), task("double", x=1)]
+    found: list[Done] = []
+    with pytest.raises(
+        RuntimeError, match=r"(?s)in the task 'fail':\n.*KeyError: 'nothing'"
+    ) as bug:
+        found.extend(run_tasks(tasks, jobs=1))
+    assert [done.value for done in found] == [2]
+    assert str(bug.value).count("KeyError: 'nothing'") == 2
+
+
+def test_tasks_are_taken_when_their_turn_comes() -> None:
+    taken: list[int] = []
+
+    def endless() -> Iterator[Task]:
+        while True:
+            taken.append(len(taken))
+            yield Task(f"task {len(taken)}", "fleet_tasks:double", {"x": 1})
+
+    with contextlib.closing(run_tasks(endless(), jobs=2)) as found:
+        for done, _ in zip(found, range(50), strict=False):
+            assert done.value == 2
+    assert 50 <= len(taken) <= 56
+
+
+def test_there_are_as_many_children_as_jobs() -> None:
+    jobs = processes.MOST + 2
+    tasks = [
+        task("in_child", f"{number}", function="process", seconds=0.5) for number in range(jobs)
+    ]
+    start = time.monotonic()
+    found = list(run_tasks(tasks, jobs=jobs))
+    assert len({done.value for done in found}) == jobs, time.monotonic() - start
+    assert len(processes._POOL.idle) <= processes._POOL.places == processes.MOST
+
+
+@pytest.mark.parametrize("function", ["sleep", "run_command"])
+def test_what_runs_is_cancelled_when_nobody_wants_the_rest(tmp_path: Path, function: str) -> None:
+    if function == "sleep":
+        tasks = [task("in_child", f"{n}", function="sleep", folder=str(tmp_path)) for n in range(9)]
+    else:
+        tasks = [task("run_command", f"{n}", folder=str(tmp_path)) for n in range(9)]
+    running = run_tasks([task("double", x=1), *tasks], jobs=2)
+    assert next(running).value == 2
+    wanted = 2 if function == "sleep" else 4
+    assert wait_until(lambda: len(os.listdir(tmp_path)) == wanted)
+    start = time.monotonic()
+    running.close()
+    assert time.monotonic() - start < 5
+    pids = [int(name) for name in os.listdir(tmp_path)]
+    assert len(pids) == wanted
+    assert wait_until(lambda: not any(is_alive(pid) for pid in pids))
+    # And the children are as many as before, for others.
+    assert next(run_tasks([task("in_child", function="double", x=3)])).value == 6
+
+
+RUN = """
+import contextlib, sys
+from subquant.fleet import Task, run_tasks
+tasks = [Task(str(number), "fleet_tasks:in_child", {"function": "sleep", "folder": sys.argv[1]})
+         for number in range(9)]
+with contextlib.closing(run_tasks(tasks, jobs=2)) as found:
+    for done in found:
+        print(done)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
+def test_a_signal_ends_the_children(tmp_path: Path, name: str) -> None:
+    command = [sys.executable, "-c", RUN, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    process = subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert wait_until(lambda: len(os.listdir(tmp_path)) == 2)
+    process.send_signal(signal.Signals[name])
+    shown, errors = process.communicate(timeout=10)
+    assert (shown, process.returncode) == ("", -signal.Signals[name])
+    assert errors.endswith("KeyboardInterrupt\n") == (name == "SIGINT")
+    assert wait_until(lambda: not any(is_alive(int(pid)) for pid in os.listdir(tmp_path)))
+
+
+def test_work_that_is_cancelled_has_no_more_children() -> None:
+    work = processes.Work()
+    raised: list[BaseException] = []
+
+    def wait_for_place() -> None:
+        with work.doing():
+            try:
+                processes.call("fleet_tasks:double", {"x": 1})
+            except processes.Cancelled as error:
+                raised.append(error)
+
+    thread = threading.Thread(target=wait_for_place)
+    with contextlib.ExitStack() as stack:
+        for _ in range(processes.MOST):  # all are taken
+            stack.enter_context(processes._POOL.child("os"))
+        thread.start()
+        time.sleep(0.1)
+        assert not raised
+        work.cancel()
+        thread.join(10)
+    assert len(raised) == 1
+    with work.doing(), pytest.raises(processes.Cancelled):
+        processes.run_guarded(["/bin/true"], {})
+    assert processes.run_guarded(["/bin/true"], {}).status == 0
