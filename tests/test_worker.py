@@ -413,3 +413,26 @@ def test_the_environment_changes_nothing(variable: str, here: Path) -> None:
 def test_options_come_through() -> None:
     options = CompileOptions(requantization="fixed-point", iree_flags=("--x",))
     assert compile_to_bytes(PROGRAM, options, emit="mlir").startswith(b"module")
+
+
+# -- places ---------------------------------------------------------------------------------------
+
+
+def test_what_is_lowered_does_not_know_the_name_of_its_file(here: Path) -> None:
+    """Executables have locations; they are the same bytes wherever a model lies."""
+    (here / "a").mkdir()
+    found = []
+    for path in (here / "x.mlir", here / "a" / "longer.mlir"):
+        path.write_text(PROGRAM)
+        found.append(compile_to_bytes(path, emit="mlirbc"))
+    assert {*found, compile_to_bytes(PROGRAM, emit="mlirbc")} == {found[0]}
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_an_error_of_a_pass_has_the_name_of_the_file(here: Path, as_bytes: bool) -> None:
+    (here / "x.mlir").write_text(PROGRAM.replace("{ ", '{ "foo.bar"() : () -> () '))
+    source = (here / "x.mlir").read_bytes() if as_bytes else here / "x.mlir"
+    with pytest.raises(UnsupportedError) as caught:
+        compile_to_bytes(source)
+    file = "-" if as_bytes else str(here / "x.mlir")
+    assert caught.value.place == Place(file, 1, 55)

@@ -2,6 +2,9 @@
 
 They are read where they are asked for: on hostile input upstream's parser ends the process, so that
 `worker` has this done in a child. What it would read wrongly is refused first, by `text_checks`.
+
+Locations in a module do not name its file, which they call "-": executables record them, and are
+the same bytes wherever the module lies. Errors and remarks are given the name by `in_file`.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ def parse_file(
     options: ImportOptions = AS_IN_FILE,
     on_remark: OnRemark | None = None,
 ) -> ir.Module:
-    """Parse a file as `parse_bytes` does; operations of text know its name and their lines.
+    """Parse a file as `parse_bytes` does, with its name in errors.
 
     Raises:
         InputError: the file cannot be read.
@@ -66,16 +69,7 @@ def parse_file(
     """
     path = Path(path)
     data = read_input(path)
-    is_pipe = not path.is_file()  # which cannot be read twice
-    data = without_wrapping(data, str(path))
-    if path.suffix.lower() == ".onnx":
-        return _write_onnx(data, context, str(path), options, on_remark)
-    if is_pipe or data.startswith(BYTECODE_MAGIC) or kind_of(data) in ("tflite", "onnx"):
-        return parse_bytes(data, context, str(path), options, on_remark)
-    text = decode_text(data, str(path))
-    check_text(text, str(path))
-    with _parsing(context, str(path)):
-        return _with_names(ir.Module.parseFile(str(path), context))
+    return parse_bytes(data, context, str(path), options, on_remark)
 
 
 def parse_bytes(
@@ -100,6 +94,8 @@ def parse_bytes(
         InputError, UnsupportedError: of a model, with the operator.
     """
     data = without_wrapping(data, file)
+    if file.lower().endswith(".onnx"):  # protobufs are not told by their first bytes alone
+        return _write_onnx(data, context, file, options, on_remark)
     if data.startswith(BYTECODE_MAGIC):
         return parse_bytecode(data, context, file)
     if kind_of(data) == "tflite":

@@ -196,7 +196,7 @@ def lower(
         blobs[0],
         bool(value.get("has_public_function", True)),
         value.get("signatures", {}),
-        [_remark_of(remark) for remark in value["remarks"]],
+        [_remark_of(remark).in_file(given.file) for remark in value["remarks"]],
         int(value.get("parameter_bytes", 0)),
     )
 
@@ -337,6 +337,8 @@ def ask(
         return call(function, arguments, [*source.blobs, *blobs], steps=progress, limits=limits)
     except ChildEnded as ended:
         raise _crash(ended, source, limits, reproducer) from None
+    except SubquantError as error:
+        raise error.in_file(source.file) from None
 
 
 # -- crashes --------------------------------------------------------------------------------------

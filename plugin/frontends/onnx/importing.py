@@ -255,7 +255,7 @@ def write_module(
     Raises:
         UnsupportedError, InputError: at a node.
     """
-    with context, ir.Location.file(model.file, 0, 0, context):
+    with context, ir.Location.file("-", 0, 0, context):  # see `subquant.compiler.reading`
         module = ir.Module.create()
         program = Program(model, module, on_remark)
         with ir.InsertionPoint(module.body):

@@ -48,7 +48,7 @@ def write_module(
     Raises:
         UnsupportedError, InputError: at an operator.
     """
-    with context, ir.Location.file(model.file, 0, 0, context):
+    with context, ir.Location.file("-", 0, 0, context):  # see `subquant.compiler.reading`
         module = ir.Module.create()
         program = Program(model, module, options)
         is_alone = len(model.signatures) == 1
