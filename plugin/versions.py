@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterable
 
 from .errors import EnvironmentProblem
 
-__all__ = ["PINNED_VERSIONS", "check_versions", "installed_versions"]
+__all__ = ["PINNED_VERSIONS", "check_versions", "installed_versions", "versions_of"]
 
 PINNED_VERSIONS = {
     "torch-mlir": "20261001",
@@ -19,23 +21,36 @@ PINNED_VERSIONS = {
 
 def installed_versions() -> dict[str, str | None]:
     """Return the installed version of each pinned distribution, None where it is missing."""
-    return {name: _version_of(name) for name in PINNED_VERSIONS}
+    return versions_of(PINNED_VERSIONS)
 
 
-def _version_of(name: str) -> str | None:
+def versions_of(names: Iterable[str]) -> dict[str, str | None]:
+    """Return the installed version of each distribution, None where it is missing."""
+    folders: list[list[str]] = []
+    for folder in sys.path:
+        with contextlib.suppress(OSError, ValueError):  # an archive, or no path
+            entries = [entry for entry in os.listdir(folder) if entry.endswith(_END)]
+            folders.append(entries)
+    return {name: _version_of(name, folders) for name in names}
+
+
+_END = ".dist-info"
+
+
+def _version_of(name: str, folders: Iterable[list[str]]) -> str | None:
     """The version that the name of a ``.dist-info`` folder says, or what else Python knows.
 
     Every process asks, and to import `importlib.metadata` takes longer than all else here.
+
+    Args:
+        name: of the distribution.
+        folders: for each of ``sys.path``, what is in it.
     """
-    start, end = f"{name.replace('-', '_')}-", ".dist-info"
-    for folder in sys.path:
-        try:
-            entries = os.listdir(folder)
-        except (OSError, ValueError):  # an archive, or no path
-            continue
-        found = [entry for entry in entries if entry.startswith(start) and entry.endswith(end)]
+    start = f"{name.replace('-', '_')}-"
+    for entries in folders:
+        found = [entry for entry in entries if entry.startswith(start)]
         if len(found) == 1:
-            return found[0][len(start) : -len(end)]
+            return found[0][len(start) : -len(_END)]
         if found:
             break
     import importlib.metadata

@@ -36,6 +36,7 @@ __all__ = [
     "OptResult",
     "Source",
     "ask",
+    "input_of",
     "inspect",
     "interpretable",
     "lower",
@@ -111,7 +112,7 @@ class Input:
             return file.read(_LARGEST_COPY + 1)
 
 
-def _input_of(source: Source) -> Input:
+def input_of(source: Source) -> Input:
     """Return what to hand over.
 
     A string is text if it has a line break, ``{`` or ``"``; else it is a path.
@@ -177,7 +178,7 @@ def lower(
         CompilerError: MLIR crashed, or reached a limit.
         SubquantError: the input is wrong or not supported (with its place).
     """
-    given = _input_of(source)
+    given = input_of(source)
     value, blobs = ask(
         "subquant.compiler.served:lower_module",
         given,
@@ -254,7 +255,7 @@ def inspect(
     """
     value, arrays = ask(
         "subquant.compiler.served:inspect",
-        _input_of(source),
+        input_of(source),
         {},
         reproducer=reproducer,
         progress=progress,
@@ -282,7 +283,7 @@ def interpretable(
     """
     value, blobs = ask(
         "subquant.compiler.served:interpretable",
-        _input_of(source),
+        input_of(source),
         {},
         reproducer=reproducer,
         limits=limits,

@@ -42,6 +42,7 @@ __all__ = [
     "Tensor",
     "TensorType",
     "element_of",
+    "external_files",
     "is_too_large",
     "read_onnx",
     "with_external_data",
@@ -223,6 +224,20 @@ def with_external_data(data: bytes, file: str) -> bytes:
     return _Reader(file).whole(data)
 
 
+def external_files(data: bytes, file: str) -> list[str]:
+    """Return the names of the files that a model has tensors in.
+
+    Args:
+        data: the protobuf.
+        file: its name, for errors.
+
+    Raises:
+        InputError, EnvironmentProblem: as `read_onnx`.
+    """
+    _check_installed()
+    return _Reader(file).external_files(data)
+
+
 def _check_installed() -> None:
     if importlib.util.find_spec("onnx") is None:
         raise EnvironmentProblem(
@@ -281,6 +296,18 @@ class _Reader:
                 UnsupportedError,
             )
         return bytes(proto.SerializeToString())
+
+    def external_files(self, data: bytes) -> list[str]:
+        proto = self._parsed(data)
+        bodies = [proto.graph, *proto.functions]
+        entries = (
+            entry
+            for body in bodies
+            for tensor in _tensors(body)
+            if tensor.data_location == self._onnx.TensorProto.EXTERNAL
+            for entry in tensor.external_data
+        )
+        return sorted({self._text(each.value) for each in entries if each.key == "location"})
 
     def model(self, data: bytes) -> Model:
         proto = self._parsed(data)
@@ -515,8 +542,11 @@ def _without_graphs(node: Any) -> Any:
 
 
 def _tensors(graph: Any) -> Iterator[Any]:
-    """All tensors of a graph: its constants, and those of its nodes and their graphs."""
-    yield from graph.initializer
+    """All tensors of a graph: its constants, and those of its nodes and their graphs.
+
+    Or those of a function, which has nodes only.
+    """
+    yield from getattr(graph, "initializer", ())
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):

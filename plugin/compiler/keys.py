@@ -1,0 +1,429 @@
+"""Keys: what a compilation is made of, as a hash, without a look into the module.
+
+`key_of_source` is what tells a compilation from others before anything of it is parsed: the bytes
+of the source and of all further files that it is read from, its name (which executables show in
+their errors), the options, the versions, and the CPU where code is made for the one that is here.
+`key_of_bytecode` is what tells a lowered module from others. Sources of one lowering share it, and
+so do versions of subquant that lower a source alike.
+
+What of subquant counts is its code, by content: neither its version number, which stays as it is
+while somebody works on it, nor where it lies or when it was written, so that machines share. The
+name of a source counts as it was given.
+
+Bytes are hashed by BLAKE3. 100 MB in the page cache took 32 ms of CPU time, on as many cores as
+there are, and hashlib's SHA-256 88 ms on one, which has instructions for it; CPUs without them need
+three times that. A file of `_REMEMBERED` bytes and more, and the code, are hashed once: what a
+`Memo` knows of files that are as they were, by inode, size and times, is not read again. A change
+of contents changes the time of the inode, which programs cannot set, but only as finely as the
+clock of the file system, which may be another machine's: a file that changed in the last `_SETTLED`
+seconds is not remembered.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeAlias
+
+from blake3 import blake3
+
+from ..errors import SubquantError
+from ..files import kind_of, open_input
+from ..versions import PINNED_VERSIONS, versions_of
+from .options import CompileOptions, Emit
+from .worker import Input, Source, input_of
+
+__all__ = [
+    "Digest",
+    "Key",
+    "Memo",
+    "code_digest",
+    "digest_of",
+    "digest_of_file",
+    "key_of_bytecode",
+    "key_of_source",
+    "weights_files",
+]
+
+_FORM = 1
+"""Of the keys, and of what is kept under them; another one finds nothing of this."""
+
+_CHUNK = 1 << 22
+_PARALLEL = 1 << 20
+"""Bytes from which on more than one core hashes."""
+
+_REMEMBERED = 1 << 24
+"""Bytes of a file from which on its digest is remembered: hashing as many takes 5 ms."""
+
+_SETTLED = 60.0
+
+Digest: TypeAlias = str
+"""BLAKE3 of 256 bits, in hexadecimal digits."""
+
+Identity: TypeAlias = "tuple[int, ...] | None"
+"""What tells a file from what it was before; None if there is none."""
+
+
+class Memo(Protocol):
+    """Where digests of files are remembered."""
+
+    def recall(self, name: str) -> str | None:
+        """Return what was remembered under a name, if it is there."""
+
+    def remember(self, name: str, text: str) -> None:
+        """Remember a text, if that is possible."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """The key of a compilation, and the files that it was made of.
+
+    Args:
+        text: hexadecimal digits.
+        files: the paths, with what the files were when they were hashed.
+    """
+
+    text: Digest
+    files: tuple[tuple[str, Identity], ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """True if the files are as they were: what was made of them belongs to this key."""
+        return all(_identity(path) == identity for path, identity in self.files)
+
+
+def key_of_source(
+    source: Source | Input,
+    options: CompileOptions,
+    emit: Emit = "vmfb",
+    *,
+    parameters: bool = False,
+    weights: Mapping[str, str | os.PathLike[str]] | None = None,
+    memo: Memo | None = None,
+) -> Key:
+    """Return the key of a compilation.
+
+    Args:
+        source, options, emit, weights: as of `subquant.compiler.compilation.compile_to_bytes`.
+        parameters: constants go to a file of parameters.
+        memo: where digests of large files are remembered.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    given = source if isinstance(source, Input) else input_of(source)
+    files = _Files(memo)
+    if given.path is None:
+        data: bytes | None = given.data
+        made_of = digest_of(given.data)
+    else:
+        data = None
+        made_of = files.digest(given.path)
+    needs = ["ml_dtypes", "numpy"]
+    further: dict[str, Digest] = {}
+    if _is_onnx(given):
+        needs.append("onnx")
+        if data is None:
+            with open_input(given.path or "") as file:
+                data = file.read()
+        folder = os.path.dirname(given.file)
+        further = {
+            name: files.digest(os.path.join(folder, name)) for name in _external_files(data, given)
+        }
+    fields = {
+        "form": _FORM,
+        "emit": emit,
+        "source": [given.file, made_of],
+        "further": further,
+        "options": asdict(options),
+        "flags": _files_of_flags(options, files),
+        "compiler": _other_compiler(files),
+        "parameters": parameters,
+        "weights": {
+            scope: [[os.path.basename(file), files.digest(file)] for file in weights_files(path)]
+            for scope, path in (weights or {}).items()
+        },
+        "code": code_digest(memo),
+        "versions": versions_of([*PINNED_VERSIONS, *needs]),
+        "machine": _machine(options),
+    }
+    return Key(_digest_of_fields(fields), tuple(files.seen.items()))
+
+
+def key_of_bytecode(bytecode: bytes, options: CompileOptions, memo: Memo | None = None) -> Digest:
+    """Return the key of what IREE's compiler makes of a lowered module."""
+    files = _Files(memo)
+    fields = {
+        "form": _FORM,
+        "bytecode": digest_of(bytecode),
+        "options": options.flags,
+        "flags": _files_of_flags(options, files),
+        "compiler": _other_compiler(files),
+        "versions": versions_of(["iree-base-compiler"]),
+        "machine": _machine(options),
+    }
+    return _digest_of_fields(fields)
+
+
+def _digest_of_fields(fields: Mapping[str, Any]) -> Digest:
+    return digest_of(json.dumps(fields, sort_keys=True).encode("utf-8", "surrogateescape"))
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def digest_of(data: bytes | memoryview) -> Digest:
+    """Return the digest of bytes."""
+    return blake3(data, max_threads=_threads(len(data))).hexdigest()
+
+
+def digest_of_file(path: str | os.PathLike[str]) -> Digest:
+    """Return the digest of a file.
+
+    It is read, not mapped: a file that somebody shortens meanwhile is no signal.
+
+    Raises:
+        InputError: it cannot be read, or is no regular file.
+        OSError: reading failed on the way.
+    """
+    with open_input(path) as file:
+        return _digest_of_open(file)
+
+
+def _digest_of_open(file: IO[bytes]) -> Digest:
+    size = os.fstat(file.fileno()).st_size
+    hasher = blake3(max_threads=_threads(size))
+    buffer = memoryview(bytearray(min(size + 1, _CHUNK)))
+    while count := file.readinto(buffer):  # type: ignore[attr-defined]
+        hasher.update(buffer[:count])
+    return hasher.hexdigest()
+
+
+def _threads(size: int) -> int:
+    return blake3.AUTO if size >= _PARALLEL else 1
+
+
+def _identity(path: str) -> Identity:
+    """What tells a file from what it was before."""
+    try:
+        return _identity_of(os.stat(path))
+    except OSError:
+        return None
+
+
+_SIZE, _TIMES = 2, 3
+"""Where the size is in an identity, and from where on the times are."""
+
+
+def _identity_of(status: os.stat_result) -> tuple[int, ...]:
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+class _Files:
+    """Digests of files, with what the files were when they were hashed."""
+
+    def __init__(self, memo: Memo | None) -> None:
+        self._memo = memo
+        self.seen: dict[str, Identity] = {}
+
+    def digest(self, path: str) -> Digest:
+        """The digest of a file; "" if it is none that can be read, which the reader will say."""
+        path = os.path.abspath(path)
+        self.seen[path] = None
+        try:
+            # A network file system looks at the file again when it is opened, not before.
+            with open_input(path) as file:
+                identity = _identity_of(os.fstat(file.fileno()))
+                found = self._digest(path, file, identity)
+                if _identity_of(os.fstat(file.fileno())) != identity:
+                    return ""  # which holds no more
+        except (SubquantError, OSError):
+            return ""
+        self.seen[path] = identity
+        return found
+
+    def _digest(self, path: str, file: IO[bytes], identity: tuple[int, ...]) -> Digest:
+        if self._memo is None or identity[_SIZE] < _REMEMBERED:
+            return _digest_of_open(file)
+        name = _digest_of_fields({"form": _FORM, "file": path, "identity": identity})
+        known = self._memo.recall(name)
+        if known is not None:
+            return known
+        found = _digest_of_open(file)
+        if _has_settled([identity]):
+            self._memo.remember(name, found)
+        return found
+
+
+def _has_settled(identities: Sequence[tuple[int, ...]]) -> bool:
+    newest = max(max(identity[_TIMES:]) for identity in identities)
+    return newest / 1e9 < time.time() - _SETTLED
+
+
+def weights_files(path: str | os.PathLike[str]) -> list[str]:
+    """Return the files that weights are read from, in order.
+
+    Those of a folder are its ``.safetensors`` and ``.json`` files. They count too for a file of
+    these, which is an index, or read with the configuration beside it.
+    """
+    name = os.fspath(path)
+    folder = name
+    if not os.path.isdir(name):
+        if not name.lower().endswith((".safetensors", ".json")):
+            return [name]
+        folder = os.path.dirname(name) or "."
+    try:
+        entries = sorted(os.listdir(folder))
+    except OSError:
+        return [name]
+    found = [
+        os.path.join(folder, each) for each in entries if each.endswith((".safetensors", ".json"))
+    ]
+    return found if os.path.isdir(name) else [name, *found]
+
+
+_FLAG_PARTS = re.compile(r"[=,@]")
+
+
+def _other_compiler(files: _Files) -> Digest:
+    """The digest of ``iree-compile``, if it is not that of the package, which has a version."""
+    if "IREE_TOOL_PATH" not in os.environ:
+        return ""
+    from .iree import compiler_path
+
+    return files.digest(compiler_path())
+
+
+def _files_of_flags(options: CompileOptions, files: _Files) -> dict[str, Digest]:
+    """The files that flags of ``iree-compile`` name, such as a specification of tuning."""
+    parts = {part for flag in options.iree_flags for part in _FLAG_PARTS.split(flag)[1:]}
+    return {part: files.digest(part) for part in sorted(parts) if os.path.isfile(part)}
+
+
+# -- ONNX -----------------------------------------------------------------------------------------
+
+_LOCATION = re.compile(rb"\n\x08location\x12([\x01-\x7f]|[\x80-\xff][\x01-\x7f])")
+_HEAD = 16
+
+
+def _is_onnx(given: Input) -> bool:
+    if given.path is None:
+        return kind_of(given.data[:_HEAD]) == "onnx"
+    if given.path.lower().endswith(".onnx"):
+        return True
+    try:
+        with open_input(given.path) as file:
+            return kind_of(file.read(_HEAD)) == "onnx"
+    except SubquantError:
+        return False
+
+
+def _external_files(data: bytes, given: Input) -> list[str]:
+    """The names of the files that an ONNX model has tensors in.
+
+    A tensor says so by the pair of strings ``location`` and the name, which is looked for in the
+    bytes: to parse them takes the package `onnx`, and 0.5 s. A model that has the word elsewhere,
+    or writes the pair in another way, is parsed.
+    """
+    words = data.count(b"location")
+    found = list(_LOCATION.finditer(data)) if words else []
+    if len(found) != words:
+        from ..formats.onnx import external_files
+
+        return external_files(data, given.file)
+    names = set()
+    for match in found:
+        first, *second = match.group(1)
+        length = first if not second else (first & 0x7F) | second[0] << 7
+        names.add(data[match.end() : match.end() + length].decode(errors="replace"))
+    return sorted(names)
+
+
+# -- code, and the machine ------------------------------------------------------------------------
+
+_PACKAGE = str(Path(__file__).parent.parent)
+
+
+_known_code: list[Digest] = []
+
+
+def code_digest(memo: Memo | None = None) -> Digest:
+    """Return the digest of subquant's code: the contents of its files, with their names in it."""
+    if not _known_code:
+        _known_code.append(_digest_of_code(memo))
+    return _known_code[0]
+
+
+def _digest_of_code(memo: Memo | None) -> Digest:
+    files = sorted(_code(_PACKAGE))
+    identities = [_identity_of(status) for _, status in files]
+    seen = [[path, *identity] for (path, _), identity in zip(files, identities, strict=True)]
+    name = _digest_of_fields({"form": _FORM, "code": seen})
+    known = None if memo is None else memo.recall(name)
+    if known is not None:
+        return known
+    hasher = blake3()
+    for path, _ in files:
+        inside = os.path.relpath(path, _PACKAGE).replace(os.sep, "/")
+        data = Path(path).read_bytes()
+        hasher.update(f"{inside}\0{len(data)}\0".encode())
+        hasher.update(data)
+    found = hasher.hexdigest()
+    if memo is not None and _has_settled(identities):
+        memo.remember(name, found)
+    return found
+
+
+def _code(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                if entry.name != "__pycache__":
+                    yield from _code(entry.path)
+            elif entry.name.endswith((".py", ".json")):
+                yield entry.path, entry.stat()
+
+
+def _machine(options: CompileOptions) -> list[str]:
+    """What of this machine counts: the kind that it is, and the CPU where a flag says ``host``."""
+    kind = [sys.platform, *(os.uname()[-1:] if hasattr(os, "uname") else ())]
+    return [*kind, *(_host_cpu() if any("host" in flag for flag in options.flags) else ())]
+
+
+_CPU_LINES = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),  # x86
+    *("Features", "CPU implementer", "CPU architecture", "CPU variant", "CPU part"),  # Arm
+    *("isa", "uarch"),  # RISC-V
+)
+
+
+@functools.cache
+def _host_cpu() -> tuple[str, ...]:
+    """What tells this machine's CPU from another's: what Linux says of the first core."""
+    found: list[str] = []
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                name, _, value = line.partition(":")
+                if found and not value:  # the end of a core: the others are not even written
+                    break
+                if name.strip() in _CPU_LINES:
+                    found.append(f"{name.strip()}:{value.strip()}")
+    except OSError:
+        import platform
+
+        found.append(platform.processor())
+    return tuple(found)

@@ -1,0 +1,240 @@
+"""Keys of compilations: the same for the same, and another for whatever changes what is made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blake3 import blake3
+
+from subquant.compiler import keys
+from subquant.compiler.keys import (
+    code_digest,
+    digest_of,
+    digest_of_file,
+    key_of_bytecode,
+    key_of_source,
+    weights_files,
+)
+from subquant.compiler.options import CompileOptions
+from subquant.errors import InputError
+
+PROGRAM = b"func.func @main(%x: tensor<4xi8>) -> tensor<4xi8> {\n  return %x : tensor<4xi8>\n}"
+OPTIONS = CompileOptions()
+OTHER_OPTIONS = {
+    "target": "vulkan",
+    "target_cpu": "generic",
+    "vulkan_target": "ampere",
+    "rounding": "toward-zero",
+    "requantization": "fixed-point",
+    "fixed_point_rounding": "gemmlowp",
+    "zero_points": "inside",
+    "activations": "int8",
+    "kernels": "none",
+    "joined_products": 0,
+    "semantics": "exact",
+    "batch": "2",
+    "extents": ("n=2",),
+    "every_tensor": True,
+    "integer_only": True,
+    "explain": True,
+    "iree_flags": ("--iree-opt-level=O3",),
+}
+
+
+class Memo:
+    """In a dictionary."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.recalled = 0
+
+    def recall(self, name: str) -> str | None:
+        self.recalled += name in self.texts
+        return self.texts.get(name)
+
+    def remember(self, name: str, text: str) -> None:
+        self.texts[name] = text
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, (1 << 20) + 1, (1 << 22) + 7])
+def test_digests_are_blake3(size: int, tmp_path: Path) -> None:
+    data = bytes(range(256)) * (size // 256 + 1)
+    data = data[:size]
+    (tmp_path / "file").write_bytes(data)
+    expected = blake3(data).hexdigest()
+    assert digest_of(data) == digest_of_file(tmp_path / "file") == expected
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(CompileOptions)])
+def test_each_option_counts(field: str) -> None:
+    other = CompileOptions(**{field: OTHER_OPTIONS[field]})
+    assert key_of_source(PROGRAM, OPTIONS) != key_of_source(PROGRAM, other)
+
+
+def test_what_else_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("model.mlir", "other.mlir"):
+        Path(name).write_bytes(PROGRAM)
+    Path("weights.gguf").write_bytes(b"GGUF")
+    flagged = CompileOptions(iree_flags=("--iree-codegen-tuning-spec-path=spec.mlir",))
+    seen = []
+
+    def look(*arguments: Any, **named: Any) -> None:
+        seen.append(key_of_source(*arguments, **named).text)
+        assert key_of_source(*arguments, **named).text == seen[-1]
+
+    look("model.mlir", OPTIONS)
+    look("other.mlir", OPTIONS)  # which the executable says in its errors
+    look(PROGRAM, OPTIONS)
+    look("model.mlir", OPTIONS, "mlir")
+    look("model.mlir", OPTIONS, parameters=True)
+    look("model.mlir", OPTIONS, parameters=True, weights={"model": "weights.gguf"})
+    look("model.mlir", OPTIONS, parameters=True, weights={"a": "weights.gguf"})
+    look("model.mlir", flagged)
+    Path("spec.mlir").write_text("module {}")
+    look("model.mlir", flagged)
+    Path("weights.gguf").write_bytes(b"GGUG")
+    look("model.mlir", OPTIONS, parameters=True, weights={"model": "weights.gguf"})
+    Path("model.mlir").write_bytes(PROGRAM + b"\n")
+    look("model.mlir", OPTIONS)
+    monkeypatch.setattr(keys, "versions_of", lambda names: dict.fromkeys(names, "1"))
+    look("model.mlir", OPTIONS)
+    monkeypatch.setattr(keys, "_known_code", ["other code"])
+    look("model.mlir", OPTIONS)
+    assert len(set(seen)) == len(seen)
+
+
+def test_the_cpu_counts_where_code_is_made_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_flag = CompileOptions(target_cpu="generic", iree_flags=("--iree-llvmcpu-target-cpu=host",))
+    choices = [OPTIONS, CompileOptions(target_cpu="generic"), CompileOptions("vulkan"), by_flag]
+    before = [key_of_source(PROGRAM, each) for each in choices]
+    lowered = [key_of_bytecode(PROGRAM, each) for each in choices]
+    monkeypatch.setattr(keys, "_host_cpu", lambda: ("model name:another",))
+    after = [key_of_source(PROGRAM, each) for each in choices]
+    assert [a == b for a, b in zip(before, after, strict=True)] == [False, True, True, False]
+    after = [key_of_bytecode(PROGRAM, each) for each in choices]
+    assert [a == b for a, b in zip(lowered, after, strict=True)] == [False, True, True, False]
+
+
+def test_another_compiler_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = key_of_bytecode(PROGRAM, OPTIONS)
+    seen = {before}
+    monkeypatch.setenv("IREE_TOOL_PATH", str(tmp_path))
+    tool = tmp_path / "iree-compile"
+    for content in (b"a", b"b"):
+        tool.write_bytes(content)
+        tool.chmod(0o755)
+        seen.add(key_of_bytecode(PROGRAM, OPTIONS))
+    assert len(seen) == 3
+
+
+def test_the_code_counts_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another machine it lies elsewhere, and was written at another time."""
+    package = Path(keys._PACKAGE)
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    expected = keys._digest_of_code(None)
+    assert code_digest() == expected
+    monkeypatch.setattr(keys, "_PACKAGE", str(copy))
+    memo = Memo()
+    assert keys._digest_of_code(memo) == expected
+    assert not memo.texts  # it was written just now
+    monkeypatch.setattr(keys, "_SETTLED", -1)
+    assert keys._digest_of_code(memo) == expected
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail("reads again"))
+    assert keys._digest_of_code(memo) == expected
+    monkeypatch.undo()
+    monkeypatch.setattr(keys, "_PACKAGE", str(copy))
+    (copy / "cli.py").write_text((copy / "cli.py").read_text() + "\n")
+    changed = keys._digest_of_code(memo)
+    (copy / "cli.py").rename(copy / "cli2.py")
+    assert len({expected, changed, keys._digest_of_code(memo)}) == 3
+
+
+def test_large_files_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, memo = tmp_path / "weights.irpa", Memo()
+    monkeypatch.setattr(keys, "_REMEMBERED", 4)
+    path.write_bytes(b"1234")
+
+    def key() -> str:
+        return key_of_source(
+            PROGRAM, OPTIONS, parameters=True, weights={"model": path}, memo=memo
+        ).text
+
+    first = key()
+    assert not memo.recalled  # it may change again, at the same time by the clock
+    assert key() == first
+    assert not memo.recalled
+    monkeypatch.setattr(keys, "_SETTLED", -1)
+    assert key() == first
+    assert not memo.recalled
+    assert key() == first
+    assert memo.recalled == 1
+    before = path.stat()
+    path.write_bytes(b"1235")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert key() != first
+    assert memo.recalled == 1
+
+
+def test_a_key_holds_while_its_files_are_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "model.mlir"
+    path.write_bytes(PROGRAM)
+    key = key_of_source(path, OPTIONS)
+    assert key.holds
+    path.write_bytes(PROGRAM + b"\n")
+    assert not key.holds
+    key = key_of_source(path, OPTIONS)
+    path.unlink()
+    assert not key.holds
+    assert key_of_source(PROGRAM, OPTIONS).holds
+    with pytest.raises(InputError, match="No such file"):
+        key_of_source(path, OPTIONS)
+
+
+def test_files_of_weights(tmp_path: Path) -> None:
+    for name in ("a.gguf", "b.safetensors", "config.json", "readme.md"):
+        (tmp_path / name).write_text(name)
+    both = [str(tmp_path / "b.safetensors"), str(tmp_path / "config.json")]
+    assert weights_files(tmp_path / "a.gguf") == [str(tmp_path / "a.gguf")]
+    assert weights_files(tmp_path) == both
+    assert weights_files(tmp_path / "b.safetensors") == [both[0], *both]
+    assert weights_files(tmp_path / "none/x.safetensors") == [str(tmp_path / "none/x.safetensors")]
+
+
+def test_external_data_of_onnx_models_counts(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    long_name = "weights" * 20
+    tensors = []
+    for location in ("weights.bin", long_name):
+        tensor = onnx.TensorProto(data_type=onnx.TensorProto.FLOAT, dims=[1], name="w")
+        tensor.raw_data = b"1234"
+        onnx.external_data_helper.set_external_data(tensor, location, offset=4)
+        tensor.ClearField("raw_data")
+        tensors.append(tensor)
+    graph = onnx.helper.make_graph([], "g", [], [], [tensors[0]])
+    node = onnx.helper.make_node("Constant", [], ["c"], value=tensors[1])
+    graph.node.append(node)
+    models = [onnx.helper.make_model(graph)]
+    graph.node.append(onnx.helper.make_node("Identity", ["c"], ["location"], "location"))
+    models.append(onnx.helper.make_model(graph))  # has the word elsewhere: it is parsed
+    function = onnx.helper.make_function("f", "f", [], ["c"], [node], [])
+    graph = onnx.helper.make_graph([], "location", [], [], [tensors[0]])
+    models.append(onnx.helper.make_model(graph, functions=[function]))
+    path = tmp_path / "model.onnx"
+    for model in models:
+        path.write_bytes(model.SerializeToString())
+        seen = [key_of_source(path, OPTIONS).text]
+        for name in ("weights.bin", long_name):
+            (tmp_path / name).write_bytes(b"12345678")
+            seen.append(key_of_source(path, OPTIONS).text)
+            (tmp_path / name).write_bytes(b"12345679")
+            seen.append(key_of_source(path, OPTIONS).text)
+        assert len(set(seen)) == 5
+        for name in ("weights.bin", long_name):
+            (tmp_path / name).unlink()
