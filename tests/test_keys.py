@@ -21,6 +21,7 @@ from subquant.compiler.keys import (
     weights_files,
 )
 from subquant.compiler.options import CompileOptions
+from subquant.compiler.worker import Input
 from subquant.errors import InputError
 
 PROGRAM = b"func.func @main(%x: tensor<4xi8>) -> tensor<4xi8> {\n  return %x : tensor<4xi8>\n}"
@@ -89,8 +90,9 @@ def test_what_else_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert key_of_source(*arguments, **named).text == seen[-1]
 
     look("model.mlir", OPTIONS)
-    look("other.mlir", OPTIONS)  # which the executable says in its errors
-    look(PROGRAM, OPTIONS)
+    for unnamed in ("other.mlir", PROGRAM, Input("third.mlir", data=PROGRAM)):
+        assert key_of_source(unnamed, OPTIONS).text == seen[-1]
+    look(Input("model.onnx", data=PROGRAM), OPTIONS)
     look("model.mlir", OPTIONS, "mlir")
     look("model.mlir", OPTIONS, parameters=True)
     look("model.mlir", OPTIONS, parameters=True, weights={"model": "weights.gguf"})

@@ -18,7 +18,7 @@ from .cache import Cache, key_of
 from .cpu_features import recorded_features
 from .iree import run_iree
 from .options import CompileOptions, Emit
-from .worker import Source
+from .worker import Input, Source
 
 if TYPE_CHECKING:
     from ..signature import Signature
@@ -29,7 +29,7 @@ Progress = Callable[[str], None]
 
 
 def compile_to_bytes(
-    source: Source,
+    source: Source | Input,
     options: CompileOptions | None = None,
     *,
     emit: Emit = "vmfb",

@@ -1,14 +1,14 @@
 """Keys: what a compilation is made of, as a hash, without a look into the module.
 
 `key_of_source` is what tells a compilation from others before anything of it is parsed: the bytes
-of the source and of all further files that it is read from, its name (which executables show in
-their errors), the options, the versions, and the CPU where code is made for the one that is here.
+of the source and of all further files that it is read from, the options, the versions, and the CPU
+where code is made for the one that is here.
 `key_of_bytecode` is what tells a lowered module from others. Sources of one lowering share it, and
 so do versions of subquant that lower a source alike.
 
 What of subquant counts is its code, by content: neither its version number, which stays as it is
-while somebody works on it, nor where it lies or when it was written, so that machines share. The
-name of a source counts as it was given.
+while somebody works on it, nor where it lies or when it was written, so that machines share. Nor
+does the name of a source, which executables do not know.
 
 Bytes are hashed by BLAKE3. 100 MB in the page cache took 32 ms of CPU time, on as many cores as
 there are, and hashlib's SHA-256 88 ms on one, which has instructions for it; CPUs without them need
@@ -47,8 +47,10 @@ __all__ = [
     "code_digest",
     "digest_of",
     "digest_of_file",
+    "files_beside",
     "key_of_bytecode",
     "key_of_source",
+    "machine_of",
     "weights_files",
 ]
 
@@ -118,7 +120,7 @@ def key_of_source(
     Raises:
         InputError: a file cannot be read.
     """
-    given = source if isinstance(source, Input) else input_of(source)
+    given = input_of(source)
     files = _Files(memo)
     if given.path is None:
         data: bytes | None = given.data
@@ -130,17 +132,15 @@ def key_of_source(
     further: dict[str, Digest] = {}
     if _is_onnx(given):
         needs.append("onnx")
-        if data is None:
-            with open_input(given.path or "") as file:
-                data = file.read()
-        folder = os.path.dirname(given.file)
+        folder = os.path.dirname(given.path or given.file)
         further = {
-            name: files.digest(os.path.join(folder, name)) for name in _external_files(data, given)
+            name: files.digest(os.path.join(folder, name)) for name in files_beside(given, data)
         }
     fields = {
         "form": _FORM,
         "emit": emit,
-        "source": [given.file, made_of],
+        "source": made_of,
+        "read as": "onnx" if _is_onnx(given) else "",
         "further": further,
         "options": asdict(options),
         "flags": _files_of_flags(options, files),
@@ -152,7 +152,7 @@ def key_of_source(
         },
         "code": code_digest(memo),
         "versions": versions_of([*PINNED_VERSIONS, *needs]),
-        "machine": _machine(options),
+        "machine": machine_of(options),
     }
     return Key(_digest_of_fields(fields), tuple(files.seen.items()))
 
@@ -167,7 +167,7 @@ def key_of_bytecode(bytecode: bytes, options: CompileOptions, memo: Memo | None 
         "flags": _files_of_flags(options, files),
         "compiler": _other_compiler(files),
         "versions": versions_of(["iree-base-compiler"]),
-        "machine": _machine(options),
+        "machine": machine_of(options),
     }
     return _digest_of_fields(fields)
 
@@ -320,10 +320,10 @@ _HEAD = 16
 
 
 def _is_onnx(given: Input) -> bool:
+    if given.file.lower().endswith(".onnx"):
+        return True
     if given.path is None:
         return kind_of(given.data[:_HEAD]) == "onnx"
-    if given.path.lower().endswith(".onnx"):
-        return True
     try:
         with open_input(given.path) as file:
             return kind_of(file.read(_HEAD)) == "onnx"
@@ -331,13 +331,26 @@ def _is_onnx(given: Input) -> bool:
         return False
 
 
-def _external_files(data: bytes, given: Input) -> list[str]:
-    """The names of the files that an ONNX model has tensors in.
+def files_beside(given: Input, data: bytes | None = None) -> list[str]:
+    """Return the names of the files that an ONNX model has tensors in; other sources have none.
 
     A tensor says so by the pair of strings ``location`` and the name, which is looked for in the
     bytes: to parse them takes the package `onnx`, and 0.5 s. A model that has the word elsewhere,
     or writes the pair in another way, is parsed.
+
+    Args:
+        given: the source.
+        data: its bytes, if they are known.
+
+    Raises:
+        InputError: it cannot be read.
     """
+    if not _is_onnx(given):
+        return []
+    if data is None and given.path is not None:
+        with open_input(given.path) as file:
+            data = file.read()
+    data = given.data if data is None else data
     words = data.count(b"location")
     found = list(_LOCATION.finditer(data)) if words else []
     if len(found) != words:
@@ -397,7 +410,7 @@ def _code(folder: str) -> Iterator[tuple[str, os.stat_result]]:
                 yield entry.path, entry.stat()
 
 
-def _machine(options: CompileOptions) -> list[str]:
+def machine_of(options: CompileOptions) -> list[str]:
     """What of this machine counts: the kind that it is, and the CPU where a flag says ``host``."""
     kind = [sys.platform, *(os.uname()[-1:] if hasattr(os, "uname") else ())]
     return [*kind, *(_host_cpu() if any("host" in flag for flag in options.flags) else ())]

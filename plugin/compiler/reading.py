@@ -67,9 +67,7 @@ def parse_file(
         InputError: the file cannot be read.
         EnvironmentProblem, ParseError, VerificationError: as `parse_bytes`.
     """
-    path = Path(path)
-    data = read_input(path)
-    return parse_bytes(data, context, str(path), options, on_remark)
+    return parse_bytes(read_input(path), context, str(path), options, on_remark)
 
 
 def parse_bytes(
@@ -78,6 +76,7 @@ def parse_bytes(
     file: str = "-",
     options: ImportOptions = AS_IN_FILE,
     on_remark: OnRemark | None = None,
+    folder: str | None = None,
 ) -> ir.Module:
     """Parse MLIR text or bytecode, an artifact of StableHLO, a TensorFlow Lite or ONNX model.
 
@@ -87,6 +86,7 @@ def parse_bytes(
         file: likewise.
         options: how models of other tools become modules.
         on_remark: called with what is said of the nodes of an ONNX model, if that is given.
+        folder: where the files are that an ONNX model has data in; by default beside it.
 
     Raises:
         ParseError: the data is none of these.
@@ -94,8 +94,9 @@ def parse_bytes(
         InputError, UnsupportedError: of a model, with the operator.
     """
     data = without_wrapping(data, file)
-    if file.lower().endswith(".onnx"):  # protobufs are not told by their first bytes alone
-        return _write_onnx(data, context, file, options, on_remark)
+    # A protobuf is not always told by its first bytes.
+    if file.lower().endswith(".onnx") or kind_of(data) == "onnx":
+        return _write_onnx(data, context, file, options, on_remark, folder)
     if data.startswith(BYTECODE_MAGIC):
         return parse_bytecode(data, context, file)
     if kind_of(data) == "tflite":
@@ -103,8 +104,6 @@ def parse_bytes(
         from ..frontends.tflite import write_module
 
         return write_module(read_tflite(data, file), context, options)
-    if kind_of(data) == "onnx":
-        return _write_onnx(data, context, file, options, on_remark)
     return parse_text(decode_text(data, file), context, file)
 
 
@@ -114,11 +113,12 @@ def _write_onnx(
     file: str,
     options: ImportOptions,
     on_remark: OnRemark | None,
+    folder: str | None,
 ) -> ir.Module:
     from ..formats.onnx import read_onnx
     from ..frontends import onnx
 
-    return onnx.write_module(read_onnx(data, file), context, options, on_remark)
+    return onnx.write_module(read_onnx(data, file, folder), context, options, on_remark)
 
 
 _OTHER_KINDS = {

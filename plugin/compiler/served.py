@@ -9,6 +9,7 @@ imported when they are called.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -22,7 +23,7 @@ from ..processes import Steps, error_to_json, limit_time, time_limit
 from ..transforms.base import ModulePass, is_public, walk
 from .options import CompileOptions
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
-from .reading import parse_bytes, parse_file
+from .reading import parse_bytes
 
 __all__ = ["inspect", "interpretable", "lower_module", "optimize", "text_of"]
 
@@ -158,9 +159,11 @@ def _parse(
     source = arguments["source"]
     with _limited("parse", arguments, steps):
         context = create_context()
+        file, folder = source["file"], None
+        data = read_input(source["path"]) if "path" in source else blobs[0]
         if "path" in source:
-            return parse_file(source["path"], context, options, on_remark)
-        return parse_bytes(blobs[0], context, source["file"], options, on_remark)
+            folder = os.path.dirname(source["path"])
+        return parse_bytes(data, context, file, options, on_remark, folder)
 
 
 @contextlib.contextmanager

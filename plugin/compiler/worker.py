@@ -88,7 +88,13 @@ class LoweredModule:
 
 @dataclass(frozen=True)
 class Input:
-    """A source as it is handed over: by its path, or as bytes."""
+    """A source as it is handed over: by its path, or as bytes.
+
+    Args:
+        file: the name that errors show.
+        path: where it lies, and what else it is read from; it may be called otherwise there.
+        data: what it is, if it has no path.
+    """
 
     file: str
     path: str | None = None
@@ -112,14 +118,16 @@ class Input:
             return file.read(_LARGEST_COPY + 1)
 
 
-def input_of(source: Source) -> Input:
-    """Return what to hand over.
+def input_of(source: Source | Input) -> Input:
+    """Return what to hand over, which may be known already.
 
     A string is text if it has a line break, ``{`` or ``"``; else it is a path.
 
     Raises:
         EnvironmentProblem, InputError, ParseError: it cannot be read, or converted.
     """
+    if isinstance(source, Input):
+        return source
     if isinstance(source, str) and any(mark in source for mark in '\n{"'):
         try:
             return Input("-", data=source.encode())
@@ -149,7 +157,7 @@ def _input_of_file(path: str) -> Input:
 
 
 def lower(
-    source: Source,
+    source: Source | Input,
     options: CompileOptions,
     emit: Emit,
     *,

@@ -17,7 +17,6 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -192,12 +191,13 @@ class Model:
     nodes: tuple[Node, ...]
 
 
-def read_onnx(data: bytes, file: str = "-") -> Model:
+def read_onnx(data: bytes, file: str = "-", folder: str | None = None) -> Model:
     """Read a model.
 
     Args:
         data: the protobuf.
-        file: its name, for errors; files of external data are beside it.
+        file: its name, for errors.
+        folder: where its files of external data are; by default beside it.
 
     Raises:
         InputError: it is broken, or is no model.
@@ -205,7 +205,7 @@ def read_onnx(data: bytes, file: str = "-") -> Model:
         EnvironmentProblem: the package `onnx` is not installed.
     """
     _check_installed()
-    return _Reader(file).model(data)
+    return _Reader(file, folder).model(data)
 
 
 def with_external_data(data: bytes, file: str) -> bytes:
@@ -249,13 +249,15 @@ def _check_installed() -> None:
 class _Reader:
     """Reads the protobufs of one file."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, folder: str | None = None) -> None:
         import onnx  # optional, and 0.5 s
         from onnx import checker, helper, numpy_helper
 
         self._onnx, self._checker, self._helper = onnx, checker, helper
         self._to_array = numpy_helper.to_array
         self._file, self._place = file, Place(file)
+        self._folder = os.path.dirname(file) if folder is None else folder
+        self._is_stream = folder is None and file in ("-", "<stdin>")
 
     def _error(self, what: str, kind: type[SubquantError] = InputError) -> SubquantError:
         return kind(what, self._place)
@@ -495,7 +497,7 @@ class _Reader:
                 f"{what} is said to be in {quoted(location)}, expected the name of a file in the "
                 "folder of the model"
             )
-        if self._file in ("-", "<stdin>"):
+        if self._is_stream:
             raise self._error(
                 f"{what} is in the file {quoted(location)}, beside a model that is no file"
             )
@@ -508,7 +510,7 @@ class _Reader:
                 f"{what} takes {quoted(entries.get('length', ''))} bytes from "
                 f"{quoted(entries.get('offset', ''))} of {quoted(location)}, expected {size}"
             )
-        with open_input(Path(self._file).parent / location) as file:
+        with open_input(os.path.join(self._folder, location)) as file:
             there = os.fstat(file.fileno()).st_size
             if start + size > there:
                 raise self._error(
