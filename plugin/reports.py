@@ -48,6 +48,7 @@ class Case:
         failure: the kind of failure ("wrong"), or None if it has not failed.
         skipped: true if it did not pass, and that is no failure.
         message: why.
+        details: further lines about a failure, such as how to run it again.
     """
 
     suite: str
@@ -57,6 +58,7 @@ class Case:
     failure: str | None = None
     skipped: bool = False
     message: str = ""
+    details: str = ""
 
 
 def to_json(
@@ -128,7 +130,10 @@ def to_junit(title: str, cases: Iterable[Case]) -> bytes:
             )  # fmt: skip
             message = printable(case.message, keep="\n\t")  # what XML does not know, too
             if case.failure is not None:
-                ElementTree.SubElement(element, "failure", type=case.failure, message=message)
+                child = ElementTree.SubElement(
+                    element, "failure", type=case.failure, message=message
+                )
+                child.text = printable(case.details, keep="\n\t") or None
             elif case.skipped:
                 ElementTree.SubElement(element, "skipped", message=message)
     ElementTree.indent(root)

@@ -93,6 +93,7 @@ class Outcome:
         message: what is wrong.
         seconds: of the case, or its share of a module that holds several.
         digest: of the results, see `digest_of`; empty where there are none.
+        replay: the command that runs it again.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Outcome:
     message: str = ""
     seconds: float = 0.0
     digest: str = ""
+    replay: str = ""
 
     @property
     def passes(self) -> bool:

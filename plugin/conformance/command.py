@@ -9,8 +9,11 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from .. import __version__
+from ..compiler.keys import code_digest
 from ..errors import (
     EnvironmentProblem,
     InputError,
@@ -20,17 +23,30 @@ from ..errors import (
     quoted,
 )
 from ..reports import write_report
-from . import report
+from ..versions import installed_versions
 from .cases import Case, Outcome, programs_cases
 from .options import RunOptions
-from .replay import save_case
+from .replay import replay_command, save_case
+from .report import (
+    EXPECTED_FILE,
+    Expected,
+    Report,
+    Run,
+    digest_of_cases,
+    digest_of_expected,
+    judge,
+    read_expected,
+    updated_expected,
+)
+from .report_files import read_report
+from .report_table import show_report
+from .reporting import write_files
 from .runner import DEVICES, Progress, run_cases
+from .shards import Plan, plan_run
 from .suite import programs
 from .suite_random import random_programs
 
 __all__ = ["run"]
-
-_SHOWN = 40
 
 
 def run(options: RunOptions) -> int:
@@ -40,35 +56,80 @@ def run(options: RunOptions) -> int:
         SubquantError: wrong options, or files that cannot be read or written.
     """
     cases = _choose(options)
+    plan = plan_run(cases, options.devices, options.part)
     if options.list:
-        for case in cases:
-            print(printable(case.name))
+        _list(cases, plan)
         return 0
-    expected_file = Path(options.expected or report.EXPECTED_FILE)
-    expected: report.Expected = {}
+    expected_file = Path(options.expected or EXPECTED_FILE)
+    expected: Expected = {}
     if os.path.isfile(expected_file) or not options.update_expected:
-        expected = report.read_expected(expected_file)
-    outcomes: list[Outcome] = []
+        expected = read_expected(expected_file)
+    earlier = None if options.against is None else read_report(options.against)
     for device in options.devices:
         _check_device(device)
+    outcomes: list[Outcome] = []
     with _cleaning_up():
-        for device in options.devices:
-            with _progress(f"conformance on {device}", len(cases)) as progress:
+        for device, chosen in plan.chosen.items():
+            with _progress(f"conformance on {device}", len(chosen)) as progress:
                 jobs = options.jobs or os.cpu_count() or 1
-                outcomes += run_cases(cases, device, jobs, progress)
-    judgement = report.judge(outcomes, expected)
-    _show(outcomes, judgement)
-    if options.json:
-        write_report(options.json, report.to_json(outcomes, judgement))
-    if options.junit:
-        write_report(options.junit, report.to_junit(outcomes, judgement))
-    if options.save:
-        _save(options.save, cases, outcomes)
+                outcomes += run_cases(chosen, device, jobs, progress)
+    saved = {} if options.save is None else _save(options.save, cases, outcomes)
+    outcomes = [
+        replace(o, replay=saved.get(o) or replay_command(o.name, o.device, options))
+        for o in outcomes
+    ]
+    found = Report(
+        _describe(options, cases, expected, plan),
+        tuple(outcomes),
+        tuple(plan.numbers[outcome.device, outcome.name] for outcome in outcomes),
+        judge(outcomes, expected),
+        (_machine(),),
+        options.part,
+    )
+    if earlier is not None:
+        pattern = _pattern(options)
+        found = found.compared(
+            earlier,
+            is_chosen=lambda name: pattern.search(name) is not None,
+            same_bits=options.same_bits,
+        )
+    show_report(found)
+    write_files(found, options.json, options.junit)
     if options.update_expected:
-        write_report(str(expected_file), report.updated_expected(outcomes, expected))
+        write_report(str(expected_file), updated_expected(outcomes, expected))
         return 0
-    failed = judgement.regressions or (options.strict and judgement.newly_passing)
-    return 1 if failed else 0
+    return found.exit_status
+
+
+def _list(cases: Sequence[Case], plan: Plan) -> None:
+    """Print the names of the cases; of a part, those that it runs on one of the devices."""
+    names = {case.name for chosen in plan.chosen.values() for case in chosen}
+    for case in cases:
+        if plan.shard is None or case.name in names:
+            print(printable(case.name))
+
+
+def _describe(options: RunOptions, cases: Sequence[Case], expected: Expected, plan: Plan) -> Run:
+    """Say which run it is."""
+    versions = {name: version or "none" for name, version in installed_versions().items()}
+    return Run(
+        {"subquant": __version__, "code": code_digest()[:16], **versions},
+        options.devices,
+        options.filter,
+        options.random,
+        options.strict,
+        digest_of_cases(cases),
+        digest_of_expected(expected),
+        len(plan.numbers),
+    )
+
+
+def _machine() -> str:
+    """The processor, which decides what bits floats have."""
+    from ..runtime.machine import describe_machine
+
+    found = describe_machine()
+    return f"{found['CPU']} ({found['features']})" if "features" in found else found["CPU"]
 
 
 @contextlib.contextmanager
@@ -90,11 +151,15 @@ def _cleaning_up() -> Iterator[None]:
             signal.signal(getattr(signal, name), handler)
 
 
-def _choose(options: RunOptions) -> list[Case]:
+def _pattern(options: RunOptions) -> re.Pattern[str]:
     try:
-        pattern = re.compile(options.filter)
+        return re.compile(options.filter)
     except re.error as error:
         raise UsageError(f"'{options.filter}' is no regular expression: {error}") from None
+
+
+def _choose(options: RunOptions) -> list[Case]:
+    pattern = _pattern(options)
     cases = programs_cases([*programs(), *random_programs(options.random)])
     if options.stablehlo is not None or options.llvm is not None:
         from .testdata import llvm_cases, stablehlo_cases, tosa_cases
@@ -155,29 +220,10 @@ def _progress(title: str, total: int) -> Iterator[Progress]:
         yield advance
 
 
-def _show(outcomes: Sequence[Outcome], judgement: report.Judgement) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(report.render_table(outcomes))
-    for title, chosen in (
-        ("regressions", judgement.regressions),
-        ("newly passing", judgement.newly_passing),
-    ):
-        if not chosen:
-            continue
-        console.print(f"\n{title}: {len(chosen)}", style="bold")
-        for outcome in chosen[:_SHOWN]:
-            text = f"  {outcome.name} on {outcome.device}: {outcome.status}"
-            text += f": {outcome.message}" if outcome.message else ""
-            console.print(printable(text, keep="\n"), markup=False, soft_wrap=True)
-        if len(chosen) > _SHOWN:
-            console.print(f"  and {len(chosen) - _SHOWN} more (--json FILE has them all)")
-
-
-def _save(folder: str, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> None:
+def _save(folder: str, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> dict[Outcome, str]:
     """Write the cases that do not pass, and say how to replay them."""
     by_name = {case.name: case for case in cases}
+    commands = {}
     for outcome in outcomes:
         if outcome.passes:
             continue
@@ -185,4 +231,7 @@ def _save(folder: str, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> No
             command = save_case(by_name[outcome.name], folder, outcome.device)
         except OSError as error:
             raise InputError(f"cannot write to '{folder}': {error.strerror}") from None
+        if outcome.device != "interpreter":  # it ran another form of the program
+            commands[outcome] = command
         print(printable(command), file=sys.stderr)
+    return commands

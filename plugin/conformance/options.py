@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from ..errors import UsageError
+from ..errors import UsageError, quoted
 from ..options import option
 
-__all__ = ["MOST_JOBS", "MOST_RANDOM", "RunOptions"]
+__all__ = ["MOST_JOBS", "MOST_RANDOM", "MOST_SHARDS", "RunOptions", "Shard"]
 
 MOST_RANDOM = 10_000
 """Of the programs that are drawn; their names have four digits."""
 
 MOST_JOBS = 1024
+
+MOST_SHARDS = 10_000
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part of a run that is divided: number 1 to `of`."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read ``2/4``.
+
+        Raises:
+            UsageError: the text is no such part.
+        """
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
+        shard = cls(*map(int, found.groups())) if found else cls(0, 0)
+        if not 1 <= shard.number <= shard.of <= MOST_SHARDS:
+            raise UsageError(
+                f"expected a part such as 1/4 for --shard, of at most {MOST_SHARDS}, got "
+                f"{quoted(text)}"
+            )
+        return shard
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
 
 
 @dataclass(frozen=True)
@@ -24,16 +54,19 @@ class RunOptions:
         random: how many generated programs are run too.
         device: names of devices, with commas.
         filter: a regular expression; only cases whose name has a match are run.
+        shard: ``2/4``, the part of the run that is run; None for all of it.
         jobs: how many processes; None for one a core.
         json, junit: files for the results.
         expected: the file of the expected results; None for that which comes with subquant.
         update_expected: write the results there.
+        against: an earlier report, which the results are compared with.
+        same_bits: fail also if results have other bits than in that report.
         strict: fail also if a case passes that is not expected to.
         save: a folder for the programs that do not pass.
         list: only show the names of the cases.
 
     Raises:
-        UsageError: no device, or a number out of its range.
+        UsageError: no device, a number out of its range, or options that exclude each other.
     """
 
     stablehlo: str | None = option(
@@ -52,6 +85,11 @@ class RunOptions:
         "DEVICES",
     )
     filter: str = option("", "Only cases whose name has a match.", "REGEX")
+    shard: str | None = option(
+        None,
+        "Only part I of N, the same on every machine; `subquant report merge` puts them together.",
+        "I/N",
+    )
     jobs: int | None = option(None, "Processes.  [default: one a core]", "N")
     json: str | None = option(None, "Write JSON.", "FILE")
     junit: str | None = option(None, "Write JUnit XML.", "FILE")
@@ -60,6 +98,14 @@ class RunOptions:
     )
     update_expected: bool = option(
         False, "Write what came out as the expected results of the cases that ran."
+    )
+    against: str | None = option(
+        None,
+        "Show what changed since this report (--json), and fail if a case passed there.",
+        "FILE",
+    )
+    same_bits: bool = option(
+        False, "With --against: fail also if a result that passes has other bits."
     )
     strict: bool = option(False, "Fail also if a case passes that is not expected to.")
     save: str | None = option(
@@ -74,8 +120,23 @@ class RunOptions:
             raise UsageError(f"expected 0 to {MOST_RANDOM} random programs, got {self.random}")
         if self.jobs is not None and not 1 <= self.jobs <= MOST_JOBS:
             raise UsageError(f"expected 1 to {MOST_JOBS} jobs, got {self.jobs}")
+        if self.shard is not None:
+            Shard.parse(self.shard)
+            if self.against is not None:
+                raise UsageError(
+                    "--against compares a whole run, and --shard runs a part of one; compare what "
+                    "the parts give together: subquant report merge ... --against FILE"
+                )
+        if self.same_bits and self.against is None:
+            raise UsageError("--same-bits needs --against, the report that has the bits")
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The names of the devices."""
-        return tuple(name.strip() for name in self.device.split(",") if name.strip())
+        """The names of the devices, each once."""
+        names = [name.strip() for name in self.device.split(",")]
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    @property
+    def part(self) -> Shard | None:
+        """The part that is run, None for all."""
+        return None if self.shard is None else Shard.parse(self.shard)

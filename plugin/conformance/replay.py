@@ -1,20 +1,39 @@
-"""How to run a single case again: its program and inputs as files."""
+"""How to run a single case again: by a run of its own, or from its program and inputs in files."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 
 from .cases import SYMBOL, Case, prepare
+from .options import RunOptions
 
-__all__ = ["save_case"]
+__all__ = ["replay_command", "save_case"]
+
+_SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
+
+
+def replay_command(name: str, device: str, options: RunOptions) -> str:
+    """Return the command that runs one case of a run again, quoted for a shell."""
+    pattern = _SPECIAL.sub(r"\\\g<0>", name)
+    words = ["subquant", "conformance", "--filter", f"^{pattern}$", "--device", device]
+    if name.startswith("suite/random/"):
+        words += ["--random", str(options.random)]
+    if name.startswith(("stablehlo/", "tosa/")) and options.stablehlo is not None:
+        words += ["--stablehlo", options.stablehlo]
+    if name.startswith("llvm/") and options.llvm is not None:
+        words += ["--llvm", options.llvm]
+    if options.expected is not None:
+        words += ["--expected", options.expected]
+    return shlex.join(words)
 
 
 def save_case(case: Case, folder: str | os.PathLike[str], device: str = "llvm-cpu") -> str:
-    """Write a case's program and inputs, and return the command that replays it.
+    """Write a case's program and inputs, and return the command that replays it, quoted.
 
     Raises:
         OSError: the folder cannot be written.
@@ -23,15 +42,19 @@ def save_case(case: Case, folder: str | os.PathLike[str], device: str = "llvm-cp
     stem = re.sub(r"[^\w.-]+", "_", case.name)
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    (path / f"{stem}.mlir").write_text(prepared.text.replace(SYMBOL, "main"))
+    program = path / f"{stem}.mlir"
+    program.write_text(prepared.text.replace(SYMBOL, "main"))
     if case.kind != "run":
-        return f"subquant compile {path / stem}.mlir --emit mlir"
-    command = f"subquant exec {path / stem}.mlir"
-    command += "" if device in ("llvm-cpu", "interpreter") else " --target vulkan"
+        return shlex.join(["subquant", "compile", str(program), "--emit", "mlir"])
+    words = ["subquant", "exec", str(program)]
+    if device.partition("://")[0] == "vulkan":
+        words += ["--target", "vulkan"]
+    if "://" in device:
+        words += ["--device", device]
     for number, array in enumerate(prepared.inputs):
         np.save(path / f"{stem}.{number}.npy", array, allow_pickle=False)
-        command += f" --input @{path / stem}.{number}.npy"
+        words += ["--input", f"@{path / stem}.{number}.npy"]
     for number, golden in enumerate(prepared.goldens):
         np.save(path / f"{stem}.expected{number}.npy", golden.value, allow_pickle=False)
-        command += f" --expect @{path / stem}.expected{number}.npy"
-    return command
+        words += ["--expect", f"@{path / stem}.expected{number}.npy"]
+    return shlex.join(words)

@@ -1,42 +1,53 @@
-"""What a run found: a table by operation and device, JSON, JUnit XML, and the expected results.
-
-JSON, of the form of `subquant.reports`::
-
-    {"version": 1, "report": "conformance",
-     "summary": {"llvm-cpu": {"pass": 780, "wrong": 2, ...}, ...},
-     "regressions": [...], "newly_passing": [...],
-     "results": [{"name": "suite/add/i8-i8-to-i8", "op": "add", "device": "llvm-cpu",
-                  "status": "pass", "elements": 7, "near_ties": 0, "other_reading": 0,
-                  "message": "", "seconds": 0.1}, ...]}
+"""What a run found, which run it was, and how it compares with what is expected.
 
 Expected results (``expected.json``): name to device to status, one line a case.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from .. import reports
-from ..errors import InputError, printable
+from ..errors import InputError
 from ..formats.strict_json import load_json
-from .cases import PASSING, Outcome
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from .cases import PASSING, Case, Outcome
+from .changes import Change, changes_between
+from .options import Shard
 
 __all__ = [
-    "EXPECTED_FILE", "Expected", "Judgement", "judge", "read_expected", "render_table", "to_json",
-    "to_junit", "updated_expected",
+    "EXPECTED_FILE", "Comparison", "Expected", "Judgement", "Report", "Run", "digest_of_cases",
+    "digest_of_expected", "judge", "read_expected", "updated_expected",
 ]  # fmt: skip
 
 Expected = dict[str, dict[str, str]]
 EXPECTED_FILE = Path(__file__).parent / "expected.json"
-VERSION = 1
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """Which run it was: the parts of one agree in all of this.
+
+    Args:
+        versions: of subquant, its code, the bindings and IREE.
+        devices: where the cases were run.
+        filter, random, strict: the options.
+        cases: `digest_of_cases` of those that were chosen.
+        expected: `digest_of_expected` of the expected results.
+        total: how many results all parts have together.
+    """
+
+    versions: Mapping[str, str]
+    devices: tuple[str, ...]
+    filter: str
+    random: int
+    strict: bool
+    cases: str
+    expected: str
+    total: int
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,123 @@ class Judgement:
     newly_passing: tuple[Outcome, ...]
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """A run beside an earlier one.
+
+    Args:
+        run, machines: of the earlier one.
+        changes: what changed.
+        same_bits: whether a result with other bits is a failure.
+    """
+
+    run: Run
+    machines: tuple[str, ...]
+    changes: tuple[Change, ...]
+    same_bits: bool = False
+
+    @property
+    def failures(self) -> tuple[Outcome, ...]:
+        """The outcomes that are worse than before, or have other bits where that counts."""
+        return tuple(
+            change.now
+            for change in self.changes
+            if change.now is not None
+            and (change.kind == "regressed" or (self.same_bits and change.has_other_bits))
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run found, or a part of one.
+
+    Args:
+        run: which run it was.
+        outcomes: in order.
+        numbers: of the outcomes, in the whole run.
+        judgement: beside the expected results.
+        machines: the processors that it ran on.
+        shard: which part it is; None for all of it.
+        missing: the parts that are not there, of reports that were put together.
+        comparison: beside an earlier run, if it was compared with one.
+    """
+
+    run: Run
+    outcomes: tuple[Outcome, ...]
+    numbers: tuple[int, ...]
+    judgement: Judgement
+    machines: tuple[str, ...] = ()
+    shard: Shard | None = None
+    missing: tuple[str, ...] = ()
+    comparison: Comparison | None = None
+
+    @property
+    def failures(self) -> tuple[Outcome, ...]:
+        """The outcomes for which the run fails, in order."""
+        failed = {*_keys(self.judgement.regressions)}
+        if self.run.strict:
+            failed |= {*_keys(self.judgement.newly_passing)}
+        if self.comparison is not None:
+            failed |= {*_keys(self.comparison.failures)}
+        return tuple(outcome for outcome in self.outcomes if _key(outcome) in failed)
+
+    @property
+    def exit_status(self) -> int:
+        """0, or 1 if a case is worse than expected, or than before, or a part is missing."""
+        return 1 if self.failures or self.missing else 0
+
+    def compared(
+        self, before: Report, *, is_chosen: Callable[[str], bool], same_bits: bool = False
+    ) -> Report:
+        """Compare with an earlier run.
+
+        Args:
+            before: what it found.
+            is_chosen: whether this run would have a case, by its name: one that is not chosen is
+                not gone.
+            same_bits: whether a result with other bits is a failure.
+        """
+        now = {*_keys(self.outcomes)}
+        old = [
+            outcome
+            for outcome in before.outcomes
+            if _key(outcome) in now
+            or (outcome.device in self.run.devices and is_chosen(outcome.name))
+        ]
+        changes = changes_between(old, self.outcomes)
+        comparison = Comparison(before.run, before.machines, changes, same_bits)
+        return replace(self, comparison=comparison)
+
+
+def _key(outcome: Outcome) -> tuple[str, str]:
+    return outcome.name, outcome.device
+
+
+def _keys(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
+    return [_key(outcome) for outcome in outcomes]
+
+
+def digest_of_cases(cases: Sequence[Case]) -> str:
+    """Return what tells cases from others: their names, and what others' tests hold.
+
+    The programs of the suite are of its version.
+    """
+    digest = hashlib.sha256()
+    for case in cases:
+        parts = [case.name.encode()]
+        if case.prepared is not None:
+            parts += [case.prepared.text.encode(), *(a.tobytes() for a in case.prepared.inputs)]
+            parts += [golden.value.tobytes() for golden in case.prepared.goldens]
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:16]
+
+
+def digest_of_expected(expected: Expected) -> str:
+    """Return what tells expected results from others."""
+    return hashlib.sha256(json.dumps(expected, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def read_expected(path: str | Path) -> Expected:
     """Read a list of expected results.
 
@@ -60,9 +188,9 @@ def read_expected(path: str | Path) -> Expected:
     """
     values = load_json(path, "the list of expected results")
     results = values.get("results")
-    if not isinstance(results, dict) or values.get("version") != VERSION:
+    if not isinstance(results, dict) or values.get("version") != _VERSION:
         raise InputError(
-            f"'{path}' is no list of expected results of version {VERSION}; write one with "
+            f"'{path}' is no list of expected results of version {_VERSION}; write one with "
             "--update-expected"
         )
     for name, devices in results.items():
@@ -93,79 +221,4 @@ def updated_expected(outcomes: Sequence[Outcome], expected: Expected) -> str:
         f"  {json.dumps(name)}: {json.dumps(merged[name], sort_keys=True)}"
         for name in sorted(merged)
     ]
-    return f'{{"version": {VERSION}, "results": {{\n' + ",\n".join(lines) + "\n}}\n"
-
-
-def to_json(outcomes: Sequence[Outcome], judgement: Judgement) -> str:
-    """Return the outcomes as JSON text."""
-    summary: dict[str, Counter[str]] = {}
-    for outcome in outcomes:
-        summary.setdefault(outcome.device, Counter())[outcome.status] += 1
-    return reports.to_json(
-        "conformance",
-        {device: dict(counts) for device, counts in summary.items()},
-        [{**asdict(outcome), "seconds": round(outcome.seconds, 3)} for outcome in outcomes],
-        regressions=[[o.name, o.device] for o in judgement.regressions],
-        newly_passing=[[o.name, o.device] for o in judgement.newly_passing],
-    )
-
-
-def to_junit(outcomes: Sequence[Outcome], judgement: Judgement) -> bytes:
-    """Return the outcomes as JUnit XML: a suite a device, a class an operation.
-
-    A regression is a failure; another case that does not pass is skipped, with its reason.
-    """
-    regressions = {(o.name, o.device) for o in judgement.regressions}
-    cases = []
-    for o in outcomes:
-        is_regression = (o.name, o.device) in regressions
-        is_skipped = not o.passes and not is_regression
-        message = f"expected {o.status}: {o.message}" if is_skipped else o.message
-        cases.append(
-            reports.Case(
-                o.device, f"{o.device}.{o.op}", o.name, o.seconds,
-                o.status if is_regression else None, is_skipped, message,
-            )
-        )  # fmt: skip
-    return reports.to_junit("subquant conformance", cases)
-
-
-def render_table(outcomes: Sequence[Outcome]) -> Table:
-    """Return a table of operations and devices: passed of all, near ties, what did not pass."""
-    from rich.table import Table
-    from rich.text import Text
-
-    devices = list(dict.fromkeys(outcome.device for outcome in outcomes))
-    counts: dict[str, dict[str, Counter[str]]] = {}
-    for outcome in outcomes:
-        for key in (outcome.op, ""):
-            cell = counts.setdefault(key, {}).setdefault(outcome.device, Counter())
-            cell[outcome.status] += 1
-            cell["near ties"] += outcome.near_ties
-            cell["other reading"] += outcome.other_reading
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("operation")
-    for device in devices:
-        table.add_column(Text(printable(device)))
-    for op in [*sorted(key for key in counts if key), ""]:
-        cells = [_cell(counts.get(op, {}).get(device)) for device in devices]
-        table.add_row(Text(printable(op or "all")), *cells, style=None if op else "bold")
-    return table
-
-
-_NOTES = ("near ties", "other reading")
-"""Counts of elements, beside the counts of cases."""
-
-
-def _cell(counts: Counter[str] | None) -> str:
-    if not counts:
-        return "[dim]-[/dim]"
-    total = sum(count for status, count in counts.items() if status not in _NOTES)
-    passed = sum(counts[status] for status in PASSING)
-    text = f"{passed}/{total}"
-    notes = [f"{counts[s]} {s}" for s in ("legalized", "refused") if counts[s]]
-    notes += [f"{counts[s]} {s}" for s in _NOTES if counts[s]]
-    failed = [f"{n} {s}" for s, n in counts.items() if s not in PASSING and s not in _NOTES]
-    if notes:
-        text += f" [dim]({', '.join(notes)})[/dim]"
-    return f"{text} [red]{', '.join(failed)}[/red]" if failed else text
+    return f'{{"version": {_VERSION}, "results": {{\n' + ",\n".join(lines) + "\n}}\n"

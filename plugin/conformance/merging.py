@@ -1,0 +1,169 @@
+"""Put the reports of the parts of a run together: what the undivided run would have written.
+
+Reports of the same versions and cases on different devices are put together too, in the order in
+which they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..errors import InputError, printable, quoted
+from .cases import Outcome
+from .report import Judgement, Report, Run
+
+__all__ = ["merge_reports"]
+
+_SAME = ("filter", "random", "strict", "cases", "expected")
+"""The fields of `Run` that all reports have in common, the versions and the devices aside."""
+
+_Named = tuple[str, Report]
+
+
+def merge_reports(named: Sequence[_Named]) -> Report:
+    """Put reports together.
+
+    Args:
+        named: at least one, each with the name of its file.
+
+    Returns:
+        The report of the whole run. A part that is not there is in its `missing`.
+
+    Raises:
+        InputError: they are of different runs, or have the same results.
+    """
+    for other in named[1:]:
+        _check_same(named[0], other)
+    groups: dict[tuple[str, ...], list[_Named]] = {}
+    for name, report in named:
+        groups.setdefault(report.run.devices, []).append((name, report))
+    _check_devices([group[0] for group in groups.values()])
+    merged = [_merge_parts(group) for group in groups.values()]
+    run = replace(
+        merged[0].run,
+        devices=tuple(device for report in merged for device in report.run.devices),
+        total=sum(report.run.total for report in merged),
+    )
+    numbers, before = [], 0
+    for report in merged:
+        numbers += [before + number for number in report.numbers]
+        before += report.run.total
+    return Report(
+        run,
+        tuple(outcome for report in merged for outcome in report.outcomes),
+        tuple(numbers),
+        Judgement(
+            tuple(o for report in merged for o in report.judgement.regressions),
+            tuple(o for report in merged for o in report.judgement.newly_passing),
+        ),
+        tuple(sorted({machine for report in merged for machine in report.machines})),
+        missing=tuple(name for report in merged for name in report.missing),
+    )
+
+
+def _check_same(first: _Named, other: _Named) -> None:
+    (name, report), (other_name, other_report) = first, other
+    run, other_run = report.run, other_report.run
+    differ = [
+        f"{package} {other_run.versions.get(package, 'none')}, not {version}"
+        for package, version in {
+            **dict.fromkeys(other_run.versions, "none"),
+            **run.versions,
+        }.items()
+        if other_run.versions.get(package, "none") != version
+    ]
+    if differ:
+        raise InputError(
+            f"{quoted(other_name)} was made with other versions than {quoted(name)}: "
+            f"{', '.join(printable(each) for each in differ)}; to compare versions, use --against"
+        )
+    for field in _SAME:
+        value, other_value = getattr(run, field), getattr(other_run, field)
+        if value == other_value:
+            continue
+        what = {
+            "cases": "its cases are others, of other checkouts, say",
+            "expected": "its list of expected results is another one",
+        }.get(field, f"--{field} is {other_value!r}, not {value!r}")
+        raise InputError(
+            f"{quoted(other_name)} is of another run than {quoted(name)}: {printable(what)}"
+        )
+
+
+def _check_devices(firsts: Sequence[_Named]) -> None:
+    """Check that no device is in two groups."""
+    seen: dict[str, str] = {}
+    for name, report in firsts:
+        for device in report.run.devices:
+            if device in seen:
+                raise InputError(
+                    f"{quoted(name)} is of a run on {_listed(report.run)}, and "
+                    f"{quoted(seen[device])} of another one with {quoted(device)}"
+                )
+            seen[device] = name
+
+
+def _listed(run: Run) -> str:
+    return ", ".join(quoted(device) for device in run.devices)
+
+
+def _merge_parts(group: Sequence[_Named]) -> Report:
+    """Put the parts of one run together."""
+    first_name, first = group[0]
+    parts: dict[int, str] = {}
+    for name, report in group:
+        number, of = (1, 1) if report.shard is None else (report.shard.number, report.shard.of)
+        if of != (1 if first.shard is None else first.shard.of):
+            raise InputError(
+                f"{quoted(name)} is {_part(report)}, and {quoted(first_name)} is {_part(first)} "
+                "of the same run"
+            )
+        if report.run.total != first.run.total:
+            raise InputError(
+                f"{quoted(name)} is a part of a run with {report.run.total} results, and "
+                f"{quoted(first_name)} of one with {first.run.total}"
+            )
+        if number in parts:
+            raise InputError(
+                f"{quoted(name)} and {quoted(parts[number])} have the same results: both are "
+                f"{_part(report)}"
+            )
+        parts[number] = name
+    count = 1 if first.shard is None else first.shard.of
+    missing = [
+        f"shard {number}/{count} on {', '.join(first.run.devices)}"
+        for number in range(1, count + 1)
+        if number not in parts
+    ]
+    missing += [name for _, report in group for name in report.missing]
+    numbered: dict[int, Outcome] = {}
+    for name, report in group:
+        for number, outcome in zip(report.numbers, report.outcomes, strict=True):
+            if number in numbered:
+                raise InputError(f"{quoted(name)} has results that another part has, too")
+            numbered[number] = outcome
+    if len({(o.name, o.device) for o in numbered.values()}) != len(numbered):
+        raise InputError(f"{quoted(first_name)} and another part have the same results")
+    if not missing and len(numbered) != first.run.total:
+        missing = [f"{first.run.total - len(numbered)} of {first.run.total} results"]
+    failed, newly = (
+        {(o.name, o.device) for _, report in group for o in getattr(report.judgement, field)}
+        for field in ("regressions", "newly_passing")
+    )
+    outcomes = [numbered[number] for number in sorted(numbered)]
+    return Report(
+        first.run,
+        tuple(outcomes),
+        tuple(sorted(numbered)),
+        Judgement(
+            tuple(o for o in outcomes if (o.name, o.device) in failed),
+            tuple(o for o in outcomes if (o.name, o.device) in newly),
+        ),
+        tuple(sorted({machine for _, report in group for machine in report.machines})),
+        missing=tuple(missing),
+    )
+
+
+def _part(report: Report) -> str:
+    return "all of a run" if report.shard is None else f"shard {report.shard}"

@@ -1,0 +1,257 @@
+"""Reports as files: JSON, of the form of `subquant.reports`, and JUnit XML.
+
+JSON::
+
+    {"version": 1, "report": "conformance",
+     "summary": {"llvm-cpu": {"pass": 780, "wrong": 2, ...}, ...},
+     "run": {"versions": {"subquant": "0.1.0", ...}, "devices": ["llvm-cpu"], "filter": "", ...,
+             "total": 957},
+     "shard": null or {"number": 2, "of": 4}, "missing": [], "machines": ["..."],
+     "regressions": [[name, device], ...], "newly_passing": [[name, device], ...],
+     "against": null or {"run": {...}, "machines": [...], "same_bits": false,
+                         "changes": [{"kind": "regressed", "name": ..., "device": ...,
+                                      "text": "pass -> wrong: ...", "before": {...}}, ...]},
+     "results": [{"name": "suite/add/i8-i8-to-i8", "op": "add", "device": "llvm-cpu",
+                  "status": "pass", "elements": 7, "near_ties": 0, "other_reading": 0,
+                  "message": "", "seconds": 0.1, "digest": "90a4b2d1c0ffee00", "replay": "",
+                  "number": 0}, ...]}
+
+``run`` is `subquant.conformance.report.Run`, a result `subquant.conformance.cases.Outcome` with its
+number in the whole run. What is read is not trusted: each field has the type that it must have.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any, NoReturn, get_args
+
+from .. import reports
+from ..errors import InputError, Place, quoted
+from .cases import Outcome, Status
+from .options import MOST_SHARDS, Shard
+from .report import Comparison, Judgement, Report, Run
+
+__all__ = ["read_report", "to_json", "to_junit"]
+
+_KIND = "conformance"
+
+
+def to_json(report: Report) -> str:
+    """Return a report as JSON text."""
+    summary: dict[str, Counter[str]] = {device: Counter() for device in report.run.devices}
+    for outcome in report.outcomes:
+        summary[outcome.device][outcome.status] += 1
+    return reports.to_json(
+        _KIND,
+        {device: dict(counts) for device, counts in summary.items()},
+        [
+            {**_values(outcome), "number": number}
+            for outcome, number in zip(report.outcomes, report.numbers, strict=True)
+        ],
+        run=asdict(report.run),
+        shard=None if report.shard is None else asdict(report.shard),
+        missing=list(report.missing),
+        machines=list(report.machines),
+        regressions=[[o.name, o.device] for o in report.judgement.regressions],
+        newly_passing=[[o.name, o.device] for o in report.judgement.newly_passing],
+        against=None if report.comparison is None else _against(report.comparison),
+    )
+
+
+def _values(outcome: Outcome) -> dict[str, Any]:
+    return {**asdict(outcome), "seconds": round(outcome.seconds, 3)}
+
+
+def _against(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "run": asdict(comparison.run),
+        "machines": list(comparison.machines),
+        "same_bits": comparison.same_bits,
+        "changes": [
+            {
+                "kind": change.kind,
+                "name": change.outcome.name,
+                "device": change.outcome.device,
+                "text": change.text,
+                "before": None if change.before is None else _values(change.before),
+            }
+            for change in comparison.changes
+        ],
+    }
+
+
+def to_junit(report: Report) -> bytes:
+    """Return the outcomes as JUnit XML: a suite a device, a class an operation.
+
+    What fails the run is a failure; another case that does not pass is skipped, with its reason.
+    A part that is missing is a failure of the suite ``shards``.
+    """
+    failures = {(o.name, o.device) for o in report.failures}
+    changes = report.comparison.changes if report.comparison is not None else ()
+    texts = {
+        (c.now.name, c.now.device): c.text
+        for c in changes
+        if c.now is not None and c.has_other_bits
+    }
+    cases = []
+    for o in report.outcomes:
+        failed = (o.name, o.device) in failures
+        is_skipped = not o.passes and not failed
+        message = f"expected {o.status}: {o.message}" if is_skipped else o.message
+        kind: str = o.status
+        if failed and o.passes:
+            kind = "other bits" if (o.name, o.device) in texts else "passes"
+            message = texts.get((o.name, o.device), "it is not expected to pass")
+        cases.append(
+            reports.Case(
+                o.device, f"{o.device}.{o.op}", o.name, o.seconds, kind if failed else None,
+                is_skipped, message, f"replay: {o.replay}" if o.replay else "",
+            )
+        )  # fmt: skip
+    cases += [
+        reports.Case("shards", "shards", name, 0.0, "missing", message="its report is not there")
+        for name in report.missing
+    ]
+    return reports.to_junit("subquant conformance", cases)
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def read_report(path: str | os.PathLike[str]) -> Report:
+    """Read a report that `to_json` wrote; the comparison in it is left out.
+
+    Raises:
+        InputError: it cannot be read, or has another form.
+    """
+    values = _Object(reports.read_report(path, _KIND), Place(os.fspath(path)), "the report")
+    run = _run_of(values.object("run"))
+    results = [
+        _Object(v, values.place, f"result {n}") for n, v in enumerate(values.list("results"))
+    ]
+    outcomes = [_outcome_of(result) for result in results]
+    numbers = [result.count("number") for result in results]
+    if len(set(numbers)) != len(numbers) or max(numbers, default=-1) >= run.total:
+        values.fail(f"has a number of a result twice, or one beyond the {run.total} of the run")
+    by_name = {(outcome.name, outcome.device): outcome for outcome in outcomes}
+    if len(by_name) != len(outcomes):
+        values.fail("has a case twice on one device")
+    if any(outcome.device not in run.devices for outcome in outcomes):
+        values.fail("has results on a device that its run does not have")
+    shard = values.values.get("shard")
+    return Report(
+        run,
+        tuple(outcomes),
+        tuple(numbers),
+        Judgement(
+            _named(values, "regressions", by_name, passing=False),
+            _named(values, "newly_passing", by_name, passing=True),
+        ),
+        values.texts("machines"),
+        None if shard is None else _shard_of(values.object("shard")),
+        values.texts("missing"),
+    )
+
+
+class _Object:
+    """An object of JSON whose fields are asked for with the type that they must have."""
+
+    def __init__(self, values: Any, place: Place, what: str) -> None:
+        self.place, self.what = place, what
+        if not isinstance(values, dict):
+            self.fail("is no object")
+        self.values: Mapping[str, Any] = values
+
+    def fail(self, message: str) -> NoReturn:
+        raise InputError(f"{self.what} {message}", self.place)
+
+    def _typed(self, name: str, kinds: tuple[type, ...], said: str) -> Any:
+        value = self.values.get(name)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            self.fail(f"has no '{name}' that is {said}")
+        return value
+
+    def text(self, name: str) -> str:
+        value: str = self._typed(name, (str,), "a text")
+        return value
+
+    def truth(self, name: str) -> bool:
+        value: bool = self._typed(name, (bool,), "true or false")
+        return value
+
+    def count(self, name: str) -> int:
+        value: int = self._typed(name, (int,), "an integer")
+        if value < 0:
+            self.fail(f"has {value} for '{name}', expected 0 or more")
+        return value
+
+    def seconds(self, name: str) -> float:
+        value = float(self._typed(name, (int, float), "a number"))
+        if not 0 <= value < math.inf:
+            self.fail(f"has {value} for '{name}', expected 0 or more")
+        return value
+
+    def list(self, name: str) -> list[Any]:
+        value: list[Any] = self._typed(name, (list,), "a list")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        found = self.list(name)
+        if not all(isinstance(each, str) for each in found):
+            self.fail(f"has a list '{name}' of other things than texts")
+        return tuple(found)
+
+    def object(self, name: str) -> _Object:
+        return _Object(self.values.get(name), self.place, f"'{name}' of {self.what}")
+
+
+def _run_of(values: _Object) -> Run:
+    versions = values.object("versions").values
+    if not all(isinstance(version, str) for version in versions.values()):
+        values.fail("has a version that is no text")
+    devices = values.texts("devices")
+    if len(set(devices)) != len(devices):
+        values.fail("has a device twice")
+    return Run(
+        dict(versions), devices, values.text("filter"), values.count("random"),
+        values.truth("strict"), values.text("cases"), values.text("expected"),
+        values.count("total"),
+    )  # fmt: skip
+
+
+def _shard_of(values: _Object) -> Shard:
+    shard = Shard(values.count("number"), values.count("of"))
+    if not 1 <= shard.number <= shard.of <= MOST_SHARDS:
+        values.fail(f"is {shard}, expected a part such as 1/4 of at most {MOST_SHARDS}")
+    return shard
+
+
+def _outcome_of(values: _Object) -> Outcome:
+    status = values.text("status")
+    if status not in get_args(Status):
+        values.fail(f"has the unknown status {quoted(status)}")
+    found: dict[str, Any] = {"status": status}
+    for declared in fields(Outcome):
+        if declared.type == "int":
+            found[declared.name] = values.count(declared.name)
+        elif declared.type == "str":
+            found[declared.name] = values.text(declared.name)
+    return Outcome(**found, seconds=values.seconds("seconds"))
+
+
+def _named(
+    values: _Object, field: str, by_name: Mapping[tuple[str, str], Outcome], *, passing: bool
+) -> tuple[Outcome, ...]:
+    """The outcomes that a list of names and devices says."""
+    found = []
+    for pair in values.list(field):
+        is_pair = isinstance(pair, list) and len(pair) == 2
+        outcome = by_name.get((str(pair[0]), str(pair[1]))) if is_pair else None
+        if outcome is None or outcome.passes != passing:
+            values.fail(f"names in '{field}' what is no such result")
+        found.append(outcome)
+    return tuple(found)
