@@ -507,29 +507,6 @@ def test_regressions_and_new_passes() -> None:
     assert [o.name for o in unlisted.regressions] == ["suite/b", "suite/c"]
 
 
-def test_json_and_junit() -> None:
-    judgement = report.judge(OUTCOMES, EXPECTED)
-    values = json.loads(report.to_json(OUTCOMES, judgement))
-    assert values["version"] == 1
-    assert values["summary"]["llvm-cpu"] == {
-        "pass": 1, "wrong": 1, "unsupported": 1, "legalized": 1,
-    }  # fmt: skip
-    assert values["regressions"] == [["suite/b", "llvm-cpu"]]
-    assert values["results"][0] == {
-        "name": "suite/a", "op": "add", "device": "llvm-cpu", "status": "pass", "elements": 10,
-        "near_ties": 1, "other_reading": 2, "message": "", "seconds": 0.25, "digest": "",
-    }  # fmt: skip
-    root = ElementTree.fromstring(report.to_junit(OUTCOMES, judgement))
-    suites = root.findall("testsuite")
-    assert [s.get("name") for s in suites] == ["llvm-cpu", "vulkan"]
-    assert suites[0].get("tests") == "4"
-    assert (suites[0].get("failures"), suites[0].get("skipped")) == ("1", "1")
-    failure = suites[0].find("testcase/failure")
-    assert failure is not None
-    assert failure.get("message") == "expected 1, got 2 \\x1b<&"
-    assert failure.get("type") == "wrong"
-
-
 def test_expected_results_are_merged_and_read_back(tmp_path: Path) -> None:
     text = report.updated_expected(OUTCOMES[:2], {"suite/a": {"vulkan": "wrong"}, "suite/z": {}})
     file = tmp_path / "expected.json"
