@@ -197,6 +197,11 @@ def named_lists(docstring: str) -> str:
     )
 
 
+def escape_stars(app: Sphinx, context: Any, lines: list[str]) -> None:
+    """Let the patterns in the help of commands be no emphasis."""
+    lines[:] = [line.replace("*", r"\*") for line in lines]
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register all of it."""
     app.add_directive("api", Api)
@@ -205,4 +210,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_role("name", NameRole())
     app.add_lexer("mlir", MlirLexer)
     app.connect("autodoc-process-docstring", mend_docstring, priority=400)  # before napoleon
+    app.connect("sphinx-click-process-description", escape_stars)
     return {"parallel_read_safe": True}

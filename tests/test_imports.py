@@ -31,6 +31,7 @@ ORDER = (
         "frontends",
         "compiler",
         "fleet",
+        "batch",
         "runtime",
         "ops",
         "models",

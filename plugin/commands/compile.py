@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from ..batch.models import is_list, is_pattern
 from ..compiler.options import CompileOptions, Emit
 from ..errors import SubquantError, UsageError
 from ..processes import Limits, prepare
@@ -21,14 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["command", "compile_model"]
 
 
+_MOST_JOBS = 1024
+
+
 @click.command("compile")
-@click.argument("model")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @click.option(
     "-o",
     "output",
     default=None,
     metavar="FILE",
-    help="The output; - is standard output.  [default: MODEL.vmfb, or - for text]",
+    help="The output, - for standard output; or the folder of the outputs of several models.  "
+    "[default: MODEL.vmfb, or - for text]",
 )
 @click.option(
     "--emit",
@@ -42,7 +47,7 @@ __all__ = ["command", "compile_model"]
     default=None,
     metavar="FILE",
     help="Write constants of 1 KiB and more to an .irpa file, not into the executable, which then "
-    "is run with --parameters model=FILE.",
+    "is run with --parameters model=FILE; of several models, to files in this folder.",
 )
 @click.option(
     "--weights",
@@ -52,9 +57,34 @@ __all__ = ["command", "compile_model"]
     "'subquant import' makes, or takes. They go to the file of --parameters; may be repeated.",
 )
 @compile_options
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, _MOST_JOBS),
+    metavar="N",
+    help="How many of several models are compiled at a time.  [default: one a core]",
+)
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Compile several models on the workers of this Dask scheduler (tcp://HOST:PORT).",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Leave the outputs alone that are up to date: by the contents of the model and of the "
+    "output, by options and versions.",
+)
+@click.option(
+    "--base",
+    metavar="FOLDER",
+    help="The folder from which the outputs of several models are named.  [default: the current "
+    "one]",
+)
+@click.option("--json", metavar="FILE", help="Write what became of several models as JSON.")
+@click.option("--junit", metavar="FILE", help="Write what became of several models as JUnit XML.")
 @limit_options
 def command(
-    model: str,
+    models: tuple[str, ...],
     output: str | None,
     emit: Emit,
     parameters: str | None,
@@ -72,11 +102,26 @@ def command(
     subquant compile model.mlir --emit mlir | less
     subquant compile model.onnx --explain --parameters model.irpa
     subquant compile model.mlir --weights model=model.gguf --parameters model.irpa
+
+    Several models are compiled to a folder, where their outputs mirror their paths; one that fails
+    does not stop the others. Patterns may be quoted, and @FILE has a path or a pattern a line (@-
+    is standard input).
+
+    \b
+    subquant compile models/*.mlir "models/**/*.tflite" -o out/ --jobs 4
+    subquant compile @models.txt -o out/ --resume --json report.json --junit report.xml
+    find models -name "*.onnx" -print0 | subquant compile @- -o out/
+    subquant compile "models/**/*.onnx" -o out/ --cluster tcp://scheduler:8786
     """
     from .calls import parse_parameters
 
     prepare()
     limits = pop_limits(options)
+    many = {name: options.pop(name) for name in _MANY}
+    if _are_many(models, output, many):
+        status = _compile_many(models, output, emit, parameters, weights, limits, many, options)
+        click.get_current_context().exit(status)
+    (model,) = models
     if output is None:
         stem = "model" if model == "-" else Path(model).stem
         output = f"{stem}.vmfb" if emit == "vmfb" else "-"
@@ -103,6 +148,48 @@ def command(
     write_output(output, data)
     if output != "-":
         say(f"wrote {output} ({len(data):,} bytes)", err=True)
+
+
+_MANY = ("base", "jobs", "cluster", "resume", "json", "junit")
+"""Options of several models."""
+
+
+def _are_many(models: tuple[str, ...], output: str | None, many: Mapping[str, object]) -> bool:
+    """Whether outputs go to a folder."""
+    if len(models) > 1 or any(many.values()):
+        return True
+    if output is not None and (output.endswith(("/", os.sep)) or os.path.isdir(output)):
+        return True
+    return is_list(models[0]) or is_pattern(models[0])
+
+
+def _compile_many(
+    given: tuple[str, ...],
+    output: str | None,
+    emit: Emit,
+    parameters: str | None,
+    weights: tuple[str, ...],
+    limits: Limits,
+    many: dict[str, Any],
+    options: dict[str, Any],
+) -> int:
+    """Compile several models, and return the exit status."""
+    from .compile_many import ManyOptions, compile_models
+
+    if output is None or output == "-":
+        named = next((f"--{name}" for name in _MANY if many[name]), "several models")
+        raise UsageError(f"{named} needs a folder for the outputs; give it with -o FOLDER/")
+    if weights:
+        raise UsageError("--weights are those of one model; compile it alone")
+    return compile_models(
+        given,
+        output,
+        make_compile_options(**options),
+        ManyOptions(**many),
+        emit=emit,
+        parameters=parameters,
+        limits=limits,
+    )
 
 
 def compile_model(

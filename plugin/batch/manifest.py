@@ -1,0 +1,136 @@
+"""What a folder of outputs was made of: one line of JSON for each model, kept beside them.
+
+``--resume`` makes again what is not up to date. A model is, if its line has the key that it would
+be compiled under now (`subquant.compiler.keys`: its bytes, the options, the versions), and if the
+outputs that the line names have the very bytes that were written. So nothing has to be believed of
+the times of files, nor of an earlier run that may have been killed: a line is written after the
+outputs, at the end of the file and at once; a line that was cut is none; of several for an output
+the last one counts; and an output that somebody changed is made again.
+
+A line::
+
+    {"version": 1, "output": "a/x.vmfb", "key": "9f...", "files": {"a/x.vmfb": [4123, "c0..."]},
+     "passes_seconds": 0.2, "iree_seconds": 0.9}
+
+``files`` has the size and the digest of all that was written, an archive of parameters too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..compiler.keys import digest_of_file
+from ..errors import InputError, SubquantError
+from ..files import write_whole
+
+__all__ = ["NAME", "Manifest", "Record"]
+
+NAME = ".subquant-manifest.jsonl"
+_VERSION = 1
+_FEW = 16
+"""Lines that later ones have replaced and that may stay."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of the outputs of a model.
+
+    Args:
+        output: its path, from the folder on.
+        key: of the compilation.
+        files: the size and the digest of each file, by its path from the folder on.
+        passes_seconds, iree_seconds: what it took to make them.
+    """
+
+    output: str
+    key: str
+    files: Mapping[str, tuple[int, str]]
+    passes_seconds: float = 0.0
+    iree_seconds: float = 0.0
+
+    @classmethod
+    def of(cls, values: Any) -> Record | None:
+        """Return what a line says; None if that is nothing of this version."""
+        if not isinstance(values, dict) or values.pop("version", None) != _VERSION:
+            return None
+        try:
+            files = {str(path): (int(n), str(digest)) for path, (n, digest) in
+                     values.pop("files").items()}  # fmt: skip
+            seconds = [float(values.pop(f"{who}_seconds")) for who in ("passes", "iree")]
+            return cls(str(values["output"]), str(values["key"]), files, *seconds)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
+
+
+class Manifest:
+    """The lines of a folder.
+
+    Args:
+        folder: of the outputs, which need not be there.
+
+    Raises:
+        InputError: the file cannot be read, or written where it has become long.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        self._path = self._folder / NAME
+        self._records: dict[str, Record] = {}
+        self._is_cut = False
+        try:
+            self._read()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise InputError(f"cannot read '{self._path}': {error.strerror}") from None
+
+    def _read(self) -> None:
+        data = self._path.read_bytes()
+        lines = data.splitlines()
+        for line in lines:
+            try:
+                record = Record.of(json.loads(line))
+            except (ValueError, RecursionError):
+                continue
+            if record is not None:
+                self._records[record.output] = record
+        self._is_cut = not data.endswith(b"\n")
+        if len(lines) > 2 * len(self._records) + _FEW:
+            write_whole(self._path, b"".join(map(_line, self._records.values())))
+            self._is_cut = False
+
+    def up_to_date(self, output: str, key: str) -> Record | None:
+        """Return the record of an output that has this key and the bytes that were written."""
+        record = self._records.get(output)
+        if record is None or record.key != key or output not in record.files:
+            return None
+        return record if all(self._is_whole(name) for name in record.files.items()) else None
+
+    def _is_whole(self, file: tuple[str, tuple[int, str]]) -> bool:
+        name, (size, digest) = file
+        path = self._folder / name
+        try:
+            return path.stat().st_size == size and digest_of_file(path) == digest
+        except (OSError, SubquantError):
+            return False
+
+    def add(self, record: Record) -> None:
+        """Write a line, at once.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        data = b"\n" * self._is_cut + _line(record)
+        self._is_cut = True
+        with self._path.open("ab", buffering=0) as file:
+            self._is_cut = file.write(data) != len(data)
+        self._records[record.output] = record
+
+
+def _line(record: Record) -> bytes:
+    return json.dumps({"version": _VERSION, **asdict(record)}).encode() + b"\n"

@@ -1,0 +1,166 @@
+"""Which models are compiled, and what their outputs are called.
+
+Models are given by paths, by patterns (``models/**/*.tflite``, for shells that do not expand them),
+and by lists. A list is ``@FILE``, as compilers have it (gcc, clang, javac, MSVC) and as ``@x.npy``
+stands for the contents of a file elsewhere on this command line; unlike theirs it has one path or
+pattern a line, so that names with spaces need no quotes, or, if it has NULs, one before each, as
+``find -print0`` writes them. What exists under its name is taken by it, be there brackets in it or
+an ``@``.
+
+An output mirrors the path of its model, from the base folder on: ``a/x.mlir`` becomes
+``OUT/a/x.vmfb``, whichever other models are compiled beside it. So a name stays what it is when
+models are added, and tells later runs what is there already.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..compiler.options import Emit
+from ..errors import InputError, UsageError, quoted
+from ..files import read_input
+
+__all__ = ["Model", "find_models", "is_list", "is_pattern", "name_outputs"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, and where what is made of it goes.
+
+    Args:
+        path: as it was given, or found.
+        stem: of its outputs, from the output folder on, with "/".
+        output: the path of the output, from the output folder on, with "/".
+    """
+
+    path: str
+    stem: str
+    output: str
+
+
+def is_list(word: str) -> bool:
+    """True for ``@FILE``, if there is no file of that very name."""
+    return word.startswith("@") and len(word) > 1 and not os.path.exists(word)
+
+
+def is_pattern(word: str) -> bool:
+    """True for a pattern, if there is no file of that very name."""
+    return glob.has_magic(word) and not os.path.lexists(word)
+
+
+def find_models(
+    given: Iterable[str],
+    output: str | os.PathLike[str],
+    read_stdin: Callable[[], bytes] | None = None,
+) -> list[str]:
+    """Return the paths of models, in the order in which they are given; each once.
+
+    Those that a pattern matches are in the order of their names. What lies in the output folder is
+    not matched, unless the current folder lies there too.
+
+    Args:
+        given: paths, patterns, and lists of them.
+        output: the folder of the outputs.
+        read_stdin: what reads the list ``@-``.
+
+    Raises:
+        InputError: a list cannot be read.
+        UsageError: a pattern matches nothing, or what is given is a folder or a list in a list.
+    """
+    found: dict[str, str] = {}
+    made = os.path.abspath(output)
+    if _is_below(os.getcwd(), made):
+        made = ""
+    for word in given:
+        words = _read_list(word[1:], read_stdin) if is_list(word) else [word]
+        for path in words:
+            for each in _expanded(path, made) if is_pattern(path) else [path]:
+                if each == "-":
+                    raise UsageError("standard input is one model; give it alone")
+                if os.path.isdir(each):
+                    example = os.path.join(glob.escape(each), "**", "*.mlir")
+                    raise UsageError(
+                        f"{quoted(each)} is a folder; give a pattern, such as {quoted(example)}"
+                    )
+                found.setdefault(os.path.abspath(each), each)
+    return list(found.values())
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.commonpath([path, folder]) == folder if _same_drive(path, folder) else False
+
+
+def _same_drive(one: str, other: str) -> bool:
+    return os.path.splitdrive(one)[0] == os.path.splitdrive(other)[0]
+
+
+def _expanded(pattern: str, made: str) -> list[str]:
+    """The files that a pattern matches.
+
+    Raises:
+        UsageError: there are none.
+    """
+    found = [path for path in glob.iglob(pattern, recursive=True) if os.path.isfile(path)]
+    if made:
+        found = [path for path in found if not _is_below(os.path.abspath(path), made)]
+    if not found:
+        raise UsageError(f"no file matches {quoted(pattern)}")
+    return sorted(found)
+
+
+def _read_list(file: str, read_stdin: Callable[[], bytes] | None) -> Iterator[str]:
+    data = read_stdin() if file == "-" and read_stdin is not None else read_input(file)
+    is_by_null = b"\0" in data
+    for line in data.split(b"\0") if is_by_null else data.splitlines():
+        word = os.fsdecode(line if is_by_null else line.strip())
+        if not word or (word.startswith("#") and not is_by_null):
+            continue
+        if is_list(word):
+            raise InputError(f"the list '{file}' names another list, {quoted(word)}")
+        yield word
+
+
+def name_outputs(
+    paths: Sequence[str],
+    output: str | os.PathLike[str],
+    emit: Emit,
+    base: str | os.PathLike[str] | None = None,
+) -> list[Model]:
+    """Return the models with the names of their outputs.
+
+    Args:
+        paths: of the models.
+        output: the folder of the outputs.
+        emit: what is made, which is the suffix of the outputs.
+        base: the folder that outputs are named from; by default the current one.
+
+    Raises:
+        UsageError: a model lies outside of the base, two would have one output, or an output is a
+            model.
+    """
+    start = os.path.abspath(base or os.curdir)
+    sources = {os.path.realpath(path): path for path in paths}
+    models: dict[str, Model] = {}
+    for path in paths:
+        whole = os.path.abspath(path)
+        if not _is_below(whole, start):
+            where = "the current folder" if base is None else f"the folder '{os.fspath(base)}'"
+            raise UsageError(
+                f"{quoted(path)} does not lie in {where}, from which outputs are named; give "
+                "another with --base"
+            )
+        stem = os.path.splitext(os.path.relpath(whole, start))[0].replace(os.sep, "/")
+        model = Model(path, stem, f"{stem}.{emit}")
+        where = os.path.join(output, model.output)
+        other = models.setdefault(model.output, model)
+        if other is not model:
+            raise UsageError(
+                f"{quoted(other.path)} and {quoted(path)} would both become {quoted(where)}; "
+                "rename one, or compile it to another folder"
+            )
+        if os.path.realpath(where) in sources:
+            raise UsageError(f"the output {quoted(where)} is a model; give another folder with -o")
+    return list(models.values())

@@ -1,0 +1,143 @@
+"""What became of many models: a table, JSON and JUnit XML, in the order of the input.
+
+JSON, of the form of `subquant.reports`::
+
+    {"version": 1, "report": "compile",
+     "summary": {"compiled": 17, "up-to-date": 180, "failed": 3, "not-run": 0},
+     "seconds": 41.2, "emit": "vmfb", "options": {"target": "llvm-cpu", ...},
+     "versions": {"subquant": "0.1.0", "torch-mlir": "20261001", ...},
+     "results": [{"name": "models/a/x.mlir", "output": "out/models/a/x.vmfb",
+                  "status": "compiled", "seconds": 1.1, "passes_seconds": 0.2,
+                  "iree_seconds": 0.9, "cached": false, "size": 4123, "worker": "",
+                  "message": "", "error": null}, ...]}
+
+``message`` is the first line of an error, as it is shown; ``error`` is its class, message, place,
+operation and notes. Of a model that is up to date, the times are those of when it was made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, get_args
+
+from .. import reports
+from ..compiler.options import CompileOptions, Emit
+from ..errors import printable
+from ..processes import error_to_json
+from ..versions import installed_versions
+from .run import CompiledModel, Status
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["render_table", "summary_line", "to_json", "to_junit"]
+
+_STYLES = {"compiled": "green", "up-to-date": "dim", "failed": "red", "not-run": "yellow"}
+
+
+def _counts(results: Sequence[CompiledModel]) -> dict[str, int]:
+    found = Counter(result.status for result in results)
+    return {status: found[status] for status in get_args(Status)}
+
+
+def to_json(
+    results: Sequence[CompiledModel],
+    options: CompileOptions,
+    emit: Emit,
+    seconds: float,
+    version: str,
+) -> str:
+    """Return the results as JSON text.
+
+    Args:
+        results: in the order of the input.
+        options, emit: of the compilations.
+        seconds: that the run took.
+        version: of subquant.
+    """
+    return reports.to_json(
+        "compile",
+        _counts(results),
+        [_fields(result) for result in results],
+        seconds=round(seconds, 3),
+        emit=emit,
+        options=asdict(options),
+        versions={"subquant": version, **installed_versions()},
+    )
+
+
+def _fields(result: CompiledModel) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "output": os.fspath(result.output),
+        "status": result.status,
+        "seconds": round(result.seconds, 3),
+        "passes_seconds": round(result.passes_seconds, 3),
+        "iree_seconds": round(result.iree_seconds, 3),
+        "cached": result.is_cached,
+        "size": result.size,
+        "worker": result.worker,
+        "message": _message(result),
+        "error": None if result.error is None else error_to_json(result.error),
+    }
+
+
+def _message(result: CompiledModel) -> str:
+    return "" if result.error is None else str(result.error).splitlines()[0]
+
+
+def to_junit(results: Sequence[CompiledModel], options: CompileOptions) -> bytes:
+    """Return the results as JUnit XML: a suite of the target, a class for each folder."""
+    cases = []
+    for result in results:
+        folders = [part for part in PurePath(result.name).parent.parts if part not in ("/", "..")]
+        failure = None if result.error is None else type(result.error).__name__
+        message = "" if result.error is None else str(result.error)
+        is_skipped = result.status == "not-run"
+        cases.append(
+            reports.Case(
+                options.label,
+                ".".join((options.label, *folders)),
+                result.name,
+                0.0 if result.status == "up-to-date" else result.seconds,
+                failure,
+                is_skipped,
+                "the run ended before it was compiled" if is_skipped else message,
+            )
+        )
+    return reports.to_junit("subquant compile", cases)
+
+
+def summary_line(results: Sequence[CompiledModel], seconds: float) -> str:
+    """Return how many models came to what: ``3 compiled, 1 failed in 2.5 s``."""
+    counts = [f"{count} {status}" for status, count in _counts(results).items() if count]
+    return f"{', '.join(counts) or 'no models'} in {seconds:.1f} s"
+
+
+def render_table(results: Sequence[CompiledModel]) -> Table:
+    """Return a table with a row for each model."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("model", overflow="fold")
+    table.add_column("status", no_wrap=True)
+    for title in ("passes s", "IREE s", "bytes"):
+        table.add_column(title, justify="right", no_wrap=True)
+    has_errors = any(result.error is not None for result in results)
+    if has_errors:
+        table.add_column("error", overflow="fold")
+    for result in results:
+        status = f"{result.status} (cache)" if result.is_cached else result.status
+        is_made = result.status in ("compiled", "up-to-date")
+        seconds = [f"{each:.2f}" if is_made or each else "-" for each in
+                   (result.passes_seconds, result.iree_seconds)]  # fmt: skip
+        size = f"{result.size:,}" if is_made else "-"
+        name, colored = Text(printable(result.name)), Text(status, _STYLES[result.status])
+        message = [Text(_message(result))] if has_errors else []
+        table.add_row(name, colored, *seconds, size, *message)
+    return table

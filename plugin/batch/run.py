@@ -1,0 +1,301 @@
+"""Hand models out, and write what comes back.
+
+All files are read here, and written here: a worker of a cluster needs no folder of ours. A model is
+read when its turn comes near, so that there may be more of them than memory has place for. Outputs
+take their names when they are whole (`subquant.files.write_whole`), and the line of the manifest
+comes last; so a run that is killed leaves whole outputs and nothing else, and the next one knows
+which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ..compiler.keys import digest_of, files_beside, key_of_source, machine_of
+from ..compiler.options import CompileOptions, Emit
+from ..compiler.worker import Input
+from ..errors import InputError, Place, Remark, SubquantError
+from ..files import read_input, write_whole
+from ..fleet import Done, Task, run_tasks
+from ..processes import Limits, error_from_json
+from .manifest import Manifest, Record
+from .models import Model
+
+__all__ = ["Batch", "CompiledModel", "Status"]
+
+Status = Literal["compiled", "up-to-date", "failed", "not-run"]
+"""What became of a model. One that is not run was waiting, or was cancelled, when the run ended."""
+
+_FUNCTION = "subquant.batch.tasks:compile_model"
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """What became of a model.
+
+    Args:
+        name: its path, as it was given or found.
+        output: the path of what was made of it.
+        status: `Status`.
+        passes_seconds: what subquant's passes and reading the model took; of a model that is up to
+            date, when it was made.
+        iree_seconds: the same of IREE's compiler; 0 if the executable came out of a cache.
+        size: of the output, in bytes.
+        is_cached: the executable came out of a cache.
+        error: why it failed, with the place.
+        worker: the address of the worker that compiled it; empty on this machine.
+        remarks: what `CompileOptions.explain` asks for.
+    """
+
+    name: str
+    output: Path
+    status: Status
+    passes_seconds: float = 0.0
+    iree_seconds: float = 0.0
+    size: int = 0
+    is_cached: bool = False
+    error: SubquantError | None = None
+    worker: str = ""
+    remarks: Sequence[Remark] = ()
+
+    @property
+    def seconds(self) -> float:
+        """What it took, without waiting."""
+        return self.passes_seconds + self.iree_seconds
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A model whose files are read."""
+
+    model: Model
+    key: str
+    blobs: tuple[bytes, ...]
+    beside: tuple[str, ...] | None
+
+
+class Batch:
+    """A run over many models.
+
+    Args:
+        models: with the names of their outputs, which differ.
+        folder: of the outputs.
+        options: what to compile for.
+        emit: as of `subquant.compiler.compilation.compile_to_bytes`.
+        parameters: a folder for the constants of 1 KiB and more, in one archive (``.irpa``) for
+            each model, named like its output; None to have them in the executables.
+        resume: leave alone what is up to date.
+        limits: of the child processes.
+
+    Raises:
+        InputError: the folder or its manifest cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        folder: str | os.PathLike[str],
+        options: CompileOptions,
+        *,
+        emit: Emit = "vmfb",
+        parameters: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        self.models = tuple(models)
+        self.options, self.emit = options, emit
+        self._folder = Path(folder)
+        self._parameters = None if parameters is None else Path(parameters)
+        self._resume, self._limits = resume, limits or Limits()
+        _make_folder(self._folder)
+        self._manifest = Manifest(self._folder)
+
+    def not_run(self, model: Model) -> CompiledModel:
+        """What is said of a model that has no result."""
+        return CompiledModel(model.path, self._folder / model.output, "not-run")
+
+    def run(
+        self,
+        *,
+        jobs: int | None = None,
+        cluster: str | None = None,
+        on_step: Callable[[Model, str], object] = lambda model, step: None,
+    ) -> Generator[tuple[Model, CompiledModel], None, None]:
+        """Compile, and yield what became of each model, in the order in which they end.
+
+        Closing the iterator cancels what is left, with its child processes.
+
+        Args:
+            jobs: how many models at a time on this machine; by default one a core.
+            cluster: the address of a Dask scheduler, whose workers compile in place of this
+                machine.
+            on_step: called with the steps of the models that are compiled.
+
+        Raises:
+            EnvironmentProblem: the cluster cannot be used, or was lost.
+        """
+        known: list[tuple[Model, CompiledModel]] = []
+        read: dict[str, _Read] = {}
+
+        def tasks() -> Iterator[Task]:
+            for model in self.models:
+                found = self._begin(model)
+                if isinstance(found, CompiledModel):
+                    known.append((model, found))
+                    continue
+                read[model.path] = replace(found, blobs=())
+                yield self._task(found)
+
+        def steps(task: Task, step: str) -> None:
+            on_step(read[task.name].model, step)
+
+        run = run_tasks(tasks(), jobs=jobs, cluster=cluster, on_step=steps)
+        with contextlib.closing(run):
+            for done in run:
+                yield from _taken(known)
+                one = read.pop(done.task.name)
+                yield one.model, self._finish(one, done)
+        yield from _taken(known)
+
+    def _failed(
+        self, model: Model, error: SubquantError, result: CompiledModel | None = None
+    ) -> CompiledModel:
+        """The result of a model that failed; its error says which it is."""
+        if error.place is None and model.path not in error.message:
+            error.place = Place("-")
+        error = error.in_file(model.path)
+        return replace(result or self.not_run(model), status="failed", error=error)
+
+    # -- before -----------------------------------------------------------------------------------
+
+    def _begin(self, model: Model) -> CompiledModel | _Read:
+        """Read a model; the result, if there is nothing to do, or nothing can be done."""
+        try:
+            found = self._read(model)
+        except SubquantError as error:
+            return self._failed(model, error)
+        record = self._manifest.up_to_date(model.output, found.key) if self._resume else None
+        if record is None or {*record.files} != {*map(self._name, self._outputs(model))}:
+            return found
+        return replace(
+            self.not_run(model),
+            status="up-to-date",
+            passes_seconds=record.passes_seconds,
+            iree_seconds=record.iree_seconds,
+            size=record.files[model.output][0],
+        )
+
+    def _read(self, model: Model) -> _Read:
+        data = read_input(model.path)
+        given = Input(model.path, data=data)
+        folder = os.path.dirname(model.path)
+        names = [name for name in files_beside(given) if os.path.basename(name) == name]
+        key = key_of_source(given, self.options, self.emit, parameters=self._parameters is not None)
+        beside = {
+            name: read_input(os.path.join(folder, name))
+            for name in names
+            if os.path.isfile(os.path.join(folder, name))
+        }
+        if not key.holds:
+            raise InputError("a file that it has data in changes", Place(model.path))
+        return _Read(
+            model, key.text, (data, *beside.values()), tuple(beside) if names else None
+        )  # fmt: skip
+
+    def _task(self, one: _Read) -> Task:
+        arguments: dict[str, Any] = {
+            "file": one.model.path,
+            "beside": one.beside,
+            "options": asdict(self.options),
+            "emit": self.emit,
+            "limits": asdict(self._limits),
+            "parameters": self._parameters is not None,
+            "reproducer": os.fspath(self._reproducer(one.model)),
+            "machine": machine_of(self.options),
+        }
+        return Task(one.model.path, _FUNCTION, arguments, one.blobs)
+
+    def _reproducer(self, model: Model) -> Path:
+        return self._folder / f"{model.stem}.reproducer.mlir"
+
+    def _outputs(self, model: Model) -> list[Path]:
+        found = [self._folder / model.output]
+        if self._parameters is not None:
+            found.append(self._parameters / f"{model.stem}.irpa")
+        return found
+
+    def _name(self, path: Path) -> str:
+        """A path from the folder of the outputs on."""
+        return os.path.relpath(path, self._folder).replace(os.sep, "/")
+
+    # -- after ------------------------------------------------------------------------------------
+
+    def _finish(self, one: _Read, done: Done) -> CompiledModel:
+        """Write what was made of a model, or the reproducer of its error."""
+        if done.error is not None:
+            return replace(self._failed(one.model, done.error), worker=done.worker)
+        value = done.value
+        result = replace(
+            self.not_run(one.model),
+            worker=done.worker,
+            passes_seconds=float(value["passes_seconds"]),
+            iree_seconds=float(value["iree_seconds"]),
+            is_cached=bool(value["cached"]),
+            remarks=[_remark_of(fields) for fields in value["remarks"]],
+        )
+        try:
+            if value["error"] is not None:
+                for data in done.blobs:
+                    _write(self._reproducer(one.model), data)
+                return self._failed(one.model, error_from_json(value["error"]), result)
+            self._write_outputs(one, result, done.blobs)
+        except OSError as error:
+            message = f"cannot write '{error.filename or result.output}': {error.strerror}"
+            return self._failed(one.model, InputError(message), result)
+        return replace(result, status="compiled", size=len(done.blobs[0]))
+
+    def _write_outputs(self, one: _Read, result: CompiledModel, blobs: Sequence[bytes]) -> None:
+        files = {}
+        # The executable last: it is what people look for.
+        for path, data in reversed([*zip(self._outputs(one.model), blobs, strict=False)]):
+            _write(path, data)
+            files[self._name(path)] = (len(data), digest_of(data))
+        self._manifest.add(
+            Record(
+                one.model.output, one.key, files, result.passes_seconds, result.iree_seconds
+            )
+        )  # fmt: skip
+
+
+def _taken(
+    known: list[tuple[Model, CompiledModel]],
+) -> Iterator[tuple[Model, CompiledModel]]:
+    while known:
+        yield known.pop(0)
+
+
+def _remark_of(fields: dict[str, Any]) -> Remark:
+    place = fields["place"]
+    return Remark(fields["message"], None if place is None else Place(**place), fields["op_name"])
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder '{path}': {error.strerror}") from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole, in a folder that may have to be made.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, data)

@@ -1,0 +1,537 @@
+"""Many models in one run: names, reports, what is up to date, and whatever ends a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+
+import subquant
+from onnx_models import model, node
+from subquant.batch import tasks
+from subquant.batch.manifest import NAME, Manifest, Record
+from subquant.batch.models import Model, find_models, name_outputs
+from subquant.batch.run import CompiledModel
+from subquant.cli import main
+from subquant.commands.compile_many import _Display
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.keys import digest_of
+from subquant.errors import EnvironmentProblem, InputError, UsageError
+from test_tflite import subtraction
+
+PROGRAM = """func.func @main(%x: tensor<{n}xf32>) -> tensor<{n}xf32> {{
+  %y = arith.addf %x, %x : tensor<{n}xf32>
+  return %y : tensor<{n}xf32>
+}}
+"""
+BAD = 'func.func @main() {\n  "foo.bar"() : () -> ()\n  return\n}\n'
+CRASHES = "#C = #sparse_tensor.encoding<{}>\nfunc.func private @f(tensor<4x4xf32, #C>)\n"
+BY_PASSES = ("--emit", "mlirbc")  # without IREE, which takes longer
+
+
+@pytest.fixture(autouse=True)
+def here(in_temporary_folder: Path) -> Path:
+    """Outputs are named from the current folder."""
+    return in_temporary_folder
+
+
+def write(*paths: str, text: str | None = None) -> None:
+    """Write a program to each path, each another one."""
+    for number, path in enumerate(paths, 1):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(PROGRAM.format(n=number) if text is None else text)
+
+
+def invoke(*arguments: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(main, ["compile", *arguments], input=stdin)
+
+
+def files(folder: str = "out") -> dict[str, bytes]:
+    """The outputs of a folder, by their paths in it."""
+    found = {path.relative_to(folder).as_posix(): path for path in Path(folder).rglob("*")}
+    return {name: path.read_bytes() for name, path in found.items()
+            if path.is_file() and name != NAME}  # fmt: skip
+
+
+def statuses(*arguments: str) -> dict[str, str]:
+    """What the report says of each model."""
+    result = invoke(*arguments, "--json", "report.json")
+    assert result.exit_code in (0, 1), result.output
+    report = json.loads(Path("report.json").read_text())
+    return {each["name"]: each["status"] for each in report["results"]}
+
+
+# -- which models there are -----------------------------------------------------------------------
+
+
+def test_patterns_lists_and_paths_are_models_once_and_in_order(here: Path) -> None:
+    write("b.mlir", "a.mlir", "m/deep/c.mlir", "m/d.tflite", "x[1].mlir", "@odd.mlir", ".h.mlir")
+    assert find_models(["*.mlir", "a.mlir"], "out") == [
+        "@odd.mlir",
+        "a.mlir",
+        "b.mlir",
+        "x[1].mlir",
+    ]
+    assert find_models(["b.mlir", "m/**/*.*", "./b.mlir"], "out") == [
+        "b.mlir", "m/d.tflite", "m/deep/c.mlir",
+    ]  # fmt: skip
+    assert find_models(["x[1].mlir", "@odd.mlir"], "out") == ["x[1].mlir", "@odd.mlir"]
+    Path("list.txt").write_text("# these\n\n  m/d.tflite \nno such.mlir\n*.mlir\r\n")
+    assert find_models(["@list.txt"], "out") == [
+        "m/d.tflite", "no such.mlir", "@odd.mlir", "a.mlir", "b.mlir", "x[1].mlir",
+    ]  # fmt: skip
+    by_null = b"# a.mlir\0 b .mlir\0\xff.mlir\0"
+    assert find_models(["@-"], "out", lambda: by_null) == [
+        "# a.mlir", " b .mlir", os.fsdecode(b"\xff.mlir"),
+    ]  # fmt: skip
+
+
+def test_outputs_are_not_matched(here: Path) -> None:
+    write("a.mlir", "out/a.mlir", "out/deep/b.mlir", "outer/c.mlir")
+    assert find_models(["**/*.mlir"], "out/") == ["a.mlir", "outer/c.mlir"]
+    assert find_models(["out/a.mlir"], "out") == ["out/a.mlir"]  # which is said, not matched
+    assert len(find_models(["**/*.mlir"], ".")) == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["no*.mlir"], "no file matches 'no[*].mlir'"),
+        (["m"], "'m' is a folder; give a pattern, such as 'm/[*][*]/[*].mlir'"),
+        (["a.mlir", "-"], "standard input is one model; give it alone"),
+    ],
+)
+def test_what_is_no_model(given: Sequence[str], message: str) -> None:
+    write("m/a.mlir")
+    with pytest.raises(UsageError, match=message):
+        find_models(given, "out")
+
+
+def test_a_list_in_a_list_is_refused(here: Path) -> None:
+    Path("list.txt").write_text("@other.txt\n")
+    with pytest.raises(InputError, match=r"'list\.txt' names another list, '@other\.txt'"):
+        find_models(["@list.txt"], "out")
+    with pytest.raises(InputError, match=r"cannot read 'none\.txt': No such file"):
+        find_models(["@none.txt"], "out")
+
+
+def test_outputs_mirror_the_paths_of_models(here: Path) -> None:
+    found = name_outputs(["a/x.mlir", "b/x.mlir", "./y.b.tflite"], "out", "vmfb")
+    assert [each.output for each in found] == ["a/x.vmfb", "b/x.vmfb", "y.b.vmfb"]
+    found = name_outputs([f"{here}/a/x.mlir", "a/b/../y.onnx"], "out", "mlir", "a")
+    assert [each.output for each in found] == ["x.mlir", "y.mlir"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "base", "message"),
+    [
+        (
+            ["a/x.mlir", "a/x.onnx"],
+            None,
+            "'a/x.mlir' and 'a/x.onnx' would both become 'out/a/x.mlirbc'; rename one",
+        ),
+        (["../x.mlir"], None, "'../x.mlir' does not lie in the current folder, .* with --base"),
+        (["b/x.mlir"], "a", "'b/x.mlir' does not lie in the folder 'a'"),
+        (["out/x.mlirbc"], "out", "the output 'out/x.mlirbc' is a model; give another folder"),
+    ],
+)
+def test_names_that_cannot_be(paths: Sequence[str], base: str | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        name_outputs(paths, "out", "mlirbc", base)
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+def test_one_failing_model_does_not_stop_the_others(here: Path) -> None:
+    write("a/x.mlir", "b/x.mlir")
+    write("a/bad.mlir", text=BAD)
+    Path("sub.tflite").write_bytes(subtraction())
+    report = ("--json", "r.json", "--junit", "r.xml")
+    given = ("a/*.mlir", "none.mlir", "sub.tflite", "b/x.mlir")
+    result = invoke(*given, "-o", "out/", *BY_PASSES, "--jobs", "2", *report)
+    assert result.exit_code == 1
+    assert [
+        re.sub(r"[\d,.]+ (bytes|s$)", r"N \1", line) for line in result.stderr.splitlines()
+    ] == [
+        "a/bad.mlir:2:3: error: 'foo.bar' op is of a dialect that neither MLIR nor IREE knows, and "
+        "IREE's compiler would crash on it; lower it first",
+        "wrote out/a/x.mlirbc (N bytes)",
+        "error: cannot read 'none.mlir': No such file or directory",
+        "wrote out/sub.mlirbc (N bytes)",
+        "wrote out/b/x.mlirbc (N bytes)",
+        "3 compiled, 2 failed in N s",
+    ]
+    rows = [line.split()[:2] for line in result.stdout.splitlines()]
+    assert rows == [
+        ["model", "status"], ["a/bad.mlir", "failed"], ["a/x.mlir", "compiled"],
+        ["none.mlir", "failed"], ["sub.tflite", "compiled"], ["b/x.mlir", "compiled"],
+    ]  # fmt: skip
+    made = files()
+    assert made == {
+        f"{stem}.mlirbc": compile_to_bytes(Path(path), emit="mlirbc")
+        for stem, path in (("a/x", "a/x.mlir"), ("b/x", "b/x.mlir"), ("sub", "sub.tflite"))
+    }
+    values = json.loads(Path("r.json").read_text())
+    assert (values["version"], values["report"]) == (1, "compile")
+    assert values["summary"] == {"compiled": 3, "up-to-date": 0, "failed": 2, "not-run": 0}
+    bad, good, missing, *_ = values["results"]
+    assert bad["message"].startswith("a/bad.mlir:2:3: error: 'foo.bar' op is of a dialect")
+    assert bad["error"]["place"] == ["a/bad.mlir", 2, 3]
+    assert (good["output"], good["size"]) == ("out/a/x.mlirbc", len(made["a/x.mlirbc"]))
+    assert 0 < good["passes_seconds"] == good["seconds"]
+    assert missing["error"]["class"] == "InputError"
+    suite = ElementTree.parse("r.xml").find("testsuite")
+    assert suite is not None
+    assert [suite.get(name) for name in ("name", "tests", "failures")] == ["llvm-cpu", "5", "2"]
+    failure = suite.find("testcase[@name='a/bad.mlir']/failure")
+    assert failure is not None
+    assert failure.get("type") == "UnsupportedError"
+
+
+def test_executables_are_those_of_one_model_alone(here: Path) -> None:
+    """And the time of IREE's compiler is told from that of the passes."""
+    write("x.mlir")
+    (result,) = subquant.compile_many(["x.mlir"], "out", limits=subquant.Limits(parse_seconds=9))
+    assert result.status == "compiled"
+    assert result.output == Path("out/x.vmfb")
+    assert result.output.read_bytes() == compile_to_bytes(Path("x.mlir"))
+    assert result.is_cached or result.iree_seconds > 0 < result.passes_seconds
+
+
+def test_the_clock_tells_steps_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(tasks.time, "perf_counter", lambda: now)
+    steps: list[str] = []
+    clock = tasks.Clock(steps.append)
+    for step, seconds in (("parse", 1.0), ("pass canonicalize", 2.0), ("print", 4.0),
+                          ("wait for the same compilation elsewhere", 8.0),
+                          ("iree-compile", 16.0)):  # fmt: skip
+        clock(step)
+        now += seconds
+    clock.stop()
+    now += 32.0
+    clock.stop()
+    assert (clock.passes, clock.iree, clock.is_cached) == (7.0, 16.0, False)
+    clock("cached")
+    now += 64.0
+    clock.stop()
+    assert (clock.passes, clock.iree, clock.is_cached) == (7.0, 16.0, True)
+    assert steps[-1] == "cached"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("a.mlir", "b.mlir"), "several models needs a folder for the outputs"),
+        (("a.mlir", "--resume"), "--resume needs a folder for the outputs; give it with -o"),
+        (("*.mlir", "-o", "-"), "several models needs a folder"),
+        (("a.mlir", "b.mlir", "-o", "a.mlir"), "'a.mlir' is a file, and several models need"),
+        (("a.mlir", "b.mlir", "-o", "out", "--weights", "m=w.gguf"), "--weights are those of one"),
+        (("@empty.txt", "-o", "out"), "the list names no model"),
+        (("none/*.mlir", "-o", "out"), "no file matches 'none/[*].mlir'"),
+        (("a.mlir", "-o", "out/", "--jobs", "0"), "Invalid value for '--jobs'"),
+    ],
+)
+def test_calls_that_make_no_sense(arguments: Sequence[str], message: str) -> None:
+    write("a.mlir", "b.mlir")
+    Path("empty.txt").write_text("# none\n")
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    assert re.search(message, result.stderr)
+    assert not Path("out").exists()
+
+
+def test_one_model_goes_to_a_file_unless_the_output_is_a_folder(here: Path) -> None:
+    write("a.mlir")
+    assert invoke("a.mlir", "-o", "out", *BY_PASSES).exit_code == 0
+    assert Path("out").is_file()
+    assert invoke("a.mlir", "-o", "there/", *BY_PASSES).exit_code == 0
+    assert [*files("there")] == ["a.mlirbc"]
+    result = invoke("@-", "-o", "there", *BY_PASSES, stdin=b"a.mlir\0")
+    assert result.exit_code == 0, result.output
+
+
+def test_constants_go_to_a_folder_of_archives(here: Path) -> None:
+    weights = np.arange(512, dtype=np.float32)
+    text = (
+        PROGRAM.format(n=512)
+        .replace("%x, %x", "%x, %w")
+        .replace("  %y", f"  %w = arith.constant dense<{weights.tolist()}> : tensor<512xf32>\n  %y")
+    )
+    write("a/x.mlir", text=text)
+    given = ("a/x.mlir", "-o", "out/", "--parameters", "constants/", *BY_PASSES)
+    assert statuses(*given) == {"a/x.mlir": "compiled"}
+    compile_to_bytes(Path("a/x.mlir"), emit="mlirbc", parameters="alone.irpa")
+    assert files("constants") == {"a/x.irpa": Path("alone.irpa").read_bytes()}
+    assert statuses(*given, "--resume") == {"a/x.mlir": "up-to-date"}
+    Path("constants/a/x.irpa").write_bytes(b"IRPA")
+    assert statuses(*given, "--resume") == {"a/x.mlir": "compiled"}
+    given = ("a/x.mlir", "-o", "out/", "--parameters", "elsewhere", *BY_PASSES, "--resume")
+    assert statuses(*given) == {"a/x.mlir": "compiled"}
+
+
+def test_a_crash_leaves_a_reproducer_beside_the_output(here: Path) -> None:
+    write("m/crash it.mlir", text=CRASHES)
+    result = invoke("m/*", "-o", "out", "--jobs", "1")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[0] == (
+        "m/crash it.mlir: error: upstream's MLIR crashed while it parsed the module (SIGSEGV); "
+        "replay with: subquant opt 'out/m/crash it.reproducer.mlir'"
+    )
+    assert files() == {"m/crash it.reproducer.mlir": CRASHES.encode()}
+
+
+def test_a_bug_in_one_model_is_its_error(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("a.mlir", "b.mlir")
+
+    def compile_badly(source: tasks.Input, *arguments: object, **named: object) -> bytes:
+        if source.file == "a.mlir":
+            raise KeyError("missing")
+        return b"whole"
+
+    monkeypatch.setattr(tasks, "compile_to_bytes", compile_badly)
+    first, second = subquant.compile_many(["a.mlir", "b.mlir"], "out")
+    assert str(first.error).startswith(
+        "a.mlir: error: subquant has a bug here, which is worth a report: KeyError: 'missing'\n"
+        "note: Traceback"
+    )
+    assert (second.status, files()) == ("compiled", {"b.vmfb": b"whole"})
+
+
+def test_what_cannot_be_written_is_the_error_of_its_model(here: Path) -> None:
+    write("a/x.mlir", "b.mlir")
+    Path("out").mkdir()
+    Path("out/a").write_text("in the way")
+    first, second = subquant.compile_many(["a/x.mlir", "b.mlir"], "out", emit="mlirbc")
+    assert str(first.error) == "a/x.mlir: error: cannot write 'out/a': File exists"
+    assert second.status == "compiled"
+
+
+def test_another_cpu_than_the_callers_is_refused(here: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="another than that of the caller, which --target"):
+        tasks.compile_model({"options": {}, "machine": ["other"]}, [], lambda step: None)
+
+
+# -- ONNX -----------------------------------------------------------------------------------------
+
+
+def write_onnx(path: str, *, external: str | None = None) -> None:
+    """A model that adds a weight, of a file of its own if that has a name."""
+    weight = np.arange(8, dtype=np.float32)
+    proto = model([node("Add", ["x", "w"], ["y"])], {"x": ("FLOAT", [8])}, {"y": ("FLOAT", [8])},
+                  {"w": weight})  # fmt: skip
+    if external is None:
+        Path(path).write_bytes(proto.SerializeToString())
+    else:
+        onnx.save(proto, path, save_as_external_data=True, location=external, size_threshold=0)
+
+
+def test_files_beside_an_onnx_model_go_with_it(here: Path) -> None:
+    Path("m").mkdir()
+    write_onnx("m/whole.onnx")
+    write_onnx("m/parts.onnx", external="parts.bin")
+    given = ("m/*.onnx", "-o", "out", *BY_PASSES, "--resume")
+    assert {*statuses(*given).values()} == {"compiled"}
+    assert files()["m/parts.mlirbc"] == files()["m/whole.mlirbc"]
+    assert {*statuses(*given).values()} == {"up-to-date"}
+    data = bytearray(Path("m/parts.bin").read_bytes())
+    data[-1] ^= 1
+    Path("m/parts.bin").write_bytes(data)
+    assert statuses(*given) == {"m/parts.onnx": "compiled", "m/whole.onnx": "up-to-date"}
+    assert files()["m/parts.mlirbc"] != files()["m/whole.mlirbc"]
+    Path("m/parts.bin").unlink()
+    result = invoke(*given)
+    assert result.exit_code == 1
+    assert "m/parts.onnx: error: cannot read 'm/parts.bin': No such file" in result.stderr
+
+
+# -- what is up to date ---------------------------------------------------------------------------
+
+
+def test_only_what_is_not_up_to_date_is_made(here: Path) -> None:
+    write("a.mlir", "b.mlir", "c.mlir", "d.mlir", "e.mlir")
+    given = ("*.mlir", "-o", "out", *BY_PASSES)
+    assert {*statuses(*given).values()} == {"compiled"}
+    before = files()
+    again = (*given, "--resume")
+    assert {*statuses(*again).values()} == {"up-to-date"}
+    Path("a.mlir").write_text(PROGRAM.format(n=9))
+    Path("out/b.mlirbc").write_bytes(before["b.mlirbc"][:-1])  # half
+    Path("out/c.mlirbc").write_bytes(bytes(len(before["c.mlirbc"])))  # changed
+    Path("out/d.mlirbc").unlink()
+    assert statuses(*again) == {
+        **dict.fromkeys(("a.mlir", "b.mlir", "c.mlir", "d.mlir"), "compiled"),
+        "e.mlir": "up-to-date",
+    }
+    changed = files()
+    assert changed.pop("a.mlirbc") != before.pop("a.mlirbc")
+    assert changed == before
+    assert {*statuses(*again, "--rounding", "toward-zero").values()} == {"compiled"}
+    assert {*statuses(*given).values()} == {"compiled"}  # as it was not asked for
+    write("f.mlir", text=BAD)
+    for _ in range(2):
+        assert statuses(*again)["f.mlir"] == "failed"
+
+
+def test_other_versions_are_not_up_to_date(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("a.mlir")
+    (first,) = subquant.compile_many(["a.mlir"], "out", emit="mlirbc", resume=True)
+    (second,) = subquant.compile_many(["a.mlir"], "out", emit="mlirbc", resume=True)
+    assert (first.status, second.status) == ("compiled", "up-to-date")
+    assert second.passes_seconds == first.passes_seconds
+    monkeypatch.setattr("subquant.compiler.keys.code_digest", lambda memo=None: "other code")
+    (third,) = subquant.compile_many(["a.mlir"], "out", emit="mlirbc", resume=True)
+    assert third.status == "compiled"
+
+
+def test_a_manifest_survives_what_is_cut_or_strange(here: Path) -> None:
+    Path("x").write_bytes(b"data")
+    record = Record("x", "key", {"x": (4, digest_of(b"data"))}, 0.5, 1.5)
+    manifest = Manifest(".")
+    manifest.add(record)
+    assert manifest.up_to_date("x", "other") is None
+    with Path(NAME).open("ab") as file:
+        file.write(b'{"version": 1, "output": "x", "key"')  # killed
+    manifest = Manifest(".")
+    assert manifest.up_to_date("x", "key") == record
+    other = Record("y", "key", {"y": (4, "")})
+    manifest.add(other)
+    with Path(NAME).open("ab") as file:
+        file.write(
+            b'\n[]\n{"version": 2}\n\xff\n{"version": 1, "files": {"x": 3}}\n"' + b"[" * 9999
+        )
+    manifest = Manifest(".")
+    assert manifest.up_to_date("x", "key") == record
+    assert manifest.up_to_date("y", "key") is None  # there is no such file
+    for _ in range(50):
+        manifest.add(record)
+    size = Path(NAME).stat().st_size
+    assert Manifest(".").up_to_date("x", "key") == record
+    assert Path(NAME).stat().st_size < size / 10
+    Path("x").write_bytes(b"dat")
+    assert Manifest(".").up_to_date("x", "key") is None
+
+
+# -- how it looks ---------------------------------------------------------------------------------
+
+
+def test_messages_are_in_the_order_of_the_models(capsys: pytest.CaptureFixture[str]) -> None:
+    models = [Model(name, name, name) for name in "abcd"]
+    display = _Display(models)
+    display._is_terminal = False
+    said = []
+    with display.shown():
+        for name in "dbac":
+            error = InputError("is wrong") if name == "b" else None
+            result = CompiledModel(name, Path(name), "failed" if error else "compiled", error=error)
+            display.add(models["abcd".index(name)], result)
+            said.append(capsys.readouterr().err)
+    lines = {name: f"wrote {name} (0 bytes)\n" for name in "acd"} | {"b": "error: is wrong\n"}
+    assert said == ["", "", lines["a"] + lines["b"], lines["c"] + lines["d"]]
+
+
+def test_a_terminal_shows_how_far_it_is(here: Path) -> None:
+    write("a.mlir", "b.mlir")
+    write("c.mlir", text=BAD)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "subquant", "compile", "*.mlir", "-o", "out", *BY_PASSES]
+    with subprocess.Popen(
+        [*command, "--jobs", "1"], stdout=subprocess.PIPE, stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(ours, 1 << 16)
+            except OSError:  # Linux's end of a terminal
+                break
+        assert process.stdout is not None
+        table = process.stdout.read()
+        assert process.wait() == 1
+    os.close(ours)
+    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", shown.decode())
+    assert "2/3" in text
+    assert "1 running" in text
+    assert "c.mlir:2:3: error: 'foo.bar' op" in text
+    assert "wrote" not in text
+    assert len(table.splitlines()) == 4
+
+
+# -- ends -----------------------------------------------------------------------------------------
+
+SLOW = """
+import sys, time
+from subquant.batch import tasks
+from subquant.cli import main
+
+before = tasks.compile_to_bytes
+
+def compile_slowly(source, *arguments, **named):
+    if source.file != "a.mlir":
+        named["progress"]("parse")
+        while True:
+            before(b"func.func private @f()", emit="mlir")
+    return before(source, *arguments, **named)
+
+tasks.compile_to_bytes = compile_slowly
+main(sys.argv[1:])
+"""
+
+
+def children_of(process: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == process:
+            found += [int(path.parent.name), *children_of(int(path.parent.name))]
+    return found
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if holds():
+            return
+        time.sleep(0.05)
+    pytest.fail("it does not come to that")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_what_is_done_stays_done(here: Path, number: int) -> None:
+    write("a.mlir", "b.mlir", "c.mlir")
+    given = ["*.mlir", "-o", "out", *BY_PASSES, "--resume"]
+    command = [sys.executable, "-c", SLOW, "compile", *given, "--jobs", "2", "--json", "r.json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: Path("out", NAME).is_file() and b"\n" in Path("out", NAME).read_bytes())
+        wait_until(lambda: len(children_of(process.pid)) == 2)
+        children = children_of(process.pid)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
+    wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+    assert [*files()] == ["a.mlirbc"]
+    if number == signal.SIGINT:
+        assert process.returncode == 1
+        assert "1 compiled, 2 not-run" in errors.decode()
+        assert "note: --resume goes on with the rest" in errors.decode()
+        report = json.loads(Path("r.json").read_text())
+        assert [each["status"] for each in report["results"]] == ["compiled", "not-run", "not-run"]
+    assert statuses(*given) == {
+        "a.mlir": "up-to-date", "b.mlir": "compiled", "c.mlir": "compiled",
+    }  # fmt: skip
