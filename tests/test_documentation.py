@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
 ]
 PAGES_WITH_CODE = [page for page in PAGES if blocks_of(page)]
 

@@ -53,7 +53,7 @@ def merge(files: tuple[str, ...], **options: Any) -> None:
     an error. Those of the same cases on other devices are put side by side.
 
     \b
-    subquant report merge shard-*.json --json all.json --junit all.xml
+    subquant report merge 1.json 2.json 3.json 4.json --json all.json --junit all.xml
     """
     from ..conformance import reporting
 
