@@ -1,0 +1,1 @@
+"""How long many compilations take on many machines, and what they cost."""
