@@ -69,6 +69,7 @@ __all__ = [
     "Steps",
     "Work",
     "call",
+    "check_cancelled",
     "error_from_json",
     "error_to_json",
     "limit_time",
@@ -242,6 +243,11 @@ _FREE = Work()
 def _current() -> Work:
     work: Work = getattr(_THREAD, "work", _FREE)
     return work
+
+
+def check_cancelled() -> None:
+    """Raise Cancelled if the work of this thread was cancelled."""
+    _current().check()
 
 
 # -- errors --------------------------------------------------------------------------------------

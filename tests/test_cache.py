@@ -1,35 +1,28 @@
-"""The cache of executables: whole entries only, and one compilation for all that ask for it."""
+"""The cache of compilations: all that one gives, without one, and one for all that ask for it."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from subquant.compiler.cache import Cache
+from subquant.compiler import keys
+from subquant.compiler.cache import DEFAULT_SIZE, Cache, default_cache, parse_size
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.errors import CompilerError
+from subquant.compiler.options import CompileOptions
+from subquant.errors import CompilerError, InputError, Remark, UsageError
+from subquant.formats.irpa import Archive
 
 PROGRAM = "func.func @main(%x: tensor<4xi8>) -> tensor<4xi8> {\n  return %x : tensor<4xi8>\n}"
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def test_entries_are_whole(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "new")
-    assert cache.read("key") is None
-    cache.write("key", b"executable")
-    assert cache.read("key") == b"executable"
-    entry = tmp_path / "new/key"
-    for broken in (entry.read_bytes()[:-1], b"", entry.read_bytes() + b"\0"):
-        entry.write_bytes(broken)
-        assert cache.read("key") is None
+def files(folder: Path, kind: str = "*") -> list[Path]:
+    return sorted(path for path in folder.glob(f"{kind}/**/*") if not path.is_dir())
 
 
 class Compiler:
@@ -79,41 +72,12 @@ def test_one_compiles_and_the_others_wait(
     second = compile_to_bytes(PROGRAM, cache=tmp_path, progress=on_step)
     thread.join()
     last = "iree-compile" if fails else "cached"
-    assert steps[-2:] == ["wait for the same compilation elsewhere", last]
+    assert (steps[0], steps[-1]) == ("wait for the same compilation elsewhere", last)
     assert found == (["refused"] if fails else [b"first"])
     assert second == (b"second" if fails else b"first")
     assert compiler.calls == (2 if fails else 1)
-    (entry,) = names(tmp_path)
-    assert not entry.endswith(".lock")
+    assert not files(tmp_path, "locks")
     assert compile_to_bytes(PROGRAM, cache=tmp_path) == second
-
-
-HOLD = """
-import os, sys
-from subquant.compiler.cache import Cache
-with Cache(sys.argv[1]).reserved("key", lambda: None):
-    os._exit(0)
-"""
-
-
-def test_a_process_that_dies_frees_its_key(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", HOLD, str(tmp_path)], check=True)
-    assert names(tmp_path) == ["key.lock"]
-    waits: list[str] = []
-    with Cache(tmp_path).reserved("key", lambda: waits.append("waited")):
-        assert names(tmp_path) == ["key.lock"]
-    assert names(tmp_path) == []
-    assert not waits
-
-
-def test_locks_of_others_that_died_are_removed(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", HOLD, str(tmp_path)], check=True)
-    cache = Cache(tmp_path)
-    with cache.reserved("held", lambda: None):
-        with cache.reserved("other", lambda: None):
-            assert names(tmp_path) == ["held.lock", "key.lock", "other.lock"]
-        assert names(tmp_path) == ["held.lock"]
-    assert names(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_written_is_no_cache(
@@ -125,3 +89,226 @@ def test_a_folder_that_cannot_be_written_is_no_cache(
     (tmp_path / "file").write_text("no folder")
     for expected in (b"first", b"second"):
         assert compile_to_bytes(PROGRAM, cache=tmp_path / "file") == expected
+
+
+CONSTANT = """
+func.func @main(%x: tensor<4x512xf32>) -> tensor<4x512xf32> {{
+  %c = stablehlo.constant dense<"0x{}"> : tensor<4x512xf32>
+  %y = stablehlo.add %x, %c : tensor<4x512xf32>
+  return %y : tensor<4x512xf32>
+}}
+"""
+
+
+def constant_program() -> str:
+    return CONSTANT.format(np.arange(2048, dtype=np.float32).tobytes().hex())
+
+
+class Given:
+    """What a compilation gives."""
+
+    def __init__(self, source: Any, cache: Path | str, **options: Any) -> None:
+        self.steps: list[str] = []
+        self.remarks: list[Remark] = []
+        self.signatures: Any = None
+        self.data = compile_to_bytes(
+            source,
+            CompileOptions(explain=True),
+            cache=cache,
+            progress=self.steps.append,
+            on_remark=self.remarks.append,
+            check=self.check,
+            **options,
+        )
+
+    def check(self, signatures: Any) -> None:
+        self.signatures = {name: each.to_json() for name, each in signatures.items()}
+
+
+def test_a_hit_gives_all_that_a_compilation_gives(tmp_path: Path) -> None:
+    model = tmp_path / "model.mlir"
+    model.write_text(constant_program())
+    archives = [tmp_path / name for name in ("1.irpa", "2.irpa", "3.irpa")]
+    first = Given(model, tmp_path / "cache", parameters=archives[0])
+    assert "iree-compile" in first.steps
+    again = Given(model, tmp_path / "cache", parameters=archives[1])
+    assert again.steps == ["cached"]
+    elsewhere = Given(constant_program(), tmp_path / "cache", parameters=archives[2])
+    assert elsewhere.steps == ["cached"]
+    without = Given(model, "", parameters=tmp_path / "4.irpa")
+    assert without.steps[-1] == "iree-compile"
+    for given in (again, elsewhere, without):
+        assert given.data == first.data
+        assert given.signatures == first.signatures
+    assert again.remarks == without.remarks == first.remarks
+    for archive in archives:
+        assert archive.read_bytes() == (tmp_path / "4.irpa").read_bytes()
+        assert [*Archive(archive)] == ["constant"]
+    # Without a file of parameters it is another compilation.
+    inside = Given(model, tmp_path / "cache")
+    assert "iree-compile" in inside.steps
+    assert inside.data != first.data
+
+
+def test_remarks_are_said_again_with_the_name_of_the_file(tmp_path: Path) -> None:
+    text = (
+        "func.func @main(%x: tensor<2x8x!quant.uniform<i8:f32, 0.5>>, "
+        "%y: tensor<8x4x!quant.uniform<i8:f32, 0.25>>) "
+        "-> tensor<2x4x!quant.uniform<i32:f32, 0.125>> {\n"
+        "  %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0] : "
+        "(tensor<2x8x!quant.uniform<i8:f32, 0.5>>, tensor<8x4x!quant.uniform<i8:f32, 0.25>>) "
+        "-> tensor<2x4x!quant.uniform<i32:f32, 0.125>>\n"
+        "  return %0 : tensor<2x4x!quant.uniform<i32:f32, 0.125>>\n}\n"
+    )
+    places = []
+    for name in ("a.mlir", "b.mlir", "a.mlir"):
+        (tmp_path / name).write_text(text)
+        given = Given(tmp_path / name, tmp_path / "cache")
+        assert given.remarks
+        places.append([str(remark.place) for remark in given.remarks])
+        assert all(place.startswith(f"{tmp_path / name}:") for place in places[-1])
+    assert places[0] == places[2]
+    assert given.steps == ["cached"]
+
+
+def test_a_change_of_code_that_lowers_alike_spares_irees_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Given(PROGRAM, tmp_path)
+    monkeypatch.setattr(keys, "_known_code", ["other code"])
+    second = Given(PROGRAM, tmp_path)
+    assert second.data == first.data
+    assert second.steps[0] == "parse"
+    assert second.steps[-1] == "cached"
+    assert "iree-compile" not in second.steps
+    assert Given(PROGRAM, tmp_path).steps == ["cached"]
+
+
+def damage_blobs(cache: Path) -> None:
+    for path in files(cache, "blobs"):
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
+def damage_records(cache: Path) -> None:
+    for path in files(cache, "records"):
+        path.write_bytes(path.read_bytes().replace(b"main", b"mean", 1).replace(b"e", b"f", 1))
+
+
+def shorten(cache: Path) -> None:
+    for path in files(cache):
+        path.write_bytes(path.read_bytes()[:50])
+
+
+@pytest.mark.parametrize("damage", [damage_blobs, damage_records, shorten])
+def test_what_is_damaged_is_made_again_and_said(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    first = Given(constant_program(), tmp_path / "cache", parameters=tmp_path / "1.irpa")
+    damage(tmp_path / "cache")
+    again = Given(constant_program(), tmp_path / "cache", parameters=tmp_path / "2.irpa")
+    assert again.data == first.data
+    assert (tmp_path / "1.irpa").read_bytes() == (tmp_path / "2.irpa").read_bytes()
+    assert any("is damaged, and is removed" in step for step in again.steps)
+    assert "iree-compile" in again.steps
+    last = Given(constant_program(), tmp_path / "cache", parameters=tmp_path / "3.irpa")
+    assert last.steps == ["cached"]
+
+
+@pytest.mark.parametrize("removed", ["records", "blobs"])
+def test_what_is_gone_is_made_again(removed: str, tmp_path: Path) -> None:
+    first = Given(PROGRAM, tmp_path)
+    for path in files(tmp_path, removed):
+        path.unlink()
+    again = Given(PROGRAM, tmp_path)
+    assert (again.data, again.steps[-1]) == (first.data, "iree-compile")
+    assert not any("damaged" in step for step in again.steps)
+
+
+def test_a_source_that_changes_meanwhile_is_not_kept(tmp_path: Path) -> None:
+    model = tmp_path / "model.mlir"
+    model.write_text(PROGRAM.replace("main", "before"))
+    before = keys.key_of_source(model, CompileOptions())
+
+    def change(step: str) -> None:
+        if step == "parse":
+            model.write_text(PROGRAM)
+
+    data = compile_to_bytes(model, cache=tmp_path / "cache", progress=change)
+    assert b"main" in data
+    assert Cache(tmp_path / "cache").find(before.text) is None
+    assert compile_to_bytes(model, cache=tmp_path / "cache") == data
+
+
+def test_parameters_that_cannot_be_written(tmp_path: Path) -> None:
+    Given(constant_program(), tmp_path / "cache", parameters=tmp_path / "1.irpa")
+    with pytest.raises(InputError, match=r"cannot write '.*no/2.irpa': No such file"):
+        Given(constant_program(), tmp_path / "cache", parameters=tmp_path / "no/2.irpa")
+
+
+def test_text_is_not_kept(tmp_path: Path) -> None:
+    compile_to_bytes(PROGRAM, emit="mlir", cache=tmp_path / "cache")
+    assert not files(tmp_path / "cache")
+
+
+def test_each_entry_says_what_it_is(tmp_path: Path) -> None:
+    compile_to_bytes(PROGRAM, CompileOptions(target="vulkan"), cache=tmp_path)
+    compile_to_bytes(PROGRAM, CompileOptions(target="vulkan"), cache=tmp_path)
+    records = [record for _, record in Cache(tmp_path).records() if "about" in record.fields]
+    by_kind = {record.fields["about"]["kind"]: record for record in records}
+    assert sorted(by_kind) == ["lowered module", "program"]
+    about = by_kind["program"].fields["about"]
+    assert about["name"] == "-"
+    assert about["options"] == {"target": "vulkan"}
+    assert about["versions"]["iree-base-compiler"] == "3.13.0"
+    assert by_kind["program"].uses == 1
+    assert json.dumps(about)
+
+
+def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was used last stays; each entry here is so large that each writer looks."""
+    monkeypatch.setenv("SUBQUANT_CACHE_SIZE", "64 KiB")
+    monkeypatch.setattr(
+        "subquant.compiler.compilation.run_iree",
+        lambda data, *arguments: keys.digest_of(data).encode() * 200,
+    )
+    programs = [PROGRAM.replace("main", f"f{number}") for number in range(8)]
+    for program in programs:
+        compile_to_bytes(program, cache=tmp_path)
+        assert sum(each.size for kind in ("records", "blobs") for each in
+                   Cache(tmp_path).files(kind)) <= 64 << 10  # fmt: skip
+        steps: list[str] = []
+        compile_to_bytes(programs[0], cache=tmp_path, progress=steps.append)
+        assert steps == ["cached"]
+    compile_to_bytes(programs[-1], cache=tmp_path, progress=steps.append)
+    assert steps == ["cached"] * 2
+    compile_to_bytes(programs[1], cache=tmp_path, progress=steps.append)
+    assert "iree-compile" in steps
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4096", 4096), ("10GiB", 10 << 30), ("1.5 MB", 1_500_000), ("2k", 2000), ("0", 0),
+     ("7 B", 7), ("1TiB", 1 << 40)],
+)  # fmt: skip
+def test_sizes(text: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_size(text, "it") == size
+    monkeypatch.setenv("SUBQUANT_CACHE_SIZE", text)
+    assert Cache(tmp_path).limit == size
+    monkeypatch.delenv("SUBQUANT_CACHE_SIZE")
+    assert Cache(tmp_path).limit == DEFAULT_SIZE
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "1 XB", "1e9", "GiB"])
+def test_sizes_that_are_none(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBQUANT_CACHE_SIZE", text)
+    message = "the variable SUBQUANT_CACHE_SIZE must be a size such as 10GiB, 500MB or 4096, got"
+    with pytest.raises(UsageError, match=message):
+        compile_to_bytes(PROGRAM, cache=tmp_path)
+
+
+def test_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBQUANT_CACHE", "/a/b")
+    assert default_cache() == Path("/a/b")
+    monkeypatch.delenv("SUBQUANT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/a/c")
+    assert default_cache() == Path("/a/c/subquant")

@@ -213,11 +213,13 @@ def test_inputs_that_are_no_file(name: str, cpu: object) -> None:
 
 def test_a_pipe_in_place_of_a_cache_entry(here: Path) -> None:
     first = compile_to_bytes(PROGRAM, cache=here / "cache")
-    (entry,) = (here / "cache").iterdir()
-    entry.unlink()
-    os.mkfifo(entry)
+    entries = [path for path in (here / "cache").rglob("*") if path.is_file()]
+    assert len(entries) >= 3
+    for entry in entries:
+        entry.unlink()
+        os.mkfifo(entry)
     assert compile_to_bytes(PROGRAM, cache=here / "cache") == first
-    assert entry.is_file()
+    assert all(entry.is_file() for entry in entries)
     steps: list[str] = []
     compile_to_bytes(PROGRAM, cache=here / "cache", progress=steps.append)
     assert steps[-1] == "cached"

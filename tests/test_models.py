@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,11 @@ import pytest
 
 import subquant
 from gguf_models import TYPES, TinyModel
+from subquant.compiler.cache import Cache
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.errors import InputError, Remark, UsageError
+from subquant.formats.irpa import Archive
 from subquant.models import Session, loading
 from subquant.models.configuration import Configuration
 from subquant.models.interface import Shape
@@ -217,7 +221,11 @@ def test_a_model_is_imported_and_compiled_once(model_file: Path, kept: Path) -> 
     expected, _ = Oracle(model_file).run(TOKENS)
     check(model.logits(TOKENS), expected)
     check(model.session().prompt(TOKENS), expected[-1])
-    assert sorted(path.suffix for path in kept.iterdir()) == [".irpa", ".vmfb"]
+    [record] = [each for _, each in Cache(kept).records() if "about" in each.fields]
+    about = record.fields["about"]
+    assert (about["kind"], about["name"]) == ("language model", str(model_file))
+    assert sorted(record.blobs) == ["executable", "parameters"]
+    assert len(files(kept / "blobs")) == 2
 
 
 @pytest.mark.usefixtures("no_compilation")
@@ -229,48 +237,95 @@ def test_other_options_are_other_programs(
         loading.load(model_file, threads=1, cache=kept, **{"activations": "float"} | options)
 
 
-def test_what_is_not_whole_is_made_again(model_file: Path, kept: Path, tmp_path: Path) -> None:
-    [archive], [executable] = kept.glob("*.irpa"), kept.glob("*.vmfb")
-
-    def steps_with(files: dict[str, bytes]) -> list[str]:
-        for name, data in files.items():
-            (tmp_path / name).write_bytes(data)
-        steps: list[str] = []
-        loading.load(
-            model_file, threads=1, activations="float", cache=tmp_path, progress=steps.append
-        )
-        return steps
-
-    cut = executable.read_bytes()[:-1]
-    assert len(steps_with({executable.name: executable.read_bytes()})) > 1
-    assert len(steps_with({executable.name: cut})) > 1
-    assert archive.read_bytes() == (tmp_path / archive.name).read_bytes()
-    assert steps_with({}) == ["load"]
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_what_ends_while_weights_are_laid_out_leaves_nothing(
-    model_file: Path, tmp_path: Path
+@pytest.fixture
+def compilations(kept: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Where archives are written: what was made once is given again."""
+    cache, given = Cache(kept), []
+    [record] = [each for _, each in cache.records() if "about" in each.fields]
+    executable, archive = (cache.blob(record.blobs[name]) for name in ("executable", "parameters"))
+
+    def compile_again(source: bytes, options: object, *, parameters: Path, **_: object) -> bytes:
+        given.append(parameters)
+        parameters.write_bytes(archive)
+        return executable
+
+    monkeypatch.setattr(loading, "_program", lambda *arguments: b"")
+    monkeypatch.setattr("subquant.compiler.compilation.compile_to_bytes", compile_again)
+    return given
+
+
+def test_what_is_not_whole_is_made_again(
+    model_file: Path, kept: Path, compilations: list[Path], tmp_path: Path
 ) -> None:
+    shutil.copytree(kept, tmp_path / "cache")
+
+    def steps() -> list[str]:
+        found: list[str] = []
+        loading.load(
+            model_file,
+            threads=1,
+            activations="float",
+            cache=tmp_path / "cache",
+            progress=found.append,
+        )
+        return found
+
+    assert steps() == ["load"]
+    assert not compilations
+    for count, path in enumerate(files(tmp_path / "cache/blobs")):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1])
+        assert steps() == [f"{path} is damaged, and is removed", "load"]
+        assert len(compilations) == 2 * count + 1
+        assert path.read_bytes() == whole
+        path.unlink()
+        assert steps() == ["load"]
+        assert len(compilations) == 2 * count + 2
+        assert path.read_bytes() == whole
+        assert steps() == ["load"]
+    assert not any(path.exists() for path in compilations)
+
+
+def test_what_is_loaded_is_not_removed(model_file: Path, kept: Path, tmp_path: Path) -> None:
+    """A model maps its archive; the executable was read."""
+    shutil.copytree(kept, tmp_path / "cache")
+    model = loading.load(model_file, threads=1, activations="float", cache=tmp_path / "cache")
+    Cache(tmp_path / "cache").prune(0)
+    [archive] = files(tmp_path / "cache")
+    assert Archive(archive)
+    model.session().prompt(TOKENS)
+    size = -(-archive.stat().st_size // 4096) * 4096
+    del model
+    gc.collect()
+    assert Cache(tmp_path / "cache").prune(0) == (1, size)
+
+
+@pytest.mark.usefixtures("compilations")
+def test_a_cache_that_has_no_room(
+    model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is needed now is not removed, however large it is."""
+    monkeypatch.setenv("SUBQUANT_CACHE_SIZE", "1 kB")
+    model = loading.load(model_file, threads=1, activations="float", cache=tmp_path)
+    assert len(files(tmp_path / "blobs")) == 2
+    model.session().prompt(TOKENS)
+
+
+@pytest.mark.parametrize("end", ["pass lower-quant-casts", "iree-compile"])
+def test_what_ends_a_compilation_leaves_nothing(model_file: Path, tmp_path: Path, end: str) -> None:
+    """After the kernels' tiles were written, and after all of the archive was."""
+
     def interrupt(step: str) -> None:
-        if step == "pass lower-quant-casts":  # after the kernels' tiles were written
+        if step == end:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         loading.load(model_file, threads=1, cache=tmp_path, progress=interrupt)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_ends_irees_compiler_leaves_the_archive_alone(
-    model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*arguments: object) -> bytes:
-        raise KeyboardInterrupt
-
-    monkeypatch.delenv("SUBQUANT_CACHE", raising=False)
-    monkeypatch.setattr("subquant.compiler.compilation.run_iree", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        loading.load(model_file, threads=1, cache=tmp_path)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".irpa"]
+    assert files(tmp_path) == []
 
 
 @pytest.mark.parametrize("context", [0, 65])

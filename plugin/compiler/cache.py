@@ -1,124 +1,190 @@
-"""Executables kept by content in a folder."""
+"""What compilations have given, kept in a `Store` under the keys of what they were made of.
+
+There are two kinds of keys, as `keys` says, and a record under each. That of a source has all that
+a compilation gives: remarks, signatures, the digests of the executable and of the file of
+parameters. It is found before anything is parsed. That of a lowered module has the executable
+only: where subquant itself has changed, and lowers a module as before, IREE's compiler need not
+run, which takes most of the time. A change of a line of subquant changes each key of the first
+kind, and few of the second.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
-from ..errors import InputError
-from ..files import open_input, write_whole
-from ..versions import installed_versions
+from ..errors import Place, Remark, UsageError, quoted
+from ..versions import PINNED_VERSIONS, versions_of
+from .keys import Digest, code_digest
 from .options import CompileOptions
+from .store import Held, Store
 
-__all__ = ["Cache", "key_of"]
+__all__ = ["DEFAULT_SIZE", "Cache", "Made", "default_cache", "description", "parse_size"]
+
+DEFAULT_SIZE = 10 << 30
+"""Bytes of the cache if nothing else is said.
+
+A language model of 8 billion parameters of 4 bits, or a hundred thousand small modules: what the
+compilers' caches ccache (5 GiB) and sccache (10 GiB) take, and a small part of a disk.
+"""
+
+_EXECUTABLE, _PARAMETERS = "executable", "parameters"
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kKMGTP])(i?))?B?\s*")
+_POWERS = " KMGTP"
 
 
-class Cache:
-    """A folder of executables by key; each after its SHA-256, so that a broken one is seen."""
+def default_cache() -> Path:
+    """The folder of what is kept: the variable ``SUBQUANT_CACHE``, or one of the user's caches."""
+    named = os.environ.get("SUBQUANT_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "subquant"
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
 
-    def read(self, key: str) -> bytes | None:
-        """Return an executable if it is there and whole."""
-        try:
-            with open_input(self.folder / key) as file:
-                data = file.read()
-        except (InputError, OSError):
+def parse_size(text: str, what: str) -> int:
+    """Read a number of bytes, such as ``10GiB``, ``500 MB`` or ``4096``.
+
+    Raises:
+        UsageError: the text is none.
+    """
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{what} must be a size such as 10GiB, 500MB or 4096, got {quoted(text)}")
+    number, unit, binary = found.groups()
+    base = 1024 if binary else 1000
+    return int(float(number) * base ** _POWERS.index((unit or " ").upper()))
+
+
+def _limit() -> int:
+    text = os.environ.get("SUBQUANT_CACHE_SIZE")
+    return parse_size(text, "the variable SUBQUANT_CACHE_SIZE") if text else DEFAULT_SIZE
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a compilation has given.
+
+    Args:
+        executable: its bytes.
+        signature_texts: as of `subquant.compiler.worker.LoweredModule`.
+        remarks: on the source, whose file they do not name.
+        parameters: the archive, if there is one.
+    """
+
+    executable: bytes
+    signature_texts: Mapping[str, str] = field(default_factory=dict)
+    remarks: Sequence[Remark] = ()
+    parameters: Held | None = None
+
+
+class Cache(Store):
+    """A folder of what compilations have given.
+
+    Args:
+        folder: where it is.
+        on_damage: as of `Store`.
+
+    Raises:
+        UsageError: the variable ``SUBQUANT_CACHE_SIZE`` is no size.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        on_damage: Callable[[str], object] = lambda line: None,
+    ) -> None:
+        super().__init__(folder, _limit(), on_damage)
+
+    def find(self, key: Digest) -> Made | None:
+        """Return what is kept under the key of a source, if it is there and whole."""
+        record = self.read(key)
+        if record is None:
             return None
-        digest, executable = data[:32], data[32:]
-        return executable if hashlib.sha256(executable).digest() == digest else None
+        executable = self.blob(record.blobs.get(_EXECUTABLE, ""))
+        if executable is None:
+            return None
+        parameters = None
+        if _PARAMETERS in record.blobs:
+            parameters = self.hold(record.blobs[_PARAMETERS])
+            if parameters is None:
+                return None
+        self.use(key, record)
+        if "lowered" in record.fields:
+            self.touch(record.fields["lowered"])
+        remarks = [
+            Remark(said["message"], said["place"] and Place(**said["place"]), said["op_name"])
+            for said in record.fields["remarks"]
+        ]
+        return Made(executable, record.fields["signatures"], remarks, parameters)
 
-    def write(self, key: str, executable: bytes) -> None:
-        """Keep an executable, if that is possible: a cache that cannot be written is no cache."""
-        with contextlib.suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            entry = self.folder / key
-            if entry.exists() and not entry.is_file():  # a pipe, say: it would be written to
-                entry.unlink()
-            write_whole(self.folder / key, hashlib.sha256(executable).digest() + executable)
+    def find_lowered(self, key: Digest) -> bytes | None:
+        """Return what is kept under the key of a lowered module, if it is there and whole."""
+        record = self.read(key)
+        if record is None:
+            return None
+        executable = self.blob(record.blobs.get(_EXECUTABLE, ""))
+        if executable is not None:
+            self.use(key, record)
+        return executable
 
-    @contextlib.contextmanager
-    def reserved(self, key: str, on_wait: Callable[[], None]) -> Iterator[None]:
-        """Hold a key while its executable is compiled; others that ask for the key wait.
-
-        The lock is a file beside the executable, held by the operating system until the block or
-        the process ends. Where there are no such locks, or the folder cannot be written, nobody
-        waits, and each compiles for itself.
+    def add(
+        self,
+        key: Digest,
+        made: Made,
+        about: Mapping[str, Any],
+        *,
+        parameters: str | os.PathLike[str] | None = None,
+        move: bool = False,
+        lowered: Digest | None = None,
+    ) -> None:
+        """Keep what a compilation has given.
 
         Args:
-            key: of the executable, which should be read again inside the block.
-            on_wait: called before waiting for another holder.
+            key: of the source.
+            made: what was made; its parameters do not count.
+            about: what the entry is, of `description`.
+            parameters: the archive, if there is one.
+            move: the archive is a temporary file of the store, and may be taken.
+            lowered: the key of the lowered module, which is kept too.
+
+        Raises:
+            InputError, OSError: the folder cannot be written.
         """
-        handle = self._locked(self.folder / f"{key}.lock", on_wait)
-        try:
-            yield
-        finally:
-            if handle is not None:
-                (self.folder / f"{key}.lock").unlink(missing_ok=True)
-                os.close(handle)
-                self._remove_stale_locks()
-
-    def _remove_stale_locks(self) -> None:
-        """Remove the locks that processes have left that were killed."""
-        import fcntl
-
-        for path in self.folder.glob("*.lock"):
-            with contextlib.suppress(OSError):
-                handle = os.open(path, os.O_RDWR)
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()  # whoever waits for it looks whether it is there
-                finally:
-                    os.close(handle)
-
-    def _locked(self, path: Path, on_wait: Callable[[], None]) -> int | None:
-        """Open and lock a file; None where that is not possible."""
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            return None
-        handle = None
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            while True:
-                handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    on_wait()
-                    fcntl.flock(handle, fcntl.LOCK_EX)
-                # The holder before removed the file: what is locked may no longer be at its path.
-                with contextlib.suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(handle), path.stat()):
-                        return handle
-                os.close(handle)
-                handle = None
-        except OSError:
-            if handle is not None:
-                os.close(handle)
-            return None
+        blobs = {_EXECUTABLE: self.keep(made.executable)}
+        written = len(made.executable)
+        if parameters is not None:
+            written += os.path.getsize(parameters)
+            blobs[_PARAMETERS] = self.keep_file(parameters, move=move)
+        described = {
+            "about": dict(about),
+            "signatures": dict(made.signature_texts),
+            "remarks": [asdict(remark) for remark in made.remarks],
+        }
+        spared = {key, *blobs.values()}
+        if lowered is not None:
+            described["lowered"] = lowered
+            spared.add(lowered)
+            name = {"about": {**about, "kind": "lowered module"}}
+            self.write(lowered, name, {_EXECUTABLE: blobs[_EXECUTABLE]})
+        self.write(key, described, blobs)
+        self.make_room(written, spared)
 
 
-def key_of(bytecode: bytes, options: CompileOptions) -> str:
-    """Return what tells a compilation from others: module, flags, versions, this machine's CPU."""
-    digest = hashlib.sha256(bytecode)
-    host = _host_cpu() if options.target_cpu == "host" else ""
-    versions = sorted(installed_versions().items())
-    digest.update(repr((options.flags, versions, host)).encode())
-    return digest.hexdigest()
+def description(kind: str, name: str, options: CompileOptions) -> dict[str, Any]:
+    """Return what an entry is, for people: a kind, a name, options that were chosen, versions.
 
-
-def _host_cpu() -> str:
-    """What tells this machine's CPU from another's, for the cache."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        import platform
-
-        return platform.processor()
-    wanted = ("model name", "flags", "Features")
-    return "".join(sorted({line for line in lines if line.startswith(wanted)}))
+    That of subquant is the beginning of the digest of its code.
+    """
+    default = CompileOptions()
+    chosen = {
+        declared.name: getattr(options, declared.name)
+        for declared in fields(options)
+        if getattr(options, declared.name) != getattr(default, declared.name)
+    }
+    versions = {"subquant": code_digest()[:12], **versions_of(PINNED_VERSIONS)}
+    return {"kind": kind, "name": name, "options": chosen, "versions": versions}

@@ -7,18 +7,22 @@ what IREE 3.13 does not do, is in `options`, `targets`, `iree` or a pass of the 
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import InputError, Remark, UsageError
 from ..processes import Limits
 from . import worker
-from .cache import Cache, key_of
+from .cache import Cache, Made, description
 from .cpu_features import recorded_features
 from .iree import run_iree
+from .keys import Key, key_of_bytecode, key_of_source
 from .options import CompileOptions, Emit
-from .worker import Input, Source
+from .store import Held
+from .worker import Input, LoweredModule, Source, input_of, signatures_of
 
 if TYPE_CHECKING:
     from ..signature import Signature
@@ -49,8 +53,9 @@ def compile_to_bytes(
             handed over as bytecode, and left as it is.
         options: what to compile for.
         emit: ``vmfb`` for an executable; ``mlir`` or ``mlirbc`` to stop before IREE.
-        cache: a folder that keeps executables by content; by default the environment variable
-            ``SUBQUANT_CACHE``, and none if that is not set.
+        cache: a folder that keeps what compilations give, as `subquant.compiler.cache` says; by
+            default the environment variable ``SUBQUANT_CACHE``, and none if that is not set; ""
+            for none.
         reproducer: where to write the module if MLIR crashes or IREE fails (default:
             ``subquant.reproducer.mlir`` in the current folder).
         progress: called with a line about each step.
@@ -75,42 +80,115 @@ def compile_to_bytes(
     """
     if weights and parameters is None:
         raise UsageError("weights are given, and no file of parameters that they are written to")
-    options = options or CompileOptions()
-    notify = progress or (lambda step: None)
-    lowered = worker.lower(
-        source,
-        options,
-        emit,
-        cpu_features=recorded_features(options) if emit == "vmfb" else "",
-        parameters=parameters,
-        weights=weights,
-        reproducer=reproducer,
-        progress=notify,
-        limits=limits,
-    )
-    if on_remark is not None:
-        for remark in lowered.remarks:
-            on_remark(remark)
+    for path in (weights or {}).values():
+        if parameters is not None and os.path.realpath(path) == os.path.realpath(parameters):
+            raise UsageError(
+                f"the parameters would be written to '{os.fspath(parameters)}', which they are "
+                "read from; give another file"
+            )
+    work = _Compilation(
+        input_of(source), options or CompileOptions(), emit, reproducer,
+        progress or (lambda step: None), check, on_remark, parameters, weights, limits,
+    )  # fmt: skip
+    folder = os.environ.get("SUBQUANT_CACHE") if cache is None else cache
     if emit != "vmfb":
-        return lowered.data
-    if not lowered.is_runnable:
-        raise InputError("the module has no public function with a body; there is nothing to run")
-    if check is not None:
-        check(lowered.signatures)
-    bytecode = lowered.data
-    folder = cache or os.environ.get("SUBQUANT_CACHE")
+        return work.lower().data
     if not folder:
-        notify("iree-compile")
-        return run_iree(bytecode, options, reproducer)
-    kept, key = Cache(folder), key_of(bytecode, options)
-    executable = kept.read(key)
-    if executable is None:
-        with kept.reserved(key, lambda: notify("wait for the same compilation elsewhere")):
-            executable = kept.read(key)
-            if executable is None:
-                notify("iree-compile")
-                executable = run_iree(bytecode, options, reproducer)
-                kept.write(key, executable)
-                return executable
-    notify("cached")
-    return executable
+        return work.run_iree(work.lower())
+    return work.in_cache(Cache(folder, work.notify))
+
+
+@dataclass(frozen=True)
+class _Compilation:
+    """What `compile_to_bytes` is called with."""
+
+    given: Input
+    options: CompileOptions
+    emit: Emit
+    reproducer: str | os.PathLike[str] | None
+    notify: Progress
+    check: Callable[[Mapping[str, Signature]], object] | None
+    on_remark: Callable[[Remark], object] | None
+    parameters: str | os.PathLike[str] | None
+    weights: Mapping[str, str | os.PathLike[str]] | None
+    limits: Limits | None
+
+    def lower(self) -> LoweredModule:
+        is_whole = self.emit == "vmfb"
+        lowered = worker.lower(
+            self.given,
+            self.options,
+            self.emit,
+            cpu_features=recorded_features(self.options) if is_whole else "",
+            parameters=self.parameters,
+            weights=self.weights,
+            reproducer=self.reproducer,
+            progress=self.notify,
+            limits=self.limits,
+        )
+        if is_whole and not lowered.is_runnable:
+            self._say(lowered.remarks)
+            raise InputError(
+                "the module has no public function with a body; there is nothing to run"
+            )
+        self._tell(lowered.remarks, lowered.signature_texts)
+        return lowered
+
+    def run_iree(self, lowered: LoweredModule) -> bytes:
+        self.notify("iree-compile")
+        return run_iree(lowered.data, self.options, self.reproducer)
+
+    def in_cache(self, cache: Cache) -> bytes:
+        """Find the result, or make it and keep it."""
+        key = key_of_source(
+            self.given,
+            self.options,
+            parameters=self.parameters is not None,
+            weights=self.weights,
+            memo=cache,
+        )
+        made = cache.find(key.text)
+        if made is None:
+            waits = "wait for the same compilation elsewhere"
+            with cache.reserved(key.text, lambda: self.notify(waits)):
+                made = cache.find(key.text)
+                if made is None:
+                    return self._make(cache, key)
+        self._tell(made.remarks, made.signature_texts)
+        if made.parameters is not None and self.parameters is not None:
+            with made.parameters as archive:
+                _copy(archive, self.parameters)
+        self.notify("cached")
+        return made.executable
+
+    def _make(self, cache: Cache, key: Key) -> bytes:
+        lowered = self.lower()
+        lowered_key = key_of_bytecode(lowered.data, self.options, cache)
+        executable = cache.find_lowered(lowered_key)
+        if executable is None:
+            executable = self.run_iree(lowered)
+        else:
+            self.notify("cached")
+        if key.holds:
+            made = Made(executable, lowered.signature_texts, lowered.remarks)
+            about = description("program", self.given.file, self.options)
+            with contextlib.suppress(InputError, OSError):  # what cannot be written is no cache
+                cache.add(key.text, made, about, parameters=self.parameters, lowered=lowered_key)
+        return executable
+
+    def _tell(self, remarks: Iterable[Remark], signature_texts: Mapping[str, str]) -> None:
+        self._say(remarks)
+        if self.check is not None and self.emit == "vmfb":
+            self.check(signatures_of(signature_texts))
+
+    def _say(self, remarks: Iterable[Remark]) -> None:
+        if self.on_remark is not None:
+            for remark in remarks:
+                self.on_remark(remark.in_file(self.given.file))
+
+
+def _copy(archive: Held, path: str | os.PathLike[str]) -> None:
+    try:
+        archive.copy_to(path)
+    except OSError as error:
+        raise InputError(f"cannot write '{os.fspath(path)}': {error.strerror or error}") from None

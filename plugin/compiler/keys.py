@@ -38,7 +38,7 @@ from ..errors import SubquantError
 from ..files import kind_of, open_input
 from ..versions import PINNED_VERSIONS, versions_of
 from .options import CompileOptions, Emit
-from .worker import Input, Source, input_of
+from .worker import Input, Source, external_files, input_of
 
 __all__ = [
     "Digest",
@@ -47,6 +47,7 @@ __all__ = [
     "code_digest",
     "digest_of",
     "digest_of_file",
+    "digest_of_open",
     "files_beside",
     "key_of_bytecode",
     "key_of_source",
@@ -194,10 +195,11 @@ def digest_of_file(path: str | os.PathLike[str]) -> Digest:
         OSError: reading failed on the way.
     """
     with open_input(path) as file:
-        return _digest_of_open(file)
+        return digest_of_open(file)
 
 
-def _digest_of_open(file: IO[bytes]) -> Digest:
+def digest_of_open(file: IO[bytes]) -> Digest:
+    """Return the digest of a file that is open, from where it is on."""
     size = os.fstat(file.fileno()).st_size
     hasher = blake3(max_threads=_threads(size))
     buffer = memoryview(bytearray(min(size + 1, _CHUNK)))
@@ -257,12 +259,12 @@ class _Files:
 
     def _digest(self, path: str, file: IO[bytes], identity: tuple[int, ...]) -> Digest:
         if self._memo is None or identity[_SIZE] < _REMEMBERED:
-            return _digest_of_open(file)
+            return digest_of_open(file)
         name = _digest_of_fields({"form": _FORM, "file": path, "identity": identity})
         known = self._memo.recall(name)
         if known is not None:
             return known
-        found = _digest_of_open(file)
+        found = digest_of_open(file)
         if _has_settled([identity]):
             self._memo.remember(name, found)
         return found
@@ -354,9 +356,7 @@ def files_beside(given: Input, data: bytes | None = None) -> list[str]:
     words = data.count(b"location")
     found = list(_LOCATION.finditer(data)) if words else []
     if len(found) != words:
-        from ..formats.onnx import external_files
-
-        return external_files(data, given.file)
+        return external_files(given)
     names = set()
     for match in found:
         first, *second = match.group(1)

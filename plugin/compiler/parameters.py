@@ -32,7 +32,7 @@ import numpy as np
 from .._mlir import Operation, in_context_of, ir
 from ..dialects.dense import array_of_dense
 from ..emit.operation import create, value
-from ..errors import InputError, UsageError
+from ..errors import InputError
 from ..formats.irpa import Archive, ArchiveWriter, create_archive
 from ..kernels.given_parameters import (
     LOAD,
@@ -65,19 +65,12 @@ def program_archive(
     """Write an archive while a program is lowered in this block: whole, or not at all.
 
     Args:
-        path: the ``.irpa`` file.
+        path: the ``.irpa`` file; none of the weights.
         weights: files of weights by the scope of their parameters in the program.
 
     Raises:
         InputError: a file cannot be read, or the archive cannot be written.
-        UsageError: the archive would be one of the files.
     """
-    for source in weights.values():
-        if os.path.realpath(source) == os.path.realpath(path):
-            raise UsageError(
-                f"the parameters would be written to '{os.fspath(path)}', which they are read "
-                "from; give another file"
-            )
     sources = {scope: _parameters_of(source) for scope, source in weights.items()}
     try:
         with create_archive(path) as archive:

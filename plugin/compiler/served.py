@@ -25,7 +25,7 @@ from .options import CompileOptions
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
 from .reading import parse_bytes
 
-__all__ = ["inspect", "interpretable", "lower_module", "optimize", "text_of"]
+__all__ = ["external_files", "inspect", "interpretable", "lower_module", "optimize", "text_of"]
 
 Answer = tuple[Any, list[bytes]]
 
@@ -142,6 +142,16 @@ def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -
     with _limited("print", arguments, steps):
         # StableHLO's own form of some operations is not read again.
         return signatures, [module.operation.get_asm(print_generic_op_form=True).encode()]
+
+
+def external_files(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+    """Return the names of the files that an ONNX model has tensors in."""
+    from ..formats.onnx import external_files
+
+    source = arguments["source"]
+    with _limited("parse", arguments, steps):
+        data = read_input(source["path"]) if "path" in source else blobs[0]
+        return external_files(data, source["file"]), []
 
 
 def text_of(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:

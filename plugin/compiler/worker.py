@@ -36,11 +36,13 @@ __all__ = [
     "OptResult",
     "Source",
     "ask",
+    "external_files",
     "input_of",
     "inspect",
     "interpretable",
     "lower",
     "optimize",
+    "signatures_of",
     "text_of",
 ]
 
@@ -68,7 +70,7 @@ class LoweredModule:
         data: text or bytecode.
         is_runnable: it has, or may have, a function to run.
         signature_texts: the signatures of its public functions, as JSON; of bytecode only.
-        remarks: what was asked for by ``explain``.
+        remarks: what was asked for by ``explain``; they do not name the source.
         parameter_bytes: of constants that are in the file of parameters.
     """
 
@@ -78,12 +80,12 @@ class LoweredModule:
     remarks: Sequence[Remark] = ()
     parameter_bytes: int = 0
 
-    @property
-    def signatures(self) -> dict[str, Signature]:
-        """The signatures of its public functions, by name."""
-        from ..signature import Signature  # with NumPy, which the other functions do without
 
-        return {name: Signature.from_json(text) for name, text in self.signature_texts.items()}
+def signatures_of(signature_texts: Mapping[str, str]) -> dict[str, Signature]:
+    """Return the signatures of the public functions of a module, by name."""
+    from ..signature import Signature  # with NumPy, which the other functions do without
+
+    return {name: Signature.from_json(text) for name, text in signature_texts.items()}
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ def lower(
         blobs[0],
         bool(value.get("has_public_function", True)),
         value.get("signatures", {}),
-        [_remark_of(remark).in_file(given.file) for remark in value["remarks"]],
+        [_remark_of(remark) for remark in value["remarks"]],
         int(value.get("parameter_bytes", 0)),
     )
 
@@ -297,6 +299,17 @@ def interpretable(
         limits=limits,
     )
     return blobs[0].decode(), value
+
+
+def external_files(given: Input) -> list[str]:
+    """Return the names of the files that an ONNX model has tensors in.
+
+    Raises:
+        CompilerError: what reads it crashed.
+        SubquantError: as `subquant.formats.onnx.external_files`.
+    """
+    value, _ = ask("subquant.compiler.served:external_files", given, {}, reproducer=os.devnull)
+    return [str(name) for name in value]
 
 
 def text_of(bytecode: bytes) -> str:

@@ -1,22 +1,24 @@
 """Models ready to run: programs compiled, with their weights in the kernels' order, both kept.
 
-What is made of a model lies in a folder, an executable (``.vmfb``) and the archive (``.irpa``) that
-it maps, under a name that says what they were made of: the file, the sizes that were chosen, the
-options, the versions, and the code that wrote it. Both are there whole or not at all, and the
-executable after its archive. What is there is loaded: nothing is written or laid out again.
+What is made of a model, an executable and the archive that it maps, is an entry of the cache, like
+those of compilations (`subquant.compiler.cache`): under the key of what it is made of, the bytes of
+the file, the sizes that were chosen, the options, the versions and the code. What is there is
+loaded: nothing is written or laid out again. A model that is loaded holds its archive, which is not
+removed to make room meanwhile.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..compiler.cache import Cache, key_of
+from ..compiler.cache import Cache, Made, default_cache, description
+from ..compiler.keys import Key, key_of_source
 from ..compiler.options import CompileOptions
+from ..compiler.store import Held
 from ..errors import InputError, UsageError
 from ..files import write_whole
 from ..numerics.element_types import Array
@@ -59,6 +61,7 @@ class Model:
         self.properties = dict(properties)
         self._shape = shape
         self._executable: Executable | None = None  # until `load` returns
+        self._archive: Held | None = None
 
     @property
     def context(self) -> int:
@@ -162,7 +165,7 @@ def load(
         context: for how many tokens a session has room; by default what the model was made for,
             but at most `DEFAULT_CONTEXT`.
         activations: what is multiplied with weights in blocks; ``int8`` is the fastest.
-        cache: the folder of what is kept; by default `default_cache`.
+        cache: the folder of what is kept; by default `subquant.compiler.cache.default_cache`.
         progress: called with a line about each step.
         check: called with the model before it is compiled, when it has a tokenizer and no sessions;
             what it raises ends the call.
@@ -172,8 +175,6 @@ def load(
         InputError: the file cannot be read, or is not valid; or what is kept cannot be written.
         SubquantError: the compilation failed, or there is no device.
     """
-    from ..compiler.compilation import compile_to_bytes
-
     notify = progress or (lambda step: None)
     where = Device.of(device, threads)
     folder = Path(cache) if cache is not None else default_cache()
@@ -189,29 +190,64 @@ def load(
         vulkan_target=where.vulkan_target if where.is_vulkan else "generic",
         activations=activations,
     )
-    name = f"{Path(path).stem}-{_identity(path)}-{_key(configuration, shape, options)[:16]}"
-    archive, kept, entry = folder / f"{name}.irpa", Cache(folder), f"{name}.vmfb"
-
-    def found() -> bytes | None:
-        return kept.read(entry) if archive.exists() else None
-
-    data = found()
-    if data is None:
-        with kept.reserved(name, lambda: notify("wait for the same compilation elsewhere")):
-            data = found()
-            if data is None:
-                _make_folder(folder)
-                data = compile_to_bytes(
-                    _program(path, shape, notify),
-                    options,
-                    weights={SCOPE: path},
-                    parameters=archive,
-                    progress=notify,
-                )
-                kept.write(entry, data)
+    made = _made(Path(path), shape, options, folder, notify)
+    archive = made.parameters
+    assert archive is not None
     notify("load")
-    model._executable = Executable(data, where, {SCOPE: archive})
+    model._executable = Executable(made.executable, where, {SCOPE: archive.path})
+    model._archive = archive
     return model
+
+
+def _made(
+    path: Path, shape: Shape, options: CompileOptions, folder: Path, notify: Progress
+) -> Made:
+    """The executable and the archive of a model, which are made if they are not there."""
+    cache = Cache(folder, notify)
+    key = key_of_source(
+        f"a language model, {shape}".encode(),
+        options,
+        parameters=True,
+        weights={SCOPE: path},
+        memo=cache,
+    )
+    made = cache.find(key.text)
+    if made is None:
+        with cache.reserved(key.text, lambda: notify("wait for the same compilation elsewhere")):
+            made = cache.find(key.text)
+            if made is None:
+                _make(path, shape, options, cache, key, notify)
+                made = cache.find(key.text)
+    if made is None:
+        raise InputError(
+            f"what was made of '{path}' is no longer in '{folder}'; name another folder by "
+            "SUBQUANT_CACHE, or a greater SUBQUANT_CACHE_SIZE"
+        )
+    return made
+
+
+def _make(
+    path: Path, shape: Shape, options: CompileOptions, cache: Cache, key: Key, notify: Progress
+) -> None:
+    from ..compiler.compilation import compile_to_bytes
+
+    about = description("language model", os.fspath(path), options)
+    about["context"] = shape.context
+    try:
+        with cache.temporary() as archive:
+            executable = compile_to_bytes(
+                _program(path, shape, notify),
+                options,
+                cache="",
+                weights={SCOPE: path},
+                parameters=archive,
+                progress=notify,
+            )
+            if not key.holds:
+                raise InputError(f"'{path}' was written to while it was compiled; try again")
+            cache.add(key.text, Made(executable), about, parameters=archive, move=True)
+    except OSError as error:
+        raise InputError(f"cannot write '{cache.folder}': {error.strerror or error}") from None
 
 
 def emit(
@@ -268,15 +304,6 @@ def _program(path: str | os.PathLike[str], shape: Shape, notify: Progress) -> by
     return program
 
 
-def default_cache() -> Path:
-    """The folder of what is kept: the variable ``SUBQUANT_CACHE``, or one of the user's caches."""
-    named = os.environ.get("SUBQUANT_CACHE")
-    if named:
-        return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "subquant"
-
-
 def _shape(configuration: Configuration, context: int | None) -> Shape:
     if context is None:
         return Shape(min(configuration.context, DEFAULT_CONTEXT))
@@ -286,33 +313,3 @@ def _shape(configuration: Configuration, context: int | None) -> Shape:
             "was made for"
         )
     return Shape(context)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write '{folder}': {error.strerror or error}") from None
-
-
-def _identity(path: str | os.PathLike[str]) -> str:
-    """What tells a file from others, and from what it was before."""
-    status = os.stat(path)
-    digest = hashlib.sha256(repr((status.st_size, status.st_mtime_ns)).encode())
-    with open(path, "rb") as file:
-        digest.update(file.read(1 << 20))
-        file.seek(-min(status.st_size, 1 << 20), os.SEEK_END)
-        digest.update(file.read())
-    return digest.hexdigest()[:16]
-
-
-def _key(configuration: Configuration, shape: Shape, options: CompileOptions) -> str:
-    """What tells a program from others of the same file, without writing it."""
-    return key_of(repr((configuration, shape, options, _code())).encode(), options)
-
-
-def _code() -> list[tuple[str, int, int]]:
-    """What tells this package's code from what it was before."""
-    package = Path(__file__).parent.parent
-    files = sorted(package.rglob("*.py"))
-    return [(str(file), (status := file.stat()).st_size, status.st_mtime_ns) for file in files]

@@ -1,0 +1,395 @@
+"""The folder of the cache: whole files, whoever writes and whenever they are killed, and a bound.
+
+The processes of `test_processes_that_are_killed` write, read and remove for 3 s, with
+``SUBQUANT_LONG`` for 60.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from programs import LONG
+from subquant.compiler import store as store_module
+from subquant.compiler.store import Store
+
+KEY, OTHER = "ab" * 32, "cd" * 32
+
+
+def names(folder: Path, kind: str) -> list[str]:
+    return sorted(path.name for path in (folder / kind).rglob("*") if not path.is_dir())
+
+
+def total(store: Store) -> int:
+    return sum(each.size for kind in ("records", "blobs") for each in store.files(kind))
+
+
+def age(path: Path, seconds: float) -> None:
+    then = path.stat().st_mtime - seconds
+    os.utime(path, (then, then))
+
+
+def test_blobs_are_whole(tmp_path: Path) -> None:
+    said: list[str] = []
+    store = Store(tmp_path / "new", on_damage=said.append)
+    digest = blake3(b"executable").hexdigest()
+    assert store.blob(digest) is None
+    assert store.hold(digest) is None
+    assert store.keep(b"executable") == digest
+    assert store.blob(digest) == b"executable"
+    (path,) = (tmp_path / "new/blobs").glob("*/*")
+    assert path.name == digest
+    assert not said
+    for broken in (b"executabl", b"", b"executable\0", b"Executable"):
+        for read in (store.blob, store.hold):
+            path.write_bytes(broken)
+            assert read(digest) is None
+            assert said.pop() == f"{path} is damaged, and is removed"
+            assert not path.exists()
+        path.write_bytes(broken)
+        assert store.keep(b"executable") == digest
+        assert said.pop()
+        assert store.blob(digest) == b"executable"
+
+
+def test_records_are_whole(tmp_path: Path) -> None:
+    said: list[str] = []
+    store = Store(tmp_path, on_damage=said.append)
+    assert store.read(KEY) is None
+    store.write(KEY, {"a": "ü\n", "b": [1]}, {"executable": OTHER})
+    record = store.read(KEY)
+    assert record is not None
+    assert (record.fields, record.blobs, record.uses) == (
+        {"a": "ü\n", "b": [1]}, {"executable": OTHER}, 0
+    )  # fmt: skip
+    for uses in (1, 2):
+        store.use(KEY, record)
+        found = store.read(KEY)
+        assert found is not None
+        assert (found.fields, found.uses) == (record.fields, uses)
+    (path,) = (tmp_path / "records").glob("*/*")
+    whole = path.read_bytes()
+    for broken in (b"", whole[:10], whole[:-4], whole.replace(b"1", b"2"), b"x" + whole[1:]):
+        path.write_bytes(broken)
+        assert store.read(KEY) is None
+        assert said.pop() == f"{path} is damaged, and is removed"
+        assert not path.exists()
+    path.write_bytes(whole + b"\0\n")  # machines have appended at the same time
+    assert store.read(KEY) is not None
+    path.unlink()
+    os.mkfifo(path)
+    assert store.read(KEY) is None
+    store.write(KEY, {}, {})
+    assert path.is_file()
+
+
+def test_files_are_kept_and_given(tmp_path: Path) -> None:
+    store, given = Store(tmp_path / "store"), tmp_path / "given"
+    data = os.urandom((3 << 20) + 5)
+    given.write_bytes(data)
+    digest = store.keep_file(given)
+    assert digest == blake3(data).hexdigest()
+    assert given.read_bytes() == data
+    with store.temporary() as part:
+        part.write_bytes(data + b"2")
+        second = store.keep_file(part, move=True)
+        assert not part.exists()
+    assert names(tmp_path / "store", "writing") == []
+    for expected, name in ((data, digest), (data + b"2", second)):
+        held = store.hold(name)
+        assert held is not None
+        with held:
+            held.copy_to(tmp_path / "copy")
+            assert held.path.read_bytes() == (tmp_path / "copy").read_bytes() == expected
+
+
+def test_files_are_copied_where_the_system_cannot_do_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: int) -> int:
+        raise OSError("another file system")
+
+    monkeypatch.setattr(os, "copy_file_range", fail, raising=False)
+    test_files_are_kept_and_given(tmp_path)
+
+
+def test_a_use_counts_by_the_clock_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    store.write(KEY, {}, {"executable": store.keep(b"executable")})
+    record = store.read(KEY)
+    assert record is not None
+    paths = [*(tmp_path / "records").glob("*/*"), *(tmp_path / "blobs").glob("*/*")]
+    for path in paths:
+        age(path, 1000)
+    monkeypatch.setattr(time, "time", lambda: 1e9)  # that of this machine is wrong
+    store.use(KEY, record)
+    assert abs(store.now() - os.stat(tmp_path / "writing").st_mtime) < 10
+    for path in paths:
+        assert abs(path.stat().st_mtime - store.now()) < 10
+
+
+def test_what_was_used_the_longest_time_ago_is_removed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    digests = [store.keep(bytes([number]) * 9000) for number in range(6)]  # of 12 KiB each
+    order = [3, 0, 5, 1, 4, 2]
+    for position, number in enumerate(order):
+        age(store._path("blobs", digests[number]), 1000 - position)
+    assert store.prune(72 << 10) == (0, 0)
+    assert store.prune(72 << 10, age=2000) == (0, 0)
+    assert store.prune(50 << 10) == (2, 24 << 10)
+    assert [store.blob(digests[number]) is None for number in order] == [True] * 2 + [False] * 4
+    spared = {digests[5]}
+    assert store.prune(48 << 10, age=997.5, spared=spared) == (0, 0)
+    assert store.prune(1, spared=spared) == (3, 36 << 10)
+    assert names(tmp_path, "blobs") == [digests[5]]
+    assert store.prune(age=10) == (1, 12 << 10)
+    assert names(tmp_path, "blobs") == []
+
+
+def test_what_is_held_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    digest, other = store.keep(b"held"), store.keep(b"other")
+    held, again = store.hold(digest), store.hold(digest)
+    assert held is not None
+    assert again is not None
+    assert store.prune(0) == (1, 4096)
+    assert store.blob(other) is None
+    assert store.clear() == (0, 0)
+    held.close()
+    assert store.prune(0) == (0, 0)
+    again.close()
+    assert store.prune(0) == (1, 4096)
+
+
+def test_writers_look_in_proportion_to_what_they_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each 32nd part of the limit on average: 1 MiB of 32, here in steps of 64 KiB."""
+    looks = []
+    monkeypatch.setattr(Store, "prune", lambda *arguments, **options: looks.append(arguments))
+    draws = random.Random(5)
+    monkeypatch.setattr(os, "urandom", draws.randbytes)
+    store = Store(tmp_path, limit=32 << 20)
+    for _ in range(4096):
+        store.make_room(64 << 10, ())
+    assert 200 < len(looks) < 312  # 256, and 3.5 standard deviations
+    looks.clear()
+    store.make_room(1 << 20, ())
+    assert len(looks) == 1
+    Store(tmp_path).make_room(1 << 30, ())  # no limit
+    assert len(looks) == 1
+
+
+def test_what_killed_writers_left_is_removed_after_an_hour(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name in ("old.part", "new.part", "what.else"):
+        (tmp_path / "writing").mkdir(exist_ok=True)
+        (tmp_path / "writing" / name).write_bytes(b"1")
+    age(tmp_path / "writing/old.part", 3700)
+    age(tmp_path / "writing/what.else", 3700)
+    store.prune(1 << 20)
+    assert names(tmp_path, "writing") == ["new.part", "what.else"]
+
+
+def test_other_files_of_the_folder_stay(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write(KEY, {}, {"executable": store.keep(b"executable")})
+    others = ["readme", "blobs/readme", "records/ab/readme", "blobs/ab/x", "writing/x", "locks/x"]
+    for name in others:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+        age(tmp_path / name, 1e6)
+    store.prune(0, age=0)
+    store.clear()
+    list(store.verify())
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == sorted(others)
+
+
+def test_verify(tmp_path: Path) -> None:
+    said: list[str] = []
+    store = Store(tmp_path, on_damage=said.append)
+    store.write(KEY, {}, {"executable": store.keep(b"1")})
+    store.write(OTHER, {}, {"executable": store.keep(b"2")})
+    assert [is_whole for _, is_whole in store.verify()] == [True] * 4
+    broken = [store._path("records", KEY), store._path("blobs", store.keep(b"2"))]
+    for path in broken:
+        path.write_bytes(b"broken")
+    assert sorted(path for path, is_whole in store.verify() if not is_whole) == sorted(broken)
+    assert len(said) == 2
+    assert [is_whole for _, is_whole in store.verify()] == [True] * 2
+
+
+# -- locks ----------------------------------------------------------------------------------------
+
+HOLD = """
+import os, sys
+from subquant.compiler.store import Store
+with Store(sys.argv[1]).reserved("key", lambda: None):
+    os._exit(0)
+"""
+
+
+def test_a_process_that_dies_frees_its_key(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", HOLD, str(tmp_path)], check=True)
+    assert names(tmp_path, "locks") == ["key.lock"]
+    waits: list[str] = []
+    with Store(tmp_path).reserved("key", lambda: waits.append("waited")):
+        assert names(tmp_path, "locks") == ["key.lock"]
+    assert names(tmp_path, "locks") == []
+    assert not waits
+
+
+def test_locks_of_others_that_died_are_removed(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", HOLD, str(tmp_path)], check=True)
+    store = Store(tmp_path)
+    with store.reserved("held", lambda: None):
+        with store.reserved("other", lambda: None):
+            assert names(tmp_path, "locks") == ["held.lock", "key.lock", "other.lock"]
+        assert names(tmp_path, "locks") == ["held.lock"]
+    assert names(tmp_path, "locks") == []
+
+
+def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a machine that was lost, a server may keep the lock."""
+    monkeypatch.setattr(store_module, "_LONGEST_WAIT", 0.05)
+    waits: list[str] = []
+    store = Store(tmp_path)
+    with store.reserved("key", lambda: None):
+        with store.reserved("key", lambda: waits.append("waited")):
+            assert waits == ["waited"]
+        assert names(tmp_path, "locks") == ["key.lock"]  # of the other
+
+
+def test_without_locks_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def fail(handle: int, operation: int) -> None:
+        raise OSError("no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    store, waits = Store(tmp_path), []
+    for _ in range(2):
+        with store.reserved("key", lambda: waits.append("waited")), store.reserved("key", list):
+            digest = store.keep(b"1")
+    held = store.hold(digest)
+    assert held is not None
+    assert not waits
+    assert names(tmp_path, "locks") == []
+    held.close()
+
+
+# -- many processes -------------------------------------------------------------------------------
+
+WORK = """
+import json, os, random, signal, sys, time
+from subquant.compiler.store import Store
+
+folder, seconds = sys.argv[1], float(sys.argv[2])
+until = time.time() + seconds
+
+def content(key, part):
+    size = [200, 5000, 20_000, 100_000][int(key[:2], 16) % 4]
+    return (f"{key} {part} ".encode() * (size // 60 + 1))[:size]
+
+def work(seed):
+    draw = random.Random(seed)
+    bad, done = [], {"hits": 0, "misses": 0, "removed": 0}
+    store = Store(folder, limit=4 << 20, on_damage=bad.append)
+    path = os.path.join(folder, f"report.{seed}")
+    report = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    while time.time() < until:
+        number = draw.randrange(12)
+        if draw.random() < 0.5:  # else one of all processes
+            number += 1000 * (seed % 8 + 1)
+        key = f"{(number + 1) * 0x9E3779B97F4A7C15 % 2**64:016x}" * 4
+        before, data, held = len(bad), None, None
+        found = store.read(key)
+        if found is not None:
+            data, held = store.blob(found.blobs["executable"]), store.hold(found.blobs["archive"])
+        if data is not None and held is not None:
+            with held:
+                if data != content(key, "e") or held.path.read_bytes() != content(key, "a"):
+                    bad.append(f"wrong contents of {key}")
+            if found.fields != {"key": key}:
+                bad.append(f"wrong record {key}")
+            store.use(key, found)
+            done["hits"] += 1
+        else:
+            done["misses"] += 1
+            with store.reserved(key, list) if draw.random() < 0.5 else open(os.devnull):
+                blobs = {"executable": store.keep(content(key, "e"))}
+                with store.temporary() as part:
+                    part.write_bytes(content(key, "a"))
+                    blobs["archive"] = store.keep_file(part, move=draw.random() < 0.5)
+                store.write(key, {"key": key}, blobs)
+                store.make_room(2 * len(content(key, "a")), {key, *blobs.values()})
+        if draw.random() < 0.01:
+            done["removed"] += store.prune(2 << 20)[0]
+        os.write(report, (json.dumps({"bad": bad[before:], **done}) + "\\n").encode())
+
+def start(seed):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work(seed)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return pid
+
+draw, killed = random.Random(3), 0
+running = [start(seed) for seed in range(8)]
+while time.time() < until - 0.5:
+    time.sleep(draw.uniform(0.02, 0.2))
+    number = draw.randrange(8)
+    os.kill(running[number], signal.SIGKILL)
+    assert os.waitpid(running[number], 0)[1] == signal.SIGKILL
+    killed += 1
+    running[number] = start(8 * killed + number)
+assert [os.waitpid(pid, 0)[1] for pid in running] == [0] * 8
+print(killed)
+"""
+
+
+def test_processes_that_are_killed(tmp_path: Path) -> None:
+    """Eight write, read and remove the same and other entries, and are killed at any moment."""
+    seconds = 60 if LONG else 3
+    command = [sys.executable, "-c", WORK, str(tmp_path), str(seconds)]
+    shown = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    killed = int(shown.stdout)
+    done = dict.fromkeys(("hits", "misses", "removed"), 0)
+    for report in tmp_path.glob("report.*"):
+        lines = [
+            json.loads(line) for line in report.read_text().splitlines(True) if line[-1] == "\n"
+        ]
+        assert [line["bad"] for line in lines if line["bad"]] == []
+        for name in done:
+            done[name] += lines[-1][name] if lines else 0
+    print(f"{seconds} s: {killed} killed, {done}")
+    assert killed > 4 * seconds
+    assert min(done.values()) > 20 * seconds
+    store = Store(tmp_path, limit=4 << 20)
+    assert all(is_whole for _, is_whole in store.verify())
+    assert total(store) < 6 << 20
+    left = names(tmp_path, "writing")
+    assert len(left) <= killed
+    for name in left:
+        age(tmp_path / "writing" / name, 3700)
+    store.prune(1 << 20)
+    assert names(tmp_path, "writing") == []
+    with store.reserved("key", list):
+        pass
+    assert names(tmp_path, "locks") == []
