@@ -236,9 +236,9 @@ def test_the_clock_tells_steps_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a.mlir", "b.mlir"), "several models needs a folder for the outputs"),
+        (("a.mlir", "b.mlir"), "several models need a folder for the outputs"),
         (("a.mlir", "--resume"), "--resume needs a folder for the outputs; give it with -o"),
-        (("*.mlir", "-o", "-"), "several models needs a folder"),
+        (("*.mlir", "-o", "-"), "several models need a folder"),
         (("a.mlir", "b.mlir", "-o", "a.mlir"), "'a.mlir' is a file, and several models need"),
         (("a.mlir", "b.mlir", "-o", "out", "--weights", "m=w.gguf"), "--weights are those of one"),
         (("@empty.txt", "-o", "out"), "the list names no model"),
@@ -322,7 +322,7 @@ def test_what_cannot_be_written_is_the_error_of_its_model(here: Path) -> None:
 
 
 def test_another_cpu_than_the_callers_is_refused(here: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match="another than that of the caller, which --target"):
+    with pytest.raises(EnvironmentProblem, match="has another CPU than the machine that asks"):
         tasks.compile_model({"options": {}, "machine": ["other"]}, [], lambda step: None)
 
 

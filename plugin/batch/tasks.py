@@ -14,6 +14,7 @@ if it was asked for, the archive of parameters.
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import tempfile
 import time
@@ -95,8 +96,8 @@ def compile_model(
     options = options_of_json(arguments["options"])
     if list(machine_of(options)) != arguments["machine"]:
         raise EnvironmentProblem(
-            f"the CPU of '{os.uname().nodename}' is another than that of the caller, which "
-            "--target-cpu host means; give the name of a CPU, or generic"
+            f"'{platform.node()}' has another CPU than the machine that asks, which code is for; "
+            "give --target-cpu a name, and workers of that kind"
         )
     clock = Clock(steps)
     remarks: list[Remark] = []

@@ -177,8 +177,8 @@ def _compile_many(
     from .compile_many import ManyOptions, compile_models
 
     if output is None or output == "-":
-        named = next((f"--{name}" for name in _MANY if many[name]), "several models")
-        raise UsageError(f"{named} needs a folder for the outputs; give it with -o FOLDER/")
+        named = next((f"--{name} needs" for name in _MANY if many[name]), "several models need")
+        raise UsageError(f"{named} a folder for the outputs; give it with -o FOLDER/")
     if weights:
         raise UsageError("--weights are those of one model; compile it alone")
     return compile_models(
