@@ -37,6 +37,7 @@ IREE = "iree-compile"
 CACHED = "cached"
 _WAITING = ("wait for", CACHED)
 _REPRODUCER = "subquant.reproducer.mlir"
+_BESIDE = "model"
 
 
 class Clock:
@@ -142,26 +143,22 @@ def compile_model(
 
 
 def _source(arguments: Mapping[str, Any], blobs: Sequence[bytes], folder: str) -> Input:
-    """The model, as bytes; with other files, in a folder beside them."""
+    """The model, as bytes; with other files, in a folder where all have their names."""
     model, *others = blobs
+    file = arguments["file"]
     if arguments["beside"] is None:
-        return Input(arguments["file"], data=model)
-    path = os.path.join(folder, "model.onnx")
-    for name, data in zip(arguments["beside"], others, strict=True):
-        if name == os.path.basename(path):  # such is not read, and would not be this
-            path = os.path.join(folder, "the-model.onnx")
-        _write(os.path.join(folder, name), data)
-    _write(path, model)
-    return Input(arguments["file"], path)
-
-
-def _write(path: str, data: bytes) -> None:
+        return Input(file, data=model)
+    path = os.path.join(folder, _BESIDE, os.path.basename(file))
     try:
-        Path(path).write_bytes(data)
+        os.mkdir(os.path.dirname(path))
+        Path(path).write_bytes(model)
+        for name, data in zip(arguments["beside"], others, strict=True):
+            Path(path).with_name(name).write_bytes(data)
     except OSError as error:
         raise EnvironmentProblem(
             f"cannot write the model to a temporary folder: {error.strerror}"
         ) from None
+    return Input(file, path)
 
 
 def _contents(path: str) -> list[bytes]:
@@ -177,7 +174,9 @@ def _renamed(error: SubquantError, folder: str, arguments: Mapping[str, Any]) ->
     def renamed(text: str) -> str:
         ours = os.path.join(folder, _REPRODUCER)
         text = text.replace(ours, shlex.quote(arguments["reproducer"]))
-        return text.replace(folder, os.path.dirname(arguments["file"]) or os.curdir)
+        return text.replace(
+            os.path.join(folder, _BESIDE, ""), os.path.join(os.path.dirname(arguments["file"]), "")
+        )
 
     fields = error_to_json(error)
     fields["message"] = renamed(fields["message"])
