@@ -70,7 +70,7 @@ def test_the_parts_cost_the_same(count: int, devices: tuple[str, ...]) -> None:
         sum(cost_of(batch, device) for device in devices for batch in batches_of(c[device], device))
         for c in (plan.chosen for plan in plans)
     ]
-    assert max(costs) < 1.05 * sum(costs) / count
+    assert max(costs) < 1.1 * sum(costs) / count  # of 8 parts, a batch may be a tenth
 
 
 def test_numbers_are_those_of_the_results_in_order() -> None:
