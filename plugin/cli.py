@@ -34,7 +34,7 @@ COMMANDS = {
     "bench": "Time a function of MODEL, or of an executable (.vmfb), with resident arrays.",
     "conformance": "Run programs with known results on devices; fail if one does worse than "
     "expected.",
-    "report": "Show reports of conformance runs, put those of parts together, compare them.",
+    "report": "Show reports of runs (--json), put those of parts together, compare them.",
 }
 """The first line of each command's help; `commands` has a file for each."""
 

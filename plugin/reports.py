@@ -22,16 +22,25 @@ even begin is an error, with its own.
 from __future__ import annotations
 
 import json
+import math
 import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from .errors import InputError, Place, printable
 from .files import write_whole
 
-__all__ = ["VERSION", "Case", "read_report", "to_json", "to_junit", "write_report"]
+__all__ = [
+    "VERSION",
+    "Case",
+    "Fields",
+    "read_report",
+    "to_json",
+    "to_junit",
+    "write_report",
+]
 
 VERSION = 1
 
@@ -103,6 +112,75 @@ def read_report(path: str | os.PathLike[str], report: str | None = None) -> dict
         if not isinstance(result, dict) or not isinstance(result.get("name"), str):
             raise InputError(f"has no name for result {number}", place)
     return values
+
+
+class Fields:
+    """An object of JSON that nobody vouches for: a field has the type that is asked for.
+
+    Args:
+        values: the object, if it is one.
+        place: the file.
+        what: it is, for errors: "result 3".
+
+    Raises:
+        InputError: it is no object; and, by each method, a field has another type.
+    """
+
+    def __init__(self, values: Any, place: Place, what: str) -> None:
+        self.place, self.what = place, what
+        if not isinstance(values, dict):
+            self.fail("is no object")
+        self.values: Mapping[str, Any] = values
+
+    def fail(self, message: str) -> NoReturn:
+        """Raise an InputError that says what is wrong with it."""
+        raise InputError(f"{self.what} {message}", self.place)
+
+    def _typed(self, name: str, kinds: tuple[type, ...], said: str) -> Any:
+        value = self.values.get(name)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            self.fail(f"has no '{name}' that is {said}")
+        return value
+
+    def text(self, name: str) -> str:
+        """Return a text."""
+        value: str = self._typed(name, (str,), "a text")
+        return value
+
+    def truth(self, name: str) -> bool:
+        """Return true or false."""
+        value: bool = self._typed(name, (bool,), "true or false")
+        return value
+
+    def count(self, name: str) -> int:
+        """Return an integer, 0 or more."""
+        value: int = self._typed(name, (int,), "an integer")
+        if value < 0:
+            self.fail(f"has {value} for '{name}', expected 0 or more")
+        return value
+
+    def seconds(self, name: str) -> float:
+        """Return a time, 0 or more."""
+        value = float(self._typed(name, (int, float), "a number"))
+        if not 0 <= value < math.inf:
+            self.fail(f"has {value} for '{name}', expected 0 or more")
+        return value
+
+    def list(self, name: str) -> list[Any]:
+        """Return a list."""
+        value: list[Any] = self._typed(name, (list,), "a list")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of texts."""
+        found = self.list(name)
+        if not all(isinstance(each, str) for each in found):
+            self.fail(f"has a list '{name}' of other things than texts")
+        return tuple(found)
+
+    def object(self, name: str) -> Fields:
+        """Return an object."""
+        return Fields(self.values.get(name), self.place, f"'{name}' of {self.what}")
 
 
 def to_junit(title: str, cases: Iterable[Case]) -> bytes:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, get_args
@@ -28,13 +28,14 @@ from .. import reports
 from ..compiler.options import CompileOptions, Emit
 from ..errors import printable
 from ..processes import error_to_json
-from ..versions import installed_versions
 from .run import CompiledModel, Status
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["render_table", "summary_line", "to_json", "to_junit"]
+__all__ = ["render_table", "show_table", "summary_line", "to_json", "to_junit"]
+
+_LONGEST_LINE = 10_000
 
 _STYLES = {"compiled": "green", "up-to-date": "dim", "failed": "red", "not-run": "yellow"}
 
@@ -49,7 +50,7 @@ def to_json(
     options: CompileOptions,
     emit: Emit,
     seconds: float,
-    version: str,
+    versions: Mapping[str, str | None],
 ) -> str:
     """Return the results as JSON text.
 
@@ -57,7 +58,7 @@ def to_json(
         results: in the order of the input.
         options, emit: of the compilations.
         seconds: that the run took.
-        version: of subquant.
+        versions: of subquant, the bindings and IREE.
     """
     return reports.to_json(
         "compile",
@@ -66,7 +67,7 @@ def to_json(
         seconds=round(seconds, 3),
         emit=emit,
         options=asdict(options),
-        versions={"subquant": version, **installed_versions()},
+        versions=dict(versions),
     )
 
 
@@ -116,6 +117,21 @@ def summary_line(results: Sequence[CompiledModel], seconds: float) -> str:
     """Return how many models came to what: ``3 compiled, 1 failed in 2.5 s``."""
     counts = [f"{count} {status}" for status, count in _counts(results).items() if count]
     return f"{', '.join(counts) or 'no models'} in {seconds:.1f} s"
+
+
+def show_table(results: Sequence[CompiledModel]) -> None:
+    """Print the table on standard output."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(render_table(results))
+        return
+    console.width = _LONGEST_LINE  # lines of a file are as long as they need to be, and no longer
+    with console.capture() as shown:
+        console.print(render_table(results))
+    for line in shown.get().splitlines():
+        print(printable(line.rstrip()))
 
 
 def render_table(results: Sequence[CompiledModel]) -> Table:

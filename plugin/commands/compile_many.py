@@ -22,11 +22,10 @@ from ..compiler.options import CompileOptions, Emit
 from ..errors import UsageError, quoted
 from ..processes import Limits
 from ..reports import write_report
+from ..versions import installed_versions
 from .console import read_model, report_error, say
 
 __all__ = ["ManyOptions", "compile_models"]
-
-_LONGEST_LINE = 10_000
 
 
 @dataclass(frozen=True)
@@ -111,22 +110,13 @@ def _report(
     many: ManyOptions,
     seconds: float,
 ) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(report.render_table(results))
-    else:  # lines of a file are as long as they need to be, and no longer
-        console.width = _LONGEST_LINE
-        with console.capture() as shown:
-            console.print(report.render_table(results))
-        for line in shown.get().splitlines():
-            say(line.rstrip())
+    report.show_table(results)
     say(report.summary_line(results, seconds), err=True)
     if any(result.status == "not-run" for result in results):
         say("note: --resume goes on with the rest", err=True)
     if many.json is not None:
-        write_report(many.json, report.to_json(results, options, emit, seconds, __version__))
+        versions = {"subquant": __version__, **installed_versions()}
+        write_report(many.json, report.to_json(results, options, emit, seconds, versions))
     if many.junit is not None:
         write_report(many.junit, report.to_junit(results, options))
 

@@ -1,4 +1,4 @@
-"""``subquant report``: reports as files, shown, put together and compared."""
+"""``subquant report``: reports of runs, shown, put together and compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["command"]
 
 @click.group("report")
 def command() -> None:
-    """Show reports of conformance runs, put those of parts together, compare them.
+    """Show reports of runs (--json), put those of parts together, compare them.
 
     \b
     subquant conformance --shard 1/2 --json 1.json
@@ -48,16 +48,17 @@ _options: Callable[[Callable[..., Any]], Callable[..., Any]] = stacked(
 def merge(files: tuple[str, ...], **options: Any) -> None:
     """Put the reports of the parts of a run together, and fail as the whole run would.
 
-    What comes out is what the undivided run would have written, but for the times. A part that is
-    missing is named, and the exit status is 1. Reports of other versions, or of other cases, are
-    an error. Those of the same cases on other devices are put side by side.
+    Of conformance, what comes out is what the undivided run would have written, but for the
+    times. A part that is missing is named, and the exit status is 1. Reports of other versions,
+    or of other cases, are an error. Those of the same cases on other devices are put side by side.
+
+    Of compile, the models are those of all reports, in the order of the files; the same model
+    twice, other versions and other options are an error.
 
     \b
     subquant report merge 1.json 2.json 3.json 4.json --json all.json --junit all.xml
     """
-    from ..conformance import reporting
-
-    click.get_current_context().exit(reporting.merge(files, **options))
+    _report(files, options)
 
 
 @command.command("show")
@@ -70,6 +71,32 @@ def show(file: str, **options: Any) -> None:
     subquant report show all.json
     subquant report show all.json --against before.json
     """
-    from ..conformance import reporting
+    _report((file,), options, as_parts=False)
 
-    click.get_current_context().exit(reporting.show(file, **options))
+
+def _report(files: tuple[str, ...], options: dict[str, Any], *, as_parts: bool = True) -> None:
+    from ..errors import InputError, Place, UsageError, quoted
+    from ..reports import read_report
+
+    if options["same_bits"] and options["against"] is None:
+        raise UsageError("--same-bits needs --against, the report that has the bits")
+    kind = read_report(files[0])["report"]
+    if kind == "conformance":
+        from ..conformance.merging import merge_reports
+        from ..conformance.report_files import read_report as read
+        from ..conformance.reporting import finish
+
+        found = [(file, read(file)) for file in files]
+        status = finish(merge_reports(found) if as_parts else found[0][1], **options)
+    elif kind == "compile":
+        from ..batch import merging
+
+        if options.pop("against") is not None:
+            raise UsageError("--against compares reports of conformance, and this is of compile")
+        del options["same_bits"]
+        named = [(file, merging.read_compilations(file)) for file in files]
+        status = merging.show_compilations(merging.merge_compilations(named), **options)
+    else:
+        expected = "expected one of 'conformance' or 'compile'"
+        raise InputError(f"is a report of {quoted(kind)}, {expected}", Place(files[0]))
+    click.get_current_context().exit(status)

@@ -22,15 +22,14 @@ number in the whole run. What is read is not trusted: each field has the type th
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 from .. import reports
-from ..errors import InputError, Place, quoted
+from ..errors import Place, quoted
 from .cases import Outcome, Status
 from .options import MOST_SHARDS, Shard
 from .report import Comparison, Judgement, Report, Run
@@ -128,10 +127,10 @@ def read_report(path: str | os.PathLike[str]) -> Report:
     Raises:
         InputError: it cannot be read, or has another form.
     """
-    values = _Object(reports.read_report(path, _KIND), Place(os.fspath(path)), "the report")
+    values = reports.Fields(reports.read_report(path, _KIND), Place(os.fspath(path)), "the report")
     run = _run_of(values.object("run"))
     results = [
-        _Object(v, values.place, f"result {n}") for n, v in enumerate(values.list("results"))
+        reports.Fields(v, values.place, f"result {n}") for n, v in enumerate(values.list("results"))
     ]
     outcomes = [_outcome_of(result) for result in results]
     numbers = [result.count("number") for result in results]
@@ -157,59 +156,7 @@ def read_report(path: str | os.PathLike[str]) -> Report:
     )
 
 
-class _Object:
-    """An object of JSON whose fields are asked for with the type that they must have."""
-
-    def __init__(self, values: Any, place: Place, what: str) -> None:
-        self.place, self.what = place, what
-        if not isinstance(values, dict):
-            self.fail("is no object")
-        self.values: Mapping[str, Any] = values
-
-    def fail(self, message: str) -> NoReturn:
-        raise InputError(f"{self.what} {message}", self.place)
-
-    def _typed(self, name: str, kinds: tuple[type, ...], said: str) -> Any:
-        value = self.values.get(name)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            self.fail(f"has no '{name}' that is {said}")
-        return value
-
-    def text(self, name: str) -> str:
-        value: str = self._typed(name, (str,), "a text")
-        return value
-
-    def truth(self, name: str) -> bool:
-        value: bool = self._typed(name, (bool,), "true or false")
-        return value
-
-    def count(self, name: str) -> int:
-        value: int = self._typed(name, (int,), "an integer")
-        if value < 0:
-            self.fail(f"has {value} for '{name}', expected 0 or more")
-        return value
-
-    def seconds(self, name: str) -> float:
-        value = float(self._typed(name, (int, float), "a number"))
-        if not 0 <= value < math.inf:
-            self.fail(f"has {value} for '{name}', expected 0 or more")
-        return value
-
-    def list(self, name: str) -> list[Any]:
-        value: list[Any] = self._typed(name, (list,), "a list")
-        return value
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        found = self.list(name)
-        if not all(isinstance(each, str) for each in found):
-            self.fail(f"has a list '{name}' of other things than texts")
-        return tuple(found)
-
-    def object(self, name: str) -> _Object:
-        return _Object(self.values.get(name), self.place, f"'{name}' of {self.what}")
-
-
-def _run_of(values: _Object) -> Run:
+def _run_of(values: reports.Fields) -> Run:
     versions = values.object("versions").values
     if not all(isinstance(version, str) for version in versions.values()):
         values.fail("has a version that is no text")
@@ -223,14 +170,14 @@ def _run_of(values: _Object) -> Run:
     )  # fmt: skip
 
 
-def _shard_of(values: _Object) -> Shard:
+def _shard_of(values: reports.Fields) -> Shard:
     shard = Shard(values.count("number"), values.count("of"))
     if not 1 <= shard.number <= shard.of <= MOST_SHARDS:
         values.fail(f"is {shard}, expected a part such as 1/4 of at most {MOST_SHARDS}")
     return shard
 
 
-def _outcome_of(values: _Object) -> Outcome:
+def _outcome_of(values: reports.Fields) -> Outcome:
     status = values.text("status")
     if status not in get_args(Status):
         values.fail(f"has the unknown status {quoted(status)}")
@@ -244,7 +191,7 @@ def _outcome_of(values: _Object) -> Outcome:
 
 
 def _named(
-    values: _Object, field: str, by_name: Mapping[tuple[str, str], Outcome], *, passing: bool
+    values: reports.Fields, field: str, by_name: Mapping[tuple[str, str], Outcome], *, passing: bool
 ) -> tuple[Outcome, ...]:
     """The outcomes that a list of names and devices says."""
     found = []

@@ -1,44 +1,27 @@
-"""What ``subquant report`` does with reports of conformance runs."""
+"""What ``subquant report`` does with the report of a conformance run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ..errors import UsageError
 from ..reports import write_report
-from .merging import merge_reports
 from .report import Report
 from .report_files import read_report, to_json, to_junit
 from .report_table import show_report
 
-__all__ = ["merge", "show", "write_files"]
+__all__ = ["finish", "write_files"]
 
 
-def merge(
-    files: Sequence[str],
+def finish(
+    report: Report,
     *,
-    json: str | None = None,
-    junit: str | None = None,
-    against: str | None = None,
-    same_bits: bool = False,
+    json: str | None,
+    junit: str | None,
+    against: str | None,
+    same_bits: bool,
 ) -> int:
-    """Put the reports of the parts of a run together; the rest is as of `show`."""
-    merged = merge_reports([(file, read_report(file)) for file in files])
-    return _finish(merged, json=json, junit=junit, against=against, same_bits=same_bits)
-
-
-def show(
-    file: str,
-    *,
-    json: str | None = None,
-    junit: str | None = None,
-    against: str | None = None,
-    same_bits: bool = False,
-) -> int:
-    """Show a report.
+    """Compare, show and write a report.
 
     Args:
-        file: the report.
+        report: what was found.
         json, junit: files for it.
         against: an earlier report, which it is compared with.
         same_bits: fail also if results have other bits than in that one.
@@ -49,20 +32,6 @@ def show(
     Raises:
         SubquantError: a file cannot be read or written, or has another form.
     """
-    return _finish(read_report(file), json=json, junit=junit, against=against, same_bits=same_bits)
-
-
-def _finish(
-    report: Report,
-    *,
-    json: str | None,
-    junit: str | None,
-    against: str | None,
-    same_bits: bool,
-) -> int:
-    """Compare, show and write a report, and return the exit status."""
-    if same_bits and against is None:
-        raise UsageError("--same-bits needs --against, the report that has the bits")
     if against is not None:
         before = read_report(against)
         # Of a run with another filter it is not known what this one would have chosen.

@@ -1,0 +1,164 @@
+"""Reports of compilations, read again and put together: what one run over all models would say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from .. import reports
+from ..compiler.options import CompileOptions, Emit
+from ..errors import InputError, Place, UsageError, printable, quoted
+from ..processes import error_from_json
+from .report import show_table, summary_line, to_json, to_junit
+from .run import CompiledModel, Status
+
+__all__ = ["Compilations", "merge_compilations", "read_compilations", "show_compilations"]
+
+
+@dataclass(frozen=True)
+class Compilations:
+    """What became of the models of a run.
+
+    Args:
+        results: in the order of the input.
+        options, emit: of the compilations.
+        seconds: that the run took, or all runs together.
+        versions: of subquant, the bindings and IREE.
+    """
+
+    results: tuple[CompiledModel, ...]
+    options: CompileOptions
+    emit: Emit
+    seconds: float
+    versions: Mapping[str, str | None]
+
+    @property
+    def exit_status(self) -> int:
+        """0, or 1 if a model failed or was not run."""
+        done = ("compiled", "up-to-date")
+        return 0 if all(result.status in done for result in self.results) else 1
+
+
+def read_compilations(path: str | os.PathLike[str]) -> Compilations:
+    """Read a report of ``subquant compile``.
+
+    Raises:
+        InputError: it cannot be read, or has another form.
+    """
+    values = reports.read_report(path, "compile")
+    report = reports.Fields(values, Place(os.fspath(path)), "the report")
+    listed = enumerate(report.list("results"))
+    emit = report.text("emit")
+    if emit not in get_args(Emit):
+        report.fail(f"has the unknown form {quoted(emit)} of outputs")
+    versions = report.object("versions").values
+    if not all(version is None or isinstance(version, str) for version in versions.values()):
+        report.fail("has a version that is no text")
+    return Compilations(
+        tuple(_result_of(reports.Fields(v, report.place, f"result {n}")) for n, v in listed),
+        _options_of(report.object("options")),
+        emit,  # type: ignore[arg-type]
+        report.seconds("seconds"),
+        dict(versions),
+    )
+
+
+def _options_of(values: reports.Fields) -> CompileOptions:
+    found: dict[str, Any] = {}
+    for declared in fields(CompileOptions):
+        value = values.values.get(declared.name, declared.default)
+        value = tuple(value) if isinstance(value, list) else value
+        if declared.default is not None and type(value) is not type(declared.default):
+            values.fail(f"has no '{declared.name}' of the right kind")
+        found[declared.name] = value
+    try:
+        return CompileOptions(**found)
+    except (UsageError, TypeError, ValueError) as error:
+        values.fail(f"are none: {getattr(error, 'message', error)}")
+
+
+def _result_of(values: reports.Fields) -> CompiledModel:
+    status = values.text("status")
+    if status not in get_args(Status):
+        values.fail(f"has the unknown status {quoted(status)}")
+    error = None
+    if values.values.get("error") is not None:
+        try:
+            error = error_from_json(values.object("error").values)
+        except (KeyError, TypeError, ValueError):
+            values.fail("has an error that is none")
+    if (status == "failed") != (error is not None):
+        values.fail(f"has the status '{status}' with{'' if error else 'out'} an error")
+    return CompiledModel(
+        values.text("name"),
+        Path(values.text("output")),
+        status,  # type: ignore[arg-type]
+        values.seconds("passes_seconds"),
+        values.seconds("iree_seconds"),
+        values.count("size"),
+        values.truth("cached"),
+        error,
+        values.text("worker"),
+    )
+
+
+def merge_compilations(named: Sequence[tuple[str, Compilations]]) -> Compilations:
+    """Put reports together, in the order in which they are given.
+
+    Args:
+        named: at least one, each with the name of its file.
+
+    Raises:
+        InputError: they are of other versions or options, or have the same model.
+    """
+    first_name, first = named[0]
+    seen: dict[str, str] = {}
+    for name, report in named:
+        for what, value, expected in (
+            ("versions", dict(report.versions), dict(first.versions)),
+            ("options", asdict(report.options), asdict(first.options)),
+            ("outputs", {"--emit": report.emit}, {"--emit": first.emit}),
+        ):
+            differ = [
+                f"{key} {value.get(key)}, not {expected.get(key)}"
+                for key in {**expected, **value}
+                if value.get(key) != expected.get(key)
+            ]
+            if differ:
+                raise InputError(
+                    f"{quoted(name)} was made with other {what} than {quoted(first_name)}: "
+                    f"{printable(', '.join(differ))}"
+                )
+        for result in report.results:
+            if result.name in seen:
+                raise InputError(
+                    f"{quoted(name)} and {quoted(seen[result.name])} both have the model "
+                    f"{quoted(result.name)}"
+                )
+            seen[result.name] = name
+    return replace(
+        first,
+        results=tuple(result for _, report in named for result in report.results),
+        seconds=sum(report.seconds for _, report in named),
+    )
+
+
+def show_compilations(
+    found: Compilations, *, json: str | None = None, junit: str | None = None
+) -> int:
+    """Print a report, write it, and return the exit status.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    show_table(found.results)
+    print(summary_line(found.results, found.seconds))
+    if json is not None:
+        text = to_json(found.results, found.options, found.emit, found.seconds, found.versions)
+        reports.write_report(json, text)
+    if junit is not None:
+        reports.write_report(junit, to_junit(found.results, found.options))
+    return found.exit_status

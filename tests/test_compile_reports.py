@@ -1,0 +1,181 @@
+"""Reports of ``subquant compile``: read again, shown, and put together."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from subquant.batch.merging import Compilations, read_compilations
+from subquant.batch.report import to_json
+from subquant.batch.run import CompiledModel
+from subquant.cli import main
+from subquant.compiler.options import CompileOptions
+from subquant.errors import CompilerError, Place, UnsupportedError
+
+VERSIONS = {"subquant": "1", "iree-base-compiler": "3", "torch-mlir": None}
+OPTIONS = CompileOptions("vulkan", activations="int8", iree_flags=("--x",))
+UNSUPPORTED = UnsupportedError("is \x1b[31m not lowered", Place("m/c.mlir", 2, 3))
+UNSUPPORTED.op_name = "a.b"
+FIRST = Compilations(
+    (
+        CompiledModel("m/a.mlir", Path("out/a.vmfb"), "compiled", 0.5, 1.25, 4000),
+        CompiledModel("m/b.mlir", Path("out/b.vmfb"), "up-to-date", 0.5, 0.0, 4001, True),
+    ),
+    OPTIONS, "vmfb", 2.5, VERSIONS,
+)  # fmt: skip
+SECOND = replace(
+    FIRST,
+    results=(
+        CompiledModel(
+            "m/c.mlir", Path("out/c.vmfb"), "failed", 0.25, error=UNSUPPORTED, worker="w"
+        ),
+        CompiledModel("m/d.mlir", Path("out/d.vmfb"), "not-run"),
+    ),
+    seconds=1.0,
+)
+
+
+def text_of(found: Compilations) -> str:
+    return to_json(found.results, found.options, found.emit, found.seconds, found.versions)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["report", *arguments])
+
+
+def shown(results: Sequence[CompiledModel]) -> list[tuple[Any, ...]]:
+    """What can be compared: errors are equal only to themselves."""
+    return [
+        (replace(result, error=None), None if result.error is None else str(result.error))
+        for result in results
+    ]
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    for report in (FIRST, SECOND):
+        (tmp_path / "r.json").write_text(text_of(report))
+        found = read_compilations(tmp_path / "r.json")
+        assert replace(found, results=()) == replace(report, results=())
+        assert shown(found.results) == shown(report.results)
+        assert text_of(found) == text_of(report)
+
+
+def test_reports_are_put_together(in_temporary_folder: Path) -> None:
+    Path("a.json").write_text(text_of(FIRST))
+    Path("b.json").write_text(text_of(SECOND))
+    assert invoke("show", "a.json").exit_code == 0
+    result = invoke("merge", "b.json", "a.json", "--json", "c.json", "--junit", "c.xml")
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == [f"m/{n}.mlir" for n in "cdab"]
+    assert lines[1].endswith("m/c.mlir:2:3: error: 'a.b' op is \\x1b[31m not lowered")
+    assert lines[-1] == "1 compiled, 1 up-to-date, 1 failed, 1 not-run in 3.5 s"
+    merged = read_compilations("c.json")
+    assert shown(merged.results) == shown((*SECOND.results, *FIRST.results))
+    (suite,) = ElementTree.parse("c.xml").findall("testsuite")
+    assert [suite.get(name) for name in ("tests", "failures", "skipped")] == ["4", "1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (FIRST, "'b.json' and 'a.json' both have the model 'm/a.mlir'"),
+        (
+            replace(SECOND, versions={"subquant": "1", "iree-base-compiler": "4"}),
+            "'b.json' was made with other versions than 'a.json': iree-base-compiler 4, not 3",
+        ),
+        (
+            replace(SECOND, options=CompileOptions("vulkan", iree_flags=("--x",))),
+            "'b.json' was made with other options than 'a.json': activations float, not int8",
+        ),
+        (
+            replace(SECOND, emit="mlir"),
+            "'b.json' was made with other outputs than 'a.json': --emit mlir, not vmfb",
+        ),
+    ],
+)
+def test_reports_that_do_not_belong_together(
+    other: Compilations, message: str, in_temporary_folder: Path
+) -> None:
+    Path("a.json").write_text(text_of(FIRST))
+    Path("b.json").write_text(text_of(other))
+    result = invoke("merge", "a.json", "b.json")
+    assert (result.exit_code, result.output) == (1, f"error: {message}\n")
+
+
+def _changed(path: Sequence[str | int], value: Any) -> str:
+    values = json.loads(text_of(SECOND))
+    inner = values
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return json.dumps(values)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (_changed(["report"], "other"), "is a report of 'other', expected one of 'conformance' or"),
+        (_changed(["report"], 1), "is no report, which has a 'report' and its 'results'"),
+        (_changed(["options"], 1), "'options' of the report is no object"),
+        (_changed(["options", "target"], "x"), "'options' of the report are none: option 'target'"),
+        (_changed(["options", "batch"], [[1]]), "has no 'batch' of the right kind"),
+        (_changed(["options", "target_cpu"], 1), "has no 'target_cpu' of the right kind"),
+        (_changed(["emit"], "x"), "the report has the unknown form 'x' of outputs"),
+        (_changed(["versions", "subquant"], 1), "the report has a version that is no text"),
+        (_changed(["seconds"], -1), "the report has -1.0 for 'seconds', expected 0 or more"),
+        (_changed(["results", 0, "status"], "x"), "result 0 has the unknown status 'x'"),
+        (_changed(["results", 0, "status"], "compiled"), "the status 'compiled' with an error"),
+        (_changed(["results", 0, "error"], None), "has the status 'failed' without an error"),
+        (
+            _changed(["results", 0, "error", "class"], "quoted"),
+            "result 0 has an error that is none",
+        ),
+        (_changed(["results", 0, "error", "place"], [1]), "result 0 has an error that is none"),
+        (_changed(["results", 0, "error"], []), "'error' of result 0 is no object"),
+        (_changed(["results", 1, "size"], -1), "result 1 has -1 for 'size', expected 0 or more"),
+        (_changed(["results", 1, "cached"], 0), "result 1 has no 'cached' that is true or false"),
+    ],
+)
+def test_files_that_are_no_reports(text: str, message: str, in_temporary_folder: Path) -> None:
+    Path("x.json").write_text(text)
+    result = invoke("merge", "x.json")
+    assert result.exit_code == 1
+    assert re.match(r"x\.json: error: ", result.output)
+    assert message in result.output
+    assert result.output.count("\n") == 1
+
+
+def test_kinds_are_not_mixed(in_temporary_folder: Path) -> None:
+    Path("a.json").write_text(text_of(FIRST))
+    conformance = ("--filter", "suite/abs/i8-to-i8$", "--device", "interpreter")
+    CliRunner().invoke(main, ["conformance", *conformance, "--json", "b.json"])
+    for files, found, expected in (
+        ("ab", "conformance", "compile"),
+        ("ba", "compile", "conformance"),
+    ):
+        result = invoke("merge", *(f"{name}.json" for name in files))
+        assert result.output == (
+            f"{files[1]}.json: error: is a report of '{found}', expected one of '{expected}'\n"
+        )
+    result = invoke("show", "a.json", "--against", "b.json")
+    assert (result.exit_code, "--against compares reports of conformance" in result.output) == (
+        2,
+        True,
+    )
+
+
+def test_errors_of_all_classes_come_back(tmp_path: Path) -> None:
+    failed = replace(SECOND.results[0], error=CompilerError("crashed", notes=("look", "there")))
+    (tmp_path / "r.json").write_text(text_of(replace(SECOND, results=(failed,))))
+    (found,) = read_compilations(tmp_path / "r.json").results
+    assert isinstance(found.error, CompilerError)
+    assert str(found.error) == "error: crashed\nnote: look\nnote: there"
