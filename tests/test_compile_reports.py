@@ -128,6 +128,7 @@ def _changed(path: Sequence[str | int], value: Any) -> str:
         (_changed(["options"], 1), "'options' of the report is no object"),
         (_changed(["options", "target"], "x"), "'options' of the report are none: option 'target'"),
         (_changed(["options", "batch"], [[1]]), "has no 'batch' of the right kind"),
+        (_changed(["options", "extents"], [1]), "has a list 'extents' of other things than texts"),
         (_changed(["options", "target_cpu"], 1), "has no 'target_cpu' of the right kind"),
         (_changed(["emit"], "x"), "the report has the unknown form 'x' of outputs"),
         (_changed(["versions", "subquant"], 1), "the report has a version that is no text"),

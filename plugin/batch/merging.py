@@ -70,7 +70,8 @@ def _options_of(values: reports.Fields) -> CompileOptions:
     found: dict[str, Any] = {}
     for declared in fields(CompileOptions):
         value = values.values.get(declared.name, declared.default)
-        value = tuple(value) if isinstance(value, list) else value
+        if isinstance(declared.default, tuple) and isinstance(value, list):
+            value = values.texts(declared.name)
         if declared.default is not None and type(value) is not type(declared.default):
             values.fail(f"has no '{declared.name}' of the right kind")
         found[declared.name] = value
