@@ -436,3 +436,12 @@ def test_an_error_of_a_pass_has_the_name_of_the_file(here: Path, as_bytes: bool)
         compile_to_bytes(source)
     file = "-" if as_bytes else str(here / "x.mlir")
     assert caught.value.place == Place(file, 1, 55)
+
+
+def test_so_has_an_error_of_irees_compiler(here: Path) -> None:
+    (here / "x.mlir").write_text(
+        "func.func @main(%x: f32) -> f32 {\n  %y = math.tan %x : f32\n  return %y : f32\n}\n"
+    )
+    with pytest.raises(CompilerError, match="IREE refused the module") as caught:
+        compile_to_bytes(here / "x.mlir", reproducer=os.devnull)
+    assert caught.value.place == Place(str(here / "x.mlir"), 2, 8)

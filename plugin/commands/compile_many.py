@@ -158,7 +158,7 @@ class _Display:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task("", total=self._total, state="")
             self._show = lambda: progress.update(
-                task, completed=len(self.results), state=self._state()
+                task, completed=len(self.results), state=self._state(), refresh=True
             )
             try:
                 yield

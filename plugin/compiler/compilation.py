@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import InputError, Remark, UsageError
+from ..errors import InputError, Remark, SubquantError, UsageError
 from ..processes import Limits
 from . import worker
 from .cache import Cache, Made, description
@@ -136,7 +136,10 @@ class _Compilation:
 
     def run_iree(self, lowered: LoweredModule) -> bytes:
         self.notify("iree-compile")
-        return run_iree(lowered.data, self.options, self.reproducer)
+        try:
+            return run_iree(lowered.data, self.options, self.reproducer)
+        except SubquantError as error:
+            raise error.in_file(self.given.file) from None
 
     def in_cache(self, cache: Cache) -> bytes:
         """Find the result, or make it and keep it."""
