@@ -70,6 +70,7 @@ __all__ = [
     "Work",
     "call",
     "check_cancelled",
+    "close_idle",
     "error_from_json",
     "error_to_json",
     "limit_time",
@@ -491,7 +492,12 @@ class _Pool:
         with self._changed:
             self.places += count
             self._changed.notify_all()
-            surplus = [self.idle.pop() for _ in range(len(self.idle) - self.places)]
+        self.close_idle(keep=max(self.places, 0))
+
+    def close_idle(self, keep: int = 0) -> None:
+        """End idle children until there are so many."""
+        with self._changed:
+            surplus = [self.idle.pop() for _ in range(len(self.idle) - keep)]
         for child in surplus:
             child.close(kill=True)
 
@@ -590,6 +596,11 @@ def places(count: int) -> Iterator[None]:
         yield
     finally:
         _POOL.add_places(-count)
+
+
+def close_idle() -> None:
+    """End the children that wait for a call; the next calls have others."""
+    _POOL.close_idle()
 
 
 def call(

@@ -49,6 +49,7 @@ __all__ = [
     "digest_of_file",
     "digest_of_open",
     "files_beside",
+    "host_cpu",
     "key_of_bytecode",
     "key_of_source",
     "machine_of",
@@ -413,7 +414,7 @@ def _code(folder: str) -> Iterator[tuple[str, os.stat_result]]:
 def machine_of(options: CompileOptions) -> list[str]:
     """What of this machine counts: the kind that it is, and the CPU where a flag says ``host``."""
     kind = [sys.platform, *(os.uname()[-1:] if hasattr(os, "uname") else ())]
-    return [*kind, *(_host_cpu() if any("host" in flag for flag in options.flags) else ())]
+    return [*kind, *(host_cpu() if any("host" in flag for flag in options.flags) else ())]
 
 
 _CPU_LINES = (
@@ -424,8 +425,8 @@ _CPU_LINES = (
 
 
 @functools.cache
-def _host_cpu() -> tuple[str, ...]:
-    """What tells this machine's CPU from another's: what Linux says of the first core."""
+def host_cpu() -> tuple[str, ...]:
+    """Return what tells this machine's CPU from another's: what Linux says of the first core."""
     found: list[str] = []
     try:
         with open("/proc/cpuinfo") as lines:

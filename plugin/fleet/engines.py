@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable
+import sys
+from collections.abc import Callable, Generator, Iterable
 
-from ..errors import EnvironmentProblem
+from ..errors import EnvironmentProblem, printable
 from .local import run_locally
 from .tasks import Done, OnStep, Task
 
@@ -25,7 +26,8 @@ def run_tasks(
     *,
     jobs: int | None = None,
     cluster: str | None = None,
-    on_step: OnStep = lambda task, step: None,
+    on_step: OnStep | None = None,
+    on_notice: Callable[[str], object] | None = None,
 ) -> Generator[Done, None, None]:
     """Do tasks, and give what came of each in the order in which they end.
 
@@ -39,15 +41,33 @@ def run_tasks(
         jobs: how many at a time on this machine; by default one a core.
         cluster: the address of a Dask scheduler, whose workers do them in place of this machine.
         on_step: called with a task and each step that its function reports.
+        on_notice: called with what people should know of the cluster, such as that a worker is
+            refused; by default it is written on standard error.
 
     Raises:
-        EnvironmentProblem: the cluster cannot be used.
+        UsageError: that is no address of a scheduler.
+        EnvironmentProblem: Dask is not installed, the scheduler does not answer or has ended, or
+            its workers cannot do what is asked for.
         RuntimeError: a function has a bug. It is raised after all else is done, and its message has
             the tracebacks.
     """
-    if cluster is not None:
-        raise EnvironmentProblem("this version of subquant uses no cluster")
     bugs: list[str] = []
-    yield from run_locally(iter(tasks), jobs or available_cores(), on_step, bugs)
+    if cluster is None:
+        yield from run_locally(iter(tasks), jobs or available_cores(), on_step, bugs)
+    else:
+        try:
+            from .cluster import run_on_cluster
+        except ImportError as error:
+            raise EnvironmentProblem(
+                f"a cluster needs Dask's package 'distributed' ({error}); "
+                "run: pip install 'subquant[cluster]'"
+            ) from None
+        notify = on_notice or _write_notice
+        yield from run_on_cluster(iter(tasks), cluster, on_step, notify, bugs)
     if bugs:
         raise RuntimeError("\n".join(bugs))
+
+
+def _write_notice(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"warning: {printable(text)}\n")

@@ -14,7 +14,7 @@ __all__ = ["run_locally"]
 
 
 def run_locally(
-    tasks: Iterator[Task], jobs: int, on_step: OnStep, bugs: list[str]
+    tasks: Iterator[Task], jobs: int, on_step: OnStep | None, bugs: list[str]
 ) -> Generator[Done, None, None]:
     """Do tasks in threads of this process; see `engines.run_tasks`.
 
@@ -29,7 +29,8 @@ def run_locally(
 
     def start(task: Task) -> None:
         def steps(step: str, detail: str = "") -> None:
-            events.put((task, step))
+            if on_step is not None:
+                events.put((task, step))
 
         work = Work()
         future = executor.submit(perform, task, steps, work)
@@ -43,7 +44,8 @@ def run_locally(
             while running:
                 event = events.get()
                 if isinstance(event, tuple):
-                    on_step(*event)
+                    if on_step is not None:
+                        on_step(*event)
                     continue
                 task, _ = running.pop(event)
                 answer = event.result()

@@ -1,0 +1,200 @@
+"""What runs on the workers of a Dask cluster: they are admitted, and do tasks.
+
+**Admission.** Before a worker is given tasks, `admit` is called there (by ``Client.run``): it says
+which versions the worker has, and if they are those of the client, it lets the worker offer the
+Dask resource that all tasks of such clients need (`resource_of`). So Dask gives the tasks to no
+other worker, also to none that joins later, before the client has looked at it.
+
+**Cancellation.** Dask does not end a thread. When nobody wants a task any more, because its future
+was cancelled, or its client has ended, however that was, the worker's state of the task goes from
+executing to released, which a worker plugin is told (`_Children.transition`). It cancels the `Work`
+of the task, whose child processes end. They end with the worker too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distributed import Reschedule, Scheduler, Worker, WorkerPlugin, get_worker
+
+from .. import __version__, processes
+from ..compiler.keys import code_digest, digest_of, host_cpu
+from ..processes import Cancelled, Work
+from ..versions import PINNED_VERSIONS, versions_of
+from .tasks import Answer, Task, perform
+
+__all__ = [
+    "CPU_RESOURCE",
+    "PREFIX",
+    "STEPS",
+    "Admission",
+    "Versions",
+    "admit",
+    "cpu_resource",
+    "here",
+    "look_again",
+    "perform_there",
+    "resource_of",
+]
+
+PREFIX = "subquant-"
+"""How the names of our tasks, resources and plugins begin in Dask."""
+
+CPU_RESOURCE = f"{PREFIX}cpu-"
+"""How the resource begins that says which CPU a worker has."""
+
+STEPS = f"{PREFIX}steps"
+"""The topic of the events that say which step of a task begins."""
+
+_PLENTY = 1e9
+"""Of a resource that is no bound."""
+
+_IDLE_SECONDS = 10
+"""After so long without a task, the idle children of a worker end."""
+
+Versions = Mapping[str, "str | None"]
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What a worker has, and whether it can do what the client asks for.
+
+    Args:
+        differences: the versions that are not those of the client, as ``name: (here, there)``; the
+            worker is admitted if there are none.
+        resources: what it offers.
+        threads: how many tasks it does at a time.
+    """
+
+    differences: Mapping[str, tuple[str | None, str | None]]
+    resources: Mapping[str, float]
+    threads: int
+
+
+def here() -> Versions:
+    """Return what the results of tasks depend on, but for the CPU, in this process."""
+    names = [*PINNED_VERSIONS, "numpy", "ml_dtypes", "onnx"]
+    return {
+        "python": ".".join(map(str, sys.version_info[:2])),
+        "subquant": __version__,
+        "subquant's code": code_digest()[:16],
+        **versions_of([*names, "distributed"]),
+    }
+
+
+def resource_of(versions: Versions) -> str:
+    """Return the name of the resource that workers of these versions offer."""
+    return PREFIX + digest_of(repr(sorted(versions.items())).encode())[:16]
+
+
+def cpu_resource() -> str:
+    """Return the name of the resource that workers with a CPU as this machine's offer."""
+    return CPU_RESOURCE + digest_of("\n".join(host_cpu()).encode())[:16]
+
+
+async def admit(versions: Versions, dask_worker: Worker) -> Admission:
+    """Let this worker do the tasks of a client, if it has the client's versions.
+
+    Args:
+        versions: those of the client. What it does not have itself, it does not ask for.
+        dask_worker: this worker; Dask gives it.
+    """
+    own = here()
+    differences = {
+        name: (wanted, own.get(name))
+        for name, wanted in versions.items()
+        if wanted is not None and wanted != own.get(name)
+    }
+    if not differences:
+        if PREFIX not in dask_worker.plugins:
+            await dask_worker.plugin_add(_Children(), PREFIX, catch_errors=False)
+        resources = {resource_of(versions): _PLENTY, cpu_resource(): _PLENTY}
+        if not resources.keys() <= dask_worker.state.total_resources.keys():
+            await dask_worker.set_resources(**resources)
+    return Admission(
+        differences, dict(dask_worker.state.total_resources), dask_worker.state.nthreads
+    )
+
+
+def look_again(dask_scheduler: Scheduler) -> None:
+    """Have the scheduler look at tasks that no worker could do: one may have been admitted since.
+
+    It does so itself only when a worker comes, which is before the worker is admitted.
+
+    Args:
+        dask_scheduler: Dask gives it.
+    """
+    for worker in list(dask_scheduler.running):
+        if not dask_scheduler.unrunnable:
+            return
+        found = dask_scheduler.bulk_schedule_unrunnable_after_adding_worker(worker)
+        dask_scheduler.transitions(found, f"{PREFIX}look-again")
+
+
+class _Children(WorkerPlugin):
+    """The child processes of a worker's tasks: as many as its threads, and ended with them."""
+
+    def __init__(self) -> None:
+        self.works: dict[str, Work] = {}
+        self._stack = contextlib.ExitStack()
+        self._count = 0
+
+    def setup(self, worker: Worker) -> None:
+        self._loop = worker.loop
+        self._stack.enter_context(processes.places(worker.state.nthreads))
+
+    def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
+        if not str(key).startswith(PREFIX):
+            return
+        if finish == "executing":
+            self._count += 1
+            self.works[key] = Work()
+        elif start == "executing" and key in self.works:
+            work = self.works.pop(key)
+            if finish == "released":
+                work.cancel()
+            if not self.works:
+                self._loop.call_later(_IDLE_SECONDS, self._close_idle, self._count)
+
+    def _close_idle(self, count: int) -> None:
+        """End the idle children, if nothing began in the meantime."""
+        if count == self._count:
+            processes.close_idle()
+
+    def teardown(self, worker: Worker) -> None:
+        for work in self.works.values():
+            work.cancel()
+        self._stack.close()
+        processes.close_idle()
+
+
+def perform_there(task: Task, key: str, has_steps: bool, *blobs: bytes) -> tuple[str, Answer]:
+    """Do a task in a thread of a worker.
+
+    Args:
+        task: the task, without its blobs.
+        key: Dask's name of it.
+        has_steps: somebody wants to know its steps.
+        blobs: those of the task.
+
+    Returns:
+        The address of this worker, and the answer.
+    """
+    worker = get_worker()
+    children = worker.plugins.get(PREFIX)
+    work = children.works.get(key) if isinstance(children, _Children) else None
+    if work is None:  # it was cancelled before this thread got so far
+        raise Reschedule
+
+    def steps(step: str, detail: str = "") -> None:
+        if has_steps:
+            worker.log_event(STEPS, {"key": key, "step": step})
+
+    try:
+        return worker.address, perform(replace(task, blobs=blobs), steps, work)
+    except Cancelled:  # by the worker's own end, if anybody wants it yet
+        raise Reschedule from None

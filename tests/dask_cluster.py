@@ -1,0 +1,85 @@
+"""A Dask cluster of processes of this machine, started as people start one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from distributed import Client
+
+from test_processes import wait_until
+
+TESTS = Path(__file__).parent
+QUIET = {"DASK_LOGGING__DISTRIBUTED": "error"}
+
+
+class Cluster:
+    """A scheduler, and workers with nannies, one of which is started for each that is asked for.
+
+    Args:
+        folder: for the files of the cluster.
+        **variables: of the scheduler's environment.
+    """
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._file = folder / "scheduler.json"
+        self.scheduler = self._start(
+            "scheduler", "--port", "0", "--host", "127.0.0.1", variables=variables
+        )
+        assert wait_until(self._file.is_file)
+        self.address: str = json.loads(self._file.read_text())["address"]
+
+    def _start(
+        self, what: str, *arguments: str, variables: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        name = f"distributed.cli.dask_{what}"
+        command = [sys.executable, "-m", name, "--scheduler-file", str(self._file)]
+        paths = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+        with (self.folder / f"{what}{len(self.processes)}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [*command, "--no-dashboard", *arguments],
+                env={**os.environ, "PYTHONPATH": paths, **QUIET, **(variables or {})},
+                cwd=self.folder,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+        self.processes.append(process)
+        return process
+
+    def start_worker(
+        self, *arguments: str, threads: int = 1, **variables: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a worker with a nanny; return the nanny."""
+        given = ["--nthreads", str(threads), "--local-directory", str(self.folder)]
+        return self._start("worker", *given, *arguments, variables=variables)
+
+    def wait_for_workers(self, count: int) -> None:
+        """Wait until there are so many, and no others."""
+        with Client(self.address, set_as_default=False) as client:
+            assert wait_until(lambda: len(client.nthreads()) == count, 60)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in reversed(self.processes):
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

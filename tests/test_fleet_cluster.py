@@ -1,0 +1,256 @@
+"""Tasks on a Dask cluster of this machine: what comes of them when machines and people fail.
+
+The cluster is started once, and its scheduler is killed by the last test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import subquant
+from dask_cluster import Cluster
+from subquant.errors import EnvironmentProblem, InputError, Place, UsageError
+from subquant.fleet import Done, Task, run_tasks
+from test_fleet import task
+from test_processes import is_alive, wait_until
+
+pytest.importorskip("distributed")
+from subquant.fleet import cluster as engine
+
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two workers of a thread each, the second of which has a device."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with Cluster(folder, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1") as made:
+        made.start_worker()
+        made.start_worker("--resources", "vulkan=1")
+        made.wait_for_workers(2)
+        yield made
+
+
+def run(cluster: Cluster, tasks: Sequence[Task], **options: object) -> dict[str, Done]:
+    found = list(run_tasks(tasks, cluster=cluster.address, **options))  # type: ignore[arg-type]
+    by_name = {done.task.name: done for done in found}
+    assert len(found) == len(by_name) == len(tasks)  # nothing lost, nothing twice
+    return by_name
+
+
+def test_tasks_are_done_as_on_this_machine(cluster: Cluster) -> None:
+    steps: list[tuple[str, str]] = []
+    large = b"x" * (1 << 20)
+    tasks = [
+        *(Task(f"{x}", "fleet_tasks:double", {"x": x}, [b"x" * x, large]) for x in range(9)),
+        task("in_child", function="double", x=21),
+        task("refuse"),
+        task("in_child", "ended", function="end"),
+    ]
+    found = run(cluster, tasks, on_step=lambda task, step: steps.append((task.name, step)))
+    for x in range(9):
+        done = found[f"{x}"]
+        assert (done.value, list(done.blobs)) == (2 * x, [b"xx" * x, 2 * large])
+        assert done.worker.startswith("tcp://127.0.0.1:")
+    assert found["in_child"].value == 42
+    assert steps.count(("in_child", "double")) == 1
+    refused, ended = found["refuse"].error, found["ended"].error
+    assert type(refused) is InputError
+    assert (refused.place, refused.notes) == (Place("model.mlir", 3, 5), ("seen before",))
+    assert ended is not None
+    assert ended.message == "the process that did 'ended' ended (exit status 3)"
+
+
+def test_a_bug_on_a_worker_is_not_lost(cluster: Cluster) -> None:
+    found: list[Done] = []
+    with pytest.raises(RuntimeError, match=r"(?s)the task 'fail' on tcp:.*KeyError: 'nothing'"):
+        found.extend(run_tasks([task("fail"), task("double", x=1)], cluster=cluster.address))
+    assert [done.value for done in found] == [2]
+
+
+def test_devices_are_resources(cluster: Cluster) -> None:
+    tasks = [
+        *(Task(f"{n}", "fleet_tasks:process", {}, needs={"vulkan": 1}) for n in range(4)),
+        Task("same CPU", "fleet_tasks:double", {"x": 1}, needs={engine.HOST_CPU: 1}),
+        Task("none", "fleet_tasks:double", {"x": 1}, needs={"hip": 2, "vulkan": 1}),
+    ]
+    start = time.monotonic()
+    found = run(cluster, tasks)
+    assert len({found[f"{n}"].worker for n in range(4)}) == 1
+    assert found["same CPU"].value == 2
+    error = found["none"].error
+    assert type(error) is EnvironmentProblem
+    assert '--resources "hip=2 vulkan=1"\'' in error.message
+    assert time.monotonic() - start < 20
+
+
+def test_another_cpu_is_not_taken_for_this_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subquant.fleet.workers.host_cpu", lambda: ("flags: other",))
+    tasks = [
+        Task("host", "fleet_tasks:double", {"x": 1}, needs={engine.HOST_CPU: 1}),
+        Task("any", "fleet_tasks:double", {"x": 1}),
+    ]
+    found = run(cluster, tasks)
+    assert found["any"].value == 2
+    error = found["host"].error
+    assert error is not None
+    assert "is for this machine's CPU ('host'), and no worker" in error.message
+
+
+CLIENT = """
+import sys
+from subquant.fleet import Task, run_tasks
+tasks = [Task(str(number), "fleet_tasks:in_child", {"function": "sleep", "folder": sys.argv[2]})
+         for number in range(9)]
+for done in run_tasks(tasks, cluster=sys.argv[1]):
+    print(done)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
+def test_children_on_workers_end_with_the_client(
+    cluster: Cluster, tmp_path: Path, name: str
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, cluster.address, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert wait_until(lambda: len(os.listdir(tmp_path)) == 2, 60)
+    process.send_signal(signal.Signals[name])
+    shown, errors = process.communicate(timeout=20)
+    assert (shown, process.returncode) == ("", -signal.Signals[name]), errors
+    assert errors.endswith("KeyboardInterrupt\n") == (name == "SIGINT")
+    assert wait_until(lambda: not any(is_alive(int(pid)) for pid in os.listdir(tmp_path)))
+    assert len(os.listdir(tmp_path)) == 2
+    assert run(cluster, [task("in_child", function="double", x=1)])["in_child"].value == 2
+
+
+def test_idle_children_of_workers_end(cluster: Cluster) -> None:
+    found = run(cluster, [task("in_child", function="process")])
+    assert wait_until(lambda: not is_alive(found["in_child"].value), 30)
+
+
+def test_a_worker_dies(cluster: Cluster) -> None:
+    """And so does each that has the task which ends its worker; the others are done."""
+    cluster.wait_for_workers(2)
+    others = [task("double", f"{n}", x=n) for n in range(6)]
+    found = run(cluster, [*others, Task("end", "fleet_tasks:end", {}, needs={"vulkan": 1})])
+    error = found["end"].error
+    assert type(error) is EnvironmentProblem
+    assert error.message.startswith("the worker that did 'end' ended, 2 times; the last was tcp:")
+    assert [name for name, done in found.items() if done.error is not None] == ["end"]
+
+
+def test_workers_of_other_code_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+    """One that joins is given no tasks, and one that is there is an error."""
+    package = Path(subquant.__file__).resolve().parent
+    shutil.copytree(package, tmp_path / "subquant", ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "subquant/errors.py").open("a") as file:
+        file.write("# changed\n")
+    notices: list[str] = []
+    tasks = (
+        task("in_child", f"{n}", function="process", seconds=0.05)
+        for n in range(10_000)
+        if not notices
+    )
+    nanny = None
+    found = []
+    for done in run_tasks(tasks, cluster=cluster.address, on_notice=notices.append):
+        if nanny is None:
+            nanny = cluster.start_worker(PYTHONPATH=os.pathsep.join([str(tmp_path), str(TESTS)]))
+        found.append(done)
+    assert nanny is not None
+    (notice,) = notices
+    assert "has subquant's code " in notice
+    assert notice.endswith(", and is given no tasks")
+    assert len({done.worker for done in found}) == 2
+    assert all(done.error is None for done in found)
+    with pytest.raises(EnvironmentProblem, match="the workers must have what this machine has: "):
+        list(run_tasks([task("double", x=1)], cluster=cluster.address))
+    nanny.terminate()
+    nanny.wait(20)
+    cluster.wait_for_workers(2)
+
+
+# -- no cluster -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address", ["", "here", "host:", "host:x", "ftp://host:1", "a b:1", "::1:8"]
+)
+def test_no_address(address: str) -> None:
+    with pytest.raises(UsageError, match="is no address of a Dask scheduler; expected HOST:PORT"):
+        list(run_tasks([], cluster=address))
+
+
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_CONNECT", 0.5)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(EnvironmentProblem, match=f"no Dask scheduler answers at '{address}'"):
+            list(run_tasks([], cluster=address))
+        other.listen()  # but it says nothing
+        with pytest.raises(EnvironmentProblem, match=f"no Dask scheduler answers at '{address}'"):
+            list(run_tasks([], cluster=address))
+
+
+def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "subquant.fleet.cluster")
+    monkeypatch.delattr("subquant.fleet.cluster")
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(EnvironmentProblem, match=r"run: pip install 'subquant\[cluster\]'"):
+        list(run_tasks([], cluster="host:8786"))
+
+
+# -- the end of the cluster -----------------------------------------------------------------------
+
+
+def in_thread(function: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+
+def test_all_workers_end_and_then_the_scheduler(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[str] = []
+
+    def sleep() -> None:
+        tasks = [task("in_child", f"{n}", function="sleep", folder=str(tmp_path)) for n in range(9)]
+        with contextlib.suppress(StopIteration):
+            try:
+                next(run_tasks(tasks, cluster=cluster.address))
+            except EnvironmentProblem as error:
+                errors.append(error.message)
+
+    thread = in_thread(sleep)
+    assert wait_until(lambda: len(os.listdir(tmp_path)) == 2)
+    cluster.scheduler.kill()
+    start = time.monotonic()
+    thread.join(20)
+    assert time.monotonic() - start < 5
+    (error,) = errors
+    assert error == (
+        f"the scheduler at '{cluster.address}' ended, or cannot be reached any more; what was done "
+        "before stays done"
+    )
+    assert wait_until(lambda: not any(is_alive(int(pid)) for pid in os.listdir(tmp_path)))
