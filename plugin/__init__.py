@@ -110,7 +110,8 @@ def compile(
     """
     from .processes import prepare
 
-    prepare()  # the child imports MLIR while the runtime is imported here
+    if not (cache or os.environ.get("SUBQUANT_CACHE")):  # which may have what is asked for
+        prepare()  # the child imports MLIR while the runtime is imported here
     from .compiler.compilation import compile_to_bytes
     from .compiler.options import CompileOptions
     from .runtime import Device, Executable

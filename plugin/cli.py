@@ -32,6 +32,7 @@ COMMANDS = {
     "perplexity": "Measure how surprised a language model (.gguf) is by a text.",
     "compare": "Compare MODEL (.tflite, .onnx) with a reference, layer by layer.",
     "bench": "Time a function of MODEL, or of an executable (.vmfb), with resident arrays.",
+    "cache": "Show what the cache of compilations holds, and remove from it.",
     "conformance": "Run programs with known results on devices; fail if one does worse than "
     "expected.",
     "report": "Show reports of runs (--json), put those of parts together, compare them.",

@@ -18,6 +18,7 @@ from .options import (
     compile_options,
     limit_options,
     make_compile_options,
+    parse_parameters,
     pop_limits,
     threads_option,
 )
@@ -100,7 +101,7 @@ def command(
     """
     from ..runtime import Device, Executable
     from ..runtime.timing import check_duration
-    from .calls import Call, parse_parameters
+    from .calls import Call
 
     check_duration(seconds, repeat)
     limits = pop_limits(options)

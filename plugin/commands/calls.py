@@ -22,18 +22,7 @@ if TYPE_CHECKING:
     from ..runtime.interpreter import InterpretedModule
     from ..runtime.streaming import Invocable
 
-__all__ = ["Call", "parse_parameters"]
-
-
-def parse_parameters(items: Sequence[str], option: str = "--parameters") -> dict[str, str]:
-    """Read ``scope=file.irpa`` items as files by scope; UsageError for any other."""
-    parameters = {}
-    for item in items:
-        scope, separator, path = item.partition("=")
-        if not separator:
-            raise UsageError(f"expected scope=file.irpa for {option}, got '{item}'")
-        parameters[scope] = path
-    return parameters
+__all__ = ["Call"]
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,18 @@ from ..compiler.options import CompileOptions, Emit
 from ..errors import SubquantError, UsageError
 from ..processes import Limits, prepare
 from .console import reproducer_of, say, show_progress, shown_name, source_of, write_output
-from .options import compile_options, limit_options, make_compile_options, pop_limits
+from .options import (
+    compile_options,
+    limit_options,
+    make_compile_options,
+    parse_parameters,
+    pop_limits,
+)
 
 if TYPE_CHECKING:
     from ..signature import Signature
 
-__all__ = ["command", "compile_model"]
+__all__ = ["command", "compile_model", "prepare_compiler"]
 
 
 _MOST_JOBS = 1024
@@ -113,9 +119,7 @@ def command(
     find models -name "*.onnx" -print0 | subquant compile @- -o out/
     subquant compile "models/**/*.onnx" -o out/ --cluster tcp://scheduler:8786
     """
-    from .calls import parse_parameters
-
-    prepare()
+    prepare_compiler()
     limits = pop_limits(options)
     many = {name: options.pop(name) for name in _MANY}
     if _are_many(models, output, many):
@@ -190,6 +194,12 @@ def _compile_many(
         parameters=parameters,
         limits=limits,
     )
+
+
+def prepare_compiler() -> None:
+    """Start the child that compiles, unless the cache may have what it would make."""
+    if not os.environ.get("SUBQUANT_CACHE"):
+        prepare()
 
 
 def compile_model(

@@ -10,13 +10,13 @@ import click
 
 from ..compiler.options import CompileOptions
 from ..errors import SubquantError
-from ..processes import prepare
-from .compile import compile_model
+from .compile import compile_model, prepare_compiler
 from .console import reproducer_of, shown_name, source_of
 from .options import (
     compile_options,
     limit_options,
     make_compile_options,
+    parse_parameters,
     pop_limits,
     run_options,
 )
@@ -64,9 +64,9 @@ def command(
     subquant exec model.mlir --target vulkan --input 4xf32=1,2,3,4
     subquant exec model.mlir --interpret --input @x.npy    beside StableHLO's interpreter
     """
-    prepare()
+    prepare_compiler()
     from ..runtime import Device, Executable
-    from .calls import Call, parse_parameters
+    from .calls import Call
 
     limits = pop_limits(options)
     source = source_of(model)

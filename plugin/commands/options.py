@@ -9,6 +9,7 @@ from typing import Any, get_args
 import click
 
 from ..compiler.options import CompileOptions
+from ..errors import UsageError
 from ..options import Options, annotations_of, choices_of
 from ..processes import Limits
 
@@ -17,6 +18,7 @@ __all__ = [
     "limit_options",
     "make_compile_options",
     "options_of",
+    "parse_parameters",
     "pop_limits",
     "run_options",
     "stacked",
@@ -194,3 +196,14 @@ run_options = stacked(
     ]
 )
 """The options of a call, for `subquant.commands.calls`."""
+
+
+def parse_parameters(items: Sequence[str], option: str = "--parameters") -> dict[str, str]:
+    """Read ``scope=file.irpa`` items as files by scope; UsageError for any other."""
+    parameters = {}
+    for item in items:
+        scope, separator, path = item.partition("=")
+        if not separator:
+            raise UsageError(f"expected scope=file.irpa for {option}, got '{item}'")
+        parameters[scope] = path
+    return parameters

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .options import run_options
+from .options import parse_parameters, run_options
 
 __all__ = ["command"]
 
@@ -38,7 +38,7 @@ def command(
     subquant run wake_word.vmfb --stream --input @frames.npy --output @scores.npy
     """
     from ..runtime import Executable
-    from .calls import Call, parse_parameters
+    from .calls import Call
 
     given = parse_parameters(parameters)
     Call(**options).run(Executable(executable, device, given, threads=threads))

@@ -450,6 +450,8 @@ class Store:
 
     def now(self) -> float:
         """The present by the clock of the file system, or of this machine if it is not writable."""
+        if not self.folder.is_dir():
+            return time.time()
         try:
             with self.temporary() as path:
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
