@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -123,6 +125,31 @@ class Given:
 
     def check(self, signatures: Any) -> None:
         self.signatures = {name: each.to_json() for name, each in signatures.items()}
+
+
+HIT = """
+import sys
+from subquant.cli import main
+main([*sys.argv[1:]], standalone_mode=False)
+print(*sorted({"numpy", "subprocess", "torch_mlir", "iree.compiler", "rich"} & {*sys.modules}))
+"""
+
+
+def test_a_hit_imports_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would take longer than the rest: NumPy, MLIR, child processes."""
+    monkeypatch.setenv("SUBQUANT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "model.mlir").write_text(constant_program())
+    compile_to_bytes(constant_program(), parameters=tmp_path / "1.irpa")
+    arguments = ["compile", "model.mlir", "--parameters", "2.irpa", "-o", "model.vmfb"]
+    shown = subprocess.run(
+        [sys.executable, "-c", HIT, *arguments],
+        cwd=tmp_path,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert shown.stdout == "\n"
+    assert (tmp_path / "2.irpa").read_bytes() == (tmp_path / "1.irpa").read_bytes()
 
 
 def test_a_hit_gives_all_that_a_compilation_gives(tmp_path: Path) -> None:
