@@ -319,6 +319,12 @@ def test_what_cannot_be_written_is_the_error_of_its_model(here: Path) -> None:
     first, second = subquant.compile_many(["a/x.mlir", "b.mlir"], "out", emit="mlirbc")
     assert str(first.error) == "a/x.mlir: error: cannot write 'out/a': File exists"
     assert second.status == "compiled"
+    Path("full").mkdir()
+    Path("full/b.mlirbc").symlink_to("/dev/full")
+    (third,) = subquant.compile_many(["b.mlir"], "full", emit="mlirbc", resume=True)
+    expected = "b.mlir: error: cannot write 'full/b.mlirbc': No space left on device"
+    assert str(third.error) == expected
+    assert not Path("full", NAME).exists()
 
 
 def test_another_cpu_than_the_callers_is_refused(here: Path) -> None:

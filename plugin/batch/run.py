@@ -166,7 +166,7 @@ class Batch:
         self, model: Model, error: SubquantError, result: CompiledModel | None = None
     ) -> CompiledModel:
         """The result of a model that failed; its error says which it is."""
-        if error.place is None and model.path not in error.message:
+        if error.place is None and f"'{model.path}'" not in error.message:
             error.place = Place("-")
         error = error.in_file(model.path)
         return replace(result or self.not_run(model), status="failed", error=error)
