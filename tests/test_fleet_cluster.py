@@ -22,7 +22,7 @@ import pytest
 import subquant
 from dask_cluster import Cluster
 from subquant.errors import EnvironmentProblem, InputError, Place, UsageError
-from subquant.fleet import Done, Task, run_tasks
+from subquant.fleet import HOST_CPU, Done, Task, run_tasks
 from test_fleet import task
 from test_processes import is_alive, wait_until
 
@@ -83,7 +83,7 @@ def test_a_bug_on_a_worker_is_not_lost(cluster: Cluster) -> None:
 def test_devices_are_resources(cluster: Cluster) -> None:
     tasks = [
         *(Task(f"{n}", "fleet_tasks:process", {}, needs={"vulkan": 1}) for n in range(4)),
-        Task("same CPU", "fleet_tasks:double", {"x": 1}, needs={engine.HOST_CPU: 1}),
+        Task("same CPU", "fleet_tasks:double", {"x": 1}, needs={HOST_CPU: 1}),
         Task("none", "fleet_tasks:double", {"x": 1}, needs={"hip": 2, "vulkan": 1}),
     ]
     start = time.monotonic()
@@ -101,7 +101,7 @@ def test_another_cpu_is_not_taken_for_this_one(
 ) -> None:
     monkeypatch.setattr("subquant.fleet.workers.host_cpu", lambda: ("flags: other",))
     tasks = [
-        Task("host", "fleet_tasks:double", {"x": 1}, needs={engine.HOST_CPU: 1}),
+        Task("host", "fleet_tasks:double", {"x": 1}, needs={HOST_CPU: 1}),
         Task("any", "fleet_tasks:double", {"x": 1}),
     ]
     found = run(cluster, tasks)

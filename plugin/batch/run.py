@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..compiler.keys import digest_of, files_beside, key_of_source, machine_of
+from ..compiler.keys import digest_of, files_beside, is_for_host, key_of_source, machine_of
 from ..compiler.options import CompileOptions, Emit
 from ..compiler.worker import Input
 from ..errors import InputError, Place, Remark, SubquantError
 from ..files import read_input, write_whole
-from ..fleet import Done, Task, run_tasks
+from ..fleet import HOST_CPU, Done, Task, run_tasks
 from ..processes import Limits, error_from_json
 from .manifest import Manifest, Record
 from .models import Model
@@ -218,7 +218,8 @@ class Batch:
             "reproducer": os.fspath(self._reproducer(one.model)),
             "machine": machine_of(self.options),
         }
-        return Task(one.model.path, _FUNCTION, arguments, one.blobs)
+        needs = {HOST_CPU: 1.0} if is_for_host(self.options) else {}
+        return Task(one.model.path, _FUNCTION, arguments, one.blobs, needs)
 
     def _reproducer(self, model: Model) -> Path:
         return self._folder / f"{model.stem}.reproducer.mlir"

@@ -50,6 +50,7 @@ __all__ = [
     "digest_of_open",
     "files_beside",
     "host_cpu",
+    "is_for_host",
     "key_of_bytecode",
     "key_of_source",
     "machine_of",
@@ -414,7 +415,12 @@ def _code(folder: str) -> Iterator[tuple[str, os.stat_result]]:
 def machine_of(options: CompileOptions) -> list[str]:
     """What of this machine counts: the kind that it is, and the CPU where a flag says ``host``."""
     kind = [sys.platform, *(os.uname()[-1:] if hasattr(os, "uname") else ())]
-    return [*kind, *(host_cpu() if any("host" in flag for flag in options.flags) else ())]
+    return [*kind, *(host_cpu() if is_for_host(options) else ())]
+
+
+def is_for_host(options: CompileOptions) -> bool:
+    """True if code is made for the CPU of this machine, as a flag says."""
+    return any("host" in flag for flag in options.flags)
 
 
 _CPU_LINES = (

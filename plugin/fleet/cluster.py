@@ -35,13 +35,10 @@ from distributed import Client, Future, KilledWorker
 
 from ..errors import EnvironmentProblem, SubquantError, UsageError, quoted
 from . import workers
-from .tasks import Answer, Done, OnStep, Task, done_of
+from .tasks import HOST_CPU, Answer, Done, OnStep, Task, done_of
 from .workers import PREFIX, STEPS, Admission
 
-__all__ = ["HOST_CPU", "run_on_cluster"]
-
-HOST_CPU = "host-cpu"
-"""The need of a task whose result depends on the CPU: that of a worker must be as the client's."""
+__all__ = ["run_on_cluster"]
 
 _CONNECT = 10.0
 """Seconds to find the scheduler."""

@@ -18,7 +18,10 @@ from typing import Any
 from ..errors import EnvironmentProblem, SubquantError, quoted
 from ..processes import ChildEnded, Steps, Work, error_from_json, error_to_json
 
-__all__ = ["Answer", "Done", "OnStep", "Task", "done_of", "perform"]
+__all__ = ["HOST_CPU", "Answer", "Done", "OnStep", "Task", "done_of", "perform"]
+
+HOST_CPU = "host-cpu"
+"""The need of a task whose result depends on the CPU: that of a worker must be as the client's."""
 
 
 @dataclass(frozen=True)
