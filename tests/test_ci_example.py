@@ -145,7 +145,7 @@ def test_the_versions_are_those_of_the_project() -> None:
     if sys.version_info < (3, 11):
         return
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"].get("cluster", ())]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["cluster"]]
     by_name = {name.lower().replace("_", "-"): version for name, version in pinned.items()}
     for requirement in map(Requirement, needed):
         name = requirement.name.lower().replace("_", "-")

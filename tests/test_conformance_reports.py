@@ -44,7 +44,7 @@ def invoke(*arguments: str) -> Result:
 # -- parts ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 7, 500])
+@pytest.mark.parametrize("count", [1, 2, 4, 7, 100])
 def test_the_parts_have_each_batch_of_the_whole_run_once(count: int) -> None:
     whole = plan_run(CASES, DEVICES, None)
     found: Counter[tuple[str, tuple[str, ...]]] = Counter()
@@ -334,6 +334,46 @@ def test_files_that_are_no_reports(text: str, message: str, in_temporary_folder:
         assert re.match(r"x\.json(:\d+:\d+)?: error: ", result.output), result.output
         assert message in result.output
         assert result.output.count("\n") == 1
+
+
+_ANY = (None, True, 0, -1, 1.5, 1e308, 10**19, "", "x", "\x1b[0m", [], {}, [[]], [1], {"a": 1})
+
+
+def _paths(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    found = [path] if path else []
+    if isinstance(value, dict | list):
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        found += [each for key, part in inner for each in _paths(part, (*path, key))]
+    return found
+
+
+def test_any_value_anywhere_is_read_or_refused(tmp_path: Path) -> None:
+    """Whatever a file holds: it is a report that can be used, or a worded error."""
+    file, texts = tmp_path / "x.json", [to_json(WHOLE), to_json(make([0, 2], "1/2"))]
+    draw = np.random.default_rng(0)
+    read, refused = 0, []
+    for number in range(400):
+        values = json.loads(texts[number % 2])
+        paths = _paths(values)
+        for _ in range(draw.integers(1, 3)):
+            path, inner = paths[draw.integers(len(paths))], values
+            try:
+                for key in path[:-1]:
+                    inner = inner[key]
+                inner[path[-1]] = _ANY[draw.integers(len(_ANY))]
+            except (KeyError, IndexError, TypeError):  # the other change took it away
+                continue
+        file.write_text(json.dumps(values))
+        try:
+            merged = merge_reports([("x.json", read_report(file))])
+            compared = merged.compared(WHOLE, is_chosen=lambda name: True)
+            to_json(compared)
+            ElementTree.fromstring(to_junit(compared))
+            read += 1
+        except InputError as error:
+            refused.append(str(error))
+    assert all(text.isprintable() for text in refused)
+    assert (read > 20, len(refused) > 200) == (True, True)
 
 
 def test_names_from_a_file_do_not_reach_the_terminal_as_they_are(tmp_path: Path) -> None:
