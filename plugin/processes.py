@@ -71,6 +71,7 @@ __all__ = [
     "call",
     "check_cancelled",
     "close_idle",
+    "end_after",
     "error_from_json",
     "error_to_json",
     "limit_time",
@@ -376,7 +377,7 @@ class _Child:
         return self._process.poll() is None
 
     def ask(
-        self, request: dict[str, Any], blobs: Sequence[bytes], steps: Steps
+        self, request: dict[str, Any], blobs: Sequence[bytes], steps: Steps, is_quiet: bool
     ) -> tuple[Any, list[bytes]]:
         """Send a request and return the value and the blobs of the answer.
 
@@ -402,7 +403,7 @@ class _Child:
                 self._process.wait()
                 words = self._read_words()
                 raise ChildEnded(self.close(), step, details, words, has_begun=has_begun)
-            self._show_words()
+            self._show_words(is_quiet)
             self.has_answered = True
             if frame[0].get("last"):
                 self.close()
@@ -426,15 +427,15 @@ class _Child:
         data = os.pread(self._words.fileno(), _LAST_WORDS, max(size - _LAST_WORDS, 0))
         return data.decode(errors="replace")
 
-    def _show_words(self) -> None:
-        """Show on standard error what the child wrote; it waits for a request now."""
+    def _show_words(self, is_quiet: bool) -> None:
+        """Show on standard error what the child wrote, or forget it; it waits for a request now."""
         handle = self._words.fileno()
         if not os.fstat(handle).st_size:
             return
         words = self._read_words()
         os.ftruncate(handle, 0)
         os.lseek(handle, 0, os.SEEK_SET)
-        if sys.stderr is not None:
+        if sys.stderr is not None and not is_quiet:
             sys.stderr.write(words)
 
     def close(self, kill: bool = False) -> int | None:
@@ -610,6 +611,7 @@ def call(
     *,
     steps: Steps | None = None,
     limits: Limits | None = None,
+    is_quiet: bool = False,
 ) -> tuple[Any, list[bytes]]:
     """Run a function in a child.
 
@@ -619,6 +621,7 @@ def call(
         blobs: bytes.
         steps: called with each step that the function reports, when it does.
         limits: by default those of `Limits`.
+        is_quiet: what else the child writes is not shown, unless it ends.
 
     Returns:
         A JSON value, and bytes.
@@ -643,7 +646,7 @@ def call(
         with _POOL.child(function.partition(":")[0]) as child:
             is_new = not child.has_answered
             try:
-                return child.ask(request, blobs, steps or (lambda step: None))
+                return child.ask(request, blobs, steps or (lambda step: None), is_quiet)
             except ChildEnded as ended:
                 if is_new or ended.has_begun:
                     raise
@@ -866,6 +869,11 @@ def limit_time(seconds: float | None) -> None:
     """
     signal.setitimer(signal.ITIMER_PROF, seconds or 0)
     signal.setitimer(signal.ITIMER_REAL, _MOST_WAITING * (seconds or 0))
+
+
+def end_after(seconds: float) -> None:
+    """End this process, which is a child, if the call takes longer, busy or waiting."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 @contextlib.contextmanager

@@ -15,12 +15,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import subquant
 from dask_cluster import Cluster
+from subquant.conformance import suite
+from subquant.conformance.cases import programs_cases
+from subquant.conformance.runner import machine, run_cases
 from subquant.errors import EnvironmentProblem, InputError, Place, UsageError
 from subquant.fleet import HOST_CPU, Done, Task, run_tasks
 from test_fleet import task
@@ -187,6 +191,20 @@ def test_workers_of_other_code_are_refused(cluster: Cluster, tmp_path: Path) -> 
     nanny.terminate()
     nanny.wait(20)
     cluster.wait_for_workers(2)
+
+
+def test_conformance_on_a_cluster(cluster: Cluster) -> None:
+    """As on this machine, with a case that ends its process."""
+    programs = {program.name: program for program in suite.programs()}
+    norm = replace(programs["batch_norm_inference/i8-2d"], interpreted=True)
+    cases = programs_cases([programs["add/i8-i8-to-i8"], norm, programs["abs/i8-to-i8"]])
+    machines: set[str] = set()
+    found = run_cases(cases, "interpreter", None, cluster=cluster.address, machines=machines)
+    assert [outcome.status for outcome in found] == ["pass", "crash", "pass"]
+    assert "batch_norm_inference is unsupported" in found[1].message
+    assert machines == {machine()}
+    with pytest.raises(EnvironmentProblem, match="needs a worker that offers hip=1, and no worker"):
+        run_cases(cases, "hip", None, cluster=cluster.address)
 
 
 # -- no cluster -----------------------------------------------------------------------------------

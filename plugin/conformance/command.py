@@ -41,7 +41,7 @@ from .report import (
 from .report_files import read_report
 from .report_table import show_report
 from .reporting import write_files
-from .runner import DEVICES, Progress, run_cases
+from .runner import DEVICES, Progress, machine, run_cases
 from .shards import Plan, plan_run
 from .suite import programs
 from .suite_random import random_programs
@@ -66,13 +66,20 @@ def run(options: RunOptions) -> int:
         expected = read_expected(expected_file)
     earlier = None if options.against is None else read_report(options.against)
     for device in options.devices:
-        _check_device(device)
+        _check_device(device, is_here=options.cluster is None)
     outcomes: list[Outcome] = []
+    machines: set[str] = set()
     with _cleaning_up():
         for device, chosen in plan.chosen.items():
             with _progress(f"conformance on {device}", len(chosen)) as progress:
-                jobs = options.jobs or os.cpu_count() or 1
-                outcomes += run_cases(chosen, device, jobs, progress)
+                outcomes += run_cases(
+                    chosen,
+                    device,
+                    options.jobs,
+                    progress,
+                    cluster=options.cluster,
+                    machines=machines,
+                )
     saved = {} if options.save is None else _save(options.save, cases, outcomes)
     outcomes = [
         replace(o, replay=saved.get(o) or replay_command(o.name, o.device, options))
@@ -83,7 +90,7 @@ def run(options: RunOptions) -> int:
         tuple(outcomes),
         tuple(plan.numbers[outcome.device, outcome.name] for outcome in outcomes),
         judge(outcomes, expected),
-        (_machine(),),
+        tuple(sorted(machines)) or (machine(),),
         options.part,
     )
     if earlier is not None:
@@ -122,14 +129,6 @@ def _describe(options: RunOptions, cases: Sequence[Case], expected: Expected, pl
         digest_of_expected(expected),
         len(plan.numbers),
     )
-
-
-def _machine() -> str:
-    """The processor, which decides what bits floats have."""
-    from ..runtime.machine import describe_machine
-
-    found = describe_machine()
-    return f"{found['CPU']} ({found['features']})" if "features" in found else found["CPU"]
 
 
 @contextlib.contextmanager
@@ -175,7 +174,7 @@ def _choose(options: RunOptions) -> list[Case]:
     return chosen
 
 
-def _check_device(device: str) -> None:
+def _check_device(device: str, *, is_here: bool) -> None:
     """Find out before anything runs that a device is not there; none is opened in this process."""
     from ..runtime import list_devices
 
@@ -184,7 +183,7 @@ def _check_device(device: str) -> None:
             f"no device is named {quoted(device)}; "
             f"{expected_name(device, DEVICES, 'an IREE device URI or one of')}"
         )
-    if device in ("interpreter", "llvm-cpu"):
+    if device in ("interpreter", "llvm-cpu") or not is_here:
         return
     found = [uri for uri, _ in list_devices()]
     if not any(uri == device or uri.startswith(f"{device}://") for uri in found):

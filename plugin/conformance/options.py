@@ -56,6 +56,7 @@ class RunOptions:
         filter: a regular expression; only cases whose name has a match are run.
         shard: ``2/4``, the part of the run that is run; None for all of it.
         jobs: how many processes; None for one a core.
+        cluster: the address of a Dask scheduler, whose workers run them.
         json, junit: files for the results.
         expected: the file of the expected results; None for that which comes with subquant.
         update_expected: write the results there.
@@ -91,6 +92,9 @@ class RunOptions:
         "I/N",
     )
     jobs: int | None = option(None, "Processes.  [default: one a core]", "N")
+    cluster: str | None = option(
+        None, "Have the workers of a Dask scheduler run them, in place of this machine.", "ADDRESS"
+    )
     json: str | None = option(None, "Write JSON.", "FILE")
     junit: str | None = option(None, "Write JUnit XML.", "FILE")
     expected: str | None = option(
@@ -118,6 +122,8 @@ class RunOptions:
             raise UsageError("expected at least one device for --device")
         if not 0 <= self.random <= MOST_RANDOM:
             raise UsageError(f"expected 0 to {MOST_RANDOM} random programs, got {self.random}")
+        if self.cluster is not None and self.jobs is not None:
+            raise UsageError("--jobs is of this machine, and --cluster has others do the work")
         if self.jobs is not None and not 1 <= self.jobs <= MOST_JOBS:
             raise UsageError(f"expected 1 to {MOST_JOBS} jobs, got {self.jobs}")
         if self.shard is not None:

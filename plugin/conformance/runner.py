@@ -3,27 +3,26 @@
 IREE's compiler takes most of the time and starts anew for each module, so cases are put together;
 if such a module is refused, its halves are tried, down to the case that is to blame. A process
 that ends, because MLIR's parser or a driver crashed, is an outcome of the case and not of the run.
+A batch is a task of `subquant.fleet`, so that it may run on another machine.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import multiprocessing.connection
-import multiprocessing.process
+import functools
 import os
+import pickle
 import re
-import tempfile
-import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import SubquantError, UnsupportedError
+from ..fleet import Task, run_tasks
+from ..processes import ChildEnded, Steps, call, end_after
 from .batches import batches_of
 from .cases import SYMBOL, Case, Outcome, Prepared, Status, compare, digest_of, prepare
 from .oracle import ROUNDED, quantize_real, real_inputs
@@ -33,11 +32,13 @@ if TYPE_CHECKING:  # imported when a process runs programs
     from ..compiler.options import CompileOptions
     from ..runtime.executable import Function
 
-__all__ = ["DEVICES", "run_cases"]
+__all__ = ["DEVICES", "batch_in_child", "machine", "run_batch", "run_cases"]
 
 DEVICES = ("llvm-cpu", "vulkan", "interpreter")
 """Where cases run: two targets of subquant, and StableHLO's reference interpreter, which runs the
 float form of the suite's programs and so checks the oracle."""
+
+_ON_CPU = ("llvm-cpu", "interpreter", "local-task", "local-sync")
 
 BATCH_SECONDS = 900
 """After this long a process is ended, and its cases are tried one by one."""
@@ -46,140 +47,120 @@ Progress = Callable[[Outcome], None]
 
 
 def run_cases(
-    cases: Sequence[Case], device: str, jobs: int, progress: Progress | None = None
+    cases: Sequence[Case],
+    device: str,
+    jobs: int | None,
+    progress: Progress | None = None,
+    *,
+    cluster: str | None = None,
+    machines: set[str] | None = None,
 ) -> list[Outcome]:
     """Run cases on a device.
 
     Args:
         cases: what to run.
         device: one of `DEVICES`, or an IREE device URI.
-        jobs: how many processes to use.
+        jobs: how many processes to use; None for one a core.
         progress: called with each outcome, in the order in which they come.
+        cluster: the address of a Dask scheduler, whose workers run them in place of this machine.
+        machines: where the processors that ran them are added.
 
     Returns:
         The outcomes, in the order of the cases. Cases that do not apply to the device have none.
+
+    Raises:
+        EnvironmentProblem: no process can be started, or the cluster cannot be used.
     """
     outcomes: dict[str, Outcome] = {}
-    for outcome in _Pool(device, max(jobs, 1)).run(batches_of(cases, device)):
-        outcomes[outcome.name] = outcome
-        if progress is not None:
-            progress(outcome)
+    batches = {f"{n}: {batch[0].name}": batch for n, batch in enumerate(batches_of(cases, device))}
+    needs = _needs(device)
+    tasks = (
+        Task(name, f"{__name__}:{run_batch.__name__}", {"device": device}, [pickle.dumps(b)], needs)
+        for name, b in batches.items()
+    )
+    with contextlib.closing(run_tasks(tasks, jobs=jobs, cluster=cluster)) as run:
+        for done in run:
+            batch = batches[done.task.name]
+            if done.error is None:
+                found = [Outcome(**fields) for fields in done.value["outcomes"]]
+                if machines is not None:
+                    machines.add(done.value["machine"])
+            elif done.worker:  # which ended with it, several times
+                found = _crashes(batch, device, done.error.message)
+            else:
+                raise done.error
+            for outcome in found:
+                outcomes[outcome.name] = outcome
+                if progress is not None:
+                    progress(outcome)
     return [outcomes[case.name] for case in cases if case.name in outcomes]
 
 
-# -- processes ------------------------------------------------------------------------------------
+def _needs(device: str) -> dict[str, float]:
+    """The Dask resources of a device: its driver, unless it is the CPU."""
+    driver = device.partition("://")[0]
+    return {} if driver in _ON_CPU else {driver: 1}
 
 
-@dataclass
-class _Worker:
-    process: multiprocessing.process.BaseProcess
-    connection: Any
-    log: IO[bytes]
-    batch: tuple[Case, ...] = ()
-    started: float = 0.0
-
-    def close(self) -> None:
-        """Close this side of what is shared with the process."""
-        self.connection.close()
-        self.log.close()
+def _crashes(batch: Sequence[Case], device: str, message: str) -> list[Outcome]:
+    return [Outcome(case.name, case.op, device, "crash", message=message) for case in batch]
 
 
-@dataclass
-class _Pool:
-    """Processes that take batches; one that ends is replaced, and its batch split."""
+# -- a task ---------------------------------------------------------------------------------------
 
-    device: str
-    jobs: int
-    workers: list[_Worker] = field(default_factory=list)
 
-    def run(self, batches: Iterable[tuple[Case, ...]]) -> Iterable[Outcome]:
-        waiting = deque(batches)
-        count = min(self.jobs, len(waiting))
-        try:
-            self.workers = [self._start() for _ in range(count)]
-            while waiting or any(worker.batch for worker in self.workers):
-                for worker in self.workers:
-                    if not worker.batch and waiting:
-                        self._give(worker, waiting.popleft())
-                for worker in self._ready():
-                    yield from self._take(worker, waiting)
-        finally:
-            for worker in self.workers:
-                worker.close()
-                worker.process.terminate()
-                worker.process.join()
+def run_batch(
+    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
+) -> tuple[Any, list[bytes]]:
+    """Run a batch in a child process: a function of a `subquant.fleet.Task`.
 
-    def _start(self) -> _Worker:
-        context = multiprocessing.get_context("spawn")  # threads of drivers do not survive a fork
-        ours, theirs = context.Pipe()
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - without a name, it ends with its users
-        written = multiprocessing.connection.Connection(os.dup(log.fileno()), readable=False)
-        process = context.Process(target=_work, args=(theirs, self.device, written), daemon=True)
-        process.start()
-        theirs.close()
-        written.close()
-        return _Worker(process, ours, log)
+    If the process ends, the cases are run one by one, each in a process that lives.
 
-    def _give(self, worker: _Worker, batch: tuple[Case, ...]) -> None:
-        worker.batch, worker.started = batch, time.monotonic()
-        # The end of a process is noticed by `_take`.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            worker.connection.send(batch)
+    Args:
+        arguments: the ``device``.
+        blobs: the cases, pickled; what comes back from the process is not.
+        steps: not called.
 
-    def _ready(self) -> list[_Worker]:
-        busy = {worker.connection: worker for worker in self.workers if worker.batch}
-        ready = multiprocessing.connection.wait(list(busy), timeout=1.0)
-        late = [w for w in busy.values() if time.monotonic() - w.started > BATCH_SECONDS]
-        for worker in late:
-            worker.process.kill()
-        return [busy[connection] for connection in ready]
-
-    def _take(self, worker: _Worker, waiting: deque[tuple[Case, ...]]) -> Iterable[Outcome]:
-        batch, worker.batch = worker.batch, ()
-        try:
-            outcomes: list[Outcome] = worker.connection.recv()
-            return outcomes
-        except (EOFError, ConnectionResetError):
-            worker.process.join()
-        status = worker.process.exitcode
-        worker.log.seek(0)
-        words = worker.log.read().decode(errors="replace").strip().splitlines()
-        worker.close()
-        fresh = self._start()
-        worker.process, worker.connection, worker.log = fresh.process, fresh.connection, fresh.log
+    Returns:
+        The ``outcomes``, and the ``machine`` that they are of.
+    """
+    batch: Sequence[Case] = pickle.loads(blobs[0])
+    try:
+        value, _ = call(_IN_CHILD, arguments, blobs, is_quiet=True)
+        outcomes = value
+    except ChildEnded as ended:
         if len(batch) > 1:
-            waiting.extend((case,) for case in batch)
-            return []
-        case = batch[0]
-        how = f"signal {-status}" if status and status < 0 else f"status {status}"
-        message = f"the process ended ({how}): {words[0] if words else 'no message'}"
-        return [Outcome(case.name, case.op, self.device, "crash", message=message)]
+            outcomes = []
+            for case in batch:
+                one, _ = run_batch(arguments, [pickle.dumps((case,))], steps)
+                outcomes += one["outcomes"]
+        else:
+            words = ended.words.strip().splitlines()
+            how = f"no more {ended.exhausted}" if ended.exhausted else ended.cause
+            message = f"the process ended ({how}): {words[0] if words else 'no message'}"
+            outcomes = [asdict(each) for each in _crashes(batch, arguments["device"], message)]
+    return {"outcomes": outcomes, "machine": machine()}, []
 
 
-def _work(
-    connection: multiprocessing.connection.Connection,
-    device: str,
-    log: multiprocessing.connection.Connection,
-) -> None:
-    """The loop of a process: batches in, outcomes out. What it prints is kept for a crash."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    for standard in (1, 2):
-        os.dup2(log.fileno(), standard)
-    runner = _Runner(device)
-    while True:
-        try:
-            batch = connection.recv()
-        except (EOFError, KeyboardInterrupt):
-            return
-        connection.send(runner.run_safely(batch))
+def batch_in_child(
+    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
+) -> tuple[Any, list[bytes]]:
+    """What of `run_batch` is done in the child process."""
+    end_after(BATCH_SECONDS)
+    outcomes = _runner(arguments["device"]).run_safely(pickle.loads(blobs[0]))
+    return [asdict(outcome) for outcome in outcomes], []
 
 
-def _end_with_parent() -> None:
-    """End this process, which may be compiling, when the one that started it has ended."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+_IN_CHILD = f"{__name__}:{batch_in_child.__name__}"
+
+
+@functools.cache
+def machine() -> str:
+    """Return this machine's processor, which decides what bits floats have."""
+    from ..runtime.machine import describe_machine
+
+    found = describe_machine()
+    return f"{found['CPU']} ({found['features']})" if "features" in found else found["CPU"]
 
 
 # -- one process ----------------------------------------------------------------------------------
@@ -272,6 +253,9 @@ class _Runner:
         except SubquantError as error:
             return _failure(case, device, error)
         return _judge(case, device, results, prepared)
+
+
+_runner = functools.cache(_Runner)
 
 
 def _interpret_program(program: Program, inputs: list[Array]) -> list[Array]:

@@ -465,7 +465,9 @@ class _Run:
                 else:
                     yield done_of(task, answer, worker)
         elif status == "error":
-            yield Done(task, error=self._failure(task, future.exception()))
+            problem = future.exception()
+            last = problem.last_worker.address if isinstance(problem, KilledWorker) else ""
+            yield Done(task, error=self._failure(task, problem), worker=last)
         else:
             message = f"{quoted(task.name)} was cancelled on the cluster by somebody else"
             yield Done(task, error=EnvironmentProblem(message))
