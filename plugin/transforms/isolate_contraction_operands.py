@@ -251,12 +251,13 @@ def _isolate_results(results: list[Value]) -> None:
 
 def _own_accumulators(sums: list[Operation]) -> None:
     """Give sums that start from equal tensors of one element a start of their own."""
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[ir.Type, ir.Attribute]] = set()
     for op in sums:
         fill = _fill_of(op)
         if fill is None:
             continue
-        key = str(op.operands[len(op.operands) - 1].type), str(fill.operands[0].owner)
+        constant = fill.operands[0].owner.operation.attributes["value"]
+        key = op.operands[len(op.operands) - 1].type, constant
         if key in seen:
             with ir.InsertionPoint(op), op.location:
                 start = fill.operands[0]

@@ -53,7 +53,7 @@ def separate_updated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
             changed = True
     computed = [] if op.name == "stablehlo.sort" else _tensors_after(op, len(updated))
     for number in computed:
-        if any(_is_made_of(op.operands[number], operand) for operand in updated):
+        if any(_is_made_of(op, number, operand) for operand in updated):
             op.operands[number] = linalg.behind_barrier(op.operands[number])
             changed = True
     return None if changed else NoMatch("updates tensors that read buffers, with others")
@@ -65,10 +65,14 @@ def _tensors_after(op: Operation, number: int) -> list[int]:
     return [n for n in range(number, len(types)) if types[n].rank]
 
 
-def _is_made_of(value: Value, updated: Value) -> bool:
-    """True if a value is computed from a tensor, or from what that is computed from."""
+def _is_made_of(op: Operation, number: int, updated: Value) -> bool:
+    """True if an operand is computed from a tensor, or from what that is computed from.
+
+    A tensor is computed from little, as a rule: an argument, say, in a program of many updates. So
+    the walk is from there to the operand, and not back from what may be made of the whole program.
+    """
     sources = _sources(updated)
-    return any(source in sources for source in _sources(value))
+    return op.operands[number] in sources or op.operands[number] in _made_of(sources, op)
 
 
 def _sources(value: Value) -> set[Value]:
@@ -83,6 +87,22 @@ def _sources(value: Value) -> set[Value]:
         seen.add(value)
         if not is_argument and value.owner.operation.name != linalg.BARRIER:
             pending += value.owner.operation.operands
+    return seen
+
+
+def _made_of(sources: set[Value], end: Operation) -> set[Value]:
+    """What is computed from some values, without what is behind barriers, or made by `end`."""
+    seen: set[Value] = set()
+    pending = list(sources)
+    while pending:
+        for use in pending.pop().uses:
+            user = use.owner.operation
+            if user == end or user.name == linalg.BARRIER:
+                continue
+            for result in user.results:
+                if result not in seen:
+                    seen.add(result)
+                    pending.append(result)
     return seen
 
 
