@@ -22,8 +22,9 @@ from subquant.cli import main
 from subquant.commands import generate as generate_command
 from subquant.errors import ExecutionError
 from subquant.formats.gguf import read_gguf
-from subquant.models import Session, load, packaged
+from subquant.models import Sampling, Session, load, packaged
 from subquant.models.tokenizer import Tokenizer
+from subquant.runtime import Device
 from transformer_oracle import Oracle
 
 PROMPT = "Hello world they were"
@@ -146,6 +147,29 @@ def test_what_is_emitted_is_a_program_and_its_parameters(model: Path, tmp_path: 
     assert "subquant.dequantize" in module.read_text()
     assert run("opt", module, "--passes", "verify-quantization").exit_code == 0
     assert "token_embd" in run("inspect", archive).stdout
+
+
+def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> None:
+    """By commands: weights laid out for the kernels, two tokens, the caches handed on in files."""
+    folder, program, archive = tmp_path, tmp_path / "m.vmfb", tmp_path / "laid_out.irpa"
+    session = load(model, activations="float").session()
+    emitted = ["generate", "--model", model, "--emit", folder]
+    compiled = ["compile", folder / "model.mlir", "-o", program, "--parameters", archive]
+    weights = ["--weights", f"model={folder / 'model.irpa'}"]
+    for command in (emitted, [*compiled, *weights]):
+        result = run(*command)
+        assert result.exit_code == 0, (result.output, result.exception)
+    empty = f"{session.context + 128}x2x64xf16=0"
+    caches, files = [empty, empty], [f"@{folder / name}.npy" for name in ("logits", "k", "v")]
+    for position, token in enumerate([7, 300]):
+        values = [f"1xi32={token}", f"i32={position}", *caches]
+        given = [part for value in values for part in ("--input", value)]
+        written = [part for file in files for part in ("--output", file)]
+        parameters = ["--parameters", f"model={archive}"]
+        result = run("run", program, "--function", "next", *parameters, *given, *written)
+        assert result.exit_code == 0, (result.output, result.exception)
+        np.testing.assert_array_equal(np.load(folder / "logits.npy"), session.next(token))
+        caches = files[1:]
 
 
 def test_a_terminal_obeys_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,3 +434,15 @@ def test_gemma_writes_what_llama_cpp_writes(gemma: Path) -> None:
         found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
         assert found["tokens"] == expected
     assert found["peak_memory_bytes"] < 1.5 * gemma.stat().st_size
+
+
+@pytest.mark.skipif(not LONG, reason="compiles Gemma 3 270M, in two minutes; scripts/test --long")
+def test_gemma_on_vulkan(gemma: Path, vulkan: Device) -> None:
+    """The same tokens, whose rows of the table lie beyond the 128 MiB that any device binds."""
+    prompt = "1, 2, 3, 4, 5,"
+    text = load(gemma, device=vulkan, context=64).generate(
+        prompt, max_tokens=4, sampling=Sampling.greedy()
+    )
+    assert "".join(text) == " 6, "
+    assert text.tokens == CONTINUED[prompt][:4]
+    assert min(text.tokens) * 640 > 1 << 27
