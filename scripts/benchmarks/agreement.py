@@ -2,10 +2,17 @@
 
     scripts/bench --agreement
 
-Four sides read a page: ours; llama.cpp; llama.cpp with weights that lie as in the file, in place of
-the order of its fastest kernels; and the forward pass in NumPy with weights that are dequantized,
-where nothing is rounded to 8 bits. Each pair is compared, so that what ours and llama.cpp differ by
-stands beside what llama.cpp and llama.cpp differ by:
+Six sides read a page:
+
+* subquant, which rounds activations to 8 bits, and with activations that stay floats;
+* llama.cpp, which rounds them too, and with weights that lie as in the file, in place of the order
+  of its fastest kernels;
+* llama.cpp with the same weights as floats of 32 bits (a file of four times the size, in the folder
+  for temporary files), where it rounds nothing: what its graph says, without its rounding;
+* the forward pass in NumPy with weights that are dequantized.
+
+Each pair is compared, so that what ours and llama.cpp differ by stands beside what llama.cpp and
+llama.cpp differ by:
 
 * The next token: at positions where the second side's first choice is apart from its second, by 0.1
   and more, how often the first side's choice is the same.
@@ -17,8 +24,10 @@ stands beside what llama.cpp and llama.cpp differ by:
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -28,7 +37,7 @@ from subquant.models import load
 from subquant.models.tokenizer import Tokenizer
 from subquant.weights.sources import open_weights
 
-from .language import exact_logits
+from .language import exact_logits, write_dequantized
 from .peers import Array
 from .peers.llama import Reader
 
@@ -66,29 +75,46 @@ class _Side(Protocol):
 
 
 @dataclass
+class _Said:
+    """What a side says of the next token at one position."""
+
+    logits: Array
+
+    def __post_init__(self) -> None:
+        self.logits = self.logits.astype(np.float64)
+        second, first = np.sort(np.partition(self.logits, -2)[-2:])
+        self.is_clear = first - second > _APART
+        self.choice = int(self.logits.argmax())
+        self.length = float(np.sqrt(self.logits @ self.logits))
+
+    def loss(self, token: int) -> float:
+        """``-log p(token)``."""
+        return float(np.logaddexp.reduce(self.logits) - self.logits[token])
+
+
+@dataclass
 class _Pair:
     """Two sides that are compared.
 
     Attributes:
         left, right: their names.
-        apart: positions where the right side's choice is clear.
+        clear: positions where the right side's choice is clear.
         same: of those, where the left side's is the same.
         cosines: of each position.
     """
 
     left: str
     right: str
-    apart: int = 0
+    clear: int = 0
     same: int = 0
     cosines: list[float] = field(default_factory=list)
 
-    def add(self, left: Array, right: Array) -> None:
-        """Compare the logits of a position."""
-        second, first = np.sort(np.partition(right, -2)[-2:])
-        if first - second > _APART:
-            self.apart += 1
-            self.same += int(left.argmax() == right.argmax())
-        self.cosines.append(float(left @ right / np.sqrt((left @ left) * (right @ right))))
+    def add(self, left: _Said, right: _Said) -> None:
+        """Compare a position."""
+        if right.is_clear:
+            self.clear += 1
+            self.same += left.choice == right.choice
+        self.cosines.append(float(left.logits @ right.logits) / (left.length * right.length))
 
 
 def compare(path: Path, threads: int, progress: Callable[[str], None]) -> list[str]:
@@ -99,16 +125,27 @@ def compare(path: Path, threads: int, progress: Callable[[str], None]) -> list[s
         threads: of each side.
         progress: called with a line about each step.
     """
+    with tempfile.TemporaryDirectory() as folder:
+        progress("write weights as floats")
+        floats = Path(folder) / "floats.gguf"
+        write_dequantized(path, floats)
+        return _compare(path, floats, threads, progress)
+
+
+def _compare(path: Path, floats: Path, threads: int, progress: Callable[[str], None]) -> list[str]:
     source = open_weights(path)
     tokenizer = Tokenizer.from_properties(source.properties)
     text = PAGE.read_text()
     tokens = tokenizer.encode(text)
     progress("load")
     reader = Reader(path, _CONTEXT, threads)
+    ours = partial(load, path, context=_CONTEXT, threads=threads)
     sides: dict[str, _Side] = {
-        "subquant": load(path, context=_CONTEXT, threads=threads).session(),
+        "subquant": ours().session(),
+        "subquant, float activations": ours(activations="float").session(),
         "llama.cpp": reader,
         "llama.cpp, as in the file": Reader(path, _CONTEXT, threads, repacked=False),
+        "llama.cpp, float weights": Reader(floats, _CONTEXT, threads),
     }
     progress("compute in NumPy")
     exact = exact_logits(source, tokens[:-1])
@@ -121,11 +158,11 @@ def compare(path: Path, threads: int, progress: Callable[[str], None]) -> list[s
         found = {name: side.all_logits(piece) for name, side in sides.items()}
         found["NumPy"] = exact(start, len(piece))
         for place, token in enumerate(following[: len(piece)]):
-            logits = {name: each[place].astype(np.float64) for name, each in found.items()}
+            said = {name: _Said(each[place]) for name, each in found.items()}
             for pair in pairs:
-                pair.add(logits[pair.left], logits[pair.right])
-            for name, each in logits.items():
-                losses[name] += np.logaddexp.reduce(each) - each[token]
+                pair.add(said[pair.left], said[pair.right])
+            for name, each in said.items():
+                losses[name] += each.loss(token)
     progress("continue")
     continued = {name: [_continued(s, tokenizer.encode(p)) for p in PROMPTS]
                  for name, s in sides.items()}  # fmt: skip
@@ -136,8 +173,8 @@ def compare(path: Path, threads: int, progress: Callable[[str], None]) -> list[s
     for pair in pairs:
         ratio = np.exp((losses[pair.left] - losses[pair.right]) / (len(tokens) - 1))
         lines.append(
-            f"{pair.left} beside {pair.right}: next token {pair.same / pair.apart:.2%} of "
-            f"{pair.apart:,}, cosine {np.mean(pair.cosines):.5f} on average and "
+            f"{pair.left} beside {pair.right}: next token {pair.same / pair.clear:.2%} of "
+            f"{pair.clear:,}, cosine {np.mean(pair.cosines):.5f} on average and "
             f"{np.median(pair.cosines):.5f} in the middle, perplexity {ratio - 1:+.2%}"
             + _same(continued, pair)
         )

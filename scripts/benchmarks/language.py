@@ -1,4 +1,4 @@
-"""The language model that is timed and compared, and what it says exactly."""
+"""The language model that is timed and compared; what it says exactly, and with float weights."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 
 from subquant.models import Configuration
@@ -15,7 +16,7 @@ from subquant.models.packaged import path_of
 from subquant.models.transformer import embed, logits, run_blocks
 from subquant.weights.theta import Dataset
 
-__all__ = ["exact_logits", "model_file"]
+__all__ = ["exact_logits", "model_file", "write_dequantized"]
 
 Array = np.ndarray[Any, Any]
 
@@ -40,3 +41,25 @@ def exact_logits(source: Dataset, tokens: Sequence[int]) -> Callable[[int, int],
     x = embed(configuration, source.theta, np.array(tokens, np.int32))
     x, _ = run_blocks(configuration, source.theta, x, np.int32(0), caches)
     return lambda start, count: logits(configuration, source.theta, x[start : start + count])
+
+
+def write_dequantized(source: Path, target: Path) -> None:
+    """Write a GGUF file again with all weights as floats of 32 bits, by the package ``gguf``.
+
+    The values are the same: what computes with them differs in what it rounds activations to.
+    """
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
+    for name, read in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue  # the writer's own
+        writer.add_key_value(name, read.contents(), read.types[0], read.types[-1])
+    for tensor in reader.tensors:
+        count, shape = int(tensor.n_elements), [int(size) for size in reversed(tensor.shape)]
+        writer.add_tensor_info(tensor.name, shape, np.dtype(np.float32), 4 * count)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for tensor in reader.tensors:
+        writer.write_tensor_data(gguf.dequantize(tensor.data, tensor.tensor_type))
+    writer.close()
