@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,23 @@ def test_digests_are_blake3(size: int, tmp_path: Path) -> None:
     assert digest_of(data) == digest_of_file(tmp_path / "file") == expected
 
 
+FORK = """
+import os, signal
+from subquant.compiler.keys import digest_of
+first = digest_of(bytes(1 << 22))
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    os._exit(digest_of(bytes(1 << 22)) != first)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_process_that_is_forked_has_no_threads_to_wait_for() -> None:
+    subprocess.run([sys.executable, "-c", FORK], check=True)
+
+
 @pytest.mark.parametrize("field", [field.name for field in fields(CompileOptions)])
 def test_each_option_counts(field: str) -> None:
     other = CompileOptions(**{field: OTHER_OPTIONS[field]})
@@ -116,7 +135,7 @@ def test_the_cpu_counts_where_code_is_made_for_it(monkeypatch: pytest.MonkeyPatc
     choices = [OPTIONS, CompileOptions(target_cpu="generic"), CompileOptions("vulkan"), by_flag]
     before = [key_of_source(PROGRAM, each) for each in choices]
     lowered = [key_of_bytecode(PROGRAM, each) for each in choices]
-    monkeypatch.setattr(keys, "_host_cpu", lambda: ("model name:another",))
+    monkeypatch.setattr(keys, "host_cpu", lambda: ("model name:another",))
     after = [key_of_source(PROGRAM, each) for each in choices]
     assert [a == b for a, b in zip(before, after, strict=True)] == [False, True, True, False]
     after = [key_of_bytecode(PROGRAM, each) for each in choices]

@@ -210,8 +210,16 @@ def digest_of_open(file: IO[bytes]) -> Digest:
     return hasher.hexdigest()
 
 
+_threads_of: list[int] = []
+"""The process that has started BLAKE3's threads: one that is forked from it would wait for them."""
+
+
 def _threads(size: int) -> int:
-    return blake3.AUTO if size >= _PARALLEL else 1
+    """How many threads may hash so many bytes."""
+    if size < _PARALLEL or _threads_of not in ([], [os.getpid()]):
+        return 1
+    _threads_of[:] = [os.getpid()]
+    return blake3.AUTO
 
 
 def _identity(path: str) -> Identity:
