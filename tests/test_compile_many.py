@@ -255,6 +255,15 @@ def test_calls_that_make_no_sense(arguments: Sequence[str], message: str) -> Non
     assert not Path("out").exists()
 
 
+def test_a_run_that_did_not_begin_has_no_table(here: Path) -> None:
+    pytest.importorskip("distributed")
+    write("a.mlir", "b.mlir")
+    result = invoke("*.mlir", "-o", "out", "--cluster", "nowhere", "--json", "r.json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: 'nowhere' is no address of a Dask scheduler")
+    assert json.loads(Path("r.json").read_text())["summary"]["not-run"] == 2
+
+
 def test_one_model_goes_to_a_file_unless_the_output_is_a_folder(here: Path) -> None:
     write("a.mlir")
     assert invoke("a.mlir", "-o", "out", *BY_PASSES).exit_code == 0

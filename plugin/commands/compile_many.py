@@ -110,10 +110,11 @@ def _report(
     many: ManyOptions,
     seconds: float,
 ) -> None:
-    report.show_table(results)
-    say(report.summary_line(results, seconds), err=True)
-    if any(result.status == "not-run" for result in results):
-        say("note: --resume goes on with the rest", err=True)
+    if any(result.status != "not-run" for result in results):
+        report.show_table(results)
+        say(report.summary_line(results, seconds), err=True)
+        if any(result.status == "not-run" for result in results):
+            say("note: --resume goes on with the rest", err=True)
     if many.json is not None:
         versions = {"subquant": __version__, **installed_versions()}
         write_report(many.json, report.to_json(results, options, emit, seconds, versions))
