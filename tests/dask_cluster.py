@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from distributed import Client
+from distributed import Client, Scheduler
 
 from test_processes import wait_until
 
@@ -65,6 +65,15 @@ class Cluster:
         """Wait until there are so many, and no others."""
         with Client(self.address, set_as_default=False) as client:
             assert wait_until(lambda: len(client.nthreads()) == count, 60)
+
+    def set_allowed_failures(self, count: int) -> None:
+        """Let a task end so many workers before it is given up."""
+
+        def set_it(dask_scheduler: Scheduler) -> None:
+            dask_scheduler.allowed_failures = count
+
+        with Client(self.address, set_as_default=False) as client:
+            client.run_on_scheduler(set_it)
 
     def __enter__(self) -> Cluster:
         return self

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -22,6 +23,7 @@ import pytest
 
 import subquant
 from dask_cluster import Cluster
+from programs import LONG
 from subquant.conformance import suite
 from subquant.conformance.cases import programs_cases
 from subquant.conformance.runner import machine, run_cases
@@ -31,6 +33,8 @@ from test_fleet import task
 from test_processes import is_alive, wait_until
 
 pytest.importorskip("distributed")
+from distributed import Client
+
 from subquant.fleet import cluster as engine
 
 TESTS = Path(__file__).parent
@@ -52,6 +56,12 @@ def run(cluster: Cluster, tasks: Sequence[Task], **options: object) -> dict[str,
     by_name = {done.task.name: done for done in found}
     assert len(found) == len(by_name) == len(tasks)  # nothing lost, nothing twice
     return by_name
+
+
+def in_thread(function: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
 
 
 def test_tasks_are_done_as_on_this_machine(cluster: Cluster) -> None:
@@ -207,6 +217,37 @@ def test_conformance_on_a_cluster(cluster: Cluster) -> None:
         run_cases(cases, "hip", None, cluster=cluster.address)
 
 
+@pytest.mark.skipif(not LONG, reason="a minute: ten kills")
+def test_workers_are_killed_at_ten_random_moments(cluster: Cluster) -> None:
+    """Nothing is lost, nothing is given twice, and no child is left of those that were killed."""
+    draw = random.Random(0)
+    killed: list[int] = []
+    given: list[str] = []
+
+    def kill() -> None:
+        with Client(cluster.address, set_as_default=False) as client:
+            while len(killed) < 10:
+                time.sleep(draw.uniform(0.2, 3))
+                found = client.run(os.getpid, on_error="ignore")
+                if found:
+                    killed.append(draw.choice(sorted(found.values())))
+                    os.kill(killed[-1], signal.SIGKILL)
+
+    def tasks() -> Iterator[Task]:
+        while len(killed) < 10 or len(given) < 100:
+            given.append(str(len(given)))
+            yield task("in_child", given[-1], function="process", seconds=draw.uniform(0, 0.4))
+
+    cluster.set_allowed_failures(3)  # as it is where nobody sets it
+    killer = in_thread(kill)
+    found = list(run_tasks(tasks(), cluster=cluster.address))
+    killer.join()
+    assert sorted(done.task.name for done in found) == sorted(given)
+    assert [done for done in found if done.error is not None] == []
+    assert not any(is_alive(pid) for pid in killed)
+    assert wait_until(lambda: not any(is_alive(done.value) for done in found), 30)
+
+
 # -- no cluster -----------------------------------------------------------------------------------
 
 
@@ -239,12 +280,6 @@ def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- the end of the cluster -----------------------------------------------------------------------
-
-
-def in_thread(function: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=function)
-    thread.start()
-    return thread
 
 
 def test_all_workers_end_and_then_the_scheduler(
