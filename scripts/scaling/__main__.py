@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
             help=f"an hour (default: {field.default})",
         )  # fmt: skip
     measure = commands.add_parser("measure", help="measure this machine")
-    measure.add_argument("--programs", type=int, default=36, help="of each batch (default: 36)")
+    measure.add_argument("--programs", type=int, default=48, help="of each batch (default: 48)")
     measure.add_argument(
         "--only", nargs="+", choices=_PARTS, help="these parts (default: all but models)"
     )
@@ -114,8 +114,8 @@ def _measure(measured: dict[str, Any], count: int, parts: Sequence[str]) -> None
     os.environ.pop("SUBQUANT_CACHE", None)
     programs = make_programs(count)
     if set(parts) - {"models", "checks"}:
-        load = f"{os.getloadavg()[0]:.1f}"
-        measured["machine"] = describe_machine() | {"load before": load}
+        measured["machine"] = describe_machine()
+        measured["busy"] = {"before": round(measurement.busy_share(), 3)}
     if "programs" in parts:
         measured["start"] = measurement.measure_start()
         measured["programs"] = measurement.measure_programs(programs, _say)
@@ -133,6 +133,8 @@ def _measure(measured: dict[str, Any], count: int, parts: Sequence[str]) -> None
         )
     if "batches" in parts:
         measured["batches"] = measurement.measure_batches(programs, _say)
+    if "busy" in measured:
+        measured["busy"]["after"] = round(measurement.busy_share(), 3)
     if "checks" in parts:
         measured["checks"] = report.check(measured)
 

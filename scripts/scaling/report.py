@@ -210,7 +210,7 @@ def _duration(seconds: float) -> str:
 
 
 def _money(dollars: float) -> str:
-    return f"{dollars:,.0f} $" if dollars >= 10 else f"{dollars:.2f} $"
+    return f"{dollars:,.0f} $" if dollars >= 10 else f"{dollars:.{2 if dollars >= 0.1 else 3}f} $"
 
 
 def _bytes(size: float) -> str:
@@ -229,7 +229,9 @@ def _percent(hits: float) -> str:
 
 
 def _machine(measured: Measured) -> str:
-    return _table([["", "this machine"], *([k, str(v)] for k, v in measured["machine"].items())])
+    rows = [["", "this machine"], *([k, str(v)] for k, v in measured["machine"].items())]
+    busy = (f"{share:.0%} {when}" for when, share in measured["busy"].items())
+    return _table([*rows, ["busy with other things", ", ".join(busy)]])
 
 
 def _programs(measured: Measured) -> str:
@@ -251,7 +253,7 @@ def _programs(measured: Measured) -> str:
                 _bytes(statistics.median(row["executable"] for row in each)),
                 spread([row["passes"] for row in each], lambda value: f"{value:.2f}"),
                 spread([row["iree"] for row in each], lambda value: f"{value:.2f}"),
-                spread([row["hit"] * 1e3 for row in each], lambda value: f"{value:.0f}"),
+                spread([row["hit"] * 1e3 for row in each], lambda value: f"{value:.1f}"),
             ]
         )
     return _table(rows)
@@ -427,6 +429,36 @@ def _limits(measured: Measured) -> str:
     return _table(rows)
 
 
+_BLOCK = 4096  # of a file system; the cache counts in these too
+_RECORDS = 2  # of an entry: of the source, and of the lowered module
+
+
+def _data(measured: Measured) -> str:
+    rows = [
+        ["compilations", "hits", "scheduler's network", "operations on files", "cache grows by"]
+    ]
+    mix = mix_of(measured)
+    total = sum(weight for weight, _ in mix)
+    carried, kept = 0.0, 0.0
+    for weight, each in mix:
+        carried += weight / total * 2 * (each.source_bytes + each.executable_bytes)
+        blocks = math.ceil(each.executable_bytes / _BLOCK) + _RECORDS
+        kept += weight / total * blocks * _BLOCK
+    hit, miss = (operations(measured["files"][kind]) for kind in ("hit", "miss"))
+    for count in COUNTS:
+        for hits in HITS:
+            rows.append(
+                [
+                    f"{count:,}",
+                    _percent(hits),
+                    _bytes(count * carried),
+                    f"{count * (hits * hit + (1 - hits) * miss):,.0f}",
+                    _bytes(count * (1 - hits) * kept),
+                ]
+            )
+    return _table(rows)
+
+
 def _deaths(measured: Measured) -> str:
     rows = [["a worker dies each", "hits 0%", "hits 90%"]]
     mix = mix_of(measured)
@@ -453,6 +485,7 @@ SECTIONS: dict[str, Callable[[Measured], str]] = {
     "checks": _checks,
     "times": _times,
     "costs": _costs,
+    "data": _data,
     "limits": _limits,
     "deaths": _deaths,
 }
