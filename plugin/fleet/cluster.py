@@ -318,7 +318,7 @@ class _Run:
     def _why(self, who: str, admission: Admission | BaseException) -> str:
         """What is wrong with a worker, or with the scheduler."""
         if isinstance(admission, ImportError):
-            return f"{who} cannot import subquant {self.versions['subquant']} ({admission})"
+            return f"{who} cannot import subquant ({admission}); install there what is here"
         if isinstance(admission, SubquantError):
             return f"{who} cannot be used: {admission.message}"
         if isinstance(admission, BaseException):

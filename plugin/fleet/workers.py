@@ -21,7 +21,7 @@ from typing import Any
 
 from distributed import Reschedule, Scheduler, Worker, WorkerPlugin, get_worker
 
-from .. import __version__, processes
+from .. import processes
 from ..compiler.keys import code_digest, digest_of, host_cpu
 from ..processes import Cancelled, Work
 from ..versions import PINNED_VERSIONS, versions_of
@@ -80,7 +80,6 @@ def here() -> Versions:
     names = [*PINNED_VERSIONS, "numpy", "ml_dtypes", "onnx"]
     return {
         "python": ".".join(map(str, sys.version_info[:2])),
-        "subquant": __version__,
         "subquant's code": code_digest()[:16],
         **versions_of([*names, "distributed"]),
     }
