@@ -313,8 +313,8 @@ def _validation(measured: Measured) -> str:
                 str(row["workers"]),
                 row["cache"],
                 str(row["programs"]),
-                f"{row['seconds']:.2f}",
-                f"{row['simulated']:.2f}",
+                f"{row['seconds']:.3g}",
+                f"{row['simulated']:.3g}",
                 f"{difference:+.0%}",
             ]
         )
