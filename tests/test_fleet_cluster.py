@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from distributed import Client
 
 import subquant
 from dask_cluster import Cluster
@@ -29,13 +30,9 @@ from subquant.conformance.cases import programs_cases
 from subquant.conformance.runner import machine, run_cases
 from subquant.errors import EnvironmentProblem, InputError, Place, UsageError
 from subquant.fleet import HOST_CPU, Done, Task, run_tasks
+from subquant.fleet import cluster as engine
 from test_fleet import task
 from test_processes import is_alive, wait_until
-
-pytest.importorskip("distributed")
-from distributed import Client
-
-from subquant.fleet import cluster as engine
 
 TESTS = Path(__file__).parent
 
