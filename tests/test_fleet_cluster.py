@@ -6,31 +6,41 @@ The cluster is started once, and its scheduler is killed by the last test.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 from distributed import Client
 
 import subquant
 from dask_cluster import Cluster
 from programs import LONG
+from subquant.cli import main
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
 from subquant.conformance import suite
 from subquant.conformance.cases import programs_cases
 from subquant.conformance.runner import machine, run_cases
 from subquant.errors import EnvironmentProblem, InputError, Place, UsageError
 from subquant.fleet import HOST_CPU, Done, Task, run_tasks
 from subquant.fleet import cluster as engine
+from subquant.runtime.machine import describe_machine
+from test_compile_many import write_onnx
 from test_fleet import task
 from test_processes import is_alive, wait_until
 
@@ -39,11 +49,11 @@ TESTS = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two workers of a thread each, the second of which has a device."""
+    """Two workers of a thread each, the second of which has a device, and times alone."""
     folder = tmp_path_factory.mktemp("cluster")
     with Cluster(folder, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1") as made:
         made.start_worker()
-        made.start_worker("--resources", "vulkan=1")
+        made.start_worker("--resources", "vulkan=1 bench=1")
         made.wait_for_workers(2)
         yield made
 
@@ -105,6 +115,21 @@ def test_devices_are_resources(cluster: Cluster) -> None:
     assert type(error) is EnvironmentProblem
     assert '--resources "hip=2 vulkan=1"\'' in error.message
     assert time.monotonic() - start < 20
+
+
+def test_wishes_are_needs_where_a_worker_can_fulfil_them(cluster: Cluster) -> None:
+    wishes = [{"vulkan": 1.0}] * 3 + [{"hip": 1.0, "vulkan": 1.0}]
+    tasks = [
+        Task(f"{n}", "fleet_tasks:process", {}, wishes=wished) for n, wished in enumerate(wishes)
+    ]
+    found = run(cluster, tasks)
+    assert [name for name, done in found.items() if done.error is not None] == []
+    (device,) = {found[f"{n}"].worker for n in range(3)}
+    assert found["0"].task.needs == {"vulkan": 1}
+    assert found["3"].task.needs == {}
+    assert found["3"].worker
+    lone = run(cluster, [Task("x", "fleet_tasks:process", {}, needs={"vulkan": 1})])
+    assert lone["x"].worker == device
 
 
 def test_another_cpu_is_not_taken_for_this_one(
@@ -212,6 +237,74 @@ def test_conformance_on_a_cluster(cluster: Cluster) -> None:
     assert machines == {machine()}
     with pytest.raises(EnvironmentProblem, match="needs a worker that offers hip=1, and no worker"):
         run_cases(cases, "hip", None, cluster=cluster.address)
+
+
+def bench(cluster: Cluster, *arguments: str) -> Result:
+    runner = CliRunner(catch_exceptions=False)
+    return runner.invoke(main, ["bench", *arguments, "--cluster", cluster.address])
+
+
+def test_bench_on_a_cluster(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reads comes from here: the executable, its parameters and its arguments."""
+    monkeypatch.chdir(tmp_path)
+    weight = ", ".join(map(str, range(512)))
+    text = (
+        "func.func @f(%x: tensor<512xf32>, %y: tensor<f32>) -> tensor<512xf32> {\n"
+        f"  %w = arith.constant dense<[{weight}]> : tensor<512xi32>\n"
+        "  %f = arith.sitofp %w : tensor<512xi32> to tensor<512xf32>\n"
+        "  %z = arith.addf %x, %f : tensor<512xf32>\n"
+        "  return %z : tensor<512xf32>\n}"
+    )
+    options = CompileOptions(target_cpu="generic")
+    Path("f.vmfb").write_bytes(compile_to_bytes(text, options, parameters="w.irpa"))
+    np.save("x.npy", np.zeros(512, np.float32))
+    given = ("f.vmfb", "--input", "@x.npy", "--input", "f32=1", "--repeat", "3")
+    found = bench(cluster, *given, "--parameters", "model=w.irpa", "--json")
+    assert found.exit_code == 0, found.stderr
+    said = json.loads(found.stdout)
+    assert (said["function"], said["milliseconds"]["count"]) == ("f", 3)
+    assert said["machine"] == describe_machine()
+    with Client(cluster.address, set_as_default=False) as client:
+        workers = client.scheduler_info()["workers"]
+    assert "bench" in workers[said["worker"]]["resources"]
+    without = bench(cluster, *given, "--parameters", "other=w.irpa")
+    assert without.exit_code == 1
+    assert without.stderr.startswith("error: 'f.vmfb' needs parameters; ")
+    Path("w.irpa").write_bytes(b"none")
+    wrong = bench(cluster, *given, "--parameters", "model=w.irpa")
+    assert wrong.exit_code == 1
+    assert wrong.stderr.startswith("w.irpa: error: ")
+    assert bench(cluster, "f.vmfb", "--input", "@nowhere.npy").exit_code == 1
+
+
+def test_a_model_is_compiled_where_it_is_timed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the files beside it; what is wrong with one is said as it is here."""
+    monkeypatch.chdir(tmp_path)
+    Path("m").mkdir()
+    write_onnx("m/parts.onnx", external="parts.bin")
+    given = ("m/parts.onnx", "--repeat", "2", "--threads", "1")
+    found = bench(cluster, *given)
+    assert found.exit_code == 0, found.stderr
+    assert re.search(r"median .*, 2 calls, on tcp://127\.0\.0\.1:\d+\n", found.stdout)
+    assert re.search(r"compiled in [\d.]+ s, [\d,]+ bytes", found.stderr)
+    failed = bench(cluster, *given, "--iree-flag=--no-such-flag")
+    assert failed.exit_code == 1
+    assert Path("parts.reproducer.mlir").stat().st_size
+    assert "parts.reproducer.mlir" in failed.stderr
+    Path("m/parts.bin").unlink()
+    without = bench(cluster, *given)
+    assert without.exit_code == 1
+    assert "m/parts.bin" in without.stderr
+    assert not [line for line in without.stderr.splitlines() if tempfile.gettempdir() in line]
+    Path("wrong.mlir").write_text("func.func @f() {\n  return %x : i8\n}")
+    wrong = bench(cluster, "wrong.mlir")
+    assert wrong.stderr.startswith("wrong.mlir:2:10: error: ")
+    absent = bench(cluster, "wrong.mlir", "--device", "hip")
+    assert "needs a worker that offers hip=1, and no worker" in absent.stderr
 
 
 @pytest.mark.skipif(not LONG, reason="a minute: ten kills")

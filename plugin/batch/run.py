@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..compiler.keys import digest_of, files_beside, is_for_host, key_of_source, machine_of
+from ..compiler.keys import digest_of, is_for_host, key_of_source, machine_of
 from ..compiler.options import CompileOptions, Emit
 from ..compiler.worker import Input
 from ..errors import InputError, Place, Remark, SubquantError
@@ -25,6 +25,7 @@ from ..fleet import HOST_CPU, Done, Task, run_tasks
 from ..processes import Limits, error_from_json
 from .manifest import Manifest, Record
 from .models import Model
+from .tasks import read_beside, remark_of_json
 
 __all__ = ["Batch", "CompiledModel", "Status"]
 
@@ -193,19 +194,17 @@ class Batch:
     def _read(self, model: Model) -> _Read:
         data = read_input(model.path)
         given = Input(model.path, data=data)
-        folder = os.path.dirname(model.path)
-        names = [name for name in files_beside(given) if os.path.basename(name) == name]
         key = key_of_source(given, self.options, self.emit, parameters=self._parameters is not None)
-        beside = {
-            name: read_input(os.path.join(folder, name))
-            for name in names
-            if os.path.isfile(os.path.join(folder, name))
-        }
+        beside = read_beside(given)
         if not key.holds:
             raise InputError("a file that it has data in changes", Place(model.path))
+        others = beside or {}
         return _Read(
-            model, key.text, (data, *beside.values()), tuple(beside) if names else None
-        )  # fmt: skip
+            model,
+            key.text,
+            (data, *others.values()),
+            None if beside is None else tuple(beside),
+        )
 
     def _task(self, one: _Read) -> Task:
         arguments: dict[str, Any] = {
@@ -247,7 +246,7 @@ class Batch:
             passes_seconds=float(value["passes_seconds"]),
             iree_seconds=float(value["iree_seconds"]),
             is_cached=bool(value["cached"]),
-            remarks=[_remark_of(fields) for fields in value["remarks"]],
+            remarks=[remark_of_json(fields) for fields in value["remarks"]],
         )
         try:
             if value["error"] is not None:
@@ -278,11 +277,6 @@ def _taken(
 ) -> Iterator[tuple[Model, CompiledModel]]:
     while known:
         yield known.pop(0)
-
-
-def _remark_of(fields: dict[str, Any]) -> Remark:
-    place = fields["place"]
-    return Remark(fields["message"], None if place is None else Place(**place), fields["op_name"])
 
 
 def _make_folder(path: Path) -> None:

@@ -13,25 +13,36 @@ if it was asked for, the archive of parameters.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shlex
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..compiler.compilation import compile_to_bytes
-from ..compiler.keys import machine_of
+from ..compiler.keys import files_beside, machine_of
 from ..compiler.options import CompileOptions
 from ..compiler.worker import Input
 from ..errors import CompilerError, EnvironmentProblem, Place, Remark, SubquantError
+from ..files import read_input
 from ..processes import Limits, Steps, error_to_json
 
-__all__ = ["Clock", "compile_model", "options_of_json"]
+__all__ = [
+    "Clock",
+    "compile_model",
+    "options_of_json",
+    "read_beside",
+    "remark_of_json",
+    "renamed",
+    "temporary_folder",
+    "write_files",
+]
 
 IREE = "iree-compile"
 CACHED = "cached"
@@ -76,6 +87,12 @@ def options_of_json(fields: Mapping[str, Any]) -> CompileOptions:
     return CompileOptions(**{**fields, **several})
 
 
+def remark_of_json(fields: Mapping[str, Any]) -> Remark:
+    """Return the remark of which `dataclasses.asdict` is given."""
+    place = fields["place"]
+    return Remark(fields["message"], None if place is None else Place(**place), fields["op_name"])
+
+
 def compile_model(
     arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
 ) -> tuple[Any, list[bytes]]:
@@ -104,16 +121,12 @@ def compile_model(
     remarks: list[Remark] = []
     error: SubquantError | None = None
     made: list[bytes] = []
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="subquant-")
-    except OSError as problem:
-        raise EnvironmentProblem(f"no temporary folder can be made: {problem.strerror}") from None
-    with folder:
-        archive = os.path.join(folder.name, "parameters.irpa")
-        reproducer = os.path.join(folder.name, _REPRODUCER)
+    with temporary_folder() as folder:
+        archive = os.path.join(folder, "parameters.irpa")
+        reproducer = os.path.join(folder, _REPRODUCER)
         try:
             output = compile_to_bytes(
-                _source(arguments, blobs, folder.name),
+                _source(arguments, blobs, folder),
                 options,
                 emit=arguments["emit"],
                 reproducer=reproducer,
@@ -137,7 +150,7 @@ def compile_model(
         "passes_seconds": clock.passes,
         "iree_seconds": clock.iree,
         "cached": clock.is_cached,
-        "error": error and _renamed(error, folder.name, arguments),
+        "error": error and renamed(error, _names(folder, arguments)),
         "remarks": [asdict(remark) for remark in remarks],
     }, made
 
@@ -149,15 +162,8 @@ def _source(arguments: Mapping[str, Any], blobs: Sequence[bytes], folder: str) -
     if arguments["beside"] is None:
         return Input(file, data=model)
     path = os.path.join(folder, _BESIDE, os.path.basename(file))
-    try:
-        os.mkdir(os.path.dirname(path))
-        Path(path).write_bytes(model)
-        for name, data in zip(arguments["beside"], others, strict=True):
-            Path(path).with_name(name).write_bytes(data)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"cannot write the model to a temporary folder: {error.strerror}"
-        ) from None
+    beside = [os.path.join(folder, _BESIDE, name) for name in arguments["beside"]]
+    write_files({path: model, **dict(zip(beside, others, strict=True))})
     return Input(file, path)
 
 
@@ -168,17 +174,80 @@ def _contents(path: str) -> list[bytes]:
         return []
 
 
-def _renamed(error: SubquantError, folder: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The error, in whose words all files lie where the caller has them."""
+def _names(folder: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """What the caller calls the files of a folder that errors may name."""
+    return {
+        os.path.join(folder, _REPRODUCER): shlex.quote(arguments["reproducer"]),
+        os.path.join(folder, _BESIDE, ""): os.path.join(os.path.dirname(arguments["file"]), ""),
+    }
 
-    def renamed(text: str) -> str:
-        ours = os.path.join(folder, _REPRODUCER)
-        text = text.replace(ours, shlex.quote(arguments["reproducer"]))
-        return text.replace(
-            os.path.join(folder, _BESIDE, ""), os.path.join(os.path.dirname(arguments["file"]), "")
-        )
+
+# -- files of a caller ----------------------------------------------------------------------------
+
+
+def read_beside(given: Input) -> dict[str, bytes] | None:
+    """Read the files that an ONNX model has data in.
+
+    Returns:
+        Those that there are, by their names; None if the model has data in no other.
+
+    Raises:
+        InputError: the model, or a file that is there, cannot be read.
+    """
+    names = [name for name in files_beside(given) if os.path.basename(name) == name]
+    paths = {name: os.path.join(os.path.dirname(given.path or given.file), name) for name in names}
+    found = {name: read_input(path) for name, path in paths.items() if os.path.isfile(path)}
+    return found if names else None
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Make a folder that is gone after the block.
+
+    Raises:
+        EnvironmentProblem: there is no place for it.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="subquant-")
+    except OSError as problem:
+        raise EnvironmentProblem(f"no temporary folder can be made: {problem.strerror}") from None
+    with folder:
+        yield folder.name
+
+
+def write_files(files: Mapping[str, bytes]) -> None:
+    """Write files of a temporary folder, whose own folders are made.
+
+    Raises:
+        EnvironmentProblem: they cannot be written.
+    """
+    try:
+        for path, data in files.items():
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            Path(path).write_bytes(data)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"cannot write the model to a temporary folder: {error.strerror}"
+        ) from None
+
+
+def renamed(error: SubquantError, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the error as JSON values, in whose words files are called as the caller does.
+
+    Args:
+        error: the error.
+        names: what the caller says, by what the error says.
+    """
+
+    def said(text: str) -> str:
+        for ours, theirs in names.items():
+            text = text.replace(ours, theirs)
+        return text
 
     fields = error_to_json(error)
-    fields["message"] = renamed(fields["message"])
-    fields["notes"] = [renamed(note) for note in fields["notes"]]
+    fields["message"] = said(fields["message"])
+    fields["notes"] = [said(note) for note in fields["notes"]]
+    if fields["place"] is not None:
+        file, *where = fields["place"]
+        fields["place"] = [said(file), *where]
     return fields

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, fields
+from typing import Any
 
 import click
 
 from ..compiler.options import CompileOptions
+from ..errors import Remark, SubquantError
 from ..processes import prepare
-from .compile import compile_model
-from .console import say, show_progress, source_of
+from .benching import Bench, bench_on_cluster
+from .console import reproducer_of, say, show_progress, shown_name, source_of
 from .options import (
     compile_options,
     limit_options,
@@ -22,12 +22,6 @@ from .options import (
     pop_limits,
     threads_option,
 )
-
-if TYPE_CHECKING:
-    from ..runtime import Executable
-    from ..runtime.timing import Times
-    from ..signature import Signature
-    from .calls import Call
 
 __all__ = ["command"]
 
@@ -74,6 +68,12 @@ __all__ = ["command"]
     metavar="N",
     help="How often to call it, in place of --seconds.",
 )
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Compile and time it on a worker of this Dask scheduler (tcp://HOST:PORT), for that "
+    "worker's CPU or device.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the machine's description.")
 @compile_options
 @limit_options
@@ -87,6 +87,7 @@ def command(
     parameters: tuple[str, ...],
     seconds: float,
     repeat: int | None,
+    cluster: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -98,72 +99,53 @@ def command(
     subquant bench model.mlir --threads 1
     subquant bench model.vmfb --function main --input @x.npy --repeat 100
     subquant bench model.tflite --json
+    subquant bench model.onnx --cluster tcp://scheduler:8786
     """
-    from ..runtime import Device, Executable
     from ..runtime.timing import check_duration
-    from .calls import Call
 
     check_duration(seconds, repeat)
     limits = pop_limits(options)
-    call = Call(
-        function, inputs, (), (), 0, 0, quantized_io=False, as_stream=False, as_json=as_json
-    )
-    found: dict[str, Any] = {}
     choices = {declared.name: options.pop(declared.name) for declared in fields(CompileOptions)}
-    where = Device(device or choices["target"], threads=threads)
-    source: Any = model
-    if not model.endswith(".vmfb"):
-        prepare()
-        if choices["target"] == "vulkan" and choices["vulkan_target"] in (None, "auto"):
-            choices["vulkan_target"] = where.vulkan_target
+    is_for_device = choices["target"] == "vulkan" and choices["vulkan_target"] in (None, "auto")
+    if is_for_device:
+        choices["vulkan_target"] = None
+    bench = Bench(
+        model,
+        device or choices["target"],
+        threads,
+        function,
+        inputs,
+        seed,
+        parse_parameters(parameters),
+        seconds,
+        repeat,
+        asdict(make_compile_options(**choices)),
+        is_for_device,
+        asdict(limits),
+    )
 
-        def check(signatures: Mapping[str, Signature]) -> None:
-            call.check(signatures) if inputs else call.name_among(signatures)
+    def on_remark(remark: Remark) -> None:
+        say(str(remark.in_file(shown_name(model))), err=True)
 
-        started = time.perf_counter()
-        source = compile_model(
-            model,
-            make_compile_options(**choices),
-            source=source_of(model),
-            limits=limits,
-            check=check,
-        )
-        found |= {"compile_seconds": round(time.perf_counter() - started, 3), "bytes": len(source)}
-    executable = Executable(source, where, parse_parameters(parameters))
-    name, times = _timed(executable, call, seed, seconds, repeat)
-    found = {
-        "function": name,
-        "device": where.name,
-        "threads": threads,
-        "milliseconds": times.to_json(),
-    } | found
+    reproducer = reproducer_of(model)
+    with show_progress(f"bench {model}") as progress:
+        try:
+            if cluster is not None:
+                found = bench_on_cluster(bench, cluster, reproducer, progress, on_remark)
+            elif bench.is_executable:
+                found = bench.run(model, reproducer, progress, on_remark)
+            else:
+                prepare()
+                found = bench.run(source_of(model), reproducer, progress, on_remark)
+        except SubquantError as error:
+            raise error.in_file(shown_name(model)) from None
     if as_json:
         from ..runtime.machine import describe_machine
 
-        click.echo(json.dumps(found | {"machine": describe_machine()}, indent=2))
+        machine = found.pop("machine", None) or describe_machine()
+        click.echo(json.dumps(found | {"machine": machine}, indent=2))
     else:
         _show(found)
-
-
-def _timed(
-    executable: Executable, call: Call, seed: int, seconds: float, repeat: int | None
-) -> tuple[str, Times]:
-    """The name of the function, and the times of its calls."""
-    from ..runtime.timing import Times, draw_arguments, time_calls
-
-    signatures = {name: each.signature for name, each in executable.functions.items()}
-    name = call.check(signatures) if call.inputs else call.name_among(signatures)
-    function, signature = executable[name], signatures[name]
-    if call.inputs or signature is None:
-        arguments = call.arranged(signature)
-    else:
-        arguments = draw_arguments(signature, seed)
-    placed = [function.put(number, array) for number, array in enumerate(arguments)]
-    with show_progress(f"time {name}"):
-        nanoseconds = time_calls(
-            lambda number: function.invoke(placed, resident=True), seconds=seconds, repeat=repeat
-        )
-    return name, Times.of(nanoseconds)
 
 
 def _show(found: Mapping[str, Any]) -> None:
@@ -174,6 +156,7 @@ def _show(found: Mapping[str, Any]) -> None:
         f"{found['function']}: minimum {_shown(times['minimum'])}, median "
         f"{_shown(times['median'])} ({_shown(times['lower_quartile'])} to "
         f"{_shown(times['upper_quartile'])}), {times['count']:,} calls"
+        + (f", on {found['worker']}" if "worker" in found else "")
     )
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SubquantError, UnsupportedError
-from ..fleet import Task, run_tasks
+from ..fleet import Task, needs_of, run_tasks
 from ..processes import ChildEnded, Steps, call, end_after
 from .batches import batches_of
 from .cases import SYMBOL, Case, Outcome, Prepared, Status, compare, digest_of, prepare
@@ -37,8 +37,6 @@ __all__ = ["DEVICES", "batch_in_child", "machine", "run_batch", "run_cases"]
 DEVICES = ("llvm-cpu", "vulkan", "interpreter")
 """Where cases run: two targets of subquant, and StableHLO's reference interpreter, which runs the
 float form of the suite's programs and so checks the oracle."""
-
-_ON_CPU = ("llvm-cpu", "interpreter", "local-task", "local-sync")
 
 BATCH_SECONDS = 900
 """After this long a process is ended, and its cases are tried one by one."""
@@ -73,7 +71,7 @@ def run_cases(
     """
     outcomes: dict[str, Outcome] = {}
     batches = {f"{n}: {batch[0].name}": batch for n, batch in enumerate(batches_of(cases, device))}
-    needs = _needs(device)
+    needs = needs_of(device)
     tasks = (
         Task(name, f"{__name__}:{run_batch.__name__}", {"device": device}, [pickle.dumps(b)], needs)
         for name, b in batches.items()
@@ -94,12 +92,6 @@ def run_cases(
                 if progress is not None:
                     progress(outcome)
     return [outcomes[case.name] for case in cases if case.name in outcomes]
-
-
-def _needs(device: str) -> dict[str, float]:
-    """The Dask resources of a device: its driver, unless it is the CPU."""
-    driver = device.partition("://")[0]
-    return {} if driver in _ON_CPU else {driver: 1}
 
 
 def _crashes(batch: Sequence[Case], device: str, message: str) -> list[Outcome]:

@@ -381,9 +381,10 @@ class _Run:
 
     def _submit(self, task: Task) -> Iterator[Done]:
         """Give a task to Dask; the `Done` of one that no worker can do comes at once."""
-        needs: dict[str, float] = {self.resource: 1}
-        for name, amount in task.needs.items():
-            needs[workers.cpu_resource() if name == HOST_CPU else name] = amount
+        needs = self._resources(task.needs)
+        wanted = {**needs, **task.wishes}
+        if any(_offers(admission, wanted) for admission in self.seen.values()):
+            task, needs = replace(task, needs={**task.needs, **task.wishes}), wanted
         if not any(_offers(admission, needs) for admission in self.seen.values()):
             yield Done(task, error=self._unmet(task))
             return
@@ -413,6 +414,14 @@ class _Run:
         self.by_key[key] = task
         self.size += size
         future.add_done_callback(self.events.put)
+
+    def _resources(self, needs: Resources) -> dict[str, float]:
+        """The names and amounts for Dask."""
+        named = {
+            workers.cpu_resource() if name == HOST_CPU else name: amount
+            for name, amount in needs.items()
+        }
+        return {self.resource: 1, **named}
 
     def _large(self, data: bytes) -> _Blob:
         blob = self.blobs.get(id(data))

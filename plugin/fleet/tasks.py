@@ -18,10 +18,12 @@ from typing import Any
 from ..errors import EnvironmentProblem, SubquantError, quoted
 from ..processes import ChildEnded, Steps, Work, error_from_json, error_to_json
 
-__all__ = ["HOST_CPU", "Answer", "Done", "OnStep", "Task", "done_of", "perform"]
+__all__ = ["HOST_CPU", "Answer", "Done", "OnStep", "Task", "done_of", "needs_of", "perform"]
 
 HOST_CPU = "host-cpu"
 """The need of a task whose result depends on the CPU: that of a worker must be as the client's."""
+
+_ON_CPU = ("llvm-cpu", "interpreter", "local-task", "local-sync")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Task:
         blobs: bytes; those that several tasks have in common are the same object.
         needs: Dask resources that a worker must offer, such as ``{"vulkan": 1}``; here, what this
             machine has is found out by the function.
+        wishes: further resources, which it needs only if a worker offers all of them.
     """
 
     name: str
@@ -44,6 +47,13 @@ class Task:
     arguments: Mapping[str, Any]
     blobs: Sequence[bytes] = ()
     needs: Mapping[str, float] = field(default_factory=dict)
+    wishes: Mapping[str, float] = field(default_factory=dict)
+
+
+def needs_of(device: str) -> dict[str, float]:
+    """Return the Dask resources of a device, as `Task.needs`: its driver, unless it is the CPU."""
+    driver = device.partition("://")[0]
+    return {} if driver in _ON_CPU else {driver: 1}
 
 
 @dataclass(frozen=True)

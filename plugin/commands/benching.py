@@ -1,0 +1,318 @@
+"""What ``subquant bench`` does: compile, load and time, here or on a worker of a cluster.
+
+`Bench.run` is the same on both. On a worker it runs in a child process, so that neither a crash nor
+a long call is the worker's, on files that are written there under their own names (`time_there`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..batch.tasks import (
+    options_of_json,
+    read_beside,
+    remark_of_json,
+    renamed,
+    temporary_folder,
+    write_files,
+)
+from ..compiler.worker import Input
+from ..errors import Remark, SubquantError
+from ..files import read_input
+from ..fleet import Done, Task, needs_of, run_tasks
+from ..processes import Limits, Steps, call, error_from_json
+from .arrays import parse_input, split_name
+from .calls import Call
+from .console import read_model
+
+if TYPE_CHECKING:
+    from ..runtime import Executable
+    from ..runtime.timing import Times
+    from ..signature import Signature
+
+__all__ = ["Bench", "bench_on_cluster", "time_in_child", "time_there"]
+
+_REPRODUCER = "subquant.reproducer.mlir"
+_ALONE = {"bench": 1.0}
+"""The resource of a worker that does one of these at a time."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is timed, and how; all of it are JSON values.
+
+    Args:
+        model: the path, or "-" for standard input; an executable if it ends in ``.vmfb``.
+        device: as of a `Device`.
+        threads: the same.
+        function, inputs, seed, parameters, seconds, repeat: the options of the command.
+        options: of `CompileOptions`.
+        is_for_device: code for Vulkan is for the device that there is, whatever `options` say.
+        limits: of `Limits`.
+    """
+
+    model: str
+    device: str
+    threads: int | None
+    function: str | None
+    inputs: Sequence[str]
+    seed: int
+    parameters: Mapping[str, str]
+    seconds: float
+    repeat: int | None
+    options: Mapping[str, Any]
+    is_for_device: bool
+    limits: Mapping[str, Any]
+
+    @property
+    def is_executable(self) -> bool:
+        """Nothing is compiled."""
+        return self.model.endswith(".vmfb")
+
+    @property
+    def call(self) -> Call:
+        """The call that is timed."""
+        return Call(
+            self.function, tuple(self.inputs), (), (), 0, 0,
+            quantized_io=False, as_stream=False, as_json=False,
+        )  # fmt: skip
+
+    def run(
+        self,
+        source: str | bytes | Path | Input,
+        reproducer: str | os.PathLike[str],
+        steps: Callable[[str], None],
+        on_remark: Callable[[Remark], object],
+    ) -> dict[str, Any]:
+        """Compile, unless it is an executable, and time the calls on this machine.
+
+        Args:
+            source: what is compiled, or the path of the executable.
+            reproducer: as of `compile_to_bytes`.
+            steps: called with each step.
+            on_remark: called with what the options ask for.
+
+        Raises:
+            SubquantError: something that was given is wrong, or fails.
+        """
+        from ..compiler.compilation import compile_to_bytes
+        from ..runtime import Device, Executable
+
+        where = Device(self.device, threads=self.threads)
+        compiled: dict[str, Any] = {}
+        if not self.is_executable:
+            options = options_of_json(self.options)
+            if self.is_for_device:
+                options = replace(options, vulkan_target=where.vulkan_target)
+            called = self.call
+
+            def check(signatures: Mapping[str, Signature]) -> None:
+                called.check(signatures) if self.inputs else called.name_among(signatures)
+
+            started = time.perf_counter()
+            source = compile_to_bytes(
+                source, options, reproducer=reproducer, progress=steps, check=check,
+                on_remark=on_remark, limits=Limits(**self.limits),
+            )  # fmt: skip
+            seconds = round(time.perf_counter() - started, 3)
+            compiled = {"compile_seconds": seconds, "bytes": len(source)}
+        assert not isinstance(source, Input)
+        executable = Executable(source, where, self.parameters)
+        steps("time")
+        name, times = self._timed(executable)
+        return {
+            "function": name,
+            "device": where.name,
+            "threads": self.threads,
+            "milliseconds": times.to_json(),
+        } | compiled
+
+    def _timed(self, executable: Executable) -> tuple[str, Times]:
+        """The name of the function, and the times of its calls."""
+        from ..runtime.timing import Times, draw_arguments, time_calls
+
+        called = self.call
+        signatures = {name: each.signature for name, each in executable.functions.items()}
+        name = called.check(signatures) if self.inputs else called.name_among(signatures)
+        function, signature = executable[name], signatures[name]
+        if self.inputs or signature is None:
+            arguments = called.arranged(signature)
+        else:
+            arguments = draw_arguments(signature, self.seed)
+        placed = [function.put(number, array) for number, array in enumerate(arguments)]
+        nanoseconds = time_calls(
+            lambda number: function.invoke(placed, resident=True),
+            seconds=self.seconds,
+            repeat=self.repeat,
+        )
+        return name, Times.of(nanoseconds)
+
+
+# -- on a cluster ---------------------------------------------------------------------------------
+
+
+def bench_on_cluster(
+    bench: Bench,
+    cluster: str,
+    reproducer: Path,
+    steps: Callable[[str], None],
+    on_remark: Callable[[Remark], object],
+) -> dict[str, Any]:
+    """Have a worker of a Dask scheduler do `Bench.run`.
+
+    All files are read here and travel as bytes. A worker that offers ``bench=1`` does one such task
+    at a time, and if there is one, no other worker is asked.
+
+    Args:
+        bench: what to time.
+        cluster: the address of the scheduler.
+        reproducer, steps, on_remark: as of `Bench.run`.
+
+    Returns:
+        What that returns, with the ``worker``'s address and the description of its ``machine``.
+
+    Raises:
+        SubquantError: as of `Bench.run`; or the cluster cannot be used, or was lost.
+    """
+    task = _task(bench, reproducer)
+    run = run_tasks([task], cluster=cluster, on_step=lambda task, step: steps(step))
+    with contextlib.closing(run):
+        (done,) = run
+    return _taken(done, reproducer, on_remark)
+
+
+def _taken(done: Done, reproducer: Path, on_remark: Callable[[Remark], object]) -> dict[str, Any]:
+    """What a task has found; its error is raised."""
+    if done.error is not None:
+        raise done.error
+    for fields in done.value["remarks"]:
+        on_remark(remark_of_json(fields))
+    if done.value["error"] is not None:
+        for data in done.blobs:
+            with contextlib.suppress(OSError):  # the error is what matters
+                reproducer.write_bytes(data)
+        raise error_from_json(done.value["error"])
+    return {**done.value["found"], "worker": done.worker}
+
+
+def _task(bench: Bench, reproducer: Path) -> Task:
+    """The task, whose paths are those in the folder where its files will be.
+
+    Raises:
+        SubquantError: a file cannot be read, or a value is wrong.
+    """
+    files: dict[str, bytes] = {}
+    names: dict[str, str] = {}
+
+    def add(path: str, folder: str, data: bytes | None = None) -> str:
+        inside = os.path.join(folder, os.path.basename(path))
+        files[inside] = read_input(path) if data is None else data
+        names[os.path.join(folder, "")] = os.path.join(os.path.dirname(path), "")
+        return inside
+
+    model = add(bench.model, "model", read_model(bench.model))
+    given = Input(bench.model, data=files[model])
+    beside = None if bench.is_executable else read_beside(given)
+    for name, data in (beside or {}).items():
+        add(os.path.join(os.path.dirname(bench.model), name), "model", data)
+    inputs = []
+    for number, text in enumerate(bench.inputs):
+        name, value = split_name(text)
+        parse_input(value)  # what is wrong with it is said before it travels
+        if value.startswith("@"):
+            value = f"@{add(value[1:], f'input{number}')}"
+        inputs.append(f"{name}={value}" if name else value)
+    parameters = {
+        scope: add(path, f"parameters{number}")
+        for number, (scope, path) in enumerate(bench.parameters.items())
+    }
+    moved = replace(bench, inputs=inputs, parameters=parameters)
+    return Task(
+        f"bench {bench.model}",
+        f"{__name__}:{time_there.__name__}",
+        {
+            "bench": asdict(moved),
+            "model": model,
+            "files": [*files],
+            "names": names,
+            "reproducer": shlex.quote(os.fspath(reproducer)),
+        },
+        [*files.values()],
+        needs_of(bench.device),
+        _ALONE,
+    )
+
+
+def time_there(
+    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
+) -> tuple[Any, list[bytes]]:
+    """Compile and time in a child process: a function of a `subquant.fleet.Task`.
+
+    Args:
+        arguments: ``bench``, the fields of a `Bench`; ``model``, its path; ``files``, the paths of
+            all files, from a folder on; ``names``, what the caller calls their folders;
+            ``reproducer``, the caller's.
+        blobs: the contents of the files.
+        steps: called with each step.
+
+    Returns:
+        What was ``found``, and the ``remarks``; or the ``error``, with the reproducer as the blob.
+    """
+    with temporary_folder() as folder:
+        write_files({
+            os.path.join(folder, path): data
+            for path, data in zip(arguments["files"], blobs, strict=True)
+        })  # fmt: skip
+        try:
+            value, _ = call(_IN_CHILD, {**arguments, "folder": folder}, steps=steps, is_quiet=True)
+            return {**value, "error": None}, []
+        except SubquantError as error:
+            reproducer = os.path.join(folder, _REPRODUCER)
+            names = {os.path.join(folder, path): name for path, name in arguments["names"].items()}
+            names[reproducer] = arguments["reproducer"]
+            made = [Path(reproducer).read_bytes()] if os.path.isfile(reproducer) else []
+            return {"found": None, "remarks": [], "error": renamed(error, names)}, made
+
+
+def time_in_child(
+    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
+) -> tuple[Any, list[bytes]]:
+    """What of `time_there` is done in the child process."""
+    from ..runtime.machine import describe_machine
+
+    folder = arguments["folder"]
+
+    def there(path: str) -> str:
+        return os.path.join(folder, path)
+
+    def placed(text: str) -> str:
+        name, value = split_name(text)
+        value = f"@{there(value[1:])}" if value.startswith("@") else value
+        return f"{name}={value}" if name else value
+
+    given = Bench(**arguments["bench"])
+    bench = replace(
+        given,
+        inputs=[placed(text) for text in given.inputs],
+        parameters={scope: there(path) for scope, path in given.parameters.items()},
+    )
+    path = there(arguments["model"])
+    remarks: list[Remark] = []
+    found = bench.run(
+        path if bench.is_executable else Input(given.model, path),
+        there(_REPRODUCER),
+        steps,
+        remarks.append,
+    )
+    found["machine"] = describe_machine()
+    return {"found": found, "remarks": [asdict(remark) for remark in remarks]}, []
+
+
+_IN_CHILD = f"{__name__}:{time_in_child.__name__}"
