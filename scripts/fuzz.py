@@ -6,6 +6,7 @@
     scripts/fuzz --kinds text,bytecode          some kinds
     scripts/fuzz --kinds kills --count 500      compilations that are ended at any moment
     scripts/fuzz --replay text:123 --seed 7     one input again, with what it printed
+    scripts/fuzz --cluster tcp://10.0.0.1:8786  on the workers of a Dask scheduler
 
 Every input follows from its kind, the seed and its number. A failure is one of these:
 
@@ -19,6 +20,10 @@ Inputs are run one after another in processes that call the command line as a fu
 input costs its own time and not that of a start; a process that ends is a crash, and is replaced.
 Failures are kept in ``build/fuzz/KIND-NUMBER``, with a file ``command`` and what was printed. Exit
 status 1 if there is one.
+
+On a cluster a task is a range of numbers: this script runs it there, out of an archive with all
+that inputs are made from. The packages that make inputs must be the same there as here. Changed
+executables (``executables``, ``signatures``) follow from the CPU too, for which they were compiled.
 """
 
 from __future__ import annotations
@@ -45,6 +50,7 @@ import tempfile
 import time
 import traceback
 import warnings
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -58,6 +64,9 @@ _KEPT = _ROOT / "build/fuzz"
 _MEMORY = 12 << 30  # bytes of a process
 _SOON = ("--parse-seconds", "1")  # so that types of 2**40 parts are refused before ``--seconds``
 _SHOWN = 12  # failures in full
+_RANGE = 500  # inputs of a task on a cluster, whose processes take some seconds to start
+_MAKERS = ("jax", "ai-edge-litert", "flatbuffers", "safetensors")
+"""Packages that inputs are made with, beside those which all workers must have as here."""
 
 
 # -- corpus ---------------------------------------------------------------------------------------
@@ -966,8 +975,12 @@ def options(rng: random.Random, corpus: Corpus) -> Case:
 
     name = rng.choice([n for n in COMMANDS if n != "conformance"])
     command: Any = main.get_command(None, name)  # type: ignore[arg-type]
+    arguments = [name]
+    while hasattr(command, "commands"):  # a group, such as that of the cache
+        arguments.append(rng.choice(sorted(command.commands)))
+        command = command.commands[arguments[-1]]
     known = [option for parameter in command.params for option in parameter.opts]
-    arguments = [name, rng.choice(("x.mlir", "x.vmfb", "x.safetensors", "d", "-", "nowhere", ""))]
+    arguments += [rng.choice(("x.mlir", "x.vmfb", "x.safetensors", "d", "-", "nowhere", ""))]
     for _ in range(rng.randrange(1, 5)):
         option = rng.choice(known)
         if not option.startswith("-") or option in ("--stream",):
@@ -1183,10 +1196,10 @@ class Server:
         process.stdin.flush()
         answer = self._answer(self.seconds * (10 if name == "kills" else 1))
         taken = time.monotonic() - started
-        if answer is not None:
+        if answer:
             status, wrong = json.loads(answer)
             return Ended(name, number, status, wrong, taken)
-        code = process.poll()
+        code = None if answer is None else process.wait()
         wrong = f"took more than {self.seconds:g} s" if code is None else f"ended with {code}"
         self.stop()
         with contextlib.suppress(OSError):
@@ -1199,7 +1212,12 @@ class Server:
             shutil.rmtree(temporary, ignore_errors=True)
             shutil.rmtree(self.folder / "case", ignore_errors=True)
             temporary.mkdir(parents=True)
-            environment = {**os.environ, "FUZZ_FOLDER": str(self.folder), "TMPDIR": str(temporary)}
+            environment = {
+                **os.environ,
+                "FUZZ_FOLDER": str(self.folder),
+                "TMPDIR": str(temporary),
+                "SUBQUANT_CACHE": str(self.folder / "cache"),  # some of them clear it
+            }
             self._process = subprocess.Popen(
                 [sys.executable, __file__, "--serve", "--seed", str(self.seed)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -1210,10 +1228,11 @@ class Server:
         return self._process
 
     def _answer(self, seconds: float) -> str | None:
+        """Return the next line, "" if the process ended, and None if there is none in time."""
         assert self._process is not None
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], seconds)
-        return (self._process.stdout.readline() or None) if ready else None
+        return self._process.stdout.readline() if ready else None
 
     def stop(self) -> None:
         """End the process."""
@@ -1245,7 +1264,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of all inputs")
     parser.add_argument("--first", type=int, default=0, help="the number of the first input")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {','.join(KINDS)}")
-    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
+    parser.add_argument("--jobs", type=int, help="processes side by side  [default: 1]")
+    parser.add_argument(
+        "--cluster", metavar="ADDRESS", help="of a Dask scheduler, whose workers run the inputs"
+    )
     parser.add_argument(
         "--seconds",
         type=float,
@@ -1254,7 +1276,10 @@ def main() -> None:
     )
     parser.add_argument("--replay", metavar="KIND:NUMBER", help="run one input, and show all of it")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--results", metavar="FILE", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.cluster is not None and (given.jobs is not None or given.replay):
+        parser.error("--cluster has others run the inputs: give neither --jobs nor --replay")
     kinds = given.kinds.split(",")
     unknown = set(kinds) - KINDS.keys()
     if unknown:
@@ -1273,56 +1298,186 @@ def main() -> None:
             kept = _keep(Path(scratch), ended)
             print(f"{ended}\n{kept or 'nothing wrong'}")
             raise SystemExit(ended.wrong is not None)
-        failures = _run(given, kinds, Path(scratch))
-    raise SystemExit(failures > 0)
+        if given.results:
+            _run_range(given, kinds, Path(scratch))
+            return
+        tally = _Tally(given.seed)
+        whole = True
+        if given.cluster is None:
+            _run_here(given, kinds, Path(scratch), tally)
+        else:
+            whole = _run_on_cluster(given, tally)
+        if tally.statuses or whole:
+            tally.show()
+    raise SystemExit(bool(tally.failures) or not whole)
 
 
-def _run(given: Any, kinds: list[str], scratch: Path) -> int:
-    statuses: Counter[int] = Counter()
-    failures: list[Ended] = []
-    slowest = Ended("", 0, 0, None, 0)
-    started = time.monotonic()
-    work = list(numbers_of(kinds, given.first + given.count))[given.first :]
+class _Tally:
+    """What came of inputs, shown as it comes."""
 
-    def run_share(share: int) -> Iterator[Ended]:
-        folder = scratch / str(share)
-        folder.mkdir()
-        server = Server(given.seed, folder, given.seconds)
-        for name, number in work[share :: given.jobs]:
-            ended = server.run(name, number)
-            if ended.wrong is not None:
-                _keep(folder, ended)
-            yield ended
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.statuses: Counter[int] = Counter()
+        self.failures: list[Ended] = []
+        self.slowest = Ended("", 0, 0, None, 0)
+        self.started = time.monotonic()
+
+    def add(self, ended: Ended) -> None:
+        """Note how an input ended."""
+        self.statuses[ended.status] += 1
+        if ended.seconds > self.slowest.seconds:
+            self.slowest = ended
+        if ended.wrong is not None:
+            self.failures.append(ended)
+            if len(self.failures) <= _SHOWN:
+                print(f"{ended.kind}:{ended.number}: {ended.wrong.strip()[-600:]}", flush=True)
+        done = self.statuses.total()
+        if sys.stderr.isatty() and done % 20 == 0:
+            print(f"\r{done} inputs, {len(self.failures)} failures", end="", file=sys.stderr)
+
+    def show(self) -> None:
+        """Print the sums."""
+        by_kind = Counter(ended.kind for ended in self.failures)
+        if by_kind:
+            print(", ".join(f"{name}: {count}" for name, count in by_kind.most_common()))
+        statuses = (f"{status}: {count:,}" for status, count in sorted(self.statuses.items()))
+        slowest, taken = self.slowest, time.monotonic() - self.started
+        print(
+            f"{self.statuses.total():,} inputs, {len(self.failures):,} failures (seed {self.seed}; "
+            f"exit status {', '.join(statuses)}; slowest {slowest.kind}:{slowest.number} "
+            f"{slowest.seconds:.1f} s; {taken:.0f} s)"
+        )
+
+
+def _ended(given: Any, work: list[tuple[str, int]], folder: Path) -> Iterator[Ended]:
+    """Run inputs one after another; the files of those that fail are left in the folder."""
+    folder.mkdir()
+    server = Server(given.seed, folder, given.seconds)
+    try:
+        for name, number in work:
+            yield server.run(name, number)
+    finally:
         server.stop()
 
-    done = 0
+
+def _work(given: Any, kinds: list[str]) -> list[tuple[str, int]]:
+    return list(numbers_of(kinds, given.first + given.count))[given.first :]
+
+
+def _run_here(given: Any, kinds: list[str], scratch: Path, tally: _Tally) -> None:
+    jobs, work = given.jobs or 1, _work(given, kinds)
 
     def collect(share: int) -> None:
-        nonlocal done, slowest
-        for ended in run_share(share):
-            statuses[ended.status] += 1
-            done += 1
-            if ended.seconds > slowest.seconds:
-                slowest = ended
+        folder = scratch / str(share)
+        for ended in _ended(given, work[share::jobs], folder):
             if ended.wrong is not None:
-                failures.append(ended)
-                if len(failures) <= _SHOWN:
-                    print(f"{ended.kind}:{ended.number}: {ended.wrong.strip()[-600:]}", flush=True)
-            if sys.stderr.isatty() and done % 20 == 0:
-                print(f"\r{done} inputs, {len(failures)} failures", end="", file=sys.stderr)
+                _keep(folder, ended)
+            tally.add(ended)
 
-    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        list(pool.map(collect, range(given.jobs)))
-    taken = time.monotonic() - started
-    by_kind = Counter(ended.kind for ended in failures)
-    if by_kind:
-        print(", ".join(f"{name}: {count}" for name, count in by_kind.most_common()))
-    print(
-        f"{done:,} inputs, {len(failures):,} failures (seed {given.seed}; exit status "
-        f"{', '.join(f'{status}: {count:,}' for status, count in sorted(statuses.items()))}; "
-        f"slowest {slowest.kind}:{slowest.number} {slowest.seconds:.1f} s; {taken:.0f} s)"
-    )
-    return len(failures)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(collect, range(jobs)))
+
+
+# -- on a cluster ---------------------------------------------------------------------------------
+
+_RESULTS, _FILES = "results.json", "kept/"
+_START = """
+import os, sys, zipfile
+folder = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "tree")
+with zipfile.ZipFile(sys.argv[0]) as archive:
+    archive.extractall(folder)
+script = os.path.join(folder, "scripts", "fuzz.py")
+os.execv(sys.executable, [sys.executable, script, *sys.argv[1:]])
+"""
+"""What the archive begins with: it unpacks itself, and becomes this script."""
+
+
+def make_archive() -> bytes:
+    """This script and the files that inputs are made from, as a program."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("__main__.py", _START)
+        paths = [Path(__file__).resolve(), *(_ROOT / "examples").glob("*.mlir")]
+        for pattern in ("*.mlir", "tflite_*.py"):
+            paths += (_ROOT / "tests").rglob(pattern)
+        for path in paths:
+            archive.write(path, path.relative_to(_ROOT))
+    return buffer.getvalue()
+
+
+def _run_on_cluster(given: Any, tally: _Tally) -> bool:
+    """Have workers run the inputs; true if they ran all."""
+    from subquant.errors import SubquantError
+    from subquant.fleet import Task, run_tasks
+
+    archive = make_archive()
+    options = ["--kinds", given.kinds, "--seed", str(given.seed), "--seconds", str(given.seconds)]
+    last = given.first + given.count
+
+    def task(first: int) -> Task:
+        count = min(_RANGE, last - first)
+        arguments = [*options, "--first", str(first), "--count", str(count), "--results"]
+        return Task(
+            f"inputs {first} to {first + count - 1}",
+            "subquant.fleet.archives:run_archive",
+            {"arguments": arguments},
+            [archive],
+        )
+
+    missing: list[str] = []
+    tasks = map(task, range(given.first, last, _RANGE))
+    try:
+        with contextlib.closing(run_tasks(tasks, cluster=given.cluster)) as run:
+            for done in run:
+                why = done.error and str(done.error)
+                if done.error is None and not done.blobs:
+                    why = f"exit status {done.value['status']}: {done.value['errors'][-600:]}"
+                if not why:
+                    why = _take(done.blobs[0], tally)
+                if why:
+                    missing.append(done.task.name)
+                    print(f"{done.task.name}, {done.worker}: {why}", flush=True)
+    except SubquantError as error:
+        print(f"fuzz: {error}", file=sys.stderr)
+        return False
+    return not missing
+
+
+def _take(results: bytes, tally: _Tally) -> str | None:
+    """Note what a range came to, and keep its files; or say why it does not count."""
+    with zipfile.ZipFile(io.BytesIO(results)) as archive:
+        found = json.loads(archive.read(_RESULTS))
+        if found["made_with"] != _made_with():
+            return f"inputs are made with {found['made_with']} there, and here {_made_with()}"
+        names = [name for name in archive.namelist() if name.startswith(_FILES)]
+        with tempfile.TemporaryDirectory(prefix="subquant-fuzz-") as scratch:
+            archive.extractall(scratch, names)
+            for fields in found["ended"]:
+                ended = Ended(**fields)
+                if ended.wrong is not None:
+                    _keep(Path(scratch) / _FILES, ended)
+                tally.add(ended)
+    return None
+
+
+def _run_range(given: Any, kinds: list[str], scratch: Path) -> None:
+    """Run a range on a worker, and write how each input ended, with the files of failures."""
+    folder = scratch / "range"
+    every = list(_ended(given, _work(given, kinds), folder))
+    found = {"made_with": _made_with(), "ended": [dataclasses.asdict(ended) for ended in every]}
+    with zipfile.ZipFile(given.results, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_RESULTS, json.dumps(found))
+        for ended in every:
+            if ended.wrong is not None:
+                for path in sorted((folder / f"{ended.kind}-{ended.number}").rglob("*")):
+                    archive.write(path, _FILES + path.relative_to(folder).as_posix())
+
+
+def _made_with() -> dict[str, str | None]:
+    """The versions of what makes inputs."""
+    from subquant.versions import versions_of
+
+    return dict(versions_of(_MAKERS))
 
 
 def _keep(folder: Path, ended: Ended) -> Path | None:

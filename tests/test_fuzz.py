@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import random
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dask_cluster import Cluster
+from programs import LONG
+from subquant.fleet.archives import run_archive
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -123,3 +130,114 @@ def test_changes_of_text_and_bytes(fuzz: Any) -> None:
     assert sum(fuzz.mutate_text(rng, text, [text]) != text for rng in rngs) > 80
     assert sum(fuzz.mutate_bytes(rng, data) != data for rng in rngs) > 90
     assert fuzz.mutate_bytes(rngs[0], b"") is not None
+
+
+# -- on a cluster ---------------------------------------------------------------------------------
+
+
+class FakeServer:
+    """Every second input fails, and leaves its files."""
+
+    def __init__(self, fuzz: Any, folder: Path) -> None:
+        self.fuzz, self.folder = fuzz, folder
+
+    def run(self, name: str, number: int) -> Any:
+        wrong = "a traceback" if number % 2 else None
+        if wrong is not None:
+            (self.folder / f"{name}-{number}/d").mkdir(parents=True)
+            (self.folder / f"{name}-{number}/command").write_text(f"subquant {number}")
+            (self.folder / f"{name}-{number}/d/a").write_bytes(b"\0\xff")
+        return self.fuzz.Ended(name, number, number % 3, wrong, 0.5)
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+def ranges(fuzz: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bytes]:
+    """What a range of inputs gives, run as on a worker; its failures are kept in ``kept``."""
+    monkeypatch.setattr(fuzz, "_KEPT", tmp_path / "kept")
+    monkeypatch.setattr(
+        fuzz, "Server", lambda seed, folder, seconds: FakeServer(fuzz, Path(folder))
+    )
+
+    def run(*arguments: str) -> bytes:
+        results = tmp_path / "results"
+        monkeypatch.setattr(sys, "argv", ["fuzz", *arguments, "--results", str(results)])
+        fuzz.main()
+        return results.read_bytes()
+
+    return run
+
+
+def test_a_range_comes_back_with_its_failures(
+    fuzz: Any, ranges: Callable[..., bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = fuzz._Tally(7)
+    kinds = ("--kinds", "text,npy")
+    for first in ("0", "6"):
+        assert fuzz._take(ranges(*kinds, "--first", first, "--count", "6"), tally) is None
+    tally.show()
+    work = list(fuzz.numbers_of(["text", "npy"], 12))
+    failed = [f"{name}-{number}" for name, number in work if number % 2]
+    assert failed
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == sorted(failed)
+    for name in failed:
+        kept = tmp_path / "kept" / name
+        assert (kept / "command").read_text() == f"subquant {name.rpartition('-')[2]}"
+        assert (kept / "d/a").read_bytes() == b"\0\xff"
+        assert (kept / "wrong").read_text().endswith("a traceback")
+    assert f"12 inputs, {len(failed)} failures (seed 7; exit status 0: " in capsys.readouterr().out
+
+
+def test_inputs_of_other_packages_do_not_count(
+    fuzz: Any, ranges: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ranges("--count", "2")
+    monkeypatch.setattr(fuzz, "_made_with", lambda: {"jax": "0"})
+    tally = fuzz._Tally(0)
+    assert "there, and here {'jax': '0'}" in fuzz._take(found, tally)
+    assert not tally.statuses
+
+
+def test_the_archive_is_this_script(fuzz: Any) -> None:
+    """Run as on a worker: it unpacks itself, and its folder is gone afterwards."""
+    archive = fuzz.make_archive()
+    names = set(zipfile.ZipFile(io.BytesIO(archive)).namelist())
+    assert {"scripts/fuzz.py", "tests/tflite_cases.py", "examples/two_layer.mlir"} <= names
+    value, blobs = run_archive({"arguments": ["--kinds", "none", "--results"]}, [archive], print)
+    assert (value["status"], blobs) == (2, [])
+    assert "no kinds are named none; expected some of text" in value["errors"]
+    assert value["errors"].startswith("usage: fuzz.py ")
+
+
+def test_a_cluster_that_is_not_there(
+    fuzz: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fuzz", "--cluster", "nowhere"])
+    with pytest.raises(SystemExit) as ended:
+        fuzz.main()
+    assert ended.value.code == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("fuzz: error: 'nowhere' is no address of a Dask scheduler")
+
+
+@pytest.mark.skipif(not LONG, reason="half a minute: two workers make what inputs are made from")
+def test_a_cluster_runs_what_this_machine_runs(
+    fuzz: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuzz, "_RANGE", 30)
+    said = []
+    with Cluster(tmp_path) as cluster:
+        for _ in range(2):
+            cluster.start_worker()
+        cluster.wait_for_workers(2)
+        for where in (("--jobs", "2"), ("--cluster", cluster.address)):
+            monkeypatch.setattr(sys, "argv", ["fuzz", "--count", "60", "--seed", "5", *where])
+            with pytest.raises(SystemExit) as ended:
+                fuzz.main()
+            assert ended.value.code == 0
+            said.append(capsys.readouterr().out.partition("slowest")[0])
+    assert said[0] == said[1]
+    assert said[0].startswith("60 inputs, 0 failures (seed 5; exit status 0: ")
