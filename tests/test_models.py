@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import subquant
 from gguf_models import TYPES, TinyModel
 from subquant.compiler.cache import Cache
 from subquant.compiler.compilation import compile_to_bytes
@@ -340,15 +339,11 @@ def test_a_folder_that_cannot_be_written(model_file: Path, tmp_path: Path) -> No
         loading.load(model_file, cache=tmp_path / "file" / "cache")
 
 
-def test_what_is_emitted_compiles_and_runs(model_file: Path, tmp_path: Path, cpu: Device) -> None:
+def test_what_is_emitted_is_readable(model_file: Path, tmp_path: Path) -> None:
+    """That it compiles, and computes the same, is in `test_generate`."""
     module, archive = tmp_path / "m.mlir", tmp_path / "m.irpa"
     loading.emit(model_file, module, archive, context=24)
     text = module.read_text()
     assert '#flow.parameter.named<"model"::"blk.0.attn_q.weight:qs">' in text
     assert "subquant.attention" in text
     assert len(text) < 200_000
-    executable = subquant.compile(text, device=cpu, parameters={"model": archive})
-    function = executable["next"]
-    caches = [np.zeros(value.shape, np.float16) for value in function.signature.inputs[2:]]
-    logits, *_ = function(np.array(TOKENS[:1], np.int32), np.int32(0), *caches)
-    check(logits, Oracle(model_file).run(TOKENS[:1])[0][0])
