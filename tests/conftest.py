@@ -15,6 +15,7 @@ import functools
 import os
 import signal
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,21 +66,38 @@ settings.register_profile(
 settings.load_profile("fixed")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that run on a device: ``-m "not device"`` compiles nearly nothing."""
+@pytest.hookimpl(trylast=True)  # what -k leaves is counted
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that run on a device: ``-m "not device"`` compiles nearly nothing.
+
+    Of a test with the mark ``share(N)`` the short suite keeps one case of N, at least one: those
+    whose names come first by a hash, so that they are of all kinds and always the same.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         used = {*getattr(item, "fixturenames", ())}
         if hasattr(item, "callspec"):
             used |= {value for value in item.callspec.params.values() if isinstance(value, str)}
         if not used.isdisjoint(("cpu", "vulkan", "vulkan_32bit")):
             item.add_marker("device")
+        if not LONG and item.get_closest_marker("share") is not None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    dropped: set[pytest.Item] = set()
+    for group in cases.values():
+        mark = group[0].get_closest_marker("share")
+        assert mark is not None
+        group.sort(key=lambda item: zlib.crc32(item.nodeid.encode(errors="replace")))
+        dropped.update(group[-(-len(group) // mark.args[0]) :])
+    if dropped:
+        config.hook.pytest_deselected(items=list(dropped))
+        items[:] = [item for item in items if item not in dropped]
 
 
 def pytest_report_header() -> str:
     """Say which suite runs."""
     if LONG:
         return "suite: long"
-    return "suite: short; scripts/test --long draws more examples, and interprets every pair"
+    return "suite: short; scripts/test --long has all cases, and draws more examples"
 
 
 _LARGE = open_device._LARGE

@@ -612,6 +612,7 @@ PACKED = {
     ],
 )
 @pytest.mark.parametrize("parameters_there", ["", "z", "o", "zo"])
+@pytest.mark.share(6)
 def test_the_operation_beside_its_meaning(
     case: str, device: str, parameters_there: str, request: pytest.FixtureRequest
 ) -> None:
@@ -628,6 +629,7 @@ def test_the_operation_beside_its_meaning(
     ],
 )
 @pytest.mark.parametrize("storage", ["u2", "i3", "i4", "u5", "i6", "u8<0:63>"])
+@pytest.mark.share(6)
 def test_planes_beside_their_meaning(
     case: str, device: str, storage: str, request: pytest.FixtureRequest
 ) -> None:
@@ -739,6 +741,7 @@ func.func @main({", ".join(f"%{name}: {type_}" for name, (type_, _) in given.ite
 @pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
 @pytest.mark.parametrize("depth", [32, 24, 33])
 @pytest.mark.parametrize("quantized", ["i2", "u3", "i4", "u4", "i5", "u6"])
+@pytest.mark.share(6)
 def test_weights_of_few_bits_are_packed(
     quantized: str, depth: int, device: str, request: pytest.FixtureRequest
 ) -> None:

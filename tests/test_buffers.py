@@ -259,6 +259,7 @@ def shift_text(element: str, tensor: str, update: str, write: str) -> str:
     "update", ["stablehlo.and %p, %p", "stablehlo.add %p, %three"], ids=["part", "sum"]
 )
 @pytest.mark.parametrize("write", WRITES)
+@pytest.mark.share(3)
 def test_a_tensor_is_shifted(
     device: Device, device_name: str, element: str, tensor: str, update: str, write: str
 ) -> None:
@@ -345,6 +346,7 @@ def written_rows(start: str, dtype: str) -> list[tuple[list[np.ndarray], int, li
 @ON_DEVICES
 @pytest.mark.parametrize("element", ["f16", "f32", "i8"])
 @pytest.mark.parametrize("start", STARTS)
+@pytest.mark.share(3)
 def test_variables_with_equal_first_values(
     device: Device, device_name: str, element: str, start: str
 ) -> None:

@@ -142,7 +142,8 @@ def test_nothing_is_lost_where_workers_are_killed(
     assert len(killed) == KILLS
     assert outcome(report) == outcome(alone)
     assert len(report["results"]) == COUNT
-    assert len({each["worker"] for each in report["results"] if each["worker"]}) > 1
+    if LONG:  # twelve models may all be done by the worker that has the first one
+        assert len({each["worker"] for each in report["results"] if each["worker"]}) > 1
     made = files(models, "there")
     assert made == files(models, "alone")
     assert lines(models, "there") == Counter([*made])  # once each

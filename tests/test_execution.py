@@ -36,7 +36,7 @@ def check(generated: list[Cast], device: Device, rounding: str = "nearest-even")
         assert same_bits(real, dequantize(stored, cast.parameters)), f"dequantize {cast}"
 
 
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(6))
 @given(generated=st.lists(casts(), min_size=8, max_size=12))
 def test_llvm_cpu_equals_the_reference(generated: list[Cast], cpu: Device) -> None:
     check(generated, cpu)

@@ -133,6 +133,7 @@ def block_of(name: str) -> int:
 
 @pytest.mark.parametrize("activations", ["int8", "float"])
 @pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.share(2)
 def test_every_type_is_computed_from_tiles(
     kernels: str, activations: str, cpu: Device, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ CASES = [
 
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.share(6)
 def test_sums_are_those_of_the_integers(case, instructions):
     check(case, instructions)
 
@@ -83,6 +84,7 @@ def test_sums_are_those_of_the_integers(case, instructions):
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize(("zeros", "offsets"), [(False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("storage", ["i4", "u5"])
+@pytest.mark.share(4)
 def test_zero_points_and_offsets(storage, zeros, offsets, instructions):
     case = (5, 256, 80, 32, storage)
     check(case, instructions, zeros=zeros, offsets=offsets, transposed=True)
@@ -127,6 +129,7 @@ def test_activations_that_stay_floats(case, zeros, offsets, instructions):
 
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize("storage", ["u2", "u3", "u4", "u5", "u6", "u8", "i8"])
+@pytest.mark.share(6)
 def test_nothing_saturates_at_the_extremes(storage, instructions):
     """All products have the greatest magnitude: the sums of a block are whole numbers in f32."""
     rows, depth, columns, block = 3, 512, 32, 128
@@ -144,6 +147,7 @@ def test_nothing_saturates_at_the_extremes(storage, instructions):
 
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize(("inner", "transposed"), [("u6", True), ("i8", False), ("u8", True)])
+@pytest.mark.share(4)
 def test_scales_that_are_quantized(inner, transposed, instructions):
     """As K-quants of GGUF have them: integers times an f16 for every eight blocks."""
     rows, depth, columns, block, blocks = 4, 512, 40, 32, 8
@@ -217,6 +221,7 @@ WINDOWS = {
 
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("case", WINDOWS)
+@pytest.mark.share(6)
 def test_convolutions_are_exact(case, instructions):
     x_shape, w_shape, options = WINDOWS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
@@ -226,6 +231,7 @@ def test_convolutions_are_exact(case, instructions):
 
 
 @pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.share(3)
 def test_sums_of_extremes_are_exact(instructions):
     text, _ = convolution(drawn(1, 6, 7, 37), drawn(3, 3, 37, 20), padding=(1, 1))
     windows = subquant.compile(text, kernels=instructions).main
@@ -239,6 +245,7 @@ def test_sums_of_extremes_are_exact(instructions):
 
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(16, 128, 64), (37, 130, 50), (64, 7, 100)])
+@pytest.mark.share(5)
 def test_matrices_are_exact(rows, depth, columns, instructions):
     x, w = drawn(rows, depth), drawn(columns, depth, seed=1)
     executable = subquant.compile(
@@ -440,6 +447,7 @@ func.func @main(%x: tensor<{x}>, %q: tensor<{q}>, %s: tensor<{s}>, %o: tensor<{s
     ],
     ids=str,
 )
+@pytest.mark.share(4)
 def test_batches_have_weights_of_their_own(case, is_dynamic, instructions):
     rows, batches, depth, columns, block, *storage = case
     text = batched("?" if is_dynamic else rows, *case[1:])

@@ -71,6 +71,7 @@ APART = {
 
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("case", APART)
+@pytest.mark.share(6)
 def test_depthwise_convolutions_are_exact(case, instructions):
     x_shape, w_shape, options = APART[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)

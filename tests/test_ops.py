@@ -270,6 +270,7 @@ def sizes_of(text: str, element: str) -> set[int]:
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K", "zero points", "scale for each row"])
+@pytest.mark.share(3)
 def test_weights_that_a_function_brings_along(
     name: str, device: str, request: pytest.FixtureRequest
 ) -> None:

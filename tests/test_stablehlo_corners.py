@@ -41,6 +41,7 @@ def quantized(
 @ON_DEVICES
 @pytest.mark.parametrize("width", [8, 32])
 @pytest.mark.parametrize("scale", ["1.0e-09", "1.0e+09"])
+@pytest.mark.share(3)
 def test_a_sum_of_no_products_is_the_zero_point(
     device: Device, device_name: str, width: int, scale: str
 ) -> None:
@@ -224,6 +225,7 @@ CONSTANT = "%j = stablehlo.constant dense<[[-5, 3], [1, 99], [70, -4]]> : tensor
         ("?x?", "?x2xi32", "", [[-5, 3], [1, 99], [70, -4]]),
     ],
 )
+@pytest.mark.share(3)
 def test_gathers_are_clamped(
     device: Device, device_name: str, shape: str, indices: str, before: str, given: list[list[int]]
 ) -> None:

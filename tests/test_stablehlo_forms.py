@@ -36,6 +36,7 @@ TOGETHER = {
 @pytest.mark.parametrize(
     ("kind", "name"), [(kind, name) for kind, (programs, _) in KINDS.items() for name in programs]
 )
+@pytest.mark.share(3)
 def test_a_form_gives_what_the_interpreter_gives(
     device: Device, device_name: str, kind: str, name: str
 ) -> None:

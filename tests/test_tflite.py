@@ -108,6 +108,7 @@ def test_numpy_computes_what_litert_does(case: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("cases", groups(COMPARED), ids=named)
+@pytest.mark.share(6)
 def test_the_cpu_computes_what_litert_does(cases: list[str], cpu: Device) -> None:
     assert compare(model(cases, 0), cpu, 3) > 0
 
@@ -116,6 +117,7 @@ def test_the_cpu_computes_what_litert_does(cases: list[str], cpu: Device) -> Non
 @pytest.mark.parametrize(
     "cases", groups([case for case in COMPARED if case.endswith("int8")]), ids=named
 )
+@pytest.mark.share(6)
 def test_vulkan_computes_what_litert_does(cases: list[str], vulkan: Device) -> None:
     assert compare(model(cases, 0), vulkan, 2) > 0
 
@@ -133,6 +135,7 @@ def test_activations_of_8_bits_are_rounded_as_litert_does(case: str, seed: int) 
 @pytest.mark.parametrize(
     "cases", groups(sorted(HYBRID, key=lambda case: SUMS_OF_FLOATS.get(case, 0.0))), ids=named
 )
+@pytest.mark.share(2)
 def test_activations_of_8_bits_on_devices(
     cases: list[str], device_name: str, device: Device
 ) -> None:
@@ -160,6 +163,7 @@ def test_random_graphs() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.share(3)
 def test_random_graphs_on_the_cpu(seed: int, cpu: Device) -> None:
     assert compare(random_graph(seed), cpu, 3, seed=seed) > 0
 

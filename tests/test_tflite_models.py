@@ -52,6 +52,7 @@ def test_numpy_equals_litert(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", INTEGER)
+@pytest.mark.share(2)
 def test_the_cpu_equals_litert(name: str, cpu: Device) -> None:
     assert compare(model(name), cpu, 100) > 0
 

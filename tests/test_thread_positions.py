@@ -403,6 +403,7 @@ def bytes_of(shape: Sequence[int]) -> np.ndarray:
 
 @ON_DEVICES
 @pytest.mark.parametrize("name", list(JOINS) if LONG else list(JOINS)[::4])
+@pytest.mark.share(4)
 def test_bytes_that_are_joined_where_they_are_computed(
     device: Device, device_name: str, name: str
 ) -> None:

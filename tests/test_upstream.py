@@ -65,7 +65,7 @@ def expand_splat(op: Any) -> None:
     op.erase()
 
 
-@settings(max_examples=examples(5))
+@settings(max_examples=examples(3))
 @given(
     generated=st.lists(casts(expressed=NOT_BF16).filter(upstream_accepts), min_size=8, max_size=12)
 )
