@@ -418,6 +418,7 @@ class _Child:
         except _Answered as answered:
             raise answered.error from None
         except BaseException:  # Ctrl-C: the next answer would not be the next request's
+            _wait_if_python_ends()  # or the pipe is closed already
             self.close(kill=True)
             raise
 

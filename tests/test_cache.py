@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from subquant.compiler import keys
+from subquant.compiler import keys, worker
 from subquant.compiler.cache import DEFAULT_SIZE, Cache, default_cache, parse_size
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
@@ -251,16 +251,19 @@ def test_what_is_gone_is_made_again(removed: str, tmp_path: Path) -> None:
     assert not any("damaged" in step for step in again.steps)
 
 
-def test_a_source_that_changes_meanwhile_is_not_kept(tmp_path: Path) -> None:
+def test_a_source_that_changes_meanwhile_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tmp_path / "model.mlir"
     model.write_text(PROGRAM.replace("main", "before"))
-    before = keys.key_of_source(model, CompileOptions())
+    before, lower = keys.key_of_source(model, CompileOptions()), worker.lower
 
-    def change(step: str) -> None:
-        if step == "parse":
-            model.write_text(PROGRAM)
+    def change_and_lower(*arguments: Any, **named: Any) -> Any:
+        model.write_text(PROGRAM)
+        return lower(*arguments, **named)
 
-    data = compile_to_bytes(model, cache=tmp_path / "cache", progress=change)
+    monkeypatch.setattr(worker, "lower", change_and_lower)
+    data = compile_to_bytes(model, cache=tmp_path / "cache")
     assert b"main" in data
     assert Cache(tmp_path / "cache").find(before.text) is None
     assert compile_to_bytes(model, cache=tmp_path / "cache") == data
