@@ -27,7 +27,7 @@ from typing import Any
 
 from ..compiler.compilation import compile_to_bytes
 from ..compiler.keys import files_beside, machine_of
-from ..compiler.options import CompileOptions
+from ..compiler.options import options_of_json
 from ..compiler.worker import Input
 from ..errors import CompilerError, EnvironmentProblem, Place, Remark, SubquantError
 from ..files import read_input
@@ -36,7 +36,6 @@ from ..processes import Limits, Steps, error_to_json
 __all__ = [
     "Clock",
     "compile_model",
-    "options_of_json",
     "read_beside",
     "remark_of_json",
     "renamed",
@@ -79,12 +78,6 @@ class Clock:
         elif self._step and not self._step.startswith(_WAITING):
             self.passes += now - self._since
         self._step, self._since = "", now
-
-
-def options_of_json(fields: Mapping[str, Any]) -> CompileOptions:
-    """Return the options of which `dataclasses.asdict` is given, after a way through JSON."""
-    several = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-    return CompileOptions(**{**fields, **several})
 
 
 def remark_of_json(fields: Mapping[str, Any]) -> Remark:

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..batch.tasks import (
-    options_of_json,
     read_beside,
     remark_of_json,
     renamed,
     temporary_folder,
     write_files,
 )
+from ..compiler.options import options_of_json
 from ..compiler.worker import Input
 from ..errors import Remark, SubquantError
 from ..files import read_input

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..frontends.options import ImportOptions
 from ..options import (
@@ -19,7 +20,7 @@ from ..options import (
 )
 from .targets import VULKAN_TARGETS, Target
 
-__all__ = ["CompileOptions", "Emit"]
+__all__ = ["CompileOptions", "Emit", "options_of_json"]
 
 Emit = Literal["vmfb", "mlir", "mlirbc"]
 """What a compilation gives: an executable, or what IREE would get, as text or bytecode."""
@@ -188,3 +189,9 @@ class CompileOptions:
                     f"--iree-vulkan-target={self.vulkan_target}",
                 ]
         return [*flags, *self.iree_flags]
+
+
+def options_of_json(fields: Mapping[str, Any]) -> CompileOptions:
+    """Return the options of which `dataclasses.asdict` is given, after a way through JSON."""
+    several = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return CompileOptions(**{**fields, **several})

@@ -21,7 +21,7 @@ from ..files import read_input
 from ..frontends.options import AS_IN_FILE, ImportOptions
 from ..processes import Steps, error_to_json, limit_time, time_limit
 from ..transforms.base import ModulePass, is_public, walk
-from .options import CompileOptions
+from .options import options_of_json
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
 from .reading import parse_bytes
 
@@ -47,9 +47,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
     )
     from .parameters import program_archive
 
-    chosen = arguments["options"]
-    several = {name: tuple(value) for name, value in chosen.items() if isinstance(value, list)}
-    options = CompileOptions(**{**chosen, **several})
+    options = options_of_json(arguments["options"])
     remarks: list[Remark] = []
     on_remark = remarks.append if options.explain else None
     module = _parse(arguments, blobs, steps, options.import_options, on_remark)

@@ -274,11 +274,7 @@ class _Run:
         except Exception as error:
             message = self._why(f"the scheduler at {self.address}", error)
         else:
-            differences = {
-                name: (wanted, found.get(name))
-                for name, wanted in self.versions.items()
-                if wanted is not None and wanted != found.get(name)
-            }
+            differences = workers.differences_of(self.versions, found)
             if not differences:
                 return
             message = self._why(f"the scheduler at {self.address}", Admission(differences, {}, 0))

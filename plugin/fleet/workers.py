@@ -35,6 +35,7 @@ __all__ = [
     "Versions",
     "admit",
     "cpu_resource",
+    "differences_of",
     "here",
     "look_again",
     "perform_there",
@@ -85,6 +86,15 @@ def here() -> Versions:
     }
 
 
+def differences_of(wanted: Versions, found: Versions) -> dict[str, tuple[str | None, str | None]]:
+    """Return what is not as it is wanted, as ``name: (wanted, found)``; None is not wanted."""
+    return {
+        name: (version, found.get(name))
+        for name, version in wanted.items()
+        if version is not None and version != found.get(name)
+    }
+
+
 def resource_of(versions: Versions) -> str:
     """Return the name of the resource that workers of these versions offer."""
     return PREFIX + digest_of(repr(sorted(versions.items())).encode())[:16]
@@ -102,12 +112,7 @@ async def admit(versions: Versions, dask_worker: Worker) -> Admission:
         versions: those of the client. What it does not have itself, it does not ask for.
         dask_worker: this worker; Dask gives it.
     """
-    own = here()
-    differences = {
-        name: (wanted, own.get(name))
-        for name, wanted in versions.items()
-        if wanted is not None and wanted != own.get(name)
-    }
+    differences = differences_of(versions, here())
     if not differences:
         if PREFIX not in dask_worker.plugins:
             await dask_worker.plugin_add(_Children(), PREFIX, catch_errors=False)
