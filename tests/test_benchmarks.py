@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -395,6 +396,23 @@ def test_weights_are_rotated(bench: Any, workers: Any, monkeypatch: pytest.Monke
     found = bench.measurement.measure(tiny(bench, "one row"), 1, ["iree"], workers, 0.01)
     assert found[0].times.count >= 1
     assert asked[0]["copies"] == 3
+
+
+def test_a_peer_takes_no_time_but_in_its_turn(bench: Any, workers: Any) -> None:
+    worker = workers.get("iree", 1)
+    process = worker._process
+    clock = (~process.pid << 3) | 2  # what clock_getcpuclockid gives on Linux
+    worker.ask("describe")
+    status, end = Path(f"/proc/{process.pid}/status"), time.monotonic() + 10
+    while "State:\tT (stopped)" not in status.read_text():
+        assert time.monotonic() < end
+    used = time.clock_gettime(clock)
+    time.sleep(0.05)
+    assert time.clock_gettime(clock) == used
+    assert worker.ask("describe")
+    assert time.clock_gettime(clock) > used
+    workers.drop("iree", 1)
+    assert process.returncode == 0
 
 
 def test_a_peer_that_ends_is_started_again(bench: Any, workers: Any) -> None:

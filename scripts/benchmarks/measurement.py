@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,8 +29,6 @@ PEERS = ("onnxruntime", "litert", "llama", "iree")
 _ROTATED_BYTES = 360 * 2**20
 """So many bytes of weights are gone through: no cache holds them."""
 _MOST_COPIES = 64
-_PAUSE = 0.005
-"""Seconds before a peer's turn, in which the threads of the one before stop to wait for work."""
 _TURN = 0.1
 """Seconds of a turn."""
 _LEAST_CALLS = 3
@@ -45,7 +43,11 @@ class PeerEnded(PeerFailed):
 
 
 class Worker:
-    """A peer in its process.
+    """A peer in its process, which is stopped but while it is asked for something.
+
+    A peer's threads may wait for work by looking for it again and again: those of XNNPACK for 70 ms
+    after a call, those of an open Vulkan device of Mesa's always. On a core that another peer is
+    timed on they would take half of it.
 
     Args:
         name: of a module of `benchmarks.peers`, or a ceiling.
@@ -62,6 +64,8 @@ class Worker:
                 stderr=errors,
                 text=True,
                 env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+                # A group of its own: without a parent the system has what is stopped go on, and end.
+                preexec_fn=os.setpgrp,
             )
 
     def ask(self, do: str, **request: Any) -> Any:
@@ -73,6 +77,7 @@ class Worker:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
+            self._signal(signal.SIGCONT)
             self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
@@ -80,6 +85,7 @@ class Worker:
             line = ""
         if not line:
             raise PeerEnded(f"its process ended with status {self._process.wait()}")
+        self._signal(signal.SIGSTOP)
         reply = json.loads(line)
         if "error" in reply:
             raise PeerFailed(reply["error"].removeprefix("Unsupported: "))
@@ -89,6 +95,7 @@ class Worker:
         """End the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._signal(signal.SIGCONT)
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
@@ -97,6 +104,11 @@ class Worker:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and what it started, if it is there still."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, number)
 
 
 @dataclass
@@ -233,7 +245,6 @@ def _take_turns(
     while waiting:
         for turn in tuple(waiting):
             each, worker, nanoseconds = turn
-            time.sleep(_PAUSE)
             try:
                 nanoseconds += worker.ask("time", seconds=min(_TURN, seconds))
             except PeerFailed as error:
