@@ -64,8 +64,6 @@ class Worker:
                 stderr=errors,
                 text=True,
                 env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-                # A group of its own: without a parent the system has what is stopped go on, and end.
-                preexec_fn=os.setpgrp,
             )
 
     def ask(self, do: str, **request: Any) -> Any:
@@ -77,7 +75,7 @@ class Worker:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._signal(signal.SIGCONT)
+            self._process.send_signal(signal.SIGCONT)
             self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
@@ -85,7 +83,7 @@ class Worker:
             line = ""
         if not line:
             raise PeerEnded(f"its process ended with status {self._process.wait()}")
-        self._signal(signal.SIGSTOP)
+        self._process.send_signal(signal.SIGSTOP)
         reply = json.loads(line)
         if "error" in reply:
             raise PeerFailed(reply["error"].removeprefix("Unsupported: "))
@@ -95,7 +93,7 @@ class Worker:
         """End the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._signal(signal.SIGCONT)
+        self._process.send_signal(signal.SIGCONT)
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
@@ -104,11 +102,6 @@ class Worker:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
-
-    def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process and what it started, if it is there still."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, number)
 
 
 @dataclass

@@ -69,6 +69,7 @@ def first_line(message: str) -> str:
 
 def serve(name: str) -> None:
     """Answer requests until standard input ends."""
+    os.setpgrp()  # if its parent ends, the system has such a group go on, where it is stopped
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     state: dict[str, Any] = {}
