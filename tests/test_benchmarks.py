@@ -403,12 +403,11 @@ def test_a_peer_takes_no_time_but_in_its_turn(bench: Any, workers: Any) -> None:
     process = worker._process
     clock = (~process.pid << 3) | 2  # what clock_getcpuclockid gives on Linux
     worker.ask("describe")
-    status, end = Path(f"/proc/{process.pid}/status"), time.monotonic() + 10
-    while "State:\tT (stopped)" not in status.read_text():
+    tasks, used, end = Path(f"/proc/{process.pid}/task"), -1.0, time.monotonic() + 10
+    while used != (used := time.clock_gettime(clock)):  # the last thread has stopped
         assert time.monotonic() < end
-    used = time.clock_gettime(clock)
-    time.sleep(0.05)
-    assert time.clock_gettime(clock) == used
+        time.sleep(0.05)
+    assert all("State:\tT (stopped)" in (each / "status").read_text() for each in tasks.iterdir())
     assert worker.ask("describe")
     assert time.clock_gettime(clock) > used
     workers.drop("iree", 1)
