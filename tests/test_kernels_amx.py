@@ -42,6 +42,7 @@ WINDOWS = {
     "apart": ((2, 14, 12, 20), (3, 2, 20, 40), {"dilations": (2, 3), "padding": (2, 0)}),
     "odd lines": ((3, 7, 7, 64), (3, 3, 64, 96), {"padding": (1, 1)}),
     "steps of one position": ((2, 17, 9, 64), (1, 1, 64, 70), {"strides": (3, 2)}),
+    "a weight that passes by": ((2, 12, 37, 64), (3, 3, 64, 90), {}),
     "one window": ((9, 4, 4, 40), (4, 4, 40, 100), {}),
 }
 
@@ -96,7 +97,7 @@ def test_what_is_around_pictures_is_put_in_by_the_kernel(case):
 
 MATRICES = [
     (8, 256, 64), (15, 128, 33), (17, 64, 128), (33, 192, 16), (48, 68, 48), (70, 130, 100),
-    (128, 1024, 96), (256, 4, 64), (272, 64, 32),
+    (128, 1024, 96), (150, 500, 130), (256, 4, 64), (272, 64, 32),
 ]  # fmt: skip
 
 
@@ -206,11 +207,30 @@ def counted(text, folder, cpu="sapphirerapids"):
 
 
 def test_a_tile_is_multiplied_as_often_as_registers_allow(tmp_path):
-    found = counted(product(128, 256, 96), tmp_path)
+    found = counted(product(64, 256, 96), tmp_path)
     assert found["tdpbssd"] == 4
     assert found["tileloadd"] == 4  # two of the weight, two of windows
     assert found["tilezero"] == found["tilestored"] == 4
     assert found["ldtilecfg"] == found["tilerelease"] == found["syscall"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "passing"),
+    [
+        (128, 512, 2048, 2),  # the largest that stays in the second cache
+        (128, 512, 2080, 0),
+        (64, 256, 2048, 0),  # all rows stay beside a tile
+        (128, 256, 96, 0),  # the weight stays, too
+        (64, 2048, 64, 0),  # 32 rows do not
+        (32, 1024, 64, 0),  # each tile is read once
+    ],
+)
+def test_a_weight_passes_by_rows_that_stay_in_the_first_cache(
+    rows, depth, columns, passing, tmp_path
+):
+    found = counted(product(rows, depth, columns), tmp_path)
+    assert found["tileloaddt1"] == passing
+    assert found["tileloadd"] + found["tileloaddt1"] == found["tdpbssd"] == 4
 
 
 def test_few_rows_are_multiplied_without_tiles(tmp_path):

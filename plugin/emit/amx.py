@@ -36,11 +36,14 @@ class Rows:
         start: the address of the first one, as i64.
         apart: bytes from a row to the next, as i64.
         offset: bytes from `start`.
+        is_passing: they are not read again soon, and shall not take the place of others in the
+            first cache.
     """
 
     start: Formula
     apart: Formula
     offset: int = 0
+    is_passing: bool = False
 
 
 class Tiled:
@@ -59,8 +62,9 @@ class Tiled:
         self._lines.append(f"tilezero %tmm{tile}")
 
     def load(self, tile: int, rows: Rows) -> None:
-        """``tileloadd``: read a tile."""
-        self._lines.append(f"tileloadd {self._place(rows)}, %tmm{tile}")
+        """``tileloadd``, or ``tileloaddt1`` of what passes: read a tile."""
+        name = "tileloaddt1" if rows.is_passing else "tileloadd"
+        self._lines.append(f"{name} {self._place(rows)}, %tmm{tile}")
 
     def store(self, tile: int, rows: Rows) -> None:
         """``tilestored``: write a tile."""

@@ -69,6 +69,11 @@ IREE gives a workgroup 32 KiB.
 """
 _WRITTEN_OUT = 4
 """Groups of rows that are written out at most; more are a loop."""
+_FIRST_CACHE, _SECOND_CACHE = 32 << 10, 1 << 20
+"""Bytes that stay in the caches of a core beside sums, tables and what is written.
+
+Processors with tiles have 48 KiB and 2 MiB, which two threads may share.
+"""
 _LARGE, _MOST_LINES = 1 << 14, 8
 """Bytes of a tile of the weight, and lines of 64 bytes of the next that are asked for at once."""
 
@@ -199,10 +204,46 @@ class MatrixProduct(WindowProduct):
         return -(-self._every // self.at_once)
 
     @property
+    def is_weight_passing(self) -> bool:
+        """True if all tiles of the weight are multiplied with some windows, then with the next.
+
+        Else all windows of a block are multiplied with a tile, which stays in the first cache if
+        they do, and is read once from memory if the weight is large. Where neither is so, windows
+        stay in the first cache, and tiles come from the second: these lie one behind the other,
+        and are read in a third less time than windows are whose rows are apart.
+        """
+        if self.pictures is not None or self.units == 1:
+            return False
+        of_all = self.windows.positions * self.channels
+        of_tile = self.tiles.depth * self.tiles.width
+        return (
+            of_all + of_tile > _FIRST_CACHE
+            and self._bytes_at_once <= _FIRST_CACHE
+            and self._weight_bytes <= _SECOND_CACHE
+        )
+
+    @property
+    def is_weight_kept_out(self) -> bool:
+        """True if the weight passes by, and there is no place for it in the first cache."""
+        return self.is_weight_passing and self._weight_bytes + self._bytes_at_once > _FIRST_CACHE
+
+    @property
+    def _weight_bytes(self) -> int:
+        return self.tiles.count * self.tiles.depth * self.tiles.width
+
+    @property
+    def _bytes_at_once(self) -> int:
+        """How many bytes of activations the tiles of windows read that are computed together."""
+        runs = self.runs
+        of_run = (self.rows - 1) * min(self.windows.step * self.channels, runs.length) + runs.length
+        return self.at_once * math.prod(count for count, _ in runs.outer) * of_run
+
+    @property
     def lines_ahead(self) -> int:
         """How much of the next tile of a large weight is asked for with each piece of this one."""
         of_piece = self.runs.piece * self.tiles.width
         is_large = self.tiles.depth * self.tiles.width >= _LARGE and self._blocks == 1
+        is_large = is_large and not self.is_weight_passing
         is_read_once = is_large and self.workgroups <= self.tiles.count
         return min(of_piece // _BYTES // self.units, _MOST_LINES) if is_read_once else 0
 
@@ -280,8 +321,12 @@ class MatrixProduct(WindowProduct):
 
     def place(self, unit: Formula) -> _Place:
         """Where a unit of all is."""
-        number, first = quotient(unit, self.units), remainder(unit, self.units) * self.at_once
-        block, tile = quotient(number, self.tiles.count), remainder(number, self.tiles.count)
+        if self.is_weight_passing:  # there is one block
+            number, tile = quotient(unit, self.tiles.count), remainder(unit, self.tiles.count)
+            first = number * self.at_once
+        else:
+            number, first = quotient(unit, self.units), remainder(unit, self.units) * self.at_once
+            block, tile = quotient(number, self.tiles.count), remainder(number, self.tiles.count)
         within = [self._within(first + index) for index in range(self.at_once)]
         starts = [self.windows.start(*each) * self.channels for each in within]
         image, begin = scalar(constant_index(0)), scalar(constant_index(0))
@@ -437,9 +482,10 @@ class _Work:
         parts, width, lines = tiles.parts, tiles.width, self.product.lines_ahead
         begin = address(self.weight) + _wide(place.tile * (tiles.depth * width))
         step, apart = Tiled(), _known(product.windows.step * product.channels)
-        stored = begin + _wide(number * (piece * width))
+        stored, of_weight = begin + _wide(number * (piece * width)), _known(parts * _BYTES)
         for part, register in enumerate(self._of_weight):
-            step.load(register, Rows(stored, _known(parts * _BYTES), part * _BYTES))
+            rows = Rows(stored, of_weight, part * _BYTES, product.is_weight_kept_out)
+            step.load(register, rows)
         for window, start in enumerate(place.starts):
             step.load(window, Rows(address(self.read) + _wide(start + offset), apart))
             for part, register in enumerate(self._of_weight):
