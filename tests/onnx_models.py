@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,6 +55,23 @@ def model(
     graph = helper.make_graph(list(nodes), "graph", values(inputs), values(outputs), tensors)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def node_tests(*files: str) -> dict[str, Any]:
+    """ONNX's own tests of operators, by name.
+
+    Those of all operators are computed where they are collected, which takes 6 seconds.
+
+    Args:
+        files: of its tests, one an operator.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of those who wrote the tests
+        from onnx.backend.test.case import node as package
+
+        for file in files:
+            importlib.import_module(f"{package.__name__}.{file}")
+    return {case.name.removeprefix("test_"): case for case in package._NodeTestCases}
 
 
 def plain(value: Any) -> Array:

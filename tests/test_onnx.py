@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from devices import ON_DEVICES
-from onnx_models import MICROSOFT, computed, model, node, plain, text_of
+from onnx_models import MICROSOFT, computed, model, node, node_tests, plain, text_of
 from subquant.cli import main
 from subquant.compiler.reading import read_module
 from subquant.errors import InputError, SubquantError, UnsupportedError
@@ -35,22 +34,16 @@ OPERATORS = frozenset(
 
 
 @functools.cache
-def node_tests() -> dict[str, Any]:
+def quantizing_tests() -> dict[str, Any]:
     """ONNX's tests of nodes that quantize, by name."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of those who wrote the other tests
-        from onnx.backend.test.case.node import collect_testcases
-
-        cases = list(collect_testcases(None))
     return {
-        case.name.removeprefix("test_"): case
-        for case in cases
-        if case.model is not None
-        and any(node.op_type in OPERATORS for node in case.model.graph.node)
+        name: case
+        for name, case in node_tests(*(operator.lower() for operator in OPERATORS)).items()
+        if any(node.op_type in OPERATORS for node in case.model.graph.node)
     }
 
 
-NAMES = sorted(node_tests())
+NAMES = sorted(quantizing_tests())
 
 
 def test_there_are_45() -> None:
@@ -66,7 +59,7 @@ def assert_results(results: list[Any], expected: list[Any]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_numpy_computes_what_onnx_says(name: str) -> None:
-    case = node_tests()[name]
+    case = quantizing_tests()[name]
     found = read_onnx(case.model.SerializeToString())
     for inputs, expected in case.data_sets:
         feeds = {each.name: plain(a) for each, a in zip(found.inputs, inputs, strict=True)}
@@ -76,14 +69,14 @@ def test_numpy_computes_what_onnx_says(name: str) -> None:
 
 @functools.cache
 def programs() -> Together:
-    return Together({name: text_of(node_tests()[name].model) for name in NAMES})
+    return Together({name: text_of(quantizing_tests()[name].model) for name in NAMES})
 
 
 @ON_DEVICES
 @pytest.mark.parametrize("name", NAMES)
 def test_devices_compute_what_onnx_says(name: str, device_name: str, device: Device) -> None:
     function = programs().function(name, device)
-    for inputs, expected in node_tests()[name].data_sets:
+    for inputs, expected in quantizing_tests()[name].data_sets:
         results = function(*map(plain, inputs))
         assert_results(list(results) if isinstance(results, (list, tuple)) else [results], expected)
 

@@ -7,7 +7,6 @@ and in which type a quotient is rounded. The formulas here are written with exac
 from __future__ import annotations
 
 import functools
-import warnings
 from fractions import Fraction
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 from onnx import TensorProto, defs, helper, numpy_helper
 
 from devices import ON_DEVICES
-from onnx_models import computed, node, plain, text_of
+from onnx_models import computed, node, node_tests, plain, text_of
 from subquant.errors import SubquantError, UnsupportedError
 from subquant.formats.onnx import read_onnx
 from subquant.frontends.onnx import Interpreter
@@ -258,17 +257,12 @@ def test_what_a_version_has_not_is_refused(
 @functools.cache
 def cast_tests() -> dict[str, Any]:
     """ONNX's tests of casts to and from floats of 4 and 8 bits, by name."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of those who wrote the other tests
-        from onnx.backend.test.case.node import collect_testcases
-
-        found = list(collect_testcases(None))
     return {
-        case.name.removeprefix("test_"): case
-        for case in found
-        if case.name.startswith(("test_cast_", "test_castlike_"))
-        and any(kind in case.name for kind in ("FLOAT8", "FLOAT4"))
-        and not case.name.endswith("_expanded")
+        name: case
+        for name, case in node_tests("cast", "castlike").items()
+        if name.startswith(("cast_", "castlike_"))
+        and any(kind in name for kind in ("FLOAT8", "FLOAT4"))
+        and not name.endswith("_expanded")
     }
 
 
