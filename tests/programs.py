@@ -7,6 +7,8 @@ one module, so that one compilation tests them all; inputs are always arguments.
 from __future__ import annotations
 
 import os
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +29,21 @@ LONG = os.environ.get("SUBQUANT_LONG") == "1"
 def examples(count: int) -> int:
     """How many examples a property test draws: eight times as many in the long suite."""
     return count * (8 if LONG else 1)
+
+
+def share_of(names: Iterable[str], count: int) -> list[str]:
+    """One of `count` names, in their order; all of them in the long suite.
+
+    For cases that are compiled together, as the mark ``share`` for those that are compiled alone:
+    what is not run is not compiled either. The lowest hashes are kept, so that they are of all
+    kinds and always the same.
+    """
+    given = list(names)
+    if LONG:
+        return given
+    by_hash = sorted(given, key=lambda name: zlib.crc32(name.encode()))
+    kept = set(by_hash[: -(-len(given) // count)])
+    return [name for name in given if name in kept]
 
 
 @dataclass(frozen=True)

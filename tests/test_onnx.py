@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from devices import ON_DEVICES
 from onnx_models import MICROSOFT, computed, model, node, node_tests, plain, text_of
+from programs import share_of
 from subquant.cli import main
 from subquant.compiler.reading import read_module
 from subquant.errors import InputError, SubquantError, UnsupportedError
@@ -67,13 +68,16 @@ def test_numpy_computes_what_onnx_says(name: str) -> None:
             assert_results(Interpreter(found).run(feeds), expected)
 
 
+ON_DEVICE = share_of(NAMES, 3)
+
+
 @functools.cache
 def programs() -> Together:
-    return Together({name: text_of(quantizing_tests()[name].model) for name in NAMES})
+    return Together({name: text_of(quantizing_tests()[name].model) for name in ON_DEVICE})
 
 
 @ON_DEVICES
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ON_DEVICE)
 def test_devices_compute_what_onnx_says(name: str, device_name: str, device: Device) -> None:
     function = programs().function(name, device)
     for inputs, expected in quantizing_tests()[name].data_sets:

@@ -270,9 +270,7 @@ def test_what_is_refused(name: str) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name", ["if", "loop11", "scan9_sum", "scan9_multi_state", "scan9_scalar"]
-)
+@pytest.mark.parametrize("name", ["if", "loop11", "scan9_sum", "scan9_multi_state", "scan9_scalar"])
 def test_onnx_computes_the_same(name: str) -> None:
     found = node_tests("if_", "loop", "scan")
     if name not in found:

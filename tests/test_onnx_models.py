@@ -169,6 +169,7 @@ def test_every_tensor_is_exact(name: str, form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @ON_DEVICES
+@pytest.mark.share(2)
 def test_devices_compute_mnist(form: str, device_name: str, device: Device) -> None:
     check_device("mnist", form, device)
 

@@ -18,6 +18,7 @@ from onnx import TensorProto, defs, helper, numpy_helper
 
 from devices import ON_DEVICES
 from onnx_models import computed, node, node_tests, plain, text_of
+from programs import share_of
 from subquant.errors import SubquantError, UnsupportedError
 from subquant.formats.onnx import read_onnx
 from subquant.frontends.onnx import Interpreter
@@ -301,13 +302,16 @@ def assert_same(name: str, given: Any, result: Any, wanted: Any) -> None:
     np.testing.assert_array_equal(result, wanted)
 
 
+ON_DEVICE = share_of(CASTS, 4)
+
+
 @functools.cache
 def programs() -> Together:
-    return Together({name: text_of(cast_tests()[name].model) for name in CASTS})
+    return Together({name: text_of(cast_tests()[name].model) for name in ON_DEVICE})
 
 
 @ON_DEVICES
-@pytest.mark.parametrize("name", CASTS)
+@pytest.mark.parametrize("name", ON_DEVICE)
 def test_devices_cast_as_onnx_says(name: str, device_name: str, device: Device) -> None:
     inputs, expected = feeds_of(cast_tests()[name])
     results = programs().function(name, device)(*inputs)

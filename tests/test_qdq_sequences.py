@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from programs import LONG
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
@@ -150,13 +151,17 @@ def expected(bias: str, limits: tuple[float, float], arrays: list[np.ndarray]) -
     return result
 
 
+COMPILED = {
+    (bias, activation)
+    for number, bias in enumerate(BIASES)
+    for activation in (ACTIVATIONS if LONG else [[*ACTIVATIONS][number % len(ACTIVATIONS)]])
+}
+"""In the short suite each bias, and each activation, in one program; all are interpreted."""
+
+
 @functools.cache
 def fused_sequences() -> Together:
-    programs = {
-        f"{bias}, {activation}": fused(program(bias, activation))
-        for bias in BIASES
-        for activation in ACTIVATIONS
-    }
+    programs = {", ".join(pair): fused(program(*pair)) for pair in sorted(COMPILED)}
     return Together(programs, integer_only=True)
 
 
@@ -177,8 +182,9 @@ def test_sequences_fuse(bias: str, activation: str, cpu: Device) -> None:
     wanted = expected(bias, LIMITS[activation], arrays)
     (interpreted,) = InterpretedModule(result)["main"].invoke(arrays)
     np.testing.assert_array_equal(interpreted, wanted)
-    compiled = fused_sequences().function(f"{bias}, {activation}", cpu)
-    np.testing.assert_array_equal(compiled(*arrays), wanted)
+    if (bias, activation) in COMPILED:
+        compiled = fused_sequences().function(f"{bias}, {activation}", cpu)
+        np.testing.assert_array_equal(compiled(*arrays), wanted)
     # The float program's sums are rounded to f32, and its bias is not: a step away at most.
     (as_written,) = InterpretedModule(text)["main"].invoke(arrays)
     assert np.abs(as_written.astype(int) - wanted).max() <= 1

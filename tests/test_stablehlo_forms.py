@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from devices import ON_DEVICES
+from programs import share_of
 from stablehlo_forms import PROGRAMS, QUANTIZED_PROGRAMS
 from subquant.conformance.interpreter import interpret
 from subquant.runtime import Device
@@ -26,17 +27,17 @@ KINDS: dict[str, tuple[dict[str, tuple[str, list[np.ndarray]]], Interpreter]] = 
     "plain": (PROGRAMS, interpret),
     "quantized": (QUANTIZED_PROGRAMS, interpret_quantized),
 }
+NAMES = {kind: share_of(programs, 3) for kind, (programs, _) in KINDS.items()}
 TOGETHER = {
-    kind: Together({name: text for name, (text, _) in programs.items()})
-    for kind, (programs, _) in KINDS.items()
+    kind: Together({name: KINDS[kind][0][name][0] for name in names})
+    for kind, names in NAMES.items()
 }
 
 
 @ON_DEVICES
 @pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind, (programs, _) in KINDS.items() for name in programs]
+    ("kind", "name"), [(kind, name) for kind, names in NAMES.items() for name in names]
 )
-@pytest.mark.share(3)
 def test_a_form_gives_what_the_interpreter_gives(
     device: Device, device_name: str, kind: str, name: str
 ) -> None:

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from devices import ON_DEVICES
 from litert import WITHOUT_REFERENCE, LiteRt, Ours, compare, drawn
+from programs import share_of
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
@@ -108,7 +109,7 @@ def test_numpy_computes_what_litert_does(case: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("cases", groups(COMPARED), ids=named)
-@pytest.mark.share(6)
+@pytest.mark.share(9)
 def test_the_cpu_computes_what_litert_does(cases: list[str], cpu: Device) -> None:
     assert compare(model(cases, 0), cpu, 3) > 0
 
@@ -133,9 +134,10 @@ def test_activations_of_8_bits_are_rounded_as_litert_does(case: str, seed: int) 
 
 @ON_DEVICES
 @pytest.mark.parametrize(
-    "cases", groups(sorted(HYBRID, key=lambda case: SUMS_OF_FLOATS.get(case, 0.0))), ids=named
+    "cases",
+    groups(share_of(sorted(HYBRID, key=lambda case: SUMS_OF_FLOATS.get(case, 0.0)), 4)),
+    ids=named,
 )
-@pytest.mark.share(2)
 def test_activations_of_8_bits_on_devices(
     cases: list[str], device_name: str, device: Device
 ) -> None:

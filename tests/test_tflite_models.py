@@ -59,12 +59,14 @@ def test_the_cpu_equals_litert(name: str, cpu: Device) -> None:
 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("name", INTEGER)
+@pytest.mark.share(2)
 def test_vulkan_equals_litert(name: str, vulkan: Device) -> None:
     """Of 100 inputs with ``scripts/test --long``."""
     assert compare(model(name), vulkan, 100 if LONG else 3) > 0
 
 
 @pytest.mark.parametrize("name", WORDS)
+@pytest.mark.share(2)
 def test_variables_are_kept_from_call_to_call(name: str, cpu: Device) -> None:
     data = wake_word(name)
     assert compare(data, None, 5) > 0

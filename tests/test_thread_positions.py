@@ -18,7 +18,7 @@ import pytest
 
 import subquant
 from devices import run
-from programs import LONG
+from programs import share_of
 from spirv import races
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.iree import compiler_path
@@ -394,7 +394,8 @@ def joins() -> dict[str, Join]:
 
 
 JOINS = joins()
-JOINED = Together({name: join.text() for name, join in JOINS.items()})
+CHOSEN = share_of(JOINS, 6)
+JOINED = Together({name: JOINS[name].text() for name in CHOSEN})
 
 
 def bytes_of(shape: Sequence[int]) -> np.ndarray:
@@ -402,8 +403,7 @@ def bytes_of(shape: Sequence[int]) -> np.ndarray:
 
 
 @ON_DEVICES
-@pytest.mark.parametrize("name", list(JOINS) if LONG else list(JOINS)[::4])
-@pytest.mark.share(4)
+@pytest.mark.parametrize("name", CHOSEN)
 def test_bytes_that_are_joined_where_they_are_computed(
     device: Device, device_name: str, name: str
 ) -> None:

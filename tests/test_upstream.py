@@ -65,7 +65,7 @@ def expand_splat(op: Any) -> None:
     op.erase()
 
 
-@settings(max_examples=examples(3))
+@settings(max_examples=examples(2))
 @given(
     generated=st.lists(casts(expressed=NOT_BF16).filter(upstream_accepts), min_size=8, max_size=12)
 )
@@ -86,7 +86,7 @@ def test_toward_zero_equals_upstream(generated: list[Cast], cpu: Device) -> None
         assert same_bits(ours[f"d{number}"](stored), theirs[f"d{number}"](stored)), str(cast)
 
 
-@settings(max_examples=examples(3))
+@settings(max_examples=examples(2))
 @given(
     generated=st.lists(casts(expressed=NOT_BF16).filter(upstream_accepts), min_size=8, max_size=12)
 )
