@@ -239,6 +239,10 @@ def test_the_clock_tells_steps_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         (("a.mlir", "b.mlir"), "several models need a folder for the outputs"),
         (("a.mlir", "--resume"), "--resume needs a folder for the outputs; give it with -o"),
         (("*.mlir", "-o", "-"), "several models need a folder"),
+        (
+            ("a.mlir", "--json", "r.json", "-o", "a.vmfb"),
+            "'a.vmfb' is named like a file, and several",
+        ),
         (("a.mlir", "b.mlir", "-o", "a.mlir"), "'a.mlir' is a file, and several models need"),
         (("a.mlir", "b.mlir", "-o", "out", "--weights", "m=w.gguf"), "--weights are those of one"),
         (("@empty.txt", "-o", "out"), "the list names no model"),

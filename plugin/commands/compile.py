@@ -11,7 +11,7 @@ import click
 
 from ..batch.models import is_list, is_pattern
 from ..compiler.options import CompileOptions, Emit
-from ..errors import SubquantError, UsageError
+from ..errors import SubquantError, UsageError, quoted
 from ..processes import Limits, prepare
 from .console import reproducer_of, say, show_progress, shown_name, source_of, write_output
 from .options import (
@@ -183,6 +183,11 @@ def _compile_many(
     if output is None or output == "-":
         named = next((f"--{name} needs" for name in _MANY if many[name]), "several models need")
         raise UsageError(f"{named} a folder for the outputs; give it with -o FOLDER/")
+    if output.endswith(f".{emit}") and not os.path.isdir(output):
+        raise UsageError(
+            f"{quoted(output)} is named like a file, and several models, and --json, --junit, "
+            "--jobs, --cluster, --resume and --base, need a folder; give it with -o FOLDER/"
+        )
     if weights:
         raise UsageError("--weights are those of one model; compile it alone")
     return compile_models(
