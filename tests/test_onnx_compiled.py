@@ -330,3 +330,35 @@ def test_compare_takes_extents(in_temporary_folder: Path) -> None:
     result = CliRunner().invoke(main, [*arguments, "--batch", "2", "--extent", "sequence=3"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)[0]["elements"] == 2 * 3 * 5
+
+
+@pytest.mark.parametrize("zero_point", [np.int8(-3), np.uint8(100)])
+def test_a_convolution_is_rounded_where_it_is_summed(zero_point: Any) -> None:
+    """The change of scale is part of the kernel: no sums are written, and none are read again."""
+    rng = np.random.default_rng(0)
+    storage = zero_point.dtype
+    constants: dict[str, Any] = {
+        "xs": np.array(0.02, np.float32), "ys": np.array(0.5, np.float32),
+        "z": np.array(zero_point), "ws": rng.uniform(0.01, 0.1, 16).astype(np.float32),
+        "w": rng.integers(-127, 128, (16, 8, 3, 3)).astype(np.int8),
+        "b": rng.integers(-4000, 4000, 16).astype(np.int32),
+    }  # fmt: skip
+    constants["bs"] = constants["ws"] * constants["xs"]
+    nodes = [
+        node("DequantizeLinear", ["x", "xs", "z"], ["xr"]),
+        node("DequantizeLinear", ["w", "ws"], ["wr"], axis=0),
+        node("DequantizeLinear", ["b", "bs"], ["br"], axis=0),
+        node("Conv", ["xr", "wr", "br"], ["c"], pads=[1, 1, 1, 1]),
+        node("QuantizeLinear", ["c", "ys", "z"], ["y"]),
+    ]
+    name = storage.name.upper()
+    ends = {"x": (name, (1, 8, 9, 7))}, {"y": (name, (1, 16, 9, 7))}
+    proto = model(nodes, *ends, constants)
+    lowered = compile_to_bytes(proto.SerializeToString(), emit="mlir").decode()
+    calls = [line for line in lowered.splitlines() if "flow.dispatch" in line]
+    assert calls
+    assert all(line.endswith("xi8>") for line in calls)
+    info = np.iinfo(storage)
+    x = rng.integers(info.min, info.max + 1, (1, 8, 9, 7)).astype(storage)
+    (expected,), (found,) = computed(proto, None, x), computed(proto, Device("llvm-cpu"), x)
+    np.testing.assert_array_equal(found, expected)

@@ -260,6 +260,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         *([] if is_vulkan else [("estimate-work", {"instructions": instructions})]),
         *(
             [
+                ("cse", {}),  # what is computed twice, or for nobody, is no part of a kernel
                 (
                     "select-kernels",
                     {
@@ -269,7 +270,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
                         "explain": options.explain,
                         **requantization,
                     },
-                )
+                ),
             ]
             if instructions != "none"
             else []
