@@ -132,6 +132,11 @@ def test_prune_to_the_limit(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> No
     ("arguments", "message"),
     [
         (("--size", "much"), "--size must be a size such as 10GiB, 500MB or 4096, got 'much'"),
+        (
+            ("--size", "9" * 400),
+            "--size must be a size such as 10GiB, 500MB or 4096, got "
+            f"'{'9' * 80}...' (400 characters)",
+        ),
         (("--age", "1"), "--age must be an age such as 90m, 12h, 30d or 8w, got '1'"),
         (("--age", "1y"), "--age must be an age such as 90m, 12h, 30d or 8w, got '1y'"),
     ],

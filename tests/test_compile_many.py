@@ -431,11 +431,16 @@ def test_a_manifest_survives_what_is_cut_or_strange(here: Path) -> None:
     manifest.add(other)
     with Path(NAME).open("ab") as file:
         file.write(
+            b'\n{"version": 1, "output": "x", "key": "key", "files": {"x": [1e999, ""]}, '
+            b'"passes_seconds": 1, "iree_seconds": 1}'
+            b'\n{"version": 1, "output": "z", "key": "key", "files": {"z\\u0000": [0, ""], '
+            b'"z": [0, ""]}, "passes_seconds": 1, "iree_seconds": 1}'
             b'\n[]\n{"version": 2}\n\xff\n{"version": 1, "files": {"x": 3}}\n"' + b"[" * 9999
         )
     manifest = Manifest(".")
     assert manifest.up_to_date("x", "key") == record
     assert manifest.up_to_date("y", "key") is None  # there is no such file
+    assert manifest.up_to_date("z", "key") is None  # and can be none
     for _ in range(50):
         manifest.add(record)
     size = Path(NAME).stat().st_size

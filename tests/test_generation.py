@@ -227,3 +227,12 @@ def test_logits_that_are_no_numbers() -> None:
 
     with pytest.raises(ExecutionError, match="logits is nan, expected a number"):
         measure_perplexity(Damaged(), TOKENIZER, TEXT)
+
+
+def test_a_surprise_beyond_all_numbers() -> None:
+    class Sure(Table):
+        def after(self, tokens: Sequence[int]) -> np.ndarray:
+            return np.where(np.arange(SIZE) == 7, np.float32(3e38), np.float32(0))
+
+    found = measure_perplexity(Sure(), TOKENIZER, TEXT)
+    assert found.value == math.inf

@@ -217,7 +217,20 @@ def changed(tokens: list[str], *, remove: str = "", add: str = "") -> list[str]:
         (paired(pre="own"), UnsupportedError, "expected one of: llama-bpe, .*qwen2.*, default"),
         (paired(merges=None), InputError, "no property 'tokenizer.ggml.merges'"),
         (paired(merges=["ab"]), InputError, "pair 0 of 'tokenizer.ggml.merges' is 'ab'"),
-        (paired(merges=[*PAIRS, "q zz"]), InputError, "refuses the model's pairs: .*zz"),
+        (paired(merges=[*PAIRS, "q zz"]), InputError, "pair of 'q' and 'zz' makes no piece"),
+        (
+            # Longer than all pieces, which is a panic in the package.
+            paired(
+                tokens=["a", "b"],
+                merges=["a b"],
+                token_type=None,
+                bos_token_id=None,
+                eos_token_id=None,
+            ),
+            InputError,
+            "pair of 'a' and 'b' makes no piece",
+        ),
+        (paired(merges=[*PAIRS, "<|im _end|>"]), InputError, "refuses the model's pairs: .*<|im"),
         (
             paired(tokens=changed(PAIRED["tokenizer.ggml.tokens"], remove="he", add="th")),
             InputError,

@@ -186,3 +186,29 @@ def test_a_missing_property_is_named() -> None:
     wrong = {"general.architecture": "llama", "llama.embedding_length": "wide"}
     with pytest.raises(InputError, match="embedding_length' is wide, expected an integer"):
         Configuration.of(wrong, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"attention.head_count": 300, "attention.head_count_kv": 300},
+            "the file has no property 'llama.attention.key_length'",
+        ),
+        ({"attention.layer_norm_rms_epsilon": np.inf}, "is inf, expected a number above 0"),
+        ({"rope.freq_base": 0.5}, "is 0.5, expected a number of at least 1"),
+        ({"rope.freq_base": np.inf}, "is inf, expected a number of at least 1"),
+        ({"rope.scaling.factor": 1e-30}, "is 1e-30, expected a number of at least 1e-06"),
+        ({"rope.scale_linear": 1e-30}, "is 1e-30, expected a number of at least 1e-06"),
+    ],
+)
+def test_numbers_that_nothing_can_be_computed_with(
+    changes: dict[str, float], message: str, tmp_path: Path
+) -> None:
+    source = open_weights(TinyModel().write(tmp_path / "model.gguf"))
+    properties = dict(source.properties)
+    for name in ("key_length", "value_length"):
+        del properties[f"llama.attention.{name}"]
+    properties |= {f"llama.{key}": value for key, value in changes.items()}
+    with pytest.raises(InputError, match=message):
+        Configuration.of(properties, source.theta.flatten())

@@ -63,7 +63,7 @@ class Record:
                      values.pop("files").items()}  # fmt: skip
             seconds = [float(values.pop(f"{who}_seconds")) for who in ("passes", "iree")]
             return cls(str(values["output"]), str(values["key"]), files, *seconds)
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             return None
 
 
@@ -116,7 +116,7 @@ class Manifest:
         path = self._folder / name
         try:
             return path.stat().st_size == size and digest_of_file(path) == digest
-        except (OSError, SubquantError):
+        except (OSError, SubquantError, ValueError):  # ValueError: it can be no path
             return False
 
     def add(self, record: Record) -> None:

@@ -33,7 +33,7 @@ compilers' caches ccache (5 GiB) and sccache (10 GiB) take, and a small part of 
 """
 
 _EXECUTABLE, _PARAMETERS = "executable", "parameters"
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kKMGTP])(i?))?B?\s*")
+_SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*(?:([kKMGTP])(i?))?B?\s*")
 _POWERS = " KMGTP"
 
 

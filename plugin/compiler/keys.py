@@ -226,7 +226,7 @@ def _identity(path: str) -> Identity:
     """What tells a file from what it was before."""
     try:
         return _identity_of(os.stat(path))
-    except OSError:
+    except (OSError, ValueError):  # ValueError: it can be no path
         return None
 
 

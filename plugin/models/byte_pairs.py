@@ -77,6 +77,13 @@ class BytePairs:
         if len(numbers) != len(vocabulary.pieces):
             raise InputError("two tokens of the model's vocabulary have the same piece")
         merges = vocabulary.merges()
+        # The package panics where such a piece would be longer than all others.
+        for left, right in merges:
+            if left + right not in numbers:
+                raise InputError(
+                    f"the model's pair of {quoted(left)} and {quoted(right)} makes no piece of its "
+                    "vocabulary"
+                )
         try:
             model = tokenizers.models.BPE(numbers, merges, ignore_merges=split.whole_pieces)
         except Exception as error:  # the package raises no other class

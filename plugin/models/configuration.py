@@ -70,6 +70,9 @@ _ARCHITECTURES = {
     "qwen3": _Architecture(qk_norms=True),
 }
 
+_LEAST_FACTOR = 1e-6
+"""What positions are divided by at least: the angle of a token is then one of 64 bits."""
+
 ARCHITECTURES = tuple(_ARCHITECTURES)
 """The names of the architectures that there are."""
 
@@ -165,7 +168,7 @@ class Configuration:
             raise InputError(
                 f"the model has {heads} heads and {kv_heads} of keys and values, expected a divisor"
             )
-        size = found.count("attention.key_length", width // heads)
+        size = found.count("attention.key_length", width // heads or None)
         of_values = found.count("attention.value_length", size)
         if of_values != size:
             raise UnsupportedError(
@@ -177,7 +180,7 @@ class Configuration:
             raise InputError(
                 f"{turned} elements of heads of {size} are turned, expected an even number of them"
             )
-        base = found.number("rope.freq_base", 10_000.0)
+        base = found.number("rope.freq_base", 10_000.0, 1.0)
         rotation = Rotation(
             base, turned, 1.0 / found.rope_factor(), kind.pairs, "rope_freqs.weight" in tensors
         )
@@ -188,7 +191,7 @@ class Configuration:
                 f"the model has {blocks:,} blocks, and the file {len(tensors)} tensors"
             )
         # Gemma 3 27B alone, which has 62 blocks, divides the width by the heads.
-        scaled = width // heads if (name, blocks) == ("gemma3", 62) else size
+        scaled = max(width // heads, 1) if (name, blocks) == ("gemma3", 62) else size
         pattern = kind.pattern
         if window:
             pattern = found.count("attention.sliding_window_pattern", pattern)
@@ -265,12 +268,14 @@ class _Properties:
             )
         return value
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """A number above 0."""
+    def number(self, key: str, default: float | None = None, least: float = 0.0) -> float:
+        """A finite number above 0, and of at least another one."""
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not 0 < value < math.inf or value < least:
+            expected = f"of at least {least:g}" if least else "above 0"
             raise InputError(
-                f"property '{self._name}.{key}' is {str(value)[:40]}, expected a number above 0"
+                f"property '{self._name}.{key}' is {str(value)[:40]}, expected a number {expected}"
             )
         return float(value)
 
@@ -284,7 +289,8 @@ class _Properties:
             )
         if kind == "none":
             return 1.0
-        return self.number("rope.scaling.factor", self.number("rope.scale_linear", 1.0))
+        linear = self.number("rope.scale_linear", 1.0, _LEAST_FACTOR)
+        return self.number("rope.scaling.factor", linear, _LEAST_FACTOR)
 
 
 def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]:

@@ -34,6 +34,9 @@ __all__ = ["DEFAULT_CHUNK", "Perplexity", "Scores", "measure_perplexity"]
 DEFAULT_CHUNK = 512
 """As llama.cpp's."""
 
+_GREATEST = 709.0
+"""What `math.exp` takes; it raises an error from 709.8 on."""
+
 _PIECE = 16
 """How many tokens are scored at once: with 262,144 tokens in the vocabulary, 17 MB of logits."""
 
@@ -116,11 +119,11 @@ def measure_perplexity(
             part[0] = tokenizer.start_token
         surprises += _scored(session, part, chunk // 2)
         if progress is not None:
-            progress(number + 1, count, math.exp(math.fsum(surprises) / len(surprises)))
+            progress(number + 1, count, _exp(math.fsum(surprises) / len(surprises)))
     mean = math.fsum(surprises) / len(surprises)
     squares = math.fsum(each * each for each in surprises) / len(surprises)
     spread = max(0.0, squares - mean * mean) / max(1, len(surprises) - 1)
-    value = math.exp(mean)
+    value = _exp(mean)
     return Perplexity(value, value * math.sqrt(spread), count, chunk, len(surprises))
 
 
@@ -143,3 +146,8 @@ def _surprise(logits: Array, token: int) -> float:
         raise ExecutionError(f"the greatest of the model's logits is {greatest}, expected a number")
     total = float(np.exp(logits.astype(np.float64) - greatest).sum())
     return math.log(total) + greatest - float(logits[token])
+
+
+def _exp(value: float) -> float:
+    """``exp``, infinite where it is beyond the greatest number."""
+    return math.exp(value) if value < _GREATEST else math.inf
