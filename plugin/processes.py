@@ -72,6 +72,7 @@ __all__ = [
     "check_cancelled",
     "close_idle",
     "end_after",
+    "ending_cleanly",
     "error_from_json",
     "error_to_json",
     "limit_time",
@@ -598,6 +599,29 @@ def places(count: int) -> Iterator[None]:
         yield
     finally:
         _POOL.add_places(-count)
+
+
+@contextlib.contextmanager
+def ending_cleanly() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does, with its children and its files.
+
+    A signal that is ignored, as ``nohup`` has it, or handled by others, stays so.
+    """
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def close_idle() -> None:

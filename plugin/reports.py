@@ -24,12 +24,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from .errors import InputError, Place, printable
+from .errors import InputError, Place, printable, quoted
 from .files import write_whole
 
 __all__ = [
@@ -43,6 +44,9 @@ __all__ = [
 ]
 
 VERSION = 1
+
+_HALVES = re.compile("[\ud800-\udfff]")
+"""Halves of characters, which stand for such bytes."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,9 @@ def to_json(
         **fields: of this kind.
     """
     values = {"version": VERSION, "report": report, "summary": summary, **fields}
-    return json.dumps({**values, "results": results}, indent=1) + "\n"
+    text = json.dumps({**values, "results": results}, indent=1, ensure_ascii=False)
+    # Names of files may have bytes that are no UTF-8, and no reader takes what Python writes then.
+    return _HALVES.sub(lambda half: rf"\\u{ord(half[0]):04x}", text) + "\n"
 
 
 def read_report(path: str | os.PathLike[str], report: str | None = None) -> dict[str, Any]:
@@ -98,16 +104,16 @@ def read_report(path: str | os.PathLike[str], report: str | None = None) -> dict
     Raises:
         InputError: it cannot be read, or is no report of that kind and of this version.
     """
-    from .formats.strict_json import load_json
+    from .formats.strict_json import load_json, shown
 
     values = load_json(path, "the report")
     place, kind, version = Place(os.fspath(path)), values.get("report"), values.get("version")
     if not isinstance(kind, str) or not isinstance(values.get("results"), list):
         raise InputError("is no report, which has a 'report' and its 'results'", place)
     if version != VERSION:
-        raise InputError(f"is a report of version {version!r}, expected {VERSION}", place)
+        raise InputError(f"is a report of version {shown(version)}, expected {VERSION}", place)
     if report is not None and kind != report:
-        raise InputError(f"is a report of '{kind}', expected one of '{report}'", place)
+        raise InputError(f"is a report of {quoted(kind)}, expected one of '{report}'", place)
     for number, result in enumerate(values["results"]):
         if not isinstance(result, dict) or not isinstance(result.get("name"), str):
             raise InputError(f"has no name for result {number}", place)

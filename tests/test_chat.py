@@ -76,6 +76,7 @@ def test_what_templates_are_given() -> None:
     assert template("{{ bos_token }}|{{ eos_token }}").render([]) == "<s>|</s>"
     assert template("{{ strftime_now('%Y') }}").render([]).isdigit()
     assert template("{{ {'ö': [1, '<']} | tojson }}").render([]) == '{"ö": [1, "<"]}'
+    assert template("{{ tools is none and documents is none }}").render([]) == "True"
     loop = "{% for x in [1, 2, 3] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}"
     assert template(loop).render([]) == "1"
 

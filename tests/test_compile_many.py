@@ -248,6 +248,7 @@ def test_the_clock_tells_steps_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         (("@empty.txt", "-o", "out"), "the list names no model"),
         (("none/*.mlir", "-o", "out"), "no file matches 'none/[*].mlir'"),
         (("a.mlir", "-o", "out/", "--jobs", "0"), "Invalid value for '--jobs'"),
+        (("a.mlir", "-o", "out/", "--joined-products", "-1"), "must be 0 or more, got -1"),
     ],
 )
 def test_calls_that_make_no_sense(arguments: Sequence[str], message: str) -> None:
@@ -257,6 +258,14 @@ def test_calls_that_make_no_sense(arguments: Sequence[str], message: str) -> Non
     assert result.exit_code == 2, result.output
     assert re.search(message, result.stderr)
     assert not Path("out").exists()
+
+
+def test_one_path_and_no_jobs(here: Path) -> None:
+    write("a.mlir")
+    (found,) = subquant.compile_many(Path("a.mlir"), "out", emit="mlirbc")
+    assert (found.name, found.status) == ("a.mlir", "compiled")
+    with pytest.raises(UsageError, match="expected 1 or more jobs, got -1"):
+        subquant.compile_many("*.mlir", "out", jobs=-1)
 
 
 def test_a_run_that_did_not_begin_has_no_table(here: Path) -> None:
@@ -537,12 +546,16 @@ def wait_until(holds: Callable[[], bool]) -> None:
     pytest.fail("it does not come to that")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_what_is_done_stays_done(here: Path, number: int) -> None:
     write("a.mlir", "b.mlir", "c.mlir")
     given = ["*.mlir", "-o", "out", *BY_PASSES, "--resume"]
     command = [sys.executable, "-c", SLOW, "compile", *given, "--jobs", "2", "--json", "r.json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    Path("temporary").mkdir()
+    environment = {**os.environ, "TMPDIR": os.path.abspath("temporary")}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
         wait_until(lambda: Path("out", NAME).is_file() and b"\n" in Path("out", NAME).read_bytes())
         wait_until(lambda: len(children_of(process.pid)) == 2)
         children = children_of(process.pid)
@@ -550,8 +563,9 @@ def test_what_is_done_stays_done(here: Path, number: int) -> None:
         _, errors = process.communicate(timeout=30)
     wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
     assert [*files()] == ["a.mlirbc"]
-    if number == signal.SIGINT:
-        assert process.returncode == 1
+    if number != signal.SIGKILL:
+        assert os.listdir("temporary") == []
+        assert process.returncode == (1 if number == signal.SIGINT else 128 + number)
         assert "1 compiled, 2 not-run" in errors.decode()
         assert "note: --resume goes on with the rest" in errors.decode()
         report = json.loads(Path("r.json").read_text())

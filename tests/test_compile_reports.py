@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
@@ -68,6 +69,15 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         assert text_of(found) == text_of(report)
 
 
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    """Files may have bytes in their names that are no UTF-8, and readers of JSON take no halves."""
+    name = os.fsdecode(b"m/\xff\xc3\xb6.mlir")
+    result = replace(FIRST.results[0], name=name)
+    (tmp_path / "r.json").write_text(text_of(replace(FIRST, results=(result,))))
+    (found,) = read_compilations(tmp_path / "r.json").results
+    assert found.name == r"m/\udcff" "ö.mlir"
+
+
 def test_reports_are_put_together(in_temporary_folder: Path) -> None:
     Path("a.json").write_text(text_of(FIRST))
     Path("b.json").write_text(text_of(SECOND))
@@ -124,6 +134,7 @@ def _changed(path: Sequence[str | int], value: Any) -> str:
     ("text", "message"),
     [
         (_changed(["report"], "other"), "is a report of 'other', expected one of 'conformance' or"),
+        (_changed(["version"], "x" * 999), f"version '{'x' * 75}...', expected 1"),
         (_changed(["report"], 1), "is no report, which has a 'report' and its 'results'"),
         (_changed(["options"], 1), "'options' of the report is no object"),
         (_changed(["options", "target"], "x"), "'options' of the report are none: option 'target'"),

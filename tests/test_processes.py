@@ -309,3 +309,16 @@ def test_files_are_whole(unnamed: bool, folder: Path, monkeypatch: pytest.Monkey
         raise KeyError
     assert sorted(os.listdir()) == ["out", "temporary"]
     assert Path("out").read_bytes() == b"after"
+
+
+def test_signals_that_are_ignored_stay_so() -> None:
+    """``nohup`` ignores SIGHUP for what it starts."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with processes.ending_cleanly():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            with pytest.raises(SystemExit, match="143"):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)

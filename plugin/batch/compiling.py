@@ -16,7 +16,7 @@ __all__ = ["compile_many"]
 
 
 def compile_many(
-    sources: Iterable[str | os.PathLike[str]],
+    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     output: str | os.PathLike[str],
     *,
     emit: Emit = "vmfb",
@@ -35,7 +35,8 @@ def compile_many(
     >>> [each.error for each in results if each.error]                              # doctest: +SKIP
 
     Args:
-        sources: paths, patterns, and lists of them (``@FILE``), as ``subquant compile`` has them.
+        sources: paths, patterns, and lists of them (``@FILE``), as ``subquant compile`` has them;
+            or one of these.
         output: the folder of the outputs, which mirror the paths of the models.
         emit: ``vmfb`` for executables; ``mlir`` or ``mlirbc`` to stop before IREE.
         base: the folder that outputs are named from; by default the current one.
@@ -56,7 +57,8 @@ def compile_many(
         SubquantError: wrong options, no such models, two with one output, or no cluster.
     """
     choices = CompileOptions(**options)
-    paths = find_models([os.fspath(each) for each in sources], output)
+    given = [sources] if isinstance(sources, (str, os.PathLike)) else sources
+    paths = find_models([os.fspath(each) for each in given], output)
     models = name_outputs(paths, output, emit, base)
     batch = Batch(
         models, output, choices, emit=emit, parameters=parameters, resume=resume, limits=limits

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -140,7 +141,7 @@ class Batch:
         Raises:
             EnvironmentProblem: the cluster cannot be used, or was lost.
         """
-        known: list[tuple[Model, CompiledModel]] = []
+        known: deque[tuple[Model, CompiledModel]] = deque()
         read: dict[str, _Read] = {}
 
         def tasks() -> Iterator[Task]:
@@ -273,10 +274,10 @@ class Batch:
 
 
 def _taken(
-    known: list[tuple[Model, CompiledModel]],
+    known: deque[tuple[Model, CompiledModel]],
 ) -> Iterator[tuple[Model, CompiledModel]]:
     while known:
-        yield known.pop(0)
+        yield known.popleft()
 
 
 def _make_folder(path: Path) -> None:

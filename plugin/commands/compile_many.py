@@ -20,7 +20,7 @@ from ..batch.models import Model, find_models, name_outputs
 from ..batch.run import Batch, CompiledModel
 from ..compiler.options import CompileOptions, Emit
 from ..errors import UsageError, quoted
-from ..processes import Limits
+from ..processes import Limits, ending_cleanly
 from ..reports import write_report
 from ..versions import installed_versions
 from .console import read_model, report_error, say
@@ -90,6 +90,7 @@ def compile_models(
     display = _Display(models)
     try:
         with (
+            ending_cleanly(),
             display.shown(),
             contextlib.closing(
                 batch.run(jobs=many.jobs, cluster=many.cluster, on_step=display.step)

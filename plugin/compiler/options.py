@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..errors import UsageError
 from ..frontends.options import ImportOptions
 from ..options import (
     Activations,
@@ -127,6 +128,10 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        if self.joined_products < 0:
+            raise UsageError(
+                f"option 'joined-products' must be 0 or more, got {self.joined_products}"
+            )
         self.import_options  # noqa: B018  (which checks the batch and the extents)
 
     @property

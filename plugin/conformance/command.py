@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +20,7 @@ from ..errors import (
     printable,
     quoted,
 )
+from ..processes import ending_cleanly
 from ..reports import write_report
 from ..versions import installed_versions
 from .cases import Case, Outcome, programs_cases
@@ -69,7 +68,7 @@ def run(options: RunOptions) -> int:
         _check_device(device, is_here=options.cluster is None)
     outcomes: list[Outcome] = []
     machines: set[str] = set()
-    with _cleaning_up():
+    with ending_cleanly():
         for device, chosen in plan.chosen.items():
             with _progress(f"conformance on {device}", len(chosen)) as progress:
                 outcomes += run_cases(
@@ -129,25 +128,6 @@ def _describe(options: RunOptions, cases: Sequence[Case], expected: Expected, pl
         digest_of_expected(expected),
         len(plan.numbers),
     )
-
-
-@contextlib.contextmanager
-def _cleaning_up() -> Iterator[None]:
-    """Let a signal end the processes that run cases, and remove their files."""
-
-    def end(number: int, _: object) -> None:
-        sys.exit(128 + number)
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in ("SIGTERM", "SIGHUP"):
-            if hasattr(signal, name):
-                before[name] = signal.signal(getattr(signal, name), end)
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
 
 
 def _pattern(options: RunOptions) -> re.Pattern[str]:

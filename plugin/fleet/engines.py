@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable
 
-from ..errors import EnvironmentProblem, printable
+from ..errors import EnvironmentProblem, UsageError, printable
 from .local import run_locally
 from .tasks import Done, OnStep, Task
 
@@ -45,13 +45,15 @@ def run_tasks(
             refused; by default it is written on standard error.
 
     Raises:
-        UsageError: that is no address of a scheduler.
+        UsageError: that is no address of a scheduler, or no number of jobs.
         EnvironmentProblem: Dask is not installed, the scheduler does not answer or has ended, or
             its workers cannot do what is asked for.
         RuntimeError: a function has a bug. It is raised after all else is done, and its message has
             the tracebacks.
     """
     bugs: list[str] = []
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"expected 1 or more jobs, got {jobs}")
     if cluster is None:
         yield from run_locally(iter(tasks), jobs or available_cores(), on_step, bugs)
     else:

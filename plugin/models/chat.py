@@ -3,8 +3,8 @@
 ``tokenizer.chat_template`` is a Jinja template, a program that comes with the weights. It is run in
 a child process with limits of time, memory and what it writes, and there in Jinja's sandbox, in
 which names of Python's insides are errors; it sees what transformers gives it: ``messages`` (each
-with ``role`` and ``content``), ``add_generation_prompt``, ``bos_token``, ``eos_token``,
-``raise_exception`` and ``strftime_now``.
+with ``role`` and ``content``), ``add_generation_prompt``, ``tools`` and ``documents`` (none),
+``bos_token``, ``eos_token``, ``raise_exception`` and ``strftime_now``.
 
 Files of Gemma often come without one. Its format is fixed, and used instead, as llama.cpp does:
 
@@ -108,6 +108,8 @@ class ChatTemplate:
         values = {
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": answer,
+            "tools": None,  # a template may ask whether it is none
+            "documents": None,
             **self._names,
         }
         if self._template in _BY_ARCHITECTURE.values():
