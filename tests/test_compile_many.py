@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import pty
@@ -97,6 +98,26 @@ def test_patterns_lists_and_paths_are_models_once_and_in_order(here: Path) -> No
     assert find_models(["@-"], "out", lambda: by_null) == [
         "# a.mlir", " b .mlir", os.fsdecode(b"\xff.mlir"),
     ]  # fmt: skip
+
+
+def test_patterns_find_what_glob_does(here: Path) -> None:
+    write("a.mlir", "x/b.mlir", "x/y/c.mlir", "x/[z]/d.mlir", ".h/e.mlir", "x/.i.mlir", "w/f.txt")
+    Path("linked").symlink_to("x/y")
+    for pattern in ("**", "**/*.mlir", "./**/*.mlir", "x/**/c.mlir", "x/**", "**/y/**/*.*",
+                    "?/**/*", ".h/**/*.mlir", "**/[[]z]/*", f"{Path.cwd()}/**/*.mlir",
+                    "x//**//*.mlir"):  # fmt: skip
+        expected = {each for each in glob.glob(pattern, recursive=True) if os.path.isfile(each)}
+        found = {*find_models([pattern], "out")}
+        assert {*map(os.path.abspath, found)} == {*map(os.path.abspath, expected)}, pattern
+    assert "linked/c.mlir" in find_models(["**/c.mlir"], "out")
+
+
+def test_links_to_folders_above_are_no_end(here: Path) -> None:
+    """Each further level of them would be twice as many."""
+    write("m/a.mlir")
+    Path("m/up").symlink_to("..")
+    Path("m/here").symlink_to(".")
+    assert find_models(["**/*.mlir"], "out") == ["m/a.mlir"]
 
 
 def test_outputs_are_not_matched(here: Path) -> None:

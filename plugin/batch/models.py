@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -103,12 +104,46 @@ def _expanded(pattern: str, made: str) -> list[str]:
     Raises:
         UsageError: there are none.
     """
-    found = [path for path in glob.iglob(pattern, recursive=True) if os.path.isfile(path)]
+    found = [path for path in {*_matches(pattern)} if os.path.isfile(path)]
     if made:
         found = [path for path in found if not _is_below(os.path.abspath(path), made)]
     if not found:
         raise UsageError(f"no file matches {quoted(pattern)}")
     return sorted(found)
+
+
+_ANY_FOLDERS = re.compile(r"(?:^|(?<=/))\*\*(?:/+|$)")
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """What `glob.glob` finds, but for links to a folder above, in which it goes round 40 times."""
+    any_folders = _ANY_FOLDERS.search(pattern)
+    if any_folders is None:
+        yield from glob.iglob(pattern)
+        return
+    head, tail = pattern[: any_folders.start()], pattern[any_folders.end() :] or "*"
+    for start in glob.iglob(head) if head else [""]:
+        for folder in _folders_below(start):
+            yield from _matches(os.path.join(glob.escape(folder), tail))
+
+
+def _folders_below(start: str) -> Iterator[str]:
+    """A folder and all below that are not hidden, those of links too."""
+    waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [(start, frozenset())]
+    while waiting:
+        folder, above = waiting.pop()
+        try:
+            status = os.stat(folder or os.curdir)
+            identity = status.st_dev, status.st_ino
+            if identity in above:
+                continue
+            with os.scandir(folder or os.curdir) as entries:
+                names = [each.name for each in entries if each.is_dir()]
+        except OSError:
+            continue
+        yield folder
+        inside = above | {identity}
+        waiting += [(os.path.join(folder, n), inside) for n in names if not n.startswith(".")]
 
 
 def _read_list(file: str, read_stdin: Callable[[], bytes] | None) -> Iterator[str]:
