@@ -342,3 +342,10 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SUBQUANT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/a/c")
     assert default_cache() == Path("/a/c/subquant")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/a/d")
+    assert default_cache() == Path("/a/d/.cache/subquant")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # whom no list of users has
+    with pytest.raises(EnvironmentProblem, match="no home folder .*the variable SUBQUANT_CACHE"):
+        default_cache()

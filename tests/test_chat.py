@@ -106,6 +106,13 @@ def test_templates_that_fail(text: str, message: str) -> None:
         template(text).render(MESSAGES)
 
 
+def test_halves_of_characters_are_no_text() -> None:
+    message = [{"role": "user", "content": "a\udcff"}]
+    for render in (gemma().render, template("{{ messages[0].content }}").render):
+        with pytest.raises(InputError, match=r"is half of one \(U\+DCFF\), or the byte 0xff"):
+            render(message)
+
+
 def test_a_template_that_takes_too_long() -> None:
     """It writes nothing, and would run for hours."""
     loop = "{% for x in range(99999) %}" * 3 + "{% endfor %}" * 3

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import Place, Remark, UsageError, quoted
+from ..errors import EnvironmentProblem, Place, Remark, UsageError, quoted
 from ..versions import PINNED_VERSIONS, versions_of
 from .keys import Digest, code_digest
 from .options import CompileOptions
@@ -38,11 +38,23 @@ _POWERS = " KMGTP"
 
 
 def default_cache() -> Path:
-    """The folder of what is kept: the variable ``SUBQUANT_CACHE``, or one of the user's caches."""
+    """The folder of what is kept: the variable ``SUBQUANT_CACHE``, or one of the user's caches.
+
+    Raises:
+        EnvironmentProblem: nothing says where these are.
+    """
     named = os.environ.get("SUBQUANT_CACHE")
     if named:
         return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    base = os.environ.get("XDG_CACHE_HOME")
+    if not base:
+        home = os.path.expanduser("~")
+        if home == "~":  # as in a container, for a user who is not in its list
+            raise EnvironmentProblem(
+                "there is no home folder for the cache; name a folder by the variable "
+                "SUBQUANT_CACHE"
+            )
+        base = os.path.join(home, ".cache")
     return Path(base) / "subquant"
 
 

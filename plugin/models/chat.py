@@ -23,7 +23,7 @@ from typing import Any
 from ..errors import InputError, UnsupportedError, quoted
 from ..processes import ChildEnded, Limits, Steps, call, time_limit
 from .requirements import require
-from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer, check_text
 
 __all__ = ["ChatTemplate", "Message"]
 
@@ -101,7 +101,8 @@ class ChatTemplate:
             answer: whether the text ends where the model's answer begins.
 
         Raises:
-            InputError: the template fails, refuses the messages, or reaches a limit.
+            InputError: the template fails, refuses the messages, or reaches a limit; or there are
+                halves of characters.
             EnvironmentProblem: Jinja is not installed.
         """
         require("jinja2", "the model's template for conversations")
@@ -184,4 +185,5 @@ def _render(template: str, values: Mapping[str, Any]) -> str:
         said = str(error) or type(error).__name__
         raise InputError(f"the model's template for conversations fails: {said[:300]}") from None
     text = "".join(parts)
-    return text.encode(errors="replace").decode()
+    check_text(text)
+    return text

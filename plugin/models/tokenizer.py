@@ -27,7 +27,24 @@ from .memory import return_free_memory
 from .scored_pieces import ScoredPieces
 from .vocabulary import PieceType, Vocabulary
 
-__all__ = ["TextStream", "Tokenizer"]
+__all__ = ["TextStream", "Tokenizer", "check_text"]
+
+
+def check_text(text: str) -> None:
+    """Check that a text has no halves of characters, which no UTF-8 has.
+
+    Raises:
+        InputError: it has; arguments of commands do where their bytes are no UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ord(text[error.start])
+        is_byte = 0xDC80 <= half <= 0xDCFF  # as Python writes them
+        byte = f", or the byte 0x{half - 0xDC00:02x}, which is no UTF-8" if is_byte else ""
+        raise InputError(
+            f"the text is not Unicode: character {error.start} is half of one (U+{half:04X}){byte}"
+        ) from None
 
 
 class _Engine(Protocol):
@@ -92,13 +109,7 @@ class Tokenizer:
         Raises:
             InputError: the text has halves of characters, which no UTF-8 has.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"the text is not Unicode: character {error.start} is half of one "
-                f"(U+{ord(text[error.start]):04X})"
-            ) from None
+        check_text(text)
         first = self.start_token if start and self.adds_start else None
         tokens = [] if first is None else [first]
         at_start = True
