@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from subquant.compiler import keys, worker
 from subquant.compiler.cache import DEFAULT_SIZE, Cache, default_cache, parse_size
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
-from subquant.errors import CompilerError, InputError, Remark, UsageError
+from subquant.errors import CompilerError, EnvironmentProblem, InputError, Remark, UsageError
 from subquant.formats.irpa import Archive
 
 PROGRAM = "func.func @main(%x: tensor<4xi8>) -> tensor<4xi8> {\n  return %x : tensor<4xi8>\n}"
@@ -347,5 +348,5 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_cache() == Path("/a/d/.cache/subquant")
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # whom no list of users has
-    with pytest.raises(EnvironmentProblem, match="no home folder .*the variable SUBQUANT_CACHE"):
+    with pytest.raises(EnvironmentProblem, match=r"no home folder .*the variable SUBQUANT_CACHE"):
         default_cache()
