@@ -75,7 +75,10 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()  # what fails at the end of Python is nobody's error
         except SubquantError as error:
             report_error(error)
             ctx.exit(error.exit_status)

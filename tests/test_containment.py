@@ -288,6 +288,10 @@ def test_closed_streams() -> None:
     assert without_input.returncode == 1
     assert without_input.stderr == "error: cannot read '<stdin>': Bad file descriptor\n"
     assert run("subquant compile model.mlir -o all.vmfb <&- >&- 2>&-").returncode == 0
+    assert run("subquant compile model.mlir -o out/ --emit mlirbc").returncode == 0
+    many = run("subquant compile model.mlir -o out/ --emit mlirbc --resume >&-")  # it has a table
+    assert many.returncode == 1
+    assert many.stderr.endswith("cannot write the output: Bad file descriptor\n")
     assert Path("all.vmfb").read_bytes() == Path("out.vmfb").read_bytes()
 
 

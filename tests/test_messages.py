@@ -267,7 +267,10 @@ def test_files_of_another_kind() -> None:
         line = fail(1, *command, "x.vmfb")
         assert line == f"error: 'x.vmfb' {no_module} an executable; {run}"
     assert fail(1, "exec", "x.npy").endswith("but an array; give it as an argument: --input @x.npy")
-    assert fail(1, "exec", "x.gguf").endswith("import them with: subquant import x.gguf")
+    assert fail(1, "exec", "x.gguf").endswith(
+        "a language model writes text with: subquant generate --model x.gguf; "
+        "import others with: subquant import x.gguf"
+    )
     assert fail(1, "run", "x.gguf").endswith(
         ", but holds weights; expected the output of 'subquant compile'"
     )

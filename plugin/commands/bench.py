@@ -47,7 +47,7 @@ __all__ = ["command"]
     metavar="VALUE",
     help="An argument, as of run: @file.npy or 2x3xi8=1,2,...; drawn if there are none.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of drawn arguments.")
+@click.option("--seed", type=click.IntRange(0), default=0, metavar="N", help="Of drawn arguments.")
 @click.option(
     "--parameters",
     multiple=True,
@@ -59,6 +59,7 @@ __all__ = ["command"]
     type=float,
     default=1.0,
     show_default=True,
+    metavar="SECONDS",
     help="For how long to call it.",
 )
 @click.option(

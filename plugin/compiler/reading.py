@@ -123,7 +123,8 @@ def _write_onnx(
 
 _OTHER_KINDS = {
     "executable": ", but an executable; run it with: subquant run {}",
-    "weights": ", but holds weights; import them with: subquant import {}",
+    "weights": ", but holds weights; a language model writes text with: subquant generate --model "
+    "{0}; import others with: subquant import {0}",
     "array": ", but an array; give it as an argument: --input @{}",
 }
 
