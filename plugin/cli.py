@@ -39,7 +39,7 @@ COMMANDS = {
 }
 """The first line of each command's help; `commands` has a file for each."""
 
-_OUTPUT_FAILED = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EPIPE, errno.EBADF)
+_OUTPUT_FAILED = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT, errno.EPIPE, errno.EBADF)
 
 
 class _Group(click.Group):
@@ -83,6 +83,9 @@ class _Group(click.Group):
             report_error(error)
             ctx.exit(error.exit_status)
         except OSError as error:
+            if _is_nowhere():
+                report_error(InputError("the current folder is not there any more; go to another"))
+                ctx.exit(1)
             if error.errno not in _OUTPUT_FAILED:
                 raise
             # Nothing more can be written there, the end of the process included.
@@ -90,6 +93,15 @@ class _Group(click.Group):
             if not isinstance(error, BrokenPipeError):
                 report_error(InputError(f"cannot write the output: {error.strerror}"))
             ctx.exit(1)
+
+
+def _is_nowhere() -> bool:
+    """Whether the current folder was removed, so that relative paths lead nowhere."""
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
 
 
 def _versions(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:

@@ -295,6 +295,28 @@ def test_closed_streams() -> None:
     assert Path("all.vmfb").read_bytes() == Path("out.vmfb").read_bytes()
 
 
+@pytest.mark.parametrize("environment", ["env -u PYTHONUNBUFFERED", "env PYTHONUNBUFFERED=1"])
+def test_an_output_that_is_cut_is_an_error(environment: str) -> None:
+    """A disk that is full takes a part of what is written, and says so when the rest comes."""
+    functions = (f"func.func @f{n}(%x: f32) -> f32 {{ return %x : f32 }}\n" for n in range(40))
+    Path("model.mlir").write_text("".join(functions))
+    compile_it = f"{environment} subquant compile model.mlir --emit mlir"
+    for command in (f"{compile_it} -o - >cut.mlir", f"{compile_it} -o whole.mlir && cat cut.mlir"):
+        # Without bytecode, which Python writes cut.
+        done = run(f"ulimit -f 1; export PYTHONDONTWRITEBYTECODE=1; {command}")
+        assert done.returncode == 1
+        assert re.fullmatch("error: cannot write .*: File too large\n", done.stderr)
+    assert Path("cut.mlir").stat().st_size == 1024
+    assert not Path("whole.mlir").exists()
+
+
+def test_a_current_folder_that_was_removed() -> None:
+    for arguments in ("compile a.mlir", "compile a.mlir -o out/", "compile '*.mlir' -o /tmp"):
+        done = run(f"mkdir gone && cd gone && rmdir ../gone && subquant {arguments}")
+        assert done.returncode == 1
+        assert done.stderr == "error: the current folder is not there any more; go to another\n"
+
+
 @pytest.mark.parametrize(
     "environment", ["PYTHONIOENCODING=ascii", "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0"]
 )

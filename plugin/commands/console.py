@@ -50,8 +50,18 @@ def open_standard_streams() -> None:
         except OSError:
             os.open(os.devnull, access)  # takes the lowest number that is free: this one
             setattr(sys, name, os.fdopen(handle, mode, closefd=False))
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
+        if isinstance(stream.buffer, io.RawIOBase):
+            # Without buffers (PYTHONUNBUFFERED) Python drops what a full disk does not take at
+            # once, and raises no error.
+            stream = open(  # noqa: SIM115 - it is open until Python ends
+                stream.fileno(), "w", 1, stream.encoding, stream.errors, closefd=False
+            )
+            setattr(sys, name, stream)
+        if stream.encoding.lower() != "utf-8":
             stream.reconfigure(errors="backslashreplace")
 
 
