@@ -201,6 +201,18 @@ def test_what_killed_writers_left_is_removed_after_an_hour(tmp_path: Path) -> No
     assert names(tmp_path, "writing") == ["new.part", "what.else"]
 
 
+def test_what_is_written_for_a_key_that_is_held_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.reserved(KEY, lambda: None), store.temporary() as part:
+        part.write_bytes(b"1")
+        Store(tmp_path).clear()
+        assert part.read_bytes() == b"1"
+    with store.temporary() as part:  # what was killed left its like
+        part.write_bytes(b"1")
+        assert Store(tmp_path).clear()[0] == 1
+        assert not part.exists()
+
+
 def test_other_files_of_the_folder_stay(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.write(KEY, {}, {"executable": store.keep(b"executable")})
