@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["render_table", "show_table", "summary_line", "to_json", "to_junit"]
 
-_LONGEST_LINE = 10_000
-
 _STYLES = {"compiled": "green", "up-to-date": "dim", "failed": "red", "not-run": "yellow"}
 
 
@@ -127,11 +125,9 @@ def show_table(results: Sequence[CompiledModel]) -> None:
     if console.is_terminal:
         console.print(render_table(results))
         return
-    console.width = _LONGEST_LINE  # lines of a file are as long as they need to be, and no longer
-    with console.capture() as shown:
-        console.print(render_table(results))
-    for line in shown.get().splitlines():
-        print(printable(line.rstrip()))
+    titles = _titles(results)
+    for line in reports.plain_table(titles, [_cells(each, titles) for each in results], _NUMBERS):
+        print(line)
 
 
 def render_table(results: Sequence[CompiledModel]) -> Table:
@@ -140,20 +136,40 @@ def render_table(results: Sequence[CompiledModel]) -> Table:
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("model", overflow="fold")
-    table.add_column("status", no_wrap=True)
-    for title in ("passes s", "IREE s", "bytes"):
-        table.add_column(title, justify="right", no_wrap=True)
-    has_errors = any(result.error is not None for result in results)
-    if has_errors:
-        table.add_column("error", overflow="fold")
+    titles = _titles(results)
+    for number, title in enumerate(titles):
+        is_text = title in ("model", "error")
+        table.add_column(
+            title,
+            justify="right" if number in _NUMBERS else "left",
+            no_wrap=not is_text,
+            overflow="fold" if is_text else "ellipsis",
+        )
     for result in results:
-        status = f"{result.status} (cache)" if result.is_cached else result.status
-        is_made = result.status in ("compiled", "up-to-date")
-        seconds = [f"{each:.2f}" if is_made or each else "-" for each in
-                   (result.passes_seconds, result.iree_seconds)]  # fmt: skip
-        size = f"{result.size:,}" if is_made else "-"
-        name, colored = Text(printable(result.name)), Text(status, _STYLES[result.status])
-        message = [Text(_message(result))] if has_errors else []
-        table.add_row(name, colored, *seconds, size, *message)
+        name, status, *others = _cells(result, titles)
+        colored = Text(status, _STYLES[result.status])
+        table.add_row(Text(name), colored, *map(Text, others))
     return table
+
+
+_NUMBERS = (2, 3, 4)
+"""The columns of numbers."""
+
+
+def _titles(results: Sequence[CompiledModel]) -> list[str]:
+    has_errors = any(result.error is not None for result in results)
+    return ["model", "status", "passes s", "IREE s", "bytes", *["error"] * has_errors]
+
+
+def _cells(result: CompiledModel, titles: Sequence[str]) -> list[str]:
+    """The row of a model."""
+    is_made = result.status in ("compiled", "up-to-date")
+    seconds = (result.passes_seconds, result.iree_seconds)
+    found = [
+        printable(result.name),
+        f"{result.status} (cache)" if result.is_cached else result.status,
+        *(f"{each:.2f}" if is_made or each else "-" for each in seconds),
+        f"{result.size:,}" if is_made else "-",
+        printable(_message(result)),
+    ]
+    return found[: len(titles)]

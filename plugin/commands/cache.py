@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import click
 from ..compiler.cache import Cache, default_cache, parse_size
 from ..compiler.store import Record, Stored
 from ..errors import InputError, UsageError, printable, quoted
+from ..reports import plain_table
 from .console import say, show_progress
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ __all__ = ["command"]
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_LONGEST_LINE = 10_000
 _REMEMBERED = "remembered"
 
 _folder = click.option(
@@ -67,7 +67,7 @@ def show(folder: str | None, as_json: bool) -> None:
         return
     shown = [entry for entry in entries if entry.kind != _REMEMBERED]
     if shown:
-        _print(_table(shown))
+        _print(shown)
     kinds = Counter(entry.kind for entry in shown)
     listed = ", ".join(_counted(count, kind) for kind, count in sorted(kinds.items()))
     limit = f"of {_bytes(cache.limit)}" if cache.limit else "no limit"
@@ -203,29 +203,39 @@ def _entries(cache: Cache) -> Iterable[_Entry]:
     return [entry(stored, record) for stored, record in cache.records()]
 
 
+_TITLES = ("kind", "name", "options", "size", "last used", "hits")
+_NUMBERS = (3, 4, 5)
+
+
+def _cells(entry: _Entry) -> list[str]:
+    """The row of an entry."""
+    options = {**entry.about.get("options", {}), **_context(entry)}
+    return [
+        entry.kind,
+        printable(str(entry.about.get("name", ""))),
+        printable(" ".join(f"{name}={_shown(value)}" for name, value in options.items())),
+        _bytes(entry.size),
+        _ago(entry.unused_seconds),
+        f"{entry.uses:,}",
+    ]
+
+
 def _table(entries: Iterable[_Entry]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, collapse_padding=True)
-    table.add_column("kind", no_wrap=True)
-    table.add_column("name", overflow="fold")
-    table.add_column("options", overflow="fold")
-    for name in ("size", "last used", "hits"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for entry in entries:
-        options = {**entry.about.get("options", {}), **_context(entry)}
-        chosen = " ".join(f"{name}={_shown(value)}" for name, value in options.items())
-        table.add_row(
-            entry.kind,
-            Text(printable(str(entry.about.get("name", "")))),
-            Text(printable(chosen)),
-            _bytes(entry.size),
-            _ago(entry.unused_seconds),
-            f"{entry.uses:,}",
-            style="" if entry.is_whole else "dim",
+    for number, title in enumerate(_TITLES):
+        is_number = number in _NUMBERS
+        table.add_column(
+            title,
+            justify="right" if is_number else "left",
+            no_wrap=is_number or title == "kind",
+            overflow="fold",
         )
+    for entry in entries:
+        table.add_row(*map(Text, _cells(entry)), style="" if entry.is_whole else "dim")
     return table
 
 
@@ -237,15 +247,15 @@ def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _print(table: Table) -> None:
+def _print(entries: Sequence[_Entry]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    if not console.is_terminal:  # lines of a file are as long as they need to be
-        console.width = _LONGEST_LINE
-    with console.capture() as shown:
-        console.print(table)
-    click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
+    if console.is_terminal:
+        console.print(_table(entries))
+        return
+    lines = plain_table(_TITLES, [_cells(entry) for entry in entries], _NUMBERS, "─")
+    click.echo("\n".join(lines))
 
 
 def _bytes(size: int) -> str:
