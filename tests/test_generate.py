@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from gguf_models import TinyModel
 from programs import LONG
 from subquant.cli import main
 from subquant.commands import generate as generate_command
-from subquant.errors import ExecutionError
+from subquant.errors import ExecutionError, UnsupportedError
 from subquant.formats.gguf import read_gguf
 from subquant.models import Sampling, Session, load, packaged
 from subquant.models.tokenizer import Tokenizer
@@ -147,6 +147,18 @@ def test_what_is_emitted_is_a_program_and_its_parameters(model: Path, tmp_path: 
     assert "subquant.dequantize" in module.read_text()
     assert run("opt", module, "--passes", "verify-quantization").exit_code == 0
     assert "token_embd" in run("inspect", archive).stdout
+
+
+def test_what_has_no_program_leaves_no_parameters(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> NoReturn:
+        raise UnsupportedError("a tensor is of another type")
+
+    monkeypatch.setattr("subquant.models.module.write_module", refuse)
+    message = "error: a tensor is of another type"
+    assert fail(1, "generate", "--model", model, "--emit", tmp_path / "made") == message
+    assert os.listdir(tmp_path / "made") == []
 
 
 def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> None:

@@ -274,15 +274,15 @@ def emit(
     configuration = Configuration.of(source.properties, tensors)
     shape = _shape(configuration, context)
     notify = progress or (lambda step: None)
+    from .module import write_module
+
+    text = str(write_module(configuration, tensors, shape))
     source.save(
         archive,
         on_tensor=lambda number, count, tensor: notify(
             f"import {number + 1} of {count}: {tensor.name}"
         ),
     )
-    from .module import write_module
-
-    text = str(write_module(configuration, tensors, shape))
     try:
         write_whole(Path(module), text.encode())
     except OSError as error:
