@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
@@ -9,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from litert import LiteRt
 from subquant.cli import main
+from subquant.commands.pictures import render_layers
+from subquant.comparison.layers import Sums, Watched, to_json
 from subquant.comparison.models import compare_layers, model_of
 from subquant.errors import SignatureError
 from subquant.formats.tflite import read_tflite
@@ -63,6 +67,41 @@ def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
     assert layer.equal == pytest.approx(near, abs=2)  # at half a step f32 decides
     assert layer.difference == pytest.approx(most, rel=1e-5)
     assert layer.steps == pytest.approx(most / scale, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "equal", "difference", "sqnr"),
+    [
+        ([np.inf, 1], [1, 1], 1, np.inf, -np.inf),
+        ([np.nan, 1], [1, 1], 1, np.inf, -np.inf),
+        ([1, 1], [np.nan, 1], 1, np.inf, -np.inf),
+        ([np.inf, 1], [-np.inf, 1], 1, np.inf, -np.inf),
+        ([np.inf, 1], [np.inf, 1], 2, 0, np.inf),
+        ([np.nan, 1], [np.nan, 1], 2, 0, np.inf),
+        ([np.inf, 9], [np.inf, 10], 1, 1, 20),
+        ([2, 0], [0, 0], 1, 2, -np.inf),
+    ],
+)
+def test_values_that_are_no_numbers(
+    ours: list[float], theirs: list[float], equal: int, difference: float, sqnr: float
+) -> None:
+    for is_real in (False, True):
+        sums = Sums(Watched("k", 0, "ABS", "t", "FLOAT32"))
+        left, right = (np.array(each, np.float32) for each in (ours, theirs))
+        sums.add(left, right.astype(np.float64) if is_real else right, is_real=is_real)
+        layer = sums.layer()
+        assert (layer.equal, layer.difference, layer.sqnr) == (equal, difference, sqnr)
+        assert json.dumps(to_json([layer]), allow_nan=False)
+        shown = io.StringIO()
+        Console(file=shown, width=120).print(render_layers([layer], 120))
+        assert ("exact" in shown.getvalue()) == (sqnr == np.inf)
+        assert "nan" not in shown.getvalue()
+
+
+def test_great_integers_are_not_rounded() -> None:
+    sums = Sums(Watched("k", 0, "ABS", "t", "INT64"))
+    sums.add(np.array([2**60, 2**60]), np.array([2**60, 2**60 + 1]), is_real=False)
+    assert sums.layer().equal == 1
 
 
 def test_onnx_beside_onnx_runtime(in_temporary_folder: Path, cpu: Device) -> None:

@@ -4,6 +4,8 @@ Of each tensor that an operator computes: how many storage values are equal, the
 in steps of its scale and as a real, and the ratio of signal to noise, of which 6 dB are one bit::
 
     SQNR = 10 log10 (sum reference**2 / sum (ours - reference)**2)
+
+NaN and NaN are equal, and so are infinities of one sign; neither is part of the sums.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class Layer:
         elements: how many values were compared, over all calls.
         equal: how many of them are the same; beside reals, how many are within half a step.
         steps: the greatest difference in steps of the scale; None of floats.
-        difference: the greatest difference of reals.
+        difference: the greatest difference of reals; infinity where one is infinite or no number,
+            and the other is not.
         sqnr: in decibels; infinity where all reals are equal.
     """
 
@@ -91,12 +94,18 @@ class Sums:
         left = self._reals(ours)
         right = theirs.astype(np.float64) if is_real else self._reals(theirs)
         self.elements += ours.size
-        noise = np.abs(left - right)
-        half_step = (self.watched.scale or 0.0) / 2
-        self.equal += int((noise <= (half_step if is_real else 0)).sum())
-        self.difference = max(self.difference, float(noise.max(initial=0)))
-        self.signal += float((right**2).sum())
-        self.noise += float((noise**2).sum())
+        # Reals of f64 are too coarse for some integers of 64 bits.
+        are_integers = ours.dtype == theirs.dtype and ours.dtype.kind in "iu"
+        same = ours == theirs if are_integers else left == right
+        same = same | (np.isnan(left) & np.isnan(right))
+        with np.errstate(all="ignore"):
+            noise = np.where(same, 0.0, np.abs(left - right))
+            noise[np.isnan(noise)] = np.inf  # one is no number, and the other is
+            half_step = (self.watched.scale or 0.0) / 2
+            self.equal += int((same | (is_real & (noise <= half_step))).sum())
+            self.difference = max(self.difference, float(noise.max(initial=0)))
+            self.signal += float((right[np.isfinite(right)] ** 2).sum())
+            self.noise += float((noise**2).sum())
 
     def _reals(self, values: Array) -> Array:
         reals = values.astype(np.float64)
@@ -109,7 +118,8 @@ class Sums:
         watched = self.watched
         sqnr = math.inf
         if self.noise:
-            sqnr = 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
+            ratio = 0.0 if math.isinf(self.noise) else self.signal / self.noise
+            sqnr = 10 * math.log10(ratio) if ratio else -math.inf
         steps = None if watched.scale is None else self.difference / watched.scale
         return Layer(
             watched.operator, watched.name, watched.tensor, watched.type, self.shape,
@@ -142,7 +152,7 @@ def compared(
 
 
 def to_json(layers: Sequence[Layer]) -> list[dict[str, Any]]:
-    """The layers as JSON; SQNR is null where all values are equal."""
+    """The layers as JSON; what is infinite is null: the SQNR where all values are equal, too."""
     return [
         {
             "operator": layer.operator,
@@ -152,12 +162,16 @@ def to_json(layers: Sequence[Layer]) -> list[dict[str, Any]]:
             "shape": list(layer.shape),
             "elements": layer.elements,
             "equal": layer.equal,
-            "steps": layer.steps,
-            "difference": layer.difference,
-            "sqnr": layer.sqnr if math.isfinite(layer.sqnr) else None,
+            "steps": _finite(layer.steps),
+            "difference": _finite(layer.difference),
+            "sqnr": _finite(layer.sqnr),
         }
         for layer in layers
     ]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 _BEST = 120.0  # dB, for layers that are equal: more than f32 can differ by
