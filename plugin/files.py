@@ -20,6 +20,7 @@ __all__ = [
     "read_input",
     "read_stream",
     "regular_file_size",
+    "reproducer_name",
     "write_whole",
 ]
 
@@ -201,6 +202,17 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """
     with open_whole(path) as file:
         file.write(data)
+
+
+_LONGEST_STEM = 200
+"""Bytes of a name that leave room for a suffix."""
+
+
+def reproducer_name(stem: str) -> str:
+    """Return the name of the file that replays what went wrong with a model of this stem."""
+    while len(os.fsencode(stem)) > _LONGEST_STEM:
+        stem = stem[:-1]
+    return f"{stem}.reproducer.mlir"
 
 
 def _umask() -> int:

@@ -336,6 +336,11 @@ def test_a_crash_leaves_a_reproducer_beside_the_output(here: Path) -> None:
         "replay with: subquant opt 'out/m/crash it.reproducer.mlir'"
     )
     assert files() == {"m/crash it.reproducer.mlir": CRASHES.encode()}
+    write(f"{'x' * 250}.mlir", "y.mlir", text=CRASHES)
+    Path("full/y.reproducer.mlir").mkdir(parents=True)  # where none can be written
+    results = subquant.compile_many("*.mlir", "full", jobs=1)
+    assert ["crashed" in str(each.error) for each in results] == [True, True]
+    assert [*files("full")] == [f"{'x' * 200}.reproducer.mlir"]
 
 
 def test_a_bug_in_one_model_is_its_error(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from ..compiler.keys import digest_of, is_for_host, key_of_source, machine_of
 from ..compiler.options import CompileOptions, Emit
 from ..compiler.worker import Input
 from ..errors import InputError, Place, Remark, SubquantError
-from ..files import read_input, write_whole
+from ..files import read_input, reproducer_name, write_whole
 from ..fleet import HOST_CPU, Done, Task, run_tasks
 from ..processes import Limits, error_from_json
 from .manifest import Manifest, Record
@@ -222,7 +222,8 @@ class Batch:
         return Task(one.model.path, _FUNCTION, arguments, one.blobs, needs)
 
     def _reproducer(self, model: Model) -> Path:
-        return self._folder / f"{model.stem}.reproducer.mlir"
+        path = self._folder / model.stem
+        return path.with_name(reproducer_name(path.name))
 
     def _outputs(self, model: Model) -> list[Path]:
         found = [self._folder / model.output]
@@ -249,11 +250,12 @@ class Batch:
             is_cached=bool(value["cached"]),
             remarks=[remark_of_json(fields) for fields in value["remarks"]],
         )
-        try:
-            if value["error"] is not None:
-                for data in done.blobs:
+        if value["error"] is not None:
+            for data in done.blobs:
+                with contextlib.suppress(OSError):  # the error is what matters
                     _write(self._reproducer(one.model), data)
-                return self._failed(one.model, error_from_json(value["error"]), result)
+            return self._failed(one.model, error_from_json(value["error"]), result)
+        try:
             self._write_outputs(one, result, done.blobs)
         except OSError as error:
             message = f"cannot write '{error.filename or result.output}': {error.strerror}"

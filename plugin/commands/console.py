@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from ..errors import InputError, SubquantError, printable
-from ..files import read_input, read_stream, write_whole
+from ..files import read_input, read_stream, reproducer_name, write_whole
 
 __all__ = [
     "open_standard_streams",
@@ -29,10 +29,6 @@ __all__ = [
     "source_of",
     "write_output",
 ]
-
-
-_LONGEST_STEM = 200
-"""Bytes of a name that leave room for a suffix."""
 
 
 def open_standard_streams() -> None:
@@ -105,9 +101,7 @@ def shown_name(path: str) -> str:
 def reproducer_of(model: str, folder: Path | None = None) -> Path:
     """The file that replays what went wrong with a model."""
     stem = Path("stdin" if model == "-" else model).stem
-    while len(os.fsencode(stem)) > _LONGEST_STEM:
-        stem = stem[:-1]
-    return (folder or Path()) / f"{stem}.reproducer.mlir"
+    return (folder or Path()) / reproducer_name(stem)
 
 
 def read_model(path: str) -> bytes:
