@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -335,6 +336,23 @@ def test_no_folder_for_the_cache(
     assert f"cannot write '{tmp_path / 'file' / 'cache'}" in message
     message = fail(1, "generate", "--model", model, "--emit", tmp_path / "file")
     assert f"cannot write '{tmp_path / 'file'}': " in message
+
+
+def test_a_signal_leaves_no_weights(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are as large as the model, and would lie in the cache for an hour."""
+
+    def compile_for_ever(*_: Any, parameters: Path, **__: Any) -> NoReturn:
+        parameters.write_bytes(b"weights")
+        signal.raise_signal(signal.SIGTERM)
+        pytest.fail("it goes on")
+
+    monkeypatch.setenv("SUBQUANT_CACHE", str(tmp_path))
+    monkeypatch.setattr("subquant.compiler.compilation.compile_to_bytes", compile_for_ever)
+    result = run("generate", "--model", model, "--prompt", PROMPT)
+    assert result.exit_code == 128 + signal.SIGTERM
+    assert os.listdir(tmp_path / "writing") == []
 
 
 def test_a_session_that_fails(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import click
 
 from ..errors import InputError
 from ..options import Activations
+from ..processes import ending_cleanly
 from .console import read_model, shown_name
 from .options import stacked, threads_option
 
@@ -88,15 +89,16 @@ def load_model(
     """
     from ..models import load
 
-    return load(
-        find_model(model, progress),
-        device=device,
-        threads=threads,
-        context=context,
-        activations=activations,
-        progress=progress,
-        check=check,
-    )
+    with ending_cleanly():
+        return load(
+            find_model(model, progress),
+            device=device,
+            threads=threads,
+            context=context,
+            activations=activations,
+            progress=progress,
+            check=check,
+        )
 
 
 def read_text(path: str) -> str:
