@@ -118,6 +118,8 @@ def test_every_type(tmp_path: Path) -> None:
     properties, tensors = read_gguf(path)
     assert properties == PROPERTIES
     assert [type(properties[key]) for key in PROPERTIES] == [type(v) for v in PROPERTIES.values()]
+    without_lists, _ = read_gguf(path, lists=False)
+    assert without_lists == {k: v for k, v in PROPERTIES.items() if not isinstance(v, list)}
     assert list(tensors) == list(arrays)
     for name, array in arrays.items():
         tensor = tensors[name]
@@ -672,19 +674,31 @@ def small() -> bytes:
 
 @pytest.fixture(scope="module")
 def attempt(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], bool]:
-    """Read some bytes as a file; False for an error of ours, anything else is raised."""
+    """Read some bytes as a file, with lists and without; False for an error of ours, anything else
+    is raised."""
     path = tmp_path_factory.mktemp("gguf") / "damaged.gguf"
 
     def read(data: bytes) -> bool:
         path.write_bytes(data)
+        whole, without_lists = tried(), tried(lists=False)
+        if whole is None:
+            if without_lists is not None:  # what is wrong is in a list
+                use(without_lists[1])
+            return False
+        properties, tensors = whole
+        assert without_lists is not None
+        assert without_lists[0] == {k: v for k, v in properties.items() if not isinstance(v, list)}
+        assert list(without_lists[1]) == list(tensors)
+        use(tensors)
+        return True
+
+    def tried(**options: bool) -> tuple[dict[str, Any], dict[str, InferenceTensor]] | None:
         try:
-            tensors = read_gguf(path)[1]
+            return read_gguf(path, **options)
         except SubquantError as error:
             if not str(error).startswith(f"{path}: error: "):
                 raise
-            return False
-        use(tensors)
-        return True
+            return None
 
     return read
 

@@ -145,7 +145,7 @@ class _Weights(Mapping[str, Array]):
     """The bytes of the parameters that ``subquant import`` makes of weights, one by one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._tensors = open_weights(path).theta.flatten()
+        self._tensors = open_weights(path, lists=False).theta.flatten()
         self._last: tuple[str, Mapping[str, Array]] = ("", {})
 
     def __getitem__(self, name: str) -> Array:

@@ -78,12 +78,14 @@ _GGML_TYPES = {
 
 
 def read_gguf(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str], *, lists: bool = True
 ) -> tuple[JsonObject, dict[str, InferenceTensor]]:
     """Read a GGUF file of version 2 or 3, little endian.
 
     Args:
         path: of the file. It must not change while the tensors are in use: they are views of it.
+        lists: whether the properties that are lists are read. Vocabularies are: 262,144 pieces with
+            scores and types take 0.12 s, and 0.03 s to pass over.
 
     Returns:
         The properties (numbers, truth values, strings, and lists of them), and the tensors by name:
@@ -106,7 +108,7 @@ def read_gguf(
     except (OSError, ValueError) as error:  # ValueError: no path at all, or empty by now
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read '{file}': {reason}") from None
-    return _Reader(data, file).read()
+    return _Reader(data, file, lists).read()
 
 
 class _Info(NamedTuple):
@@ -120,11 +122,12 @@ class _Info(NamedTuple):
 
 
 class _Reader:
-    """A place in the header of a file."""
+    """A place in the header of a file; `lists` is whether properties that are such are read."""
 
-    def __init__(self, data: mmap.mmap, file: str) -> None:
+    def __init__(self, data: mmap.mmap, file: str, lists: bool = True) -> None:
         self.data = data
         self.file = file
+        self.lists = lists
         self.offset = 0
         self.elements = 0
 
@@ -224,8 +227,9 @@ class _Reader:
         return tensors, properties
 
     def properties(self, count: int) -> JsonObject:
-        """The properties by key."""
+        """The properties by key; without lists, if these are not read."""
         values: JsonObject = {}
+        passed: list[str] = []
         for number in range(count):
             key = self.name(f"the key of property {number}")
             if key in values:
@@ -235,6 +239,10 @@ class _Reader:
             if key == "general.alignment" and kind != _U32:
                 raise self.error(f"{what} is of the type {kind}, expected {_U32} (u32)")
             values[key] = self.value(kind, what)
+            if kind == _ARRAY and not self.lists:
+                passed.append(key)
+        for key in passed:
+            del values[key]
         alignment = values.get("general.alignment", _DEFAULT_ALIGNMENT)
         if alignment == 0 or alignment & (alignment - 1):
             raise self.error(
@@ -253,7 +261,7 @@ class _Reader:
         return self.scalars(kind, 1, what)[0]
 
     def array(self, what: str) -> list[Json]:
-        """An array, as a list."""
+        """An array, as a list; it is empty if lists are not read."""
         kind = self.integer("I", f"the type of the elements of {what}")
         if kind == _ARRAY:
             raise UnsupportedError(
@@ -267,37 +275,45 @@ class _Reader:
         self.elements += count
         if kind == _STRING:
             return self.strings(count, what)
+        if not self.lists:
+            self.take(count * _SCALARS[kind].itemsize, what)
+            return []
         return self.scalars(kind, count, what)
 
     def strings(self, count: int, what: str) -> list[Json]:
         """Some strings; a vocabulary has hundreds of thousands."""
-        length, data = struct.Struct("<Q"), self.data
+        length_at, data, reads = struct.Struct("<Q").unpack_from, self.data, self.lists
         room = min(len(data), _LARGEST_HEADER)
         found: list[Json] = []
-        offset = self.offset
+        offset, left = self.offset, count
         try:
-            for _ in range(count):
+            while left:
                 start = offset + 8
-                offset = start + length.unpack_from(data, offset)[0]
-                if offset > room:
+                end = start + length_at(data, offset)[0]
+                if end > room:
                     break
-                found.append(data[start:offset].decode())
-                self.offset = offset
+                if reads:
+                    found.append(data[start:end].decode())
+                offset = end
+                left -= 1
         except (struct.error, UnicodeDecodeError):
             pass
+        self.offset = offset
         # What is wrong with the next one, if there is one, is said in one place.
-        return found + [self.string(what) for _ in range(count - len(found))]
+        found.extend(self.string(what) for _ in range(left))
+        return found
 
     def scalars(self, kind: int, count: int, what: str) -> list[Json]:
         """Some numbers or truth values."""
         dtype = _SCALARS[kind]
         start = self.take(count * dtype.itemsize, what)
         values = np.frombuffer(self.data, dtype, count, start)
-        if kind != _BOOL:
-            return list(values.tolist())
-        if (values > 1).any():
-            raise self.error(f"{what} has a truth value of {values.max()}, expected 0 or 1")
-        return list(values.astype(np.bool_).tolist())
+        if kind == _BOOL:
+            if (values > 1).any():
+                raise self.error(f"{what} has a truth value of {values.max()}, expected 0 or 1")
+            values = values.astype(np.bool_)
+        found: list[Json] = values.tolist()
+        return found
 
     def tensor_info(self, number: int) -> _Info:
         """What is said of a tensor."""

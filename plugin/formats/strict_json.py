@@ -134,7 +134,9 @@ def is_deep(value: Json) -> bool:
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(_MAX_LEVELS):
         inner = (v.values() if isinstance(v, dict) else v for v in level)
-        level = [v for values in inner for v in values if isinstance(v, dict | list)]
+        # The types of a list are few, and told sooner than those of its elements one by one.
+        nested = (v for v in inner if any(issubclass(t, dict | list) for t in set(map(type, v))))
+        level = [v for values in nested for v in values if isinstance(v, dict | list)]
         if not level:
             return False
     return True

@@ -23,7 +23,7 @@ def program(
     """Write the program of the file ``path`` for so many tokens (``context``), as bytecode."""
     del blobs
     steps("write the program")
-    source = open_weights(arguments["path"])
+    source = open_weights(arguments["path"], lists=False)
     tensors = source.theta.flatten()
     configuration = Configuration.of(source.properties, tensors)
     return None, [bytecode_of(write_module(configuration, tensors, Shape(arguments["context"])))]

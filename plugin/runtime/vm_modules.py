@@ -114,7 +114,7 @@ def _checked_format(path: str | os.PathLike[str]) -> str:
         check_mountable(path)
         return "irpa"
     if start == b"GGUF":
-        read_gguf(path)
+        read_gguf(path, lists=False)
         return "gguf"
     if os.fspath(path).endswith(".irpa"):
         check_mountable(path)  # which says what is wrong

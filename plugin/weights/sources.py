@@ -48,13 +48,15 @@ def check_output(source: str | os.PathLike[str], output: str | os.PathLike[str])
         raise UsageError(f"the output '{os.fspath(output)}' is the input; give another with -o")
 
 
-def open_weights(path: str | os.PathLike[str]) -> Dataset:
+def open_weights(path: str | os.PathLike[str], *, lists: bool = True) -> Dataset:
     """Open weights of any format, with its files mapped.
 
     Args:
         path: a ``.gguf``, ``.irpa`` or ``.safetensors`` file, or a folder of safetensors with
             their ``config.json``; of Brevitas, with ``params.safetensors`` and
             ``quant_params.json``.
+        lists: False if the properties are wanted without lists: a vocabulary is not read then, if
+            that saves time (`read_gguf`).
 
     Raises:
         InputError: the source is of no known format, cannot be read, or is not valid.
@@ -66,7 +68,7 @@ def open_weights(path: str | os.PathLike[str]) -> Dataset:
     if kind == "gguf":
         from ..formats.gguf import read_gguf
 
-        return _dataset(*read_gguf(path))
+        return _dataset(*read_gguf(path, lists=lists))
     if kind == "huggingface" and os.path.exists(os.path.join(path, "quant_params.json")):
         from ..formats.brevitas import read_brevitas
 
