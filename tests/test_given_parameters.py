@@ -28,6 +28,7 @@ from subquant.formats.irpa import Archive, create_archive
 from subquant.kernels.instructions import INSTRUCTIONS
 from subquant.layouts import GgmlTensor, InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
 from subquant.layouts.ggml import BLOCK_TYPES
+from subquant.numerics.array_functions import concatenate
 from subquant.numerics.block_contraction import round_activations
 from subquant.numerics.element_types import AnyArray, ElementType
 from subquant.ops import linear
@@ -180,6 +181,20 @@ def test_on_vulkan(vulkan: Device, tmp_path: Path) -> None:
         real = tensor.unpack().dequant().astype(np.float64)
         bound = 2.0**-24 * (DEPTH + 8) * (np.abs(given) @ np.abs(real).T)
         assert (np.abs(executable[name](x) - given @ real.T) <= bound).all(), name
+
+
+def test_on_vulkan_kernels_of_one_row_and_of_many_read_the_same_tiles(tmp_path: Path) -> None:
+    tensor = weight("Q4_K", columns=600)
+
+    def of_both(x: AnyArray, given: InferenceTensor) -> AnyArray:
+        return concatenate([linear(x[:1], given), linear(x, given)], 0)
+
+    module = program([tensor], of_both, [([33, DEPTH], np.float32)])
+    _, archive, text = compiled(module, plain([tensor], tmp_path), tmp_path, target="vulkan")
+    assert len(set(re.findall(r"entry_points = \[@(thread_product\w*)", text))) == 2
+    sources = [name.split("@")[0] for name in Archive(archive)]
+    assert sources
+    assert len(set(sources)) == len(sources), "something is laid out twice"
 
 
 def test_a_gguf_file_is_taken_as_it_is(cpu: Device, tmp_path: Path) -> None:

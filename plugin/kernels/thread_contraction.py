@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._mlir import Value, ir
@@ -28,34 +28,38 @@ SPIRV = "spirv"
 _THREADS = 32
 """Of a workgroup: GPUs have as many in lockstep, or half or twice as many; llvmpipe has eight."""
 _MOST_PARTS = 4
-"""Vectors of four columns that a thread has at most.
+"""Tiles that a thread has columns of at most.
 
-Of 32 rows of 512 x 1024 integers of 4 bits llvmpipe computes 4 rows and 4 parts a thread in 6.0 ms,
-8 rows and 2 parts in 7.3 ms, 8 rows and 4 parts in 6.7 ms; the product of floats takes 8.6 ms.
+Of 32 rows of 512 x 1024 integers of 4 bits llvmpipe computes 4 rows and 4 tiles a thread in 6.0 ms,
+8 rows and 2 tiles in 7.3 ms, 8 rows and 4 tiles in 6.7 ms; the product of floats takes 8.6 ms.
 """
 _AT_ONCE = 4
 """Rows that a thread has at most."""
 _LEAST_WORKGROUPS = 8
-"""What fewer workgroups are not worth more parts for: cores, or parts of a GPU, would have none."""
+"""What fewer workgroups are not worth more tiles for: cores, or parts of a GPU, would have none."""
 _MOST_ITERATIONS = 65535
 """After so many Mesa's llvmpipe ends the loops of a thread."""
 _CODES = StorageType(8, False)
 
 
-_COST_OF_A_TILE = 0.5
-"""What reading activations for a tile costs, in parts."""
+_COST_OF_ROWS = 0.5
+"""What reading activations costs, in tiles."""
 
 
 def _parts(count: int, rows: int) -> int:
-    """How many of so many vectors of columns a thread has, so that few are too many."""
+    """How many of so many tiles a thread has columns of, so that few are too many."""
     groups = count * -(-rows // _AT_ONCE)
     most = max(1, min(_MOST_PARTS, count, groups // _LEAST_WORKGROUPS))
-    return min(range(most, 0, -1), key=lambda n: -(-count // n) * (n + _COST_OF_A_TILE))
+    return min(range(most, 0, -1), key=lambda n: -(-count // n) * (n + _COST_OF_ROWS))
 
 
 @dataclass(frozen=True)
 class ThreadContraction(Product):
-    """A contraction as one of `ThreadProduct`, whose activations are reals or rounded."""
+    """A contraction as one of `ThreadProduct`, whose activations are reals or rounded.
+
+    Its tiles are the same for all numbers of rows: a weight that several functions read, or that is
+    a parameter, is laid out once.
+    """
 
     @classmethod
     def of(cls, contraction: BlockContraction, instructions: str = SPIRV) -> Self | Refusal:
@@ -68,7 +72,7 @@ class ThreadContraction(Product):
         tiles = planned.tiles
         if tiles.steps * (1 + tiles.vectors[0]) >= _MOST_ITERATIONS:
             return Refusal("its columns are longer than the loops of some devices")
-        return replace(planned, tiles=replace(tiles, parts=_parts(tiles.count, planned.rows or 1)))
+        return planned
 
     def emit(self, library: Library, result: ir.Type) -> Value:
         """Write the call, and return the result."""
@@ -77,6 +81,7 @@ class ThreadContraction(Product):
         is_rounded = contraction.activation_type == "int8"
         product = ThreadProduct(
             tiles,
+            _parts(tiles.count, self.rows or 1),
             Cast(_CODES, contraction.expressed),
             self.rows,
             weight.scale,

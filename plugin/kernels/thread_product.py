@@ -13,10 +13,11 @@ where ``b`` is the block of ``k``; for activations that are rounded to 8 bits::
 The sums over ``k`` are of integers there, and are added up in f32 for a step of at most 32 of them,
 which is exact: they stay below ``32 * 128 * 255 < 2**24``.
 
-A thread has four columns of each part of a tile, which are side by side in memory with those of
-its neighbours, and some rows. It reads words of the weight, which have four integers of a column or
+A thread has four columns of each of some tiles, which are side by side in memory with those of its
+neighbours, and some rows. It reads words of the weight, which have four integers of a column or
 more, and shifts and masks these out, once for its rows: no real of the weight is written. Nothing
-is shared between threads, so there is nothing to wait for.
+is shared between threads, so there is nothing to wait for. Tiles are as wide as a workgroup,
+however many of them a thread reads: kernels of one row and of many read the same.
 
 What is read takes the time, not what is multiplied: on GPUs for their bandwidth, and on Mesa's
 llvmpipe because it reads for one thread after the other. Four elements that are read as a vector
@@ -62,7 +63,7 @@ from .tiles import Tiles
 __all__ = ["COLUMNS", "ThreadProduct"]
 
 COLUMNS = 4
-"""Of a part of a tile, that a thread has: SPIR-V's vectors have at most so many elements."""
+"""Of a tile, that a thread has: SPIR-V's vectors have at most so many elements."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class ThreadProduct:
     """What is computed.
 
     Args:
-        tiles: how the weight lies in memory.
+        tiles: how the weight lies in memory; a tile has one vector of columns.
+        parts: how many tiles a thread has columns of.
         cast: from its integers to reals.
         rows: of activations, None where that is known at run time only.
         scale: how scales are stored.
@@ -81,6 +83,7 @@ class ThreadProduct:
     """
 
     tiles: Tiles
+    parts: int
     cast: Cast
     rows: int | None
     scale: Scale
@@ -112,8 +115,19 @@ class ThreadProduct:
         ]
         threads = tiles.lanes // COLUMNS
         return Kernel(
-            "thread_product", bindings, tiles.count, self._body, self.rows, threads, self.at_once
-        )
+            "thread_product", bindings, self._workgroups, self._body, self.rows, threads,
+            self.at_once,
+        )  # fmt: skip
+
+    @property
+    def _workgroups(self) -> int:
+        """How many share the tiles."""
+        return -(-self.tiles.count // self.parts)
+
+    @property
+    def has_whole_tiles(self) -> bool:
+        """True if each thread has columns of as many tiles."""
+        return self.tiles.count % self.parts == 0
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
         given = list(memories)
@@ -136,7 +150,7 @@ class ThreadProduct:
         memory = _Memory(weight, scales, zeros, offsets, activations, row_scales, result)
 
         def of_thread(thread: Value) -> None:
-            _Thread(self, memory, scalar(number), scalar(thread), places).write()
+            _Thread(self, memory, scalar(number) * self.parts, scalar(thread), places).write()
 
         of_threads(self.tiles.lanes // COLUMNS, of_thread)
 
@@ -166,7 +180,7 @@ class _Memory:
 
 @dataclass(frozen=True)
 class _Parameters:
-    """What a block has, for each part of the columns."""
+    """What a block has, for the columns of each tile."""
 
     scales: Sequence[Formula]
     zeros: Sequence[Formula | int]
@@ -180,24 +194,31 @@ class _Thread:
     Attributes:
         product: what is computed.
         memory: of the kernel.
-        tile: its number.
-        number: of the thread in its workgroup, which is that of its columns in a part.
+        first: the number of the first tile; the others follow.
+        number: of the thread in its workgroup, which is that of its columns in a tile.
         rows: their numbers.
     """
 
     product: ThreadProduct
     memory: _Memory
-    tile: Formula
+    first: Formula
     number: Formula
     rows: Sequence[Formula]
 
+    def tile(self, part: int) -> Formula:
+        """The number of a tile; that of the last in place of those after it."""
+        place = self.first + part
+        if part and not self.product.has_whole_tiles:
+            place = np.minimum(place, self.product.tiles.count - 1)
+        return place
+
     def write(self) -> None:
         """Compute the sums, and store them."""
-        tiles = self.product.tiles
-        count = len(self.rows) * tiles.parts
+        tiles, parts = self.product.tiles, self.product.parts
+        count = len(self.rows) * parts
         sums = loop(0, tiles.steps, 1, self._of_step, [Vectors(COLUMNS).known(0.0, F32)] * count)
         for index, total in enumerate(sums):
-            row, part = divmod(index, tiles.parts)
+            row, part = divmod(index, parts)
             self._store(total, self.rows[row], part)
 
     def _of_step(self, number: Value, *sums: Formula) -> list[Formula]:
@@ -247,8 +268,8 @@ class _Thread:
         sums: Sequence[Formula],
     ) -> list[Formula]:
         """Add the products of some groups of a step."""
-        tiles, found = self.product.tiles, list(sums)
-        count = len(self.rows) * tiles.parts
+        tiles, parts, found = self.product.tiles, self.product.parts, list(sums)
+        count = len(self.rows) * parts
         for group in groups:
             place = words.step * (tiles.step // 4) + group.number(tiles)
             given = [
@@ -256,14 +277,12 @@ class _Thread:
                 for row in self.rows
             ]
             for member in range(4):
-                reals = [
-                    self._real(words, group, member, parameters, p) for p in range(tiles.parts)
-                ]
+                reals = [self._real(words, group, member, parameters, p) for p in range(parts)]
                 for row, activations in enumerate(given):
                     activation = self._activation(activations, member)
                     spread = broadcast(activation, COLUMNS)
                     for part, real in enumerate(reals):
-                        index = row * tiles.parts + part
+                        index = row * parts + part
                         found[index] = found[index] + spread * real
                     if len(found) > count:
                         found[count + row] = found[count + row] + activation
@@ -295,7 +314,7 @@ class _Thread:
         sums: Sequence[Formula],
     ) -> list[Formula]:
         """Add the products of a block's integers, times their scales, to the sums."""
-        product, parts = self.product, self.product.tiles.parts
+        product, parts = self.product, self.product.parts
         if self.memory.row_scales is None:
             return list(products)
         blocks = product.tiles.depth // product.tiles.block
@@ -314,7 +333,7 @@ class _Thread:
 
     def _parameters(self, block: Formula) -> _Parameters:
         product, memory = self.product, self.memory
-        parts = range(product.tiles.parts)
+        parts = range(product.parts)
         scales = [self._read(product.scale, memory.scales, block, part) for part in parts]
         zeros: list[Formula | int] = [product.zero or 0 for _ in parts]
         if memory.zeros is not None:
@@ -347,16 +366,12 @@ class _Thread:
         """Where what a block has of the thread's columns is; so many blocks have it together."""
         tiles = self.product.tiles
         count = tiles.depth // tiles.block // blocks
-        return (self.tile * count + block) * (tiles.width // COLUMNS) + self._column(part)
-
-    def _column(self, part: int) -> Formula:
-        """The number of the thread's columns in their tile."""
-        return self.number + part * (self.product.tiles.lanes // COLUMNS)
+        return (self.tile(part) * count + block) * (tiles.width // COLUMNS) + self.number
 
     def _store(self, total: Formula, row: Formula, part: int) -> None:
-        """Write the thread's columns, of which some may be after the last."""
+        """Write the thread's columns of a tile, of which some may be after the last."""
         tiles, result = self.product.tiles, self.memory.result
-        number = self.tile * (tiles.width // COLUMNS) + self._column(part)
+        number = (self.first + part) * (tiles.width // COLUMNS) + self.number
         whole, rest = divmod(tiles.columns, COLUMNS)
 
         def write(count: int) -> None:
@@ -367,7 +382,7 @@ class _Thread:
             for lane in range(count):
                 store_element(element_at(total, lane), result, [(place + lane).value])
 
-        if tiles.columns % tiles.width == 0:
+        if tiles.columns % tiles.width == 0 and self.product.has_whole_tiles:
             write(COLUMNS)
             return
         when(number < whole, lambda: write(COLUMNS))
@@ -399,7 +414,7 @@ class _Words:
     Attributes:
         thread: that reads them.
         step: its number.
-        loaded: by plane, part and number where that is known.
+        loaded: by plane, tile of the thread and number where that is known.
     """
 
     thread: _Thread
@@ -407,7 +422,7 @@ class _Words:
     loaded: dict[tuple[int, int, int], Formula] = field(default_factory=dict)
 
     def integer(self, group: _Group, member: int, part: int) -> Formula:
-        """One of the four integers of a group, i32, in the columns of a part."""
+        """One of the four integers of a group, i32, in the columns of a tile of the thread."""
         tiles, integer, low, first = self.thread.product.tiles, None, 0, 0
         for plane, (bits, count) in enumerate(zip(tiles.plane_bits, tiles.vectors, strict=True)):
             piece = self._word(plane, first, count, group, part)
@@ -430,9 +445,9 @@ class _Words:
         key = (plane, part, word if isinstance(word, int) else -1)
         if key not in self.loaded:
             tiles, thread = self.thread.product.tiles, self.thread
-            step = thread.tile * tiles.steps + self.step
+            step = thread.tile(part) * tiles.steps + self.step
             number = step * (tiles.step_bytes // 4 // tiles.lanes)
-            number = number + (word + (part * sum(tiles.vectors) + first))
+            number = number + (word + first)
             place = number * (tiles.lanes // COLUMNS) + thread.number
             words = load_element(thread.memory.weight, [place.value])
             self.loaded[key] = words.form.emitted(words.value, U32)
