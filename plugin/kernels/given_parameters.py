@@ -38,6 +38,7 @@ __all__ = [
     "given",
     "given_parameter",
     "is_immutable",
+    "known_globals",
     "loaded_elements",
     "named_parameter",
     "origin_of",
@@ -152,22 +153,58 @@ def named_parameter(scope: str, name: str, type_: ir.Type) -> ir.Attribute:
     return ir.Attribute.parse(f"#flow.parameter.named<{texts[0]}::{texts[1]}> : {type_}")
 
 
-def _global_of(load: Operation) -> Operation | None:
-    """The ``util.global`` that is loaded."""
-    module = load.parent
-    while module is not None and module.operation.name != "builtin.module":
-        module = module.operation.parent
-    if module is None:
-        return None
-    symbols = ir.SymbolTable(module.operation)
-    name = load.attributes["global"].value
-    return symbols[name].operation if name in symbols else None
+@dataclass(frozen=True)
+class _Global:
+    """What is known of a ``util.global``; `parameter` is what it begins as, if that is one."""
+
+    is_mutable: bool
+    parameter: Parameter | None
+
+
+class _Globals:
+    """The globals of a module, each of which is read once."""
+
+    def __init__(self, module: Operation) -> None:
+        self._module = module
+        self._symbols = ir.SymbolTable(module)
+        self._read: dict[str, _Global] = {}
+
+    def find(self, name: str) -> _Global | None:
+        """The global of a name, if there is one: no verifier has looked."""
+        if name not in self._read:
+            if name not in self._symbols:
+                self._symbols = ir.SymbolTable(self._module)  # it may be new
+            if name not in self._symbols:
+                return None
+            found = self._symbols[name].operation
+            self._read[name] = _Global("is_mutable" in found.attributes, parameter_of(found))
+        return self._read[name]
+
+
+_GLOBALS: ContextVar[_Globals | None] = ContextVar("known_globals", default=None)
+
+
+@contextlib.contextmanager
+def known_globals(module: Operation) -> Iterator[None]:
+    """Look each global of a module up once in this block, which may add some, and change none."""
+    token = _GLOBALS.set(_Globals(module))
+    try:
+        yield
+    finally:
+        _GLOBALS.reset(token)
+
+
+def _global_of(load: Operation) -> _Global | None:
+    """The ``util.global`` that is loaded, in a block of `known_globals`."""
+    known = _GLOBALS.get()
+    assert known is not None
+    return known.find(load.attributes["global"].value)
 
 
 def is_immutable(load: Operation) -> bool:
     """True if a ``util.global.load`` gives the same at each call."""
     loaded = _global_of(load)
-    return loaded is not None and "is_mutable" not in loaded.attributes
+    return loaded is not None and not loaded.is_mutable
 
 
 def given_parameter(load: Operation) -> Parameter | None:
@@ -176,10 +213,9 @@ def given_parameter(load: Operation) -> Parameter | None:
     if parameters is None:
         return None
     loaded = _global_of(load)
-    if loaded is None or "is_mutable" in loaded.attributes:
+    if loaded is None or loaded.is_mutable or loaded.parameter is None:
         return None
-    parameter = parameter_of(loaded)
-    return parameter if parameter is not None and parameters.has(parameter) else None
+    return loaded.parameter if parameters.has(loaded.parameter) else None
 
 
 def loaded_elements(load: Operation) -> Array:

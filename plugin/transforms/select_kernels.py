@@ -48,6 +48,7 @@ from ..kernels.constants import erase_unused
 from ..kernels.contraction import Product
 from ..kernels.epilogue import Finish
 from ..kernels.executables import KernelCall, Library
+from ..kernels.given_parameters import known_globals
 from ..kernels.instructions import INSTRUCTIONS
 from ..kernels.integer_contraction import IntegerContraction
 from ..kernels.joining import LARGEST_JOINED, join_calls
@@ -102,6 +103,10 @@ class SelectKernels(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Select in `module`; never fails."""
+        with known_globals(module):
+            return self._select(module)
+
+    def _select(self, module: Operation) -> Sequence[Remark] | None:
         integers = () if self.instructions == SPIRV else _INTEGERS
         contractions = named(module, integers)
         is_alone = not self.joined_products or all(
