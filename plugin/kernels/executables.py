@@ -203,6 +203,26 @@ class Library:
         symbol, type_ = parameters.written[name]
         return value(LOAD, [], type_, {"global": ir.FlatSymbolRefAttr.get(symbol)})
 
+    def share(self) -> None:
+        """Have calls of one kernel with the same operands be one.
+
+        Activations that several products read are rounded once.
+        """
+        calls = {call.operation: call for call in self.calls}
+        shared: list[KernelCall] = []
+        for block in dict.fromkeys(operation.block for operation in calls):
+            known: dict[object, Operation] = {}
+            for each in [each.operation for each in block.operations]:
+                if each not in calls:
+                    continue
+                first = known.setdefault((calls[each].key, tuple(each.operands)), each)
+                if first is not each:
+                    for old, new in zip(each.results, first.results, strict=True):
+                        old.replace_all_uses_with(new)
+                    shared.append(calls[each])
+                    each.erase()
+        self.forget(shared)
+
     def forget(self, calls: Sequence[KernelCall]) -> None:
         """Erase executables that these called, and no others do."""
         self.calls = [call for call in self.calls if call not in calls]

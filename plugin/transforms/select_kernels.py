@@ -23,7 +23,9 @@ After::
     %i:3 = flow.dispatch @round_rows::@round_rows(%x)
     %y = flow.dispatch @block_product::@block_product(%tiles, %scales, %i#0, %i#1, %i#2)
 
-Calls of small kernels that follow one another become one (`subquant.kernels.joining`).
+Activations of several products are rounded once. What is computed between products of one token
+is a kernel, too (`subquant.kernels.formulas`); calls of small kernels that follow one another
+become one (`subquant.kernels.joining`).
 
 The weight is laid out anew (`subquant.kernels.tiles`): a constant here, and a parameter that the
 compilation is given (`subquant.kernels.given_parameters`); an argument or another parameter by
@@ -48,6 +50,7 @@ from ..kernels.constants import erase_unused
 from ..kernels.contraction import Product
 from ..kernels.epilogue import Finish
 from ..kernels.executables import KernelCall, Library
+from ..kernels.formulas import write_formulas
 from ..kernels.given_parameters import known_globals
 from ..kernels.instructions import INSTRUCTIONS
 from ..kernels.integer_contraction import IntegerContraction
@@ -140,6 +143,9 @@ class SelectKernels(ModulePass):
                 said = f"has no kernel: {refusal.reason}"
             if self.explain and not is_copy and (told or refusal is None):
                 remarks.append((replace(at, message=said), library.calls[before:]))
+        library.share()
+        if self.instructions != SPIRV and self.joined_products:
+            write_formulas(library, INSTRUCTIONS[self.instructions].lanes)
         joined = join_calls(library, self.joined_products)
         for copy in copies:
             copy.finish()
