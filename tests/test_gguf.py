@@ -674,8 +674,7 @@ def small() -> bytes:
 
 @pytest.fixture(scope="module")
 def attempt(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], bool]:
-    """Read some bytes as a file, with lists and without; False for an error of ours, anything else
-    is raised."""
+    """Read some bytes as a file, with lists and without; False for an error of ours."""
     path = tmp_path_factory.mktemp("gguf") / "damaged.gguf"
 
     def read(data: bytes) -> bool:
