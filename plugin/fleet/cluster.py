@@ -14,6 +14,9 @@ gives what comes of them.
 * **Large blobs** are tasks of their own (``bytes`` of the bytes), so that the scheduler has one
   copy for all tasks that have the blob in common, and can send it again where a worker died with
   it; data that is scattered would be lost with its worker.
+* **Results** are fetched as they come, in the thread of Dask's client, which asks once for all that
+  have come by the same message. One that was lost with its worker is made again meanwhile, and
+  keeps nobody from the others.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import re
 import threading
 import time
 import uuid
+from asyncio import CancelledError
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -32,6 +36,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import dask
 from distributed import Client, Future, KilledWorker
+from distributed.comm.core import CommClosedError
 
 from ..errors import EnvironmentProblem, SubquantError, UsageError, quoted
 from . import workers
@@ -171,6 +176,14 @@ class _Look:
     error: Exception | None = None
 
 
+@dataclass(frozen=True)
+class _Result:
+    """What came of a future: what `workers.perform_there` returned, or an exception."""
+
+    future: _Future
+    found: tuple[str, Answer] | BaseException
+
+
 @dataclass
 class _Blob:
     future: Future[bytes]
@@ -196,7 +209,8 @@ class _Run:
         on_notice: Callable[[str], object],
         bugs: list[str],
     ) -> None:
-        self.client = client
+        assert client.loop is not None  # as long as it is not closed
+        self.client, self.loop = client, client.loop
         self.address = address
         self.on_step = on_step
         self.on_notice = on_notice
@@ -361,7 +375,7 @@ class _Run:
                     self.on_notice(f"{refusal}, and is given no tasks")
                 self._check_hope()
                 yield from self._hopeless()
-            elif isinstance(event, Future):
+            elif isinstance(event, _Result):
                 yield from self._take(event)
             else:
                 _, message = event
@@ -409,7 +423,15 @@ class _Run:
         self.pending[future] = _Pending(task, needs, large, size)
         self.by_key[key] = task
         self.size += size
-        future.add_done_callback(self.events.put)
+        self.loop.add_callback(self._fetch, future)
+
+    async def _fetch(self, future: _Future) -> None:
+        """Wait for a result, in the thread of Dask's client."""
+        try:
+            found = await self.client.gather(future, asynchronous=True)
+        except (Exception, CancelledError) as error:
+            found = error
+        self.events.put(_Result(future, found))
 
     def _resources(self, needs: Resources) -> dict[str, float]:
         """The names and amounts for Dask."""
@@ -446,37 +468,26 @@ class _Run:
                 self.size -= len(blob.data)
         return pending
 
-    def _take(self, future: _Future) -> Iterator[Done]:
-        """Give what came of a task whose future is done."""
-        if future not in self.pending:  # it was given up
+    def _take(self, result: _Result) -> Iterator[Done]:
+        """Give what came of a task."""
+        if result.future not in self.pending:  # it was given up
             return
-        status = future.status
-        if status == "pending":  # its result was lost with a worker, and is made again
-            future.add_done_callback(self.events.put)
-            return
-        if self.client.status != "running":
+        found = result.found
+        if self.client.status != "running" or isinstance(found, CommClosedError):
             raise self._lost()
-        task = self.pending[future].task
-        if status == "finished":
-            try:
-                worker, answer = future.result()
-            except Exception as error:
-                if self.client.status != "running":
-                    raise self._lost() from None
-                yield Done(task, error=self._failure(task, error))
-            else:
-                if answer.bug:
-                    self.bugs.append(f"in the task '{task.name}' on {worker}:\n{answer.bug}")
-                else:
-                    yield done_of(task, answer, worker)
-        elif status == "error":
-            problem = future.exception()
-            last = problem.last_worker.address if isinstance(problem, KilledWorker) else ""
-            yield Done(task, error=self._failure(task, problem), worker=last)
-        else:
+        task = self._forget(result.future).task
+        if isinstance(found, CancelledError):
             message = f"{quoted(task.name)} was cancelled on the cluster by somebody else"
             yield Done(task, error=EnvironmentProblem(message))
-        self._forget(future)
+        elif isinstance(found, BaseException):
+            last = found.last_worker.address if isinstance(found, KilledWorker) else ""
+            yield Done(task, error=self._failure(task, found), worker=last)
+        else:
+            worker, answer = found
+            if answer.bug:
+                self.bugs.append(f"in the task '{task.name}' on {worker}:\n{answer.bug}")
+            else:
+                yield done_of(task, answer, worker)
 
     def _failure(self, task: Task, error: Any) -> EnvironmentProblem:
         """The error of a task that Dask has no result of."""
