@@ -130,7 +130,7 @@ def _wait(
     process = os.posix_spawn(
         command[0],
         command,
-        {**os.environ, "TMPDIR": folder},
+        {**os.environ, **request["variables"], "TMPDIR": folder},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, stdin, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, output, write, 0o600),

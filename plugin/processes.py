@@ -9,8 +9,8 @@ further calls. `call` runs one function there and returns its result; if the chi
 blobs. What is read is data (no pickle): the child has run on hostile input, and is not trusted.
 
 * request: ``{"function": "subquant.module:name", "arguments": {...}, "memory": bytes,
-  "folder": the current one}``, and blobs. The function takes the arguments, the blobs, and a
-  function to report its steps with; it returns a JSON value and blobs.
+  "folder": the current one, "cores": those of the work}``, and blobs. The function takes the
+  arguments, the blobs, and a function to report its steps with; it returns a JSON value and blobs.
 * answer: ``{"begun": true}`` when the request has come, any number of
   ``{"step": text, "detail": text}``, each sent when a step begins, and then one of
   ``{"value": ...}`` with blobs, and ``"last": true`` if the child has grown too large to keep;
@@ -71,6 +71,7 @@ __all__ = [
     "call",
     "check_cancelled",
     "close_idle",
+    "cores_of_work",
     "end_after",
     "ending_cleanly",
     "error_from_json",
@@ -195,9 +196,14 @@ class Cancelled(BaseException):
 
 
 class Work:
-    """A piece of work of one thread, which others may cancel."""
+    """A piece of work of one thread, which others may cancel.
 
-    def __init__(self) -> None:
+    Args:
+        cores: of this machine that it may take, beside other work; None for all.
+    """
+
+    def __init__(self, cores: int | None = None) -> None:
+        self.cores = cores
         self.is_cancelled = False
         self._lock = threading.Lock()
         self._ends: list[Callable[[], None]] = []
@@ -251,6 +257,11 @@ def _current() -> Work:
 def check_cancelled() -> None:
     """Raise Cancelled if the work of this thread was cancelled."""
     _current().check()
+
+
+def cores_of_work() -> int | None:
+    """Return how many cores the work of this thread may take; None for all."""
+    return _current().cores
 
 
 # -- errors --------------------------------------------------------------------------------------
@@ -666,6 +677,7 @@ def call(
         "arguments": arguments,
         "memory": (limits or Limits()).memory_bytes,
         "folder": folder,
+        "cores": cores_of_work(),
     }
     while True:
         with _POOL.child(function.partition(":")[0]) as child:
@@ -707,6 +719,7 @@ def run_guarded(
     stdin: str | None = None,
     output: str | None = None,
     seconds: float | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Finished:
     """Run a command that ends, and whose files are removed, however this process ends.
 
@@ -717,6 +730,7 @@ def run_guarded(
         stdin: the file that is its standard input; by default there is none.
         output: the file that is read when it has ended.
         seconds: its time.
+        variables: of its environment, beside those of this process.
 
     Raises:
         EnvironmentProblem: it cannot be started, or there is no place for its files.
@@ -736,6 +750,7 @@ def run_guarded(
             "stdin": stdin,
             "output": output,
             "seconds": seconds,
+            "variables": dict(variables or {}),
         }
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", guardian.__file__, title],
@@ -808,7 +823,7 @@ def _answer(
             with contextlib.suppress(OSError):
                 os.chdir(request["folder"])
         module, _, name = request["function"].partition(":")
-        with _memory_limit(request["memory"]):
+        with _memory_limit(request["memory"]), Work(request["cores"]).doing():
             function = getattr(importlib.import_module(module), name)
             value, results = function(request["arguments"], blobs, steps)
         return {"value": value, "last": _has_grown()}, results

@@ -19,7 +19,7 @@ from ..errors import (
     quoted,
 )
 from ..files import write_whole
-from ..processes import Finished, run_guarded
+from ..processes import Finished, cores_of_work, run_guarded
 from ..versions import PINNED_VERSIONS
 from .options import CompileOptions
 from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS
@@ -70,10 +70,23 @@ def run_iree(
     given, made = "module.mlirbc", "module.vmfb"
     command: list[str | dict[str, str]]
     command = [compiler_path(), {"file": given}, "-o", {"file": made}, *options.flags]
-    result = run_guarded(command, {given: bytecode}, output=made)
+    result = run_guarded(command, {given: bytecode}, output=made, variables=_variables())
     if result.status == 0 and result.output is not None:
         return result.output
     raise _compiler_error(bytecode, options, reproducer, result)
+
+
+_TASK_COUNT = "IREE_COMPILER_TASK_COUNT"
+_MOST_TASKS = 12
+"""Tasks that IREE's compiler does at a time by itself, if there are as many cores."""
+
+
+def _variables() -> dict[str, str]:
+    """What has the compiler take the cores of this work only: others compile on the others."""
+    cores = cores_of_work()
+    if cores is None or cores >= _MOST_TASKS or _TASK_COUNT in os.environ:
+        return {}
+    return {_TASK_COUNT: str(cores)}
 
 
 _CPU_FEATURES = re.compile(r'cpu_features = "([^"]*)"')

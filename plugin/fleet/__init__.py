@@ -11,7 +11,8 @@ cluster (`cluster`). Both run the same function, `tasks.perform`.
 
 from __future__ import annotations
 
-from .engines import available_cores, run_tasks
+from .cores import available_cores
+from .engines import run_tasks
 from .tasks import HOST_CPU, Done, Task, needs_of
 
 __all__ = ["HOST_CPU", "Done", "Task", "available_cores", "needs_of", "run_tasks"]

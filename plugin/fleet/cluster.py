@@ -167,7 +167,7 @@ class _Look:
 
     Args:
         present: their addresses.
-        admitted: what `workers.admit` said of the new ones, or why it could not.
+        admitted: what `workers.admit` said of those that were asked, or why it could not.
         error: why nothing is known.
     """
 
@@ -291,7 +291,9 @@ class _Run:
             differences = workers.differences_of(self.versions, found)
             if not differences:
                 return
-            message = self._why(f"the scheduler at {self.address}", Admission(differences, {}, 0))
+            message = self._why(
+                f"the scheduler at {self.address}", Admission(differences, {}, 0, 0)
+            )
         raise EnvironmentProblem(f"the scheduler must have what this machine has: {message}")
 
     def _look(self) -> None:
@@ -300,15 +302,22 @@ class _Run:
         try:
             present = self.client.nthreads()
             look.present = frozenset(present)
-            new = [each for each in present if each not in self.seen and each not in self.refused]
+            machines = workers.threads_of_machines(present)
+            new = [each for each in present if not self._knows(each, machines)]
             if new:
                 look.admitted = self.client.run(
-                    workers.admit, self.versions, workers=new, on_error="return"
+                    workers.admit, self.versions, machines, workers=new, on_error="return"
                 )
             self.client.run_on_scheduler(workers.look_again)
         except Exception as error:  # the scheduler ended, or a worker while it was asked
             look.error = error
         self.events.put(look)
+
+    def _knows(self, worker: str, threads_of_machines: Mapping[str, int]) -> bool:
+        """Whether a worker has nothing to be asked, or told of the others of its machine."""
+        threads = threads_of_machines[workers.machine_of(worker)]
+        seen = self.seen.get(worker)
+        return worker in self.refused or (seen is not None and seen.threads_of_machine == threads)
 
     def _take_look(self, look: _Look) -> list[str]:
         """Note what a look has found; return what is to be said of workers that are refused."""

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Generator, Iterable
 
 from ..errors import EnvironmentProblem, UsageError, printable
+from .cores import available_cores
 from .local import run_locally
 from .tasks import Done, OnStep, Task
 
-__all__ = ["available_cores", "run_tasks"]
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):  # not Linux
-        return os.cpu_count() or 1
+__all__ = ["run_tasks"]
 
 
 def run_tasks(

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
 from ..processes import Work, places
+from .cores import cores_of_each
 from .tasks import Answer, Done, OnStep, Task, done_of, perform
 
 __all__ = ["run_locally"]
@@ -32,8 +33,12 @@ def run_locally(
             if on_step is not None:
                 events.put((task, step))
 
+        def do(work: Work) -> Answer:
+            work.cores = cores_of_each(min(jobs, len(running)))
+            return perform(task, steps, work)
+
         work = Work()
-        future = executor.submit(perform, task, steps, work)
+        future = executor.submit(do, work)
         running[future] = task, work
         future.add_done_callback(events.put)
 

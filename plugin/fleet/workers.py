@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from distributed import Reschedule, Scheduler, Worker, WorkerPlugin, get_worker
+from distributed.comm.addressing import get_address_host
 
 from .. import processes
 from ..compiler.keys import code_digest, digest_of, host_cpu
 from ..processes import Cancelled, Work
 from ..versions import PINNED_VERSIONS, versions_of
+from .cores import cores_of_each
 from .tasks import Answer, Task, perform
 
 __all__ = [
@@ -38,8 +41,10 @@ __all__ = [
     "differences_of",
     "here",
     "look_again",
+    "machine_of",
     "perform_there",
     "resource_of",
+    "threads_of_machines",
 ]
 
 PREFIX = "subquant-"
@@ -69,11 +74,13 @@ class Admission:
             worker is admitted if there are none.
         resources: what it offers.
         threads: how many tasks it does at a time.
+        threads_of_machine: how many it and the other workers of its machine do.
     """
 
     differences: Mapping[str, tuple[str | None, str | None]]
     resources: Mapping[str, float]
     threads: int
+    threads_of_machine: int
 
 
 def here() -> Versions:
@@ -105,22 +112,48 @@ def cpu_resource() -> str:
     return CPU_RESOURCE + digest_of("\n".join(host_cpu()).encode())[:16]
 
 
-async def admit(versions: Versions, dask_worker: Worker) -> Admission:
+def threads_of_machines(workers: Mapping[str, int]) -> Counter[str]:
+    """Return how many tasks each machine does at a time.
+
+    Args:
+        workers: how many each worker does, by its address.
+    """
+    found: Counter[str] = Counter()
+    for address, threads in workers.items():
+        found[machine_of(address)] += threads
+    return found
+
+
+def machine_of(address: str) -> str:
+    """Return the name of the machine of a worker."""
+    host: str = get_address_host(address)
+    return host
+
+
+async def admit(
+    versions: Versions, threads_of_machines: Mapping[str, int], dask_worker: Worker
+) -> Admission:
     """Let this worker do the tasks of a client, if it has the client's versions.
 
     Args:
         versions: those of the client. What it does not have itself, it does not ask for.
+        threads_of_machines: how many tasks the machines of this worker and of others do at a time.
         dask_worker: this worker; Dask gives it.
     """
     differences = differences_of(versions, here())
+    threads = dask_worker.state.nthreads
+    threads_of_machine = threads_of_machines[machine_of(dask_worker.address)]
     if not differences:
         if PREFIX not in dask_worker.plugins:
             await dask_worker.plugin_add(_Children(), PREFIX, catch_errors=False)
         resources = {resource_of(versions): _PLENTY, cpu_resource(): _PLENTY}
         if not resources.keys() <= dask_worker.state.total_resources.keys():
             await dask_worker.set_resources(**resources)
+        children = dask_worker.plugins[PREFIX]
+        assert isinstance(children, _Children)
+        children.threads_of_others = threads_of_machine - threads
     return Admission(
-        differences, dict(dask_worker.state.total_resources), dask_worker.state.nthreads
+        differences, dict(dask_worker.state.total_resources), threads, threads_of_machine
     )
 
 
@@ -144,6 +177,7 @@ class _Children(WorkerPlugin):
 
     def __init__(self) -> None:
         self.works: dict[str, Work] = {}
+        self.threads_of_others = 0  # of the workers of this machine
         self._stack = contextlib.ExitStack()
         self._count = 0
 
@@ -163,6 +197,13 @@ class _Children(WorkerPlugin):
                 work.cancel()
             if not self.works:
                 self._loop.call_later(_IDLE_SECONDS, self._close_idle, self._count)
+
+    def begin(self, key: str) -> Work | None:
+        """Return the work of a task that begins; None if it was cancelled meanwhile."""
+        work = self.works.get(key)
+        if work is not None:
+            work.cores = cores_of_each(self.threads_of_others + len(self.works))
+        return work
 
     def _close_idle(self, count: int) -> None:
         """End the idle children, if nothing began in the meantime."""
@@ -190,8 +231,8 @@ def perform_there(task: Task, key: str, has_steps: bool, *blobs: bytes) -> tuple
     """
     worker = get_worker()
     children = worker.plugins.get(PREFIX)
-    work = children.works.get(key) if isinstance(children, _Children) else None
-    if work is None:  # it was cancelled before this thread got so far
+    work = children.begin(key) if isinstance(children, _Children) else None
+    if work is None:
         raise Reschedule
 
     def steps(step: str, detail: str = "") -> None:

@@ -1,0 +1,24 @@
+"""The cores of this machine, and the part of them that one of several tasks has."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["available_cores", "cores_of_each"]
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # not Linux
+        return os.cpu_count() or 1
+
+
+def cores_of_each(tasks: int) -> int | None:
+    """Return how many cores each of the tasks that this machine does at a time may take.
+
+    Returns:
+        Their part, which is one at least; None for one task alone, which may take all.
+    """
+    return max(available_cores() // tasks, 1) if tasks > 1 else None
