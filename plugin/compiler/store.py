@@ -280,9 +280,8 @@ class Store:
         Raises:
             OSError: the folder cannot be written.
         """
-        folder = self.folder / "writing"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{os.urandom(16).hex()}.part"
+        path = self._part()
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield path
         finally:
@@ -469,13 +468,21 @@ class Store:
     def _path(self, kind: str, name: Digest) -> Path:
         return self.folder / kind / name[:2] / name
 
+    def _part(self) -> Path:
+        return self.folder / "writing" / f"{os.urandom(16).hex()}.part"
+
     def _put(self, path: Path, data: bytes) -> None:
-        with self.temporary() as part:
-            with open(part, "xb", buffering=0) as file:
+        part = self._part()
+        try:
+            with open(part, "xb", buffering=0, opener=_open) as file:
                 view = memoryview(data)
                 while view:
                     view = view[file.write(view) :]
             _rename(part, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
 
     def _remove_damaged(self, path: Path) -> None:
         self._on_damage(f"{path} is damaged, and is removed")
@@ -526,6 +533,15 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
+def _open(path: str | os.PathLike[str], flags: int) -> int:
+    """Make a file, and its folder if that is not there: most often it is."""
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, 0o666)
+
+
 def _rename(path: Path, target: Path) -> None:
     try:
         os.replace(path, target)
@@ -557,8 +573,7 @@ def _try_to_lock(path: Path) -> int | None:
     Raises:
         OSError: it cannot be made, or there are no locks.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    handle = _open(path, os.O_RDWR | os.O_CREAT)
     try:
         if not _lock(handle, exclusive=True):
             path.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ gives what comes of them.
 * **Lost scheduler.** The run ends with an error; what was given before stays done.
 * **Window.** Dask's scheduler keeps what is submitted in its memory, and all tasks of a worker that
   dies count as suspect, so only as many are submitted as the workers' threads do next, twice, and
-  no more than `_LARGEST_WINDOW` bytes.
+  no more than `LARGEST_WINDOW` bytes.
 * **Large blobs** are tasks of their own (``bytes`` of the bytes), so that the scheduler has one
   copy for all tasks that have the blob in common, and can send it again where a worker died with
   it; data that is scattered would be lost with its worker.
@@ -40,7 +40,7 @@ from distributed.comm.core import CommClosedError
 
 from ..errors import EnvironmentProblem, SubquantError, UsageError, quoted
 from . import workers
-from .tasks import HOST_CPU, Answer, Done, OnStep, Task, done_of
+from .tasks import HOST_CPU, LARGEST_WINDOW, Answer, Done, OnStep, Task, done_of
 from .workers import PREFIX, STEPS, Admission
 
 __all__ = ["run_on_cluster"]
@@ -55,7 +55,6 @@ _LOOK = 1.0
 """Seconds between two looks at which workers are there."""
 
 _LARGE_BLOB = 1 << 20
-_LARGEST_WINDOW = 1 << 30
 
 _ADDRESS = re.compile(r"((tcp|tls|wss?)://)?([^\s/@\[\]:]+|\[[0-9a-fA-F:.%]+\]):[0-9]{1,5}")
 
@@ -396,7 +395,7 @@ class _Run:
         threads = sum(
             admission.threads for address, admission in self.seen.items() if address in self.present
         )
-        return len(self.pending) < max(2 * threads, 2) and self.size < _LARGEST_WINDOW
+        return len(self.pending) < max(2 * threads, 2) and self.size < LARGEST_WINDOW
 
     def _submit(self, task: Task) -> Iterator[Done]:
         """Give a task to Dask; the `Done` of one that no worker can do comes at once."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import queue
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 
 from ..processes import Work, places
 from .cores import cores_of_each
-from .tasks import Answer, Done, OnStep, Task, done_of, perform
+from .tasks import LARGEST_WINDOW, Answer, Done, OnStep, Task, done_of, perform
 
 __all__ = ["run_locally"]
 
@@ -20,13 +19,23 @@ def run_locally(
     """Do tasks in threads of this process; see `engines.run_tasks`.
 
     Args:
-        tasks: what to do; a few are taken in advance.
+        tasks: what to do; as many as there are jobs are taken in advance, unless they are large.
         jobs: how many at a time.
         on_step: called with the steps.
         bugs: where tracebacks are added.
     """
     events: queue.SimpleQueue[Future[Answer] | tuple[Task, str]] = queue.SimpleQueue()
     running: dict[Future[Answer], tuple[Task, Work]] = {}
+
+    def has_room() -> bool:
+        if len(running) < jobs:
+            return True
+        size = sum(len(blob) for task, _ in running.values() for blob in task.blobs)
+        return len(running) < 2 * jobs and size < LARGEST_WINDOW
+
+    def fill() -> None:
+        while has_room() and (task := next(tasks, None)) is not None:
+            start(task)
 
     def start(task: Task) -> None:
         def steps(step: str, detail: str = "") -> None:
@@ -44,8 +53,7 @@ def run_locally(
 
     with places(jobs), ThreadPoolExecutor(jobs, "subquant") as executor:
         try:
-            for task in islice(tasks, 2 * jobs):
-                start(task)
+            fill()
             while running:
                 event = events.get()
                 if isinstance(event, tuple):
@@ -54,8 +62,7 @@ def run_locally(
                     continue
                 task, _ = running.pop(event)
                 answer = event.result()
-                for following in islice(tasks, 1):
-                    start(following)
+                fill()
                 if answer.bug:
                     bugs.append(f"in the task '{task.name}':\n{answer.bug}")
                 else:

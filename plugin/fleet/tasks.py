@@ -18,10 +18,23 @@ from typing import Any
 from ..errors import EnvironmentProblem, SubquantError, quoted
 from ..processes import ChildEnded, Steps, Work, error_from_json, error_to_json
 
-__all__ = ["HOST_CPU", "Answer", "Done", "OnStep", "Task", "done_of", "needs_of", "perform"]
+__all__ = [
+    "HOST_CPU",
+    "LARGEST_WINDOW",
+    "Answer",
+    "Done",
+    "OnStep",
+    "Task",
+    "done_of",
+    "needs_of",
+    "perform",
+]
 
 HOST_CPU = "host-cpu"
 """The need of a task whose result depends on the CPU: that of a worker must be as the client's."""
+
+LARGEST_WINDOW = 1 << 30
+"""Bytes of the blobs of tasks that are taken before their turn has come."""
 
 _ON_CPU = ("llvm-cpu", "interpreter", "local-task", "local-sync")
 
