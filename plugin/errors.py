@@ -20,7 +20,7 @@ operation or a location it is rendered ``file:line:col: error: 'dialect.op' op m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,6 +169,12 @@ class Remark:
     def about(cls, op: Any, message: str) -> Remark:
         """Make a remark on an MLIR operation, whose name and location are copied at once."""
         return cls(message, place_of(op.location), str(op.name))
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Remark:
+        """Return the remark of which `dataclasses.asdict` is given, after a way through JSON."""
+        place = fields["place"]
+        return cls(fields["message"], None if place is None else Place(**place), fields["op_name"])
 
     def in_file(self, file: str) -> Remark:
         """Name the file in a place that says only "-" (text that was given without one)."""

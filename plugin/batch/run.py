@@ -13,7 +13,7 @@ import contextlib
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,10 +24,10 @@ from ..compiler.worker import Input
 from ..errors import InputError, Place, Remark, SubquantError
 from ..files import read_input, reproducer_name, write_whole
 from ..fleet import HOST_CPU, Done, Task, run_tasks
+from ..fleet.parcels import Parcel, read_flag_files
 from ..processes import Limits, error_from_json
 from .manifest import Manifest, Record
 from .models import Model
-from .tasks import read_beside, remark_of_json
 
 __all__ = ["Batch", "CompiledModel", "Status"]
 
@@ -74,12 +74,10 @@ class CompiledModel:
 
 @dataclass(frozen=True)
 class _Read:
-    """A model whose files are read."""
+    """A model whose files are read, and the key of what becomes of it."""
 
     model: Model
     key: str
-    blobs: tuple[bytes, ...]
-    beside: tuple[str, ...] | None
 
 
 class Batch:
@@ -141,18 +139,20 @@ class Batch:
 
         Raises:
             EnvironmentProblem: the cluster cannot be used, or was lost.
+            InputError, UsageError: a flag for IREE's compiler names what cannot be sent to it.
         """
         known: deque[tuple[Model, CompiledModel]] = deque()
         read: dict[str, _Read] = {}
+        flag_files = {} if cluster is None else read_flag_files(self.options.iree_flags)
 
         def tasks() -> Iterator[Task]:
             for model in sorted(self.models, key=_rank):
-                found = self._begin(model)
+                found = self._begin(model, flag_files)
                 if isinstance(found, CompiledModel):
                     known.append((model, found))
-                    continue
-                read[model.path] = replace(found, blobs=())
-                yield self._task(found)
+                else:
+                    read[model.path], task = found
+                    yield task
 
         def steps(task: Task, step: str) -> None:
             on_step(read[task.name].model, step)
@@ -176,51 +176,43 @@ class Batch:
 
     # -- before -----------------------------------------------------------------------------------
 
-    def _begin(self, model: Model) -> CompiledModel | _Read:
+    def _begin(
+        self, model: Model, flag_files: Mapping[str, bytes]
+    ) -> CompiledModel | tuple[_Read, Task]:
         """Read a model; the result, if there is nothing to do, or nothing can be done."""
+        parcel = Parcel(self._reproducer(model))
         try:
-            found = self._read(model)
+            given = Input(model.path, data=read_input(model.path))
+            key = key_of_source(
+                given, self.options, self.emit, parameters=self._parameters is not None
+            )
+            inside = parcel.add_model(given)
+            if not key.holds:
+                raise InputError("a file that it has data in changes", Place(model.path))
         except SubquantError as error:
             return self._failed(model, error)
-        record = self._manifest.up_to_date(model.output, found.key) if self._resume else None
-        if record is None or {*record.files} != {*map(self._name, self._outputs(model))}:
-            return found
-        return replace(
-            self.not_run(model),
-            status="up-to-date",
-            passes_seconds=record.passes_seconds,
-            iree_seconds=record.iree_seconds,
-            size=record.files[model.output][0],
-        )
-
-    def _read(self, model: Model) -> _Read:
-        data = read_input(model.path)
-        given = Input(model.path, data=data)
-        key = key_of_source(given, self.options, self.emit, parameters=self._parameters is not None)
-        beside = read_beside(given)
-        if not key.holds:
-            raise InputError("a file that it has data in changes", Place(model.path))
-        others = beside or {}
-        return _Read(
-            model,
-            key.text,
-            (data, *others.values()),
-            None if beside is None else tuple(beside),
-        )
-
-    def _task(self, one: _Read) -> Task:
+        record = self._manifest.up_to_date(model.output, key.text) if self._resume else None
+        if record is not None and {*record.files} == {*map(self._name, self._outputs(model))}:
+            return replace(
+                self.not_run(model),
+                status="up-to-date",
+                passes_seconds=record.passes_seconds,
+                iree_seconds=record.iree_seconds,
+                size=record.files[model.output][0],
+            )
+        parcel.add_flag_files(flag_files)
         arguments: dict[str, Any] = {
-            "file": one.model.path,
-            "beside": one.beside,
+            "file": model.path,
+            "model": inside,
+            "parcel": parcel.label,
             "options": asdict(self.options),
             "emit": self.emit,
             "limits": asdict(self._limits),
             "parameters": self._parameters is not None,
-            "reproducer": os.fspath(self._reproducer(one.model)),
             "machine": machine_of(self.options),
         }
         needs = {HOST_CPU: 1.0} if is_for_host(self.options) else {}
-        return Task(one.model.path, _FUNCTION, arguments, one.blobs, needs)
+        return _Read(model, key.text), Task(model.path, _FUNCTION, arguments, parcel.blobs, needs)
 
     def _reproducer(self, model: Model) -> Path:
         path = self._folder / model.stem
@@ -249,7 +241,7 @@ class Batch:
             passes_seconds=float(value["passes_seconds"]),
             iree_seconds=float(value["iree_seconds"]),
             is_cached=bool(value["cached"]),
-            remarks=[remark_of_json(fields) for fields in value["remarks"]],
+            remarks=[Remark.from_json(fields) for fields in value["remarks"]],
         )
         if value["error"] is not None:
             for data in done.blobs:

@@ -13,41 +13,26 @@ if it was asked for, the archive of parameters.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import platform
-import shlex
-import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from ..compiler.compilation import compile_to_bytes
-from ..compiler.keys import files_beside, machine_of
+from ..compiler.keys import machine_of
 from ..compiler.options import options_of_json
 from ..compiler.worker import Input
 from ..errors import CompilerError, EnvironmentProblem, Place, Remark, SubquantError
-from ..files import read_input
-from ..processes import Limits, Steps, error_to_json
+from ..fleet.parcels import unpacked
+from ..processes import Limits, Steps
 
-__all__ = [
-    "Clock",
-    "compile_model",
-    "read_beside",
-    "remark_of_json",
-    "renamed",
-    "temporary_folder",
-    "write_files",
-]
+__all__ = ["Clock", "compile_model"]
 
 IREE = "iree-compile"
 CACHED = "cached"
 _WAITING = ("wait for", CACHED)
-_REPRODUCER = "subquant.reproducer.mlir"
-_BESIDE = "model"
 
 
 class Clock:
@@ -80,24 +65,16 @@ class Clock:
         self._step, self._since = "", now
 
 
-def remark_of_json(fields: Mapping[str, Any]) -> Remark:
-    """Return the remark of which `dataclasses.asdict` is given."""
-    place = fields["place"]
-    return Remark(fields["message"], None if place is None else Place(**place), fields["op_name"])
-
-
 def compile_model(
     arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
 ) -> tuple[Any, list[bytes]]:
     """Compile a model: a function of a `subquant.fleet.Task`.
 
     Args:
-        arguments: ``file``, its name; ``beside``, the names of the files that it has data in, of
-            those that there are, or None if it has data in no other;
-            ``options``, ``emit`` and ``limits``; ``parameters``, whether constants go to an
-            archive; ``reproducer``, where the caller will write one; ``machine``, what code is
-            made for where the options do not say it.
-        blobs: the model, and the files beside it.
+        arguments: ``file``, its name; ``model``, where it is in the parcel; ``parcel``, the label
+            of it; ``options``, ``emit`` and ``limits``; ``parameters``, whether constants go to an
+            archive; ``machine``, what code is made for where the options do not say it.
+        blobs: of the parcel.
         steps: called with each step.
 
     Raises:
@@ -114,24 +91,23 @@ def compile_model(
     remarks: list[Remark] = []
     error: SubquantError | None = None
     made: list[bytes] = []
-    with temporary_folder() as folder:
-        archive = os.path.join(folder, "parameters.irpa")
-        reproducer = os.path.join(folder, _REPRODUCER)
+    with unpacked(arguments["parcel"], blobs) as parcel:
+        archive = parcel.path("parameters.irpa")
         try:
             output = compile_to_bytes(
-                _source(arguments, blobs, folder),
-                options,
+                Input(arguments["file"], parcel.path(arguments["model"])),
+                replace(options, iree_flags=parcel.flags(options.iree_flags)),
                 emit=arguments["emit"],
-                reproducer=reproducer,
+                reproducer=parcel.reproducer,
                 progress=clock,
                 on_remark=remarks.append,
                 parameters=archive if arguments["parameters"] else None,
                 limits=Limits(**arguments["limits"]),
             )
-            made = [output, *_contents(archive)]
+            made = [output, *parcel.read(archive)]
         except SubquantError as raised:
             error = raised
-            made = _contents(reproducer)
+            made = parcel.read_reproducer()
         except Exception as bug:  # of one model, which is no reason to leave the others
             error = CompilerError(
                 f"subquant has a bug here, which is worth a report: {type(bug).__name__}: {bug}",
@@ -139,108 +115,10 @@ def compile_model(
                 tuple(traceback.format_exc().splitlines()),
             )
         clock.stop()
-    return {
-        "passes_seconds": clock.passes,
-        "iree_seconds": clock.iree,
-        "cached": clock.is_cached,
-        "error": error and renamed(error, _names(folder, arguments)),
-        "remarks": [asdict(remark) for remark in remarks],
-    }, made
-
-
-def _source(arguments: Mapping[str, Any], blobs: Sequence[bytes], folder: str) -> Input:
-    """The model, as bytes; with other files, in a folder where all have their names."""
-    model, *others = blobs
-    file = arguments["file"]
-    if arguments["beside"] is None:
-        return Input(file, data=model)
-    path = os.path.join(folder, _BESIDE, os.path.basename(file))
-    beside = [os.path.join(folder, _BESIDE, name) for name in arguments["beside"]]
-    write_files({path: model, **dict(zip(beside, others, strict=True))})
-    return Input(file, path)
-
-
-def _contents(path: str) -> list[bytes]:
-    try:
-        return [Path(path).read_bytes()]
-    except OSError:
-        return []
-
-
-def _names(folder: str, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """What the caller calls the files of a folder that errors may name."""
-    return {
-        os.path.join(folder, _REPRODUCER): shlex.quote(arguments["reproducer"]),
-        os.path.join(folder, _BESIDE, ""): os.path.join(os.path.dirname(arguments["file"]), ""),
-    }
-
-
-# -- files of a caller ----------------------------------------------------------------------------
-
-
-def read_beside(given: Input) -> dict[str, bytes] | None:
-    """Read the files that an ONNX model has data in.
-
-    Returns:
-        Those that there are, by their names; None if the model has data in no other.
-
-    Raises:
-        InputError: the model, or a file that is there, cannot be read.
-    """
-    names = [name for name in files_beside(given) if os.path.basename(name) == name]
-    paths = {name: os.path.join(os.path.dirname(given.path or given.file), name) for name in names}
-    found = {name: read_input(path) for name, path in paths.items() if os.path.isfile(path)}
-    return found if names else None
-
-
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[str]:
-    """Make a folder that is gone after the block.
-
-    Raises:
-        EnvironmentProblem: there is no place for it.
-    """
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="subquant-")
-    except OSError as problem:
-        raise EnvironmentProblem(f"no temporary folder can be made: {problem.strerror}") from None
-    with folder:
-        yield folder.name
-
-
-def write_files(files: Mapping[str, bytes]) -> None:
-    """Write files of a temporary folder, whose own folders are made.
-
-    Raises:
-        EnvironmentProblem: they cannot be written.
-    """
-    try:
-        for path, data in files.items():
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            Path(path).write_bytes(data)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"cannot write the model to a temporary folder: {error.strerror}"
-        ) from None
-
-
-def renamed(error: SubquantError, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the error as JSON values, in whose words files are called as the caller does.
-
-    Args:
-        error: the error.
-        names: what the caller says, by what the error says.
-    """
-
-    def said(text: str) -> str:
-        for ours, theirs in names.items():
-            text = text.replace(ours, theirs)
-        return text
-
-    fields = error_to_json(error)
-    fields["message"] = said(fields["message"])
-    fields["notes"] = [said(note) for note in fields["notes"]]
-    if fields["place"] is not None:
-        file, *where = fields["place"]
-        fields["place"] = [said(file), *where]
-    return fields
+        return {
+            "passes_seconds": clock.passes,
+            "iree_seconds": clock.iree,
+            "cached": clock.is_cached,
+            "error": error and parcel.renamed(error),
+            "remarks": [asdict(remark) for remark in remarks],
+        }, made

@@ -8,25 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..batch.tasks import (
-    read_beside,
-    remark_of_json,
-    renamed,
-    temporary_folder,
-    write_files,
-)
 from ..compiler.options import options_of_json
 from ..compiler.worker import Input
 from ..errors import Remark, SubquantError
-from ..files import read_input
 from ..fleet import Done, Task, needs_of, run_tasks
+from ..fleet.parcels import Parcel, read_flag_files, unpacked
 from ..processes import Limits, Steps, call, error_from_json
 from .arrays import parse_input, split_name
 from .calls import Call
@@ -39,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Bench", "bench_on_cluster", "time_in_child", "time_there"]
 
-_REPRODUCER = "subquant.reproducer.mlir"
 _ALONE = {"bench": 1.0}
 """The resource of a worker that does one of these at a time."""
 
@@ -193,7 +184,7 @@ def _taken(done: Done, reproducer: Path, on_remark: Callable[[Remark], object]) 
     if done.error is not None:
         raise done.error
     for fields in done.value["remarks"]:
-        on_remark(remark_of_json(fields))
+        on_remark(Remark.from_json(fields))
     if done.value["error"] is not None:
         for data in done.blobs:
             with contextlib.suppress(OSError):  # the error is what matters
@@ -203,48 +194,35 @@ def _taken(done: Done, reproducer: Path, on_remark: Callable[[Remark], object]) 
 
 
 def _task(bench: Bench, reproducer: Path) -> Task:
-    """The task, whose paths are those in the folder where its files will be.
+    """The task, whose paths are those in the parcel.
 
     Raises:
-        SubquantError: a file cannot be read, or a value is wrong.
+        SubquantError: a file cannot be read or sent, or a value is wrong.
     """
-    files: dict[str, bytes] = {}
-    names: dict[str, str] = {}
-
-    def add(path: str, folder: str, data: bytes | None = None) -> str:
-        inside = os.path.join(folder, os.path.basename(path))
-        files[inside] = read_input(path) if data is None else data
-        names[os.path.join(folder, "")] = os.path.join(os.path.dirname(path), "")
-        return inside
-
-    model = add(bench.model, "model", read_model(bench.model))
-    given = Input(bench.model, data=files[model])
-    beside = None if bench.is_executable else read_beside(given)
-    for name, data in (beside or {}).items():
-        add(os.path.join(os.path.dirname(bench.model), name), "model", data)
+    parcel = Parcel(reproducer)
+    data = read_model(bench.model)
+    if bench.is_executable:
+        model = parcel.add(bench.model, "model", data)
+    else:
+        model = parcel.add_model(Input(bench.model, data=data))
+        parcel.add_flag_files(read_flag_files(bench.options["iree_flags"]))
     inputs = []
     for number, text in enumerate(bench.inputs):
         name, value = split_name(text)
         parse_input(value)  # what is wrong with it is said before it travels
         if value.startswith("@"):
-            value = f"@{add(value[1:], f'input{number}')}"
+            value = f"@{parcel.add(value[1:], f'input{number}')}"
         inputs.append(f"{name}={value}" if name else value)
     parameters = {
-        scope: add(path, f"parameters{number}")
+        scope: parcel.add(path, f"parameters{number}")
         for number, (scope, path) in enumerate(bench.parameters.items())
     }
     moved = replace(bench, inputs=inputs, parameters=parameters)
     return Task(
         f"bench {bench.model}",
         f"{__name__}:{time_there.__name__}",
-        {
-            "bench": asdict(moved),
-            "model": model,
-            "files": [*files],
-            "names": names,
-            "reproducer": shlex.quote(os.fspath(reproducer)),
-        },
-        [*files.values()],
+        {"bench": asdict(moved), "model": model, "parcel": parcel.label},
+        parcel.blobs,
         needs_of(bench.device),
         _ALONE,
     )
@@ -256,29 +234,40 @@ def time_there(
     """Compile and time in a child process: a function of a `subquant.fleet.Task`.
 
     Args:
-        arguments: ``bench``, the fields of a `Bench`; ``model``, its path; ``files``, the paths of
-            all files, from a folder on; ``names``, what the caller calls their folders;
-            ``reproducer``, the caller's.
-        blobs: the contents of the files.
+        arguments: ``bench``, the fields of a `Bench`; ``model``, where it is in the parcel;
+            ``parcel``, the label of it.
+        blobs: of the parcel.
         steps: called with each step.
 
     Returns:
         What was ``found``, and the ``remarks``; or the ``error``, with the reproducer as the blob.
     """
-    with temporary_folder() as folder:
-        write_files({
-            os.path.join(folder, path): data
-            for path, data in zip(arguments["files"], blobs, strict=True)
-        })  # fmt: skip
+    bench = Bench(**arguments["bench"])
+    with unpacked(arguments["parcel"], blobs) as parcel:
+
+        def placed(text: str) -> str:
+            name, value = split_name(text)
+            value = f"@{parcel.path(value[1:])}" if value.startswith("@") else value
+            return f"{name}={value}" if name else value
+
+        options = bench.options
+        moved = replace(
+            bench,
+            inputs=[placed(text) for text in bench.inputs],
+            parameters={scope: parcel.path(path) for scope, path in bench.parameters.items()},
+            options={**options, "iree_flags": parcel.flags(options["iree_flags"])},
+        )
+        request = {
+            "bench": asdict(moved),
+            "model": parcel.path(arguments["model"]),
+            "reproducer": parcel.reproducer,
+        }
         try:
-            value, _ = call(_IN_CHILD, {**arguments, "folder": folder}, steps=steps, is_quiet=True)
+            value, _ = call(_IN_CHILD, request, steps=steps, is_quiet=True)
             return {**value, "error": None}, []
         except SubquantError as error:
-            reproducer = os.path.join(folder, _REPRODUCER)
-            names = {os.path.join(folder, path): name for path, name in arguments["names"].items()}
-            names[reproducer] = arguments["reproducer"]
-            made = [Path(reproducer).read_bytes()] if os.path.isfile(reproducer) else []
-            return {"found": None, "remarks": [], "error": renamed(error, names)}, made
+            made = parcel.read_reproducer()
+            return {"found": None, "remarks": [], "error": parcel.renamed(error)}, made
 
 
 def time_in_child(
@@ -287,27 +276,12 @@ def time_in_child(
     """What of `time_there` is done in the child process."""
     from ..runtime.machine import describe_machine
 
-    folder = arguments["folder"]
-
-    def there(path: str) -> str:
-        return os.path.join(folder, path)
-
-    def placed(text: str) -> str:
-        name, value = split_name(text)
-        value = f"@{there(value[1:])}" if value.startswith("@") else value
-        return f"{name}={value}" if name else value
-
-    given = Bench(**arguments["bench"])
-    bench = replace(
-        given,
-        inputs=[placed(text) for text in given.inputs],
-        parameters={scope: there(path) for scope, path in given.parameters.items()},
-    )
-    path = there(arguments["model"])
+    bench = Bench(**arguments["bench"])
+    path = arguments["model"]
     remarks: list[Remark] = []
     found = bench.run(
-        path if bench.is_executable else Input(given.model, path),
-        there(_REPRODUCER),
+        path if bench.is_executable else Input(bench.model, path),
+        arguments["reproducer"],
         steps,
         remarks.append,
     )

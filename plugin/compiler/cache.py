@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import EnvironmentProblem, Place, Remark, UsageError, quoted
+from ..errors import EnvironmentProblem, Remark, UsageError, quoted
 from ..versions import PINNED_VERSIONS, versions_of
 from .keys import Digest, code_digest
 from .options import CompileOptions
@@ -128,10 +128,7 @@ class Cache(Store):
         self.use(key, record)
         if "lowered" in record.fields:
             self.touch(record.fields["lowered"])
-        remarks = [
-            Remark(said["message"], said["place"] and Place(**said["place"]), said["op_name"])
-            for said in record.fields["remarks"]
-        ]
+        remarks = [Remark.from_json(fields) for fields in record.fields["remarks"]]
         return Made(executable, record.fields["signatures"], remarks, parameters)
 
     def find_lowered(self, key: Digest) -> bytes | None:

@@ -37,6 +37,7 @@ from blake3 import blake3
 from ..errors import SubquantError
 from ..files import kind_of, open_input
 from ..versions import PINNED_VERSIONS, versions_of
+from .flags import values_of, with_values
 from .options import CompileOptions, Emit
 from .worker import Input, Source, external_files, input_of
 
@@ -139,14 +140,15 @@ def key_of_source(
         further = {
             name: files.digest(os.path.join(folder, name)) for name in files_beside(given, data)
         }
+    flags, files_of_flags = _files_of_flags(options.iree_flags, files)
     fields = {
         "form": _FORM,
         "emit": emit,
         "source": made_of,
         "read as": "onnx" if _is_onnx(given) else "",
         "further": further,
-        "options": asdict(options),
-        "flags": _files_of_flags(options, files),
+        "options": {**asdict(options), "iree_flags": flags},
+        "flags": files_of_flags,
         "compiler": _other_compiler(files),
         "parameters": parameters,
         "weights": {
@@ -163,11 +165,12 @@ def key_of_source(
 def key_of_bytecode(bytecode: bytes, options: CompileOptions, memo: Memo | None = None) -> Digest:
     """Return the key of what IREE's compiler makes of a lowered module."""
     files = _Files(memo)
+    flags, files_of_flags = _files_of_flags(options.flags, files)
     fields = {
         "form": _FORM,
         "bytecode": digest_of(bytecode),
-        "options": options.flags,
-        "flags": _files_of_flags(options, files),
+        "options": flags,
+        "flags": files_of_flags,
         "compiler": _other_compiler(files),
         "versions": versions_of(["iree-base-compiler"]),
         "machine": machine_of(options),
@@ -307,9 +310,6 @@ def weights_files(path: str | os.PathLike[str]) -> list[str]:
     return found if os.path.isdir(name) else [name, *found]
 
 
-_FLAG_PARTS = re.compile(r"[=,@]")
-
-
 def _other_compiler(files: _Files) -> Digest:
     """The digest of ``iree-compile``, if it is not that of the package, which has a version."""
     if "IREE_TOOL_PATH" not in os.environ:
@@ -319,10 +319,14 @@ def _other_compiler(files: _Files) -> Digest:
     return files.digest(compiler_path())
 
 
-def _files_of_flags(options: CompileOptions, files: _Files) -> dict[str, Digest]:
-    """The files that flags of ``iree-compile`` name, such as a specification of tuning."""
-    parts = {part for flag in options.iree_flags for part in _FLAG_PARTS.split(flag)[1:]}
-    return {part: files.digest(part) for part in sorted(parts) if os.path.isfile(part)}
+def _files_of_flags(flags: Sequence[str], files: _Files) -> tuple[list[str], dict[str, Digest]]:
+    """Flags of ``iree-compile`` without the folders of files that they name, and these files.
+
+    Such as a specification of tuning: what it says counts, not where it lies.
+    """
+    paths = filter(os.path.isfile, values_of(flags))
+    names = {path: f"{number} {os.path.basename(path)}" for number, path in enumerate(paths)}
+    return with_values(flags, names), {name: files.digest(path) for path, name in names.items()}
 
 
 # -- ONNX -----------------------------------------------------------------------------------------

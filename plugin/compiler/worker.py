@@ -207,7 +207,7 @@ def lower(
         blobs[0],
         bool(value.get("has_public_function", True)),
         value.get("signatures", {}),
-        [_remark_of(remark) for remark in value["remarks"]],
+        [Remark.from_json(remark) for remark in value["remarks"]],
         int(value.get("parameter_bytes", 0)),
     )
 
@@ -240,7 +240,7 @@ def optimize(
     return OptResult(
         blobs[0].decode() if value["has_text"] else None,
         [error_from_json(error) for error in value["errors"]],
-        [_remark_of(remark) for remark in value["remarks"]],
+        [Remark.from_json(remark) for remark in value["remarks"]],
     )
 
 
@@ -317,11 +317,6 @@ def text_of(bytecode: bytes) -> str:
     function = "subquant.compiler.served:text_of"
     _, blobs = ask(function, Input("-", data=bytecode), {}, reproducer=os.devnull)
     return blobs[0].decode()
-
-
-def _remark_of(fields: dict[str, Any]) -> Remark:
-    place = fields["place"]
-    return Remark(fields["message"], None if place is None else Place(**place), fields["op_name"])
 
 
 def ask(
