@@ -40,6 +40,12 @@ def process(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) 
     return os.getpid(), []
 
 
+def cores(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
+    """Say how many cores this work may take, after a while."""
+    time.sleep(arguments.get("seconds", 0))
+    return processes.cores_of_work(), []
+
+
 def end(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
     os._exit(3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import json
 import os
@@ -22,6 +23,7 @@ from click.testing import CliRunner, Result
 
 import subquant
 from onnx_models import model, node
+from subquant.batch import manifest as manifests
 from subquant.batch import tasks
 from subquant.batch.manifest import NAME, Manifest, Record
 from subquant.batch.models import Model, find_models, name_outputs
@@ -94,6 +96,8 @@ def test_patterns_lists_and_paths_are_models_once_and_in_order(here: Path) -> No
     assert find_models(["@list.txt"], "out") == [
         "m/d.tflite", "no such.mlir", "@odd.mlir", "a.mlir", "b.mlir", "x[1].mlir",
     ]  # fmt: skip
+    Path("list.txt").write_bytes(b"\xef\xbb\xbfm/d.tflite\r\n")
+    assert find_models(["@list.txt"], "out") == ["m/d.tflite"]
     by_null = b"# a.mlir\0 b .mlir\0\xff.mlir\0"
     assert find_models(["@-"], "out", lambda: by_null) == [
         "# a.mlir", " b .mlir", os.fsdecode(b"\xff.mlir"),
@@ -343,6 +347,27 @@ def test_a_crash_leaves_a_reproducer_beside_the_output(here: Path) -> None:
     assert [*files("full")] == [f"{'x' * 200}.reproducer.mlir"]
 
 
+def test_what_replays_an_error_is_named_as_the_caller_does(here: Path) -> None:
+    """In the note and in the reproducer, whose first line says it too."""
+    write("m/x.mlir")
+    (result,) = subquant.compile_many(["m/x.mlir"], "out", iree_flags=("--no-such-flag",))
+    assert result.error is not None
+    (note,) = result.error.notes
+    assert note.startswith("replay with: iree-compile out/m/x.reproducer.mlir -o /dev/null ")
+    first, second, *_ = Path("out/m/x.reproducer.mlir").read_text().splitlines()
+    assert first == f"// {note.removeprefix('replay with: ')}"
+    assert not second.startswith("//")
+
+
+def test_an_error_is_not_lost_with_its_reproducer(here: Path) -> None:
+    write("m/x.mlir", text=CRASHES)
+    Path("out/m/x.reproducer.mlir").mkdir(parents=True)
+    (result,) = subquant.compile_many(["m/x.mlir"], "out")
+    assert result.error is not None
+    assert "upstream's MLIR crashed while it parsed the module" in result.error.message
+    assert result.error.notes == ("'out/m/x.reproducer.mlir' cannot be written: Is a directory",)
+
+
 def test_a_bug_in_one_model_is_its_error(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write("a.mlir", "b.mlir")
 
@@ -358,6 +383,23 @@ def test_a_bug_in_one_model_is_its_error(here: Path, monkeypatch: pytest.MonkeyP
         "note: Traceback"
     )
     assert (second.status, files()) == ("compiled", {"b.vmfb": b"whole"})
+
+
+def test_what_takes_longest_begins_first(here: Path) -> None:
+    """As far as the size of its file tells; what is said is in the order of the input."""
+    write("a.mlir", "b.mlir", "c.mlir", "d.mlir")
+    for name, size in (("b", 1 << 18), ("c", 1 << 22), ("d", 1 << 13)):
+        with Path(f"{name}.mlir").open("a") as file:
+            file.write("// large\n" * (size // 9))
+    ended: list[str] = []
+    given = ["a.mlir", "none.mlir", "b.mlir", "c.mlir", "d.mlir"]
+    results = subquant.compile_many(
+        given, "out", emit="mlirbc", jobs=1, on_result=lambda result: ended.append(result.name)
+    )
+    assert [name for name in ended if name != "none.mlir"] == [
+        "c.mlir", "b.mlir", "a.mlir", "d.mlir",
+    ]  # fmt: skip
+    assert [result.name for result in results] == given
 
 
 def test_what_cannot_be_written_is_the_error_of_its_model(here: Path) -> None:
@@ -441,6 +483,22 @@ def test_only_what_is_not_up_to_date_is_made(here: Path) -> None:
         assert statuses(*again)["f.mlir"] == "failed"
 
 
+def test_what_is_up_to_date_is_said_at_once(here: Path) -> None:
+    """And needs no cluster."""
+    write("a.mlir", "b.mlir", "c.mlir")
+    given = ["c.mlir", "a.mlir", "b.mlir"]
+    subquant.compile_many(given, "out", emit="mlirbc")
+    found = subquant.compile_many(given, "out", emit="mlirbc", resume=True, cluster="nowhere")
+    assert {result.status for result in found} == {"up-to-date"}
+    write("c.mlir", text=BAD)
+    ended: list[tuple[str, str]] = []
+    subquant.compile_many(
+        given, "out", emit="mlirbc", resume=True,
+        on_result=lambda result: ended.append((result.name, result.status)),
+    )  # fmt: skip
+    assert ended == [("a.mlir", "up-to-date"), ("b.mlir", "up-to-date"), ("c.mlir", "failed")]
+
+
 def test_other_versions_are_not_up_to_date(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write("a.mlir")
     (first,) = subquant.compile_many(["a.mlir"], "out", emit="mlirbc", resume=True)
@@ -452,7 +510,12 @@ def test_other_versions_are_not_up_to_date(here: Path, monkeypatch: pytest.Monke
     assert third.status == "compiled"
 
 
-def test_a_manifest_survives_what_is_cut_or_strange(here: Path) -> None:
+def test_a_manifest_survives_what_is_cut_or_strange(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     Path("x").write_bytes(b"data")
     record = Record("x", "key", {"x": (4, digest_of(b"data"))}, 0.5, 1.5)
     manifest = Manifest(".")
@@ -479,6 +542,10 @@ def test_a_manifest_survives_what_is_cut_or_strange(here: Path) -> None:
     for _ in range(50):
         manifest.add(record)
     size = Path(NAME).stat().st_size
+    with monkeypatch.context() as full:
+        full.setattr(manifests, "write_whole", fail)
+        assert Manifest(".").up_to_date("x", "key") == record
+    assert Path(NAME).stat().st_size == size
     assert Manifest(".").up_to_date("x", "key") == record
     assert Path(NAME).stat().st_size < size / 10
     Path("x").write_bytes(b"dat")

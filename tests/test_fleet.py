@@ -17,6 +17,7 @@ import pytest
 from subquant import processes
 from subquant.errors import EnvironmentProblem, InputError, Place
 from subquant.fleet import Done, Task, run_tasks
+from subquant.fleet.cores import cores_of_each
 from test_processes import is_alive, wait_until
 
 TESTS = Path(__file__).parent
@@ -83,6 +84,37 @@ def test_tasks_are_taken_when_their_turn_comes() -> None:
         for done, _ in zip(found, range(50), strict=False):
             assert done.value == 2
     assert 50 <= len(taken) <= 56
+
+
+def test_large_tasks_are_not_taken_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subquant.fleet.local.LARGEST_WINDOW", 10)
+    taken: list[int] = []
+
+    def tasks(size: int) -> Iterator[Task]:
+        for number in range(9):
+            taken.append(number)
+            yield Task(f"{number}", "fleet_tasks:double", {"x": 1}, [b"x" * size])
+
+    for size, ahead in ((20, 2), (1, 4)):
+        taken.clear()
+        with contextlib.closing(run_tasks(tasks(size), jobs=2)) as found:
+            for count, _ in enumerate(found, 1):
+                assert len(taken) == min(count + ahead, 9)
+
+
+def test_tasks_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And children know it; one that is done alone may take all."""
+    monkeypatch.setattr("subquant.fleet.cores.available_cores", lambda: 9)
+    tasks = [
+        *(task("cores", f"{n}", seconds=0.05) for n in range(6)),
+        *(task("in_child", f"child {n}", function="cores", seconds=0.05) for n in range(6)),
+    ]
+    shared = {done.task.name: done.value for done in run_tasks(tasks, jobs=4)}
+    assert [shared[f"{n}"] for n in range(4, 6)] == [2, 2]
+    assert {shared[f"child {n}"] for n in range(3)} == {2}
+    assert {done.value for done in run_tasks(tasks[-1:], jobs=4)} == {None}
+    assert {done.value for done in run_tasks(tasks[-2:], jobs=1)} == {None}
+    assert [cores_of_each(tasks) for tasks in (1, 2, 9, 10)] == [None, 4, 1, 1]
 
 
 def test_there_are_as_many_children_as_jobs() -> None:

@@ -37,7 +37,7 @@ from subquant.conformance import suite
 from subquant.conformance.cases import programs_cases
 from subquant.conformance.runner import machine, run_cases
 from subquant.errors import EnvironmentProblem, InputError, Place, UsageError
-from subquant.fleet import HOST_CPU, Done, Task, run_tasks
+from subquant.fleet import HOST_CPU, Done, Task, available_cores, run_tasks
 from subquant.fleet import cluster as engine
 from subquant.runtime.machine import describe_machine
 from test_compile_many import write_onnx
@@ -132,6 +132,11 @@ def test_wishes_are_needs_where_a_worker_can_fulfil_them(cluster: Cluster) -> No
     assert lone["x"].worker == device
 
 
+def test_workers_of_a_machine_share_its_cores(cluster: Cluster) -> None:
+    found = run(cluster, [task("cores", f"{n}", seconds=0.1) for n in range(4)])
+    assert {done.value for done in found.values()} == {max(available_cores() // 2, 1)}
+
+
 def test_another_cpu_is_not_taken_for_this_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +197,33 @@ def test_a_worker_dies(cluster: Cluster) -> None:
     assert type(error) is EnvironmentProblem
     assert error.message.startswith("the worker that did 'end' ended, 2 times; the last was tcp:")
     assert [name for name, done in found.items() if done.error is not None] == ["end"]
+
+
+def test_a_worker_comes_back_where_it_was(cluster: Cluster) -> None:
+    """At the same address it is another process, which nobody has admitted."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    nanny = cluster.start_worker("--worker-port", f"{port}", "--resources", "fixed=1")
+    cluster.wait_for_workers(3)
+    found: dict[str, Done] = {}
+
+    def tasks() -> Iterator[Task]:
+        needs = {"fixed": 1.0}
+        yield Task("first", "fleet_tasks:process", {}, needs=needs)
+        yield Task("end", "fleet_tasks:end", {}, needs=needs)
+        while "end" not in found:
+            yield task("process", f"{time.monotonic()}", seconds=0.05)
+        yield Task("last", "fleet_tasks:process", {}, needs=needs)
+
+    for done in run_tasks(tasks(), cluster=cluster.address):
+        found[done.task.name] = done
+    assert [name for name, done in found.items() if done.error is not None] == ["end"]
+    assert found["first"].worker == found["last"].worker == f"tcp://127.0.0.1:{port}"
+    assert found["first"].value != found["last"].value
+    nanny.terminate()
+    nanny.wait(20)
+    cluster.wait_for_workers(2)
 
 
 def test_workers_of_other_code_are_refused(cluster: Cluster, tmp_path: Path) -> None:

@@ -130,6 +130,27 @@ def test_what_else_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(set(seen)) == len(seen)
 
 
+def test_files_of_flags_count_by_what_they_say(tmp_path: Path) -> None:
+    """And by their names, but not by where they are: on a worker that is another folder."""
+
+    def look(folder: str, **files: str) -> set[str]:
+        paths = {name: tmp_path / folder / name / "spec.mlir" for name in files}
+        for name, text in files.items():
+            paths[name].parent.mkdir(parents=True, exist_ok=True)
+            paths[name].write_text(text)
+        options = CompileOptions(
+            iree_flags=tuple(f"--{name}={path}" for name, path in paths.items())
+        )
+        return {key_of_source(PROGRAM, options).text, key_of_bytecode(PROGRAM, options)}
+
+    one = look("here", a="first", b="second")
+    assert len(one) == 2
+    assert look("there", a="first", b="second") == one
+    assert not look("here", a="second", b="first") & one
+    assert not look("here", a="first", c="second") & one
+    assert not look("here", a="first", b="seconD") & one
+
+
 def test_the_cpu_counts_where_code_is_made_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     by_flag = CompileOptions(target_cpu="generic", iree_flags=("--iree-llvmcpu-target-cpu=host",))
     choices = [OPTIONS, CompileOptions(target_cpu="generic"), CompileOptions("vulkan"), by_flag]

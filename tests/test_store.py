@@ -6,6 +6,7 @@ The processes of `test_processes_that_are_killed` write, read and remove for 3 s
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -58,6 +59,37 @@ def test_blobs_are_whole(tmp_path: Path) -> None:
         assert store.keep(b"executable") == digest
         assert said.pop()
         assert store.blob(digest) == b"executable"
+
+
+def test_folders_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a network file system each attempt waits for the server."""
+    store = Store(tmp_path / "new")
+
+    def keep(number: int) -> None:
+        with store.reserved(KEY, lambda: None):
+            store.write(KEY, {"number": number}, {"executable": store.keep(b"executable")})
+        record = store.read(KEY)
+        assert record is not None
+        assert record.fields == {"number": number}
+
+    keep(1)
+    monkeypatch.setattr(os, "mkdir", lambda *arguments: pytest.fail(f"made {arguments[0]}"))
+    keep(2)
+    assert names(tmp_path / "new", "writing") == names(tmp_path / "new", "locks") == []
+
+
+def test_what_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        store.keep(b"executable")
+    assert names(tmp_path, "writing") == names(tmp_path, "blobs") == []
 
 
 def test_records_are_whole(tmp_path: Path) -> None:

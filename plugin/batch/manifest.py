@@ -17,6 +17,7 @@ A line::
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -74,7 +75,7 @@ class Manifest:
         folder: of the outputs, which need not be there.
 
     Raises:
-        InputError: the file cannot be read, or written where it has become long.
+        InputError: the file cannot be read.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -101,8 +102,13 @@ class Manifest:
                 self._records[record.output] = record
         self._is_cut = not data.endswith(b"\n")
         if len(lines) > 2 * len(self._records) + _FEW:
-            write_whole(self._path, b"".join(map(_line, self._records.values())))
-            self._is_cut = False
+            with contextlib.suppress(OSError):  # of a full disk, say: it may stay long
+                write_whole(self._path, b"".join(map(_line, self._records.values())))
+                self._is_cut = False
+
+    def has(self, output: str) -> bool:
+        """Return true if there is a record of an output."""
+        return output in self._records
 
     def up_to_date(self, output: str, key: str) -> Record | None:
         """Return the record of an output that has this key and the bytes that were written."""

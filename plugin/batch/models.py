@@ -14,6 +14,7 @@ models are added, and tells later runs what is there already.
 
 from __future__ import annotations
 
+import codecs
 import glob
 import os
 import re
@@ -148,6 +149,7 @@ def _folders_below(start: str) -> Iterator[str]:
 
 def _read_list(file: str, read_stdin: Callable[[], bytes] | None) -> Iterator[str]:
     data = read_stdin() if file == "-" and read_stdin is not None else read_input(file)
+    data = data.removeprefix(codecs.BOM_UTF8)  # as editors of Windows begin a file
     is_by_null = b"\0" in data
     for line in data.split(b"\0") if is_by_null else data.splitlines():
         word = os.fsdecode(line if is_by_null else line.strip())

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..compiler.keys import digest_of, is_for_host, key_of_source, machine_of
+from ..compiler.keys import Key, digest_of, is_for_host, key_of_source, machine_of
 from ..compiler.options import CompileOptions, Emit
 from ..compiler.worker import Input
 from ..errors import InputError, Place, Remark, SubquantError
@@ -141,17 +141,26 @@ class Batch:
             EnvironmentProblem: the cluster cannot be used, or was lost.
             InputError, UsageError: a flag for IREE's compiler names what cannot be sent to it.
         """
-        known: deque[tuple[Model, CompiledModel]] = deque()
-        read: dict[str, _Read] = {}
         flag_files = {} if cluster is None else read_flag_files(self.options.iree_flags)
+        left: list[Model] = []
+        for model in self.models:
+            found = self._up_to_date(model) if self._resume else None
+            if found is None:
+                left.append(model)
+            else:
+                yield model, found
+        if not left:
+            return
+        failed: deque[tuple[Model, CompiledModel]] = deque()
+        read: dict[str, _Read] = {}
 
         def tasks() -> Iterator[Task]:
-            for model in sorted(self.models, key=_rank):
-                found = self._begin(model, flag_files)
-                if isinstance(found, CompiledModel):
-                    known.append((model, found))
+            for model in sorted(left, key=_rank):
+                try:
+                    read[model.path], task = self._begin(model, flag_files)
+                except SubquantError as error:
+                    failed.append((model, self._failed(model, error)))
                 else:
-                    read[model.path], task = found
                     yield task
 
         def steps(task: Task, step: str) -> None:
@@ -160,10 +169,10 @@ class Batch:
         run = run_tasks(tasks(), jobs=jobs, cluster=cluster, on_step=steps)
         with contextlib.closing(run):
             for done in run:
-                yield from _taken(known)
+                yield from _taken(failed)
                 one = read.pop(done.task.name)
                 yield one.model, self._finish(one, done)
-        yield from _taken(known)
+        yield from _taken(failed)
 
     def _failed(
         self, model: Model, error: SubquantError, result: CompiledModel | None = None
@@ -176,30 +185,41 @@ class Batch:
 
     # -- before -----------------------------------------------------------------------------------
 
-    def _begin(
-        self, model: Model, flag_files: Mapping[str, bytes]
-    ) -> CompiledModel | tuple[_Read, Task]:
-        """Read a model; the result, if there is nothing to do, or nothing can be done."""
-        parcel = Parcel(self._reproducer(model))
+    def _up_to_date(self, model: Model) -> CompiledModel | None:
+        """The result of a model that there is nothing to do for."""
+        if not self._manifest.has(model.output):
+            return None
         try:
-            given = Input(model.path, data=read_input(model.path))
-            key = key_of_source(
-                given, self.options, self.emit, parameters=self._parameters is not None
-            )
-            inside = parcel.add_model(given)
-            if not key.holds:
-                raise InputError("a file that it has data in changes", Place(model.path))
-        except SubquantError as error:
-            return self._failed(model, error)
-        record = self._manifest.up_to_date(model.output, key.text) if self._resume else None
-        if record is not None and {*record.files} == {*map(self._name, self._outputs(model))}:
-            return replace(
-                self.not_run(model),
-                status="up-to-date",
-                passes_seconds=record.passes_seconds,
-                iree_seconds=record.iree_seconds,
-                size=record.files[model.output][0],
-            )
+            key = self._key(Input(model.path, data=read_input(model.path)))
+        except SubquantError:  # which is said when its turn comes
+            return None
+        record = self._manifest.up_to_date(model.output, key.text)
+        if record is None or {*record.files} != {*map(self._name, self._outputs(model))}:
+            return None
+        return replace(
+            self.not_run(model),
+            status="up-to-date",
+            passes_seconds=record.passes_seconds,
+            iree_seconds=record.iree_seconds,
+            size=record.files[model.output][0],
+        )
+
+    def _key(self, given: Input) -> Key:
+        has_archive = self._parameters is not None
+        return key_of_source(given, self.options, self.emit, parameters=has_archive)
+
+    def _begin(self, model: Model, flag_files: Mapping[str, bytes]) -> tuple[_Read, Task]:
+        """Read a model.
+
+        Raises:
+            SubquantError: it cannot be read.
+        """
+        given = Input(model.path, data=read_input(model.path))
+        key = self._key(given)
+        parcel = Parcel(self._reproducer(model))
+        inside = parcel.add_model(given)
+        if not key.holds:
+            raise InputError("a file that it has data in changes", Place(model.path))
         parcel.add_flag_files(flag_files)
         arguments: dict[str, Any] = {
             "file": model.path,
@@ -244,16 +264,24 @@ class Batch:
             remarks=[Remark.from_json(fields) for fields in value["remarks"]],
         )
         if value["error"] is not None:
-            for data in done.blobs:
-                with contextlib.suppress(OSError):  # the error is what matters
-                    _write(self._reproducer(one.model), data)
-            return self._failed(one.model, error_from_json(value["error"]), result)
+            notes = [*value["error"]["notes"], *self._write_reproducer(one.model, done.blobs)]
+            error = error_from_json({**value["error"], "notes": notes})
+            return self._failed(one.model, error, result)
         try:
             self._write_outputs(one, result, done.blobs)
-        except OSError as error:
-            message = f"cannot write '{error.filename or result.output}': {error.strerror}"
+        except OSError as problem:
+            message = f"cannot write '{problem.filename or result.output}': {problem.strerror}"
             return self._failed(one.model, InputError(message), result)
         return replace(result, status="compiled", size=len(done.blobs[0]))
+
+    def _write_reproducer(self, model: Model, blobs: Sequence[bytes]) -> Iterator[str]:
+        """Write it, if there is one; what is to be said where that is not possible."""
+        path = self._reproducer(model)
+        for data in blobs:
+            try:
+                _write(path, data)
+            except OSError as problem:  # the error of the model is what matters
+                yield f"'{path}' cannot be written: {problem.strerror}"
 
     def _write_outputs(self, one: _Read, result: CompiledModel, blobs: Sequence[bytes]) -> None:
         files = {}
@@ -286,10 +314,10 @@ def _rank(model: Model) -> float:
 
 
 def _taken(
-    known: deque[tuple[Model, CompiledModel]],
+    failed: deque[tuple[Model, CompiledModel]],
 ) -> Iterator[tuple[Model, CompiledModel]]:
-    while known:
-        yield known.popleft()
+    while failed:
+        yield failed.popleft()
 
 
 def _make_folder(path: Path) -> None:

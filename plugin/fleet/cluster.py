@@ -299,24 +299,32 @@ class _Run:
         """Find out which workers are there, and have the new ones admitted; in a thread."""
         look = _Look()
         try:
-            present = self.client.nthreads()
-            look.present = frozenset(present)
-            machines = workers.threads_of_machines(present)
-            new = [each for each in present if not self._knows(each, machines)]
+            found = self.client.run_on_scheduler(workers.present, self.resource)
+            look.present = frozenset(found)
+            threads = workers.threads_of_machines(found)
+            new = [each for each in found if not self._knows(found[each], threads)]
             if new:
                 look.admitted = self.client.run(
-                    workers.admit, self.versions, machines, workers=new, on_error="return"
+                    workers.admit, self.versions, threads, workers=new, on_error="return"
                 )
             self.client.run_on_scheduler(workers.look_again)
         except Exception as error:  # the scheduler ended, or a worker while it was asked
             look.error = error
         self.events.put(look)
 
-    def _knows(self, worker: str, threads_of_machines: Mapping[str, int]) -> bool:
-        """Whether a worker has nothing to be asked, or told of the others of its machine."""
-        threads = threads_of_machines[workers.machine_of(worker)]
-        seen = self.seen.get(worker)
-        return worker in self.refused or (seen is not None and seen.threads_of_machine == threads)
+    def _knows(self, worker: workers.Present, threads: Mapping[str, int]) -> bool:
+        """Whether a worker has nothing to be asked, or told of the others of its machine.
+
+        Another process may be where one was before: it has not been admitted.
+        """
+        if worker.address in self.refused:
+            return worker.address in self.present
+        seen = self.seen.get(worker.address)
+        return (
+            seen is not None
+            and worker.is_admitted
+            and seen.threads_of_machine == threads[worker.machine]
+        )
 
     def _take_look(self, look: _Look) -> list[str]:
         """Note what a look has found; return what is to be said of workers that are refused."""
@@ -328,7 +336,9 @@ class _Run:
                 continue
             if isinstance(admission, Admission) and not admission.differences:
                 self.seen[address] = admission
+                self.refused.discard(address)
             else:
+                self.seen.pop(address, None)
                 self.refused.add(address)
                 refusals.append(self._why(f"the worker {address}", admission))
         return refusals

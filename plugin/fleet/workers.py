@@ -35,14 +35,15 @@ __all__ = [
     "PREFIX",
     "STEPS",
     "Admission",
+    "Present",
     "Versions",
     "admit",
     "cpu_resource",
     "differences_of",
     "here",
     "look_again",
-    "machine_of",
     "perform_there",
+    "present",
     "resource_of",
     "threads_of_machines",
 ]
@@ -112,22 +113,47 @@ def cpu_resource() -> str:
     return CPU_RESOURCE + digest_of("\n".join(host_cpu()).encode())[:16]
 
 
-def threads_of_machines(workers: Mapping[str, int]) -> Counter[str]:
-    """Return how many tasks each machine does at a time.
+@dataclass(frozen=True)
+class Present:
+    """A worker that the scheduler has.
 
     Args:
-        workers: how many each worker does, by its address.
+        address: of it.
+        machine: where it is.
+        threads: how many tasks it does at a time.
+        is_admitted: it offers what `resource_of` the client's versions names.
     """
-    found: Counter[str] = Counter()
-    for address, threads in workers.items():
-        found[machine_of(address)] += threads
-    return found
+
+    address: str
+    machine: str
+    threads: int
+    is_admitted: bool
 
 
-def machine_of(address: str) -> str:
-    """Return the name of the machine of a worker."""
+def present(resource: str, dask_scheduler: Scheduler) -> dict[str, Present]:
+    """Return which workers there are, by their addresses.
+
+    Args:
+        resource: of `resource_of`.
+        dask_scheduler: Dask gives it.
+    """
+    return {
+        address: Present(address, _machine(address), state.nthreads, resource in state.resources)
+        for address, state in dask_scheduler.workers.items()
+    }
+
+
+def _machine(address: str) -> str:
     host: str = get_address_host(address)
     return host
+
+
+def threads_of_machines(workers: Mapping[str, Present]) -> Counter[str]:
+    """Return how many tasks each machine does at a time."""
+    found: Counter[str] = Counter()
+    for worker in workers.values():
+        found[worker.machine] += worker.threads
+    return found
 
 
 async def admit(
@@ -142,7 +168,7 @@ async def admit(
     """
     differences = differences_of(versions, here())
     threads = dask_worker.state.nthreads
-    threads_of_machine = threads_of_machines[machine_of(dask_worker.address)]
+    threads_of_machine = threads_of_machines[_machine(dask_worker.address)]
     if not differences:
         if PREFIX not in dask_worker.plugins:
             await dask_worker.plugin_add(_Children(), PREFIX, catch_errors=False)

@@ -1,0 +1,115 @@
+"""Files that go with a task: laid out where it is done, and called what the caller calls them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from subquant.compiler.worker import Input
+from subquant.errors import CompilerError, EnvironmentProblem, InputError, Place, UsageError
+from subquant.fleet.parcels import Parcel, read_flag_files, unpacked
+from test_compile_many import write_onnx
+
+
+@pytest.fixture(autouse=True)
+def here(in_temporary_folder: Path) -> Path:
+    return in_temporary_folder
+
+
+def test_files_have_their_names_there(here: Path) -> None:
+    Path("a").mkdir()
+    Path("a/x.npy").write_bytes(b"x")
+    parcel = Parcel("out/model.reproducer.mlir")
+    names = [parcel.add("a/x.npy", "one"), parcel.add("y.npy", "two", b"y")]
+    with pytest.raises(InputError, match="cannot read 'none': No such file"):
+        parcel.add("none", "three")
+    with unpacked(parcel.label, parcel.blobs) as found:
+        paths = [found.path(name) for name in names]
+        assert [Path(path).read_bytes() for path in paths] == [b"x", b"y"]
+        assert [os.path.basename(path) for path in paths] == ["x.npy", "y.npy"]
+        assert found.read_reproducer() == found.read(found.path("none")) == []
+    assert not Path(found.folder).exists()
+
+
+@pytest.mark.parametrize("has_data", [False, True])
+def test_a_model_has_the_files_beside_it(has_data: bool) -> None:
+    """And where one of them is missing, that is for who reads the model to say."""
+    Path("m").mkdir()
+    write_onnx("m/parts.onnx", external="parts.bin")
+    data = Path("m/parts.bin").read_bytes()
+    if not has_data:
+        Path("m/parts.bin").unlink()
+    parcel = Parcel("r")
+    model = parcel.add_model(Input("m/parts.onnx", data=Path("m/parts.onnx").read_bytes()))
+    with unpacked(parcel.label, parcel.blobs) as found:
+        path = Path(found.path(model))
+        assert path.read_bytes() == Path("m/parts.onnx").read_bytes()
+        beside = path.with_name("parts.bin")
+        assert beside.exists() == has_data
+        assert not has_data or beside.read_bytes() == data
+
+
+def test_errors_and_reproducers_name_the_callers_files() -> None:
+    parcel = Parcel("out/my model.reproducer.mlir")
+    model = parcel.add("m/x.mlir", "model", b"module {}")
+    other = parcel.add("y.npy", "input0", b"")
+    with unpacked(parcel.label, parcel.blobs) as found:
+        replay = f"iree-compile {found.reproducer} --flag={found.path(other)}"
+        Path(found.reproducer).write_bytes(f"// {replay}\n// {replay}\n\xff".encode("latin-1"))
+        place = Place(found.path(model), 3, 5)
+        error = CompilerError(f"cannot read '{found.path(other)}'", place, (f"replay: {replay}",))
+        fields = found.renamed(error)
+        (reproducer,) = found.read_reproducer()
+    said = "iree-compile 'out/my model.reproducer.mlir' --flag=y.npy"
+    assert fields["message"] == "cannot read 'y.npy'"
+    assert fields["place"] == ["m/x.mlir", 3, 5]
+    assert fields["notes"] == [f"replay: {said}"]
+    assert reproducer == f"// {said}\n// {replay}\n\xff".encode("latin-1")
+
+
+def test_files_that_flags_name_go_along() -> None:
+    Path("d").mkdir()
+    for path in ("spec.mlir", "d/spec.mlir", "d/x", "host"):
+        Path(path).write_text(path)
+    flags = (
+        "--spec=spec.mlir", "--two=a=d/spec.mlir,b=d/x", "--entry=d/x@f", "--cpu=host", "--x=1.5",
+    )  # fmt: skip
+    files = read_flag_files(flags)
+    assert files == {path: path.encode() for path in ("spec.mlir", "d/spec.mlir", "d/x")}
+    parcel = Parcel("r")
+    parcel.add_flag_files(files)
+    with unpacked(parcel.label, parcel.blobs) as found:
+        spec, two, entry, *others = found.flags(flags)
+        assert others == ["--cpu=host", "--x=1.5"]
+        assert Path(spec.removeprefix("--spec=")).read_text() == "spec.mlir"
+        first, second = two.removeprefix("--two=a=").split(",b=")
+        assert [Path(first).read_text(), Path(second).read_text()] == ["d/spec.mlir", "d/x"]
+        assert entry == f"--entry={second}@f"
+        error = CompilerError(f"{first} and {spec.removeprefix('--spec=')} are wrong")
+        assert found.renamed(error)["message"] == "d/spec.mlir and spec.mlir are wrong"
+
+
+@pytest.mark.parametrize("value", ["d/", "none/x", "d.d", "./d.d"])
+def test_flags_that_name_what_cannot_be_sent(value: str) -> None:
+    Path("d.d").mkdir()
+    with pytest.raises(UsageError, match=r"is no file that can be sent to the workers of a clust"):
+        read_flag_files([f"--dump={value}"])
+
+
+def unpack(parcel: Parcel) -> None:
+    with unpacked(parcel.label, parcel.blobs):
+        pass
+
+
+def test_there_is_no_place(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parcel = Parcel("r")
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(here / "none"))
+        with pytest.raises(EnvironmentProblem, match="no temporary folder can be made: No such"):
+            unpack(parcel)
+    parcel.add("x" * 300, "model", b"data")
+    with pytest.raises(EnvironmentProblem, match="to a temporary folder: File name too long"):
+        unpack(parcel)
