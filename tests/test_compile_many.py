@@ -30,9 +30,12 @@ from subquant.batch.models import Model, find_models, name_outputs
 from subquant.batch.run import CompiledModel
 from subquant.cli import main
 from subquant.commands.compile_many import _Display
+from subquant.compiler import iree
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.keys import digest_of
+from subquant.compiler.keys import digest_of, key_of_source
+from subquant.compiler.options import CompileOptions
 from subquant.errors import EnvironmentProblem, InputError, UsageError
+from subquant.processes import Finished, Work
 from test_tflite import subtraction
 
 PROGRAM = """func.func @main(%x: tensor<{n}xf32>) -> tensor<{n}xf32> {{
@@ -235,6 +238,38 @@ def test_executables_are_those_of_one_model_alone(here: Path) -> None:
     assert result.output == Path("out/x.vmfb")
     assert result.output.read_bytes() == compile_to_bytes(Path("x.mlir"))
     assert result.is_cached or result.iree_seconds > 0 < result.passes_seconds
+
+
+@pytest.mark.parametrize(
+    ("cores", "given", "set_to"),
+    [(None, None, None), (1, None, "1"), (2, None, "2"), (12, None, None), (1, "7", None)],
+)
+def test_the_compilers_of_a_batch_share_the_cores(
+    cores: int | None, given: str | None, set_to: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the user says how many threads they have, or IREE takes fewer by itself."""
+    name = "IREE_COMPILER_TASK_COUNT"
+    monkeypatch.delenv(name, raising=False)
+    if given is not None:
+        monkeypatch.setenv(name, given)
+    seen: list[dict[str, str]] = []
+
+    def run_guarded(*arguments: object, variables: dict[str, str], **named: object) -> Finished:
+        seen.append(variables)
+        return Finished(0, b"", b"", b"executable", True)
+
+    monkeypatch.setattr(iree, "run_guarded", run_guarded)
+    with Work(cores).doing():
+        iree.run_iree(b"", CompileOptions())
+    assert seen == [{} if set_to is None else {name: set_to}]
+
+
+def test_executables_do_not_depend_on_how_many_are_compiled() -> None:
+    program, options = PROGRAM.format(n=3).encode(), CompileOptions()
+    alone, key = compile_to_bytes(program, options, cache=""), key_of_source(program, options)
+    with Work(cores=1).doing():
+        assert compile_to_bytes(program, options, cache="") == alone
+        assert key_of_source(program, options) == key
 
 
 def test_the_clock_tells_steps_apart(monkeypatch: pytest.MonkeyPatch) -> None:

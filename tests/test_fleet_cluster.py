@@ -40,7 +40,7 @@ from subquant.errors import EnvironmentProblem, InputError, Place, UsageError
 from subquant.fleet import HOST_CPU, Done, Task, available_cores, run_tasks
 from subquant.fleet import cluster as engine
 from subquant.runtime.machine import describe_machine
-from test_compile_many import write_onnx
+from test_compile_many import PROGRAM, write_onnx
 from test_fleet import task
 from test_processes import is_alive, wait_until
 
@@ -206,21 +206,23 @@ def test_a_worker_comes_back_where_it_was(cluster: Cluster) -> None:
         port = free.getsockname()[1]
     nanny = cluster.start_worker("--worker-port", f"{port}", "--resources", "fixed=1")
     cluster.wait_for_workers(3)
+    fixed = {
+        name: Task(name, "fleet_tasks:process", {}, needs={"fixed": 1}) for name in ("one", "two")
+    }
     found: dict[str, Done] = {}
 
     def tasks() -> Iterator[Task]:
-        needs = {"fixed": 1.0}
-        yield Task("first", "fleet_tasks:process", {}, needs=needs)
-        yield Task("end", "fleet_tasks:end", {}, needs=needs)
-        while "end" not in found:
-            yield task("process", f"{time.monotonic()}", seconds=0.05)
-        yield Task("last", "fleet_tasks:process", {}, needs=needs)
+        yield fixed["one"]
+        while "one" not in found:
+            yield task("process", f"{len(found)} {time.monotonic()}", seconds=0.1)
+        os.kill(found["one"].value, signal.SIGKILL)
+        yield fixed["two"]
 
     for done in run_tasks(tasks(), cluster=cluster.address):
         found[done.task.name] = done
-    assert [name for name, done in found.items() if done.error is not None] == ["end"]
-    assert found["first"].worker == found["last"].worker == f"tcp://127.0.0.1:{port}"
-    assert found["first"].value != found["last"].value
+    assert [done for done in found.values() if done.error is not None] == []
+    assert found["one"].worker == found["two"].worker == f"tcp://127.0.0.1:{port}"
+    assert found["one"].value != found["two"].value
     nanny.terminate()
     nanny.wait(20)
     cluster.wait_for_workers(2)
@@ -337,6 +339,38 @@ def test_a_model_is_compiled_where_it_is_timed(
     assert wrong.stderr.startswith("wrong.mlir:2:10: error: ")
     absent = bench(cluster, "wrong.mlir", "--device", "hip")
     assert "needs a worker that offers hip=1, and no worker" in absent.stderr
+
+
+SPECIFICATION = """module attributes { transform.with_named_sequence } {
+  transform.named_sequence @__kernel_config(%op: !transform.any_op {transform.consumed}) {
+    transform.yield
+  }
+}
+"""
+
+
+def test_files_of_flags_go_to_workers(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is wrong with one is said as it is here."""
+    monkeypatch.chdir(tmp_path)
+    Path("x.mlir").write_text(PROGRAM.format(n=4))
+    Path("spec.mlir").write_text(SPECIFICATION)
+    flag = "--iree-flag=--iree-codegen-tuning-spec-path"
+    assert bench(cluster, "x.mlir", "--repeat", "1", f"{flag}=spec.mlir").exit_code == 0
+    Path("wrong.mlir").write_text("nonsense")
+    failed = bench(cluster, "x.mlir", f"{flag}=wrong.mlir")
+    assert failed.stderr.startswith("wrong.mlir:1:1: error: IREE refused the module: ")
+    assert f"{flag.removeprefix('--iree-flag=')}=wrong.mlir\n" in failed.stderr
+    given = ["compile", "x.mlir", "-o", "out/", "--cluster", cluster.address]
+    made = CliRunner().invoke(main, [*given, f"{flag}=spec.mlir"])
+    assert made.exit_code == 0, made.output
+    made = CliRunner().invoke(main, [*given, f"{flag}=wrong.mlir"])
+    assert made.stderr.startswith("wrong.mlir:1:1: error: IREE refused the module: ")
+    for arguments in (["bench", "x.mlir", "--cluster", cluster.address], given):
+        refused = CliRunner().invoke(main, [*arguments, "--iree-flag=--dump-to=out/"])
+        assert refused.exit_code == 2
+        assert refused.stderr.startswith("error: 'out/', which --iree-flag names, is no file that")
 
 
 @pytest.mark.skipif(not LONG, reason="a minute: ten kills")
