@@ -12,6 +12,7 @@ from .operation import create, index_type, integer, integers, is_dynamic, tensor
 
 __all__ = [
     "BARRIER",
+    "IN_PLACE",
     "TIE_SHAPE",
     "Extent",
     "Iterator",
@@ -43,6 +44,8 @@ __all__ = [
 
 BARRIER = "util.optimization_barrier"
 TIE_SHAPE = "flow.tensor.tie_shape"
+IN_PLACE = "subquant.in_place"
+"""An attribute of a loop."""
 Iterator = Literal["parallel", "reduction"]
 Extent: TypeAlias = int | Value
 """Of an axis: a number, or a value of type ``index``."""
@@ -261,7 +264,12 @@ def generic(
 
 
 def fold(
-    first: Value, end: Value, start: Sequence[Value], body: Callable[..., Sequence[Value]]
+    first: Value,
+    end: Value,
+    start: Sequence[Value],
+    body: Callable[..., Sequence[Value]],
+    *,
+    in_place: bool = False,
 ) -> list[Value]:
     """Create an ``scf.for`` that carries values, and return what is left of them.
 
@@ -269,9 +277,12 @@ def fold(
         first, end: the loop counts from one to before the other, values of type ``index``.
         start: what the first iteration takes.
         body: gives the next values for the count and the last values.
+        in_place: tensors are updated in place: see `subquant.transforms.iree.held_buffers`.
     """
     carried = [each.type for each in start]
-    loop = create("scf.for", [first, end, constant_index(1), *start], carried, regions=1)
+    attributes: dict[str, ir.Attribute] = {IN_PLACE: ir.UnitAttr.get()} if in_place else {}
+    given = [first, end, constant_index(1), *start]
+    loop = create("scf.for", given, carried, attributes, regions=1)
     types = [index_type(), *carried]
     block = loop.regions[0].blocks.append(*types, arg_locs=[ir.Location.current] * len(types))
     with ir.InsertionPoint(block), operation.recorded():
@@ -287,8 +298,9 @@ def take_slice(tensor: Value, position: Value, type_: ir.Type) -> Value:
 
 def put_slice(part: Value, tensor: Value, position: Value) -> Value:
     """A tensor with a slice at a position of the first axis, whole along the others."""
-    attributes = _slice_attributes(part.type, [1, 1, 1, 0, 0])
-    return value("tensor.insert_slice", [part, tensor, position], tensor.type, attributes)
+    sizes = [dim(part, axis) for axis, n in enumerate(part.type.shape) if is_dynamic(int(n))]
+    attributes = _slice_attributes(part.type, [1, 1, 1, len(sizes), 0])
+    return value("tensor.insert_slice", [part, tensor, position, *sizes], tensor.type, attributes)
 
 
 def _slice_attributes(type_: ir.Type, operands: Sequence[int]) -> dict[str, ir.Attribute]:

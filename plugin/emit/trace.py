@@ -362,16 +362,23 @@ def _flip(array: TracedArray, axis: Axis = None) -> TracedArray:
     return array._with(stablehlo.reverse(array.value, array._axes(axis)))
 
 
-def _put_slice(array: AnyArray, part: AnyArray, starts: AnyArray) -> TracedArray:
-    whole, inner, places = _traced(array), _traced(part), _traced(starts)
-    positions = [places[n].value for n in range(whole.ndim)]
-    return whole._with(stablehlo.put_part(whole.value, inner.value, positions))
+def _put_slice(
+    array: AnyArray, part: AnyArray, starts: AnyArray | Sequence[AnyArray]
+) -> TracedArray:
+    whole, inner = _traced(array), _traced(part)
+    return whole._with(stablehlo.put_part(whole.value, inner.value, _places(starts, whole.ndim)))
 
 
-def _take_slice(array: AnyArray, starts: AnyArray, sizes: Sequence[int]) -> TracedArray:
-    whole, places = _traced(array), _traced(starts)
-    positions = [places[n].value for n in range(whole.ndim)]
-    return whole._with(stablehlo.take_part(whole.value, positions, sizes))
+def _take_slice(
+    array: AnyArray, starts: AnyArray | Sequence[AnyArray], sizes: Sequence[int]
+) -> TracedArray:
+    whole = _traced(array)
+    return whole._with(stablehlo.take_part(whole.value, _places(starts, whole.ndim), sizes))
+
+
+def _places(starts: AnyArray | Sequence[AnyArray], count: int) -> list[Value]:
+    """Places along axes, integers without axes."""
+    return [_traced(starts[n]).value for n in range(count)]
 
 
 def _scatter(

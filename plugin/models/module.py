@@ -8,21 +8,28 @@
     func.func @next(%token: tensor<1xi32>, %position: tensor<i32>,
                     %keys_0: tensor<2048x1x256xf16>, %values_0: ...) -> (tensor<262144xf32>, ...)
 
-The names of the parameters are those of an archive of ``subquant import``. There are functions for
-one token, and for pieces of ``N`` tokens, with ``x`` of ``[N, width]``:
+The names of the parameters are those of an archive of ``subquant import``. The functions are
 
-    next(token, position, caches) -> logits, caches
-    read_N(tokens, position, caches) -> x, caches
-    last_N(x, row) -> logits of a row of what was read
-    all_N(x) -> logits of all rows, for the shortest of the pieces
+    prompt(tokens, position, caches) -> logits of what follows the last token, caches
+    next(token, position, caches) -> logits of what follows, caches
+    all(tokens, position, caches) -> logits of what follows each token, caches
 
-Caches are given back with the tokens that were read. They are arguments, and not variables, so that
-sessions share a program; who calls gives them up, and they are written in place.
+A prompt has any number of tokens, `next` one, and `all` as many as the shortest of the pieces
+below. ``position`` is that of the first. Caches are given back with the tokens that were read.
+They are arguments, and not variables, so that sessions share a program; who calls gives them up,
+and they are written in place. A call whose tokens do not fit into the context fails before it
+writes.
 
-The tokens of a prompt are read in pieces of a few lengths, of which the last may be filled up: what
-is written to the caches after the prompt is written again before a token attends to it. `trace` and
-the kernels of attention are for static shapes, so who calls goes through the pieces
-(`Session.prompt`): two calls for a prompt of 256 tokens, and one more for the logits.
+A prompt is read in pieces of a few lengths, by private functions of static shapes::
+
+    %1:37 = scf.for %i = 0 to %pieces iter_args(%last = %0, %k = %keys_0, ...) {
+      %tokens = tensor.extract_slice %all[128 * %i] [128] [1] : tensor<2176xi32> to tensor<128xi32>
+      %x:37 = call @read_128(%tokens, %position + 128 * %i, %k, ...)
+      ...
+    } {subquant.in_place}
+
+The last piece may be filled up: what is written to the caches after the prompt is written again
+before a token attends to it, and the caches have rows for it.
 """
 
 from __future__ import annotations
@@ -33,9 +40,11 @@ import numpy as np
 
 from .._mlir import Value, ir
 from ..dialects import create_context
+from ..emit import Formula, linalg, scalar
 from ..emit.functions import write_function
-from ..emit.operation import create, mlir_type, tensor_type, value
+from ..emit.operation import create, index_type, mlir_type, splat, tensor_type, value
 from ..emit.trace import traced
+from ..emit.vectors import quotient
 from ..layouts import (
     GgmlTensor,
     InferenceTensor,
@@ -43,7 +52,6 @@ from ..layouts import (
     PrimitiveTensor,
     QuantizedTensor,
 )
-from ..numerics.array_functions import stack, take_slice
 from ..numerics.element_types import AnyArray, ElementType
 from ..weights.theta import Theta
 from .configuration import Configuration, expected_tensors
@@ -70,11 +78,11 @@ def write_module(
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             parameters = _Parameters({n: tensors[n] for n in expected_tensors(configuration)})
-            functions = _Functions(configuration, parameters, shape.rows)
+            functions = _Functions(configuration, parameters, shape)
             for count in shape.pieces:
                 functions.write_read(count)
-                functions.write_last(count)
-            functions.write_all(shape.pieces[-1])
+            functions.write_prompt()
+            functions.write_all()
             functions.write_next()
         module.operation.verify()
         return module
@@ -86,68 +94,131 @@ class _Functions:
     Args:
         configuration: of the model.
         weights: its tensors.
-        rows: of the caches.
+        shape: what is chosen.
     """
 
-    def __init__(self, configuration: Configuration, weights: _Parameters, rows: int) -> None:
+    def __init__(self, configuration: Configuration, weights: _Parameters, shape: Shape) -> None:
         self.configuration = configuration
         self.weights = weights
-        i32, f16 = ir.IntegerType.get_signless(32), ir.F16Type.get()
-        cache = tensor_type([rows, configuration.kv_heads, configuration.size], f16)
-        self.caches = [cache] * (2 * configuration.blocks)
-        self.index = tensor_type([], i32)
+        self.shape = shape
+        cache = [shape.rows, configuration.kv_heads, configuration.size]
+        self.caches = [tensor_type(cache, ir.F16Type.get())] * (2 * configuration.blocks)
+        self.position = ir.IntegerType.get_signless(32)
 
     def write_read(self, count: int) -> None:
-        """What a piece of a prompt becomes."""
-        self._write(f"read_{count}", [_tokens(count), self.index, *self.caches], self._read)
+        """What the last block gives for each token of a piece, and the caches."""
+        self._write(f"read_{count}", count, self._read, is_public=False)
 
-    def write_last(self, count: int) -> None:
-        """What follows a token of a piece."""
+    def write_prompt(self) -> None:
+        """What follows a prompt."""
 
-        def body(x: AnyArray, row: AnyArray) -> list[AnyArray]:
-            starts = stack([row, row * np.int32(0)], 0)
-            taken = take_slice(x, starts, (1, x.shape[1]))
-            return [self._logits(taken).reshape(-1)]
+        def body(tokens: Value, position: Value, *caches: Value) -> list[Value]:
+            count = scalar(linalg.dim(tokens, 0))
+            linalg.check((count >= 1).value, "there are no tokens to read")
+            self._check_room(position, count)
+            x, *written = self._read_pieces(tokens, count, position, caches)
+            return [self._logits(traced(x)).reshape(-1).value, *written]
 
-        self._write(f"last_{count}", [self._rows(count), self.index], body)
+        self._write("prompt", None, body)
 
-    def write_all(self, count: int) -> None:
+    def write_all(self) -> None:
         """What follows each token of a piece."""
-        self._write(f"all_{count}", [self._rows(count)], lambda x: [self._logits(x)])
+
+        def body(tokens: Value, position: Value, *caches: Value) -> list[Value]:
+            self._check_room(position, scalar(linalg.constant_index(1)))
+            x, *written = self._read(tokens, position, *caches)
+            return [self._logits(traced(x)).value, *written]
+
+        self._write("all", self.shape.pieces[-1], body)
 
     def write_next(self) -> None:
         """What follows one token."""
 
-        def body(*given: AnyArray) -> list[AnyArray]:
-            x, *caches = self._read(*given)
-            return [self._logits(x).reshape(-1), *caches]
+        def body(token: Value, position: Value, *caches: Value) -> list[Value]:
+            self._check_room(position, scalar(linalg.constant_index(1)))
+            x, *written = self._read(token, position, *caches)
+            return [self._logits(traced(x)).reshape(-1).value, *written]
 
-        self._write("next", [_tokens(1), self.index, *self.caches], body)
+        self._write("next", 1, body)
+
+    def _write(
+        self,
+        name: str,
+        count: int | None,
+        body: Callable[..., Sequence[Value]],
+        *,
+        is_public: bool = True,
+    ) -> None:
+        types = [_tokens(count), self.position, *self.caches]
+        write_function(name, types, lambda values: body(*values), is_public=is_public)
+
+    def _check_room(self, position: Value, count: Formula) -> None:
+        """Fail where tokens do not fit into the context."""
+        context = self.shape.context
+        first = scalar(_converted(position, index_type()))
+        fits = (first >= 0) & (first <= context - count)
+        linalg.check(fits.value, f"the tokens from the position on do not fit into the context of {context:,}")
+
+    def _read_pieces(
+        self, tokens: Value, count: Formula, position: Value, caches: Sequence[Value]
+    ) -> list[Value]:
+        """Read tokens in pieces, each of the greatest size of which it fills half, or the least.
+
+        Returns:
+            What the last block gives for the last token, and the caches.
+        """
+        start = scalar(linalg.constant_index(0))
+        room = tensor_type([self.shape.rows], self.position)
+        padded = linalg.put_slice(tokens, linalg.constant(splat(0, room)), start.value)
+        carried = [linalg.constant(splat(0, self._rows(1))), *caches]
+        for size in self.shape.pieces:
+            left = count - start
+            pieces = quotient(left * 2 + size, 2 * size)
+            if size == self.shape.pieces[-1]:
+                pieces = quotient(left + (size - 1), size)
+
+            def read(
+                number: Value, _: Value, *given: Value, size: int = size, start: Formula = start
+            ) -> list[Value]:
+                first = start + scalar(number) * size
+                piece = linalg.take_slice(padded, first.value, _tokens(size))
+                place = scalar(position) + scalar(_converted(first.value, self.position))
+                callee = {"callee": ir.FlatSymbolRefAttr.get(f"read_{size}")}
+                types = [self._rows(size), *self.caches]
+                x, *written = create(
+                    "func.call", [piece, place.value, *given], types, callee
+                ).results
+                last = np.minimum(count - first, size) - 1
+                return [linalg.take_slice(x, last.value, self._rows(1)), *written]
+
+            first = linalg.constant_index(0)
+            carried = linalg.fold(first, pieces.value, carried, read, in_place=True)
+            start = np.minimum(start + pieces * size, count)
+        return carried
+
+    def _read(self, tokens: Value, position: Value, *given: Value) -> list[Value]:
+        """What the last block gives, and the caches."""
+        arrays = [traced(each) for each in given]
+        caches = [Cache(*pair) for pair in zip(arrays[::2], arrays[1::2], strict=True)]
+        place = traced(linalg.from_elements([position], tensor_type([], self.position)))
+        x = embed(self.configuration, self.weights, traced(tokens))
+        x, written = run_blocks(self.configuration, self.weights, x, place, caches)
+        return [x.value, *(each.value for cache in written for each in cache)]
 
     def _rows(self, count: int) -> ir.Type:
         return tensor_type([count, self.configuration.width], ir.F32Type.get())
 
-    def _read(self, tokens: AnyArray, position: AnyArray, *given: AnyArray) -> list[AnyArray]:
-        caches = [Cache(*pair) for pair in zip(given[::2], given[1::2], strict=True)]
-        x = embed(self.configuration, self.weights, tokens)
-        x, written = run_blocks(self.configuration, self.weights, x, position, caches)
-        return [x, *(each for cache in written for each in cache)]
-
     def _logits(self, x: AnyArray) -> AnyArray:
         return logits(self.configuration, self.weights, x)
 
-    @staticmethod
-    def _write(
-        name: str, types: Sequence[ir.Type], function: Callable[..., Sequence[AnyArray]]
-    ) -> None:
-        def body(values: Sequence[Value]) -> list[Value]:
-            return [found.value for found in function(*(traced(value) for value in values))]
 
-        write_function(name, types, body)
-
-
-def _tokens(count: int) -> ir.Type:
+def _tokens(count: int | None) -> ir.Type:
     return tensor_type([count], ir.IntegerType.get_signless(32))
+
+
+def _converted(number: Value, type_: ir.Type) -> Value:
+    """An integer as one of another type; one of them is ``index``."""
+    return value("arith.index_cast", [number], type_)
 
 
 class _Parameters:

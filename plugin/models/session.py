@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -78,9 +78,7 @@ class Session:
         checked = self._checked(tokens)
         if len(checked) == 1:
             return self._next(*checked)
-        for size, piece in _pieces(checked, self._shape.pieces):
-            x = self._read(f"read_{size}", piece, size)
-        return np.asarray(self._executable[f"last_{size}"](x, np.int32(len(piece) - 1)))
+        return np.asarray(self._read("prompt", np.array(checked, np.int32)))
 
     def next(self, token: int) -> Array:
         """Read one token, otherwise as `prompt`."""
@@ -93,9 +91,11 @@ class Session:
         size = self._shape.pieces[-1]
         logits = np.empty((len(checked), self._configuration.vocabulary), np.float32)
         for start in range(0, len(checked), size):
-            piece = checked[start : start + size]
-            x = self._read(f"read_{size}", piece, size)
-            logits[start : start + size] = self._executable[f"all_{size}"](x)[: len(piece)]
+            piece = np.zeros(size, np.int32)
+            count = min(size, len(checked) - start)
+            piece[:count] = checked[start : start + count]
+            found = np.asarray(self._read("all", piece, count))
+            logits[start : start + count] = found[:count]
         return logits
 
     def _checked(self, tokens: Iterable[int]) -> list[int]:
@@ -115,17 +115,15 @@ class Session:
         return found
 
     def _next(self, token: int) -> Array:
-        return np.asarray(self._read("next", [token], 1))
+        return np.asarray(self._read("next", np.array([token], np.int32)))
 
-    def _read(self, name: str, tokens: Sequence[int], size: int) -> DeviceArray:
-        """Call a function of `size` tokens with at most as many, and return its first result.
+    def _read(self, name: str, tokens: Array, count: int | None = None) -> DeviceArray:
+        """Call a function, of whose tokens the first `count` are read, and return its logits.
 
         The caches are given up, and written in place. So what ends a call before it has given them
         back (Ctrl-C, say) ends what was read, too: nothing is remembered of it.
         """
         function = self._executable[name]
-        given = np.zeros(size, np.int32)
-        given[: len(tokens)] = tokens
         position, caches = self._position, self._caches
         if caches is None:
             empty = empty_caches(self._configuration, self._shape.rows)
@@ -136,22 +134,8 @@ class Session:
         places = range(_FIRST, _FIRST + len(caches))
         result: DeviceArray
         result, *written = function.invoke(
-            [given, np.int32(position), *caches], resident=True, donate=places
+            [tokens, np.int32(position), *caches], resident=True, donate=places
         )
-        self._caches, self._position = written, position + len(tokens)
+        self._caches = written
+        self._position = position + (len(tokens) if count is None else count)
         return result
-
-
-def _pieces(tokens: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
-    """Tokens in pieces, each with the size of the function that reads it.
-
-    Args:
-        tokens: all of them.
-        sizes: descending. A piece has the greatest of which it fills half, or the least.
-    """
-    start = 0
-    while start < len(tokens):
-        left = len(tokens) - start
-        size = next((each for each in sizes if 2 * left >= each), sizes[-1])
-        yield size, tokens[start : start + size]
-        start += size

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..numerics.array_functions import concatenate, put_slice, stack
+from ..numerics.array_functions import concatenate, put_slice
 from ..numerics.attention import attend
 from ..numerics.element_types import AnyArray
 from ..ops.layers import Embedding, Linear, RmsNorm
@@ -147,8 +147,7 @@ class _Block:
 
 
 def _written(cache: AnyArray, rows: AnyArray, position: AnyArray) -> AnyArray:
-    starts = stack([position, *[position * np.int32(0)] * 2], 0)
-    return put_slice(cache, rows.astype(cache.dtype), starts)
+    return put_slice(cache, rows.astype(cache.dtype), [position, np.int32(0), np.int32(0)])
 
 
 # -- formulas --------------------------------------------------------------------------------------

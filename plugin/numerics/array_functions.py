@@ -303,7 +303,7 @@ def lookup(table: AnyArray, indices: AnyArray) -> AnyArray:
 
 
 @dispatched
-def put_slice(array: AnyArray, part: AnyArray, starts: AnyArray) -> AnyArray:
+def put_slice(array: AnyArray, part: AnyArray, starts: AnyArray | Sequence[AnyArray]) -> AnyArray:
     """A copy of an array with another in it.
 
     Args:
@@ -316,7 +316,9 @@ def put_slice(array: AnyArray, part: AnyArray, starts: AnyArray) -> AnyArray:
 
 
 @dispatched
-def take_slice(array: AnyArray, starts: AnyArray, sizes: Sequence[int]) -> AnyArray:
+def take_slice(
+    array: AnyArray, starts: AnyArray | Sequence[AnyArray], sizes: Sequence[int]
+) -> AnyArray:
     """A part of an array.
 
     Args:

@@ -37,7 +37,8 @@ and gives wrong results for
 * a reduction of more elements than a loop of Mesa's llvmpipe runs: `iree.long_loops`.
 * a convolution of another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`` on Vulkan.
 
-and waits in each iteration of a loop that counts: `iree.counted_loops`.
+and waits in each iteration of a loop that counts: `iree.counted_loops`; and copies what a loop
+updates in place: `iree.held_buffers`.
 
 Before::
 
@@ -74,6 +75,7 @@ from .iree.dynamic_shapes import (
     expand_dynamic_pad,
     expand_dynamic_reshape,
 )
+from .iree.held_buffers import hand_on_buffers
 from .iree.index_bounds import clamp_gather, contain_scatter, order_indices, widen_starts
 from .iree.inner_pads import separate_bytes, separate_pad
 from .iree.long_loops import split_dot, split_reduce
@@ -124,7 +126,7 @@ class ExpandStablehlo(ModulePass):
             steps.append(_SUMS)
         if self.separate_bytes:
             steps.append({"stablehlo.pad": separate_bytes})
-        steps += [_COUNTS, dict.fromkeys(CARRIES, separate_carried)]
+        steps += [_COUNTS, _IN_PLACE, dict.fromkeys(CARRIES, separate_carried)]
         if not named(module, {root for patterns in steps for root in patterns}):
             return UNCHANGED
         for patterns in steps:
@@ -176,6 +178,7 @@ _PATTERNS: dict[str, Pattern] = {
     **dict.fromkeys(UPDATES, separate_updated),
 }
 _COUNTS: dict[str, Pattern] = {"stablehlo.while": count_on_host}
+_IN_PLACE: dict[str, Pattern] = {"scf.for": hand_on_buffers}
 _SUMS: dict[str, Pattern] = {
     "stablehlo.dot": split_dot,
     "stablehlo.dot_general": split_dot,

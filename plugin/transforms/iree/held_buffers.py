@@ -1,0 +1,140 @@
+"""Tensors that a loop updates in place, handed on as buffers.
+
+IREE 3.13 takes what a loop hands on for tensors that others may read, and copies each of them in
+each iteration before it is updated, all into new memory: caches of a language model, say. So a loop
+that has the attribute ``subquant.in_place`` hands on buffers. Each iteration takes them for tensors
+of its own, as a function takes its arguments, which IREE updates in place (`consumed_arguments`).
+
+Before::
+
+    %r = scf.for %i = %c0 to %n step %c1 iter_args(%h = %x) -> (tensor<2048x8xf16>) {
+      %y = ... %h
+      scf.yield %y : tensor<2048x8xf16>
+    } {subquant.in_place}
+
+After::
+
+    %b = hal.tensor.export %x : tensor<2048x8xf16> -> !hal.buffer_view
+    %s = scf.for %i = %c0 to %n step %c1 iter_args(%c = %b) -> (!hal.buffer_view) {
+      %h = hal.tensor.import %c : !hal.buffer_view -> tensor<2048x8xf16>
+      %y = ... %h
+      %d = hal.tensor.export %y : tensor<2048x8xf16> -> !hal.buffer_view
+      scf.yield %d : !hal.buffer_view
+    }
+    %r = hal.tensor.import %s : !hal.buffer_view -> tensor<2048x8xf16>
+
+Nobody else may read such a tensor. It is an argument of a public function that is not called from
+the module, or comes out of another such loop; that loop alone uses it; and an iteration computes
+what it hands on, for the loop alone. Other tensors are handed on as they are.
+
+The host waits for each iteration: that pays where an iteration takes long.
+"""
+
+from __future__ import annotations
+
+from ..._mlir import Operation, Rewriter, Value, ir
+from ...emit import value
+from ...emit.linalg import IN_PLACE
+from ...emit.operation import create, parse_attribute
+from ..base import NoMatch, is_public, named
+
+__all__ = ["hand_on_buffers"]
+
+_BOUNDS = 3
+"""Operands of a loop before those that it hands on."""
+_EXPORT, _IMPORT = "hal.tensor.export", "hal.tensor.import"
+
+
+def hand_on_buffers(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Have a ``scf.for`` with the attribute hand on buffers in place of tensors."""
+    if IN_PLACE not in op.attributes:
+        return NoMatch("does not say that it updates tensors in place")
+    block = op.regions[0].blocks[0]
+    end = block.operations[len(block.operations) - 1].operation
+    given = list(op.operands)
+    held = [
+        number
+        for number, (taken, handed_on) in enumerate(zip(given[_BOUNDS:], end.operands, strict=True))
+        if _is_alone(taken, op) and _is_computed(handed_on, block)
+    ]
+    types: dict[int, ir.Type] = {number: op.results[number].type for number in held}
+    for number in held:
+        given[_BOUNDS + number] = _buffer(given[_BOUNDS + number])
+    carried = [each.type for each in given[_BOUNDS:]]
+    loop = create("scf.for", given, carried, regions=1)
+    index = block.arguments[0].type
+    inner = loop.regions[0].blocks.append(
+        index, *carried, arg_locs=[op.location] * (1 + len(carried))
+    )
+    with ir.InsertionPoint(inner):
+        arguments = list(inner.arguments)
+        for number, type_ in types.items():
+            arguments[1 + number] = _tensor(arguments[1 + number], type_)
+    for old, new in zip(block.arguments, arguments, strict=True):
+        old.replace_all_uses_with(new)
+    for each in list(block.operations):
+        inner.append(each.operation)
+    with ir.InsertionPoint(end), end.location:
+        for number in held:
+            end.operands[number] = _buffer(end.operands[number])
+    results = list(loop.results)
+    for number, type_ in types.items():
+        results[number] = _tensor(results[number], type_)
+    rewriter.replace_op(op, results)
+    return None
+
+
+def _is_alone(taken: Value, loop: Operation) -> bool:
+    """True for a tensor of which the loop has the only reference."""
+    if not _is_plain(taken.type) or _count_uses(taken) != 1:
+        return False
+    if not isinstance(taken.owner, ir.Block):
+        made = taken.owner.operation
+        return made.name == _IMPORT and _is_loop(made.operands[0])  # as written here
+    function = taken.owner.owner.operation
+    return function.name == "func.func" and is_public(function) and not _is_called(function)
+
+
+def _is_computed(handed_on: Value, block: ir.Block) -> bool:
+    """True for what an iteration computes, for its end alone."""
+    is_inside = (
+        not isinstance(handed_on.owner, ir.Block) and handed_on.owner.operation.block == block
+    )
+    return is_inside and _count_uses(handed_on) == 1
+
+
+def _is_plain(type_: ir.Type) -> bool:
+    """True for a tensor of static shape whose elements lie in memory as they are."""
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        return False
+    element = type_.element_type
+    if isinstance(element, ir.IntegerType):
+        return bool(element.is_signless) and element.width in (8, 16, 32, 64)
+    return isinstance(element, ir.FloatType)
+
+
+def _is_loop(result: Value) -> bool:
+    return not isinstance(result.owner, ir.Block) and result.owner.operation.name == "scf.for"
+
+
+def _is_called(function: Operation) -> bool:
+    name = function.attributes["sym_name"].value
+    calls = named(function.parent.operation, ["func.call"])
+    return any(call.attributes["callee"].value == name for call in calls)
+
+
+def _count_uses(tensor: Value) -> int:
+    return sum(1 for _ in tensor.uses)
+
+
+def _buffer(tensor: Value) -> Value:
+    attributes = {"source_encoding": ir.TypeAttr.get(tensor.type)}
+    return value(_EXPORT, [tensor], ir.Type.parse("!hal.buffer_view"), attributes)
+
+
+def _tensor(buffer: Value, type_: ir.Type) -> Value:
+    attributes = {
+        "target_encoding": ir.TypeAttr.get(type_),
+        "operandSegmentSizes": parse_attribute("array<i32: 1, 0, 0, 0>"),
+    }
+    return value(_IMPORT, [buffer], type_, attributes)
