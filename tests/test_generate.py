@@ -163,7 +163,9 @@ def test_what_has_no_program_leaves_no_parameters(
 
 
 def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> None:
-    """By commands: weights laid out for the kernels, two tokens, the caches handed on in files."""
+    """By commands: weights laid out for the kernels, a prompt of any length and the tokens after it,
+    the caches handed on in files; and a prompt that is too long.
+    """
     folder, program, archive = tmp_path, tmp_path / "m.vmfb", tmp_path / "laid_out.irpa"
     session = load(model, activations="float").session()
     emitted = ["generate", "--model", model, "--emit", folder]
@@ -174,15 +176,27 @@ def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> Non
         assert result.exit_code == 0, (result.output, result.exception)
     empty = f"{session.context + 128}x2x64xf16=0"
     caches, files = [empty, empty], [f"@{folder / name}.npy" for name in ("logits", "k", "v")]
-    for position, token in enumerate([7, 300]):
-        values = [f"1xi32={token}", f"i32={position}", *caches]
+    parameters = ["--parameters", f"model={archive}"]
+
+    def call(name: str, tokens: list[int], position: int) -> Result:
+        listed = " ".join(map(str, tokens))
+        values = [f"{len(tokens)}xi32={listed}", f"i32={position}", *caches]
         given = [part for value in values for part in ("--input", value)]
         written = [part for file in files for part in ("--output", file)]
-        parameters = ["--parameters", f"model={archive}"]
-        result = run("run", program, "--function", "next", *parameters, *given, *written)
+        return run("run", program, "--function", name, *parameters, *given, *written)
+
+    tokens = list(range(40, 75))
+    for name, read in (("prompt", tokens), ("next", [7]), ("prompt", [300, 8, 9]), ("next", [6])):
+        position = session.position
+        expected = session.prompt(read)
+        result = call(name, read, position)
         assert result.exit_code == 0, (result.output, result.exception)
-        np.testing.assert_array_equal(np.load(folder / "logits.npy"), session.next(token))
+        np.testing.assert_array_equal(np.load(folder / "logits.npy"), expected)
         caches = files[1:]
+    refused = call("prompt", [1] * (session.context - session.position + 1), session.position)
+    assert refused.exit_code == 1
+    message = "function 'prompt' stopped: the tokens from the position on do not fit into the "
+    assert f"{message}context of 96" in refused.stderr
 
 
 def test_a_terminal_obeys_no_text(monkeypatch: pytest.MonkeyPatch) -> None:

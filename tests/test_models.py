@@ -15,11 +15,11 @@ from gguf_models import TYPES, TinyModel
 from subquant.compiler.cache import Cache
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
-from subquant.errors import InputError, Remark, UsageError
+from subquant.errors import ExecutionError, InputError, Remark, UsageError
 from subquant.formats.irpa import Archive
 from subquant.models import Session, loading
 from subquant.models.configuration import Configuration
-from subquant.models.interface import Shape
+from subquant.models.interface import Shape, empty_caches
 from subquant.models.module import write_module
 from subquant.runtime import Device, Executable
 from subquant.weights.sources import open_weights
@@ -85,9 +85,9 @@ def test_all_logits_in_pieces(floats: Compiled) -> None:
     check(floats.session().all_logits(TOKENS), floats.expected)
 
 
-@pytest.mark.parametrize("count", [1, 4, 11, 19])
+@pytest.mark.parametrize("count", [1, 2, 4, 7, 11, 16, 19])
 def test_a_prompt_and_the_tokens_after_it(floats: Compiled, count: int) -> None:
-    """Within the window and beyond; the last piece of 11 tokens is filled up."""
+    """Within the window and beyond; of 2, 7 and 11 tokens the last piece is filled up."""
     session = floats.session()
     check(session.prompt(TOKENS[:count]), floats.expected[count - 1])
     assert session.position == count
@@ -131,6 +131,48 @@ def test_tokens_that_are_refused(floats: Compiled, tokens: list[int], message: s
         with pytest.raises(UsageError, match=message):
             read(tokens)
     assert session.position == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "position", "message"),
+    [
+        ("prompt", 0, 0, "there are no tokens to read"),
+        ("prompt", 25, 0, "the tokens from the position on do not fit into the context of 24"),
+        ("prompt", 100, 0, "do not fit into the context of 24"),
+        ("prompt", 24, 1, "do not fit into the context of 24"),
+        ("prompt", 1, 24, "do not fit into the context of 24"),
+        ("prompt", 1, -1, "do not fit into the context of 24"),
+        ("prompt", 2, 2**31 - 1, "do not fit into the context of 24"),
+        ("next", 1, 24, "do not fit into the context of 24"),
+        ("next", 1, -1, "do not fit into the context of 24"),
+        ("all", 4, 24, "do not fit into the context of 24"),
+    ],
+)
+def test_what_the_program_refuses(
+    floats: Compiled, name: str, count: int, position: int, message: str
+) -> None:
+    """Whoever calls it: what does not fit is not written, where a slice would be moved to fit."""
+    caches = [each for cache in empty_caches(floats.configuration, SHAPE.rows) for each in cache]
+    with pytest.raises(ExecutionError, match=f"function '{name}' stopped: .*{message}"):
+        floats.executable[name](np.zeros(count, np.int32), np.int32(position), *caches)
+
+
+def test_caches_are_never_copied(floats: Compiled) -> None:
+    """In a prompt of several pieces of both lengths, in a token, and where all are scored."""
+    session = floats.session()
+
+    def places() -> list[int]:
+        caches = session._caches
+        assert caches is not None
+        return [cache._device.host_bytes(cache.view).ctypes.data for cache in caches]
+
+    session.next(TOKENS[0])
+    first = places()
+    session.prompt(TOKENS[1:20])
+    session.next(TOKENS[0])
+    session.all_logits(TOKENS[:3])
+    assert places() == first
+    assert len(set(first)) == 4
 
 
 def test_what_ends_a_call_ends_the_session_cleanly(

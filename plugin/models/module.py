@@ -157,7 +157,10 @@ class _Functions:
         context = self.shape.context
         first = scalar(_converted(position, index_type()))
         fits = (first >= 0) & (first <= context - count)
-        linalg.check(fits.value, f"the tokens from the position on do not fit into the context of {context:,}")
+        linalg.check(
+            fits.value,
+            f"the tokens from the position on do not fit into the context of {context:,}",
+        )
 
     def _read_pieces(
         self, tokens: Value, count: Formula, position: Value, caches: Sequence[Value]

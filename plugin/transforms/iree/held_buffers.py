@@ -8,7 +8,7 @@ of its own, as a function takes its arguments, which IREE updates in place (`con
 Before::
 
     %r = scf.for %i = %c0 to %n step %c1 iter_args(%h = %x) -> (tensor<2048x8xf16>) {
-      %y = ... %h
+      %y = stablehlo.dynamic_update_slice %h, ...
       scf.yield %y : tensor<2048x8xf16>
     } {subquant.in_place}
 
@@ -17,15 +17,16 @@ After::
     %b = hal.tensor.export %x : tensor<2048x8xf16> -> !hal.buffer_view
     %s = scf.for %i = %c0 to %n step %c1 iter_args(%c = %b) -> (!hal.buffer_view) {
       %h = hal.tensor.import %c : !hal.buffer_view -> tensor<2048x8xf16>
-      %y = ... %h
+      %y = stablehlo.dynamic_update_slice %h, ...
       %d = hal.tensor.export %y : tensor<2048x8xf16> -> !hal.buffer_view
       scf.yield %d : !hal.buffer_view
     }
     %r = hal.tensor.import %s : !hal.buffer_view -> tensor<2048x8xf16>
 
-Nobody else may read such a tensor. It is an argument of a public function that is not called from
-the module, or comes out of another such loop; that loop alone uses it; and an iteration computes
-what it hands on, for the loop alone. Other tensors are handed on as they are.
+That is done with a tensor to which nothing else refers, an argument of a public function that is
+not called from the module, or what comes out of another such loop; and of which an iteration hands
+on what updates have made of it, maybe in functions that are called. Others are handed on as they
+are. What these are must not be a part of such a tensor: who sets the attribute says so.
 
 The host waits for each iteration: that pays where an iteration takes long.
 """
@@ -37,6 +38,7 @@ from ...emit import value
 from ...emit.linalg import IN_PLACE
 from ...emit.operation import create, parse_attribute
 from ..base import NoMatch, is_public, named
+from .updates_in_place import UPDATES
 
 __all__ = ["hand_on_buffers"]
 
@@ -52,10 +54,12 @@ def hand_on_buffers(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     block = op.regions[0].blocks[0]
     end = block.operations[len(block.operations) - 1].operation
     given = list(op.operands)
+    yielded = list(end.operands)
+    pairs = zip(given[_BOUNDS:], list(block.arguments)[1:], yielded, strict=True)
     held = [
         number
-        for number, (taken, handed_on) in enumerate(zip(given[_BOUNDS:], end.operands, strict=True))
-        if _is_alone(taken, op) and _is_computed(handed_on, block)
+        for number, (taken, argument, handed_on) in enumerate(pairs)
+        if _is_alone(taken) and yielded.count(handed_on) == 1 and _is_updated(handed_on, argument)
     ]
     types: dict[int, ir.Type] = {number: op.results[number].type for number in held}
     for number in held:
@@ -84,9 +88,9 @@ def hand_on_buffers(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
-def _is_alone(taken: Value, loop: Operation) -> bool:
-    """True for a tensor of which the loop has the only reference."""
-    if not _is_plain(taken.type) or _count_uses(taken) != 1:
+def _is_alone(taken: Value) -> bool:
+    """True for a tensor to which a loop that takes it has the only reference."""
+    if not _is_plain(taken.type) or sum(1 for _ in taken.uses) != 1:
         return False
     if not isinstance(taken.owner, ir.Block):
         made = taken.owner.operation
@@ -95,12 +99,39 @@ def _is_alone(taken: Value, loop: Operation) -> bool:
     return function.name == "func.func" and is_public(function) and not _is_called(function)
 
 
-def _is_computed(handed_on: Value, block: ir.Block) -> bool:
-    """True for what an iteration computes, for its end alone."""
-    is_inside = (
-        not isinstance(handed_on.owner, ir.Block) and handed_on.owner.operation.block == block
-    )
-    return is_inside and _count_uses(handed_on) == 1
+def _is_updated(value: Value, argument: Value) -> bool:
+    """True for an argument of a block, and for what updates make of it."""
+    while value != argument:
+        if isinstance(value.owner, ir.Block):
+            return False
+        op, number = value.owner.operation, ir.OpResult(value).result_number
+        if op.name == "func.call":
+            place = _updated_argument(op, number)
+            if place is None:
+                return False
+            value = op.operands[place]
+        elif op.name in UPDATES:
+            value = op.operands[number]
+        else:
+            return False
+    return True
+
+
+def _updated_argument(call: Operation, number: int) -> int | None:
+    """The number of the argument that a function gives back, updated, as its result of a number."""
+    function = _module_of(call)[call.attributes["callee"].value].operation
+    blocks = list(function.regions[0].blocks)
+    if len(blocks) != 1:
+        return None
+    returned = blocks[0].operations[len(blocks[0].operations) - 1].operands[number]
+    found = (n for n, each in enumerate(blocks[0].arguments) if _is_updated(returned, each))
+    return next(found, None)
+
+
+def _module_of(op: Operation) -> ir.SymbolTable:
+    while op.name != "builtin.module":
+        op = op.parent.operation
+    return ir.SymbolTable(op)
 
 
 def _is_plain(type_: ir.Type) -> bool:
@@ -121,10 +152,6 @@ def _is_called(function: Operation) -> bool:
     name = function.attributes["sym_name"].value
     calls = named(function.parent.operation, ["func.call"])
     return any(call.attributes["callee"].value == name for call in calls)
-
-
-def _count_uses(tensor: Value) -> int:
-    return sum(1 for _ in tensor.uses)
 
 
 def _buffer(tensor: Value) -> Value:

@@ -81,3 +81,97 @@ func.func @computed(%x: tensor<2xf32>, %p: tensor<i1>) -> tensor<2xf32> {
   }
   return %r#0 : tensor<2xf32>
 }
+
+// A loop that says so hands on buffers, and the next takes them as they are.
+// CHECK-LABEL: func.func @in_place
+// CHECK: %[[B:.+]] = "hal.tensor.export"(%arg0)
+// CHECK: %[[R:.+]]:2 = scf.for %{{.+}} iter_args(%[[C:.+]] = %[[B]], %[[T:.+]] = %{{.+}}) -> (!hal.buffer_view, tensor<2xf32>) {
+// CHECK: %[[H:.+]] = "hal.tensor.import"(%[[C]])
+// CHECK: %[[Y:.+]] = func.call @update(%[[H]], %[[T]],
+// CHECK: %[[D:.+]] = "hal.tensor.export"(%[[Y]])
+// CHECK: scf.yield %[[D]], %{{.+}} : !hal.buffer_view, tensor<2xf32>
+// CHECK: %[[I:.+]] = "hal.tensor.import"(%[[R]]#0)
+// CHECK: %[[E:.+]] = "hal.tensor.export"(%[[I]])
+// CHECK: scf.for %{{.+}} iter_args(%[[F:.+]] = %[[E]]) -> (!hal.buffer_view)
+// CHECK: %[[G:.+]] = "hal.tensor.import"(%[[F]])
+// CHECK: %[[Z:.+]] = stablehlo.dynamic_update_slice %[[G]]
+// CHECK: "hal.tensor.export"(%[[Z]])
+func.func @in_place(%x: tensor<8xf32>, %i: tensor<i32>, %n: index) -> (tensor<8xf32>, tensor<2xf32>) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %zeros = stablehlo.constant dense<0.0> : tensor<2xf32>
+  %r:2 = scf.for %k = %c0 to %n step %c1 iter_args(%h = %x, %t = %zeros)
+      -> (tensor<8xf32>, tensor<2xf32>) {
+    %y = func.call @update(%h, %t, %i) : (tensor<8xf32>, tensor<2xf32>, tensor<i32>) -> tensor<8xf32>
+    %z = stablehlo.negate %t : tensor<2xf32>
+    scf.yield %y, %z : tensor<8xf32>, tensor<2xf32>
+  } {subquant.in_place}
+  %s = scf.for %k = %c0 to %n step %c1 iter_args(%h = %r#0) -> (tensor<8xf32>) {
+    %y = stablehlo.dynamic_update_slice %h, %zeros, %i
+        : (tensor<8xf32>, tensor<2xf32>, tensor<i32>) -> tensor<8xf32>
+    scf.yield %y : tensor<8xf32>
+  } {subquant.in_place}
+  return %s, %r#1 : tensor<8xf32>, tensor<2xf32>
+}
+func.func private @update(%h: tensor<8xf32>, %t: tensor<2xf32>, %i: tensor<i32>) -> tensor<8xf32> {
+  %y = stablehlo.dynamic_update_slice %h, %t, %i
+      : (tensor<8xf32>, tensor<2xf32>, tensor<i32>) -> tensor<8xf32>
+  return %y : tensor<8xf32>
+}
+
+// What others may read stays a tensor: an argument that is used again, what is computed before the
+// loop, what is handed on to another place, or twice, and what is computed anew.
+// CHECK-LABEL: func.func @not_alone
+// CHECK-NOT: hal.tensor
+func.func @not_alone(%x: tensor<8xf32>, %a: tensor<8xf32>, %b: tensor<8xf32>, %c: tensor<8xf32>,
+                     %t: tensor<2xf32>, %i: tensor<i32>, %n: index) -> tensor<8xf32> {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %made = stablehlo.abs %x : tensor<8xf32>
+  %r:5 = scf.for %k = %c0 to %n step %c1
+      iter_args(%h0 = %x, %h1 = %made, %h2 = %a, %h3 = %b, %h4 = %c)
+      -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>) {
+    %y0 = stablehlo.dynamic_update_slice %h0, %t, %i
+        : (tensor<8xf32>, tensor<2xf32>, tensor<i32>) -> tensor<8xf32>
+    %y1 = stablehlo.dynamic_update_slice %h1, %t, %i
+        : (tensor<8xf32>, tensor<2xf32>, tensor<i32>) -> tensor<8xf32>
+    %y2 = stablehlo.dynamic_update_slice %h2, %t, %i
+        : (tensor<8xf32>, tensor<2xf32>, tensor<i32>) -> tensor<8xf32>
+    %y4 = stablehlo.add %h3, %h4 : tensor<8xf32>
+    scf.yield %y0, %y1, %y2, %y2, %y4
+        : tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>
+  } {subquant.in_place}
+  %s = stablehlo.add %r#0, %x : tensor<8xf32>
+  return %s : tensor<8xf32>
+}
+
+// Neither are the arguments of a function that is called, nor those of a loop that does not say so.
+// CHECK-LABEL: func.func @called
+// CHECK-NOT: hal.tensor
+func.func @called(%x: tensor<8xf32>, %t: tensor<2xf32>, %i: tensor<i32>, %n: index) -> tensor<8xf32> {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %r = scf.for %k = %c0 to %n step %c1 iter_args(%h = %x) -> (tensor<8xf32>) {
+    %y = stablehlo.dynamic_update_slice %h, %t, %i
+        : (tensor<8xf32>, tensor<2xf32>, tensor<i32>) -> tensor<8xf32>
+    scf.yield %y : tensor<8xf32>
+  } {subquant.in_place}
+  return %r : tensor<8xf32>
+}
+func.func @calls(%x: tensor<8xf32>, %t: tensor<2xf32>, %i: tensor<i32>, %n: index) -> tensor<8xf32> {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %r = call @called(%x, %t, %i, %n)
+      : (tensor<8xf32>, tensor<2xf32>, tensor<i32>, index) -> tensor<8xf32>
+  return %r : tensor<8xf32>
+}
+func.func @says_nothing(%x: tensor<8xf32>, %t: tensor<2xf32>, %i: tensor<i32>, %n: index) -> tensor<8xf32> {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %r = scf.for %k = %c0 to %n step %c1 iter_args(%h = %x) -> (tensor<8xf32>) {
+    %y = stablehlo.dynamic_update_slice %h, %t, %i
+        : (tensor<8xf32>, tensor<2xf32>, tensor<i32>) -> tensor<8xf32>
+    scf.yield %y : tensor<8xf32>
+  }
+  return %r : tensor<8xf32>
+}
