@@ -163,9 +163,7 @@ def test_what_has_no_program_leaves_no_parameters(
 
 
 def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> None:
-    """By commands: weights laid out for the kernels, a prompt of any length and the tokens after it,
-    the caches handed on in files; and a prompt that is too long.
-    """
+    """By commands: prompts of any length and tokens after them, the caches handed on in files."""
     folder, program, archive = tmp_path, tmp_path / "m.vmfb", tmp_path / "laid_out.irpa"
     session = load(model, activations="float").session()
     emitted = ["generate", "--model", model, "--emit", folder]

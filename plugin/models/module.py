@@ -79,7 +79,7 @@ def write_module(
         with ir.InsertionPoint(module.body):
             parameters = _Parameters({n: tensors[n] for n in expected_tensors(configuration)})
             functions = _Functions(configuration, parameters, shape)
-            for count in shape.pieces:
+            for count in (*shape.pieces, 1):
                 functions.write_read(count)
             functions.write_prompt()
             functions.write_all()
@@ -107,7 +107,16 @@ class _Functions:
 
     def write_read(self, count: int) -> None:
         """What the last block gives for each token of a piece, and the caches."""
-        self._write(f"read_{count}", count, self._read, is_public=False)
+
+        def body(tokens: Value, position: Value, *given: Value) -> list[Value]:
+            arrays = [traced(each) for each in given]
+            caches = [Cache(*pair) for pair in zip(arrays[::2], arrays[1::2], strict=True)]
+            place = traced(linalg.from_elements([position], tensor_type([], self.position)))
+            x = embed(self.configuration, self.weights, traced(tokens))
+            x, written = run_blocks(self.configuration, self.weights, x, place, caches)
+            return [x.value, *(each.value for cache in written for each in cache)]
+
+        self._write(_reader(count), count, body, is_public=False)
 
     def write_prompt(self) -> None:
         """What follows a prompt."""
@@ -126,7 +135,7 @@ class _Functions:
 
         def body(tokens: Value, position: Value, *caches: Value) -> list[Value]:
             self._check_room(position, scalar(linalg.constant_index(1)))
-            x, *written = self._read(tokens, position, *caches)
+            x, *written = self._read(self.shape.pieces[-1], tokens, position, caches)
             return [self._logits(traced(x)).value, *written]
 
         self._write("all", self.shape.pieces[-1], body)
@@ -136,7 +145,7 @@ class _Functions:
 
         def body(token: Value, position: Value, *caches: Value) -> list[Value]:
             self._check_room(position, scalar(linalg.constant_index(1)))
-            x, *written = self._read(token, position, *caches)
+            x, *written = self._read(1, token, position, caches)
             return [self._logits(traced(x)).reshape(-1).value, *written]
 
         self._write("next", 1, body)
@@ -186,11 +195,7 @@ class _Functions:
                 first = start + scalar(number) * size
                 piece = linalg.take_slice(padded, first.value, _tokens(size))
                 place = scalar(position) + scalar(_converted(first.value, self.position))
-                callee = {"callee": ir.FlatSymbolRefAttr.get(f"read_{size}")}
-                types = [self._rows(size), *self.caches]
-                x, *written = create(
-                    "func.call", [piece, place.value, *given], types, callee
-                ).results
+                x, *written = self._read(size, piece, place.value, given)
                 last = np.minimum(count - first, size) - 1
                 return [linalg.take_slice(x, last.value, self._rows(1)), *written]
 
@@ -199,20 +204,23 @@ class _Functions:
             start = np.minimum(start + pieces * size, count)
         return carried
 
-    def _read(self, tokens: Value, position: Value, *given: Value) -> list[Value]:
-        """What the last block gives, and the caches."""
-        arrays = [traced(each) for each in given]
-        caches = [Cache(*pair) for pair in zip(arrays[::2], arrays[1::2], strict=True)]
-        place = traced(linalg.from_elements([position], tensor_type([], self.position)))
-        x = embed(self.configuration, self.weights, traced(tokens))
-        x, written = run_blocks(self.configuration, self.weights, x, place, caches)
-        return [x.value, *(each.value for cache in written for each in cache)]
+    def _read(
+        self, count: int, tokens: Value, position: Value, caches: Sequence[Value]
+    ) -> list[Value]:
+        """Call what `write_read` has written."""
+        callee = {"callee": ir.FlatSymbolRefAttr.get(_reader(count))}
+        types = [self._rows(count), *self.caches]
+        return list(create("func.call", [tokens, position, *caches], types, callee).results)
 
     def _rows(self, count: int) -> ir.Type:
         return tensor_type([count, self.configuration.width], ir.F32Type.get())
 
     def _logits(self, x: AnyArray) -> AnyArray:
         return logits(self.configuration, self.weights, x)
+
+
+def _reader(count: int) -> str:
+    return f"read_{count}"
 
 
 def _tokens(count: int | None) -> ir.Type:
