@@ -33,12 +33,18 @@ The host waits for each iteration: that pays where an iteration takes long.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
 from ..._mlir import Operation, Rewriter, Value, ir
 from ...emit import value
 from ...emit.linalg import IN_PLACE
 from ...emit.operation import create, parse_attribute
 from ..base import NoMatch, is_public, named
 from .updates_in_place import UPDATES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["hand_on_buffers"]
 
@@ -54,12 +60,15 @@ def hand_on_buffers(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     block = op.regions[0].blocks[0]
     end = block.operations[len(block.operations) - 1].operation
     given = list(op.operands)
-    yielded = list(end.operands)
+    yielded, functions = list(end.operands), _Functions.around(op)
     pairs = zip(given[_BOUNDS:], list(block.arguments)[1:], yielded, strict=True)
     held = [
         number
         for number, (taken, argument, handed_on) in enumerate(pairs)
-        if _is_alone(taken) and yielded.count(handed_on) == 1 and _is_updated(handed_on, argument)
+        if functions.is_alone(taken)
+        and yielded.count(handed_on) == 1
+        and (updated := functions.updated(handed_on)) is not None
+        and updated == argument
     ]
     types: dict[int, ir.Type] = {number: op.results[number].type for number in held}
     for number in held:
@@ -88,50 +97,67 @@ def hand_on_buffers(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
-def _is_alone(taken: Value) -> bool:
-    """True for a tensor to which a loop that takes it has the only reference."""
-    if not _is_plain(taken.type) or sum(1 for _ in taken.uses) != 1:
-        return False
-    if not isinstance(taken.owner, ir.Block):
-        made = taken.owner.operation
-        return made.name == _IMPORT and _is_loop(made.operands[0])  # as written here
-    function = taken.owner.owner.operation
-    return function.name == "func.func" and is_public(function) and not _is_called(function)
+@dataclass(frozen=True)
+class _Functions:
+    """The functions of a module.
 
+    Attributes:
+        by_name: all of them.
+        called: the names of those that are called from the module.
+        arguments: for each result of a function its `updated` argument's number, as far as known.
+    """
 
-def _is_updated(value: Value, argument: Value) -> bool:
-    """True for an argument of a block, and for what updates make of it."""
-    while value != argument:
-        if isinstance(value.owner, ir.Block):
+    by_name: dict[str, Operation]
+    called: set[str]
+    arguments: dict[str, list[int | None]] = field(default_factory=dict)
+
+    @classmethod
+    def around(cls, op: Operation) -> Self:
+        """Those of the module that an operation is in."""
+        while op.name != "builtin.module":
+            op = op.parent.operation
+        calls = named(op, ["func.call"])
+        functions = {each.attributes["sym_name"].value: each for each in named(op, ["func.func"])}
+        return cls(functions, {call.attributes["callee"].value for call in calls})
+
+    def is_alone(self, taken: Value) -> bool:
+        """True for a tensor to which a loop that takes it has the only reference."""
+        if not _is_plain(taken.type) or sum(1 for _ in taken.uses) != 1:
             return False
-        op, number = value.owner.operation, ir.OpResult(value).result_number
-        if op.name == "func.call":
-            place = _updated_argument(op, number)
+        if not isinstance(taken.owner, ir.Block):
+            made = taken.owner.operation
+            return made.name == _IMPORT and _is_loop(made.operands[0])  # as written here
+        function = taken.owner.owner.operation
+        if function.name != "func.func" or not is_public(function):
+            return False
+        return function.attributes["sym_name"].value not in self.called
+
+    def updated(self, value: Value) -> Value | None:
+        """The argument of a block that a tensor is made of by updates alone, if it is."""
+        while not isinstance(value.owner, ir.Block):
+            op, number = value.owner.operation, ir.OpResult(value).result_number
+            place: int | None = number if op.name in UPDATES else None
+            if op.name == "func.call":
+                place = self._arguments_of(op.attributes["callee"].value)[number]
             if place is None:
-                return False
+                return None
             value = op.operands[place]
-        elif op.name in UPDATES:
-            value = op.operands[number]
-        else:
-            return False
-    return True
+        return value
 
-
-def _updated_argument(call: Operation, number: int) -> int | None:
-    """The number of the argument that a function gives back, updated, as its result of a number."""
-    function = _module_of(call)[call.attributes["callee"].value].operation
-    blocks = list(function.regions[0].blocks)
-    if len(blocks) != 1:
-        return None
-    returned = blocks[0].operations[len(blocks[0].operations) - 1].operands[number]
-    found = (n for n, each in enumerate(blocks[0].arguments) if _is_updated(returned, each))
-    return next(found, None)
-
-
-def _module_of(op: Operation) -> ir.SymbolTable:
-    while op.name != "builtin.module":
-        op = op.parent.operation
-    return ir.SymbolTable(op)
+    def _arguments_of(self, name: str) -> list[int | None]:
+        if name not in self.arguments:
+            function = self.by_name[name]
+            types = function.attributes["function_type"].value.results
+            self.arguments[name] = [None] * len(types)  # of a function that calls itself
+            blocks = list(function.regions[0].blocks)
+            if len(blocks) == 1:
+                returned = blocks[0].operations[len(blocks[0].operations) - 1].operands
+                found = map(self.updated, returned)
+                self.arguments[name] = [
+                    None if each is None or each.owner != blocks[0] else each.arg_number
+                    for each in found
+                ]
+        return self.arguments[name]
 
 
 def _is_plain(type_: ir.Type) -> bool:
@@ -146,12 +172,6 @@ def _is_plain(type_: ir.Type) -> bool:
 
 def _is_loop(result: Value) -> bool:
     return not isinstance(result.owner, ir.Block) and result.owner.operation.name == "scf.for"
-
-
-def _is_called(function: Operation) -> bool:
-    name = function.attributes["sym_name"].value
-    calls = named(function.parent.operation, ["func.call"])
-    return any(call.attributes["callee"].value == name for call in calls)
 
 
 def _buffer(tensor: Value) -> Value:
