@@ -587,6 +587,14 @@ def test_a_manifest_survives_what_is_cut_or_strange(
     assert Manifest(".").up_to_date("x", "key") is None
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is full")
+def test_a_manifest_that_cannot_be_written_is_named(here: Path) -> None:
+    manifest = Manifest(".")
+    Path(NAME).symlink_to("/dev/full")
+    with pytest.raises(OSError, match=f"No space left on device: '{NAME}'"):
+        manifest.add(Record("x", "key", {}))
+
+
 # -- how it looks ---------------------------------------------------------------------------------
 
 

@@ -133,8 +133,12 @@ class Manifest:
         """
         data = b"\n" * self._is_cut + _line(record)
         self._is_cut = True
-        with self._path.open("ab", buffering=0) as file:
-            self._is_cut = file.write(data) != len(data)
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                self._is_cut = file.write(data) != len(data)
+        except OSError as error:
+            error.filename = os.fspath(self._path)  # which writing does not say
+            raise
         self._records[record.output] = record
 
 

@@ -41,7 +41,7 @@ def check_text(text: str) -> None:
     except UnicodeEncodeError as error:
         half = ord(text[error.start])
         is_byte = 0xDC80 <= half <= 0xDCFF  # as Python writes them
-        byte = f", or the byte 0x{half - 0xDC00:02x}, which is no UTF-8" if is_byte else ""
+        byte = f", or the byte 0x{half - 0xDC00:02x}, which is no text here" if is_byte else ""
         raise InputError(
             f"the text is not Unicode: character {error.start} is half of one (U+{half:04X}){byte}"
         ) from None
