@@ -76,6 +76,12 @@ def test_what_templates_are_given() -> None:
     assert template("{{ bos_token }}|{{ eos_token }}").render([]) == "<s>|</s>"
     assert template("{{ strftime_now('%Y') }}").render([]).isdigit()
     assert template("{{ {'ö': [1, '<']} | tojson }}").render([]) == '{"ö": [1, "<"]}'
+    assert (
+        template("{{ [1, 2] | tojson(separators=(',', ':'), sort_keys=true) }}").render([])
+        == "[1,2]"
+    )
+    marked = "{% for x in [1, 2] %}{% generation %}a{{ x }}{% endgeneration %}{% endfor %}"
+    assert template(marked).render([]) == "a1a2"
     assert template("{{ tools is none and documents is none }}").render([]) == "True"
     loop = "{% for x in [1, 2, 3] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}"
     assert template(loop).render([]) == "1"
@@ -97,6 +103,10 @@ def test_what_templates_are_given() -> None:
             "{% for x in range(9999) %}{% for y in range(9999) %}{{ 'x' * 99 }}"
             "{% endfor %}{% endfor %}",
             "it writes more than",
+        ),
+        (
+            "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+            "reached a limit, probably the stack.*give the prompt as plain",
         ),
         ("{{ 'x' * 10 ** 12 }}", "reached a limit, probably the memory.*give the prompt as plain"),
     ],

@@ -4,7 +4,8 @@
 a child process with limits of time, memory and what it writes, and there in Jinja's sandbox, in
 which names of Python's insides are errors; it sees what transformers gives it: ``messages`` (each
 with ``role`` and ``content``), ``add_generation_prompt``, ``tools`` and ``documents`` (none),
-``bos_token``, ``eos_token``, ``raise_exception`` and ``strftime_now``.
+``bos_token``, ``eos_token``, ``raise_exception``, ``strftime_now``, ``tojson`` and the tags
+``break``, ``continue`` and ``generation``.
 
 Files of Gemma often come without one. Its format is fixed, and used instead, as llama.cpp does:
 
@@ -18,12 +19,16 @@ A system's message stands in front of the user's that follows, since there are n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, UnsupportedError, quoted
 from ..processes import ChildEnded, Limits, Steps, call, time_limit
 from .requirements import require
 from .tokenizer import Tokenizer, check_text
+
+if TYPE_CHECKING:
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
 
 __all__ = ["ChatTemplate", "Message"]
 
@@ -122,7 +127,7 @@ class ChatTemplate:
                 limits=Limits(memory_gib=_MEMORY_GIB),
             )
         except ChildEnded as ended:
-            reached = "the memory" if ended.exhausted else "the time"
+            reached = f"the {ended.exhausted or 'time'}"
             raise InputError(
                 f"the model's template for conversations reached a limit, probably {reached}: its "
                 f"process ended ({ended.cause}); give the prompt as plain text"
@@ -157,17 +162,38 @@ def _render(template: str, values: Mapping[str, Any]) -> str:
     from datetime import datetime
 
     import jinja2
-    from jinja2.ext import loopcontrols
+    from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def raise_exception(message: object) -> None:
         raise jinja2.TemplateError(str(message))
 
-    def to_json(value: object, indent: int | None = None) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
+    def to_json(
+        value: object,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: Any = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+
+    class Generation(Extension):
+        """``{% generation %}`` is around what a model wrote, for who trains it."""
+
+        tags = {"generation"}  # noqa: RUF012 - so Jinja has it
+
+        def parse(self, parser: Parser) -> list[Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
