@@ -239,8 +239,9 @@ def test_a_key_holds_while_its_files_are_as_they_were(tmp_path: Path) -> None:
         key_of_source(path, OPTIONS)
     # External data, as an ONNX model has it, in what can be no file.
     path = tmp_path / "model.onnx"
-    path.write_bytes(b"\x08\x07\n\x08location\x12\x03a\0b")
-    assert key_of_source(path, OPTIONS).holds
+    for name in (b"a\0b", b"..", b"none"):
+        path.write_bytes(b"\x08\x07\n\x08location\x12" + bytes([len(name)]) + name)
+        assert key_of_source(path, OPTIONS).holds
 
 
 def test_files_of_weights(tmp_path: Path) -> None:

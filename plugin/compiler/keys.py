@@ -266,6 +266,7 @@ class _Files:
                 if _identity_of(os.fstat(file.fileno())) != identity:
                     return ""  # which holds no more
         except (SubquantError, OSError):
+            self.seen[path] = _identity(path)  # a folder, say, which it stays
             return ""
         self.seen[path] = identity
         return found
