@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,6 +131,41 @@ def test_wishes_are_needs_where_a_worker_can_fulfil_them(cluster: Cluster) -> No
     assert found["3"].worker
     lone = run(cluster, [Task("x", "fleet_tasks:process", {}, needs={"vulkan": 1})])
     assert lone["x"].worker == device
+
+
+@pytest.mark.parametrize("times", [2, 5])
+def test_what_others_cancel_is_done_again(cluster: Cluster, times: int) -> None:
+    """As what Dask forgets with the worker that had the result."""
+
+    def cancel(dask_scheduler: Any = None) -> list[str]:
+        keys = [key for key in dask_scheduler.tasks if "process-" in key]
+        for key in keys:
+            for client in list(dask_scheduler.tasks[key].who_wants):
+                dask_scheduler.stimulus_cancel([key], client.client_key, True, "test", "")
+        return keys
+
+    cancelled: set[str] = set()
+
+    def disturb() -> None:
+        with Client(cluster.address, set_as_default=False) as other:
+            while len(cancelled) < times and working.is_set():
+                cancelled.update(other.run_on_scheduler(cancel))
+                time.sleep(0.02)
+
+    working = threading.Event()
+    working.set()
+    thread = in_thread(disturb)
+    try:
+        found = run(cluster, [task("process", seconds=1)])
+    finally:
+        working.clear()
+        thread.join()
+    error = found["process"].error
+    assert (error is None) == (times <= 3)
+    assert error is None or error.message == (
+        "'process' was cancelled on the cluster again and again"
+    )
+    assert len(cancelled) == min(times, 4)
 
 
 def test_workers_of_a_machine_share_its_cores(cluster: Cluster) -> None:

@@ -7,6 +7,8 @@ gives what comes of them.
 * **Lost workers.** Dask gives the tasks of a worker that died to others, and gives up one whose
   workers died more often than its setting ``distributed.scheduler.allowed-failures`` allows: that
   is the error of the task. While no worker is there at all, the client waits `_PATIENCE` seconds.
+  A result whose worker dies before it is fetched is computed again; where Dask has forgotten the
+  task by then, it says that it was cancelled, and gets it once more.
 * **Lost scheduler.** The run ends with an error; what was given before stays done.
 * **Window.** Dask's scheduler keeps what is submitted in its memory, and all tasks of a worker that
   dies count as suspect, so only as many are submitted as the workers' threads do next, twice, and
@@ -21,6 +23,7 @@ gives what comes of them.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import queue
@@ -28,9 +31,8 @@ import re
 import threading
 import time
 import uuid
-from asyncio import CancelledError
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -53,6 +55,9 @@ _PATIENCE = 60.0
 
 _LOOK = 1.0
 """Seconds between two looks at which workers are there."""
+
+_MOST_CANCELLED = 3
+"""How often a task is given to Dask again that was cancelled there."""
 
 _LARGE_BLOB = 1 << 20
 
@@ -196,6 +201,7 @@ class _Pending:
     needs: Resources
     large: list[_Blob]
     size: int
+    cancelled: int = 0
     hopeless_since: float | None = None
 
 
@@ -407,8 +413,13 @@ class _Run:
         )
         return len(self.pending) < max(2 * threads, 2) and self.size < LARGEST_WINDOW
 
-    def _submit(self, task: Task) -> Iterator[Done]:
-        """Give a task to Dask; the `Done` of one that no worker can do comes at once."""
+    def _submit(self, task: Task, cancelled: int = 0) -> Iterator[Done]:
+        """Give a task to Dask; the `Done` of one that no worker can do comes at once.
+
+        Args:
+            task: what to do.
+            cancelled: how often it was given before.
+        """
         needs = self._resources(task.needs)
         wanted = {**needs, **task.wishes}
         if any(_offers(admission, wanted) for admission in self.seen.values()):
@@ -438,7 +449,7 @@ class _Run:
             resources=needs,
             pure=False,
         )
-        self.pending[future] = _Pending(task, needs, large, size)
+        self.pending[future] = _Pending(task, needs, large, size, cancelled)
         self.by_key[key] = task
         self.size += size
         self.loop.add_callback(self._fetch, future)
@@ -447,7 +458,7 @@ class _Run:
         """Wait for a result, in the thread of Dask's client."""
         try:
             found = await self.client.gather(future, asynchronous=True)
-        except (Exception, CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:
             found = error
         self.events.put(_Result(future, found))
 
@@ -493,9 +504,12 @@ class _Run:
         found = result.found
         if self.client.status != "running" or isinstance(found, CommClosedError):
             raise self._lost()
-        task = self._forget(result.future).task
-        if isinstance(found, CancelledError):
-            message = f"{quoted(task.name)} was cancelled on the cluster by somebody else"
+        pending = self._forget(result.future)
+        task = pending.task
+        if isinstance(found, CancelledError) and pending.cancelled < _MOST_CANCELLED:
+            yield from self._submit(task, pending.cancelled + 1)
+        elif isinstance(found, CancelledError):
+            message = f"{quoted(task.name)} was cancelled on the cluster again and again"
             yield Done(task, error=EnvironmentProblem(message))
         elif isinstance(found, BaseException):
             last = found.last_worker.address if isinstance(found, KilledWorker) else ""
