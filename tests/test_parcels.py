@@ -19,10 +19,13 @@ def here(in_temporary_folder: Path) -> Path:
     return in_temporary_folder
 
 
+MODEL = Input("m/x.mlir", data=b"module {}")
+
+
 def test_files_have_their_names_there(here: Path) -> None:
     Path("a").mkdir()
     Path("a/x.npy").write_bytes(b"x")
-    parcel = Parcel("out/model.reproducer.mlir")
+    parcel = Parcel(MODEL, "out/model.reproducer.mlir")
     names = [parcel.add("a/x.npy", "one"), parcel.add("y.npy", "two", b"y")]
     with pytest.raises(InputError, match="cannot read 'none': No such file"):
         parcel.add("none", "three")
@@ -31,7 +34,16 @@ def test_files_have_their_names_there(here: Path) -> None:
         assert [Path(path).read_bytes() for path in paths] == [b"x", b"y"]
         assert [os.path.basename(path) for path in paths] == ["x.npy", "y.npy"]
         assert found.read_reproducer() == found.read(found.path("none")) == []
+        assert found.model == MODEL
+        assert sorted(os.listdir(found.folder)) == ["one", "two"]
     assert not Path(found.folder).exists()
+
+
+def test_a_model_that_is_to_have_a_path() -> None:
+    parcel = Parcel(MODEL, "r", as_file=True)
+    with unpacked(parcel.label, parcel.blobs) as found:
+        assert found.model == Input("m/x.mlir", os.path.join(found.folder, "model", "x.mlir"))
+        assert found.model.read() == b"module {}"
 
 
 @pytest.mark.parametrize("has_data", [False, True])
@@ -42,10 +54,10 @@ def test_a_model_has_the_files_beside_it(has_data: bool) -> None:
     data = Path("m/parts.bin").read_bytes()
     if not has_data:
         Path("m/parts.bin").unlink()
-    parcel = Parcel("r")
-    model = parcel.add_model(Input("m/parts.onnx", data=Path("m/parts.onnx").read_bytes()))
+    parcel = Parcel(Input("m/parts.onnx", data=Path("m/parts.onnx").read_bytes()), "r")
     with unpacked(parcel.label, parcel.blobs) as found:
-        path = Path(found.path(model))
+        assert found.model.path is not None
+        path = Path(found.model.path)
         assert path.read_bytes() == Path("m/parts.onnx").read_bytes()
         beside = path.with_name("parts.bin")
         assert beside.exists() == has_data
@@ -53,13 +65,12 @@ def test_a_model_has_the_files_beside_it(has_data: bool) -> None:
 
 
 def test_errors_and_reproducers_name_the_callers_files() -> None:
-    parcel = Parcel("out/my model.reproducer.mlir")
-    model = parcel.add("m/x.mlir", "model", b"module {}")
+    parcel = Parcel(MODEL, "out/my model.reproducer.mlir", as_file=True)
     other = parcel.add("y.npy", "input0", b"")
     with unpacked(parcel.label, parcel.blobs) as found:
         replay = f"iree-compile {found.reproducer} --flag={found.path(other)}"
         Path(found.reproducer).write_bytes(f"// {replay}\n// {replay}\n\xff".encode("latin-1"))
-        place = Place(found.path(model), 3, 5)
+        place = Place(str(found.model.path), 3, 5)
         error = CompilerError(f"cannot read '{found.path(other)}'", place, (f"replay: {replay}",))
         fields = found.renamed(error)
         (reproducer,) = found.read_reproducer()
@@ -79,7 +90,7 @@ def test_files_that_flags_name_go_along() -> None:
     )  # fmt: skip
     files = read_flag_files(flags)
     assert files == {path: path.encode() for path in ("spec.mlir", "d/spec.mlir", "d/x")}
-    parcel = Parcel("r")
+    parcel = Parcel(MODEL, "r")
     parcel.add_flag_files(files)
     with unpacked(parcel.label, parcel.blobs) as found:
         spec, two, entry, *others = found.flags(flags)
@@ -105,7 +116,7 @@ def unpack(parcel: Parcel) -> None:
 
 
 def test_there_is_no_place(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parcel = Parcel("r")
+    parcel = Parcel(MODEL, "r")
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(here / "none"))
         with pytest.raises(EnvironmentProblem, match="no temporary folder can be made: No such"):

@@ -216,14 +216,11 @@ class Batch:
         """
         given = Input(model.path, data=read_input(model.path))
         key = self._key(given)
-        parcel = Parcel(self._reproducer(model))
-        inside = parcel.add_model(given)
+        parcel = Parcel(given, self._reproducer(model))
         if not key.holds:
             raise InputError("a file that it has data in changes", Place(model.path))
         parcel.add_flag_files(flag_files)
         arguments: dict[str, Any] = {
-            "file": model.path,
-            "model": inside,
             "parcel": parcel.label,
             "options": asdict(self.options),
             "emit": self.emit,

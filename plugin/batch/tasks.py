@@ -23,7 +23,6 @@ from typing import Any
 from ..compiler.compilation import compile_to_bytes
 from ..compiler.keys import machine_of
 from ..compiler.options import options_of_json
-from ..compiler.worker import Input
 from ..errors import CompilerError, EnvironmentProblem, Place, Remark, SubquantError
 from ..fleet.parcels import unpacked
 from ..processes import Limits, Steps
@@ -71,9 +70,9 @@ def compile_model(
     """Compile a model: a function of a `subquant.fleet.Task`.
 
     Args:
-        arguments: ``file``, its name; ``model``, where it is in the parcel; ``parcel``, the label
-            of it; ``options``, ``emit`` and ``limits``; ``parameters``, whether constants go to an
-            archive; ``machine``, what code is made for where the options do not say it.
+        arguments: ``parcel``, the label of that in which the model is; ``options``, ``emit`` and
+            ``limits``; ``parameters``, whether constants go to an archive; ``machine``, what code
+            is made for where the options do not say it.
         blobs: of the parcel.
         steps: called with each step.
 
@@ -95,7 +94,7 @@ def compile_model(
         archive = parcel.path("parameters.irpa")
         try:
             output = compile_to_bytes(
-                Input(arguments["file"], parcel.path(arguments["model"])),
+                parcel.model,
                 replace(options, iree_flags=parcel.flags(options.iree_flags)),
                 emit=arguments["emit"],
                 reproducer=parcel.reproducer,
@@ -111,7 +110,7 @@ def compile_model(
         except Exception as bug:  # of one model, which is no reason to leave the others
             error = CompilerError(
                 f"subquant has a bug here, which is worth a report: {type(bug).__name__}: {bug}",
-                Place(arguments["file"]),
+                Place(parcel.model.file),
                 tuple(traceback.format_exc().splitlines()),
             )
         clock.stop()

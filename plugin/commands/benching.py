@@ -199,12 +199,9 @@ def _task(bench: Bench, reproducer: Path) -> Task:
     Raises:
         SubquantError: a file cannot be read or sent, or a value is wrong.
     """
-    parcel = Parcel(reproducer)
-    data = read_model(bench.model)
-    if bench.is_executable:
-        model = parcel.add(bench.model, "model", data)
-    else:
-        model = parcel.add_model(Input(bench.model, data=data))
+    model = Input(bench.model, data=read_model(bench.model))
+    parcel = Parcel(model, reproducer, as_file=True)
+    if not bench.is_executable:
         parcel.add_flag_files(read_flag_files(bench.options["iree_flags"]))
     inputs = []
     for number, text in enumerate(bench.inputs):
@@ -221,7 +218,7 @@ def _task(bench: Bench, reproducer: Path) -> Task:
     return Task(
         f"bench {bench.model}",
         f"{__name__}:{time_there.__name__}",
-        {"bench": asdict(moved), "model": model, "parcel": parcel.label},
+        {"bench": asdict(moved), "parcel": parcel.label},
         parcel.blobs,
         needs_of(bench.device),
         _ALONE,
@@ -234,8 +231,8 @@ def time_there(
     """Compile and time in a child process: a function of a `subquant.fleet.Task`.
 
     Args:
-        arguments: ``bench``, the fields of a `Bench`; ``model``, where it is in the parcel;
-            ``parcel``, the label of it.
+        arguments: ``bench``, the fields of a `Bench`; ``parcel``, the label of that in which the
+            model is.
         blobs: of the parcel.
         steps: called with each step.
 
@@ -259,7 +256,7 @@ def time_there(
         )
         request = {
             "bench": asdict(moved),
-            "model": parcel.path(arguments["model"]),
+            "path": parcel.model.path,
             "reproducer": parcel.reproducer,
         }
         try:
@@ -277,7 +274,7 @@ def time_in_child(
     from ..runtime.machine import describe_machine
 
     bench = Bench(**arguments["bench"])
-    path = arguments["model"]
+    path = arguments["path"]
     remarks: list[Remark] = []
     found = bench.run(
         path if bench.is_executable else Input(bench.model, path),

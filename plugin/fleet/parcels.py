@@ -2,9 +2,9 @@
 
 What a task has are JSON values and bytes, and what reads a model, or runs one, wants files: with
 tensors of the model, with parameters, with what a flag of IREE's compiler names. A `Parcel` takes
-them along. Where the task is done, `unpacked` lays them out under their own names in a temporary
-folder, which is gone afterwards; and nobody who asked knows that folder, so that errors name the
-files as the caller does (`Unpacked.renamed`).
+them along with the model. Where the task is done, `unpacked` lays them out under their own names in
+a temporary folder, which is gone afterwards; and nobody who asked knows that folder, so that errors
+name the files as the caller does (`Unpacked.renamed`).
 """
 
 from __future__ import annotations
@@ -31,27 +31,46 @@ _REPRODUCER = "subquant.reproducer.mlir"
 
 
 class Parcel:
-    """Files that go with a task.
+    """A model, and the files that it is compiled or run with.
 
     Args:
+        model: its name, and its bytes.
         reproducer: where the caller will write what replays an error.
+        as_file: it is to have a path; otherwise it has one only beside files that it has data in.
+
+    Raises:
+        InputError: the model, or a file beside it, cannot be read.
     """
 
-    def __init__(self, reproducer: str | os.PathLike[str]) -> None:
-        self._contents: dict[str, bytes] = {}
+    def __init__(
+        self, model: Input, reproducer: str | os.PathLike[str], *, as_file: bool = False
+    ) -> None:
+        self._files: dict[str, bytes] = {}
         self._names = {_REPRODUCER: shlex.quote(os.fspath(reproducer))}
         self._flag_files: dict[str, str] = {}
+        self._model: dict[str, str | None] = {"file": model.file, "path": None}
+        self._data: list[bytes] = []
+        beside = [name for name in files_beside(model) if os.path.basename(name) == name]
+        if not as_file and not beside:
+            self._data = [model.data]
+            return
+        for name in beside:
+            path = os.path.join(os.path.dirname(model.file), name)
+            if os.path.isfile(path):  # what is missing is for who reads the model to say
+                self.add(path, "model")
+        self._model["path"] = self.add(model.file, "model", model.data)
 
     @property
     def blobs(self) -> list[bytes]:
-        """The contents of the files, for `unpacked`."""
-        return [*self._contents.values()]
+        """What it contains, for `unpacked`."""
+        return [*self._data, *self._files.values()]
 
     @property
     def label(self) -> dict[str, Any]:
         """What else `unpacked` needs, as JSON values."""
         return {
-            "files": [*self._contents],
+            "model": self._model,
+            "files": [*self._files],
             "names": self._names,
             "flag files": self._flag_files,
         }
@@ -71,27 +90,9 @@ class Parcel:
             InputError: it cannot be read.
         """
         inside = os.path.join(folder, os.path.basename(path))
-        self._contents[inside] = read_input(path) if data is None else data
+        self._files[inside] = read_input(path) if data is None else data
         self._names[os.path.join(folder, "")] = os.path.join(os.path.dirname(path), "")
         return inside
-
-    def add_model(self, given: Input) -> str:
-        """Take a model along, and the files beside it that it has data in, if they are there.
-
-        Args:
-            given: its name, and its bytes.
-
-        Returns:
-            What `Unpacked.path` is to be asked for.
-
-        Raises:
-            InputError: the model, or a file that is there, cannot be read.
-        """
-        for name in files_beside(given):
-            path = os.path.join(os.path.dirname(given.file), name)
-            if os.path.basename(name) == name and os.path.isfile(path):
-                self.add(path, "model")
-        return self.add(given.file, "model", given.data)
 
     def add_flag_files(self, files: Mapping[str, bytes]) -> None:
         """Take along what `read_flag_files` has read."""
@@ -127,11 +128,13 @@ class Unpacked:
     """A parcel, in a temporary folder.
 
     Args:
+        model: the model, by its path or as bytes.
         folder: the folder.
         names: what the caller says, by what lies there.
         moved: where the files are that flags name.
     """
 
+    model: Input
     folder: str
     names: Mapping[str, str]
     moved: Mapping[str, str]
@@ -201,10 +204,15 @@ def unpacked(label: Mapping[str, Any], blobs: Sequence[bytes]) -> Iterator[Unpac
     except OSError as problem:
         raise EnvironmentProblem(f"no temporary folder can be made: {problem.strerror}") from None
     with temporary as folder:
-        found = Unpacked(folder, label["names"], label["flag files"])
+        file, inside = label["model"]["file"], label["model"]["path"]
+        if inside is None:
+            model = Input(file, data=blobs[0])
+        else:
+            model = Input(file, os.path.join(folder, inside))
+        found = Unpacked(model, folder, label["names"], label["flag files"])
         try:
-            for inside, data in zip(label["files"], blobs, strict=True):
-                path = Path(found.path(inside))
+            for name, data in zip(label["files"], blobs[inside is None :], strict=True):
+                path = Path(found.path(name))
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(data)
         except OSError as error:
