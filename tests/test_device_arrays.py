@@ -889,6 +889,11 @@ def test_zeros_take_memory_where_they_are_written() -> None:
     assert int(run.stdout) < 1 << 24  # of 1 << 27
 
 
+def test_an_array_without_room_is_an_error(cpu: Device) -> None:
+    with pytest.raises(ExecutionError, match=r"no room .* of 2,251,799,813,"):
+        cpu.put(np.broadcast_to(np.float16(0), (1 << 50,)))  # beyond all addresses
+
+
 def test_repeated_numbers_are_stored_as_they_are(cpu: Device) -> None:
     """Also in memory that others had before."""
     for _ in range(8):

@@ -375,6 +375,15 @@ def test_contexts_that_are_refused(model_file: Path, tmp_path: Path, context: in
         loading.load(model_file, context=context, cache=tmp_path)
 
 
+def test_positions_are_integers_of_32_bits(model_file: Path) -> None:
+    source = open_weights(model_file)
+    name = f"{source.properties['general.architecture']}.context_length"
+    properties = {**source.properties, name: 2**62}
+    configuration = Configuration.of(properties, source.theta.flatten())
+    with pytest.raises(UsageError, match=r"is 2,147,483,648, expected 1 to 1,073,741,824$"):
+        loading._shape(configuration, 2**31)
+
+
 def test_a_folder_that_cannot_be_written(model_file: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write '.*': Not a directory"):

@@ -13,10 +13,14 @@ import numpy as np
 from ..numerics.element_types import AnyArray
 from .configuration import Configuration
 
-__all__ = ["SCOPE", "Cache", "Shape", "empty_caches"]
+__all__ = ["MOST_CONTEXT", "SCOPE", "Cache", "Shape", "empty_caches"]
 
 SCOPE = "model"
 """The scope of the parameters."""
+
+
+MOST_CONTEXT = 1 << 30
+"""Tokens: their positions, and those of a piece after them, are integers of 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,7 @@ class Cache(NamedTuple):
 
 
 def empty_caches(configuration: Configuration, context: int) -> list[Cache]:
-    """The caches of all blocks before the first token, in NumPy."""
+    """The caches of all blocks before the first token, in NumPy: a zero that is repeated."""
     c = configuration
-    shape = (context, c.kv_heads, c.size)
-    return [Cache(np.zeros(shape, np.float16), np.zeros(shape, np.float16))
-            for _ in range(c.blocks)]  # fmt: skip
+    zeros = np.broadcast_to(np.float16(0), (context, c.kv_heads, c.size))
+    return [Cache(zeros, zeros)] * c.blocks

@@ -29,7 +29,7 @@ from ..weights.sources import open_weights
 from .chat import ChatTemplate, Message
 from .configuration import Configuration
 from .generation import Generation
-from .interface import SCOPE, Shape
+from .interface import MOST_CONTEXT, SCOPE, Shape
 from .sampling import Sampling
 from .session import Session
 from .tokenizer import Tokenizer
@@ -307,9 +307,8 @@ def _program(path: str | os.PathLike[str], shape: Shape, notify: Progress) -> by
 def _shape(configuration: Configuration, context: int | None) -> Shape:
     if context is None:
         return Shape(min(configuration.context, DEFAULT_CONTEXT))
-    if not 1 <= context <= configuration.context:
-        raise UsageError(
-            f"the context is {context:,}, expected 1 to {configuration.context:,}, which the model "
-            "was made for"
-        )
+    most = min(configuration.context, MOST_CONTEXT)
+    if not 1 <= context <= most:
+        made_for = ", which the model was made for" if most == configuration.context else ""
+        raise UsageError(f"the context is {context:,}, expected 1 to {most:,}{made_for}")
     return Shape(context)

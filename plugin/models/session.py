@@ -128,7 +128,7 @@ class Session:
         if caches is None:
             empty = empty_caches(self._configuration, self._shape.rows)
             # Repeated zeros take memory where tokens are written.
-            arrays = [np.broadcast_to(each.dtype.type(0), each.shape) for c in empty for each in c]
+            arrays = (each for cache in empty for each in cache)
             caches = [function.put(number, array) for number, array in enumerate(arrays, _FIRST)]
         self.reset()
         places = range(_FIRST, _FIRST + len(caches))

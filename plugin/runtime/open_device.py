@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import EnvironmentProblem, InputError, expected_name, quoted
+from ..errors import EnvironmentProblem, ExecutionError, InputError, expected_name, quoted
 from ..numerics.element_types import BF16, Array, DType
 from .arguments import element_type
 from .native_calls import is_forked
@@ -149,7 +149,20 @@ class OpenDevice:
         Args:
             array: any shape, of the dtype that holds `element`.
             element: the MLIR element type.
+
+        Raises:
+            ExecutionError: the device has no room for it.
         """
+        try:
+            return self._uploaded(array, element)
+        except RuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise ExecutionError(
+                f"there is no room in the device's memory for an array of {array.nbytes:,} bytes"
+            ) from None
+
+    def _uploaded(self, array: Array, element: str) -> Any:
         runtime = iree_runtime()
         type_ = _hal_element_type(element)
         allocator, memory, usage = self.handle.allocator, _memory(), _usage()
