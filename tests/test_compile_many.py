@@ -275,8 +275,7 @@ def test_executables_do_not_depend_on_how_many_are_compiled() -> None:
 def test_the_clock_tells_steps_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(tasks.time, "perf_counter", lambda: now)
-    steps: list[str] = []
-    clock = tasks.Clock(steps.append)
+    clock = tasks.Clock()
     for step, seconds in (("parse", 1.0), ("pass canonicalize", 2.0), ("print", 4.0),
                           ("wait for the same compilation elsewhere", 8.0),
                           ("iree-compile", 16.0)):  # fmt: skip
@@ -290,7 +289,6 @@ def test_the_clock_tells_steps_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     now += 64.0
     clock.stop()
     assert (clock.passes, clock.iree, clock.is_cached) == (7.0, 16.0, True)
-    assert steps[-1] == "cached"
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ class Batch:
         *,
         jobs: int | None = None,
         cluster: str | None = None,
-        on_step: Callable[[Model, str], object] = lambda model, step: None,
+        on_begin: Callable[[Model], object] | None = None,
     ) -> Generator[tuple[Model, CompiledModel], None, None]:
         """Compile, and yield what became of each model, in the order in which they end.
 
@@ -135,7 +135,7 @@ class Batch:
             jobs: how many models at a time on this machine; by default one a core.
             cluster: the address of a Dask scheduler, whose workers compile in place of this
                 machine.
-            on_step: called with the steps of the models that are compiled.
+            on_begin: called with each model that is compiled, when that begins.
 
         Raises:
             EnvironmentProblem: the cluster cannot be used, or was lost.
@@ -163,10 +163,8 @@ class Batch:
                 else:
                     yield task
 
-        def steps(task: Task, step: str) -> None:
-            on_step(read[task.name].model, step)
-
-        run = run_tasks(tasks(), jobs=jobs, cluster=cluster, on_step=steps)
+        on_step = None if on_begin is None else lambda task, step: on_begin(read[task.name].model)
+        run = run_tasks(tasks(), jobs=jobs, cluster=cluster, on_step=on_step)
         with contextlib.closing(run):
             for done in run:
                 yield from _taken(failed)

@@ -35,14 +35,9 @@ _WAITING = ("wait for", CACHED)
 
 
 class Clock:
-    """Adds up the times of steps.
+    """Adds up the times of steps."""
 
-    Args:
-        steps: called with each step too.
-    """
-
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self) -> None:
         self._step, self._since = "", time.perf_counter()
         self.passes = self.iree = 0.0
         self.is_cached = False
@@ -52,7 +47,6 @@ class Clock:
         self.stop()
         self._step = step
         self.is_cached |= step == CACHED
-        self._steps(step)
 
     def stop(self) -> None:
         """Note that the last step has ended."""
@@ -74,7 +68,8 @@ def compile_model(
             ``limits``; ``parameters``, whether constants go to an archive; ``machine``, what code
             is made for where the options do not say it.
         blobs: of the parcel.
-        steps: called with each step.
+        steps: called once, at the beginning: there are a hundred passes, and a scheduler would pass
+            on what is said of each.
 
     Raises:
         EnvironmentProblem: this machine makes other code than the caller's, or there is no place
@@ -86,7 +81,8 @@ def compile_model(
             f"'{platform.node()}' has another CPU than the machine that asks, which code is for; "
             "give --target-cpu a name, and workers of that kind"
         )
-    clock = Clock(steps)
+    steps("compile")
+    clock = Clock()
     remarks: list[Remark] = []
     error: SubquantError | None = None
     made: list[bytes] = []

@@ -93,7 +93,7 @@ def compile_models(
             ending_cleanly(),
             display.shown(),
             contextlib.closing(
-                batch.run(jobs=many.jobs, cluster=many.cluster, on_step=display.step)
+                batch.run(jobs=many.jobs, cluster=many.cluster, on_begin=display.on_begin)
             ) as run,
         ):
             for model, result in run:
@@ -172,11 +172,14 @@ class _Display:
         failed = f", [red]{self._failed} failed[/red]" if self._failed else ""
         return f"{len(self._running)} running{failed}"
 
-    def step(self, model: Model, step: str) -> None:
-        """Note that a model is being compiled."""
-        if model.path not in self._running and model.path not in self.results:
-            self._running.add(model.path)
-            self._show()
+    @property
+    def on_begin(self) -> Callable[[Model], None] | None:
+        """What is to be told of each model that is being compiled; None if nobody sees it."""
+        return self._begin if self._is_terminal else None
+
+    def _begin(self, model: Model) -> None:
+        self._running.add(model.path)
+        self._show()
 
     def add(self, model: Model, result: CompiledModel) -> None:
         """Note what became of a model."""
