@@ -16,6 +16,7 @@ import os
 import signal
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,8 @@ settings.load_profile("fixed")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that run on a device: ``-m "not device"`` compiles nearly nothing.
 
-    Of a test with the mark ``share(N)`` the short suite keeps one case of N, at least one: those
-    whose names come first by a hash, so that they are of all kinds and always the same.
+    Of a test with the mark ``share(N)`` the short suite keeps one case of N, at least one, as
+    `_spread` chooses them.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -86,11 +87,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for group in cases.values():
         mark = group[0].get_closest_marker("share")
         assert mark is not None
-        group.sort(key=lambda item: zlib.crc32(item.nodeid.encode(errors="replace")))
-        dropped.update(group[-(-len(group) // mark.args[0]) :])
+        dropped.update(set(group) - set(_spread(group, -(-len(group) // mark.args[0]))))
     if dropped:
         config.hook.pytest_deselected(items=list(dropped))
         items[:] = [item for item in items if item not in dropped]
+
+
+def _spread(cases: list[pytest.Item], count: int) -> list[pytest.Item]:
+    """Choose cases of a test in which each parameter takes its values about equally often.
+
+    One after the other: that whose values were taken least so far, of several the first by a hash.
+    """
+    left = {
+        item: [(name, repr(value)) for name, value in item.callspec.params.items()]
+        for item in sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode(errors="replace")))
+    }
+    taken: Counter[tuple[str, str]] = Counter()
+    chosen = []
+    for _ in range(count):
+        least = min(left, key=lambda item: sum(taken[each] for each in left[item]))
+        taken.update(left.pop(least))
+        chosen.append(least)
+    return chosen
 
 
 def pytest_report_header() -> str:

@@ -150,6 +150,7 @@ def check_no_float_weight(text: str, shape: tuple[int, ...], element: str = "f32
 
 @pytest.mark.parametrize("case", DOTS)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@pytest.mark.share(2)
 def test_dots(case: str, device: str, request: pytest.FixtureRequest) -> None:
     where: Device = request.getfixturevalue(device)
     shapes, batch, contracted, blocks, storage = DOTS[case]
@@ -220,6 +221,7 @@ def test_other_expressed_types(expressed: ExpressedType, cpu: Device) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
 @pytest.mark.parametrize("blocks", [{2: 4, 3: 1}, {2: 8}, {3: 3}, {0: 1, 2: 2}])
+@pytest.mark.share(2)
 def test_convolutions(blocks: dict[int, int], device: str, request: pytest.FixtureRequest) -> None:
     where: Device = request.getfixturevalue(device)
     shape = (3, 2, 8, 6)  # height, width, input features, output features
@@ -361,6 +363,7 @@ func.func @main(%x: tensor<1x5x8xf32>, %s: tensor<1x4x8xi8>) -> tensor<1x5x8xf32
 
 @ON_DEVICES
 @pytest.mark.parametrize("case", LARGE)
+@pytest.mark.share(2)
 def test_many_rows_are_multiplied_by_reals_computed_once(case: str, device: Device) -> None:
     shapes, batch, contracted, blocks, storage = LARGE[case]
     params = parameters(shapes[1], blocks, storage)
@@ -647,6 +650,7 @@ def test_planes_beside_their_meaning(
         *(pytest.param(case, "vulkan", marks=pytest.mark.vulkan) for case in ("rows", "window")),
     ],
 )
+@pytest.mark.share(3)
 def test_activations_of_8_bits_beside_their_meaning(
     case: str, device: str, request: pytest.FixtureRequest
 ) -> None:
@@ -779,6 +783,7 @@ func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}x{word}>, %s: ten
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
 @pytest.mark.parametrize("quantized", ["i2", "i3", "u4", "i5", "u6"])
+@pytest.mark.share(2)
 def test_packed_arguments_that_no_contraction_reads(
     quantized: str, device: str, request: pytest.FixtureRequest
 ) -> None:

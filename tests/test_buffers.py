@@ -160,6 +160,7 @@ func.func @main(%x: tensor<2x3xELEMENT>, %y: tensor<2x3xELEMENT>, %at: tensor<i3
 @ON_DEVICES
 @pytest.mark.parametrize("element", ["i32", "i8", "f32"])
 @pytest.mark.parametrize("start", ["iota", "constant", "broadcast"])
+@pytest.mark.share(3)
 def test_updates_of_equal_tensors(
     device: Device, device_name: str, element: str, start: str
 ) -> None:

@@ -168,6 +168,7 @@ EXTREMES = [
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.share(2)
 def test_every_shift_is_emitted(rounding: Any, per_channel: bool) -> None:
     """Shifts from 0 to the greatest, beside their sources one value at a time."""
     groups = [EXTREMES] if per_channel else [[factor] for factor in EXTREMES]
@@ -230,6 +231,7 @@ SCALES = [0.3, 0.5, 0.7500001, 1.7, 0.001, 1.2e-06, 4.7e-10, 12.5]
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@pytest.mark.share(2)
 def test_devices_are_the_reference(
     rounding: Any, device: str, request: pytest.FixtureRequest
 ) -> None:
@@ -258,6 +260,7 @@ def test_devices_are_the_reference(
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@pytest.mark.share(2)
 def test_a_multiplier_for_each_block(
     rounding: Any, device: str, request: pytest.FixtureRequest
 ) -> None:
@@ -314,6 +317,7 @@ func.func @main(%x: tensor<8x8xi32>) -> tensor<8x8xi8> {{
 
 @pytest.mark.parametrize("style", ["after", "inside", "mixed"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@pytest.mark.share(2)
 def test_both_styles_of_zero_points(
     style: str, device: str, request: pytest.FixtureRequest
 ) -> None:

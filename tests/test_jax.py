@@ -688,6 +688,7 @@ def test_tables_and_experts_are_raised(name: str) -> None:
 
 @pytest.mark.parametrize("name", SINGLES)
 @ON_DEVICES
+@pytest.mark.share(2)
 def test_tables_and_experts_give_the_answers_of_jax(name: str, device: Device) -> None:
     """Rows are the same numbers; products are sums of 64, in another order."""
     given, (contractions, *_) = single(name)

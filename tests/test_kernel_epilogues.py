@@ -119,6 +119,7 @@ def check(target, instructions, requantization="exact", rounding="half-up", step
 
 
 @pytest.mark.parametrize("target", [*TARGETS][1:])
+@pytest.mark.share(2)
 def test_each_sum_is_requantized_exactly(target):
     lowered = check(target, here()[0])
     width = TARGETS[target][0].width
@@ -193,6 +194,7 @@ func.func @main(%x: tensor<32x64xi8>, %w: tensor<48x64xi8>) -> tensor<32x48xi32>
 
 @pytest.mark.parametrize("channels", [3, 20, 64])
 @pytest.mark.parametrize("instructions", here())
+@pytest.mark.share(3)
 def test_windows_of_each_channel(channels, instructions):
     """A depthwise convolution, with vectors of channels that share some."""
     random = np.random.default_rng(channels)

@@ -101,6 +101,7 @@ def test_zero_points_and_offsets(storage, zeros, offsets, instructions):
     ],
     ids=str,
 )
+@pytest.mark.share(2)
 def test_activations_that_stay_floats(case, zeros, offsets, instructions):
     x, q, scales, *more = arrays(*case, zeros=zeros, offsets=offsets)
     text = program(*case, zeros=zeros, offsets=offsets)
@@ -129,7 +130,7 @@ def test_activations_that_stay_floats(case, zeros, offsets, instructions):
 
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize("storage", ["u2", "u3", "u4", "u5", "u6", "u8", "i8"])
-@pytest.mark.share(6)
+@pytest.mark.share(9)
 def test_nothing_saturates_at_the_extremes(storage, instructions):
     """All products have the greatest magnitude: the sums of a block are whole numbers in f32."""
     rows, depth, columns, block = 3, 512, 32, 128
@@ -147,7 +148,7 @@ def test_nothing_saturates_at_the_extremes(storage, instructions):
 
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize(("inner", "transposed"), [("u6", True), ("i8", False), ("u8", True)])
-@pytest.mark.share(4)
+@pytest.mark.share(6)
 def test_scales_that_are_quantized(inner, transposed, instructions):
     """As K-quants of GGUF have them: integers times an f16 for every eight blocks."""
     rows, depth, columns, block, blocks = 4, 512, 40, 32, 8
@@ -192,6 +193,7 @@ func.func @main(%x: tensor<{rows}x{depth}xf32>, %q: tensor<{w}xi4>,
 
 
 @pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.share(2)
 def test_rows_that_are_known_at_run_time(instructions):
     text = program("?", 256, 96, 32)
     executable = subquant.compile(text, activations="int8", kernels=instructions)
@@ -256,6 +258,7 @@ def test_matrices_are_exact(rows, depth, columns, instructions):
 
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.share(3)
 def test_few_rows_meet_a_constant(rows, instructions):
     """All products have the greatest magnitude, of either sign."""
     w = np.full((640, 72), -128, np.int8)
@@ -515,6 +518,7 @@ func.func @main(%x: tensor<{rows}x{batches}x{depth}xf32>)
 
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize(("depth", "columns"), [(128, 70), (130, 50)])
+@pytest.mark.share(3)
 def test_matrices_of_any_rows_are_exact(depth, columns, instructions):
     w = drawn(depth, columns, seed=1)
     text = f"""

@@ -49,6 +49,7 @@ WINDOWS = {
 
 @needs_amx
 @pytest.mark.parametrize("case", WINDOWS)
+@pytest.mark.share(2)
 def test_convolutions_are_exact(case):
     x_shape, w_shape, options = WINDOWS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
@@ -71,6 +72,7 @@ AROUND = {
 
 @needs_amx
 @pytest.mark.parametrize("case", AROUND)
+@pytest.mark.share(2)
 def test_what_is_around_pictures_is_put_in_by_the_kernel(case):
     x_shape, w_shape, padding, strides, dispatches = AROUND[case]
     sides = [(0, 0), *padding, (0, 0)]
@@ -104,6 +106,7 @@ MATRICES = [
 @needs_amx
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("rows", "depth", "columns"), MATRICES)
+@pytest.mark.share(3)
 def test_matrices_are_exact(rows, depth, columns, threads):
     x, w = drawn(rows, depth), drawn(depth, columns, seed=1)
     executable = subquant.compile(product(rows, depth, columns), kernels="amx", threads=threads)

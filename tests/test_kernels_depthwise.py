@@ -92,6 +92,7 @@ GROUPS = {
 
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("case", GROUPS)
+@pytest.mark.share(2)
 def test_convolutions_of_groups_are_exact(case, instructions):
     x_shape, w_shape, groups, options = GROUPS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
@@ -103,6 +104,7 @@ def test_convolutions_of_groups_are_exact(case, instructions):
 
 
 @pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.share(2)
 def test_depthwise_sums_of_extremes_are_exact(instructions):
     text, _ = depthwise(drawn(1, 12, 9, 40), drawn(3, 3, 1, 40), padding=(1, 1))
     main = subquant.compile(text, kernels=instructions).main
@@ -114,6 +116,7 @@ def test_depthwise_sums_of_extremes_are_exact(instructions):
 
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize("written", [convolution, depthwise])
+@pytest.mark.share(2)
 def test_windows_of_quantized_pictures_read_zero_points_outside(written, instructions):
     inputs = 24 if written is convolution else 1
     x, w = drawn(1, 9, 17, 24), np.maximum(drawn(3, 3, inputs, 24, seed=1), -127)

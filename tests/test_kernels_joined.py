@@ -145,6 +145,7 @@ def pictures():
 
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize("network", [rows, pictures])
+@pytest.mark.share(2)
 def test_a_network_is_one_dispatch(network, instructions):
     program, results = network()
     check(program, results, 1, kernels=instructions)
@@ -267,6 +268,7 @@ def of_layers(x, arrays):
 
 
 @pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.share(2)
 def test_what_follows_sums_of_floats_is_done_by_their_kernel(instructions):
     """A bias and a clamp; layers are one dispatch."""
     text, arrays = layers(3, 128)

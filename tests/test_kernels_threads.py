@@ -88,6 +88,7 @@ def test_sums_are_those_of_float64(case, activations, vulkan):
 @ON_VULKAN
 @ACTIVATIONS
 @pytest.mark.parametrize(("zeros", "offsets"), [(False, True), (True, False), (True, True)])
+@pytest.mark.share(2)
 def test_zero_points_and_offsets(zeros, offsets, activations, vulkan):
     case = (5, 256, 80, 32, "u5" if offsets else "i4")
     check(case, vulkan, activations, zeros=zeros, offsets=offsets, transposed=True)

@@ -176,6 +176,7 @@ def test_a_loop_while_a_condition_holds(device_name: str, device: Device) -> Non
 @ON_DEVICES
 @pytest.mark.parametrize("backward", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.share(2)
 def test_a_scan(axis: int, backward: int, device_name: str, device: Device) -> None:
     """Sums of rows or columns, of dequantized bytes, from either end; results along axis 1."""
     body = graph(

@@ -386,6 +386,7 @@ def subtraction() -> bytes:
 @pytest.mark.parametrize("batch", ["5", "dynamic"])
 @pytest.mark.parametrize("case", ["CONV_2D-int8", "AVERAGE_POOL_2D-uint8", "FULLY_CONNECTED-int8",
                                   "SUB-int16"])  # fmt: skip
+@pytest.mark.share(2)
 def test_a_batch_is_its_elements(case: str, batch: str, cpu: Device) -> None:
     rng = np.random.default_rng(9)
     data = one_case(CASES[case], rng)

@@ -218,6 +218,7 @@ def test_all_bytes_in_every_mode_through_stablehlo(scale32: bool) -> None:
 
 @pytest.mark.parametrize("scale32", [True, False])
 @pytest.mark.parametrize("back", [True, False])
+@pytest.mark.share(2)
 def test_all_bytes_in_every_mode_on_llvm_cpu(scale32: bool, back: bool, cpu: Device) -> None:
     """As StableHLO, and as the rescales that ``compile`` lowers itself."""
     modes = byte_modes(scale32)
@@ -624,6 +625,7 @@ def test_generated_types(operation: tuple[str, list[Quantized], Quantized, str])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("zero_points", [[0, 0, 0], [3, -100, 7]])
 @pytest.mark.parametrize("back", [True, False])
+@pytest.mark.share(2)
 def test_per_axis_add(axis: int, zero_points: list[int], back: bool, cpu: Device) -> None:
     shape = (3, 500) if axis == 0 else (500, 3)
     scales = [[0.5, 0.01, 3.0], [0.25, 0.7, 0.002], [0.6, 0.5, 2.0]]
