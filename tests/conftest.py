@@ -67,20 +67,23 @@ settings.register_profile(
 settings.load_profile("fixed")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests that run on a device: ``-m "not device"`` compiles nearly nothing."""
+    used = {*getattr(item, "fixturenames", ())}
+    if hasattr(item, "callspec"):
+        used |= {value for value in item.callspec.params.values() if isinstance(value, str)}
+    if not used.isdisjoint(("cpu", "vulkan", "vulkan_32bit")):
+        item.add_marker("device")
+
+
 @pytest.hookimpl(trylast=True)  # what -k leaves is counted
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that run on a device: ``-m "not device"`` compiles nearly nothing.
+    """Keep one case of N, at least one, of a test with the mark ``share(N)``, as `_spread` chooses.
 
-    Of a test with the mark ``share(N)`` the short suite keeps one case of N, at least one, as
-    `_spread` chooses them.
+    The long suite keeps all.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        used = {*getattr(item, "fixturenames", ())}
-        if hasattr(item, "callspec"):
-            used |= {value for value in item.callspec.params.values() if isinstance(value, str)}
-        if not used.isdisjoint(("cpu", "vulkan", "vulkan_32bit")):
-            item.add_marker("device")
         if not LONG and item.get_closest_marker("share") is not None:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     dropped: set[pytest.Item] = set()

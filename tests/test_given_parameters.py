@@ -210,11 +210,13 @@ def test_a_gguf_file_is_taken_as_it_is(cpu: Device, tmp_path: Path) -> None:
     plain(list(WEIGHTS.values()), tmp_path)
     archives = []
     for source in ("x.gguf", "plain.irpa"):
-        data, archive, _ = compiled(module, tmp_path / source, tmp_path)
+        given, archive = {"model": tmp_path / source}, tmp_path / "packed.irpa"
+        compile_to_bytes(module, emit="mlirbc", parameters=archive, weights=given)
         archives.append(archive.read_bytes())
     assert archives[0] == archives[1]
     x = np.ones((3, DEPTH), np.float32)
-    found = Executable(data, cpu, {"model": tmp_path / "packed.irpa"}).IQ4_NL(x)
+    data, archive, _ = compiled(program([WEIGHTS["IQ4_NL"]]), tmp_path / "x.gguf", tmp_path)
+    found = Executable(data, cpu, {"model": archive}).IQ4_NL(x)
     expected = WEIGHTS["IQ4_NL"].unpack().dequant().sum(1)
     np.testing.assert_allclose(found, np.tile(expected, (3, 1)), rtol=1e-4, atol=1e-3)
 

@@ -22,6 +22,7 @@ from subquant.errors import UnsupportedError
 from subquant.runtime import Device
 from subquant.runtime.interpreter import InterpretedModule
 from subquant.transforms.base import walk
+from together import Together
 
 LOWERED = (
     "verify-quantization,canonicalize-reductions,legalize-quant-to-math,correct-zero-points,"
@@ -207,6 +208,9 @@ RIGHT_UPSTREAM = {
 }
 
 
+RIGHT_TOGETHER = Together(RIGHT_UPSTREAM)
+
+
 @pytest.mark.parametrize("case", RIGHT_UPSTREAM)
 def test_where_upstream_is_right(case: str, cpu: Device) -> None:
     text = RIGHT_UPSTREAM[case]
@@ -221,7 +225,7 @@ def test_where_upstream_is_right(case: str, cpu: Device) -> None:
     ]
     theirs = upstream(text, *arguments)[0]
     np.testing.assert_array_equal(InterpretedModule(text)["main"].invoke(arguments)[0], theirs)
-    np.testing.assert_array_equal(on_device(text, cpu, *arguments), theirs)
+    np.testing.assert_array_equal(RIGHT_TOGETHER.function(case, cpu)(*arguments), theirs)
 
 
 # -- integers -------------------------------------------------------------------------------------

@@ -1,10 +1,17 @@
-"""Programs that are compiled as one module still fail alone."""
+"""Programs that are compiled as one module still fail alone; which cases the short suite has."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import conftest
+import programs
 from subquant.errors import SubquantError
 from subquant.runtime import Device
 from together import Together
@@ -24,8 +31,7 @@ X = np.arange(4, dtype=np.int32)
 
 
 def test_each_program_has_its_name(cpu: Device) -> None:
-    programs = {"one": adds(1), "ten": f"module {{{adds(10)}\n}}"}
-    together = Together(programs)
+    together = Together({"one": adds(1), "ten": f"module {{{adds(10)}\n}}"})
     for name, number in (("ten", 10), ("one", 1)):
         np.testing.assert_array_equal(together.function(name, cpu)(X), X + number)
     assert [*together._compiled] == [(None, None)]
@@ -64,3 +70,40 @@ def test_only_the_program_that_is_wrong_fails(cpu: Device) -> None:
         with pytest.raises(SubquantError, match="expects different type than prior uses"):
             together.function("wrong", cpu)
     np.testing.assert_array_equal(together.function("ten", cpu)(X), X + 10)
+
+
+# -- which cases there are -------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class FakeItem:
+    nodeid: str
+    callspec: SimpleNamespace
+
+
+def test_a_share_has_each_value_of_each_parameter() -> None:
+    cases = [
+        FakeItem(f"test[{a}-{b}]", SimpleNamespace(params={"a": a, "b": b}))
+        for a in range(6)
+        for b in ("cpu", "vulkan")
+    ]
+    chosen = [tuple(case.callspec.params.values()) for case in conftest._spread(cases, 6)]
+    assert sorted(a for a, _ in chosen) == list(range(6))
+    assert sorted(b for _, b in chosen) == ["cpu"] * 3 + ["vulkan"] * 3
+
+
+def test_a_share_of_names_keeps_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{n}" for n in range(10)]
+    for is_long, count in ((False, 4), (True, 10)):
+        monkeypatch.setattr(programs, "LONG", is_long)
+        found = programs.share_of(names, 3)
+        assert len(found) == count
+        assert found == sorted(found, key=int)
+
+
+@pytest.mark.parametrize(("expression", "found"), [("device", True), ("not device", False)])
+def test_tests_on_devices_are_chosen_by_their_mark(expression: str, found: bool) -> None:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "-m", expression]
+    result = subprocess.run([*command, __file__], capture_output=True, text=True, check=True)
+    assert ("test_each_program_has_its_name" in result.stdout) == found
+    assert ("test_a_share_of_names_keeps_their_order" in result.stdout) != found
