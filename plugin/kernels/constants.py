@@ -74,7 +74,10 @@ def elements_of(value: Value) -> Array | None:
 
 def bytes_known(value: Value) -> Array | None:
     """Return integers of at most 8 bits as bytes, as `elements_of`, in less memory."""
-    return _computed(value.owner.operation).astype(np.uint8) if is_known(value) else None
+    if not is_known(value):
+        return None
+    array = _computed(value.owner.operation)
+    return array.view(np.uint8) if array.dtype == np.int8 else array.astype(np.uint8)
 
 
 def _is_plain(op: Operation) -> bool:

@@ -225,9 +225,11 @@ class Library:
 
     def forget(self, calls: Sequence[KernelCall]) -> None:
         """Erase executables that these called, and no others do."""
-        self.calls = [call for call in self.calls if call not in calls]
-        kept = {call.key for call in self.calls}
-        for key in {call.key for call in calls}.difference(kept):
+        forgotten = dict.fromkeys(calls)
+        self.calls = [call for call in self.calls if call not in forgotten]
+        kept = {call.executable for call in self.calls}
+        keys = {each.executable: each.key for each in forgotten if each.executable not in kept}
+        for key in keys.values():
             self._executables.pop(key).erase()
 
     def _free_name(self, wanted: str) -> str:
