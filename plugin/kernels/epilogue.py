@@ -26,12 +26,17 @@ second time.
 So kernels write what floats tell, of some vectors together, whose words are narrowed to bytes
 together. Where an element is nearer than ``e`` to a half, its vector is computed again, as
 ``lower-requantization`` would.
+
+Models of TensorFlow Lite and of ONNX have their own roundings, as operations on integers. Those
+that are known to be a staircase (`subquant.kernels.staircase`) are estimated alike, by its line;
+where that does not tell, the operations are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -45,7 +50,7 @@ from ..dialects.subquant import REQUANTIZE
 from ..emit import Formula
 from ..emit.operation import create, element_of
 from ..emit.vectors import Vectors, load, reduced, vector, vector_type
-from ..numerics.array_functions import convert
+from ..numerics.array_functions import bits_of, convert
 from ..numerics.element_types import BOOL, F32, I8, I32, I64, U8, Array, ElementType
 from ..numerics.fixed_point import multiplier_and_shift, saturate
 from ..numerics.parameters import StorageType
@@ -54,6 +59,7 @@ from .constants import elements_of, is_known
 from .executables import Binding
 from .instructions import INSTRUCTIONS, Instructions
 from .operands import value_of
+from .staircase import Staircase, staircase
 
 __all__ = ["Epilogue", "Finish", "last_bindings"]
 
@@ -61,6 +67,7 @@ _MOST_OPERATIONS = 64
 _ROUNDED_TWICE = ("gemmlowp", "tosa-double-round")
 _MOST_NEAR = 2.0**-7
 """The distance from a half up to which floats are worth asking."""
+_SIGN = -(1 << 31)
 
 
 Vector: TypeAlias = "list[Formula] | Array"
@@ -236,6 +243,7 @@ class Epilogue:
         known: numbers of other operands, grids with one axis that is longer than 1 at most.
         how: sums are requantized.
         integer_only: floats are not asked.
+        bounds: called for the greatest magnitudes of the sums of each column, if they are known.
     """
 
     sums: Value
@@ -245,10 +253,17 @@ class Epilogue:
     known: Mapping[Value, Array]
     how: Requantization
     integer_only: bool
+    bounds: Callable[[], Array] | None = None
 
     @classmethod
     def of(
-        cls, sums: Value, axis: int, how: Requantization, *, integer_only: bool
+        cls,
+        sums: Value,
+        axis: int,
+        how: Requantization,
+        *,
+        integer_only: bool,
+        bounds: Callable[[], Array] | None = None,
     ) -> Epilogue | None:
         """What follows a contraction, as far as it can be computed with it; None for nothing.
 
@@ -257,6 +272,7 @@ class Epilogue:
             axis: along which columns lie.
             how: sums are requantized.
             integer_only: requantize without floats.
+            bounds: called for the greatest magnitudes of the sums of each column.
         """
         operations: list[Operation] = []
         values, known = {sums}, dict[Value, Array]()
@@ -282,7 +298,7 @@ class Epilogue:
         if not choices:
             return None
         last = min(reversed(choices), key=lambda end: end[-1].results[0].type.element_type.width)
-        return cls(sums, tuple(last), last[-1].results[0], axis, known, how, integer_only)
+        return cls(sums, tuple(last), last[-1].results[0], axis, known, how, integer_only, bounds)
 
     @staticmethod
     def _ending(sums: Value, operations: Sequence[Operation], last: int) -> list[Operation]:
@@ -366,7 +382,7 @@ class Epilogue:
             rounded = requantize(terms, sum_.zero_points, sum_.storage, self.how)
             return [saturate(rounded.value, sum_.storage, rounded.bound)]
 
-        [found] = self._written([sums], requantized)
+        [found] = self._written({self.sums: [sums]}, self.operations, requantized)
         return found
 
     def estimate(
@@ -383,6 +399,8 @@ class Epilogue:
             The results, one behind the other, and whether a sum is too near to a tie: then they
             are nothing.
         """
+        if not any(op.name in REQUANTIZE for op in self.operations):
+            return self._estimated_step(forms, sums, target)
         distances: list[Formula] = []
         nearest = 0.0
 
@@ -403,21 +421,95 @@ class Epilogue:
                 integers.append(rounded[0])
                 distances.append(rounded[1])
             nearest = max(nearest, near)
-            found = target.narrowed(integers, I8 if storage.signed else U8)
-            joined = Columns(found.form.lanes, self.columns, _refuse)
-            return [_clamped(joined.emitted(found.value, found.element), storage)]
+            return [self._narrowed(integers, storage, target)]
 
-        written = self._written(list(sums), requantized)
+        written = self._written({self.sums: list(sums)}, self.operations, requantized)
         if not distances or len(written) > 1:
             raise _Refused
         is_near = target.greatest(distances) >= np.float32(0.5 - nearest)
         return written[0], reduced("or", is_near)
 
+    def _estimated_step(
+        self, forms: Sequence[Columns], sums: Sequence[Formula], target: Instructions
+    ) -> tuple[Formula, Formula]:
+        """Write what floats tell of a staircase; as `estimate`."""
+        stairs = self._staircase
+        if stairs is None:
+            raise _Refused
+        near = _error(stairs.offset, stairs.low, stairs.high) + stairs.apart
+        x_bound = int((stairs.bounds + np.abs(stairs.added)).max())
+        greatest = x_bound * float(stairs.slope.max()) + float(np.abs(stairs.offset).max()) + 1
+        if near > _MOST_NEAR or x_bound >= 1 << 31:
+            raise _Refused
+        factors, offsets = stairs.slope.astype(np.float32), stairs.offset.astype(np.float32)
+        integers, distances = [], []
+        for form, each in zip(forms, sums, strict=True):
+            x = convert(each + form.known(stairs.added.astype(np.int64), I32), F32)
+            slope, offset = form.known(factors, F32), form.known(offsets, F32)
+            real = target.fused(x, slope, offset)
+            if stairs.jump.any():
+                jump = bits_of(form.known(stairs.jump, F32), I32)
+                real = real + bits_of(jump | (bits_of(x, I32) & _SIGN), F32)
+            rounded = target.rounded(real, greatest, stairs.low, stairs.high)
+            integers.append(rounded[0])
+            distances.append(rounded[1])
+        first, last = self._head[-1].results[0], self.operations[len(self._head) :]
+        element = _element(first.type)
+        assert element is not None  # it has 8 bits
+        storage = StorageType(8, element != U8, stairs.low, stairs.high)
+        result = self._narrowed(integers, storage, target)
+        if last:
+            [result] = self._written({first: [result]}, last, _no_requantization)
+        is_near = target.greatest(distances) >= np.float32(0.5 - near)
+        return result, reduced("or", is_near)
+
+    def _narrowed(
+        self, integers: Sequence[Formula], storage: StorageType, target: Instructions
+    ) -> Formula:
+        """Vectors of integers as one of bytes, clamped."""
+        found = target.narrowed(integers, I8 if storage.signed else U8)
+        joined = Columns(found.form.lanes, self.columns, _refuse)
+        return _clamped(joined.emitted(found.value, found.element), storage)
+
+    @property
+    def _head(self) -> tuple[Operation, ...]:
+        """The operations up to the first that gives 8 bits; none if there is no such."""
+        for number, op in enumerate(self.operations):
+            if _element(op.results[0].type) in (I8, U8):
+                return self.operations[: number + 1]
+        return ()
+
+    @cached_property
+    def _staircase(self) -> Staircase | None:
+        """What becomes of sums, if that is known to be a staircase."""
+        head = self._head
+        if self.integer_only or self.bounds is None or not head:
+            return None
+
+        def exact(sums: Array) -> Array:
+            [found] = self._written({self.sums: [sums]}, head, _no_requantization)
+            return np.asarray(found)
+
+        shape = [1] * len(self.sums.type.shape)
+        shape[self.axis] = self.columns
+        bounds = self.bounds().reshape(shape)
+        return staircase(
+            head,
+            self.sums,
+            self.known,
+            bounds,
+            lambda value: _element(value.type),
+            exact,
+        )
+
     def _written(
-        self, sums: list[Formula], requantized: Callable[[RequantizedSum, Sequence[Vector]], Vector]
+        self,
+        given: Mapping[Value, list[Formula]],
+        operations: Sequence[Operation],
+        requantized: Callable[[RequantizedSum, Sequence[Vector]], Vector],
     ) -> list[Formula]:
-        """Write the operations on some vectors, and return their last results."""
-        made: dict[Value, list[Formula]] = {self.sums: sums}
+        """Write operations on some vectors, and return their last results."""
+        made = dict(given)
         added: dict[Value, tuple[Value, Array]] = {}  # known numbers that are not added yet
 
         def total(value: Value) -> list[Formula]:
@@ -426,7 +518,7 @@ class Epilogue:
                 made[value] = [each + numbers for each in made[start]]
             return made[value]
 
-        for op in self.operations:
+        for op in operations:
             (value,), operands = op.results, list(op.operands)
             is_float = element_of(self.sums.type).is_float  # sums of such are rounded
             if op.name in _SIGNS and operands[1] in self.known and not is_float:
@@ -434,17 +526,18 @@ class Epilogue:
                 numbers = numbers + _SIGNS[op.name] * self.known[operands[1]]
                 added[value] = start, _wrapped(numbers, element_of(value.type))
                 continue
-            given = [self.known[each] if each in self.known else total(each) for each in operands]
+            read = [self.known[each] if each in self.known else total(each) for each in operands]
             if op.name in REQUANTIZE:
-                results = requantized(read_requantize(op), given)
+                results = requantized(read_requantize(op), read)
             else:
-                results = [_RULES[op.name](op, *each) for each in zip(*_alike(given), strict=True)]
+                results = [_RULES[op.name](op, *each) for each in zip(*_alike(read), strict=True)]
             element = _element(value.type)
             assert element is not None  # `_is_computed`
             made[value] = [
                 result if element == BOOL else convert(result, element) for result in results
             ]
-        return total(self.result)
+        found: list[Formula] = total(operations[-1].results[0])
+        return found
 
     def _nearness(self, sum_: RequantizedSum) -> float | None:
         """How near to a half a float does not tell; None where floats are not asked."""
@@ -465,6 +558,22 @@ class Epilogue:
             if self.how.rounding in _ROUNDED_TWICE:
                 near += 2.0 ** -min(int(shift.min()) - 30, 64)
         return near if near <= _MOST_NEAR else None
+
+
+def _error(offset: Array, low: int, high: int) -> float:
+    """How far off the float of a staircase is, where it is not clamped.
+
+    As in the module's text, ``3 R + S`` parts in ``2**24``; the offset is rounded, too, and there
+    may be a jump, after which the sum is rounded once more.
+    """
+    reach = 1 + max(float(np.abs(limit - offset).max()) for limit in (low, high))
+    most = 1 + max(abs(low), abs(high))
+    return (3 * reach + 2 * most + float(np.abs(offset).max())) * 2.0**-24 + 2.0**-20
+
+
+def _no_requantization(sum_: RequantizedSum, given: Sequence[Vector]) -> Vector:
+    """There is none among the operations of a staircase."""
+    raise _Refused
 
 
 def _alike(given: Sequence[Vector]) -> list[list[Formula]]:

@@ -15,7 +15,7 @@ from ..emit import stablehlo as emit_stablehlo
 from ..emit.operation import mlir_type, tensor_type
 from ..emit.trace import traced
 from ..numerics.array_functions import convert
-from ..numerics.element_types import I8, I32, AnyArray, ElementType
+from ..numerics.element_types import I8, I32, AnyArray, Array, ElementType
 from ..numerics.requantization import Requantization
 from .constants import elements_of, is_fixed
 from .depthwise_product import DepthwiseProduct
@@ -249,8 +249,20 @@ class IntegerContraction:
             integer_only: no floats are computed with.
         """
         axis = self.of_result.index(len(self.of_result) - 1)
-        epilogue = Epilogue.of(result, axis, how, integer_only=integer_only)
+        epilogue = Epilogue.of(
+            result, axis, how, integer_only=integer_only, bounds=self._greatest_sums
+        )
         return epilogue.finish(instructions) if epilogue else None
+
+    def _greatest_sums(self) -> Array:
+        """The greatest magnitude of the sums of each column."""
+        columns, *others = self._shape(1)
+        weight = elements_of(self.weight)
+        if weight is None:
+            return np.full(columns, math.prod(others) << 14, np.int64)
+        in_order = weight.transpose(self.of_weight).reshape((columns, -1))
+        sums: Array = np.abs(in_order, dtype=np.int32).sum(1, dtype=np.int64)
+        return sums << 7
 
     def emit(
         self, library: Library, result: ir.Type, instructions: str, finish: Finish | None

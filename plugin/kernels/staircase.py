@@ -1,0 +1,422 @@
+"""What operations on integers make of a sum, as a staircase: which step it is on, floats tell.
+
+Programs of other runtimes round sums to 8 bits by operations on integers: a product in 64 bits, a
+shift or two, halves away from zero, a clamp. Each does so in its own way. Of a sum ``s`` all that
+is a function ``f`` that never falls, and but for ties it is that of a line, or of two that meet
+with a jump, as halves that are rounded away from zero twice are::
+
+    p(s) = slope * s + offset                       f(s) = clamp(round(p(s)))
+
+Both are looked at, so that nobody has to know whose operations they are.
+
+**It never falls.** For a range of sums, of each value what it is at both ends is known, and whether
+it rises or falls between them: a sum of values that rise does, as their products with a number,
+shifts, and the lesser of two. (What is at both ends in the range of its type is there between them,
+and nothing wraps.) A comparison of such has one answer up to some sum and the other one from there
+on, and so has a sign that is shifted out: there the range is parted, and the values at the new ends
+must not fall either.
+
+**It is that of the line.** With ``e`` from 0 on, and for each step ``k`` between the least result
+and the greatest, this is computed by the operations themselves::
+
+    f(s) >= k    for the least s with p(s) > k - 1/2 + e
+    f(s) < k     for the greatest s with p(s) < k - 1/2 - e
+
+As neither ``f`` nor ``p`` falls, that is so for all sums beyond: what is farther than ``e`` from a
+tie is rounded as ``p`` is.
+
+The line is that of the operations. ``floor((floor(y) + n) / m) = floor((y + n) / m)`` for integers
+``n`` and ``m > 0``, so a chain of shifts is one floor, of what is there without it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .._mlir import Operation, Value
+from ..numerics.element_types import BOOL, Array, ElementType
+
+__all__ = ["Staircase", "staircase"]
+
+_MOST_PARTS = 8
+_APART = (2.0**-20, 2.0**-16, 2.0**-12, 2.0**-10)
+"""Distances of ties that are tried: a second rounding that is not understood moves them."""
+_NO_JUMP = 2.0**-20
+_INEXACT = 2.0**-16
+"""More than floats of 64 bits are off where sums are computed from steps: one further is taken."""
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+}
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """What a sum ``s`` becomes: ``clamp(round(slope * x + offset + jump * sign(x)))``.
+
+    Attributes:
+        added: ``x = s + added``, integers.
+        slope, offset: f64.
+        jump: f64; the sign of 0 is 1.
+        low, high: of the clamp.
+        bounds: the greatest magnitudes of sums.
+        apart: what is nearer to a tie may be rounded otherwise.
+
+    Arrays are grids: of one element along all axes but that of columns.
+    """
+
+    added: Array
+    slope: Array
+    offset: Array
+    jump: Array
+    low: int
+    high: int
+    bounds: Array
+    apart: float = 0.0
+
+
+def staircase(
+    operations: Sequence[Operation],
+    sums: Value,
+    known: Mapping[Value, Array],
+    bounds: Array,
+    element: Callable[[Value], ElementType | None],
+    exact: Callable[[Array], Array],
+) -> Staircase | None:
+    """What operations make of a sum; None if that is not known to be a staircase.
+
+    Args:
+        operations: of integers, element by element; the last one's result is of 8 bits.
+        sums: what they begin with.
+        known: numbers of other operands, grids as of `Staircase`.
+        bounds: the greatest magnitudes of the sums of each column, a grid.
+        element: called with a value, returns how its elements are read.
+        exact: called with sums, of a further first axis, returns what becomes of them.
+    """
+    high = bounds.astype(object)
+    try:
+        parts = _Chain(operations, sums, known, element).parts(-high, high, _MOST_PARTS)
+    except _Unknown:
+        return None
+    found = _line(parts, bounds)
+    for apart in _APART:
+        if found is not None and _is_of_line(found, apart, exact):
+            return replace(found, apart=apart)
+    return None
+
+
+# -- operations -----------------------------------------------------------------------------------
+
+
+class _Unknown(Exception):
+    """Nothing is known of a value."""
+
+
+class _Parted(Exception):
+    """A value has one form up to some sums, and another from them on.
+
+    Args:
+        first: the first sums of the other form, for each column.
+    """
+
+    def __init__(self, first: Array) -> None:
+        super().__init__()
+        self.first = first
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A value, for sums of a range.
+
+    Attributes:
+        low, high: what it is at the ends, Python's integers.
+        rises: 1, -1 where it falls, 0 where it is a number.
+        slope, offset: it is ``floor(slope * s + offset)``, about.
+        is_whole: nothing was cut off: it is that without the floor.
+    """
+
+    low: Array
+    high: Array
+    rises: Array
+    slope: Array
+    offset: Array
+    is_whole: bool = True
+
+    @staticmethod
+    def number(numbers: Array) -> _Part:
+        whole = np.asarray(numbers).astype(object)
+        zero = np.zeros(np.shape(numbers))
+        return _Part(whole, whole, zero.astype(int), zero, np.asarray(numbers, np.float64))
+
+    @property
+    def is_number(self) -> bool:
+        return not self.rises.any()
+
+    def __neg__(self) -> _Part:
+        # -floor(y) = floor(1 - y) where y is not whole
+        offset = -self.offset + (0 if self.is_whole else 1)
+        return _Part(-self.low, -self.high, -self.rises, -self.slope, offset, self.is_whole)
+
+    def __add__(self, other: _Part) -> _Part:
+        return _Part(
+            self.low + other.low,
+            self.high + other.high,
+            _together(self, other),
+            self.slope + other.slope,
+            self.offset + other.offset,
+            self.is_whole and other.is_whole,
+        )
+
+    def __mul__(self, other: _Part) -> _Part:
+        value, number = _with_number(self, other)
+        by = number.astype(np.float64)
+        return _Part(
+            value.low * number,
+            value.high * number,
+            value.rises * np.sign(by).astype(int),
+            value.slope * by,
+            value.offset * by,
+            value.is_whole,
+        )
+
+    def shifted(self, count: _Part) -> _Part:
+        """To the right."""
+        if not count.is_number or not ((count.low >= 0) & (count.low < 64)).all():
+            raise _Unknown
+        by = 2.0 ** -count.low.astype(np.float64)
+        low, high = (_of_each(operator.rshift, end, count.low) for end in (self.low, self.high))
+        is_whole = self.is_whole and not count.low.any()
+        return _Part(low, high, self.rises, self.slope * by, self.offset * by, is_whole)
+
+    def bounded(self, other: _Part, choose: Callable[..., Any]) -> _Part:
+        """The lesser or the greater of two, of which one is a number: the line is the other's."""
+        value, number = _with_number(self, other)
+        low, high = choose(value.low, number), choose(value.high, number)
+        return replace(value, low=low, high=high)
+
+    def chosen(self, condition: Array, other: _Part) -> _Part:
+        def choose(yes: Array, no: Array) -> Array:
+            return np.where(condition, yes, no)
+
+        return _Part(
+            choose(self.low, other.low),
+            choose(self.high, other.high),
+            choose(self.rises, other.rises),
+            choose(self.slope, other.slope),
+            choose(self.offset, other.offset),
+            self.is_whole and other.is_whole,
+        )
+
+
+def _with_number(left: _Part, right: _Part) -> tuple[_Part, Array]:
+    """A value and a number, of two of which one is a number."""
+    if left.is_number:
+        left, right = right, left
+    if not right.is_number:
+        raise _Unknown
+    return left, right.low
+
+
+def _together(left: _Part, right: _Part) -> Array:
+    rises: Array = left.rises + right.rises
+    if (left.rises * right.rises < 0).any():
+        raise _Unknown
+    return np.sign(rises)
+
+
+def _of_each(function: Callable[[Any, Any], Any], left: Array, right: Array) -> Array:
+    """Of Python's integers, which have no limits."""
+    found: Array = np.frompyfunc(function, 2, 1)(left, right)
+    return np.asarray(found, object)
+
+
+class _Chain:
+    """The operations, for sums of a range."""
+
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        sums: Value,
+        known: Mapping[Value, Array],
+        element: Callable[[Value], ElementType | None],
+    ) -> None:
+        self._operations, self._sums, self._element = operations, sums, element
+        self._known = {value: _Part.number(numbers) for value, numbers in known.items()}
+
+    def parts(self, low: Array, high: Array, most: int) -> list[tuple[Array, Array, _Part]]:
+        """Ranges that follow one another, with what the last operation gives in each.
+
+        A column whose range is not parted has its last sum once more.
+
+        Raises:
+            _Unknown: that is not known, or there are more than `most`.
+        """
+        if most < 1:
+            raise _Unknown
+        try:
+            last = self._values(low, high, len(self._operations))
+            return [(low, high, last[self._operations[-1].results[0]])]
+        except _Parted as parted:
+            first = parted.first
+        before = self.parts(low, np.minimum(first - 1, high), most - 1)
+        return [*before, *self.parts(np.minimum(first, high), high, most - len(before))]
+
+    def _values(self, low: Array, high: Array, count: int) -> dict[Value, _Part]:
+        """What the first operations give."""
+        one = np.ones(low.shape)
+        values = dict(self._known)
+        values[self._sums] = _Part(low, high, one.astype(int), one, np.zeros(low.shape))
+        for number, op in enumerate(self._operations[:count]):
+            found = self._apply(op, [values[each] for each in op.operands])
+            element = self._element(op.results[0])
+            if element is None or element.is_float:
+                raise _Unknown
+            ends = np.array([found.low, found.high])
+            if element != BOOL:
+                limits = np.iinfo(element.dtype)
+                if (ends < limits.min).any() or (ends > limits.max).any():
+                    raise _Unknown
+            is_sign = op.name == "stablehlo.shift_right_arithmetic"
+            if element == BOOL or (is_sign and ((ends == -1) | (ends == 0)).all()):
+                # one number up to some sum, and another from there on
+                if (found.low != found.high).any():
+                    raise _Parted(self._first_that_differs(number, low, high))
+                found = _Part.number(found.low)
+            values[op.results[0]] = found
+        return values
+
+    def _first_that_differs(self, number: int, low: Array, high: Array) -> Array:
+        """The first sums at which an operation does not give what it gives at the lower ends."""
+
+        def at(sums: Array) -> Array:
+            op = self._operations[number]
+            values = self._values(sums, sums, number)
+            return self._apply(op, [values[each] for each in op.operands]).low
+
+        begin = at(low)
+        same, other = low, high  # columns that have one number only end at their last sum
+        while (other - same > 1).any():
+            middle = _of_each(operator.floordiv, same + other, np.asarray(2, object))
+            is_same = at(middle) == begin
+            same, other = np.where(is_same, middle, same), np.where(is_same, other, middle)
+        return np.where(at(high) == begin, high + 1, other)
+
+    def _apply(self, op: Operation, given: Sequence[_Part]) -> _Part:
+        if op.name == "stablehlo.compare":
+            return _compared(op, *given)
+        if op.name == "stablehlo.select":
+            condition, yes, no = given
+            return yes.chosen(condition.low.astype(bool), no)
+        if op.name == "subquant.saturate":
+            [value] = given
+            low, high = (_Part.number(np.asarray(int(n))) for n in op.attributes["range"])
+            return value.bounded(low, np.maximum).bounded(high, np.minimum)
+        if op.name not in _RULES:
+            raise _Unknown
+        return _RULES[op.name](*given)
+
+
+def _compared(op: Operation, left: _Part, right: _Part) -> _Part:
+    direction = str(op.attributes["comparison_direction"]).rpartition(" ")[2].strip(">")
+    if direction not in _COMPARISONS:
+        raise _Unknown
+    _together(left, -right)  # the difference has one direction
+    compare = _COMPARISONS[direction]
+    low, high = (
+        _of_each(compare, *pair).astype(int).astype(object)
+        for pair in ((left.low, right.low), (left.high, right.high))
+    )
+    found = _Part.number(low)
+    return _Part(low, high, (low != high).astype(int), found.slope, found.offset)
+
+
+def _same(given: _Part) -> _Part:
+    return given
+
+
+_RULES: dict[str, Callable[..., _Part]] = {
+    "quant.scast": _same,
+    "stablehlo.add": operator.add,
+    "stablehlo.clamp": lambda low, given, high: given.bounded(low, np.maximum).bounded(
+        high, np.minimum
+    ),
+    "stablehlo.convert": _same,
+    "stablehlo.maximum": lambda left, right: left.bounded(right, np.maximum),
+    "stablehlo.minimum": lambda left, right: left.bounded(right, np.minimum),
+    "stablehlo.multiply": operator.mul,
+    "stablehlo.negate": operator.neg,
+    "stablehlo.shift_right_arithmetic": _Part.shifted,
+    "stablehlo.subtract": lambda left, right: left + -right,
+    "subquant.scast": _same,
+}
+
+
+# -- the line -------------------------------------------------------------------------------------
+
+
+def _line(parts: Sequence[tuple[Array, Array, _Part]], bounds: Array) -> Staircase | None:
+    """The line of some parts; None if it is not known to rise."""
+    low, high = parts[0][2].low.min(), parts[-1][2].high.max()
+    rise = all((part.rises >= 0).all() for _, _, part in parts)
+    for (_, _, before), (_, _, after) in itertools.pairwise(parts):
+        rise = rise and bool((before.high <= after.low).all())
+    widths = np.array([last - first for first, last, _ in parts]).astype(np.float64)
+    slopes, offsets = (
+        np.array([np.broadcast_to(getattr(part, name), widths.shape[1:]) for _, _, part in parts])
+        for name in ("slope", "offset")
+    )
+    firsts = np.array([first for first, _, _ in parts])
+
+    def pick(table: Array, places: Array) -> Array:
+        found: Array = np.take_along_axis(table, places[None], 0)[0]
+        return found
+
+    widest = widths.argmax(0)
+    slope, offset = pick(slopes, widest), pick(offsets, widest)
+    if not rise or low == high or not (slope > 0).all():
+        return None  # not known to, that is; or there are no steps
+    # The second line begins with the first part of some width whose offset differs most.
+    apart = np.where(widths > 0, np.abs(offsets - offset), 0)
+    other = apart.argmax(0)
+    if apart.max() > _NO_JUMP:
+        begin = np.maximum(widest, other)
+        added = -pick(firsts, begin)
+        left, right = pick(offsets, np.minimum(widest, other)), pick(offsets, begin)
+        if (left > right).any():
+            return None
+    else:
+        added = np.rint((offset - (float(low) + float(high)) / 2) / slope).astype(object)
+        left = right = offset
+    zero = -added.astype(np.float64) * slope
+    middle = zero + (left + right) / 2 - 0.5  # floor(y) = round(y - 1/2)
+    return Staircase(added, slope, middle, (right - left) / 2, int(low), int(high), bounds)
+
+
+def _is_of_line(stairs: Staircase, apart: float, exact: Callable[[Array], Array]) -> bool:
+    """True if sums that are farther than that from a tie are rounded as the line is."""
+    bounds = stairs.bounds
+    steps = np.arange(stairs.low + 1, stairs.high + 1).reshape(-1, *(1,) * stairs.slope.ndim)
+
+    def first_from(limit: Array, moved: float) -> Array:
+        """The least sum for which the line is not below a limit, or one beside it."""
+        positive = np.ceil((limit - stairs.offset - stairs.jump) / stairs.slope + moved)
+        negative = np.ceil((limit - stairs.offset + stairs.jump) / stairs.slope + moved)
+        x = np.where(negative < 0, negative, np.maximum(positive, 0))
+        found: Array = x - stairs.added.astype(np.float64)
+        return found
+
+    above = first_from(steps - 0.5 + apart, -_INEXACT)
+    below = first_from(steps - 0.5 - apart, _INEXACT) - 1
+    at = [np.clip(each, -bounds, bounds).astype(np.int64) for each in (above, below)]
+    up, down = (np.asarray(exact(each)).astype(np.int64) for each in at)
+    is_up = (up >= steps) | (above > bounds)
+    is_down = (down < steps) | (below < -bounds)
+    return bool(is_up.all() and is_down.all())
