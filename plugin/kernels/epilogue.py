@@ -509,7 +509,7 @@ class Epilogue:
         requantized: Callable[[RequantizedSum, Sequence[Vector]], Vector],
     ) -> list[Formula]:
         """Write operations on some vectors, and return their last results."""
-        made = dict(given)
+        made: dict[Value, list[Formula]] = dict(given)
         added: dict[Value, tuple[Value, Array]] = {}  # known numbers that are not added yet
 
         def total(value: Value) -> list[Formula]:
@@ -536,8 +536,7 @@ class Epilogue:
             made[value] = [
                 result if element == BOOL else convert(result, element) for result in results
             ]
-        found: list[Formula] = total(operations[-1].results[0])
-        return found
+        return total(operations[-1].results[0])
 
     def _nearness(self, sum_: RequantizedSum) -> float | None:
         """How near to a half a float does not tell; None where floats are not asked."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .._mlir import Operation, Value, ir, stablehlo
-from ..dialects.windows import dot_axes, window_padding, window_steps
+from ..dialects.windows import window_padding, window_steps
 from ..emit import Formula, tensor
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.operation import mlir_type, tensor_type
@@ -24,7 +24,16 @@ from .executables import Library
 from .instructions import INSTRUCTIONS
 from .integer_product import IntegerProduct
 from .matrix_product import MatrixProduct, Runs
-from .operands import Refusal, array_of, laid_out
+from .operands import (
+    IS_SMALL,
+    LEAST_PRODUCTS,
+    NOT_OF_BYTES,
+    Refusal,
+    array_of,
+    has_elements,
+    laid_out,
+    matrix_axes,
+)
 from .padded_pictures import PaddedPictures
 from .tiles import Tiles
 from .windows import Axis, Windows
@@ -33,10 +42,8 @@ __all__ = ["IntegerContraction"]
 
 _MOST_GROUPS = 8
 """Of channels, that are computed as one with zeros."""
-_LEAST_PRODUCTS = 1 << 12
-"""Of integers: a smaller contraction is not worth the call of a kernel."""
 _LEAST_BESIDE_OTHERS = 1 << 8
-"""The same where it may be done in the call of another."""
+"""Of integers, where a contraction may be done in the call of another."""
 _ENOUGH_ROWS = 16
 """From which on it pays to lay out a weight at every call."""
 _WORKGROUPS = 16
@@ -89,16 +96,14 @@ class IntegerContraction:
             op: the operation.
             is_alone: no kernel computes another of the program.
         """
-        types = [value.type for value in (*op.operands, *op.results)]
-        elements = [str(each.element_type) for each in types]
-        if elements == ["i16", "i16", "i32"] and "convolution" in op.name:
+        if "convolution" in op.name and has_elements(op, "i16", "i16", "i32"):
             return cls._of_two_summands(op, is_alone=is_alone)
-        if elements != ["i8", "i8", "i32"]:
-            return Refusal("it is not one of i8 that is summed in i32")
+        if not has_elements(op, "i8", "i8", "i32"):
+            return NOT_OF_BYTES
         found = cls.of_shape(op, is_alone=is_alone)
         if isinstance(found, Refusal):
             return found
-        rows = math.prod(types[2].shape) // found._shape(1)[0]
+        rows = math.prod(op.results[0].type.shape) // found._shape(1)[0]
         if not is_fixed(found.weight) and rows < _ENOUGH_ROWS and not found.is_depthwise:
             return Refusal("its weight is not known, and it has few rows")
         return found._with_its_pad()
@@ -134,27 +139,15 @@ class IntegerContraction:
         if isinstance(found, Refusal):
             return found
         products = math.prod(types[2].shape) * math.prod(found._shape(1)[1:])
-        least = _LEAST_PRODUCTS if is_alone else _LEAST_BESIDE_OTHERS
-        return found if products >= least else Refusal("it is small")
+        least = LEAST_PRODUCTS if is_alone else _LEAST_BESIDE_OTHERS
+        return found if products >= least else IS_SMALL
 
     @classmethod
     def _of_dot(cls, op: Operation) -> IntegerContraction | Refusal:
-        (left, right), (batch, _) = dot_axes(op)
-        ranks = [value.type.rank for value in op.operands]
-        if batch:
-            return Refusal("it has batch dimensions")
-        if ranks != [2, 2] or len(left) != 1:
-            return Refusal("its operands are not matrices")
-        return cls(
-            op.operands[0],
-            op.operands[1],
-            [1 - left[0], left[0]],
-            [1 - right[0], right[0]],
-            [],
-            [],
-            [],
-            [0, 1],
-        )
+        axes = matrix_axes(op)
+        if isinstance(axes, Refusal):
+            return axes
+        return cls(op.operands[0], op.operands[1], *axes, [], [], [], [0, 1])
 
     @classmethod
     def _of_windows(cls, op: Operation) -> IntegerContraction | Refusal:

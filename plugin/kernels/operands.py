@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._mlir import Value
+from .._mlir import Operation, Value
 from ..dialects.dense import dense_of_array
+from ..dialects.windows import dot_axes
 from ..emit import linalg, scalar
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.operation import mlir_type
@@ -20,7 +21,21 @@ from .constants import bytes_known, elements_of
 from .executables import Library
 from .given_parameters import origin_of
 
-__all__ = ["Refusal", "array_of", "bytes_of", "laid_out", "value_of"]
+__all__ = [
+    "IS_SMALL",
+    "LEAST_PRODUCTS",
+    "NOT_OF_BYTES",
+    "Refusal",
+    "array_of",
+    "bytes_of",
+    "has_elements",
+    "laid_out",
+    "matrix_axes",
+    "value_of",
+]
+
+LEAST_PRODUCTS = 1 << 12
+"""Of integers: a smaller contraction is not worth the call of a kernel."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +43,26 @@ class Refusal:
     """Why a contraction is left to IREE's loops."""
 
     reason: str
+
+
+NOT_OF_BYTES = Refusal("it is not one of i8 that is summed in i32")
+IS_SMALL = Refusal("it is small")
+
+
+def has_elements(op: Operation, *elements: str) -> bool:
+    """True if the operands of a contraction, and its result, have these elements."""
+    types = [value.type for value in (*op.operands, *op.results)]
+    return tuple(str(each.element_type) for each in types) == elements
+
+
+def matrix_axes(op: Operation) -> tuple[list[int], list[int]] | Refusal:
+    """The order of axes that makes matrices ``rows x depth`` and ``columns x depth``."""
+    (left, right), (batch, _) = dot_axes(op)
+    if batch:
+        return Refusal("it has batch dimensions")
+    if len(left) != 1 or any(value.type.rank != 2 for value in op.operands):
+        return Refusal("its operands are not matrices")
+    return [1 - left[0], left[0]], [1 - right[0], right[0]]
 
 
 def array_of(value: Value) -> AnyArray:

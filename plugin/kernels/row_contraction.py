@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._mlir import Operation, Value, ir
-from ..dialects.windows import dot_axes
 from ..emit import Formula, linalg, scalar, tensor
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.linalg import Extent
@@ -29,13 +28,20 @@ from .columns import store_columns
 from .constants import is_fixed
 from .executables import Binding, Kernel, Library
 from .instructions import INSTRUCTIONS, Instructions
-from .operands import Refusal, array_of, laid_out
+from .operands import (
+    IS_SMALL,
+    LEAST_PRODUCTS,
+    NOT_OF_BYTES,
+    Refusal,
+    array_of,
+    has_elements,
+    laid_out,
+    matrix_axes,
+)
 from .tiles import Tiles
 
 __all__ = ["RowContraction", "RowProduct"]
 
-_LEAST_PRODUCTS = 1 << 12
-"""Of integers, for each row: a smaller contraction is not worth the call of a kernel."""
 _WRITTEN_OUT = 8
 """Groups that are written out at most."""
 
@@ -65,9 +71,8 @@ class RowContraction:
     @classmethod
     def of(cls, op: Operation) -> RowContraction | Refusal:
         """Read a ``stablehlo.dot_general``."""
-        types = [value.type for value in (*op.operands, *op.results)]
-        if [str(each.element_type) for each in types] != ["i8", "i8", "i32"]:
-            return Refusal("it is not one of i8 that is summed in i32")
+        if not has_elements(op, "i8", "i8", "i32"):
+            return NOT_OF_BYTES
         found = cls.of_shape(op)
         if not isinstance(found, Refusal) and not is_fixed(found.weight):
             return Refusal("its weight is not known, and its rows may be few")
@@ -79,14 +84,15 @@ class RowContraction:
         activations, weight = op.operands[:2]
         if not isinstance(weight.type, ir.RankedTensorType) or not weight.type.has_static_shape:
             return Refusal("its weight has a dynamic shape")
-        (left, right), (batch, _) = dot_axes(op)
-        if batch or len(left) != 1 or [activations.type.rank, weight.type.rank] != [2, 2]:
-            return Refusal("its operands are not matrices")
-        if activations.type.is_dynamic_dim(left[0]):
+        axes = matrix_axes(op)
+        if isinstance(axes, Refusal):
+            return axes
+        if activations.type.is_dynamic_dim(axes[0][1]):
             return Refusal("it sums over a dynamic dimension")
-        if int(np.prod(weight.type.shape)) < _LEAST_PRODUCTS:
-            return Refusal("it is small")
-        return cls(activations, weight, [1 - left[0], left[0]], [1 - right[0], right[0]])
+        # Of each row: how many there are is not known.
+        if int(np.prod(weight.type.shape)) < LEAST_PRODUCTS:
+            return IS_SMALL
+        return cls(activations, weight, *axes)
 
     def emit(self, library: Library, result: ir.Type, instructions: str) -> Value:
         """Write the call, and return its result.
