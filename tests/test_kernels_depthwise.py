@@ -86,6 +86,9 @@ GROUPS = {
     "several columns of each channel": ((1, 13, 14, 20), (3, 3, 1, 60), 20, {"padding": (1, 1)}),
     "few columns": ((1, 29, 25, 5), (3, 2, 1, 10), 5, {"strides": (1, 2)}),
     "two groups": ((2, 9, 8, 24), (3, 3, 12, 34), 2, {"padding": (1, 2)}),
+    "many groups": ((1, 9, 8, 64), (3, 3, 4, 64), 16, {"padding": (1, 1)}),
+    "many groups of a column": ((1, 7, 9, 48), (3, 2, 3, 16), 16, {}),
+    "many groups of many columns": ((1, 6, 5, 36), (2, 2, 4, 288), 9, {"strides": (1, 2)}),
     "eight groups": ((1, 9, 8, 24), (3, 3, 3, 64), 8, {"strides": (1, 2)}),
 }
 
@@ -101,6 +104,17 @@ def test_convolutions_of_groups_are_exact(case, instructions):
     assert '"flow.dispatch"' in calls
     found = subquant.compile(text, kernels=instructions).main(x, w)
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("channels", "columns", "groups"),
+    [(30, 30, 10), (27, 36, 9), (36, 18, 9)],
+)
+def test_many_groups_that_do_not_fill_vectors_are_left_to_loops(channels, columns, groups):
+    x, w = drawn(1, 9, 9, channels), drawn(3, 3, channels // groups, columns, seed=1)
+    text, _ = grouped(x, w, groups)
+    calls = compile_to_bytes(text, CompileOptions(), emit="mlir").decode()
+    assert '"flow.dispatch"' not in calls
 
 
 @pytest.mark.parametrize("instructions", HERE)

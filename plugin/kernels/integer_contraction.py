@@ -42,6 +42,10 @@ __all__ = ["IntegerContraction"]
 
 _MOST_GROUPS = 8
 """Of channels, that are computed as one with zeros."""
+_LANES, _TAPS = 16, 4
+"""Columns of a vector, and integers of a lane, at most."""
+_FASTER_TILES = 8
+"""How much faster tiles are than vectors: both take as long for eight groups of 16 channels."""
 _LEAST_BESIDE_OTHERS = 1 << 8
 """Of integers, where a contraction may be done in the call of another."""
 _ENOUGH_ROWS = 16
@@ -160,8 +164,10 @@ class IntegerContraction:
         channels = int(op.operands[0].type.shape[numbers.input_feature_dimension])
         if of_batch != 1:
             return Refusal("it has groups of images")
-        if groups not in (1, channels) and groups > _MOST_GROUPS:
-            return Refusal("it has many groups")
+        columns = int(op.operands[1].type.shape[numbers.kernel_output_feature_dimension])
+        is_simple = groups in (1, channels) or groups <= _MOST_GROUPS
+        if not is_simple and not _has_slices(channels // groups, columns // groups, columns):
+            return Refusal("it has many groups, which do not fill vectors")
         if window_steps(op, "lhs_dilation", count) != [1] * count:
             return Refusal("it dilates its left operand")
         if "window_reversal" in op.attributes and "true" in str(op.attributes["window_reversal"]):
@@ -225,10 +231,24 @@ class IntegerContraction:
 
     def has_tiles(self, instructions: str) -> bool:
         """True if it is computed with AMX's tiles."""
+        if not INSTRUCTIONS[instructions].has_tiles or self.is_depthwise:
+            return False
         windows = self._windows()
         every = windows.images * windows.lines * windows.count
-        is_long = every >= _LEAST_WINDOWS and not self.is_depthwise
-        return is_long and INSTRUCTIONS[instructions].has_tiles
+        # With tiles all channels are read for each column.
+        return every >= _LEAST_WINDOWS and self._slices(instructions)[1] <= _FASTER_TILES
+
+    def _slices(self, instructions: str) -> tuple[int, int]:
+        """The vectors of columns of a tile, and how many slices of the channels there are."""
+        target, columns = INSTRUCTIONS[instructions], self._shape(1)[0]
+        parts = target.parts(columns, target.most_columns)
+        of_group, channels = columns // self.groups, self._shape(1)[-1]
+        if self.groups == 1 or not _has_slices(channels, of_group, columns):
+            return parts, 1
+        parts = min(parts, max(1, of_group // target.lanes))
+        while of_group % (target.lanes * parts) and parts > 1:
+            parts -= 1
+        return parts, min(self.groups, columns // (target.lanes * parts))
 
     def finish(
         self, result: Value, how: Requantization, instructions: str, *, integer_only: bool
@@ -285,12 +305,14 @@ class IntegerContraction:
         target = INSTRUCTIONS[instructions]
         columns, channels = self._shape(1)[0], self._shape(0)[-1]
         windows, missing = self._windows(), -channels % target.taps
-        parts = target.parts(columns, target.most_columns)
-        depth = windows.size * (channels + missing)
+        parts, slices = self._slices(instructions)
+        depth = windows.size * (channels + missing) // slices
         tiles = Tiles(8, target.taps, columns, depth, target.lanes, parts, target.taps)
         share = max(1, self._workgroups(windows, depth * columns) // tiles.count)
-        product = IntegerProduct(tiles, instructions, windows, channels + missing, share, finish)
-        rows = self._columns(missing)
+        product = IntegerProduct(
+            tiles, instructions, windows, channels + missing, share, finish, slices
+        )
+        rows = self._columns(missing, slices)
         first = convert(rows, I32).sum(1, dtype=np.int32) * np.int32(-target.excess)
         width = tiles.count * tiles.width
         if width != columns:
@@ -350,11 +372,11 @@ class IntegerContraction:
         how = (self.of_weight, self.groups, *layout)
         return laid_out(library, [self.weight], "i8", how, compute, element)
 
-    def _columns(self, missing: int) -> AnyArray:
+    def _columns(self, missing: int, slices: int = 1) -> AnyArray:
         """The weight as ``columns x depth`` of uint8, with some channels more.
 
-        That of a group is 0 for the channels of others: with few groups that costs less than what
-        IREE makes of them.
+        That of a group is 0 for the channels of others in its slice: with few groups that costs
+        less than what IREE makes of them.
         """
         weight = array_of(self.weight).transpose(self.of_weight)
         if self.summands > 1:  # a window has its positions twice
@@ -363,9 +385,11 @@ class IntegerContraction:
         if self.groups > 1:
             columns, channels = weight.shape[0] // self.groups, weight.shape[-1]
             parts = []
+            of_slice = self.groups // slices
             for group in range(self.groups):
                 part = weight[group * columns : (group + 1) * columns]
-                others = group * channels, (self.groups - 1 - group) * channels
+                before = group % of_slice
+                others = before * channels, (of_slice - 1 - before) * channels
                 parts.append(np.pad(part, [(0, 0)] * (weight.ndim - 1) + [others]))
             weight = np.concatenate(parts, axis=0)
         if missing:
@@ -536,6 +560,18 @@ class IntegerContraction:
             strides[1],
             tuple((tap, step) for tap, step in zip(taps, apart, strict=True) if tap > 1),
         )
+
+
+def _has_slices(channels: int, of_group: int, columns: int) -> bool:
+    """True if vectors of columns are of whole groups, or of one, whose channels are whole lanes.
+
+    Args:
+        channels, of_group: of each group: channels, and columns.
+        columns: of all.
+    """
+    is_power = of_group & (of_group - 1) == 0
+    least = channels * max(1, _TAPS // of_group)  # of a vector of four lanes
+    return is_power and columns % _LANES == 0 and least % _TAPS == 0
 
 
 def _is_made_for_one(value: Value) -> bool:

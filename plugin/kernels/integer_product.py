@@ -10,6 +10,9 @@ product of matrices has one line, and windows of one tap. Activations are factor
 (`Instructions.factor`), and may be more than they are by a number: what that adds to a sum is the
 same for all windows, and is in ``first``.
 
+Where channels are in groups, a tile of the weight reads those of its columns' groups only, which
+lie side by side.
+
 Sums are of i32, and exact: the caller sees to it that they fit.
 """
 
@@ -49,7 +52,14 @@ _AHEAD = 8192
 
 @dataclass(frozen=True)
 class IntegerProduct(WindowProduct):
-    """A product by vectors, of which workgroups share the windows of each tile of the weight."""
+    """A product by vectors, of which workgroups share the windows of each tile of the weight.
+
+    Args:
+        slices: how many parts of the channels there are, of which a tile reads one; the tiles of
+            each follow one another, and are as many.
+    """
+
+    slices: int = 1
 
     @property
     def groups(self) -> int:
@@ -109,9 +119,9 @@ class IntegerProduct(WindowProduct):
         """The sums of `at_once` windows from position `start` on, for each part of the columns."""
         lanes, parts = self.tiles.lanes, self.tiles.parts
         begin = [load(first, [tile.value, part * lanes], lanes, I32) for part in range(parts)]
-        groups = self.groups
+        groups, read = self.groups, self.groups // self.slices
         loops = [(count, distance * groups) for count, distance in self.windows.taps]
-        loops.append((groups, 1))
+        loops.append((read, 1))
 
         def of_loop(
             level: int, number: Formula, place: Formula, words: Sequence[Formula]
@@ -154,8 +164,10 @@ class IntegerProduct(WindowProduct):
 
             return loop(0, count, step, body, words)
 
-        zero = scalar(constant_index(0))
-        return list(of_loop(0, zero, start * groups, begin * self.at_once))
+        place = start * groups
+        if self.slices > 1:
+            place = place + quotient(tile, self.tiles.count // self.slices) * read
+        return list(of_loop(0, scalar(constant_index(0)), place, begin * self.at_once))
 
     def _group(
         self,
