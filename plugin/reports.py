@@ -21,6 +21,7 @@ even begin is an error, with its own.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -37,6 +38,7 @@ __all__ = [
     "VERSION",
     "Case",
     "Fields",
+    "check_places",
     "plain_table",
     "read_report",
     "to_json",
@@ -250,6 +252,35 @@ def plain_table(
         yield "  ".join(cells).rstrip()
         if rule and not number:
             yield rule * (sum(widths) + 2 * len(widths) - 2)
+
+
+def check_places(*paths: str | None) -> None:
+    """Check, before a run that may take hours, that reports can be written.
+
+    Args:
+        *paths: of the files; None for no report.
+
+    Raises:
+        InputError: one is a folder, or is to be in what is none, or in one that cannot be written.
+    """
+    for path in paths:
+        if not path:
+            continue
+        real = os.path.realpath(path)  # a link stays, and what it points to is written
+        folder = os.path.dirname(real)
+        if os.path.isdir(real):
+            reason = errno.EISDIR
+        elif os.path.exists(real) and not os.path.isfile(real):
+            continue  # a device or a pipe, which is written where it is
+        elif not os.path.exists(folder):
+            reason = errno.ENOENT
+        elif not os.path.isdir(folder):
+            reason = errno.ENOTDIR
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            reason = errno.EACCES
+        else:
+            continue
+        raise InputError(f"cannot write '{path}': {os.strerror(reason)}")
 
 
 def write_report(path: str, data: str | bytes) -> None:

@@ -36,6 +36,7 @@ from subquant.compiler.keys import digest_of, key_of_source
 from subquant.compiler.options import CompileOptions
 from subquant.errors import EnvironmentProblem, InputError, UsageError
 from subquant.processes import Finished, Work
+from subquant.reports import check_places
 from test_tflite import subtraction
 
 PROGRAM = """func.func @main(%x: tensor<{n}xf32>) -> tensor<{n}xf32> {{
@@ -324,6 +325,27 @@ def test_one_path_and_no_jobs(here: Path) -> None:
     assert (found.name, found.status) == ("a.mlir", "compiled")
     with pytest.raises(UsageError, match="expected 1 or more jobs, got -1"):
         subquant.compile_many("*.mlir", "out", jobs=-1)
+
+
+@pytest.mark.parametrize(
+    ("option", "path", "message"),
+    [
+        ("--json", "none/r.json", "No such file or directory"),
+        ("--junit", "a.mlir/r.xml", "Not a directory"),
+        ("--json", ".", "Is a directory"),
+    ],
+)
+def test_reports_that_cannot_be_written_are_no_end_of_a_run(
+    option: str, path: str, message: str, here: Path
+) -> None:
+    """They are said at its beginning."""
+    write("a.mlir")
+    for command in (("compile", "a.mlir", "-o", "out/"), ("conformance", "--filter", "/abs/")):
+        result = CliRunner().invoke(main, [*command, option, path])
+        assert result.exit_code == 1
+        assert result.stderr == f"error: cannot write '{path}': {message}\n"
+    assert files() == {}
+    check_places("new.json", "/dev/null", None)
 
 
 def test_a_run_that_did_not_begin_has_no_table(here: Path) -> None:

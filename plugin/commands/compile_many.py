@@ -21,7 +21,7 @@ from ..batch.run import Batch, CompiledModel
 from ..compiler.options import CompileOptions, Emit
 from ..errors import UsageError, quoted
 from ..processes import Limits, ending_cleanly
-from ..reports import write_report
+from ..reports import check_places, write_report
 from ..versions import installed_versions
 from .console import read_model, report_error, say
 
@@ -86,6 +86,7 @@ def compile_models(
         resume=many.resume,
         limits=limits,
     )
+    check_places(many.json, many.junit)
     start = time.monotonic()
     display = _Display(models)
     try:

@@ -21,7 +21,7 @@ from ..errors import (
     quoted,
 )
 from ..processes import ending_cleanly
-from ..reports import write_report
+from ..reports import check_places, write_report
 from ..versions import installed_versions
 from .cases import Case, Outcome, programs_cases
 from .options import RunOptions
@@ -63,6 +63,7 @@ def run(options: RunOptions) -> int:
     expected: Expected = {}
     if os.path.isfile(expected_file) or not options.update_expected:
         expected = read_expected(expected_file)
+    check_places(options.json, options.junit)
     earlier = None if options.against is None else read_report(options.against)
     for device in options.devices:
         _check_device(device, is_here=options.cluster is None)
