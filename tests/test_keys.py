@@ -115,6 +115,9 @@ def test_what_else_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     look("model.mlir", OPTIONS, "mlir")
     look("model.mlir", OPTIONS, parameters=True)
     look("model.mlir", OPTIONS, parameters=True, weights={"model": "weights.gguf"})
+    Path("renamed.gguf").write_bytes(b"GGUF")
+    renamed = key_of_source(PROGRAM, OPTIONS, parameters=True, weights={"model": "renamed.gguf"})
+    assert renamed.text == seen[-1]
     look("model.mlir", OPTIONS, parameters=True, weights={"a": "weights.gguf"})
     look("model.mlir", flagged)
     Path("spec.mlir").write_text("module {}")

@@ -152,8 +152,7 @@ def key_of_source(
         "compiler": _other_compiler(files),
         "parameters": parameters,
         "weights": {
-            scope: [[os.path.basename(file), files.digest(file)] for file in weights_files(path)]
-            for scope, path in (weights or {}).items()
+            scope: _weights(weights_files(path), files) for scope, path in (weights or {}).items()
         },
         "code": code_digest(memo),
         "versions": versions_of([*PINNED_VERSIONS, *needs]),
@@ -309,6 +308,13 @@ def weights_files(path: str | os.PathLike[str]) -> list[str]:
         os.path.join(folder, each) for each in entries if each.endswith((".safetensors", ".json"))
     ]
     return found if os.path.isdir(name) else [name, *found]
+
+
+def _weights(paths: Sequence[str], files: _Files) -> list[list[str]]:
+    """The digests of files, by their names where there are several, which find each other."""
+    if len(paths) == 1:
+        return [[files.digest(paths[0])]]
+    return [[os.path.basename(path), files.digest(path)] for path in paths]
 
 
 def _other_compiler(files: _Files) -> Digest:
