@@ -393,7 +393,6 @@ def test_files_of_flags_go_to_workers(
     Path("x.mlir").write_text(PROGRAM.format(n=4))
     Path("spec.mlir").write_text(SPECIFICATION)
     flag = "--iree-flag=--iree-codegen-tuning-spec-path"
-    assert bench(cluster, "x.mlir", "--repeat", "1", f"{flag}=spec.mlir").exit_code == 0
     Path("wrong.mlir").write_text("nonsense")
     failed = bench(cluster, "x.mlir", f"{flag}=wrong.mlir")
     assert failed.stderr.startswith("wrong.mlir:1:1: error: IREE refused the module: ")
@@ -401,8 +400,6 @@ def test_files_of_flags_go_to_workers(
     given = ["compile", "x.mlir", "-o", "out/", "--cluster", cluster.address]
     made = CliRunner().invoke(main, [*given, f"{flag}=spec.mlir"])
     assert made.exit_code == 0, made.output
-    made = CliRunner().invoke(main, [*given, f"{flag}=wrong.mlir"])
-    assert made.stderr.startswith("wrong.mlir:1:1: error: IREE refused the module: ")
     for arguments in (["bench", "x.mlir", "--cluster", cluster.address], given):
         refused = CliRunner().invoke(main, [*arguments, "--iree-flag=--dump-to=out/"])
         assert refused.exit_code == 2

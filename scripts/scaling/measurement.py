@@ -310,12 +310,13 @@ def _drain(tasks: Iterable[Task], **where: Any) -> tuple[float, float]:
     return time.perf_counter() - start, time.process_time() - cpu
 
 
-def measure_overhead(say: Say, scale: int = 1) -> dict[str, Any]:
+def measure_overhead(say: Say, scale: int = 1, repeat: int = 3) -> dict[str, Any]:
     """Time tasks that do nothing.
 
     Args:
         say: called with a line about each.
         scale: how many times as many tasks as there must be.
+        repeat: how often; the shortest time counts, with the CPU times of that run.
 
     Returns:
         For each engine and size of the data: milliseconds a task, and of CPU time of client and
@@ -326,7 +327,7 @@ def measure_overhead(say: Say, scale: int = 1) -> dict[str, Any]:
     for name, size in SIZES.items():
         count = counts[name]
         _drain(_empty_tasks(4, size), jobs=1)
-        seconds, cpu = _drain(_empty_tasks(count, size), jobs=1)
+        seconds, cpu = min(_drain(_empty_tasks(count, size), jobs=1) for _ in range(repeat))
         found[f"local, {name}"] = {
             "seconds": seconds / count, "client": cpu / count, "count": count,
         }  # fmt: skip
@@ -337,9 +338,12 @@ def measure_overhead(say: Say, scale: int = 1) -> dict[str, Any]:
         for name, size in SIZES.items():
             count = counts[name]
             _drain(_empty_tasks(64, size), cluster=cluster.address)
-            before = _cpu_of(cluster.scheduler)
-            seconds, cpu = _drain(_empty_tasks(count, size), cluster=cluster.address)
-            scheduler = _cpu_of(cluster.scheduler) - before
+            runs = []
+            for _ in range(repeat):
+                before = _cpu_of(cluster.scheduler)
+                run = _drain(_empty_tasks(count, size), cluster=cluster.address)
+                runs.append((*run, _cpu_of(cluster.scheduler) - before))
+            seconds, cpu, scheduler = min(runs)
             found[f"Dask, {name}"] = {
                 "seconds": seconds / count,
                 "client": cpu / count,
