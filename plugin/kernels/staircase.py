@@ -47,6 +47,8 @@ __all__ = ["Staircase", "staircase"]
 _MOST_PARTS = 8
 _APART = (2.0**-20, 2.0**-16, 2.0**-12, 2.0**-10)
 """Distances of ties that are tried: a second rounding that is not understood moves them."""
+_AT_ONCE = 1 << 16
+"""Sums that are looked at together: more take more memory, and no less time."""
 _NO_JUMP = 2.0**-20
 _INEXACT = 2.0**-16
 """More than floats of 64 bits are off where sums are computed from steps: one further is taken."""
@@ -402,8 +404,18 @@ def _line(parts: Sequence[tuple[Array, Array, _Part]], bounds: Array) -> Stairca
 
 def _is_of_line(stairs: Staircase, apart: float, exact: Callable[[Array], Array]) -> bool:
     """True if sums that are farther than that from a tie are rounded as the line is."""
-    bounds = stairs.bounds
     steps = np.arange(stairs.low + 1, stairs.high + 1).reshape(-1, *(1,) * stairs.slope.ndim)
+    count = max(1, _AT_ONCE // stairs.slope.size)
+    return all(
+        _is_at_steps(stairs, steps[at : at + count], apart, exact)
+        for at in range(0, len(steps), count)
+    )
+
+
+def _is_at_steps(
+    stairs: Staircase, steps: Array, apart: float, exact: Callable[[Array], Array]
+) -> bool:
+    bounds = stairs.bounds
 
     def first_from(limit: Array, moved: float) -> Array:
         """The least sum for which the line is not below a limit, or one beside it."""
