@@ -903,3 +903,47 @@ def test_repeated_numbers_are_stored_as_they_are(cpu: Device) -> None:
             given = np.broadcast_to(np.float32(number), (40, 1024))
             found = cpu.put(given).numpy()
             np.testing.assert_array_equal(found.view(np.uint32), np.array(given).view(np.uint32))
+
+
+# -- what threads of a device refer to last --------------------------------------------------------
+
+
+class _Watched:
+    def __init__(self, name: str, ended: list[str]) -> None:
+        self._name, self._ended = name, ended
+
+    def __del__(self) -> None:
+        self._ended.append(self._name)
+
+
+def test_a_device_is_closed_before_what_it_has_run() -> None:
+    """Its threads may take Python's lock to release that, which what waits for them has."""
+    device, user, ended = Device("llvm-cpu")._open("local-sync"), _Watched("user", []), []
+    opened = OpenDevice.__new__(OpenDevice)
+    opened.__dict__.update(device.__dict__, handle=_Watched("device", ended), _modules=[])
+    opened.keep(user, _Watched("module", ended))
+    del user
+    assert not ended
+    del opened
+    gc.collect()
+    assert ended == ["device", "module"]
+
+
+def test_modules_are_kept_until_others_are(cpu: Device) -> None:
+    ended: list[str] = []
+    executable = subquant.compile(PRODUCT, device=cpu)
+    function = executable.large
+    opened = function._device
+    [found] = [each for each in opened._modules if each[1][0] is executable._module]
+    opened.keep(function, _Watched("used", ended))
+    opened.keep(ended_soon := _Watched("user", []), _Watched("unused", ended))
+    del executable, ended_soon
+    assert found in opened._modules
+    assert ended == []
+    opened.keep(function, object())
+    assert ended == ["unused"]
+    del function
+    gc.collect()
+    subquant.compile(PRODUCT, device=cpu)
+    assert found not in opened._modules
+    assert ended == ["unused", "used"]

@@ -96,9 +96,11 @@ class Executable:
             most.push_int(MOST_ITERATIONS)
             handle = self._module.lookup_function(BOUND_LOOPS)
             context.invoke(handle, most, runtime.VmVariantList(0))
+        loaded = _Loaded(context)
+        opened.keep(loaded, self._module, *modules[1:])
         self.functions = {
             each.name: Function(
-                each.name, each.handle, each.signature, context, opened, each.layouts
+                each.name, each.handle, each.signature, loaded, opened, each.layouts
             )
             for each in functions
         }
@@ -123,6 +125,13 @@ class Executable:
         )
 
 
+class _Loaded:
+    """What the functions of an executable run in, until the last of them is gone."""
+
+    def __init__(self, context: Any) -> None:
+        self.invoke = context.invoke
+
+
 class Function:
     """A function of an executable; call it with one array for each argument."""
 
@@ -133,7 +142,7 @@ class Function:
         name: str,
         handle: Any,
         signature: Signature | None,
-        context: Any,
+        context: _Loaded,
         device: OpenDevice,
         layouts: Layouts | None = None,
     ) -> None:

@@ -124,6 +124,7 @@ class OpenDevice:
     """
 
     def __init__(self, uri: str, threads: int | None = None) -> None:
+        self._modules: list[tuple[weakref.ref[object], tuple[object, ...]]] = []
         self.process = os.getpid()
         self.uri = uri
         self.is_host = uri.startswith("local-")
@@ -140,6 +141,19 @@ class OpenDevice:
             raise EnvironmentProblem(no_device(uri, error)) from None
 
         _OPEN.add(self)
+
+    def __del__(self) -> None:
+        self.__dict__.pop("handle", None)  # before the modules: see `keep`
+
+    def keep(self, user: object, *modules: object) -> None:
+        """Keep modules for somebody who runs them, and on until others are kept, or it is closed.
+
+        What a call uses, memory that a module has mapped, for example, may be released last by a
+        thread of IREE when the call has returned. That takes Python's lock, and a device that is
+        closed waits for its threads and has the lock: both would wait for ever.
+        """
+        self._modules = [each for each in self._modules if each[0]() is not None]
+        self._modules.append((weakref.ref(user), modules))
 
     def upload(self, array: Array, element: str) -> Any:
         """Copy an array into a new device buffer and return a buffer view.
