@@ -626,10 +626,12 @@ def test_messages_are_in_the_order_of_the_models(capsys: pytest.CaptureFixture[s
     with display.shown():
         for name in "dbac":
             error = InputError("is wrong") if name == "b" else None
-            result = CompiledModel(name, Path(name), "failed" if error else "compiled", error=error)
+            output = Path("c\n") if name == "c" else Path(name)
+            result = CompiledModel(name, output, "failed" if error else "compiled", error=error)
             display.add(models["abcd".index(name)], result)
             said.append(capsys.readouterr().err)
     lines = {name: f"wrote {name} (0 bytes)\n" for name in "acd"} | {"b": "error: is wrong\n"}
+    lines["c"] = "wrote c\\n (0 bytes)\n"
     assert said == ["", "", lines["a"] + lines["b"], lines["c"] + lines["d"]]
 
 

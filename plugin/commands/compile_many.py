@@ -19,7 +19,7 @@ from ..batch import report
 from ..batch.models import Model, find_models, name_outputs
 from ..batch.run import Batch, CompiledModel
 from ..compiler.options import CompileOptions, Emit
-from ..errors import UsageError, quoted
+from ..errors import UsageError, printable, quoted
 from ..processes import Limits, ending_cleanly
 from ..reports import check_places, write_report
 from ..versions import installed_versions
@@ -205,6 +205,6 @@ class _Display:
         elif self._is_terminal:  # which has the bar and the table
             return
         elif result.status == "up-to-date":
-            say(f"{result.output} is up to date", err=True)
+            say(f"{printable(str(result.output))} is up to date", err=True)
         else:
-            say(f"wrote {result.output} ({result.size:,} bytes)", err=True)
+            say(f"wrote {printable(str(result.output))} ({result.size:,} bytes)", err=True)
