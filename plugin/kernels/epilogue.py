@@ -456,8 +456,8 @@ class Epilogue:
         first, last = self._head[-1].results[0], self.operations[len(self._head) :]
         element = _element(first.type)
         assert element is not None  # it has 8 bits
-        storage = StorageType(8, element != U8, stairs.low, stairs.high)
-        result = self._narrowed(integers, storage, target)
+        storage = StorageType(8, stairs.low < 0, stairs.low, stairs.high)
+        result = bits_of(self._narrowed(integers, storage, target), element)
         if last:
             [result] = self._written({first: [result]}, last, _no_requantization)
         is_near = target.greatest(distances) >= np.float32(0.5 - near)

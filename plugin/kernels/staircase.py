@@ -14,7 +14,10 @@ it rises or falls between them: a sum of values that rise does, as their product
 shifts, and the lesser of two. (What is at both ends in the range of its type is there between them,
 and nothing wraps.) A comparison of such has one answer up to some sum and the other one from there
 on, and so has a sign that is shifted out: there the range is parted, and the values at the new ends
-must not fall either.
+must not fall either. Which way a half goes may be asked of the rest ``r`` of a value ``2**k q + r``
+that is shifted: ``q + c(r, q mod 2)``, as where halves go to even integers. ``c`` changes only
+where ``r`` is compared with numbers, so all its values are known, and behind the last ``q`` is one
+more.
 
 **It is that of the line.** With ``e`` from 0 on, and for each step ``k`` between the least result
 and the greatest, this is computed by the operations themselves::
@@ -35,12 +38,12 @@ import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from .._mlir import Operation, Value
-from ..numerics.element_types import BOOL, Array, ElementType
+from .._mlir import Operation, Value, ir
+from ..numerics.element_types import BOOL, I8, Array, ElementType
 
 __all__ = ["Staircase", "staircase"]
 
@@ -58,6 +61,14 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "GT": operator.gt,
     "GE": operator.ge,
 }
+_COMPARISONS_OF_RESTS = {**_COMPARISONS, "EQ": operator.eq, "NE": operator.ne}
+_OF_TRUTHS: dict[str, Callable[..., Array]] = {
+    "stablehlo.and": operator.and_,
+    "stablehlo.not": lambda given: 1 - given,
+    "stablehlo.or": operator.or_,
+    "stablehlo.xor": operator.xor,
+}
+"""Of 0 and 1."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,8 @@ def staircase(
         bounds: the greatest magnitudes of the sums of each column, a grid.
         element: called with a value, returns how its elements are read.
         exact: called with sums, of a further first axis, returns what becomes of them.
+
+    Bytes that are nowhere negative may be held as signed ones: 255 as -1.
     """
     high = bounds.astype(object)
     try:
@@ -109,8 +122,13 @@ def staircase(
     except _Unknown:
         return None
     found = _line(parts, bounds)
+
+    def as_steps(sums: Array) -> Array:
+        steps = np.asarray(exact(sums)).astype(np.int64)
+        return steps if found is None or found.low < 0 else steps & 255
+
     for apart in _APART:
-        if found is not None and _is_of_line(found, apart, exact):
+        if found is not None and _is_of_line(found, apart, as_steps):
             return replace(found, apart=apart)
     return None
 
@@ -218,6 +236,52 @@ class _Part:
         )
 
 
+@dataclass(frozen=True)
+class _Rest:
+    """What is computed from the rest of a value by a power of two, and whether the quotient is odd.
+
+    Attributes:
+        of, count: the value, and how many bits the rest has.
+        at: called with 1 for an odd quotient, or 0, and rests, returns what it is.
+        cuts: rests from which on it may be another one.
+        kind: it is the rest; or whether the quotient is odd; or found by comparing these.
+    """
+
+    of: Value
+    count: Array
+    at: Callable[[Array, Array], Array]
+    cuts: tuple[Array, ...] = ()
+    kind: Literal["rest", "odd", "found"] = "found"
+
+    def added(self, value: _Part) -> _Part:
+        """The quotient and this.
+
+        Args:
+            value: what it is the rest of.
+        """
+        last = _of_each(operator.lshift, _ONE, self.count) - 1
+        places = [0 * last, last, *(cut + n for cut in self.cuts for n in (-1, 0, 1))]
+        rests = np.sort(np.clip(np.stack(np.broadcast_arrays(*places)), 0, last), axis=0)
+        even, odd = (np.broadcast_to(self.at(_ONE * n, rests), rests.shape) for n in (0, 1))
+        for found, next_ in ((even, odd), (odd, even)):
+            if (found[1:] < found[:-1]).any() or (found[-1] > 1 + next_[0]).any():
+                raise _Unknown  # it falls
+        low, high = (
+            _of_each(operator.rshift, end, self.count)
+            + self.at(_of_each(operator.rshift, end, self.count) & 1, end & last)
+            for end in (value.low, value.high)
+        )
+        # q + [r >= from] = floor((2**k q + r + 2**k - from) / 2**k)
+        more = [np.where(f > f[0], last + 1 - rests, 0).max(0) for f in (even, odd)]
+        by = 2.0 ** -self.count.astype(np.float64)
+        middle = (more[0] + more[1]).astype(np.float64) / 2
+        offset = (value.offset + middle) * by + even[0].astype(np.float64)
+        return _Part(low, high, value.rises, value.slope * by, offset, is_whole=False)
+
+
+_ONE = np.asarray(1, object)
+
+
 def _with_number(left: _Part, right: _Part) -> tuple[_Part, Array]:
     """A value and a number, of two of which one is a number."""
     if left.is_number:
@@ -264,27 +328,35 @@ class _Chain:
         if most < 1:
             raise _Unknown
         try:
-            last = self._values(low, high, len(self._operations))
-            return [(low, high, last[self._operations[-1].results[0]])]
+            values = self._values(low, high, len(self._operations))
+            last = values[self._operations[-1].results[0]]
+            if isinstance(last, _Rest):
+                raise _Unknown
+            return [(low, high, last)]
         except _Parted as parted:
             first = parted.first
         before = self.parts(low, np.minimum(first - 1, high), most - 1)
         return [*before, *self.parts(np.minimum(first, high), high, most - len(before))]
 
-    def _values(self, low: Array, high: Array, count: int) -> dict[Value, _Part]:
+    def _values(self, low: Array, high: Array, count: int) -> dict[Value, _Part | _Rest]:
         """What the first operations give."""
         one = np.ones(low.shape)
-        values = dict(self._known)
+        values: dict[Value, _Part | _Rest] = dict(self._known)
         values[self._sums] = _Part(low, high, one.astype(int), one, np.zeros(low.shape))
         for number, op in enumerate(self._operations[:count]):
-            found = self._apply(op, [values[each] for each in op.operands])
             element = self._element(op.results[0])
             if element is None or element.is_float:
                 raise _Unknown
+            found = self._apply(op, values)
+            if isinstance(found, _Rest):
+                values[op.results[0]] = found
+                continue
             ends = np.array([found.low, found.high])
             if element != BOOL:
                 limits = np.iinfo(element.dtype)
-                if (ends < limits.min).any() or (ends > limits.max).any():
+                is_byte = element == I8 and number + 1 == len(self._operations)
+                is_wrapped = is_byte and ((ends >= 0) & (ends <= 255)).all()
+                if not is_wrapped and ((ends < limits.min).any() or (ends > limits.max).any()):
                     raise _Unknown
             is_sign = op.name == "stablehlo.shift_right_arithmetic"
             if element == BOOL or (is_sign and ((ends == -1) | (ends == 0)).all()):
@@ -300,8 +372,9 @@ class _Chain:
 
         def at(sums: Array) -> Array:
             op = self._operations[number]
-            values = self._values(sums, sums, number)
-            return self._apply(op, [values[each] for each in op.operands]).low
+            found = self._apply(op, self._values(sums, sums, number))
+            assert isinstance(found, _Part)  # it has numbers at the ends of the range
+            return found.low
 
         begin = at(low)
         same, other = low, high  # columns that have one number only end at their last sum
@@ -311,27 +384,111 @@ class _Chain:
             same, other = np.where(is_same, middle, same), np.where(is_same, other, middle)
         return np.where(at(high) == begin, high + 1, other)
 
-    def _apply(self, op: Operation, given: Sequence[_Part]) -> _Part:
+    def _apply(self, op: Operation, values: Mapping[Value, _Part | _Rest]) -> _Part | _Rest:
+        given = [values[each] for each in op.operands]
+        parts = [each for each in given if isinstance(each, _Part)]
+        if len(parts) < len(given) or op.name == "stablehlo.and":
+            return self._apply_to_rest(op, given, values)
         if op.name == "stablehlo.compare":
-            return _compared(op, *given)
+            return _compared(op, *parts)
         if op.name == "stablehlo.select":
-            condition, yes, no = given
+            condition, yes, no = parts
             return yes.chosen(condition.low.astype(bool), no)
         if op.name == "subquant.saturate":
-            [value] = given
+            [value] = parts
             low, high = (_Part.number(np.asarray(int(n))) for n in op.attributes["range"])
             return value.bounded(low, np.maximum).bounded(high, np.minimum)
         if op.name not in _RULES:
             raise _Unknown
-        return _RULES[op.name](*given)
+        return _RULES[op.name](*parts)
+
+    def _apply_to_rest(
+        self,
+        op: Operation,
+        given: Sequence[_Part | _Rest],
+        values: Mapping[Value, _Part | _Rest],
+    ) -> _Part | _Rest:
+        rests = [each for each in given if isinstance(each, _Rest)]
+        if not rests:
+            left, right = given
+            return self._rest(op, left, right, values)
+        rest, element = rests[0], self._element(op.operands[0])
+        if any(each.of != rest.of or (each.count != rest.count).any() for each in rests):
+            raise _Unknown
+        if op.name == "stablehlo.convert" and rest.kind == "found":
+            return rest
+        if op.name == "stablehlo.add" and rest.kind == "found" and len(rests) == 1:
+            of = _quotient(op.operands[0 if given[1] is rest else 1], values)
+            value = values[rest.of]
+            if of is None or of[0] != rest.of or (of[1] != rest.count).any():
+                raise _Unknown
+            assert isinstance(value, _Part)  # its quotient is one
+            return rest.added(value)
+        function, cuts = self._of_rests(op, given), sum((each.cuts for each in rests), ())
+        if op.name == "stablehlo.compare":
+            cuts += tuple(each.low for each in given if isinstance(each, _Part))
+        elif element != BOOL:
+            raise _Unknown
+        at = [each.at if isinstance(each, _Rest) else _always(each) for each in given]
+        return _Rest(rest.of, rest.count, lambda *place: function(*(f(*place) for f in at)), cuts)
+
+    @staticmethod
+    def _of_rests(op: Operation, given: Sequence[_Part | _Rest]) -> Callable[..., Array]:
+        """What a comparison, or an operation on truth values, computes."""
+        kinds = [each.kind for each in given if isinstance(each, _Rest)]
+        if op.name == "stablehlo.compare" and len(kinds) == 1 and "found" not in kinds:
+            compare = _COMPARISONS_OF_RESTS.get(_direction(op))
+            if compare is not None:
+                return lambda *sides: _of_each(compare, *sides).astype(int).astype(object)
+        elif op.name in _OF_TRUTHS and {*kinds} == {"found"}:
+            return _OF_TRUTHS[op.name]
+        raise _Unknown
+
+    @staticmethod
+    def _rest(
+        op: Operation,
+        left: _Part | _Rest,
+        right: _Part | _Rest,
+        values: Mapping[Value, _Part | _Rest],
+    ) -> _Rest:
+        """The rest of a value, or whether its quotient is odd, which ``and`` gives."""
+        if not isinstance(right, _Part) or not right.is_number or isinstance(left, _Rest):
+            raise _Unknown
+        of, mask = _quotient(op.operands[0], values), right.low
+        if of is not None and (mask == 1).all():
+            return _Rest(*of, lambda odd, rest: odd, (), "odd")
+        count = _of_each(lambda n, _: n.bit_length(), mask, mask)
+        if not ((mask > 0) & (_of_each(operator.lshift, _ONE, count) == mask + 1)).all():
+            raise _Unknown
+        return _Rest(op.operands[0], count, lambda odd, rest: rest, (), "rest")
+
+
+def _always(given: _Part) -> Callable[[Array, Array], Array]:
+    if not given.is_number:
+        raise _Unknown
+    return lambda odd, rest: given.low
+
+
+def _quotient(value: Value, values: Mapping[Value, _Part | _Rest]) -> tuple[Value, Array] | None:
+    """What is shifted to the right to give a value, and by how much."""
+    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    if op is None or op.name != "stablehlo.shift_right_arithmetic":
+        return None
+    count = values.get(op.operands[1])
+    if not isinstance(count, _Part) or not count.is_number or not (count.low > 0).all():
+        return None
+    return op.operands[0], count.low
+
+
+def _direction(op: Operation) -> str:
+    return str(op.attributes["comparison_direction"]).rpartition(" ")[2].strip(">")
 
 
 def _compared(op: Operation, left: _Part, right: _Part) -> _Part:
-    direction = str(op.attributes["comparison_direction"]).rpartition(" ")[2].strip(">")
-    if direction not in _COMPARISONS:
+    compare = _COMPARISONS.get(_direction(op))
+    if compare is None:
         raise _Unknown
     _together(left, -right)  # the difference has one direction
-    compare = _COMPARISONS[direction]
     low, high = (
         _of_each(compare, *pair).astype(int).astype(object)
         for pair in ((left.low, right.low), (left.high, right.high))
@@ -428,7 +585,7 @@ def _is_at_steps(
     above = first_from(steps - 0.5 + apart, -_INEXACT)
     below = first_from(steps - 0.5 - apart, _INEXACT) - 1
     at = [np.clip(each, -bounds, bounds).astype(np.int64) for each in (above, below)]
-    up, down = (np.asarray(exact(each)).astype(np.int64) for each in at)
+    up, down = (exact(each) for each in at)
     is_up = (up >= steps) | (above > bounds)
     is_down = (down < steps) | (below < -bounds)
     return bool(is_up.all() and is_down.all())
