@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Path:
-    return TinyModel("gemma3", ("Q8_0",), blocks=1, context=96).write(folder / "tiny.gguf")
+    return TinyModel("gemma3", ("Q8_0",), blocks=1, context=64).write(folder / "tiny.gguf")
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +172,7 @@ def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> Non
     for command in (emitted, [*compiled, *weights]):
         result = run(*command)
         assert result.exit_code == 0, (result.output, result.exception)
-    empty = f"{session.context + 128}x2x64xf16=0"
+    empty = f"{session.context + 16}x2x64xf16=0"
     caches, files = [empty, empty], [f"@{folder / name}.npy" for name in ("logits", "k", "v")]
     parameters = ["--parameters", f"model={archive}"]
 
@@ -194,7 +194,7 @@ def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> Non
     refused = call("prompt", [1] * (session.context - session.position + 1), session.position)
     assert refused.exit_code == 1
     message = "function 'prompt' stopped: the tokens from the position on do not fit into the "
-    assert f"{message}context of 96" in refused.stderr
+    assert f"{message}context of 64" in refused.stderr
 
 
 def test_a_terminal_obeys_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,12 +282,12 @@ def test_perplexity_is_the_oracles(model: Path, tokenizer: Tokenizer, tmp_path: 
         (("--prompt", "a", "--emit", "x"), 2, "--emit writes no text; leave out --prompt"),
         (("--prompt", "a", "--system", "b"), 2, "--system is for conversations; add --chat"),
         (("--prompt", "a", "--top-p", "2"), 2, "top-p is 2.0, expected more than 0, and at most 1"),
-        (("--prompt", "a", "--context", "0"), 2, "the context is 0, expected 1 to 96, which the"),
-        (("--prompt", "a", "--context", "97"), 2, "the context is 97, expected 1 to 96, which the"),
+        (("--prompt", "a", "--context", "0"), 2, "the context is 0, expected 1 to 64, which the"),
+        (("--prompt", "a", "--context", "65"), 2, "the context is 65, expected 1 to 64, which the"),
         (
             ("--prompt", "the " * 99),
             2,
-            "tokens of the prompt do not fit into the context of 96; give a",
+            "tokens of the prompt do not fit into the context of 64; give a",
         ),
         (("--prompt", "a", "--device", "tpu"), 1, "no device"),
         (("--prompt", "a\udcff"), 1, "the text is not Unicode: character 1 is half of one"),

@@ -81,6 +81,13 @@ def check(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=2**-11 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize(
+    ("context", "pieces"), [(1, (16,)), (64, (16,)), (65, (128, 16)), (2048, (128, 16))]
+)
+def test_pieces_are_not_longer_than_prompts(context: int, pieces: tuple[int, ...]) -> None:
+    assert Shape.of_context(context).pieces == pieces
+
+
 def test_all_logits_in_pieces(floats: Compiled) -> None:
     check(floats.session().all_logits(TOKENS), floats.expected)
 

@@ -35,6 +35,12 @@ class Shape:
     context: int
     pieces: tuple[int, ...] = (128, 16)
 
+    @classmethod
+    def of_context(cls, context: int) -> Shape:
+        """The usual pieces, without those of which no prompt fills more than a half."""
+        longest, *others = cls.pieces
+        return cls(context, (longest, *others) if longest < 2 * context else tuple(others))
+
     @property
     def rows(self) -> int:
         """The rows of a cache: the last piece of a prompt may be filled up."""

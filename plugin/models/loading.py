@@ -306,9 +306,9 @@ def _program(path: str | os.PathLike[str], shape: Shape, notify: Progress) -> by
 
 def _shape(configuration: Configuration, context: int | None) -> Shape:
     if context is None:
-        return Shape(min(configuration.context, DEFAULT_CONTEXT))
+        return Shape.of_context(min(configuration.context, DEFAULT_CONTEXT))
     most = min(configuration.context, MOST_CONTEXT)
     if not 1 <= context <= most:
         made_for = ", which the model was made for" if most == configuration.context else ""
         raise UsageError(f"the context is {context:,}, expected 1 to {most:,}{made_for}")
-    return Shape(context)
+    return Shape.of_context(context)

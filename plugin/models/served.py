@@ -26,4 +26,5 @@ def program(
     source = open_weights(arguments["path"], lists=False)
     tensors = source.theta.flatten()
     configuration = Configuration.of(source.properties, tensors)
-    return None, [bytecode_of(write_module(configuration, tensors, Shape(arguments["context"])))]
+    shape = Shape.of_context(arguments["context"])
+    return None, [bytecode_of(write_module(configuration, tensors, shape))]
