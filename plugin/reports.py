@@ -31,7 +31,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from .errors import InputError, Place, printable, quoted
+from .errors import InputError, Place, UsageError, printable, quoted
 from .files import write_whole
 
 __all__ = [
@@ -262,11 +262,16 @@ def check_places(*paths: str | None) -> None:
 
     Raises:
         InputError: one is a folder, or is to be in what is none, or in one that cannot be written.
+        UsageError: two would be one file.
     """
+    seen = set()
     for path in paths:
         if not path:
             continue
         real = os.path.realpath(path)  # a link stays, and what it points to is written
+        if real in seen and (os.path.isfile(real) or not os.path.exists(real)):
+            raise UsageError(f"two reports would be written to '{path}'; give each a file")
+        seen.add(real)
         folder = os.path.dirname(real)
         if os.path.isdir(real):
             reason = errno.EISDIR

@@ -345,7 +345,9 @@ def test_reports_that_cannot_be_written_are_no_end_of_a_run(
         assert result.exit_code == 1
         assert result.stderr == f"error: cannot write '{path}': {message}\n"
     assert files() == {}
-    check_places("new.json", "/dev/null", None)
+    check_places("new.json", "/dev/null", "/dev/null", None)
+    with pytest.raises(UsageError, match=r"two reports would be written to './new'"):
+        check_places("new", "./new")
 
 
 def test_a_run_that_did_not_begin_has_no_table(here: Path) -> None:
