@@ -63,6 +63,7 @@ def normed(x, scale):
 
 
 @pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.share(2)
 def test_a_block_of_one_token_is_one_dispatch(instructions, cpu):
     """A norm, a gate, what is added to and a norm again, around three small products."""
     random = np.random.default_rng(0)
