@@ -333,32 +333,44 @@ def test_compare_takes_extents(in_temporary_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("zero_point", [np.int8(-3), np.uint8(100)])
-def test_a_convolution_is_rounded_where_it_is_summed(zero_point: Any) -> None:
-    """The change of scale is part of the kernel: no sums are written, and none are read again."""
+def test_convolutions_are_rounded_where_they_are_summed(zero_point: Any) -> None:
+    """The change of scale is part of the kernel, and so is what the next one reads of bytes."""
     rng = np.random.default_rng(0)
     storage = zero_point.dtype
     constants: dict[str, Any] = {
-        "xs": np.array(0.02, np.float32), "ys": np.array(0.5, np.float32),
-        "z": np.array(zero_point), "ws": rng.uniform(0.01, 0.1, 16).astype(np.float32),
-        "w": rng.integers(-127, 128, (16, 8, 3, 3)).astype(np.int8),
+        "s": np.array(0.02, np.float32), "z": np.array(zero_point),
+        "ws": rng.uniform(0.005, 0.02, 16).astype(np.float32),
+        "v": rng.integers(-127, 128, (16, 8, 1, 1)).astype(np.int8),
+        "w": rng.integers(-127, 128, (16, 16, 3, 3)).astype(np.int8),
         "b": rng.integers(-4000, 4000, 16).astype(np.int32),
     }  # fmt: skip
-    constants["bs"] = constants["ws"] * constants["xs"]
+    constants["bs"] = constants["ws"] * constants["s"]
     nodes = [
-        node("DequantizeLinear", ["x", "xs", "z"], ["xr"]),
-        node("DequantizeLinear", ["w", "ws"], ["wr"], axis=0),
         node("DequantizeLinear", ["b", "bs"], ["br"], axis=0),
-        node("Conv", ["xr", "wr", "br"], ["c"], pads=[1, 1, 1, 1]),
-        node("QuantizeLinear", ["c", "ys", "z"], ["y"]),
+        *_convolution("x", "v", "y"),
+        *_convolution("y", "w", "z2", pads=[1, 1, 1, 1]),
     ]
     name = storage.name.upper()
-    ends = {"x": (name, (1, 8, 9, 7))}, {"y": (name, (1, 16, 9, 7))}
+    ends = {"x": (name, (1, 8, 9, 7))}, {"z2": (name, (1, 16, 9, 7))}
     proto = model(nodes, *ends, constants)
     lowered = compile_to_bytes(proto.SerializeToString(), emit="mlir").decode()
-    calls = [line for line in lowered.splitlines() if "flow.dispatch" in line]
-    assert calls
+    program = lowered.partition("func.func @main")[2].splitlines()
+    calls = [line for line in program if "flow.dispatch" in line]
+    assert len(calls) >= 2
     assert all(line.endswith("xi8>") for line in calls)
+    between = program[program.index(calls[0]) :]
+    assert not [line for line in between if "stablehlo.xor" in line or "stablehlo.convert" in line]
     info = np.iinfo(storage)
     x = rng.integers(info.min, info.max + 1, (1, 8, 9, 7)).astype(storage)
     (expected,), (found,) = computed(proto, None, x), computed(proto, Device("llvm-cpu"), x)
     np.testing.assert_array_equal(found, expected)
+    assert len(np.unique(found)) > 16
+
+
+def _convolution(x: str, w: str, y: str, **attributes: Any) -> list[Any]:
+    return [
+        node("DequantizeLinear", [x, "s", "z"], [f"{x}_r"]),
+        node("DequantizeLinear", [w, "ws"], [f"{w}_r"], axis=0),
+        node("Conv", [f"{x}_r", f"{w}_r", "br"], [f"{y}_c"], **attributes),
+        node("QuantizeLinear", [f"{y}_c", "s", "z"], [y]),
+    ]

@@ -43,7 +43,7 @@ from .._mlir import Operation, Value, ir, stablehlo
 from ..dialects.attention import Attention
 from ..dialects.block_contraction import BlockContraction
 from ..dialects.subquant import ATTENTION, BLOCK_CONTRACTION
-from ..emit import Formula, tensor
+from ..emit import Formula, operation, tensor
 from ..errors import Remark, UsageError, expected_name
 from ..kernels.attention import attend_by_kernel
 from ..kernels.constants import erase_unused
@@ -69,6 +69,12 @@ from .math.zero_points import correct_zero_points
 __all__ = ["SelectKernels"]
 
 _INTEGERS = ("stablehlo.dot_general", "stablehlo.convolution")
+_OF_DIFFERENCES = {
+    *("arith.constant", "stablehlo.and", "stablehlo.broadcast_in_dim", "stablehlo.constant"),
+    *("stablehlo.convert", "stablehlo.pad", "stablehlo.subtract"),
+    *("subquant.scast", "subquant.subtract_zero_point"),
+}
+"""Operations that zero points are subtracted by: see `transforms.math.differences`."""
 
 
 @dataclass(frozen=True)
@@ -249,9 +255,23 @@ def _contract_storage(op: Operation, is_alone: bool) -> None:
             value = _with_features(op, value, more)
     if value is not None:
         op.results[0].replace_all_uses_with(value)
+        given = list(op.operands)
         if raised is not None:
+            given += raised.operands
             raised.erase()
         op.erase()
+        for each in dict.fromkeys(given):
+            _erase_unread(each)
+
+
+def _erase_unread(value: Value) -> None:
+    """Erase a difference that nobody reads any more, or its storage would have two readers."""
+
+    def may_go(op: Operation) -> bool:
+        return op.name in _OF_DIFFERENCES
+
+    if not isinstance(value.owner, ir.Block) and may_go(value.owner.operation):
+        operation.erase_unused(value.owner.operation, may_go)
 
 
 def _with_features(op: Operation, sums: Value, more: Array) -> Value:
