@@ -139,8 +139,8 @@ def prepare(
             len(x), count, depth, bits, has_offsets=planes.zero_points is not None
         )
         return Program(text, arguments, np.float32, threads, copies)
-    if case["kind"] == "model":
-        raise Unsupported("it does not read TensorFlow Lite")
+    if case["kind"] in ("model", "network"):
+        raise Unsupported("it does not read such models")
     w = arrays["w"]
     axes = (1,) if case["kind"] == "int8 matmul" else (0, 1, 2)
     bias = arrays["bias"] - case["x_zero_point"] * w.sum(axes, dtype=np.int32)

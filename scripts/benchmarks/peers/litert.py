@@ -118,6 +118,8 @@ def _blockwise(scales: int, size: int) -> Any:
 
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Interpreters:
     """As `benchmarks.peers` says."""
+    if case["kind"] == "network":
+        raise Unsupported("it does not read ONNX")
     if case["kind"] == "model":
         data = Path(case["file"]).read_bytes()
         return Interpreters(data, arrays["x"], threads, copies, {})

@@ -32,9 +32,8 @@ class Sessions:
 
     def __init__(
         self,
-        node: NodeProto,
+        model: bytes,
         x: Array,
-        constants: dict[str, Array],
         y: Array,
         threads: int,
         copies: int,
@@ -44,7 +43,6 @@ class Sessions:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        model = _model(node, x, constants, y)
         self._sessions = []
         for _ in range(copies):
             session = onnxruntime.InferenceSession(
@@ -52,11 +50,11 @@ class Sessions:
             )
             binding = session.io_binding()
             given, result = map(onnxruntime.OrtValue.ortvalue_from_numpy, (x, y))
-            binding.bind_ortvalue_input("x", given)
-            binding.bind_ortvalue_output("y", result)
+            binding.bind_ortvalue_input(session.get_inputs()[0].name, given)
+            binding.bind_ortvalue_output(session.get_outputs()[0].name, result)
             self._sessions.append((session, binding, result))
         self._last = self._sessions[0]
-        self.notes = {**notes, "path": node.op_type, "bytes": len(model)}
+        self.notes = {**notes, "bytes": len(model)}
 
     def call(self, copy: int) -> None:
         """As of `Prepared`."""
@@ -91,14 +89,19 @@ def _model(node: NodeProto, x: Array, constants: dict[str, Array], y: Array) -> 
 
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Sessions:
     """As `benchmarks.peers` says."""
+    if case["kind"] == "network":
+        result = np.zeros((1, 1000), np.float32)
+        return Sessions(arrays["model"].tobytes(), arrays["x"], result, threads, copies, {})
     if case["kind"] == "block matmul":
-        return Sessions(*_block_matmul(case, arrays), threads, copies, _BY_BLOCK)
-    if case["kind"] in ("int8 matmul", "int8 convolution"):
-        return Sessions(*_integers(case, arrays), threads, copies, {})
-    raise Unsupported("it reads other models")
-
-
-_BY_BLOCK = {"activations": {"block": 32, "steps": 254}}
+        node, x, constants, y = _block_matmul(case, arrays)
+    elif case["kind"] in ("int8 matmul", "int8 convolution"):
+        node, x, constants, y = _integers(case, arrays)
+    else:
+        raise Unsupported("it reads other models")
+    notes: dict[str, Any] = {"path": node.op_type}
+    if case["kind"] == "block matmul":
+        notes["activations"] = {"block": 32, "steps": 254}
+    return Sessions(_model(node, x, constants, y), x, y, threads, copies, notes)
 
 
 def _block_matmul(

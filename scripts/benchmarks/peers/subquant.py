@@ -116,6 +116,8 @@ def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> 
         # Where only weights are quantized, LiteRT rounds activations, too.
         options = CompileOptions(activations="int8")
         return Executables(Path(case["file"]), options, x, threads, copies)
+    if case["kind"] == "network":
+        return Executables(arrays["model"].tobytes(), CompileOptions(), x, threads, copies)
     if case["kind"] != "block matmul":
         source = quantized_integers(case, arrays, weights_given=False)
         return Executables(source, CompileOptions(), x, threads, copies)
