@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import math
 import re
 import sys
 import time
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner, Result
 
@@ -28,7 +30,16 @@ from subquant.runtime.timing import Times, draw_arguments, time_calls
 from subquant.versions import PINNED_VERSIONS
 
 ROOT = Path(__file__).resolve().parent.parent
-_MODULES = ("blocks", "cases", "ceilings", "measurement", "programs", "report", "__main__")
+_MODULES = (
+    "blocks",
+    "cases",
+    "ceilings",
+    "measurement",
+    "networks",
+    "programs",
+    "report",
+    "__main__",
+)
 
 
 @pytest.fixture(scope="module")
@@ -343,6 +354,25 @@ def test_the_integers_of_a_model_are_near(bench: Any) -> None:
     found = bench.cases.check(data, near, {})
     assert found == bench.cases.Check(True, "1 of 4 differ, by 16 at most")
     assert not bench.cases.check(data, near + np.int8(1), {}).is_right
+
+
+def test_a_network_has_the_layers_of_the_paper(bench: Any) -> None:
+    network = bench.networks.mobile_network()
+    onnx.checker.check_model(network, full_check=True)
+    inferred = onnx.shape_inference.infer_shapes(network).graph
+    shapes = {
+        each.name: [extent.dim_value for extent in each.type.tensor_type.shape.dim]
+        for each in (*inferred.value_info, *inferred.output)
+    }
+    weights = {each.name: list(each.dims) for each in inferred.initializer}
+    convolutions = [node for node in inferred.node if node.op_type == "Conv"]
+    products = [
+        math.prod(shapes[node.output[0]]) * math.prod(weights[node.input[1]][1:])
+        for node in convolutions
+    ]
+    assert len(convolutions) == 52
+    assert sum(products) + 1280 * 1000 == 300_774_272
+    assert sum(math.prod(weights[node.input[1]]) for node in convolutions) == 2_189_760
 
 
 # -- a run ----------------------------------------------------------------------------------------
