@@ -15,6 +15,8 @@ Source: https://github.com/google/sentencepiece, ``sentencepiece_model.proto``.
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -65,7 +67,15 @@ class ScoredPieces:
             ) from None
 
     def _load(self) -> Any:
-        return self._package.SentencePieceProcessor(model_proto=self._proto)
+        """SentencePiece's processor of the model.
+
+        It is made in a thread of its own, for which GNU's C library takes memory of its own: what
+        `rest` frees of it goes back to the system. In that of the main thread it would be written
+        by the next who asks for zeros, as IREE does for keys and values.
+        """
+        load = partial(self._package.SentencePieceProcessor, model_proto=self._proto)
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(load).result()
 
     def encode(self, text: str, at_start: bool) -> list[int]:
         """The tokens of a text; at the start, or after a special token, it may get a space."""
