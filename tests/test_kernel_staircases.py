@@ -260,6 +260,42 @@ def of_other_rest(sums):
     return np.clip((sums >> 7) + ((sums & 63) >= 32), -128, 127)
 
 
+COUNTS = np.where(np.arange(COLUMNS) < 16, np.arange(COLUMNS) + 3, 32 * np.arange(COLUMNS))
+
+
+def shifted_out_by(w, sums):
+    """Shifts by all bits and more: of signed numbers, of unsigned ones, and to the left."""
+    signs = right(w, sums, COUNTS)
+    rest = right(w, w.convert(sums, "ui16"), 16)
+    none = w.binary("shift_left", sums, np.maximum(COUNTS, 31))
+    given = w.binary("xor", signs, w.convert(rest, "i32"))
+    return w.convert(w.binary("add", given, none), "i8")
+
+
+def of_shifted_out(sums):
+    rest = np.where(sums.astype(np.int16) < 0, 0xFFFF, 0)
+    none = np.where(np.maximum(COUNTS, 31) == 31, sums.astype(object) << 31, 0) & (1 << 32) - 1
+    return (((sums >> np.minimum(COUNTS, 31)) ^ rest) + none).astype(object) & 255
+
+
+TRUTHS = np.arange(COLUMNS) % 3 == 0
+
+
+def truths_by(w, sums):
+    """Truth values that are known, and what is chosen between has more bits than was compared."""
+    known = w.known([str(each).lower() for each in TRUTHS], "i1")
+    negative = w.negative(sums)
+    either = w.binary("maximum", negative, known)
+    same = w.inverted(w.binary("xor", w.binary("add", either, known), known))
+    chosen = w.select(same, w.known((1 << 31) + 5, "i64"), w.known(3, "i64"))
+    return w.convert(right(w, chosen, 1), "i8")
+
+
+def of_truths(sums):
+    either = (sums < 0) | TRUTHS
+    return np.where(~(either ^ TRUTHS), ((1 << 31) + 5) >> 1, 1)
+
+
 CASES = {
     # operations, what they are, and whether they are a staircase
     "rounded twice": (twice_by, of_twice, True),
@@ -274,6 +310,8 @@ CASES = {
     "wraps": (wrapping_by, of_wrapping, False),
     "has two slopes": (broken_by, of_broken, False),
     "is cut": (cut_by, of_cut, False),
+    "shifts all out": (shifted_out_by, of_shifted_out, False),
+    "chooses by truth values": (truths_by, of_truths, False),
 }
 
 
@@ -297,7 +335,7 @@ func.func @main(%x: tensor<{count}x{DEPTH}xi8>) -> {w.type(result)} {{
     lowered = compile_to_bytes(text, CompileOptions(kernels=instructions, **options), emit="mlir")
     assert (b"xf32>" in lowered) == is_staircase
     found = subquant.compile(text, kernels=instructions, **options).main(x)
-    assert (found == of_sums(sums[:, None] + BIAS).astype(np.int8)).all()
+    assert (found == of_sums(sums[:, None] + BIAS).astype(np.int64).astype(np.int8)).all()
 
 
 @pytest.mark.parametrize("case", CASES)

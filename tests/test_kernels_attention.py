@@ -111,6 +111,16 @@ def test_large_scores(instructions: str, cpu: Device) -> None:
     assert np.median(np.abs(found - wanted)) < 1e-3
 
 
+@pytest.mark.parametrize("instructions", SOME)
+@pytest.mark.parametrize("name", ["prompt", "prompt in a window"])  # without and with a softcap
+def test_no_number_stays_none(name: str, instructions: str, cpu: Device) -> None:
+    case, function = CASES[name], COMPILED[instructions].function(name, cpu)
+    query, keys, values = case.arrays(case.count)
+    wanted = function(query, keys, values, np.int32(3)).copy()
+    query[5] = wanted[5] = np.nan
+    np.testing.assert_array_equal(function(query, keys, values, np.int32(3)), wanted)
+
+
 def test_exponential() -> None:
     """All exponents, 2**12 numbers of each, and the ends."""
     x = -np.arange(0, 0x42B00000, 1 << 11, dtype=np.uint32).view(np.float32)
@@ -120,6 +130,7 @@ def test_exponential() -> None:
     assert (np.abs(exponential(x) - wanted) / units).max() <= 2
     ends = exponential(np.float32([0, -87, -1e4, -np.inf, -3.4e38]))
     np.testing.assert_array_equal(ends, [1, 0, 0, 0, 0])
+    assert np.isnan(exponential(np.float32([np.nan]))).all()
 
 
 def test_bounded() -> None:
@@ -129,6 +140,9 @@ def test_bounded() -> None:
         found = bounded(x, softcap)
         assert np.abs(found - wanted).max() <= 4 * np.spacing(np.float32(softcap))
         assert (np.sign(found) == np.sign(x)).all()
+        np.testing.assert_array_equal(
+            bounded(np.float32([np.inf, -np.inf, np.nan]), softcap), [softcap, -softcap, np.nan]
+        )
 
 
 def kernels_of(case: Case, kernels: str = "auto") -> tuple[int, str]:

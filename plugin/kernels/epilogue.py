@@ -50,12 +50,12 @@ from ..dialects.subquant import REQUANTIZE
 from ..emit import Formula
 from ..emit.operation import create, element_of
 from ..emit.vectors import Vectors, load, reduced, vector, vector_type
-from ..numerics.array_functions import bits_of, convert
+from ..numerics.array_functions import bits_of, convert, is_known, is_zero
 from ..numerics.element_types import BOOL, F32, I8, I32, I64, U8, Array, ElementType
 from ..numerics.fixed_point import multiplier_and_shift, saturate
 from ..numerics.parameters import StorageType
 from ..numerics.requantization import Requantization, requantize
-from .constants import elements_of, is_known
+from .constants import elements_of
 from .executables import Binding
 from .instructions import INSTRUCTIONS, Instructions
 from .operands import value_of
@@ -110,8 +110,8 @@ class Columns(Vectors):
         if (flat == flat[0]).all():
             return self._written(flat[0].item(), element)
         held = I8 if element == BOOL else element
-        if element.is_integer and element.bits == I64.bits and np.abs(flat).max() < 1 << 31:
-            held = I32
+        if element.is_integer and element.bits == I64.bits:
+            held = I32 if (flat == flat.astype(I32.dtype)).all() else element
         table = Table(np.ascontiguousarray(flat.astype(held.dtype)).tobytes(), held)
         found = self.emitted(self._read(table).value, held)
         return convert(found, element).value
@@ -140,6 +140,31 @@ def _compare(op: Operation, left: Formula, right: Formula) -> Formula:
 def _saturate(op: Operation, given: Formula) -> Formula:
     low, high = (int(bound) for bound in op.attributes["range"])
     return convert(np.clip(given, low, high), element_of(op.results[0].type))
+
+
+def _select(op: Operation, condition: Formula, yes: Formula, no: Formula) -> Formula:
+    if not is_known(condition) and is_known(yes) and is_known(no):
+        yes = condition.form.known(yes, _element(op.results[0].type))  # of what is compared, else
+    return np.where(condition, yes, no)
+
+
+def _shift_left(op: Operation, given: Formula, count: Formula) -> Formula:
+    is_beyond = _is_beyond(op, count)
+    if is_zero(is_beyond):
+        return np.left_shift(given, count)
+    return np.where(is_beyond, 0, np.left_shift(given, np.where(is_beyond, 0, count)))
+
+
+def _shift_right(op: Operation, given: Formula, count: Formula) -> Formula:
+    is_beyond, most = _is_beyond(op, count), element_of(op.results[0].type).bits - 1
+    signed = ElementType.parse(f"i{most + 1}")
+    given, count = (convert(each, signed) for each in (given, count))
+    return np.right_shift(given, count if is_zero(is_beyond) else np.where(is_beyond, most, count))
+
+
+def _is_beyond(op: Operation, count: Formula) -> Formula:
+    """Whether a shift is by all bits or more, which StableHLO defines, and a CPU does not."""
+    return (count < 0) | (count >= element_of(op.results[0].type).bits)
 
 
 def _subtract_zero_point(op: Operation, given: Formula) -> Formula:
@@ -174,9 +199,9 @@ _RULES: dict[str, Callable[..., Formula]] = {
     "stablehlo.negate": lambda op, given: -given,
     "stablehlo.not": lambda op, given: ~given,
     "stablehlo.or": _binary(np.bitwise_or),
-    "stablehlo.select": lambda op, condition, yes, no: np.where(condition, yes, no),
-    "stablehlo.shift_left": _binary(np.left_shift),
-    "stablehlo.shift_right_arithmetic": _binary(np.right_shift),
+    "stablehlo.select": _select,
+    "stablehlo.shift_left": _shift_left,
+    "stablehlo.shift_right_arithmetic": _shift_right,
     "stablehlo.subtract": _binary(np.subtract),
     "stablehlo.xor": _binary(np.bitwise_xor),
     "subquant.saturate": _saturate,
@@ -520,19 +545,19 @@ class Epilogue:
 
         for op in operations:
             (value,), operands = op.results, list(op.operands)
-            is_float = element_of(self.sums.type).is_float  # sums of such are rounded
-            if op.name in _SIGNS and operands[1] in self.known and not is_float:
+            element = _element(value.type)
+            assert element is not None  # `_is_computed`
+            # Sums of floats are rounded, and truth values have none.
+            if op.name in _SIGNS and operands[1] in self.known and element.is_integer:
                 start, numbers = added.get(operands[0], (operands[0], np.zeros((), np.int64)))
                 numbers = numbers + _SIGNS[op.name] * self.known[operands[1]]
-                added[value] = start, _wrapped(numbers, element_of(value.type))
+                added[value] = start, _wrapped(numbers, element)
                 continue
             read = [self.known[each] if each in self.known else total(each) for each in operands]
             if op.name in REQUANTIZE:
                 results = requantized(read_requantize(op), read)
             else:
                 results = [_RULES[op.name](op, *each) for each in zip(*_alike(read), strict=True)]
-            element = _element(value.type)
-            assert element is not None  # `_is_computed`
             made[value] = [
                 result if element == BOOL else convert(result, element) for result in results
             ]
@@ -605,18 +630,17 @@ def _grid(value: Value, shape: Sequence[int], axis: int) -> Array | None:
     if op.name in _CASTS:
         return _grid(op.operands[0], shape, axis)
     if op.name == _BROADCAST:
-        inner = op.operands[0]
-        if not is_known(inner):
-            return None
+        array, extents = elements_of(op.operands[0]), [1] * len(shape)
         axes = [int(each) for each in op.attributes["broadcast_dimensions"]]
-        extents = [1] * len(shape)
-        for each, extent in zip(axes, inner.type.shape, strict=True):
+        for each, extent in zip(axes, op.operands[0].type.shape, strict=True):
             extents[each] = int(extent)
-        array = np.asarray(elements_of(inner)).reshape(extents)
-    elif is_known(value):
-        array = np.asarray(elements_of(value))
+        array = array if array is None else array.reshape(extents)
     else:
+        array = elements_of(value)
+    if array is None:
         return None
+    if _element(value.type) == BOOL:
+        array = array.astype(np.bool_)
     if array.ndim != len(shape):
         return array.reshape(()) if array.size == 1 else None
     for each in range(array.ndim):

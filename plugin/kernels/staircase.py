@@ -345,7 +345,8 @@ class _Chain:
         values[self._sums] = _Part(low, high, one.astype(int), one, np.zeros(low.shape))
         for number, op in enumerate(self._operations[:count]):
             element = self._element(op.results[0])
-            if element is None or element.is_float:
+            is_sign = op.name == "stablehlo.shift_right_arithmetic"
+            if element is None or element.is_float or (is_sign and element.kind == "uint"):
                 raise _Unknown
             found = self._apply(op, values)
             if isinstance(found, _Rest):
@@ -353,12 +354,12 @@ class _Chain:
                 continue
             ends = np.array([found.low, found.high])
             if element != BOOL:
-                limits = np.iinfo(element.dtype)
+                reach = 1 << (element.bits - (element.kind == "int"))
+                least = -reach if element.kind == "int" else 0
                 is_byte = element == I8 and number + 1 == len(self._operations)
                 is_wrapped = is_byte and ((ends >= 0) & (ends <= 255)).all()
-                if not is_wrapped and ((ends < limits.min).any() or (ends > limits.max).any()):
+                if not is_wrapped and ((ends < least).any() or (ends >= reach).any()):
                     raise _Unknown
-            is_sign = op.name == "stablehlo.shift_right_arithmetic"
             if element == BOOL or (is_sign and ((ends == -1) | (ends == 0)).all()):
                 # one number up to some sum, and another from there on
                 if (found.low != found.high).any():

@@ -90,7 +90,7 @@ def exponential(x: AnyArray) -> AnyArray:
         total = total * r + coefficient
     near = total * (r * r) + r + 1.0
     power = bits_of((bits_of(shifted, I32) + 127) << 23, F32)
-    return np.where(x > _LEAST_EXPONENT, near * power, 0.0)
+    return np.where(x <= _LEAST_EXPONENT, 0.0, near * power)  # NaN stays NaN
 
 
 def bounded(score: AnyArray, softcap: float) -> AnyArray:
