@@ -230,6 +230,7 @@ _UNCHANGED_WITHOUT_WORK = (
     "check-hand-off",
     "convert-quantized-to-storage",
     "expand-stablehlo",
+    "fold-constant-casts",
     "fold-constants",
     "legalize-integer-widths",
     "legalize-quant-to-math",

@@ -252,6 +252,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
             "fuse-block-contractions",
             {"activations": options.activations, "explain": options.explain},
         ),
+        *([("fold-constant-casts", {})] if options.rounding == "nearest-even" else []),
         ("legalize-quant-to-math", {"division": division}),
         ("narrow-requantization", {}),
         # As IREE does; what the passes for Vulkan look at depends on it. Calls of kernels, which

@@ -24,6 +24,7 @@ PASSES: dict[str, str] = {
     "pack-narrow-storage": "store arguments, constants and parameters of 2 to 6 bits packed",
     "raise-dequantization": "turn dequantization that is written as arithmetic into one operation",
     "fuse-block-contractions": "turn contractions of dequantized weights into one operation",
+    "fold-constant-casts": "compute what casts make of constants",
     "legalize-quant-to-math": "write StableHLO on quantized values with integers, exactly",
     "narrow-requantization": "add integers that have the unit of their sum as they are",
     "estimate-work": "record how long functions take on one thread, about (llvm-cpu)",

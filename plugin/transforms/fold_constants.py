@@ -40,9 +40,9 @@ from ..errors import Remark
 from ..numerics.element_types import Array, ElementType
 from .base import UNCHANGED, ModulePass, named
 
-__all__ = ["FoldConstants"]
+__all__ = ["MOST_GROWTH", "FoldConstants"]
 
-_MOST_GROWTH = 1 << 20
+MOST_GROWTH = 1 << 20
 """Bytes. Source: IREE's ``--iree-opt-const-expr-max-size-increase-threshold``."""
 
 _CONSTANT = "stablehlo.constant"
@@ -104,7 +104,7 @@ def _fold(op: Operation) -> bool:
         return False
     given, result = constant.attributes["value"], op.results[0].type
     growth = (result.element_type.width - given.type.element_type.width) // 8
-    if growth * math.prod(given.type.shape) > _MOST_GROWTH:
+    if growth * math.prod(given.type.shape) > MOST_GROWTH:
         return False
     attribute = dense_of_array(_computed(op), result.element_type)
     with ir.InsertionPoint(op), op.location:
