@@ -19,6 +19,7 @@ from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import host_features
 from subquant.compiler.options import CompileOptions
+from subquant.compiler.pipeline import compile_pipeline
 from subquant.errors import UsageError
 from subquant.formats.irpa import create_archive
 from subquant.kernels.instructions import INSTRUCTIONS, instructions_of
@@ -334,9 +335,11 @@ def test_equal_contractions_are_one_executable():
 
 
 ASSEMBLY = {
-    "avx512vnni": ("znver4", "vpdpbusd", "zmm"),
+    "avx512vnni-amd": ("znver4", "vpdpbusd", "zmm"),
+    "avx512vnni": ("icelake-server", "vpdpbusd", "zmm"),
     "avxvnni": ("alderlake", "vpdpbusd", "ymm"),
-    "avx2": ("znver3", "vpmaddubsw", "ymm"),
+    "avx2-amd": ("znver3", "vpmaddubsw", "ymm"),
+    "avx2": ("haswell", "vpmaddubsw", "ymm"),
     "portable": ("znver3", "vpmaddwd", "ymm"),  # LLVM finds that the factors have few bits
 }
 
@@ -350,8 +353,20 @@ def test_instructions_are_what_was_asked_for(instructions, tmp_path):
     )
     compile_to_bytes(program(4, 256, 64, 32), options)
     [file] = tmp_path.glob("*.s")
-    found = [line for line in file.read_text().splitlines() if wanted in line and register in line]
+    text = file.read_text()
+    found = [line for line in text.splitlines() if wanted in line and register in line]
     assert len(found) >= 8  # the groups of a step
+    assert ("prefetcht0" in text) == (not instructions.endswith("-amd"))
+
+
+def test_kernels_for_amd_are_chosen_by_what_only_amd_has():
+    vectors = ["avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vnni"]
+    assert instructions_of([*vectors, "sse4a"]).name == "avx512vnni-amd"
+    assert instructions_of(["avx2", "sse4a"]).name == "avx2-amd"
+    for cpu, name in [("znver4", "avx512vnni-amd"), ("znver2", "avx2-amd"), ("haswell", "avx2")]:
+        passes = compile_pipeline(CompileOptions(activations="int8", target_cpu=cpu))
+        [chosen] = [each for each in passes if each.name == "select-kernels"]
+        assert chosen.instructions == name
 
 
 def test_code_for_any_cpu_calls_no_library_to_multiply_and_add(tmp_path):
@@ -397,6 +412,17 @@ def test_instructions_that_a_cpu_does_not_have_are_refused():
 # -- tiles ----------------------------------------------------------------------------------------
 
 
+def in_order(tiles):
+    """The vectors of a step as a product reads them first: their numbers, parts and planes."""
+    every = [
+        (vector, part, plane)
+        for plane, count in enumerate(tiles.vectors)
+        for vector in range(count)
+        for part in range(tiles.parts)
+    ]
+    return sorted(every)
+
+
 @pytest.mark.parametrize(
     ("bits", "block", "parts"), [*itertools.product([2, 3, 4, 5, 6, 8], [16, 32, 128], [1, 2])]
 )
@@ -411,12 +437,14 @@ def test_every_integer_is_where_the_layout_says(bits, block, parts):
         tile, lane = divmod(column, tiles.width)
         part, lane = divmod(lane, tiles.lanes)
         step, place = divmod(k, tiles.step)
-        found, low, first = 0, 0, part * sum(tiles.vectors)
-        for plane, vectors in zip(tiles.plane_bits, tiles.vectors, strict=True):
-            field, vector = divmod(place // 4, vectors)
-            byte = packed[tile, step, ((first + vector) * tiles.lanes + lane) * 4 + place % 4]
-            found |= (int(byte) >> (plane * field) & ((1 << plane) - 1)) << low
-            first, low = first + vectors, low + plane
+        found, low = 0, 0
+        vectors = in_order(tiles)
+        for plane, (bits, count) in enumerate(zip(tiles.plane_bits, tiles.vectors, strict=True)):
+            field, vector = divmod(place // 4, count)
+            first = vectors.index((vector, part, plane))
+            byte = packed[tile, step, (first * tiles.lanes + lane) * 4 + place % 4]
+            found |= (int(byte) >> (bits * field) & ((1 << bits) - 1)) << low
+            low += bits
         assert found == integers[column, k]
 
 

@@ -52,15 +52,6 @@ from .tiles import Tiles
 
 __all__ = ["BlockProduct", "Scale"]
 
-_AHEAD = 2048
-"""Bytes of the weight that are asked for before they are read.
-
-A core waits for memory otherwise, and for one stream of bytes longer than for several: one row of
-4096 x 4096 integers of 4 bits, in turn out of 400 MB, takes 0.80 ms without, 0.64 with, and 0.56 if
-four tiles are read side by side, which is as fast as memory is read (Emerald Rapids, one thread).
-"""
-
-
 _AS_LONG, _AS_LONG_OF_FLOATS = 2, 8
 """How many products of bytes take as long as one of these, about."""
 _BITS_OF_2_23 = 0x4B000000
@@ -308,7 +299,7 @@ class _Rows:
         """Add the blocks of a step, all of whose groups are written out."""
         tiles = self.tiles
         blocks, groups = tiles.step // tiles.block, tiles.block // 4
-        weight = _Step(self.memory.weight, tiles, self.tile, step)
+        weight = _Step(self.memory.weight, tiles, self.tile, step, self.target.ahead)
         found = list(reals)
         for number in range(blocks):
             block = _plus(_times(step, blocks), number)
@@ -327,7 +318,8 @@ class _Rows:
         first = scalar(_times(block, steps))
 
         def of_step(number: Value, *words: Formula) -> list[Formula]:
-            weight = _Step(self.memory.weight, tiles, self.tile, (first + scalar(number)).value)
+            step = (first + scalar(number)).value
+            weight = _Step(self.memory.weight, tiles, self.tile, step, self.target.ahead)
             groups = range(tiles.step // 4)
             return self._groups(pairs, block, weight, groups, [Sum(w) for w in words])
 
@@ -515,6 +507,7 @@ class _Step:
         memory: the weight.
         tiles: its layout.
         tile, number: of the tile, and of the step.
+        ahead: bytes that are asked for before they are read.
         loaded: vectors by their place.
     """
 
@@ -522,15 +515,15 @@ class _Step:
     tiles: Tiles
     tile: Value
     number: Value
+    ahead: int
     loaded: dict[int, Formula] = field(default_factory=dict)
 
     def group(self, part: int, number: int) -> Formula:
         """The integers of a group of a part of the columns, u8."""
         tiles, integer, low = self.tiles, None, 0
-        first = part * sum(tiles.vectors)
-        for bits, vectors in zip(tiles.plane_bits, tiles.vectors, strict=True):
+        for plane, (bits, vectors) in enumerate(zip(tiles.plane_bits, tiles.vectors, strict=True)):
             field_, vector = divmod(number, vectors)
-            piece = self._vector(first + vector)
+            piece = self._vector(tiles.place(plane, vector * tiles.parts + part))
             if bits < 8:
                 # No target shifts bytes: bits of a neighbour come in, and are masked.
                 moved, by = reread(piece, U16), bits * field_ - low
@@ -538,7 +531,7 @@ class _Step:
                     piece = reread(moved >> by if by > 0 else moved << -by, U8)
                 piece = piece & (((1 << bits) - 1) << low)
             integer = piece if integer is None else integer | piece
-            first, low = first + vectors, low + bits
+            low += bits
         return integer
 
     def _vector(self, number: int) -> Formula:
@@ -546,7 +539,8 @@ class _Step:
             size = self.tiles.lanes * 4
             place = number * size
             self.loaded[number] = load(self.memory, [self.tile, self.number, place], size, U8)
-            prefetch(self.memory, [self.tile, self.number, place + _AHEAD])
+            if self.ahead:
+                prefetch(self.memory, [self.tile, self.number, place + self.ahead])
         return self.loaded[number]
 
 

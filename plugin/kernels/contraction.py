@@ -290,7 +290,7 @@ class Product:
             [order.index(loop) for loop in loops]
             for loops in (self.batch, self.columns, self.inner)
         ]
-        return self.tiles, axes, self.contraction.block_sizes, *besides
+        return Tiles.VERSION, self.tiles, axes, self.contraction.block_sizes, *besides
 
     def _rows(self) -> tuple[Value, list[Extent]]:
         """Activations as ``rows x depth`` of f32, and the extents of the loops of rows."""

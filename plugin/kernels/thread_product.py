@@ -423,9 +423,9 @@ class _Words:
 
     def integer(self, group: _Group, member: int, part: int) -> Formula:
         """One of the four integers of a group, i32, in the columns of a tile of the thread."""
-        tiles, integer, low, first = self.thread.product.tiles, None, 0, 0
+        tiles, integer, low = self.thread.product.tiles, None, 0
         for plane, (bits, count) in enumerate(zip(tiles.plane_bits, tiles.vectors, strict=True)):
-            piece = self._word(plane, first, count, group, part)
+            piece = self._word(plane, count, group, part)
             field_, word = group.field, group.word
             if plane:
                 ratio = tiles.vectors[0] // count
@@ -437,17 +437,17 @@ class _Words:
                 piece = piece & ((1 << bits) - 1)
             piece = piece.form.emitted(piece.value, I32)
             integer = piece if integer is None else integer | (piece << low)
-            first, low = first + count, low + bits
+            low += bits
         return integer
 
-    def _word(self, plane: int, first: int, count: int, group: _Group, part: int) -> Formula:
+    def _word(self, plane: int, count: int, group: _Group, part: int) -> Formula:
         word = group.word if not plane else _divided(group.word, count)[1]
         key = (plane, part, word if isinstance(word, int) else -1)
         if key not in self.loaded:
             tiles, thread = self.thread.product.tiles, self.thread
             step = thread.tile(part) * tiles.steps + self.step
             number = step * (tiles.step_bytes // 4 // tiles.lanes)
-            number = number + (word + first)
+            number = number + tiles.place(plane, word)
             place = number * (tiles.lanes // COLUMNS) + thread.number
             words = load_element(thread.memory.weight, [place.value])
             self.loaded[key] = words.form.emitted(words.value, U32)

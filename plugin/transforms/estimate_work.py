@@ -35,6 +35,7 @@ from ..dialects.quant import element_type, parameters_of
 from ..dialects.subquant import BLOCK_CONTRACTION
 from ..dialects.windows import dot_axes
 from ..errors import Remark
+from ..kernels.instructions import INSTRUCTIONS
 from ..signature import Work
 from .base import UNCHANGED, ModulePass, is_public, named
 
@@ -173,7 +174,8 @@ class _Estimate:
         return elements * _OF_AN_ELEMENT
 
     def _of_product(self, op: Operation) -> float:
-        of_bytes = _OF_BYTES.get(self.instructions, 0.0)
+        target = INSTRUCTIONS.get(self.instructions)
+        of_bytes = _OF_BYTES[target.family] if target else 0.0
         if op.name == BLOCK_CONTRACTION:
             contraction = BlockContraction.of(op)
             rate = min(_OF_BLOCKS[contraction.activation_type], of_bytes)
