@@ -179,6 +179,46 @@ def of_cut(sums):
     return (sums >> 6).astype(np.int8)
 
 
+def added_by(w, sums):
+    """Twice the slope where nothing is cut: the ends of the range are those of that line."""
+    positive = w.binary("maximum", sums, 0)
+    return clamped(w, right(w, w.binary("add", positive, sums), 4))
+
+
+def of_added(sums):
+    return np.clip((np.maximum(sums, 0) + sums) >> 4, -128, 127)
+
+
+LEAST = np.where(np.arange(COLUMNS) == 3, -20, -128)
+
+
+def bounded_by(w, sums):
+    """One column has another bound."""
+    return clamped(w, w.binary("maximum", right(w, w.binary("add", sums, 1 << 6), 7), LEAST))
+
+
+def of_bounded(sums):
+    return np.clip(np.maximum((sums + 64) >> 7, LEAST), -128, 127)
+
+
+def remainder_by(w, sums):
+    """What is multiplied was rounded before."""
+    return clamped(w, w.binary("multiply", right(w, sums, 5), 3))
+
+
+def of_remainder(sums):
+    return np.clip((sums >> 5) * 3, -128, 127)
+
+
+def two_by(w, sums):
+    """Two that were rounded before they are added."""
+    return clamped(w, w.binary("add", right(w, sums, 4), right(w, w.binary("add", sums, 8), 4)))
+
+
+def of_two(sums):
+    return np.clip((sums >> 4) + ((sums + 8) >> 4), -128, 127)
+
+
 BITS = np.random.default_rng(8).integers(36, 40, COLUMNS)
 EVEN = np.random.default_rng(9).integers(1 << 28, 1 << 29, COLUMNS)
 EVEN[:2], BITS[:2] = 1 << 28, (34, 36)
@@ -309,6 +349,10 @@ CASES = {
     "falls in one column": (falling_by, of_falling, False),
     "wraps": (wrapping_by, of_wrapping, False),
     "has two slopes": (broken_by, of_broken, False),
+    "is cut, and added to": (added_by, of_added, False),
+    "is cut in one column": (bounded_by, of_bounded, False),
+    "is multiplied after it was rounded": (remainder_by, of_remainder, False),
+    "is the sum of what was rounded": (two_by, of_two, False),
     "is cut": (cut_by, of_cut, False),
     "shifts all out": (shifted_out_by, of_shifted_out, False),
     "chooses by truth values": (truths_by, of_truths, False),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from .._mlir import Operation, in_context_of, ir
 from ..errors import Remark
 from ..signature import CPU_FEATURES_KEY, REFLECTION_KEY
-from ..transforms.base import ModulePass, is_public, named
+from ..transforms.base import EXECUTABLE, ModulePass, is_public, named
 from ..transforms.check_hand_off import REFLECTION_ATTRIBUTE
 from .options import CompileOptions
 from .pipeline import compile_pipeline, run_pipeline
@@ -103,6 +103,8 @@ def _locate(root: Operation) -> None:
     def visit(op: Operation) -> ir.WalkResult:
         if isinstance(op.location, ir.UnknownLoc):
             op.location = place
+        elif op.name == EXECUTABLE:  # a kernel, all of which is written for one operation
+            return ir.WalkResult.SKIP
         return ir.WalkResult.ADVANCE
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)

@@ -24,7 +24,7 @@ from ..kernels.instructions import INSTRUCTIONS, instructions_of
 from ..kernels.thread_contraction import SPIRV
 from ..options import parse_option
 from ..transforms import PASSES, load_pass
-from ..transforms.base import UNCHANGED, ModulePass
+from ..transforms.base import EXECUTABLE, UNCHANGED, ModulePass
 from .cpu_features import recorded_features
 from .options import CompileOptions
 
@@ -207,6 +207,7 @@ def run_pipeline(
         SubquantError: from a pass, with its place.
     """
     operation = module.operation
+    verified: set[ir.Operation] = set()
     for step in passes:
         if on_pass is not None:
             on_pass(step)
@@ -219,7 +220,24 @@ def run_pipeline(
                     on_remark(remark)
             name = step.name or getattr(step, "text", "")
             with translate_errors(UnsupportedError, f"the module is not valid after '{name}'"):
-                operation.verify()
+                _verify(operation, verified)
+    if verified:
+        invalid = translate_errors(UnsupportedError, "the module is not valid")
+        with in_context_of(operation), refuse_names_of_bytes(), invalid:
+            operation.verify()
+
+
+def _verify(module: ir.Operation, verified: set[ir.Operation]) -> None:
+    """Verify a module; kernels, which passes leave as they are, when they are new."""
+    operations = [op.operation for op in module.regions[0].blocks[0].operations]
+    kernels = {op for op in operations if op.name == EXECUTABLE}
+    if not kernels:
+        module.verify()
+        return
+    for op in operations:
+        if op not in verified:
+            op.verify()
+    verified |= kernels
 
 
 _EXPANDED_FOR_VULKAN = ("separate_bytes", "split_groups", "split_sums", "widen_bodies")

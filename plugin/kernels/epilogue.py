@@ -43,12 +43,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .._mlir import Operation, Value, ir
+from ..dialects.dense import array_of_dense
 from ..dialects.grids import zero_point_grid
 from ..dialects.integer_steps import RequantizedSum, read_requantize
 from ..dialects.quant import is_quantized, parameters_of
 from ..dialects.subquant import REQUANTIZE
 from ..emit import Formula
-from ..emit.operation import create, element_of
+from ..emit.operation import create, element_of, tensor_type
 from ..emit.vectors import Vectors, load, reduced, vector, vector_type
 from ..numerics.array_functions import bits_of, convert, is_known, is_zero
 from ..numerics.element_types import BOOL, F32, I8, I32, I64, U8, Array, ElementType
@@ -629,6 +630,10 @@ def _grid(value: Value, shape: Sequence[int], axis: int) -> Array | None:
     op = owner.operation
     if op.name in _CASTS:
         return _grid(op.operands[0], shape, axis)
+    if op.name == "stablehlo.constant" and op.attributes["value"].is_splat:
+        given = op.attributes["value"]
+        type_ = tensor_type([1] * len(shape), given.type.element_type)
+        return array_of_dense(ir.DenseElementsAttr.get_splat(type_, given.get_splat_value()))
     if op.name == _BROADCAST:
         array, extents = elements_of(op.operands[0]), [1] * len(shape)
         axes = [int(each) for each in op.attributes["broadcast_dimensions"]]

@@ -26,7 +26,8 @@ and the greatest, this is computed by the operations themselves::
     f(s) < k     for the greatest s with p(s) < k - 1/2 - e
 
 As neither ``f`` nor ``p`` falls, that is so for all sums beyond: what is farther than ``e`` from a
-tie is rounded as ``p`` is.
+tie is rounded as ``p`` is. Of most programs nothing has to be computed for that: which of their
+steps may be off the line, and by how much, is summed up on the way (`_known_apart`).
 
 The line is that of the operations. ``floor((floor(y) + n) / m) = floor((y + n) / m)`` for integers
 ``n`` and ``m > 0``, so a chain of shifts is one floor, of what is there without it.
@@ -48,13 +49,14 @@ from ..numerics.element_types import BOOL, I8, Array, ElementType
 __all__ = ["Staircase", "staircase"]
 
 _MOST_PARTS = 8
-_APART = (2.0**-20, 2.0**-16, 2.0**-12, 2.0**-10)
+_APART = (2.0**-20, 2.0**-19, 2.0**-16, 2.0**-12, 2.0**-10)
 """Distances of ties that are tried: a second rounding that is not understood moves them."""
 _AT_ONCE = 1 << 16
 """Sums that are looked at together: more take more memory, and no less time."""
 _NO_JUMP = 2.0**-20
 _INEXACT = 2.0**-16
 """More than floats of 64 bits are off where sums are computed from steps: one further is taken."""
+_INEXACT_PARTS = 2.0**-46
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "LT": operator.lt,
     "LE": operator.le,
@@ -116,12 +118,14 @@ def staircase(
 
     Bytes that are nowhere negative may be held as signed ones: 255 as -1.
     """
-    high = bounds.astype(object)
     try:
-        parts = _Chain(operations, sums, known, element).parts(-high, high, _MOST_PARTS)
+        parts = _Chain(operations, sums, known, element).parts(-bounds, bounds, _MOST_PARTS)
     except _Unknown:
         return None
     found = _line(parts, bounds)
+    apart = None if found is None else _known_apart(parts, found)
+    if found is not None and apart is not None:
+        return replace(found, apart=apart)
 
     def as_steps(sums: Array) -> Array:
         steps = np.asarray(exact(sums)).astype(np.int64)
@@ -157,10 +161,15 @@ class _Part:
     """A value, for sums of a range.
 
     Attributes:
-        low, high: what it is at the ends, Python's integers.
+        low, high: what it is at the ends, integers of 64 bits, or Python's where those are too few.
         rises: 1, -1 where it falls, 0 where it is a number.
         slope, offset: it is ``floor(slope * s + offset)``, about.
+        size: a bound on all that is added to and taken from one another there, at the ends.
+        off: without what was cut by bounds, it is ``floor(y)`` of a ``y`` that is so near to that
+            line; None if that is not known.
+        step: that ``y`` is a multiple of this power of two.
         is_whole: nothing was cut off: it is that without the floor.
+        is_cut: it is the lesser or the greater of two, or comes from such.
     """
 
     low: Array
@@ -168,43 +177,71 @@ class _Part:
     rises: Array
     slope: Array
     offset: Array
+    size: Array
+    off: Array | None
+    step: Array
     is_whole: bool = True
+    is_cut: bool = False
 
     @staticmethod
     def number(numbers: Array) -> _Part:
-        whole = np.asarray(numbers).astype(object)
-        zero = np.zeros(np.shape(numbers))
-        return _Part(whole, whole, zero.astype(int), zero, np.asarray(numbers, np.float64))
+        whole = np.asarray(numbers)
+        whole = whole.astype(np.int64) if whole.dtype != object else whole
+        zero, real = np.zeros(whole.shape), whole.astype(np.float64)
+        return _Part(whole, whole, zero.astype(int), zero, real, np.abs(real), zero, zero + 1)
 
     @property
     def is_number(self) -> bool:
         return not self.rises.any()
 
     def __neg__(self) -> _Part:
-        # -floor(y) = floor(1 - y) where y is not whole
-        offset = -self.offset + (0 if self.is_whole else 1)
-        return _Part(-self.low, -self.high, -self.rises, -self.slope, offset, self.is_whole)
+        # -floor(y) = floor(1 - step - y)
+        more = 0 if self.is_whole else 1
+        return replace(
+            self,
+            low=_exactly(operator.mul, self.low, _MINUS),
+            high=_exactly(operator.mul, self.high, _MINUS),
+            rises=-self.rises,
+            slope=-self.slope,
+            offset=more - self.offset,
+            size=self.size + more,
+            off=None if self.off is None else self.off + more * self.step,
+        )
 
     def __add__(self, other: _Part) -> _Part:
+        off = None
+        # What is cut is one number beyond some sum, and so is what follows from it and numbers.
+        is_alone = not (self.is_cut or other.is_cut) or self.is_number or other.is_number
+        if self.off is not None and other.off is not None and is_alone:
+            off = self.off + other.off if self.is_whole or other.is_whole else None
         return _Part(
-            self.low + other.low,
-            self.high + other.high,
+            _exactly(operator.add, self.low, other.low),
+            _exactly(operator.add, self.high, other.high),
             _together(self, other),
             self.slope + other.slope,
             self.offset + other.offset,
+            self.size + other.size,
+            off,
+            np.minimum(self.step, other.step),
             self.is_whole and other.is_whole,
+            self.is_cut or other.is_cut,
         )
 
     def __mul__(self, other: _Part) -> _Part:
         value, number = _with_number(self, other)
         by = number.astype(np.float64)
-        return _Part(
-            value.low * number,
-            value.high * number,
-            value.rises * np.sign(by).astype(int),
-            value.slope * by,
-            value.offset * by,
-            value.is_whole,
+        off = None
+        if value.off is not None and (value.is_whole or (number == 1).all()):
+            off = value.off * np.abs(by)
+        return replace(
+            value,
+            low=_exactly(operator.mul, value.low, number),
+            high=_exactly(operator.mul, value.high, number),
+            rises=value.rises * np.sign(by).astype(int),
+            slope=value.slope * by,
+            offset=value.offset * by,
+            size=value.size * np.abs(by),
+            off=off,
         )
 
     def shifted(self, count: _Part) -> _Part:
@@ -212,27 +249,42 @@ class _Part:
         if not count.is_number or not ((count.low >= 0) & (count.low < 64)).all():
             raise _Unknown
         by = 2.0 ** -count.low.astype(np.float64)
-        low, high = (_of_each(operator.rshift, end, count.low) for end in (self.low, self.high))
-        is_whole = self.is_whole and not count.low.any()
-        return _Part(low, high, self.rises, self.slope * by, self.offset * by, is_whole)
+        return replace(
+            self,
+            low=self.low >> count.low,
+            high=self.high >> count.low,
+            slope=self.slope * by,
+            offset=self.offset * by,
+            size=self.size * by,
+            off=None if self.off is None else self.off * by,
+            step=self.step * by,
+            is_whole=self.is_whole and not count.low.any(),
+        )
 
     def bounded(self, other: _Part, choose: Callable[..., Any]) -> _Part:
         """The lesser or the greater of two, of which one is a number: the line is the other's."""
         value, number = _with_number(self, other)
         low, high = choose(value.low, number), choose(value.high, number)
-        return replace(value, low=low, high=high)
+        return replace(value, low=low, high=high, is_cut=True)
 
     def chosen(self, condition: Array, other: _Part) -> _Part:
         def choose(yes: Array, no: Array) -> Array:
             return np.where(condition, yes, no)
 
+        off = None
+        if self.off is not None and other.off is not None:
+            off = choose(self.off, other.off)
         return _Part(
             choose(self.low, other.low),
             choose(self.high, other.high),
             choose(self.rises, other.rises),
             choose(self.slope, other.slope),
             choose(self.offset, other.offset),
+            choose(self.size, other.size),
+            off,
+            choose(self.step, other.step),
             self.is_whole and other.is_whole,
+            self.is_cut or other.is_cut,
         )
 
 
@@ -259,27 +311,40 @@ class _Rest:
         Args:
             value: what it is the rest of.
         """
-        last = _of_each(operator.lshift, _ONE, self.count) - 1
+        last = _power(self.count) - 1
         places = [0 * last, last, *(cut + n for cut in self.cuts for n in (-1, 0, 1))]
         rests = np.sort(np.clip(np.stack(np.broadcast_arrays(*places)), 0, last), axis=0)
-        even, odd = (np.broadcast_to(self.at(_ONE * n, rests), rests.shape) for n in (0, 1))
+        even, odd = (np.broadcast_to(self.at(np.asarray(n), rests), rests.shape) for n in (0, 1))
         for found, next_ in ((even, odd), (odd, even)):
             if (found[1:] < found[:-1]).any() or (found[-1] > 1 + next_[0]).any():
                 raise _Unknown  # it falls
         low, high = (
-            _of_each(operator.rshift, end, self.count)
-            + self.at(_of_each(operator.rshift, end, self.count) & 1, end & last)
+            (end >> self.count) + self.at((end >> self.count) & 1, end & last)
             for end in (value.low, value.high)
         )
         # q + [r >= from] = floor((2**k q + r + 2**k - from) / 2**k)
         more = [np.where(f > f[0], last + 1 - rests, 0).max(0) for f in (even, odd)]
+        more = [each.astype(np.float64) for each in more]
         by = 2.0 ** -self.count.astype(np.float64)
-        middle = (more[0] + more[1]).astype(np.float64) / 2
-        offset = (value.offset + middle) * by + even[0].astype(np.float64)
-        return _Part(low, high, value.rises, value.slope * by, offset, is_whole=False)
+        first = even[0].astype(np.float64)
+        off = None
+        if value.off is not None and (even[0] == odd[0]).all():
+            off = (value.off + np.abs(more[0] - more[1]) / 2) * by
+        return replace(
+            value,
+            low=low,
+            high=high,
+            slope=value.slope * by,
+            offset=(value.offset + (more[0] + more[1]) / 2) * by + first,
+            size=value.size * by + 1 + np.abs(first),
+            off=off,
+            step=value.step * by,
+            is_whole=False,
+        )
 
 
-_ONE = np.asarray(1, object)
+_MINUS = np.asarray(-1)
+_MOST = 1 << 62
 
 
 def _with_number(left: _Part, right: _Part) -> tuple[_Part, Array]:
@@ -298,10 +363,18 @@ def _together(left: _Part, right: _Part) -> Array:
     return np.sign(rises)
 
 
-def _of_each(function: Callable[[Any, Any], Any], left: Array, right: Array) -> Array:
-    """Of Python's integers, which have no limits."""
-    found: Array = np.frompyfunc(function, 2, 1)(left, right)
-    return np.asarray(found, object)
+def _exactly(function: Callable[[Any, Any], Any], left: Array, right: Array) -> Array:
+    """A sum or a product, of Python's integers where those of 64 bits may be too few."""
+    greatest = [max(abs(int(each.min())), abs(int(each.max()))) for each in (left, right)]
+    if function(*greatest) >= _MOST:
+        left, right = left.astype(object), right.astype(object)
+    return np.asarray(function(left, right))
+
+
+def _power(count: Array) -> Array:
+    """``2**count``."""
+    one = np.asarray(1) if count.max(initial=0) < 62 else np.asarray(1, object)
+    return np.asarray(one << count)
 
 
 class _Chain:
@@ -340,9 +413,10 @@ class _Chain:
 
     def _values(self, low: Array, high: Array, count: int) -> dict[Value, _Part | _Rest]:
         """What the first operations give."""
-        one = np.ones(low.shape)
+        one, zero = np.ones(low.shape), np.zeros(low.shape)
+        size = np.maximum(np.abs(low), np.abs(high)).astype(np.float64)
         values: dict[Value, _Part | _Rest] = dict(self._known)
-        values[self._sums] = _Part(low, high, one.astype(int), one, np.zeros(low.shape))
+        values[self._sums] = _Part(low, high, one.astype(int), one, zero, size, zero, one)
         for number, op in enumerate(self._operations[:count]):
             element = self._element(op.results[0])
             is_sign = op.name == "stablehlo.shift_right_arithmetic"
@@ -380,7 +454,7 @@ class _Chain:
         begin = at(low)
         same, other = low, high  # columns that have one number only end at their last sum
         while (other - same > 1).any():
-            middle = _of_each(operator.floordiv, same + other, np.asarray(2, object))
+            middle = (same + other) // 2
             is_same = at(middle) == begin
             same, other = np.where(is_same, middle, same), np.where(is_same, other, middle)
         return np.where(at(high) == begin, high + 1, other)
@@ -440,7 +514,7 @@ class _Chain:
         if op.name == "stablehlo.compare" and len(kinds) == 1 and "found" not in kinds:
             compare = _COMPARISONS_OF_RESTS.get(_direction(op))
             if compare is not None:
-                return lambda *sides: _of_each(compare, *sides).astype(int).astype(object)
+                return lambda *sides: np.asarray(compare(*sides)).astype(np.int64)
         elif op.name in _OF_TRUTHS and {*kinds} == {"found"}:
             return _OF_TRUTHS[op.name]
         raise _Unknown
@@ -458,8 +532,8 @@ class _Chain:
         of, mask = _quotient(op.operands[0], values), right.low
         if of is not None and (mask == 1).all():
             return _Rest(*of, lambda odd, rest: odd, (), "odd")
-        count = _of_each(lambda n, _: n.bit_length(), mask, mask)
-        if not ((mask > 0) & (_of_each(operator.lshift, _ONE, count) == mask + 1)).all():
+        count = np.vectorize(lambda n: int(n).bit_length(), otypes=[np.int64])(mask)
+        if not ((mask > 0) & (_power(count) - 1 == mask)).all():
             raise _Unknown
         return _Rest(op.operands[0], count, lambda odd, rest: rest, (), "rest")
 
@@ -491,11 +565,10 @@ def _compared(op: Operation, left: _Part, right: _Part) -> _Part:
         raise _Unknown
     _together(left, -right)  # the difference has one direction
     low, high = (
-        _of_each(compare, *pair).astype(int).astype(object)
+        np.asarray(compare(*pair)).astype(np.int64)
         for pair in ((left.low, right.low), (left.high, right.high))
     )
-    found = _Part.number(low)
-    return _Part(low, high, (low != high).astype(int), found.slope, found.offset)
+    return replace(_Part.number(low), high=high, rises=(low != high).astype(int), off=None)
 
 
 def _same(given: _Part) -> _Part:
@@ -558,6 +631,42 @@ def _line(parts: Sequence[tuple[Array, Array, _Part]], bounds: Array) -> Stairca
     zero = -added.astype(np.float64) * slope
     middle = zero + (left + right) / 2 - 0.5  # floor(y) = round(y - 1/2)
     return Staircase(added, slope, middle, (right - left) / 2, int(low), int(high), bounds)
+
+
+def _known_apart(parts: Sequence[tuple[Array, Array, _Part]], stairs: Staircase) -> float | None:
+    """How far from a tie sums are rounded as the line is, if what computes them is known to be.
+
+    Without what is cut by bounds each part is ``floor(y)``, and floats of 64 bits know ``y`` to
+    `off` and one part in ``2**46``: of each operation they miss one in ``2**53`` of what it adds.
+    What is cut is one number from an end of the part to some sum, and what would be there without
+    is beyond that number; so if the line is at that number at the end, it is so up to that sum.
+    """
+    off, ends = 0.0, []
+    for first, last, part in parts:
+        if part.off is None:
+            return None
+        known = part.off + part.size * _INEXACT_PARTS
+        signs = []
+        for sums, value in ((first, part.low), (last, part.high)):
+            x = sums + stairs.added.astype(np.float64)
+            signs.append(x < 0)
+            line = stairs.slope * x + stairs.offset + np.where(x < 0, -stairs.jump, stairs.jump)
+            middle = line + 0.5  # round(y) = floor(y + 1/2)
+            apart_there = np.abs(middle - (part.slope * sums + part.offset))
+            off = max(off, float((known + apart_there).max()))
+            ends.append((middle, value))
+        if ((signs[0] != signs[1]) & (stairs.jump != 0)).any():
+            return None
+    apart = next((each for each in _APART if off <= each), None)
+    if apart is None:
+        return None
+    for middle, value in ends:
+        least, most = (
+            np.clip(np.floor(middle + each), stairs.low, stairs.high) for each in (-apart, apart)
+        )
+        if not ((least <= value) & (value <= most)).all():
+            return None
+    return apart
 
 
 def _is_of_line(stairs: Staircase, apart: float, exact: Callable[[Array], Array]) -> bool:

@@ -16,6 +16,7 @@ from ..errors import Remark
 from ..options import check_choices
 
 __all__ = [
+    "EXECUTABLE",
     "NAMES_ATTRIBUTES",
     "SIGNATURE_ATTRIBUTE",
     "UNCHANGED",
@@ -38,6 +39,10 @@ SIGNATURE_ATTRIBUTE = "subquant.function_type"
 
 NAMES_ATTRIBUTES = ("subquant.argument_names", "subquant.result_names")
 """The function attributes that hold the names of arguments and results, as the user wrote them."""
+
+
+EXECUTABLE = "stream.executable"
+"""What holds the code of a kernel, which has neither tensors nor quantized values."""
 
 
 @dataclass(frozen=True)
@@ -118,18 +123,22 @@ def named(module: Operation, names: Collection[str]) -> list[Any]:
     return found
 
 
-def walk(root: Any) -> list[Any]:
+def walk(root: Any, *, in_kernels: bool = True) -> list[Any]:
     """Return every operation below `root` in order, each before the operations inside it.
 
     The list is taken before anything is done, so operations may be inserted while going through it;
     an operation that was erased must not be touched again.
+
+    Args:
+        root: an operation.
+        in_kernels: also what executables of kernels do, which are most operations of a network.
     """
     found: list[Any] = []
-    append, advance = found.append, ir.WalkResult.ADVANCE
+    append, advance, skip = found.append, ir.WalkResult.ADVANCE, ir.WalkResult.SKIP
 
     def visit(op: Any) -> Any:
         append(op)
-        return advance
+        return advance if in_kernels or op.name != EXECUTABLE else skip
 
     root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found[1:]

@@ -74,7 +74,7 @@ class CheckHandOff(ModulePass):
         """Check `module`."""
         left = TypePredicate(lambda type_: bool(_why_left(type_)))
         known: set[str] = set()
-        operations = walk(module)
+        operations = walk(module, in_kernels=False)
         for op in operations:
             name = op.name
             if name not in known:

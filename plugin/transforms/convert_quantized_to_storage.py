@@ -124,7 +124,7 @@ class ConvertQuantizedToStorage(ModulePass):
         for op in named(module, ["func.func"]):
             changed |= convert_signature(op, functools.partial(_converted, op=op))
         values = []
-        for op, found in TypePredicate(is_quantized).among(walk(module)):
+        for op, found in TypePredicate(is_quantized).among(walk(module, in_kernels=False)):
             values += found
             if op.name not in _SCASTS:
                 _check_moves_data(op)

@@ -136,14 +136,14 @@ class LegalizeIntegerWidths(ModulePass):
             UnsupportedError: an operation on integers of another width that is not known.
         """
         legalizer = _Legalizer(self.containers)
-        operations = walk(module)
+        operations = walk(module, in_kernels=False)
         if self.containers == 32:
             _check_32bit(operations)
         values = legalizer.held_among(operations)
         touching = _touching(values)
         if any(map(hides_a_loop, touching)):
             make_loops_explicit(operations, legalizer.is_held)
-            operations = walk(module)
+            operations = walk(module, in_kernels=False)
             values = legalizer.held_among(operations)
             touching = _touching(values)
         is_changed = legalizer.declarations(module)

@@ -54,7 +54,8 @@ class LowerUnrankedTensors(ModulePass):
         """
         functions = named(module, ["func.func"])
         unranked = TypePredicate(_is_unranked)
-        if not any(map(_declares_unranked, functions)) and not any(unranked.among(walk(module))):
+        found = unranked.among(walk(module, in_kernels=False))
+        if not any(map(_declares_unranked, functions)) and not any(found):
             return UNCHANGED
         for op in functions:
             with op.location:
