@@ -91,6 +91,7 @@ def test_what_templates_are_given() -> None:
     ("text", "message"),
     [
         ("{{ raise_exception('roles must alternate') }}", "fails: roles must alternate"),
+        ("{{ raise_exception('two\nlines') }}", r"fails: two\\nlines"),
         ("{% for %}", "fails: .*"),
         ("{{ 1 / 0 }}", "fails: division by zero"),
         ("{{ messages[0].content.nothing.more }}", "fails: .*has no attribute 'nothing'"),

@@ -248,6 +248,11 @@ def changed(tokens: list[str], *, remove: str = "", add: str = "") -> list[str]:
             "SentencePiece refuses the model's vocabulary: .*th",
         ),
         (
+            scored(tokens=changed(SCORED["tokenizer.ggml.tokens"], remove="\n", add="\n\n")),
+            InputError,
+            r"SentencePiece refuses the model's vocabulary: .*\\n\\n is already defined",
+        ),
+        (
             scored(tokens=changed(SCORED["tokenizer.ggml.tokens"], remove="<0x0A>", add="<0xZZ>")),
             InputError,
             "piece '<0xZZ>' is a byte, expected '<0xXX>'",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..errors import InputError, UnsupportedError, expected_name, quoted
+from ..errors import InputError, UnsupportedError, expected_name, printable, quoted
 from .requirements import require
 from .vocabulary import Vocabulary
 
@@ -88,7 +88,7 @@ class BytePairs:
             model = tokenizers.models.BPE(numbers, merges, ignore_merges=split.whole_pieces)
         except Exception as error:  # the package raises no other class
             raise InputError(
-                f"the tokenizers package refuses the model's pairs: {str(error)[:200]}"
+                f"the tokenizers package refuses the model's pairs: {printable(str(error)[:200])}"
             ) from None
         before = tokenizers.pre_tokenizers
         steps = [before.Split(tokenizers.Regex(pattern), "isolated") for pattern in split.patterns]

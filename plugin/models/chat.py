@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, UnsupportedError, quoted
+from ..errors import InputError, UnsupportedError, printable, quoted
 from ..processes import ChildEnded, Limits, Steps, call, time_limit
 from .requirements import require
 from .tokenizer import Tokenizer, check_text
@@ -208,8 +208,8 @@ def _render(template: str, values: Mapping[str, Any]) -> str:
     except (MemoryError, RecursionError):
         raise
     except Exception as error:  # a template's expression may raise anything
-        said = str(error) or type(error).__name__
-        raise InputError(f"the model's template for conversations fails: {said[:300]}") from None
+        said = printable(str(error)[:300]) or type(error).__name__
+        raise InputError(f"the model's template for conversations fails: {said}") from None
     text = "".join(parts)
     check_text(text)
     return text

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, quoted
+from ..errors import InputError, printable, quoted
 from ..numerics.element_types import Array
 from .requirements import require
 from .vocabulary import PieceType, Vocabulary
@@ -63,7 +63,7 @@ class ScoredPieces:
             self._processor = self._load()
         except (RuntimeError, ValueError) as error:
             raise InputError(
-                f"SentencePiece refuses the model's vocabulary: {str(error)[:200]}"
+                f"SentencePiece refuses the model's vocabulary: {printable(str(error)[:200])}"
             ) from None
 
     def _load(self) -> Any:

@@ -98,7 +98,8 @@ class Vocabulary:
 
     def scores(self) -> Array:
         """The score of each piece, f32."""
-        scores = np.asarray(self._list("scores", (int, float)), np.float32)
+        with np.errstate(over="ignore"):  # what becomes infinite is an error below
+            scores = np.asarray(self._list("scores", (int, float)), np.float32)
         self._check_length("scores", len(scores))
         if not np.isfinite(scores).all():
             raise InputError("'tokenizer.ggml.scores' has infinities or NaN, expected numbers")
