@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,6 +16,8 @@ from click.testing import CliRunner, Result
 from subquant.cli import main
 from subquant.compiler.cache import Cache, Made, description
 from subquant.compiler.options import CompileOptions
+from subquant.errors import InputError
+from subquant.files import open_input
 
 PROGRAM, MODEL = "ab" * 32, "cd" * 32
 
@@ -177,7 +180,22 @@ def test_verify(cache: Cache) -> None:
     shown = run("verify", status=1).stderr.splitlines()
     assert sorted(shown[:-1]) == sorted(f"{path} is damaged, and is removed" for path in broken)
     assert shown[-1] == (
-        f"error: 2 files of the cache '{cache.folder}' were damaged, 5 are whole; what was removed "
-        "is compiled again when it is needed"
+        f"error: of the cache '{cache.folder}' 2 files damaged, 5 whole; what was removed is "
+        "compiled again when it is needed"
     )
     assert run("verify").stdout == f"5 files of {cache.folder}, all whole\n"
+
+
+def test_what_cannot_be_read_is_not_damaged(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = cache._path("records", PROGRAM)
+
+    def open_other(other: Path) -> IO[bytes]:
+        if other == path:
+            raise InputError(f"cannot read '{other}': Permission denied")
+        return open_input(other)
+
+    monkeypatch.setattr("subquant.compiler.store.open_input", open_other)
+    shown = run("verify", status=1).stderr.splitlines()
+    assert shown[0] == f"{path} cannot be read, and stays"
+    assert f"'{cache.folder}' 1 file not to be read, 6 whole" in shown[1]
+    assert path.exists()

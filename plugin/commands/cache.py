@@ -108,21 +108,30 @@ def clear(folder: str | None, yes: bool) -> None:
 @command.command("verify")
 @_folder
 def verify(folder: str | None) -> None:
-    """Read all that the cache holds, and remove what is damaged; fail if anything is."""
+    """Read all that the cache holds, and remove what is damaged; fail if anything is.
+
+    What cannot be read stays, and is a failure, too.
+    """
     cache = _open(folder)
-    whole = damaged = 0
+    said = {False: "is damaged, and is removed", None: "cannot be read, and stays"}
+    counts = Counter[bool | None]()
     with show_progress(f"verify {cache.folder}") as progress:
         for path, is_whole in cache.verify():
             progress(path.name)
-            whole, damaged = whole + is_whole, damaged + (not is_whole)
+            counts[is_whole] += 1
             if not is_whole:
-                say(f"{path} is damaged, and is removed", err=True)
-    if damaged:
+                say(f"{path} {said[is_whole]}", err=True)
+    wrong = [
+        f"{_counted(counts[is_whole], 'file')} {what}"
+        for is_whole, what in ((False, "damaged"), (None, "not to be read"))
+        if counts[is_whole]
+    ]
+    if wrong:
         raise InputError(
-            f"{_counted(damaged, 'file')} of the cache '{cache.folder}' were damaged, "
-            f"{whole:,} are whole; what was removed is compiled again when it is needed"
+            f"of the cache '{cache.folder}' {' and '.join(wrong)}, {counts[True]:,} whole; what "
+            "was removed is compiled again when it is needed"
         )
-    say(f"{_counted(whole, 'file')} of {cache.folder}, all whole")
+    say(f"{_counted(counts[True], 'file')} of {cache.folder}, all whole")
 
 
 def _open(folder: str | None) -> Cache:

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import re
@@ -414,35 +415,23 @@ class Store:
                     count, size = count + 1, size + each.size
         return count, size
 
-    def verify(self) -> Iterator[tuple[Path, bool]]:
+    def verify(self) -> Iterator[tuple[Path, bool | None]]:
         """Read each record and blob; a damaged one is removed.
 
         Yields:
-            The path, and whether it is whole.
+            The path, and whether it is whole; None where it cannot be read, and stays.
         """
-        for each in self.files("blobs"):
+        for each in itertools.chain(self.files("blobs"), self.files("records")):
+            is_whole: bool | None = False
             try:
-                is_whole = digest_of_file(each.path) == each.path.name
-            except FileNotFoundError:  # it was removed meanwhile
-                continue
+                is_whole = _is_whole(each.path)
             except (SubquantError, OSError):
-                is_whole = False
-            yield self._verified(each.path, is_whole)
-        for each in self.files("records"):
-            data = _read(each.path)
-            if data is None and not each.path.exists():
-                continue
-            try:
-                _record_of(data or b"")
-            except ValueError:
-                yield self._verified(each.path, False)
-            else:
-                yield self._verified(each.path, True)
-
-    def _verified(self, path: Path, is_whole: bool) -> tuple[Path, bool]:
-        if not is_whole:
-            self._remove_damaged(path)
-        return path, is_whole
+                if not os.path.lexists(each.path):  # it was removed meanwhile
+                    continue
+                is_whole = None if each.path.is_file() else False
+            if is_whole is False:
+                self._remove_damaged(each.path)
+            yield each.path, is_whole
 
     def records(self) -> Iterator[tuple[Stored, Record]]:
         """The records that are whole."""
@@ -523,6 +512,16 @@ def _record_of(data: bytes) -> Record:
         raise ValueError
     found = json.loads(text)
     return Record(found["fields"], found["blobs"], len(rest) - len(text))
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a record or a blob is; errors if it cannot be read."""
+    if path.parent.parent.name == "blobs":
+        return digest_of_file(path) == path.name
+    with open_input(path) as file, contextlib.suppress(ValueError):
+        _record_of(file.read())
+        return True
+    return False
 
 
 def _read(path: Path) -> bytes | None:
