@@ -249,7 +249,7 @@ func.func @main(%x: tensor<{rows}x128xi8>) -> tensor<{rows}x72xi32> {{
 
 
 def test_functions_share_what_is_laid_out(cpu: Device, tmp_path: Path) -> None:
-    """A prompt and a token read the same tiles; rows that are looked up are read as they are."""
+    """A prompt and a token read the same tiles; slices are read as they are."""
     table = weight("Q8_0", 96)
     texts = []
     for types in ([([1, DEPTH], np.float32)], [([20, DEPTH], np.float32)]):

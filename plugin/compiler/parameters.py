@@ -15,8 +15,8 @@ entry. Splats stay, and what is smaller than 1 KiB.
 
 Parameters that the compilation is given, of a file of weights, are laid out for kernels by the
 passes (`subquant.kernels.given_parameters`), which write the archive meanwhile, one after the
-other. Those that the program reads as they are besides, such as a table that it looks rows up in,
-are copied.
+other. Those that the program reads as they are besides, such as a table that it looks rows up in
+and that no kernel multiplies with, are copied.
 """
 
 from __future__ import annotations

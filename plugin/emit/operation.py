@@ -165,6 +165,24 @@ def erase_unused(op: Operation, also: Callable[[Operation], bool] = lambda _: Tr
         pending += [each for each in dict.fromkeys(owners) if each not in pending and also(each)]
 
 
+def computed_again(value: Value, known: dict[Value, Value]) -> Value:
+    """Copy what computes a value to the insertion point, and return what the copy gives.
+
+    Args:
+        value: the first result of operations of one result each, behind which there are no
+            arguments but those that are known.
+        known: what stands for values; what is copied is added.
+    """
+    if value not in known:
+        op = value.owner.operation
+        operands = [computed_again(operand, known) for operand in op.operands]
+        made = op.clone().operation
+        for number, operand in enumerate(operands):
+            made.operands[number] = operand
+        known[value] = made.results[0]
+    return known[value]
+
+
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Operation]]:
     """List the operations that are created meanwhile, in order, those of inner `recorded` aside."""

@@ -520,18 +520,16 @@ class _Step:
 
     def group(self, part: int, number: int) -> Formula:
         """The integers of a group of a part of the columns, u8."""
-        tiles, integer, low = self.tiles, None, 0
-        for plane, (bits, vectors) in enumerate(zip(tiles.plane_bits, tiles.vectors, strict=True)):
-            field_, vector = divmod(number, vectors)
+        tiles, integer = self.tiles, None
+        for plane, vector, bits, stored, low in tiles.pieces(number):
             piece = self._vector(tiles.place(plane, vector * tiles.parts + part))
             if bits < 8:
                 # No target shifts bytes: bits of a neighbour come in, and are masked.
-                moved, by = reread(piece, U16), bits * field_ - low
+                moved, by = reread(piece, U16), stored - low
                 if by:
                     piece = reread(moved >> by if by > 0 else moved << -by, U8)
                 piece = piece & (((1 << bits) - 1) << low)
             integer = piece if integer is None else integer | piece
-            low += bits
         return integer
 
     def _vector(self, number: int) -> Formula:

@@ -34,7 +34,7 @@ from .tiles import Tiles
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Product"]
+__all__ = ["Product", "Weight"]
 
 _DEQUANTIZE = "subquant.dequantize"
 _MOST_FINISHED = 8
@@ -159,7 +159,7 @@ class Product:
         """Write the calls, and return the result, that of what follows if there is something."""
         tiles, batches = self.tiles, self.batches
         target = INSTRUCTIONS[self.instructions]
-        weight = self._weight(library)
+        weight = self.weight(library)
         most = self._most_rows
         rows_of_batch = 0 if self.rows is None else self.rows // batches
         at_once = min(most, rows_of_batch or most)
@@ -245,7 +245,8 @@ class Product:
         ]
         return library.call(rounding, rounding.kernel(), [activations], types, rows)
 
-    def _weight(self, library: Library) -> _Weight:
+    def weight(self, library: Library) -> Weight:
+        """The weight, laid out where operations are written."""
         contraction, width = self.contraction, self.contraction.storage_type.width
         zero = self._middle
         weight = laid_out(
@@ -281,7 +282,7 @@ class Product:
                 )
             )
         operands += offsets
-        return _Weight(operands, scale, zero if zeros is None else None, offset)
+        return Weight(operands, scale, zero if zeros is None else None, offset)
 
     def _how(self, *besides: object) -> tuple[object, ...]:
         """What says how a weight is laid out: the tiles, the order of axes, and the blocks."""
@@ -430,7 +431,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class _Weight:
+class Weight:
     """A weight as kernels read it.
 
     Attributes:

@@ -28,7 +28,13 @@ from .._mlir import Operation, Value, ir
 from ..dialects.subquant import BLOCK_CONTRACTION, operands_of
 from ..emit import linalg
 from ..emit.functions import write_function
-from ..emit.operation import byte_size, erase_unused, parse_attribute, values_read
+from ..emit.operation import (
+    byte_size,
+    computed_again,
+    erase_unused,
+    parse_attribute,
+    values_read,
+)
 from ..signature import LAID_OUT, LAYOUTS_KEY
 from .given_parameters import LOAD, is_immutable
 
@@ -233,19 +239,8 @@ def _copying(
     """What writes the operations behind values, of another function's argument."""
 
     def body(arguments: Sequence[Value]) -> list[Value]:
-        copied: dict[Value, Value] = {weight: arguments[0]}
-
-        def copy(value: Value) -> Value:
-            if value not in copied:
-                op = value.owner.operation
-                operands = [copy(operand) for operand in op.operands]
-                made = op.clone().operation
-                for number, operand in enumerate(operands):
-                    made.operands[number] = operand
-                copied[value] = made.results[0]
-            return copied[value]
-
-        return [copy(value) for value in values]
+        known = {weight: arguments[0]}
+        return [computed_again(value, known) for value in values]
 
     return body
 

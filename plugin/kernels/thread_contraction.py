@@ -77,7 +77,7 @@ class ThreadContraction(Product):
     def emit(self, library: Library, result: ir.Type) -> Value:
         """Write the call, and return the result."""
         tiles, contraction = self.tiles, self.contraction
-        weight = self._weight(library)
+        weight = self.weight(library)
         is_rounded = contraction.activation_type == "int8"
         product = ThreadProduct(
             tiles,

@@ -23,14 +23,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
 from ..numerics.element_types import AnyArray
 from ..numerics.packed_integers import PLANE_BITS
 
-__all__ = ["Tiles"]
+__all__ = ["Piece", "Tiles"]
+
+
+class Piece(NamedTuple):
+    """What a plane has of the integers of a group.
+
+    Attributes:
+        plane: its number.
+        vector: the number of the vector that they are in, among those of the plane.
+        bits: of each.
+        stored: the number of the first of these bits in its byte.
+        low: the number of the first of these bits in its integer.
+    """
+
+    plane: int
+    vector: int
+    bits: int
+    stored: int
+    low: int
+
 
 _Place = TypeVar("_Place", int, Any)
 
@@ -115,6 +134,15 @@ class Tiles:
         if isinstance(vector, int):
             return vector + min(vector, between)
         return vector + np.minimum(vector, between) if between else vector
+
+    def pieces(self, number: int) -> list[Piece]:
+        """What planes have of the integers of a group of a step."""
+        found, low = [], 0
+        for plane, (bits, vectors) in enumerate(zip(self.plane_bits, self.vectors, strict=True)):
+            field, vector = divmod(number, vectors)
+            found.append(Piece(plane, vector, bits, bits * field, low))
+            low += bits
+        return found
 
     def accepts(self) -> bool:
         """True if steps and blocks are of such lengths that one is whole in the other."""

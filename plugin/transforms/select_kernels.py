@@ -6,6 +6,9 @@ generation does not use. `subquant.kernels` writes loops with these, and for act
 where the weight in blocks is a constant or a parameter. What they do not compute (dynamic windows,
 weights of few elements) is left as it is.
 
+Rows of a weight that are looked up, such as those of a model's tokens in a table that gives the
+logits, are read in the tiles of the weight (`subquant.kernels.row_lookup`).
+
 ``subquant.attention`` is a kernel of its own (`subquant.kernels.attention`), which reads the keys
 that are attended; without it, scores of the whole context are computed.
 
@@ -58,6 +61,7 @@ from ..kernels.joining import LARGEST_JOINED, join_calls
 from ..kernels.laid_out_arguments import copies_of, is_argument_behind
 from ..kernels.operands import Refusal
 from ..kernels.row_contraction import RowContraction
+from ..kernels.row_lookup import DEQUANTIZE, lookups_of
 from ..kernels.thread_contraction import SPIRV, ThreadContraction
 from ..numerics.element_types import Array
 from ..numerics.requantization import Requantization
@@ -134,6 +138,7 @@ class SelectKernels(ModulePass):
             found = named(module, [BLOCK_CONTRACTION, *attentions, *integers])
         library = Library(module)
         remarks: list[tuple[Remark, list[KernelCall]]] = []
+        self._look_up(module, found, library, remarks)
         # From the last to the first: what a contraction does with its activations may be done by
         # the kernel that computes them.
         for op in reversed(found):
@@ -156,6 +161,29 @@ class SelectKernels(ModulePass):
         for copy in copies:
             copy.finish()
         return [_with_others(remark, calls, joined) for remark, calls in reversed(remarks)]
+
+    def _look_up(
+        self,
+        module: Operation,
+        found: Sequence[Operation],
+        library: Library,
+        remarks: list[tuple[Remark, list[KernelCall]]],
+    ) -> None:
+        """Look rows up in the tiles of contractions that are not replaced yet."""
+        if self.instructions == SPIRV:
+            return
+        contractions = [op for op in found if op.name == BLOCK_CONTRACTION]
+        if not contractions:
+            return
+        dequantizations = named(module, [DEQUANTIZE])
+        for lookup in lookups_of(dequantizations, contractions, self.instructions):
+            remark = Remark.about(
+                lookup.operation, "is looked up in the tiles of a product by a kernel"
+            )
+            before = len(library.calls)
+            lookup.replace(library)
+            if self.explain:
+                remarks.append((remark, library.calls[before:]))
 
     def _replace(self, op: Operation, library: Library, is_alone: bool) -> Refusal | None:
         """Call a kernel in the place of a contraction and what follows it."""

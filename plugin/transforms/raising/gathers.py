@@ -11,12 +11,12 @@ they are. What is unpacked before it is used there as if it were in the loop, an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from ..._mlir import Operation, Value, ir, stablehlo
+from ..._mlir import Operation, Value, ir
 from ...dialects.subquant import UNPACK, operands_of
 from ...emit import stablehlo as emit_stablehlo
 from ...emit import subquant
+from ...emit.gathers import Taking
 from ...emit.operation import integers, value, with_shape
 
 __all__ = [
@@ -27,79 +27,12 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class _Taking:
-    """A gather of whole slices along one axis.
-
-    Attributes:
-        axis: which one.
-        offsets: where the other axes are in the result.
-        shape: of the result.
-        indices: the operand.
-        index_axis: the axis of the indices that has components; their rank where none has.
-    """
-
-    axis: int
-    offsets: list[int]
-    shape: list[int]
-    indices: Value
-    index_axis: int
-
-    @classmethod
-    def of(cls, op: Operation) -> _Taking | None:
-        """Read a ``gather``, or None if it is another one."""
-        numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-        table, result = op.operands[0].type, op.results[0].type
-        collapsed, axes = list(numbers.collapsed_slice_dims), list(numbers.start_index_map)
-        sizes = [int(n) for n in op.attributes["slice_sizes"]]
-        if len(collapsed) != 1 or collapsed != axes or list(numbers.operand_batching_dims):
-            return None
-        if not table.has_static_shape or not result.has_static_shape:
-            return None
-        whole = [1 if n == axes[0] else int(extent) for n, extent in enumerate(table.shape)]
-        if sizes != whole:
-            return None
-        return cls(
-            axes[0],
-            list(numbers.offset_dims),
-            [int(n) for n in result.shape],
-            op.operands[1],
-            int(numbers.index_vector_dim),
-        )
-
-    def place(self, axis: int) -> int:
-        """Where another axis of the table is in the result."""
-        return self.offsets[axis - (axis > self.axis)]
-
-    def spread(self, extents: Sequence[int], taken: Sequence[int]) -> list[int]:
-        """Numbers for the axes of the result: of each axis of the table, and of those taken."""
-        found = list(taken)
-        for axis, extent in enumerate(extents):
-            if axis != self.axis:
-                found[self.place(axis)] = extent
-        return found
-
-    def take(self, table: Value) -> Value:
-        """Take slices of a tensor with as many along the axis."""
-        sizes = [1 if n == self.axis else int(extent) for n, extent in enumerate(table.type.shape)]
-        result = with_shape(table.type, self.spread(sizes, self.shape))
-        return emit_stablehlo.gather(
-            table,
-            self.indices,
-            result,
-            sizes,
-            offsets=self.offsets,
-            axis=self.axis,
-            index_axis=self.index_axis,
-        )
-
-
 def take_before_unpacking(op: Operation) -> bool:
     """Let a gather of integers that are unpacked take bytes; True if it does."""
     owner = op.operands[0].owner
     if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
         return False
-    taking, rank = _Taking.of(op), op.operands[0].type.rank
+    taking, rank = Taking.of(op), op.operands[0].type.rank
     if taking is None or taking.axis == rank - 1 or taking.place(rank - 1) != len(taking.shape) - 1:
         return False
     unpacking = owner.operation
@@ -165,7 +98,7 @@ def take_before_dequantizing(op: Operation) -> bool:
     owner = op.operands[0].owner
     if isinstance(owner, ir.Block) or owner.operation.name != "subquant.dequantize":
         return False
-    dequantization, taking = owner.operation, _Taking.of(op)
+    dequantization, taking = owner.operation, Taking.of(op)
     if taking is None:
         return False
     parts = operands_of(dequantization)
@@ -199,7 +132,7 @@ def take_before_dequantizing(op: Operation) -> bool:
     return True
 
 
-def _moved(part: Value, taking: _Taking, shape: Sequence[int]) -> Value:
+def _moved(part: Value, taking: Taking, shape: Sequence[int]) -> Value:
     """A part that all slices share, with its axes where the result has them."""
     axes = [axis for axis in range(part.type.rank) if axis != taking.axis]
     by_place = sorted(axes, key=taking.place)

@@ -1,0 +1,195 @@
+"""The kernel that looks rows up in a table of few bits, which lies in tiles for products.
+
+A row of the table is a column of the tiles (`subquant.kernels.tiles`)::
+
+    result[m, k] = (weight[n, k] - zero[n, b]) * scale[n, b] + offset[n, b]
+    n = min(max(index[m], 0), columns - 1)
+
+where ``b`` is the block of ``k``: the formula of `subquant.numerics.casts`, with an offset where
+there is one. Of each vector of a step it reads the integers of a lane, which are side by side. So
+a table that is multiplied with, too, such as that of the tokens of a language model, is in memory
+once; and of a row no more pages are read than a tile has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._mlir import Value
+from ..emit import Formula, scalar
+from ..emit.linalg import Extent
+from ..emit.operation import index_type, value
+from ..emit.vectors import (
+    broadcast,
+    load,
+    load_element,
+    loop,
+    quotient,
+    remainder,
+    store,
+)
+from ..numerics.array_functions import convert
+from ..numerics.casts import Cast
+from ..numerics.element_types import F32, I32, U8, ElementType
+from ..numerics.parameters import ExpressedType, StorageType
+from .block_product import Scale
+from .executables import Binding, Kernel
+from .tiles import Tiles
+
+__all__ = ["TakeRows"]
+
+_CAST = Cast(StorageType(8, False), ExpressedType.F32)
+_AS_LONG = 8
+"""How many products of bytes take as long as to look one element up, about."""
+_LEAST_ROWS = 32
+"""Of a workgroup: a row of 640 takes a thread 0.5 us."""
+
+
+@dataclass(frozen=True)
+class TakeRows:
+    """Look ``rows`` rows up in a table that lies in tiles.
+
+    Args:
+        tiles: how the table lies in memory.
+        scale: how scales are stored.
+        zero: the zero point of all blocks; None where each has its own.
+        offset: how offsets are stored; None where there are none.
+        rows: how many are looked up.
+        indices: the element type of their numbers, i32 or i64.
+    """
+
+    tiles: Tiles
+    scale: Scale
+    zero: int | None
+    offset: Scale | None
+    rows: int
+    indices: ElementType
+
+    def kernel(self) -> Kernel:
+        """The kernel.
+
+        Bindings are the table, scales, zero points and offsets as those of `BlockProduct`; the
+        numbers of the rows; and the result, f32 ``rows x depth``.
+        """
+        tiles = self.tiles
+        of_blocks = (tiles.count, tiles.depth // tiles.block, tiles.width)
+        bindings = [
+            Binding((tiles.count, tiles.steps, tiles.step_bytes), U8),
+            *self.scale.bindings(tiles),
+            *([] if self.zero is not None else [Binding(of_blocks, U8)]),
+            *([] if self.offset is None else self.offset.bindings(tiles)),
+            Binding((self.rows,), self.indices),
+            Binding((self.rows, tiles.depth), F32),
+        ]
+        workgroups = -(-self.rows // _LEAST_ROWS)
+        products = _AS_LONG * self.rows * tiles.depth
+        return Kernel("take_rows", bindings, workgroups, self._body, self.rows, products=products)
+
+    def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
+        first = scalar(number) * _LEAST_ROWS
+        last = first + _LEAST_ROWS
+        if self.rows % _LEAST_ROWS:
+            last = np.minimum(last, self.rows)
+        loop(first.value, last.value, 1, lambda row: _Row(self, memories, row).write())
+
+
+class _Row:
+    """A row of the result.
+
+    Args:
+        kernel: what is computed.
+        memories: the memrefs of its bindings.
+        row: its number.
+    """
+
+    def __init__(self, kernel: TakeRows, memories: Sequence[Value], row: Value) -> None:
+        given, tiles = list(memories), kernel.tiles
+
+        def take(scale: Scale) -> list[Value]:
+            return [given.pop(0) for _ in scale.bindings(tiles)]
+
+        self.kernel, self.tiles, self.row = kernel, tiles, row
+        self.weight, self.scales = given.pop(0), take(kernel.scale)
+        self.zeros = None if kernel.zero is not None else given.pop(0)
+        self.offsets = None if kernel.offset is None else take(kernel.offset)
+        indices, self.result = given
+        index = load_element(indices, [row])
+        inside = np.minimum(np.maximum(index, 0), tiles.columns - 1)
+        place = scalar(value("arith.index_cast", [inside.value], index_type()))
+        self.tile, self.column = quotient(place, tiles.width).value, remainder(place, tiles.width)
+        self.part, self.lane = (
+            quotient(self.column, tiles.lanes),
+            remainder(self.column, tiles.lanes),
+        )
+
+    def write(self) -> None:
+        """Compute the row, block after block."""
+        tiles = self.tiles
+        if tiles.block <= tiles.step:
+            blocks = tiles.step // tiles.block
+
+            def of_step(step: Value) -> None:
+                first = scalar(step) * blocks
+                self._write(step, [self._parameters((first + n).value) for n in range(blocks)])
+
+            loop(0, tiles.steps, 1, of_step)
+            return
+        steps = tiles.block // tiles.step
+
+        def of_block(block: Value) -> None:
+            first, parameters = scalar(block) * steps, self._parameters(block)
+            loop(0, steps, 1, lambda n: self._write((first + scalar(n)).value, [parameters]))
+
+        loop(0, tiles.depth // tiles.block, 1, of_block)
+
+    def _write(self, step: Value, parameters: Sequence[Sequence[Formula | None]]) -> None:
+        """Compute the integers of a step, whose blocks have scales, zero points and offsets."""
+        tiles, loaded = self.tiles, dict[tuple[int, int], Formula]()
+        groups = tiles.step // tiles.group
+        start = scalar(step) * tiles.step
+        for number in range(groups):
+            integers: Formula | None = None
+            for plane, vector, bits, stored, low in tiles.pieces(number):
+                if (plane, vector) not in loaded:
+                    loaded[plane, vector] = self._read(step, plane, vector)
+                piece = loaded[plane, vector]
+                if bits < 8:
+                    piece = (piece >> stored) & ((1 << bits) - 1)
+                piece = piece << low if low else piece
+                integers = piece if integers is None else integers | piece
+            scale, zero, offset = parameters[number * len(parameters) // groups]
+            real = _CAST.dequantize(integers, scale, zero, offset)
+            store(real, self.result, [self.row, (start + number * tiles.group).value])
+
+    def _read(self, step: Value, plane: int, vector: int) -> Formula:
+        """The bytes of the column in a vector of a plane, i32."""
+        tiles = self.tiles
+        number = tiles.place(plane, self.part + vector * tiles.parts)
+        place = (number * tiles.lanes + self.lane) * tiles.group
+        return convert(load(self.weight, [self.tile, step, place.value], tiles.group, U8), I32)
+
+    def _parameters(self, block: Value) -> tuple[Formula, Formula | int, Formula | None]:
+        """The scale, the zero point and the offset of a block, for each integer of a group."""
+        kernel, lanes = self.kernel, self.tiles.group
+        scale, offset = self._real(kernel.scale, self.scales, block), None
+        if kernel.offset is not None and self.offsets is not None:
+            offset = self._real(kernel.offset, self.offsets, block)
+        if self.zeros is None:
+            assert kernel.zero is not None
+            return scale, kernel.zero, offset
+        zero = scalar(load_element(self.zeros, [self.tile, block, self.column.value]).value, U8)
+        return scale, broadcast(convert(zero, I32), lanes), offset
+
+    def _real(self, kept: Scale, memories: Sequence[Value], block: Value) -> Formula:
+        """A scale or an offset of a block."""
+        lanes, column = self.tiles.group, self.column.value
+        stored = load_element(memories[0], [self.tile, block, column]).value
+        found = scalar(stored, kept.element)
+        if kept.outer is None:
+            return broadcast(convert(found, F32), lanes)
+        outer = [self.tile, quotient(scalar(block), kept.blocks).value, column]
+        real = convert(convert(found, I32), F32) * convert(load_element(memories[1], outer), F32)
+        return broadcast(real, lanes)
