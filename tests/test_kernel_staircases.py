@@ -359,23 +359,28 @@ CASES = {
 }
 
 
-def check(case, instructions, step=1, **options):
-    write, of_sums, is_staircase = CASES[case]
-    x, sums = rows(step)
-    count, weight = len(x), np.zeros((COLUMNS, DEPTH), np.int8)
+def function(write, count, name="main"):
+    """A function of so many rows that writes what follows the sums."""
+    weight = np.zeros((COLUMNS, DEPTH), np.int8)
     weight[:, :2] = FACTORS
     w = Writer(count)
     w.types["%sums"] = "i32"
     result = write(w, w.binary("add", "%sums", BIAS))
     lines = "\n  ".join(w.lines)
-    text = f"""
-func.func @main(%x: tensor<{count}x{DEPTH}xi8>) -> {w.type(result)} {{
+    return f"""
+func.func @{name}(%x: tensor<{count}x{DEPTH}xi8>) -> {w.type(result)} {{
   %w = stablehlo.constant dense<{weight.tolist()}> : tensor<{COLUMNS}x{DEPTH}xi8>
   %sums = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
       : (tensor<{count}x{DEPTH}xi8>, tensor<{COLUMNS}x{DEPTH}xi8>) -> {w.type("%sums")}
   {lines}
   return {result} : {w.type(result)}
 }}"""
+
+
+def check(case, instructions, step=1, **options):
+    write, of_sums, is_staircase = CASES[case]
+    x, sums = rows(step)
+    text = function(write, len(x))
     lowered = compile_to_bytes(text, CompileOptions(kernels=instructions, **options), emit="mlir")
     assert (b"xf32>" in lowered) == is_staircase
     found = subquant.compile(text, kernels=instructions, **options).main(x)
@@ -392,3 +397,25 @@ def test_each_sum_is_rounded_as_written(case):
 @pytest.mark.share(4)
 def test_with_all_instructions(case, instructions):
     check(case, instructions, step=3)
+
+
+def test_kernels_that_differ_in_numbers_are_one():
+    """Layers of one shape, with scales and zero points of their own."""
+    numbers = {"f": (5, 3), "g": (6, -2)}
+
+    def writer(count, zero_point):
+        def write(w, sums):
+            half = w.binary("add", sums, 1 << (count - 1))
+            return clamped(w, right(w, half, count), zero_point=zero_point)
+
+        return write
+
+    x, sums = rows(7)
+    text = "".join(function(writer(*each), len(x), name) for name, each in numbers.items())
+    lowered = compile_to_bytes(text, CompileOptions(kernels=here()[0]), emit="mlir")
+    assert lowered.count(b'"stream.executable"()') == 1
+    executable = subquant.compile(text, kernels=here()[0])
+    for name, (count, zero_point) in numbers.items():
+        rounded = (sums[:, None] + BIAS + (1 << (count - 1))) >> count
+        expected = np.clip(rounded + zero_point, -128, 127)
+        assert (executable[name](x) == expected).all()

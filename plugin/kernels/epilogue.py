@@ -79,15 +79,17 @@ Vector: TypeAlias = "list[Formula] | Array"
 
 @dataclass(frozen=True)
 class Table:
-    """A number for each column.
+    """A number for each column, or one for all.
 
     Attributes:
         numbers: as they are stored.
         element: as they are stored: integers of 64 bits that fit 32 have 32, truth values 8.
+        is_one: the number of all columns, for each lane of a vector.
     """
 
     numbers: bytes
     element: ElementType
+    is_one: bool = False
 
 
 class Columns(Vectors):
@@ -97,23 +99,34 @@ class Columns(Vectors):
         lanes: how many columns a vector has.
         columns: how many there are.
         read: called with a table, returns the numbers of the columns of the vector.
+        shares: a number of all columns is read, too, so that kernels that differ in it are one.
     """
 
-    def __init__(self, lanes: int, columns: int, read: Callable[[Table], Formula]) -> None:
+    def __init__(
+        self, lanes: int, columns: int, read: Callable[[Table], Formula], *, shares: bool = False
+    ) -> None:
         super().__init__(lanes)
-        self._columns = columns
-        self._read = read
+        self._lanes, self._columns = lanes, columns
+        self._read, self._shares = read, shares
+
+    def _written(self, number: Any, element: ElementType) -> Any:
+        if self._shares and isinstance(number, np.ndarray) and number.size == 1:
+            return self._grid(number, element)
+        return super()._written(number, element)
 
     def _grid(self, numbers: npt.NDArray[Any], element: ElementType) -> Any:
         flat = numbers.reshape(-1)
-        if flat.size != self._columns:
+        if flat.size not in (1, self._columns):
             raise _Refused
-        if (flat == flat[0]).all():
+        is_one = bool((flat == flat[0]).all())
+        if is_one and not self._shares:
             return self._written(flat[0].item(), element)
         held = I8 if element == BOOL else element
-        if element.is_integer and element.bits == I64.bits:
+        if is_one:  # of the same type whatever it is
+            flat = np.repeat(flat[:1], self._lanes)
+        elif element.is_integer and element.bits == I64.bits:
             held = I32 if (flat == flat.astype(I32.dtype)).all() else element
-        table = Table(np.ascontiguousarray(flat.astype(held.dtype)).tobytes(), held)
+        table = Table(np.ascontiguousarray(flat.astype(held.dtype)).tobytes(), held, is_one)
         found = self.emitted(self._read(table).value, held)
         return convert(found, element).value
 
@@ -370,10 +383,13 @@ class Epilogue:
             return vector(cast(vector_type(target.lanes, table.element), table=number))
 
         # Written once to see what it reads; equal texts are equal kernels.
-        def text(count: int) -> str | None:
+        def text(count: int, *, shares: bool = True) -> str | None:
             module, kept = ir.Module.create(), list(tables)
             with ir.InsertionPoint(module.body):
-                forms = [Columns(target.lanes, self.columns, read) for _ in range(max(1, count))]
+                forms = [
+                    Columns(target.lanes, self.columns, read, shares=shares)
+                    for _ in range(max(1, count))
+                ]
                 of_sums = element_of(self.sums.type)
                 type_ = vector_type(target.lanes, of_sums)
                 sums = [form.emitted(cast(type_), of_sums) for form in forms]
@@ -387,14 +403,14 @@ class Epilogue:
                     return None
             return str(module)
 
-        exact = text(0)
-        if exact is None:
-            return None
         found, at_once = None, 0
         for at_once in (target.narrowed_at_once, 1):
             found = text(at_once)
             if found:
                 break
+        exact = text(0, shares=found is not None)
+        if exact is None:
+            return None
         element = element_of(self.result.type)
         at_once = at_once if found else 0
         return Finish(exact + (found or ""), self, tuple(tables), element, instructions, at_once)
@@ -452,8 +468,7 @@ class Epilogue:
         written = self._written({self.sums: list(sums)}, self.operations, requantized)
         if not distances or len(written) > 1:
             raise _Refused
-        is_near = target.greatest(distances) >= np.float32(0.5 - nearest)
-        return written[0], reduced("or", is_near)
+        return written[0], _any_is_near(forms[0], target.greatest(distances), nearest)
 
     def _estimated_step(
         self, forms: Sequence[Columns], sums: Sequence[Formula], target: Instructions
@@ -486,8 +501,7 @@ class Epilogue:
         result = bits_of(self._narrowed(integers, storage, target), element)
         if last:
             [result] = self._written({first: [result]}, last, _no_requantization)
-        is_near = target.greatest(distances) >= np.float32(0.5 - near)
-        return result, reduced("or", is_near)
+        return result, _any_is_near(forms[0], target.greatest(distances), near)
 
     def _narrowed(
         self, integers: Sequence[Formula], storage: StorageType, target: Instructions
@@ -596,6 +610,11 @@ def _error(offset: Array, low: int, high: int) -> float:
     return (3 * reach + 2 * most + float(np.abs(offset).max())) * 2.0**-24 + 2.0**-20
 
 
+def _any_is_near(form: Columns, distances: Formula, near: float) -> Formula:
+    """True if one of some distances from integers is that near to a half."""
+    return reduced("or", distances >= form.known(np.full(1, 0.5 - near, np.float32), F32))
+
+
 def _no_requantization(sum_: RequantizedSum, given: Sequence[Vector]) -> Vector:
     """There is none among the operations of a staircase."""
     raise _Refused
@@ -680,9 +699,12 @@ class Finish:
     instructions: str
     at_once: int
 
-    def _elements(self) -> list[ElementType]:
-        """The element types of tables, one memory for each."""
-        return list(dict.fromkeys(table.element for table in self.tables))
+    def _memories(self) -> list[list[Table]]:
+        """The tables, those of one element type together."""
+        found: dict[object, list[Table]] = {}
+        for table in self.tables:
+            found.setdefault((table.element, table.is_one), []).append(table)
+        return list(found.values())
 
     def bindings(self, width: int) -> list[Binding]:
         """How a kernel reads the tables.
@@ -690,22 +712,19 @@ class Finish:
         Args:
             width: columns, with those that are there to fill vectors.
         """
-        counts = [sum(t.element == element for t in self.tables) for element in self._elements()]
+        lanes = INSTRUCTIONS[self.instructions].lanes
         return [
-            Binding((count, width), element)
-            for count, element in zip(counts, self._elements(), strict=True)
+            Binding((len(tables), lanes if tables[0].is_one else width), tables[0].element)
+            for tables in self._memories()
         ]
 
     def operands(self, width: int) -> list[Value]:
         """The tables as tensors, for `bindings`."""
         made = []
-        for element in self._elements():
-            rows = [
-                np.frombuffer(table.numbers, element.dtype)
-                for table in self.tables
-                if table.element == element
-            ]
-            missing = width - len(rows[0])
+        for tables in self._memories():
+            element = tables[0].element
+            rows = [np.frombuffer(table.numbers, element.dtype) for table in tables]
+            missing = 0 if tables[0].is_one else width - len(rows[0])
             made.append(value_of(np.pad(np.stack(rows), [(0, 0), (0, missing)]), element))
         return made
 
@@ -717,7 +736,7 @@ class Finish:
             sums: of the element type of the contraction.
             column: the first.
         """
-        form = self._columns(memories, column)
+        form = self._columns(memories, column, shares=self.at_once > 0)
         return self.epilogue.emit(form, form.emitted(sums.value, sums.element))
 
     def estimate(
@@ -733,23 +752,24 @@ class Finish:
         Returns:
             The results, one behind the other, and whether they are none: a sum is near a tie.
         """
-        forms = [self._columns(memories, column) for column in columns]
+        forms = [self._columns(memories, column, shares=True) for column in columns]
         given = [form.emitted(each.value, I32) for form, each in zip(forms, sums, strict=True)]
         return self.epilogue.estimate(forms, given, INSTRUCTIONS[self.instructions])
 
-    def _columns(self, memories: Sequence[Value], column: Formula) -> Columns:
+    def _columns(self, memories: Sequence[Value], column: Formula, *, shares: bool) -> Columns:
         """A vector of columns, which reads the tables."""
-        of_element = dict(zip(self._elements(), memories, strict=True))
         places = {
-            element: [t for t in self.tables if t.element == element] for element in of_element
+            table: (memory, row)
+            for memory, tables in zip(memories, self._memories(), strict=True)
+            for row, table in enumerate(tables)
         }
         lanes = INSTRUCTIONS[self.instructions].lanes
 
         def read(table: Table) -> Formula:
-            row = places[table.element].index(table)
-            return load(of_element[table.element], [row, column.value], lanes, table.element)
+            memory, row = places[table]
+            return load(memory, [row, 0 if table.is_one else column.value], lanes, table.element)
 
-        return Columns(lanes, self.epilogue.columns, read)
+        return Columns(lanes, self.epilogue.columns, read, shares=shares)
 
 
 def last_bindings(
