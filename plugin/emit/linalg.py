@@ -56,8 +56,7 @@ Extent: TypeAlias = int | Value
 
 def constant_index(number: int) -> Value:
     """A constant of type ``index``."""
-    attribute = ir.IntegerAttr.get(index_type(), int(number))
-    return value("arith.constant", [], index_type(), {"value": attribute})
+    return operation.constant(ir.IntegerAttr.get(index_type(), int(number)))
 
 
 def constant(attribute: ir.Attribute) -> Value:

@@ -22,6 +22,8 @@ __all__ = [
     "INDEX",
     "attributes_of",
     "byte_size",
+    "constant",
+    "constants_of",
     "create",
     "dense",
     "dynamic_extents",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 _recorders: list[list[Operation]] = []
+_pools: list[tuple[ir.Block, dict[ir.Attribute, Value]]] = []
 
 
 def create(
@@ -90,6 +93,32 @@ def value(
 ) -> Value:
     """Create an operation of one result, and return that."""
     return create(name, operands, [result], attributes).result
+
+
+def constant(attribute: ir.Attribute) -> Value:
+    """A constant that is not a tensor; inside `constants_of` one for all that are equal."""
+    type_ = attribute.type
+    if not _pools:
+        return value("arith.constant", [], type_, {"value": attribute})
+    block, held = _pools[-1]
+    found = held.get(attribute)
+    if found is None:
+        with ir.InsertionPoint.at_block_begin(block):
+            found = held[attribute] = value("arith.constant", [], type_, {"value": attribute})
+    return found
+
+
+@contextlib.contextmanager
+def constants_of(block: ir.Block) -> Iterator[None]:
+    """Have equal constants be one, at the begin of a block that all is written into meanwhile.
+
+    A third of the operations of a kernel would be constants else.
+    """
+    _pools.append((block, {}))
+    try:
+        yield
+    finally:
+        _pools.pop()
 
 
 def like(

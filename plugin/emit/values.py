@@ -406,8 +406,7 @@ class Scalars(ByBlock):
 
     def _constant(self, number: float | int, element: ElementType) -> Any:
         type_ = mlir_type(element)
-        attribute = operation.number_of(type_, number)
-        return operation.value("arith.constant", [], type_, {"value": attribute})
+        return operation.constant(operation.number_of(type_, number))
 
     def _grid(self, numbers: npt.NDArray[Any], element: ElementType) -> Any:
         raise TypeError(f"one number is needed in the body of a loop, got {numbers.size}")

@@ -72,8 +72,7 @@ class Vectors(Scalars):
         return vector_type(self.lanes, element)
 
     def _constant(self, number: float | int, element: ElementType) -> Any:
-        attribute = operation.splat(number, self.type(element))
-        return value("arith.constant", [], attribute.type, {"value": attribute})
+        return operation.constant(operation.splat(number, self.type(element)))
 
 
 def vector_type(lanes: int, element: ElementType) -> ir.Type:
@@ -169,7 +168,7 @@ def numbers(given: Sequence[int], element: ElementType) -> Formula:
     """A vector of known integers."""
     type_ = vector_type(len(given), element)
     attribute = ir.DenseElementsAttr.get(np.array(given, element.dtype), type=type_)
-    return vector(value("arith.constant", [], type_, {"value": attribute}), element)
+    return vector(operation.constant(attribute), element)
 
 
 def reread(given: Formula, element: ElementType) -> Formula:
@@ -220,7 +219,7 @@ def vector_of(numbers: Sequence[int], element: ElementType) -> Formula:
     attribute = ir.DenseElementsAttr.get(
         [operation.number_of(mlir_type(element), n) for n in numbers], type_
     )
-    return vector(value("arith.constant", [], type_, {"value": attribute}), element)
+    return vector(operation.constant(attribute), element)
 
 
 def element_at(given: Formula, place: int) -> Formula:

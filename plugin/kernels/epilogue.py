@@ -49,7 +49,7 @@ from ..dialects.integer_steps import RequantizedSum, read_requantize
 from ..dialects.quant import is_quantized, parameters_of
 from ..dialects.subquant import REQUANTIZE
 from ..emit import Formula
-from ..emit.operation import create, element_of, tensor_type
+from ..emit.operation import constants_of, create, element_of, tensor_type
 from ..emit.vectors import Vectors, load, reduced, vector, vector_type
 from ..numerics.array_functions import bits_of, convert, is_known, is_zero
 from ..numerics.element_types import BOOL, F32, I8, I32, I64, U8, Array, ElementType
@@ -385,7 +385,7 @@ class Epilogue:
         # Written once to see what it reads; equal texts are equal kernels.
         def text(count: int, *, shares: bool = True) -> str | None:
             module, kept = ir.Module.create(), list(tables)
-            with ir.InsertionPoint(module.body):
+            with ir.InsertionPoint(module.body), constants_of(module.body):
                 forms = [
                     Columns(target.lanes, self.columns, read, shares=shares)
                     for _ in range(max(1, count))

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from .._mlir import Operation, Value, ir
 from ..emit import scalar
 from ..emit.linalg import Extent, constant_index
-from ..emit.operation import create, index_type, parse_attribute, tensor_type, value
+from ..emit.operation import constants_of, create, index_type, parse_attribute, tensor_type, value
 from ..emit.vectors import memref_type, part_type, quotient, workgroup_number
 from ..numerics.element_types import Array, ElementType
 from .given_parameters import LOAD, current, named_parameter
@@ -275,7 +275,7 @@ class Library:
                 attributes["translation_info"] = parse_attribute(_THREADS.format(kernel.threads))
             function = create("func.func", attributes=attributes, regions=1)
         block = function.regions[0].blocks.append(*types)
-        with ir.InsertionPoint(block):
+        with ir.InsertionPoint(block), constants_of(block):
             arguments = list(block.arguments)
             rows = arguments.pop() if dynamic else kernel.rows
             zero = constant_index(0)

@@ -150,9 +150,9 @@ def factor_of(scales: AnyArray) -> AnyArray:
     """Scales as fractions if they are known, else as f32."""
     if not is_known(scales):
         return scales.astype(np.float32)
-    flat = [Fraction(float(s)) if np.isfinite(s) else None for s in scales.reshape(-1)]
-    if any(not factor for factor in flat):  # 0, infinity and NaN are left to floats
+    if not (np.isfinite(scales) & (scales != 0)).all():  # which are left to floats
         return np.asarray(scales, np.float32)
+    flat = [Fraction(s) for s in scales.reshape(-1).astype(np.float64).tolist()]
     return np.array(flat, object).reshape(scales.shape)
 
 
