@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from subquant.errors import ExecutionError, UsageError
+from subquant.errors import ExecutionError, InputError, UsageError
 from subquant.models.generation import Generation
 from subquant.models.memory import peak_memory
 from subquant.models.perplexity import measure_perplexity
@@ -209,7 +209,7 @@ def test_a_chunk_is_the_context_at_most() -> None:
 
 def test_a_text_that_is_too_short() -> None:
     with pytest.raises(
-        UsageError, match="the text has 2 tokens, expected 64 at least, which are a"
+        InputError, match="the text has 2 tokens, expected 64 at least, which are a"
     ):
         measure_perplexity(Table(), TOKENIZER, "he")
 

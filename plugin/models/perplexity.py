@@ -25,7 +25,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..errors import ExecutionError, UsageError
+from ..errors import ExecutionError, InputError, UsageError
 from ..numerics.element_types import Array
 from .tokenizer import Tokenizer
 
@@ -97,7 +97,8 @@ def measure_perplexity(
             far.
 
     Raises:
-        UsageError: the chunk is greater than the context, or the text shorter than a chunk.
+        UsageError: the chunk is greater than the context, or less than 4 tokens.
+        InputError: the text is shorter than a chunk.
         ExecutionError: the logits are no numbers.
     """
     chunk = min(DEFAULT_CHUNK, session.context) if chunk is None else chunk
@@ -107,7 +108,7 @@ def measure_perplexity(
         )
     tokens = tokenizer.encode(text, special=False)
     if len(tokens) < chunk:
-        raise UsageError(
+        raise InputError(
             f"the text has {len(tokens):,} tokens, expected {chunk:,} at least, which are a chunk; "
             "give a longer text, or smaller chunks"
         )
