@@ -116,6 +116,23 @@ def test_what_is_known_is_computed() -> None:
         assert elements_of(n) is None
 
 
+def test_what_is_read_twice_is_computed_once() -> None:
+    """Or what is behind a sum of 60 values, each twice the one before, would be 2**60 values."""
+    steps = [f"  %{n} = stablehlo.add %{n - 1}, %{n - 1} : tensor<2xf32>" for n in range(1, 61)]
+    text = f"""
+func.func @main() -> tensor<2xf32> {{
+  %0 = stablehlo.constant dense<[0.5, -3.0]> : tensor<2xf32>
+{chr(10).join(steps)}
+  return %60 : tensor<2xf32>
+}}"""
+    with create_context() as context, ir.Location.unknown():
+        module = parse_text(text, context)
+        [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
+        found = elements_of(returned.operands[0])
+        assert found is not None
+        assert found.tolist() == [2.0**59, -3 * 2.0**60]
+
+
 @pytest.mark.parametrize(
     ("operation", "expected"),
     [("add", [-106, 126, -2]), ("subtract", [50, -128, 0]), ("multiply", [-120, -127, 1])],

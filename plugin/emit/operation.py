@@ -194,6 +194,27 @@ def erase_unused(op: Operation, also: Callable[[Operation], bool] = lambda _: Tr
         pending += [each for each in dict.fromkeys(owners) if each not in pending and also(each)]
 
 
+def all_behind(value: Value, accepts: Callable[[Value], bool | None]) -> bool:
+    """True if a value, and what it is computed of, is accepted; each is looked at once.
+
+    Args:
+        value: the value.
+        accepts: says of a value whether it is; None if that depends on the operands of its
+            operation.
+    """
+    pending, seen = [value], {value}
+    while pending:
+        given = pending.pop()
+        is_accepted = accepts(given)
+        if is_accepted is False:
+            return False
+        if is_accepted is None:
+            operands = [each for each in given.owner.operation.operands if each not in seen]
+            pending += operands
+            seen.update(operands)
+    return True
+
+
 def computed_again(value: Value, known: dict[Value, Value]) -> Value:
     """Copy what computes a value to the insertion point, and return what the copy gives.
 

@@ -13,6 +13,7 @@ the compiler is given (`given_parameters`) is known like a constant.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -33,6 +34,11 @@ __all__ = ["bytes_known", "elements_of", "erase_unused", "is_fixed", "is_known"]
 
 def is_known(value: Value) -> bool:
     """True if the elements of a value follow from constants by `elements_of`."""
+    return operation.all_behind(value, _is_known)
+
+
+def _is_known(value: Value) -> bool | None:
+    """The same of a value, or None where it depends on operands."""
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name not in _RULES:
         return False
@@ -41,9 +47,7 @@ def is_known(value: Value) -> bool:
         return isinstance(op.attributes["value"], ir.DenseElementsAttr)
     if op.name == LOAD:
         return given_parameter(op) is not None
-    if op.name in _ARITHMETIC and not _is_plain(op):
-        return False
-    return all(is_known(operand) for operand in op.operands)
+    return False if op.name in _ARITHMETIC and not _is_plain(op) else None
 
 
 def is_fixed(value: Value) -> bool:
@@ -52,13 +56,18 @@ def is_fixed(value: Value) -> bool:
     That is constants, and globals that nothing changes, of which a program computes once, when it
     is loaded; and weights that are laid out before the call.
     """
+    return operation.all_behind(value, _is_fixed)
+
+
+def _is_fixed(value: Value) -> bool | None:
+    """The same of a value, or None where it depends on operands."""
     owner = value.owner
     if isinstance(owner, ir.Block):
         return is_weight(value)
-    if owner.operation.name not in _RULES:
-        return False
     op = owner.operation
-    return is_immutable(op) if op.name == LOAD else all(map(is_fixed, op.operands))
+    if op.name not in _RULES:
+        return False
+    return is_immutable(op) if op.name == LOAD else None
 
 
 def elements_of(value: Value) -> Array | None:
@@ -89,8 +98,33 @@ def _is_plain(op: Operation) -> bool:
 
 def _computed(op: Operation) -> Array:
     """The elements of a result; integers of 8 bits may be int8."""
-    operands = [_computed(operand.owner.operation) for operand in op.operands]
-    return _RULES[op.name](op, *operands)
+    order = _in_order(op)
+    readers = Counter(operand.owner.operation for each in order for operand in each.operands)
+    found: dict[Operation, Array] = {}
+    for each in order:
+        behind = [operand.owner.operation for operand in each.operands]
+        arrays = [found[given] for given in behind]
+        readers.subtract(behind)
+        for given in dict.fromkeys(behind):  # what nobody reads any more gives its memory back
+            if not readers[given]:
+                del found[given]
+        found[each] = _RULES[each.name](each, *arrays)
+    return found[op]
+
+
+def _in_order(op: Operation) -> list[Operation]:
+    """An operation, and those behind it, each once, after those behind its operands."""
+    order: dict[Operation, None] = {}
+    pending = [op]
+    while pending:
+        last = pending[-1]
+        behind = [operand.owner.operation for operand in last.operands]
+        missing = [each for each in behind if each not in order]
+        if missing:
+            pending += missing
+        else:
+            order[pending.pop()] = None
+    return list(order)
 
 
 def erase_unused(value: Value) -> None:

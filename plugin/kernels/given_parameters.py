@@ -27,6 +27,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from .._mlir import Operation, Value, ir
+from ..emit.operation import all_behind
 from ..errors import InputError, quoted
 from ..numerics.element_types import Array, ElementType
 
@@ -238,7 +239,7 @@ def origin_of(values: Sequence[Value], label: str, how: object) -> str | None:
         label: what people read of the way.
         how: what the elements follow from besides; its text says it all.
     """
-    if _GIVEN.get() is None or not any(map(_has_load, values)):
+    if _GIVEN.get() is None or all(all_behind(value, _is_no_load) for value in values):
         return None
     first: list[str] = []
     digests: dict[int, str] = {}
@@ -262,9 +263,8 @@ def origin_of(values: Sequence[Value], label: str, how: object) -> str | None:
     return f"{first[0]}@{label}.{_digest(' '.join([*found, repr(how)]))}"
 
 
-def _has_load(value: Value) -> bool:
-    op = value.owner.operation
-    return op.name == LOAD or any(map(_has_load, op.operands))
+def _is_no_load(value: Value) -> bool | None:
+    return False if value.owner.operation.name == LOAD else None
 
 
 def _digest(text: str) -> str:

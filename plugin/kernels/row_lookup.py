@@ -27,7 +27,7 @@ stays.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .._mlir import Operation, Value, ir
 from ..dialects.block_contraction import BlockContraction
@@ -184,10 +184,12 @@ class _Rows:
     Attributes:
         taken: the shape of the numbers.
         indices: the numbers, as soon as they are known.
+        known: pairs of values, and whether the first has rows of the second.
     """
 
     taken: tuple[int, ...]
     indices: Value | None = None
+    known: dict[tuple[Value, Value], bool] = field(default_factory=dict)
 
     def are_dequantized(self, op: Operation, contraction: BlockContraction) -> bool:
         """True if an operation dequantizes rows of the weight of a contraction."""
@@ -221,6 +223,12 @@ class _Rows:
 
     def _are_of(self, rows: Value, whole: Value) -> bool:
         """True if a value has rows of another one."""
+        if (rows, whole) not in self.known:
+            self.known[rows, whole] = self._are_computed(rows, whole)
+        return self.known[rows, whole]
+
+    def _are_computed(self, rows: Value, whole: Value) -> bool:
+        """The same of values that were not looked at before."""
         if isinstance(rows.owner, ir.Block) or not self._has_rows(rows.type, whole.type):
             return False
         op = rows.owner.operation
@@ -269,18 +277,23 @@ class _Rows:
 
 def _is_same(one: Value, other: Value) -> bool:
     """True if two values are computed of the same constants and globals in the same way."""
-    if one == other:
-        return True
-    if isinstance(one.owner, ir.Block) or isinstance(other.owner, ir.Block):
-        return False
-    op, twin = one.owner.operation, other.owner.operation
-    return (
-        op.name == twin.name
-        and one.type == other.type
-        and len(op.operands) == len(twin.operands)
-        and attributes_of(op) == attributes_of(twin)
-        and all(map(_is_same, op.operands, twin.operands))
-    )
+    pending, seen = [(one, other)], {(one, other)}
+    while pending:
+        given, twin = pending.pop()
+        if given == twin:
+            continue
+        if isinstance(given.owner, ir.Block) or isinstance(twin.owner, ir.Block):
+            return False
+        op, like = given.owner.operation, twin.owner.operation
+        is_alike = op.name == like.name and given.type == twin.type
+        if not is_alike or len(op.operands) != len(like.operands):
+            return False
+        if attributes_of(op) != attributes_of(like):
+            return False
+        pairs = set(zip(op.operands, like.operands, strict=True)) - seen
+        pending += pairs
+        seen |= pairs
+    return True
 
 
 def _is_same_splat(one: ir.Attribute, other: ir.Attribute) -> bool:

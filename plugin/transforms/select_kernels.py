@@ -173,7 +173,7 @@ class SelectKernels(ModulePass):
         if self.instructions == SPIRV:
             return
         contractions = [op for op in found if op.name == BLOCK_CONTRACTION]
-        if not contractions:
+        if not contractions or not named(module, ["stablehlo.gather"]):
             return
         dequantizations = named(module, [DEQUANTIZE])
         for lookup in lookups_of(dequantizations, contractions, self.instructions):
