@@ -233,6 +233,16 @@ def test_convolutions_are_exact(case, instructions):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize(("strides", "is_inside"), [((2, 2), True), ((1, 1), True), (None, False)])
+def test_activations_that_are_read_once_become_factors_in_the_kernel(strides, is_inside):
+    """Others are written as factors before: here those of three by three positions."""
+    shape, options = ((1, 1), {"strides": strides}) if is_inside else ((3, 3), {})
+    text, _ = convolution(drawn(1, 60, 60, 64), drawn(*shape, 64, 48, seed=1), **options)
+    options = CompileOptions(kernels="avx512vnni", target_cpu="icelake-server")
+    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    assert ("stablehlo.xor" in lowered) != is_inside
+
+
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.share(3)
 def test_sums_of_extremes_are_exact(instructions):

@@ -312,6 +312,8 @@ class IntegerContraction:
         product = IntegerProduct(
             tiles, instructions, windows, channels + missing, share, finish, slices
         )
+        if self._is_widened_inside(product, missing):
+            product = replace(product, is_widening=True)
         rows = self._columns(missing, slices)
         first = convert(rows, I32).sum(1, dtype=np.int32) * np.int32(-target.excess)
         width = tiles.count * tiles.width
@@ -325,10 +327,24 @@ class IntegerContraction:
                 lambda: first.reshape((tiles.count, tiles.width)),
                 I32,
             ),
-            self._activations(library, instructions, missing, is_widened=True),
+            self._in_order(self.activations)
+            if product.is_widening
+            else self._activations(library, instructions, missing, is_widened=True),
             *(finish.operands(width) if finish else ()),
         ]
         return self._call(library, product, operands)
+
+    def _is_widened_inside(self, product: IntegerProduct, missing: int) -> bool:
+        """True if the kernel reads each activation once, which nothing else writes as a factor."""
+        windows, target = product.windows, product.target
+        every = windows.images * windows.lines * windows.count * windows.size
+        return (
+            target.factor.bits == I8.bits
+            and target.excess != 0
+            and every * product.tiles.count <= windows.positions
+            and not self._is_copied(missing)
+            and not _is_made_for_one(self.activations)
+        )
 
     def _with_tiles(self, library: Library, instructions: str, finish: Finish | None) -> Value:
         target = INSTRUCTIONS[instructions]
@@ -562,6 +578,10 @@ class IntegerContraction:
         )
 
 
+_FREE = ("quant.scast", "stablehlo.reshape", "subquant.scast")
+"""Operations that write nothing."""
+
+
 def _has_slices(channels: int, of_group: int, columns: int) -> bool:
     """True if vectors of columns are of whole groups, or of one, whose channels are whole lanes.
 
@@ -576,6 +596,7 @@ def _has_slices(channels: int, of_group: int, columns: int) -> bool:
 
 def _is_made_for_one(value: Value) -> bool:
     """True for what an operation computes, and one reads: a kernel may do more before it writes."""
-    if isinstance(value.owner, ir.Block) or value.owner.operation.name == "stablehlo.reshape":
+    if isinstance(value.owner, ir.Block) or len(list(value.uses)) != 1:
         return False
-    return len(list(value.uses)) == 1
+    op = value.owner.operation
+    return _is_made_for_one(op.operands[0]) if op.name in _FREE else True

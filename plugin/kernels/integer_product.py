@@ -57,9 +57,12 @@ class IntegerProduct(WindowProduct):
     Args:
         slices: how many parts of the channels there are, of which a tile reads one; the tiles of
             each follow one another, and are as many.
+        is_widening: activations are i8, and become factors, which have as many bits, when they are
+            read: where that is once, it takes less than to do it before.
     """
 
     slices: int = 1
+    is_widening: bool = False
 
     @property
     def groups(self) -> int:
@@ -186,12 +189,14 @@ class IntegerProduct(WindowProduct):
             first = part * length
             column = load(weight, [tile.value, number.value, first], length, I8)
             stored.append(convert(column, target.factor))
-            if self.at_once == 1:
+            if self.at_once == 1 and target.ahead:
                 prefetch(weight, [tile.value, number.value, first + _AHEAD])
         totals, apart = [], self.windows.step * self.groups
         for window in range(self.at_once):
             given = load_element(activations, [(place + window * apart).value])
             group = target.spread(given, target.factor)
+            if self.is_widening:
+                group = target.factors(group)
             for part, column in enumerate(stored):
                 total = sums[window * parts + part]
                 totals.append(target.add_factors(total, group, column))
