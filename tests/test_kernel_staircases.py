@@ -325,7 +325,7 @@ def truths_by(w, sums):
     """Truth values that are known, and what is chosen between has more bits than was compared."""
     known = w.known([str(each).lower() for each in TRUTHS], "i1")
     negative = w.negative(sums)
-    either = w.binary("maximum", negative, known)
+    either = w.binary("minimum", w.binary("maximum", negative, known), w.known("true", "i1"))
     same = w.inverted(w.binary("xor", w.binary("add", either, known), known))
     chosen = w.select(same, w.known((1 << 31) + 5, "i64"), w.known(3, "i64"))
     return w.convert(right(w, chosen, 1), "i8")
@@ -334,6 +334,22 @@ def truths_by(w, sums):
 def of_truths(sums):
     either = (sums < 0) | TRUTHS
     return np.where(~(either ^ TRUTHS), ((1 << 31) + 5) >> 1, 1)
+
+
+def of_two_kinds_by(w, sums):
+    """Bytes with a sign below 0, and without one from there on."""
+    sums = w.binary("add", sums, 8000)
+    given = right(w, sums, 6)
+    least, most = w.binary("maximum", given, -27), w.binary("minimum", given, 229)
+    return w.convert(w.select(w.negative(sums), least, most), "i8")
+
+
+def of_of_two_kinds(sums):
+    return np.clip((sums + 8000) >> 6, -27, 229)
+
+
+def nothing_left_by(w, sums):
+    return w.convert(w.binary("shift_left", sums, 40), "i8")
 
 
 CASES = {
@@ -356,6 +372,8 @@ CASES = {
     "is cut": (cut_by, of_cut, False),
     "shifts all out": (shifted_out_by, of_shifted_out, False),
     "chooses by truth values": (truths_by, of_truths, False),
+    "has bytes of two kinds": (of_two_kinds_by, of_of_two_kinds, False),
+    "leaves nothing": (nothing_left_by, np.zeros_like, False),
 }
 
 

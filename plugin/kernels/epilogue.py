@@ -572,7 +572,10 @@ class Epilogue:
             if op.name in REQUANTIZE:
                 results = requantized(read_requantize(op), read)
             else:
-                results = [_RULES[op.name](op, *each) for each in zip(*_alike(read), strict=True)]
+                results = [
+                    _emitted(_RULES[op.name](op, *each), element, each)
+                    for each in zip(*_alike(read), strict=True)
+                ]
             made[value] = [
                 result if element == BOOL else convert(result, element) for result in results
             ]
@@ -626,6 +629,12 @@ def _alike(given: Sequence[Vector]) -> list[list[Formula]]:
     return [each if isinstance(each, list) else [each] * count for each in given]
 
 
+def _emitted(found: Formula, element: ElementType, operands: Sequence[Formula]) -> Formula:
+    """What was found of operands; numbers that follow whatever those are as a value like them."""
+    form = next((each.form for each in operands if not is_known(each)), None)
+    return form.known(found, element) if form is not None and is_known(found) else found
+
+
 def _clamped(bytes_: Formula, storage: StorageType) -> Formula:
     """Bytes to a storage range, which may be that of all bytes."""
     low, high = (-128, 127) if storage.signed else (0, 255)
@@ -647,13 +656,15 @@ def _grid(value: Value, shape: Sequence[int], axis: int) -> Array | None:
     if isinstance(owner, ir.Block):
         return None
     op = owner.operation
+    array: Array | None
     if op.name in _CASTS:
         return _grid(op.operands[0], shape, axis)
     if op.name == "stablehlo.constant" and op.attributes["value"].is_splat:
         given = op.attributes["value"]
         type_ = tensor_type([1] * len(shape), given.type.element_type)
-        return array_of_dense(ir.DenseElementsAttr.get_splat(type_, given.get_splat_value()))
-    if op.name == _BROADCAST:
+        array = array_of_dense(ir.DenseElementsAttr.get_splat(type_, given.get_splat_value()))
+        array = array.astype(np.int64) if array.dtype.kind == "i" else array
+    elif op.name == _BROADCAST:
         array, extents = elements_of(op.operands[0]), [1] * len(shape)
         axes = [int(each) for each in op.attributes["broadcast_dimensions"]]
         for each, extent in zip(axes, op.operands[0].type.shape, strict=True):

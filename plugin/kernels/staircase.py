@@ -54,6 +54,8 @@ _APART = (2.0**-20, 2.0**-19, 2.0**-16, 2.0**-12, 2.0**-10)
 _AT_ONCE = 1 << 16
 """Sums that are looked at together: more take more memory, and no less time."""
 _NO_JUMP = 2.0**-20
+_GREATEST = 127
+"""Of bytes with a sign."""
 _INEXACT = 2.0**-16
 """More than floats of 64 bits are off where sums are computed from steps: one further is taken."""
 _INEXACT_PARTS = 2.0**-46
@@ -616,6 +618,8 @@ def _line(parts: Sequence[tuple[Array, Array, _Part]], bounds: Array) -> Stairca
     slope, offset = pick(slopes, widest), pick(offsets, widest)
     if not rise or low == high or not (slope > 0).all():
         return None  # not known to, that is; or there are no steps
+    if low < 0 and high > _GREATEST:
+        return None  # one part has bytes with a sign, and another one such without
     # The second line begins with the first part of some width whose offset differs most.
     apart = np.where(widths > 0, np.abs(offsets - offset), 0)
     other = apart.argmax(0)
