@@ -29,6 +29,7 @@ __all__ = [
     "CPU_FEATURES_KEY",
     "LAID_OUT",
     "LAYOUTS_KEY",
+    "LEAST_WAKING",
     "LOOPS_KEY",
     "MOST_ITERATIONS",
     "REFLECTION_KEY",
@@ -186,18 +187,28 @@ class Work:
         match = re.fullmatch(r"(\d{1,18}) (\d{1,18})", text)
         return cls(int(match.group(1)), int(match.group(2))) if match else None
 
-    def is_worth(self, threads: int) -> bool:
-        """True if several threads do it in less time than one, which need not be woken."""
-        saved = self.nanoseconds - self.nanoseconds // threads
-        return saved > _WAKING + _WAKING_AGAIN * self.dispatches
+    def is_worth(self, threads: int, waking: Callable[[], int]) -> bool:
+        """True if several threads do it in less time than one, which need not be woken.
+
+        Args:
+            threads: how many.
+            waking: returns the nanoseconds that it takes to have them do something, where that
+                decides.
+        """
+        saved = self.nanoseconds - self.nanoseconds // threads - _WAKING_AGAIN * self.dispatches
+        if not LEAST_WAKING < saved <= _MOST_WAKING:
+            return saved > LEAST_WAKING
+        return saved > waking()
 
 
-_WAKING, _WAKING_AGAIN = 15_000, 5_000
-"""Nanoseconds that it takes to have threads do something, and each further part of it.
+LEAST_WAKING, _MOST_WAKING = 15_000, 1_000_000
+"""Nanoseconds that it takes to have threads do something, on any machine.
 
 Measured with IREE 3.13 on two Emerald Rapids cores: convolutions that take one thread 16 us take
-two 29 us, those of 40 us take two as long, and those of 90 us 80.
+two 29 us, those of 40 us take two as long, and those of 90 us 80. See `subquant.runtime.waking`.
 """
+_WAKING_AGAIN = 5_000
+"""For each further part of what they do."""
 
 _WRONG = (
     AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,

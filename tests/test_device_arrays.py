@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import subprocess
 import sys
 import threading
@@ -18,10 +19,10 @@ import pytest
 import subquant
 from devices import ON_DEVICES
 from subquant import DeviceArray
-from subquant.errors import ExecutionError, SignatureError, UsageError
+from subquant.errors import EnvironmentProblem, ExecutionError, SignatureError, UsageError
 from subquant.formats.irpa import create_archive
 from subquant.numerics.casts import dequantize, quantize
-from subquant.runtime import Device, Executable
+from subquant.runtime import Device, Executable, waking
 from subquant.runtime.marshalling import _Pieces
 from subquant.runtime.open_device import OpenDevice
 from subquant.signature import Work
@@ -776,14 +777,40 @@ def test_an_estimate_that_is_none_is_not_taken(text: str) -> None:
     assert Work.from_text(text) is None
 
 
+def never() -> int:
+    raise AssertionError("nothing has to be measured")
+
+
 def test_what_threads_are_worth() -> None:
-    """They are woken, and again for each dispatch: 15 and 5 us."""
-    assert not Work(39_999, 1).is_worth(2)
-    assert Work(40_001, 1).is_worth(2)
-    assert not Work(40_001, 2).is_worth(2)
-    assert Work(25_000, 1).is_worth(8)
-    assert not Work(10**9, 1).is_worth(1)
+    """They are woken, and again for each dispatch, which takes 5 us."""
+    assert not Work(39_999, 1).is_worth(2, never)
+    assert Work(40_001, 1).is_worth(2, lambda: 15_000)
+    assert not Work(40_001, 1).is_worth(2, lambda: 20_000)
+    assert not Work(40_001, 2).is_worth(2, never)
+    assert Work(25_000, 1).is_worth(8, lambda: 15_000)
+    assert not Work(300_000, 2).is_worth(2, lambda: 140_000)
+    assert Work(300_004, 2).is_worth(2, lambda: 140_000)
+    assert Work(3_000_000, 1).is_worth(2, never)
+    assert not Work(10**9, 1).is_worth(1, never)
     assert Work.from_text(str(Work(12, 3))) == Work(12, 3)
+
+
+def test_threads_are_woken_to_see_how_long_that_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    for copies in waking._copies():
+        assert len(copies) == waking._COPIES
+        assert min(copies) > 0
+    assert cores is None or os.sched_getaffinity(0) == cores
+    monkeypatch.setattr(waking, "_copies", lambda: [[10_000, 40_000, 900_000], [6000]])
+    assert waking.waking_time.__wrapped__() == 80_000
+    monkeypatch.setattr(waking, "_copies", lambda: [[1000]])
+    assert waking.waking_time.__wrapped__() == 15_000
+
+    def fail() -> list[list[int]]:
+        raise EnvironmentProblem("no device")
+
+    monkeypatch.setattr(waking, "_copies", fail)
+    assert waking.waking_time.__wrapped__() == 15_000
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from ..signature import ValueType, Work
 from .device_arrays import DeviceArray, put
 from .native_calls import native_call
 from .open_device import DEVICES, OpenDevice, iree_runtime, no_device
+from .waking import waking_time
 
 __all__ = ["Device", "list_devices"]
 
@@ -101,7 +102,7 @@ class Device:
             EnvironmentProblem: the driver fails to open it.
         """
         threads = self.threads or os.cpu_count() or 1
-        if any(each is None or each.is_worth(threads) for each in work):
+        if any(each is None or each.is_worth(threads, waking_time) for each in work):
             return self._open(self._uri)
         return self._open(self._own)
 
