@@ -393,7 +393,11 @@ def test_a_case_is_measured_and_reported(bench: Any, workers: Any, tmp_path: Pat
     assert text.splitlines()[1].split()[:2] == ["tiny", "1"]
     whole = bench.report.to_json({"CPU": "one"}, peers, [outcome])
     assert json.loads(json.dumps(whole))["cases"][0]["found"][0]["milliseconds"]["count"] >= 1
-    written = bench.report.page({"CPU": "one"}, peers, [outcome], {}, "times.svg")
+    written = bench.report.page(
+        {"CPU": "one"}, peers, [outcome], {}, "times.svg", {"other.md": "Benchmarks on two"}
+    )
+    assert written.startswith("# Benchmarks on one\n")
+    assert "\nOther machines: [Benchmarks on two](other.md).\n" in written
     assert "| tiny | 1 |" in written
     assert str(ROOT) not in written
     bench.report.draw(tmp_path / "times.svg", [outcome])
@@ -480,9 +484,9 @@ def test_the_best_peer_counts_and_a_wrong_result_of_ours_does_not(bench: Any) ->
 def test_a_mark_that_is_missed_is_reported_with_what_is_known(bench: Any) -> None:
     peers = {"subquant": "subquant 1"}
     remarks = {"tiny": "the caches are too small"}
-    missed = bench.report.page({}, peers, [outcome_of(bench, 4.0)], remarks, None)
+    missed = bench.report.page({}, peers, [outcome_of(bench, 4.0)], remarks, None, {})
     assert "* tiny, 1 thread: 0.50 of 1.00; 12% of `read`; the caches are too small" in missed
-    reached = bench.report.page({}, peers, [outcome_of(bench, 1.0)], remarks, None)
+    reached = bench.report.page({}, peers, [outcome_of(bench, 1.0)], remarks, None, {})
     assert "the caches are too small" not in reached
 
 

@@ -5,6 +5,7 @@
     scripts/bench --case 'int4 block 32 1x' --seconds 10 --threads 1
     scripts/bench --json times.json --picture times.svg
     scripts/bench --write                            docs/benchmarks.md and its picture
+    scripts/bench --write docs/benchmarks-epyc.md    the same of another machine
     scripts/bench --agreement                        a language model's words beside llama.cpp's
 
 The models of MLPerf Tiny are timed if the environment variable SUBQUANT_MODELS names a folder with
@@ -30,7 +31,6 @@ from .report import Outcome, draw, page, table, to_json
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "benchmarks.md"
-_PICTURE = _ROOT / "docs" / "benchmarks.svg"
 _REMARKS = Path(__file__).with_name("remarks.json")
 
 
@@ -51,7 +51,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the ratios (.svg, .png)")
-    parser.add_argument("--write", action="store_true", help="write the page of the documentation")
+    parser.add_argument(
+        "--write",
+        nargs="?",
+        type=Path,
+        const=_PAGE,
+        metavar="PAGE",
+        help=f"write a page of the documentation (default: docs/{_PAGE.name})",
+    )
     parser.add_argument(
         "--agreement",
         action="store_true",
@@ -158,9 +165,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.picture:
         draw(options.picture, outcomes)
     if options.write:
-        draw(_PICTURE, outcomes)
-        remarks = json.loads(_REMARKS.read_text()) if _REMARKS.exists() else {}
-        _PAGE.write_text(page(machine, peers, outcomes, remarks, _PICTURE.name))
+        picture = options.write.with_suffix(".svg")
+        draw(picture, outcomes)
+        remarks = json.loads(_REMARKS.read_text()).get(options.write.stem, {})
+        others = {
+            other.name: other.read_text().splitlines()[0].removeprefix("# ")
+            for other in sorted(options.write.parent.glob("benchmarks*.md"))
+            if other.name != options.write.name
+        }
+        written = page(machine, peers, outcomes, remarks, picture.name, others)
+        options.write.write_text(written)
     ours = [outcome.ours for outcome in outcomes]
     is_right = all(each is not None and each.check and each.check.is_right for each in ours)
     return 0 if is_right else 1

@@ -173,6 +173,7 @@ def page(
     outcomes: Sequence[Outcome],
     remarks: Mapping[str, str],
     picture: str | None,
+    others: Mapping[str, str],
 ) -> str:
     """Return the page of the documentation.
 
@@ -182,11 +183,15 @@ def page(
         outcomes: the cases.
         remarks: what is known of cases that miss their marks, by patterns of their names.
         picture: the name of the picture's file beside the page.
+        others: titles of pages of other machines, by the names of their files beside this one.
     """
     rows = _rows(outcomes, peers)
     rows[0][2 : 2 + len(peers)] = peers.values()
     drawn = f"\n![The best peer's median over ours, and the marks]({picture})\n" if picture else ""
+    links = ", ".join(f"[{title}]({name})" for name, title in others.items())
     return _PAGE.format(
+        title=f"Benchmarks on {machine['CPU']}" if "CPU" in machine else "Benchmarks",
+        others=f"\nOther machines: {links}.\n" if links else "",
         machine=_markdown([["", "this machine"], *([k, str(v)] for k, v in machine.items())]),
         times=_markdown(rows),
         picture=drawn,
@@ -197,13 +202,13 @@ def page(
     )
 
 
-_PAGE = """# Benchmarks
+_PAGE = """# {title}
 
 Written by `scripts/bench --write`; do not edit it. Each case is computed by subquant, ONNX Runtime,
 LiteRT with XNNPACK, llama.cpp's ggml and IREE alone, from the same weights, with as many threads,
 in turns of a tenth of a second in one run. Each result is compared with NumPy's in 64 bits before
 it is timed.
-
+{others}
 * Times are minimum / median of a call in milliseconds. `~` stands before a median when the middle
   half of the times spans more than a quarter: the machine did something else meanwhile.
 * The ratio is the median of the best peer over ours; the mark is what it should be.
