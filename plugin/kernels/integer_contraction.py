@@ -578,7 +578,7 @@ class IntegerContraction:
         )
 
 
-_FREE = ("quant.scast", "stablehlo.reshape", "subquant.scast")
+_CASTS_OF_STORAGE = ("quant.scast", "subquant.scast")
 """Operations that write nothing."""
 
 
@@ -596,7 +596,8 @@ def _has_slices(channels: int, of_group: int, columns: int) -> bool:
 
 def _is_made_for_one(value: Value) -> bool:
     """True for what an operation computes, and one reads: a kernel may do more before it writes."""
-    if isinstance(value.owner, ir.Block) or len(list(value.uses)) != 1:
+    if isinstance(value.owner, ir.Block) or value.owner.operation.name == "stablehlo.reshape":
         return False
-    op = value.owner.operation
-    return _is_made_for_one(op.operands[0]) if op.name in _FREE else True
+    if value.owner.operation.name in _CASTS_OF_STORAGE:
+        return _is_made_for_one(value.owner.operation.operands[0])
+    return len(list(value.uses)) == 1
