@@ -1,7 +1,7 @@
 """``estimate-work``: record how long a function takes on one thread, about (llvm-cpu).
 
-Waking threads for a program costs 10 us, and 5 us for each of its dispatches, which a small program
-does not gain by them: the runtime has the caller's own thread run it. What it decides by is
+Waking threads for a program takes 10 to 100 us, and 5 for each of its dispatches, which a small
+program does not gain by them: the runtime has the caller's own thread run it. What it decides by is
 estimated here from shapes, as nanoseconds and as a number of dispatches::
 
     func.func @main(%x: tensor<128x4096xi8>) -> tensor<128x4096xi32> {
@@ -18,8 +18,9 @@ After, with ``instructions=avx512vnni``::
 loops, or operations of other dialects than StableHLO's are left without.
 
 The nanoseconds are those of an Emerald Rapids core: contractions as their kernels take, or IREE's
-loops where they have none, and little for each element of other operations, which are fused. An
-error of a factor of two changes which of two ways is taken where both take about as long.
+loops where they have none, but not less than to read the weight from memory; and little for each
+element of other operations, which are fused. An error of a factor of two changes which of two ways
+is taken where both take about as long.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ _OF_CHANNELS = 40.0
 _OF_BLOCKS = {"int8": 200.0, "float": 30.0}
 """Products with weights in blocks, by what activations are, at most those of bytes."""
 _WITHOUT_KERNEL = 10.0
+_READ = 25.0
+"""Bytes of a weight that a core reads from memory in a nanosecond: few rows take as long."""
 _OF_A_SUM, _OF_AN_ELEMENT, _OF_AN_ARGUMENT = 0.05, 0.01, 0.02
 """For each element of what a contraction gives, of another operation, of arguments and results.
 
@@ -179,7 +182,10 @@ class _Estimate:
         if op.name == BLOCK_CONTRACTION:
             contraction = BlockContraction.of(op)
             rate = min(_OF_BLOCKS[contraction.activation_type], of_bytes)
-            return _of_loops(contraction, op.results[0]) / (rate or _WITHOUT_KERNEL)
+            bits = sum(contraction.plane_bits or (contraction.storage_type.width,))
+            read = math.prod(contraction.storage_shape) * bits / 8
+            products = _of_loops(contraction, op.results[0])
+            return max(products / (rate or _WITHOUT_KERNEL), read / _READ)
         left, right = op.operands[:2]
         of_result, of_weight = _elements(op.results[0]), _elements(right)
         rate = of_bytes if _is_of_bytes(left) and _is_of_bytes(right) else 0.0
@@ -192,7 +198,8 @@ class _Estimate:
         else:
             _elements(left)
             summed = math.prod(int(left.type.shape[axis]) for axis in dot_axes(op)[0][0])
-        return of_result * summed / (rate or _WITHOUT_KERNEL)
+        read = of_weight * (1 if rate else 4)
+        return max(of_result * summed / (rate or _WITHOUT_KERNEL), read / _READ)
 
 
 def _elements(value: Value) -> int:

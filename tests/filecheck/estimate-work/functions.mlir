@@ -50,3 +50,11 @@ func.func @windows(%x: tensor<1x12x12x16xi8>, %w: tensor<3x3x1x16xi8>) -> tensor
   }) : (tensor<1x10x10x16xi32>, tensor<i32>) -> tensor<1x9x9x16xi32>
   return %p : tensor<1x9x9x16xi32>
 }
+
+// One row: what takes as long is to read the weight, a megabyte.
+// CHECK: func.func @one_row({{.*}} attributes {subquant.work = "63007 1"}
+func.func @one_row(%x: tensor<1x1024xi8>, %w: tensor<1024x1024xi8>) -> tensor<1x1024xi32> {
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<1x1024xi8>, tensor<1024x1024xi8>) -> tensor<1x1024xi32>
+  return %y : tensor<1x1024xi32>
+}
