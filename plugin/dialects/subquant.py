@@ -112,6 +112,7 @@ __all__ = [
     "ATTENTION",
     "BLOCK_CONTRACTION",
     "CASTS",
+    "DEQUANTIZE",
     "MAX_REDUCED",
     "MAX_TERMS",
     "OPERAND_OPS",
@@ -308,7 +309,8 @@ REQUANTIZE = tuple(operation.OPERATION_NAME for operation in _REQUANTIZE)
 ATTENTION = "subquant.attention"
 BLOCK_CONTRACTION = "subquant.block_contraction"
 UNPACK = "subquant.unpack"
-OPERAND_OPS = ("subquant.quantize", "subquant.dequantize")
+DEQUANTIZE = "subquant.dequantize"
+OPERAND_OPS = ("subquant.quantize", DEQUANTIZE)
 REDUCTIONS = {operation.OPERATION_NAME: "stablehlo.reduce" for operation in _REDUCE}
 REDUCTIONS |= {operation.OPERATION_NAME: "stablehlo.reduce_window" for operation in _REDUCE_WINDOW}
 REDUCTIONS |= {"subquant.select_and_scatter": "stablehlo.select_and_scatter"}

@@ -50,7 +50,7 @@ from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions, Sum
 from .tiles import Tiles
 
-__all__ = ["BlockProduct", "Scale"]
+__all__ = ["BlockProduct", "Scale", "Stored"]
 
 _AS_LONG, _AS_LONG_OF_FLOATS = 2, 8
 """How many products of bytes take as long as one of these, about."""
@@ -80,6 +80,46 @@ class Scale:
             shape = (tiles.count, count // self.blocks, tiles.width)
             found.append(Binding(shape, self.outer))
         return found
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a weight is given to a kernel: its tiles, and what blocks have.
+
+    Args:
+        tiles: how the weight lies in memory.
+        scale: how scales are stored.
+        zero: the zero point of all blocks; None where each has its own.
+        offset: how offsets are stored; None where there are none.
+    """
+
+    tiles: Tiles
+    scale: Scale
+    zero: int | None
+    offset: Scale | None
+
+    def bindings(self) -> list[Binding]:
+        """Of the weight, scales, zero points and offsets if there are such."""
+        tiles = self.tiles
+        of_blocks = (tiles.count, tiles.depth // tiles.block, tiles.width)
+        return [
+            Binding((tiles.count, tiles.steps, tiles.step_bytes), U8),
+            *self.scale.bindings(tiles),
+            *([] if self.zero is not None else [Binding(of_blocks, U8)]),
+            *([] if self.offset is None else self.offset.bindings(tiles)),
+        ]
+
+    def take(
+        self, memories: list[Value]
+    ) -> tuple[Value, list[Value], Value | None, list[Value] | None]:
+        """Take the memrefs of `bindings` from the begin of a list: those of each."""
+
+        def of(scale: Scale) -> list[Value]:
+            return [memories.pop(0) for _ in scale.bindings(self.tiles)]
+
+        weight, scales = memories.pop(0), of(self.scale)
+        zeros = None if self.zero is not None else memories.pop(0)
+        return weight, scales, zeros, None if self.offset is None else of(self.offset)
 
 
 @dataclass(frozen=True)
@@ -132,13 +172,9 @@ class BlockProduct:
         """
         tiles = self.tiles
         blocks, count = tiles.depth // tiles.block, self.batches * tiles.count
-        of_blocks = (count, blocks, tiles.width)
         every = replace(tiles, columns=count * tiles.width)
         bindings = [
-            Binding((count, tiles.steps, tiles.step_bytes), U8),
-            *self.scale.bindings(every),
-            *([] if self.zero is not None else [Binding(of_blocks, U8)]),
-            *([] if self.offset is None else self.offset.bindings(every)),
+            *self._stored(every).bindings(),
             *(
                 [Binding((None, tiles.depth), F32)]
                 if self.of_floats
@@ -159,6 +195,9 @@ class BlockProduct:
             "block_product", bindings, workgroups, self._body, self.rows, products=products
         )
 
+    def _stored(self, tiles: Tiles) -> Stored:
+        return Stored(tiles, self.scale, self.zero, self.offset)
+
     @property
     def _workgroups(self) -> int:
         """How many share the tiles of a weight."""
@@ -166,13 +205,7 @@ class BlockProduct:
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
         given = list(memories)
-
-        def take(scale: Scale) -> list[Value]:
-            return [given.pop(0) for _ in scale.bindings(self.tiles)]
-
-        weight, scales = given.pop(0), take(self.scale)
-        zeros = None if self.zero is not None else given.pop(0)
-        offsets = None if self.offset is None else take(self.offset)
+        weight, scales, zeros, offsets = self._stored(self.tiles).take(given)
         activations, result = given[0], given[-1]
         first_table = 1 if self.of_floats else 3
         integers, tables = given[1:first_table], given[first_table:-1]

@@ -12,7 +12,7 @@ import numpy as np
 from .._mlir import Value, ir
 from ..dialects.block_contraction import BlockContraction
 from ..dialects.quant import described_type
-from ..dialects.subquant import operands_of
+from ..dialects.subquant import DEQUANTIZE, operands_of
 from ..emit import linalg
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.linalg import Extent
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Product", "Weight"]
 
-_DEQUANTIZE = "subquant.dequantize"
 _MOST_FINISHED = 8
 """Operations that are done with each vector of sums in its register."""
 _LEAST_PRODUCTS = 1 << 14
@@ -395,7 +394,7 @@ class Product:
     def _quantized(self, given: Value) -> tuple[_Codes, Value, int] | None:
         """The integers of scales that are quantized, the scales of these, and of how many each."""
         owner = given.owner
-        if isinstance(owner, ir.Block) or owner.operation.name != _DEQUANTIZE:
+        if isinstance(owner, ir.Block) or owner.operation.name != DEQUANTIZE:
             return None
         op = owner.operation
         operands = operands_of(op)

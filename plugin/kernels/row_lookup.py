@@ -26,13 +26,14 @@ stays.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from .._mlir import Operation, Value, ir
 from ..dialects.block_contraction import BlockContraction
 from ..dialects.quant import described_type
-from ..dialects.subquant import UNPACK, operands_of
+from ..dialects.subquant import DEQUANTIZE, UNPACK, operands_of
 from ..emit import stablehlo as emit_stablehlo
 from ..emit.gathers import Taking
 from ..emit.operation import (
@@ -45,15 +46,15 @@ from ..emit.operation import (
 )
 from ..numerics.element_types import F32
 from ..numerics.parameters import ExpressedType
+from .block_product import Stored
 from .constants import is_fixed
 from .contraction import Product
 from .executables import Library
 from .operands import Refusal
 from .take_rows import TakeRows
 
-__all__ = ["DEQUANTIZE", "RowLookup", "lookups_of"]
+__all__ = ["RowLookup", "lookups_of"]
 
-DEQUANTIZE = "subquant.dequantize"
 _GATHER = "stablehlo.gather"
 _CONSTANTS = ("arith.constant", "stablehlo.constant")
 _BY_ROW = {
@@ -95,18 +96,15 @@ class RowLookup:
 
             own = replace(
                 contraction,
-                storage=computed_again(contraction.storage, known),
+                storage=again(contraction.storage),
                 storage_high=again(contraction.storage_high),
-                scales=computed_again(contraction.scales, known),
+                scales=again(contraction.scales),
                 zero_points=again(contraction.zero_points),
                 offsets=again(contraction.offsets),
             )
             weight = replace(self.product, contraction=own).weight(library)
             taking = TakeRows(
-                tiles,
-                weight.scale,
-                weight.zero,
-                weight.offset,
+                Stored(tiles, weight.scale, weight.zero, weight.offset),
                 self.count,
                 element_of(self.indices.type),
             )
@@ -143,15 +141,14 @@ def lookups_of(
         if not type_.has_static_shape:
             continue
         shape = tuple(int(extent) for extent in type_.shape)
-        for rank in range(1, len(shape) + 1):
-            for contraction in tables.get(shape[-rank:], ()):
-                lookup = _lookup(op, contraction, shape[:-rank], instructions)
-                if lookup is not None:
-                    found.append(lookup)
-                    break
-            else:
-                continue
-            break
+        lookups = (
+            _lookup(op, contraction, shape[:-rank], instructions)
+            for rank in range(1, len(shape) + 1)
+            for contraction in tables.get(shape[-rank:], ())
+        )
+        lookup = next(filter(None, lookups), None)
+        if lookup is not None:
+            found.append(lookup)
     return found
 
 
@@ -171,9 +168,7 @@ def _lookup(
     [(loop, _)] = contraction.indices[1][0]
     if product.batch or product.columns != [loop]:
         return None
-    count = 1
-    for extent in taken:
-        count *= extent
+    count = math.prod(taken)
     return RowLookup(op, product, rows.indices, count) if count else None
 
 

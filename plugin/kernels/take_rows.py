@@ -35,9 +35,8 @@ from ..numerics.array_functions import convert
 from ..numerics.casts import Cast
 from ..numerics.element_types import F32, I32, U8, ElementType
 from ..numerics.parameters import ExpressedType, StorageType
-from .block_product import Scale
+from .block_product import Scale, Stored
 from .executables import Binding, Kernel
-from .tiles import Tiles
 
 __all__ = ["TakeRows"]
 
@@ -53,18 +52,12 @@ class TakeRows:
     """Look ``rows`` rows up in a table that lies in tiles.
 
     Args:
-        tiles: how the table lies in memory.
-        scale: how scales are stored.
-        zero: the zero point of all blocks; None where each has its own.
-        offset: how offsets are stored; None where there are none.
+        stored: how the table is given, as a weight.
         rows: how many are looked up.
         indices: the element type of their numbers, i32 or i64.
     """
 
-    tiles: Tiles
-    scale: Scale
-    zero: int | None
-    offset: Scale | None
+    stored: Stored
     rows: int
     indices: ElementType
 
@@ -74,13 +67,9 @@ class TakeRows:
         Bindings are the table, scales, zero points and offsets as those of `BlockProduct`; the
         numbers of the rows; and the result, f32 ``rows x depth``.
         """
-        tiles = self.tiles
-        of_blocks = (tiles.count, tiles.depth // tiles.block, tiles.width)
+        tiles = self.stored.tiles
         bindings = [
-            Binding((tiles.count, tiles.steps, tiles.step_bytes), U8),
-            *self.scale.bindings(tiles),
-            *([] if self.zero is not None else [Binding(of_blocks, U8)]),
-            *([] if self.offset is None else self.offset.bindings(tiles)),
+            *self.stored.bindings(),
             Binding((self.rows,), self.indices),
             Binding((self.rows, tiles.depth), F32),
         ]
@@ -106,15 +95,9 @@ class _Row:
     """
 
     def __init__(self, kernel: TakeRows, memories: Sequence[Value], row: Value) -> None:
-        given, tiles = list(memories), kernel.tiles
-
-        def take(scale: Scale) -> list[Value]:
-            return [given.pop(0) for _ in scale.bindings(tiles)]
-
-        self.kernel, self.tiles, self.row = kernel, tiles, row
-        self.weight, self.scales = given.pop(0), take(kernel.scale)
-        self.zeros = None if kernel.zero is not None else given.pop(0)
-        self.offsets = None if kernel.offset is None else take(kernel.offset)
+        given, self.stored, self.row = list(memories), kernel.stored, row
+        self.tiles = tiles = kernel.stored.tiles
+        self.weight, self.scales, self.zeros, self.offsets = self.stored.take(given)
         indices, self.result = given
         index = load_element(indices, [row])
         inside = np.minimum(np.maximum(index, 0), tiles.columns - 1)
@@ -173,13 +156,13 @@ class _Row:
 
     def _parameters(self, block: Value) -> tuple[Formula, Formula | int, Formula | None]:
         """The scale, the zero point and the offset of a block, for each integer of a group."""
-        kernel, lanes = self.kernel, self.tiles.group
-        scale, offset = self._real(kernel.scale, self.scales, block), None
-        if kernel.offset is not None and self.offsets is not None:
-            offset = self._real(kernel.offset, self.offsets, block)
+        stored, lanes = self.stored, self.tiles.group
+        scale, offset = self._real(stored.scale, self.scales, block), None
+        if stored.offset is not None and self.offsets is not None:
+            offset = self._real(stored.offset, self.offsets, block)
         if self.zeros is None:
-            assert kernel.zero is not None
-            return scale, kernel.zero, offset
+            assert stored.zero is not None
+            return scale, stored.zero, offset
         zero = scalar(load_element(self.zeros, [self.tile, block, self.column.value]).value, U8)
         return scale, broadcast(convert(zero, I32), lanes), offset
 

@@ -45,7 +45,7 @@ from typing import ClassVar
 from .._mlir import Operation, Value, ir, stablehlo
 from ..dialects.attention import Attention
 from ..dialects.block_contraction import BlockContraction
-from ..dialects.subquant import ATTENTION, BLOCK_CONTRACTION
+from ..dialects.subquant import ATTENTION, BLOCK_CONTRACTION, DEQUANTIZE
 from ..emit import Formula, operation, tensor
 from ..errors import Remark, UsageError, expected_name
 from ..kernels.attention import attend_by_kernel
@@ -61,7 +61,7 @@ from ..kernels.joining import LARGEST_JOINED, join_calls
 from ..kernels.laid_out_arguments import copies_of, is_argument_behind
 from ..kernels.operands import Refusal
 from ..kernels.row_contraction import RowContraction
-from ..kernels.row_lookup import DEQUANTIZE, lookups_of
+from ..kernels.row_lookup import lookups_of
 from ..kernels.thread_contraction import SPIRV, ThreadContraction
 from ..numerics.element_types import Array
 from ..numerics.requantization import Requantization

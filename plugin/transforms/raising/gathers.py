@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..._mlir import Operation, Value, ir
-from ...dialects.subquant import UNPACK, operands_of
+from ...dialects.subquant import DEQUANTIZE, UNPACK, operands_of
 from ...emit import stablehlo as emit_stablehlo
 from ...emit import subquant
 from ...emit.gathers import Taking
@@ -96,7 +96,7 @@ def slice_before_unpacking(op: Operation) -> bool:
 def take_before_dequantizing(op: Operation) -> bool:
     """Let a gather of a dequantized table take integers, scales and the like; True if it does."""
     owner = op.operands[0].owner
-    if isinstance(owner, ir.Block) or owner.operation.name != "subquant.dequantize":
+    if isinstance(owner, ir.Block) or owner.operation.name != DEQUANTIZE:
         return False
     dequantization, taking = owner.operation, Taking.of(op)
     if taking is None:
