@@ -227,16 +227,28 @@ _ATTRIBUTES_ONLY = ("check-hand-off", "estimate-work", "pack-narrow-storage")
 """Passes that change attributes that no verifier knows, and then say that nothing changed."""
 _UNCHANGED_WITHOUT_WORK = (
     "box-half-scalars",
+    "canonicalize-reductions",
     "check-hand-off",
     "convert-quantized-to-storage",
+    "convert-tosa-to-storage",
+    "correct-zero-points",
     "expand-stablehlo",
     "fold-constant-casts",
     "fold-constants",
+    "fuse-block-contractions",
     "legalize-integer-widths",
     "legalize-quant-to-math",
+    "lower-block-contractions",
+    "lower-quant-casts",
+    "lower-requantization",
+    "lower-saturation",
+    "lower-tosa",
+    "lower-tosa-rescale",
+    "lower-tosa-variables",
     "lower-unranked-tensors",
     "narrow-requantization",
     "pack-narrow-storage",
+    "verify-quantization",
 )
 
 

@@ -197,6 +197,8 @@ def run_pipeline(
 ) -> None:
     """Run passes on a module in place, and verify it after each that changes it.
 
+    Kernels, which passes leave as they are, are verified with the whole module at the end.
+
     Args:
         module: the module.
         passes: what to run, in order.
@@ -207,7 +209,7 @@ def run_pipeline(
         SubquantError: from a pass, with its place.
     """
     operation = module.operation
-    verified: set[ir.Operation] = set()
+    is_verified = False
     for step in passes:
         if on_pass is not None:
             on_pass(step)
@@ -220,24 +222,23 @@ def run_pipeline(
                     on_remark(remark)
             name = step.name or getattr(step, "text", "")
             with translate_errors(UnsupportedError, f"the module is not valid after '{name}'"):
-                _verify(operation, verified)
-    if verified:
+                is_verified = _verify(operation)
+    if not is_verified:
         invalid = translate_errors(UnsupportedError, "the module is not valid")
         with in_context_of(operation), refuse_names_of_bytes(), invalid:
             operation.verify()
 
 
-def _verify(module: ir.Operation, verified: set[ir.Operation]) -> None:
-    """Verify a module; kernels, which passes leave as they are, when they are new."""
+def _verify(module: ir.Operation) -> bool:
+    """Verify a module, or what is beside its kernels; True if it has none."""
     operations = [op.operation for op in module.regions[0].blocks[0].operations]
-    kernels = {op for op in operations if op.name == EXECUTABLE}
-    if not kernels:
+    others = [op for op in operations if op.name != EXECUTABLE]
+    if len(others) == len(operations):
         module.verify()
-        return
-    for op in operations:
-        if op not in verified:
-            op.verify()
-    verified |= kernels
+        return True
+    for op in others:
+        op.verify()
+    return False
 
 
 _EXPANDED_FOR_VULKAN = ("separate_bytes", "split_groups", "split_sums", "widen_bodies")

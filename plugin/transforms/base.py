@@ -85,24 +85,33 @@ class NoMatch:
 Pattern = Callable[[Any, Any], NoMatch | None]
 
 
-def apply_patterns(module: Operation, patterns: dict[str, Pattern]) -> None:
+def apply_patterns(module: Operation, patterns: dict[str, Pattern]) -> Sequence[Remark] | None:
     """Apply patterns, by root operation name, once to every operation of `module`, in order.
 
     The walk driver is used: unlike the greedy one it folds nothing, so ``dcast(qcast(x))`` keeps
     its quantization error.
+
+    Returns:
+        What a pass returns that does no more: `UNCHANGED` if no pattern took an operation.
     """
+    is_changed = False
+
+    def callback(pattern: Pattern) -> Callable[[Any, Any], bool | None]:
+        def match_and_rewrite(op: Any, rewriter: Any) -> bool | None:
+            nonlocal is_changed
+            with rewriter.ip, op.location:
+                if isinstance(pattern(op, rewriter), NoMatch):
+                    return True
+            is_changed = True
+            return None
+
+        return match_and_rewrite
+
     pattern_set = rewrite.RewritePatternSet()
     for root, pattern in patterns.items():
-        pattern_set.add(root, _driver_callback(pattern))
+        pattern_set.add(root, callback(pattern))
     rewrite.walk_and_apply_patterns(module, pattern_set.freeze())
-
-
-def _driver_callback(pattern: Pattern) -> Callable[[Any, Any], bool | None]:
-    def match_and_rewrite(op: Any, rewriter: Any) -> bool | None:
-        with rewriter.ip, op.location:
-            return True if isinstance(pattern(op, rewriter), NoMatch) else None
-
-    return match_and_rewrite
+    return None if is_changed else UNCHANGED
 
 
 def named(module: Operation, names: Collection[str]) -> list[Any]:

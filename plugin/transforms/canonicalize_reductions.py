@@ -40,6 +40,7 @@ After::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,7 +50,7 @@ from ..dialects.quant import element_type, parameters_of
 from ..dialects.reduction_rules import kind_of
 from ..dialects.subquant import REDUCTIONS
 from ..emit import with_element
-from ..errors import UnsupportedError
+from ..errors import Remark, UnsupportedError
 from .base import ModulePass, NoMatch, Pattern, apply_patterns
 from .iree.select_and_scatter import expand_select_and_scatter
 
@@ -62,14 +63,14 @@ class CanonicalizeReductions(ModulePass):
 
     name: ClassVar[str] = "canonicalize-reductions"
 
-    def run(self, module: Operation) -> None:
+    def run(self, module: Operation) -> Sequence[Remark] | None:
         """Canonicalize `module`.
 
         Raises:
             UnsupportedError: a conversion that StableHLO does not have, or a select_and_scatter of
                 a dynamic shape whose bodies have different types.
         """
-        apply_patterns(module, _PATTERNS)
+        return apply_patterns(module, _PATTERNS)
 
 
 # -- patterns -------------------------------------------------------------------------------------

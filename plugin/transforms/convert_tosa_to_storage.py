@@ -31,6 +31,7 @@ Source: TOSA specification, "Quantization" and the operations' argument tables.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -41,9 +42,9 @@ from .._mlir import Operation, Value, ir
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
 from ..emit.operation import number_of, with_element
-from ..errors import UnsupportedError
+from ..errors import Remark, UnsupportedError
 from ..numerics.parameters import StorageType
-from .base import ModulePass, TypePredicate, convert_signature, walk
+from .base import UNCHANGED, ModulePass, TypePredicate, convert_signature, walk
 
 __all__ = ["ConvertTosaToStorage"]
 
@@ -122,7 +123,7 @@ class ConvertTosaToStorage(ModulePass):
 
     name: ClassVar[str] = "convert-tosa-to-storage"
 
-    def run(self, module: Operation) -> None:
+    def run(self, module: Operation) -> Sequence[Remark] | None:
         """Convert `module`, if it has an operation of TOSA.
 
         Raises:
@@ -131,7 +132,7 @@ class ConvertTosaToStorage(ModulePass):
         operations = walk(module)
         tosa = [op for op in operations if op.name.startswith("tosa.") or op.name in _CASTS]
         if not any(op.name.startswith("tosa.") for op in tosa):
-            return
+            return UNCHANGED
         special = TypePredicate(_is_special)
         for op in tosa:
             if any(special(value.type) for value in (*op.operands, *op.results)):
@@ -142,6 +143,7 @@ class ConvertTosaToStorage(ModulePass):
             with op.location:
                 _convert_quantized(op)
         _convert_unsigned(operations)
+        return None
 
 
 # -- what the types say ---------------------------------------------------------------------------

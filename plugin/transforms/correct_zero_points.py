@@ -24,12 +24,14 @@ Source: the lowering's "Zero-Point Correction", in both of its ways.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from .._mlir import Operation, Rewriter, ir
+from ..errors import Remark
 from ..options import ZeroPoints
-from .base import ModulePass, NoMatch, apply_patterns
+from .base import UNCHANGED, ModulePass, NoMatch, apply_patterns
 from .math.contraction import CONTRACTIONS
 from .math.operands import Operand, difference_of_blocks
 from .math.zero_points import correct_zero_points
@@ -49,7 +51,7 @@ class CorrectZeroPoints(ModulePass):
 
     style: ZeroPoints = "after"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Lower in `module`, which `verify-quantization` has accepted."""
 
         def contract(op: Operation, rewriter: Rewriter) -> NoMatch | None:
@@ -59,8 +61,9 @@ class CorrectZeroPoints(ModulePass):
             rewriter.replace_op(op, [value])
             return None
 
-        apply_patterns(module, dict.fromkeys(CONTRACTIONS, contract))
-        apply_patterns(module, {"subquant.subtract_zero_point": _subtract})
+        contracted = apply_patterns(module, dict.fromkeys(CONTRACTIONS, contract))
+        subtracted = apply_patterns(module, {"subquant.subtract_zero_point": _subtract})
+        return UNCHANGED if contracted is subtracted is UNCHANGED else None
 
 
 def _subtract(op: Operation, rewriter: Rewriter) -> NoMatch | None:

@@ -45,7 +45,7 @@ from ..emit.operation import erase_unused
 from ..errors import Remark
 from ..numerics.element_types import Array
 from ..options import Activations
-from .base import ModulePass, NoMatch, walk
+from .base import UNCHANGED, ModulePass, NoMatch, named
 from .math.contraction import CONTRACTIONS
 from .math.operands import check_scales
 
@@ -76,9 +76,8 @@ class FuseBlockContractions(ModulePass):
     def run(self, module: ir.Operation) -> Sequence[Remark]:
         """Fuse in `module`; never fails."""
         remarks: list[Remark] = []
-        for op in walk(module):
-            if op.name not in CONTRACTIONS:
-                continue
+        is_changed = False
+        for op in named(module, CONTRACTIONS):
             casts = [_dequantizing(operand) for operand in op.operands]
             if not any(casts):
                 continue
@@ -88,11 +87,12 @@ class FuseBlockContractions(ModulePass):
                 if self.explain:
                     remarks.append(Remark.about(op, f"is left alone: {result.reason}"))
                 continue
+            is_changed = True
             op.results[0].replace_all_uses_with(result)
             op.erase()
             for cast in {id(cast): cast for cast in casts if cast is not None}.values():
                 erase_unused(cast, _was_for_cast)
-        return remarks
+        return remarks if is_changed or remarks else UNCHANGED
 
 
 def _dequantizing(operand: Value) -> Operation | None:

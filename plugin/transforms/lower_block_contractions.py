@@ -42,6 +42,7 @@ from ..emit import stablehlo as emit_stablehlo
 from ..emit.linalg import Extent
 from ..emit.operation import element_of, is_dynamic
 from ..emit.rounding import rounded
+from ..errors import Remark
 from ..numerics.array_functions import convert
 from ..numerics.casts import Cast, Division
 from ..numerics.element_types import I8, U8
@@ -68,7 +69,7 @@ class LowerBlockContractions(ModulePass):
     division: Division = "native"
     rows: int = 0
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Lower in `module`."""
 
         def lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
@@ -81,7 +82,7 @@ class LowerBlockContractions(ModulePass):
             return None
 
         patterns: dict[str, Pattern] = {BLOCK_CONTRACTION: lower}
-        apply_patterns(module, patterns)
+        return apply_patterns(module, patterns)
 
 
 def _in_order_of_result(contraction: BlockContraction) -> BlockContraction:

@@ -46,7 +46,7 @@ from ..dialects.subquant import operands_of
 from ..emit import Formula, Scalars, linalg
 from ..emit.operation import dense, element_of, recorded, tensor_type, with_element
 from ..emit.template import Template
-from ..errors import UnsupportedError
+from ..errors import Remark, UnsupportedError
 from ..numerics.casts import Cast, Division
 from ..numerics.element_types import Array
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
@@ -77,7 +77,7 @@ class LowerQuantCasts(ModulePass):
     rounding: Rounding = "nearest-even"
     division: Division = "native"
 
-    def run(self, module: Operation) -> None:
+    def run(self, module: Operation) -> Sequence[Remark] | None:
         """Lower every cast in `module`."""
         lowering = _Lowering(self.rounding, self.division)
         patterns: dict[str, Pattern] = {
@@ -88,7 +88,7 @@ class LowerQuantCasts(ModulePass):
             "subquant.quantize": lowering.cast_with_operands,
             "subquant.dequantize": lowering.cast_with_operands,
         }
-        apply_patterns(module, patterns)
+        return apply_patterns(module, patterns)
 
 
 _ARGUMENTS = {"scales": "scale", "zero_points": "zero_point", "offsets": "offset"}

@@ -25,6 +25,7 @@ specification, ``uniform_quantize``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -33,6 +34,7 @@ from ..dialects.integer_steps import read_requantize
 from ..dialects.subquant import REQUANTIZE
 from ..emit import Tensors
 from ..emit.casts import saturate
+from ..errors import Remark
 from ..numerics.requantization import Requantization, requantize
 from ..options import FixedPointRounding, RequantizationForm
 from .base import ModulePass, NoMatch, apply_patterns
@@ -54,7 +56,7 @@ class LowerRequantization(ModulePass):
     requantization: RequantizationForm = "exact"
     fixed_point_rounding: FixedPointRounding = "half-up"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Lower in `module`, which `verify-quantization` has accepted."""
         how = Requantization(self.requantization, self.fixed_point_rounding)
 
@@ -66,4 +68,4 @@ class LowerRequantization(ModulePass):
             rewriter.replace_op(op, [saturate(rounded.value, found.storage, rounded.bound)])
             return None
 
-        apply_patterns(module, dict.fromkeys(REQUANTIZE, lower))
+        return apply_patterns(module, dict.fromkeys(REQUANTIZE, lower))

@@ -17,6 +17,7 @@ Source: the lowering's "Clamping and Casting".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,6 +26,7 @@ import numpy as np
 from .._mlir import Operation, Rewriter, ir
 from ..emit import tensor
 from ..emit.operation import element_of
+from ..errors import Remark
 from ..numerics.array_functions import convert
 from .base import ModulePass, NoMatch, apply_patterns
 
@@ -37,9 +39,9 @@ class LowerSaturation(ModulePass):
 
     name: ClassVar[str] = "lower-saturation"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Lower in `module`, which `verify-quantization` has accepted."""
-        apply_patterns(module, {"subquant.saturate": _lower})
+        return apply_patterns(module, {"subquant.saturate": _lower})
 
 
 def _lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:

@@ -16,12 +16,13 @@ After::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from .._mlir import Operation, passmanager, register_upstream_passes, translate_errors
-from ..errors import UnsupportedError
-from .base import ModulePass, walk
+from ..errors import Remark, UnsupportedError
+from .base import UNCHANGED, ModulePass, walk
 
 __all__ = ["LowerTosa"]
 
@@ -38,7 +39,7 @@ class LowerTosa(ModulePass):
 
     name: ClassVar[str] = "lower-tosa"
 
-    def run(self, module: Operation) -> None:
+    def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`, if it has an operation of TOSA.
 
         Raises:
@@ -46,7 +47,7 @@ class LowerTosa(ModulePass):
         """
         operations = walk(module)
         if not any(op.name.startswith("tosa.") for op in operations):
-            return
+            return UNCHANGED
         for op in operations:
             if _is_identity_cast(op):
                 op.results[0].replace_all_uses_with(op.operands[0])
@@ -58,6 +59,7 @@ class LowerTosa(ModulePass):
         for op in walk(module):
             if op.name.startswith("tosa."):
                 raise UnsupportedError("is not lowered by upstream's passes", op)
+        return None
 
 
 def _is_identity_cast(op: Operation) -> bool:

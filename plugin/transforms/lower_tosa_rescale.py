@@ -28,7 +28,7 @@ Source: TOSA specification, ``RESCALE``, ``apply_scale_32`` and ``apply_scale_16
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,7 +36,7 @@ from .._mlir import Operation, Rewriter, Value, ir
 from ..dialects.dense import array_of_dense
 from ..emit import Formula, Scalars, linalg
 from ..emit.operation import dense, mlir_type
-from ..errors import UnsupportedError, VerificationError
+from ..errors import Remark, UnsupportedError, VerificationError
 from ..numerics.element_types import I32, Array, ElementType
 from ..numerics.fixed_point import MAX_SHIFT, rescale, saturate
 from ..numerics.parameters import StorageType
@@ -54,14 +54,14 @@ class LowerTosaRescale(ModulePass):
 
     name: ClassVar[str] = "lower-tosa-rescale"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Rewrite `module`.
 
         Raises:
             UnsupportedError: an unranked tensor.
             VerificationError: a multiplier or shift that TOSA does not have.
         """
-        apply_patterns(module, {"tosa.rescale": _lower})
+        return apply_patterns(module, {"tosa.rescale": _lower})
 
 
 def _lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:

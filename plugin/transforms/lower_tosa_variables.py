@@ -22,6 +22,7 @@ After::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -30,8 +31,8 @@ import numpy as np
 from .._mlir import Operation, ir
 from ..emit import variables
 from ..emit.operation import splat, tensor_type
-from ..errors import UnsupportedError
-from .base import ModulePass, walk
+from ..errors import Remark, UnsupportedError
+from .base import UNCHANGED, ModulePass, walk
 
 __all__ = ["LowerTosaVariables"]
 
@@ -42,17 +43,16 @@ class LowerTosaVariables(ModulePass):
 
     name: ClassVar[str] = "lower-tosa-variables"
 
-    def run(self, module: Operation) -> None:
+    def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`.
 
         Raises:
             UnsupportedError: a variable of a dynamic, unsigned or quantized type.
         """
-        for op in walk(module):
-            if op.name == "tosa.variable":
-                _define(op)
-            elif op.name in ("tosa.variable_read", "tosa.variable_write"):
-                _access(op)
+        found = [op for op in walk(module) if op.name in _LOWERED]
+        for op in found:
+            _LOWERED[op.name](op)
+        return None if found else UNCHANGED
 
 
 def _define(op: Operation) -> None:
@@ -92,3 +92,10 @@ def _access(op: Operation) -> None:
         else:
             op.results[0].replace_all_uses_with(variables.load(name, op.results[0].type))
     op.erase()
+
+
+_LOWERED = {
+    "tosa.variable": _define,
+    "tosa.variable_read": _access,
+    "tosa.variable_write": _access,
+}

@@ -40,10 +40,10 @@ from ..dialects.quant import (
     raw_scales,
 )
 from ..dialects.reduction_rules import REDUCTION_CHECKS
-from ..errors import VerificationError
+from ..errors import Remark, VerificationError
 from ..numerics.element_types import Array, ElementType
 from ..numerics.parameters import EXPRESSED_TYPES, ExpressedType, QuantizationParameters
-from .base import ModulePass, walk
+from .base import UNCHANGED, ModulePass, walk
 
 __all__ = ["OPERATION_CHECKS", "VerifyQuantization", "check_type"]
 
@@ -54,7 +54,7 @@ class VerifyQuantization(ModulePass):
 
     name: ClassVar[str] = "verify-quantization"
 
-    def run(self, module: ir.Operation) -> None:
+    def run(self, module: ir.Operation) -> Sequence[Remark]:
         """Check `module`; see the file's text for the rules."""
         operations = list(walk(module))
         lenient = _types_of_subquant_casts(operations)
@@ -83,6 +83,7 @@ class VerifyQuantization(ModulePass):
                     check(operand.type, op, f"operand {number}")
                 with _readable_attributes(op):
                     verify(op)
+        return UNCHANGED
 
 
 @contextlib.contextmanager
