@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import mmap
 import os
 import subprocess
 import sys
@@ -19,9 +20,12 @@ import pytest
 import subquant
 from devices import ON_DEVICES
 from subquant import DeviceArray
+from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import EnvironmentProblem, ExecutionError, SignatureError, UsageError
 from subquant.formats.irpa import create_archive
+from subquant.layouts import GgmlTensor
 from subquant.numerics.casts import dequantize, quantize
+from subquant.ops import linear, trace_function
 from subquant.runtime import Device, Executable, waking
 from subquant.runtime.marshalling import _Pieces
 from subquant.runtime.open_device import OpenDevice
@@ -914,6 +918,57 @@ print(taken)
 def test_zeros_take_memory_where_they_are_written() -> None:
     run = subprocess.run([sys.executable, "-c", _LAZY], capture_output=True, text=True, check=True)
     assert int(run.stdout) < 1 << 24  # of 1 << 27
+
+
+_CONSTANTS = """
+import gc
+import numpy as np
+import subquant
+
+def advised():
+    found, size = 0, 0
+    for line in open("/proc/self/smaps"):
+        if line.startswith("Size:"):
+            size = int(line.split()[1]) * 1024
+        elif line.startswith("VmFlags:") and "hg" in line.split():
+            found += size
+    return found
+
+before = advised()
+executable = subquant.load("large.vmfb", threads=1)
+after = advised()
+x, expected = np.load("x.npy"), np.load("expected.npy")
+np.testing.assert_array_equal(executable.main(x)[0], expected)
+del executable
+gc.collect()
+subquant.load("small.vmfb", threads=1).main(x)
+print(after - before, advised() - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no large pages")
+def test_constants_that_are_large_lie_in_large_pages(tmp_path: Path) -> None:
+    """All but the last bytes; and they are freed with the executable."""
+    rng = np.random.default_rng(7)
+    place, columns = 4321, {"large": 1000, "small": 10}
+    x = np.zeros((1, 8192), np.float32)
+    x[0, place] = 1
+    for name, count in columns.items():
+        blocks = np.zeros((count, 256), [("d", "<f2"), ("qs", "i1", 32)])
+        blocks["d"] = rng.integers(1, 9, (count, 256)) / 8
+        blocks["qs"] = rng.integers(-128, 128, (count, 256, 32))
+        weight = GgmlTensor(blocks.view(np.uint8).reshape(-1), "Q8_0", (count, 8192))
+        module = trace_function(lambda given, weight=weight: linear(given, weight), x)
+        (tmp_path / f"{name}.vmfb").write_bytes(compile_to_bytes(module))
+        if name == "large":
+            block = blocks[:, place // 32]
+            np.save(tmp_path / "expected", block["d"] * block["qs"][:, place % 32])
+    np.save(tmp_path / "x", x)
+    command = [sys.executable, "-c", _CONSTANTS]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    taken, left = map(int, run.stdout.split())
+    assert 8 << 20 <= taken <= 10 << 20
+    assert left == 0
 
 
 def test_an_array_without_room_is_an_error(cpu: Device) -> None:

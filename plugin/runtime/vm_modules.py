@@ -14,6 +14,7 @@ from ..processes import Steps
 from ..signature import REFLECTION_KEY, Signature, ValueType
 from .descriptions import ask_about
 from .laid_out import Layouts
+from .large_pages import copied_to_large_pages
 from .open_device import iree_runtime
 
 __all__ = [
@@ -53,8 +54,11 @@ def _read(path: str | os.PathLike[str]) -> tuple[str, bytes]:
 
 
 def _module_of(name: str, data: bytes) -> Any:
+    module, copied = iree_runtime().VmModule, copied_to_large_pages(data)
     try:
-        return iree_runtime().VmModule.copy_buffer(vm_instance(), data)
+        if copied is not None:  # weights that are constants are read where they are
+            return module.wrap_buffer(vm_instance(), copied)
+        return module.copy_buffer(vm_instance(), data)
     except (RuntimeError, ValueError, IndexError):
         found = _OTHER_KINDS.get(kind_of(data) or ("text" if _is_text(data) else ""), _EXPECTED)
         raise InputError(f"{quoted(name)} is no IREE executable{found.format(name)}") from None
