@@ -19,6 +19,7 @@ from .._mlir import (
     register_upstream_passes,
     translate_errors,
 )
+from ..emit.operation import types_kept
 from ..errors import Remark, UnsupportedError, UsageError, expected_name, near_names, quoted
 from ..kernels.instructions import INSTRUCTIONS, instructions_of
 from ..kernels.thread_contraction import SPIRV
@@ -213,7 +214,7 @@ def run_pipeline(
     for step in passes:
         if on_pass is not None:
             on_pass(step)
-        with in_context_of(operation), refuse_names_of_bytes():
+        with in_context_of(operation), refuse_names_of_bytes(), types_kept():
             remarks = step.run(operation)
             if remarks is UNCHANGED:
                 continue

@@ -56,7 +56,11 @@ Extent: TypeAlias = int | Value
 
 def constant_index(number: int) -> Value:
     """A constant of type ``index``."""
-    return operation.constant(ir.IntegerAttr.get(index_type(), int(number)))
+    return operation.constant(operation.kept(_index, int(number)))
+
+
+def _index(number: int) -> ir.Attribute:
+    return ir.IntegerAttr.get(index_type(), number)
 
 
 def constant(attribute: ir.Attribute) -> Value:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ __all__ = [
     "attributes_of",
     "byte_size",
     "constant",
+    "constants_block",
     "constants_of",
     "create",
     "dense",
@@ -33,6 +35,7 @@ __all__ = [
     "integer",
     "integers",
     "is_dynamic",
+    "kept",
     "like",
     "mlir_type",
     "number_of",
@@ -40,6 +43,7 @@ __all__ = [
     "recorded",
     "splat",
     "tensor_type",
+    "types_kept",
     "value",
     "values_read",
     "with_element",
@@ -48,6 +52,7 @@ __all__ = [
 
 _recorders: list[list[Operation]] = []
 _pools: list[tuple[ir.Block, dict[ir.Attribute, Value]]] = []
+_kept: list[dict[Any, Any]] = []
 
 
 def create(
@@ -119,6 +124,38 @@ def constants_of(block: ir.Block) -> Iterator[None]:
         yield
     finally:
         _pools.pop()
+
+
+def constants_block() -> ir.Block:
+    """The block that constants are written into: that of `constants_of`, or the current one."""
+    block: ir.Block = _pools[-1][0] if _pools else ir.InsertionPoint.current.block
+    return block
+
+
+@contextlib.contextmanager
+def types_kept() -> Iterator[None]:
+    """Keep types and attributes that are asked for again, all of the context that is current.
+
+    They are a third of what it takes to write the operations of a kernel. No longer: what is kept
+    keeps its context.
+    """
+    _kept.append({})
+    try:
+        yield
+    finally:
+        _kept.pop()
+
+
+def kept(make: Callable[..., Any], *arguments: Hashable) -> Any:
+    """What a function makes of its arguments, once inside `types_kept`."""
+    if not _kept:
+        return make(*arguments)
+    held = _kept[-1]
+    key = (make, arguments)
+    found = held.get(key)
+    if found is None:
+        found = held[key] = make(*arguments)
+    return found
 
 
 def like(
@@ -254,6 +291,10 @@ _FLOAT_TYPES = {"f16": ir.F16Type, "bf16": ir.BF16Type, "f32": ir.F32Type, "f64"
 
 def mlir_type(element: ElementType) -> ir.Type:
     """The MLIR type of an element: signless where it is an integer."""
+    return kept(_mlir_type, element)
+
+
+def _mlir_type(element: ElementType) -> ir.Type:
     if element.is_float:
         return _FLOAT_TYPES[element.name].get()
     if element == INDEX:
@@ -263,6 +304,11 @@ def mlir_type(element: ElementType) -> ir.Type:
 
 def element_of(type_: ir.Type, *, signed: bool = True) -> ElementType:
     """How the elements of a type are read; `signed` says it of signless integers."""
+    found: ElementType = kept(_element_of, type_, signed)
+    return found
+
+
+def _element_of(type_: ir.Type, signed: bool) -> ElementType:
     element = element_type(type_)
     if isinstance(element, ir.IndexType):
         return INDEX
@@ -274,7 +320,7 @@ def element_of(type_: ir.Type, *, signed: bool = True) -> ElementType:
 
 def index_type() -> ir.Type:
     """The type ``index``."""
-    return ir.IndexType.get()
+    return kept(ir.IndexType.get)
 
 
 def tensor_type(
@@ -329,7 +375,11 @@ def integers(numbers: Sequence[int]) -> ir.Attribute:
 
 def integer(number: int) -> ir.Attribute:
     """A number of type i64."""
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), int(number))
+    return kept(_integer, int(number))
+
+
+def _integer(number: int) -> ir.Attribute:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
 
 
 def number_of(element: ir.Type, number: float | int) -> ir.Attribute:
@@ -355,4 +405,4 @@ def dense(values: Array | float | int, element: ir.Type) -> ir.DenseElementsAttr
 
 def parse_attribute(text: str) -> ir.Attribute:
     """An attribute of a dialect whose classes the bindings do not have."""
-    return ir.Attribute.parse(text)
+    return kept(ir.Attribute.parse, text)

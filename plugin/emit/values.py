@@ -343,8 +343,8 @@ class ByBlock(Form):
     _block: ir.Block | None = None
 
     def _written(self, number: Any, element: ElementType) -> Any:
-        block = ir.InsertionPoint.current.block
-        if self._block is None or block != self._block:
+        block = operation.constants_block()
+        if self._block is None or (block is not self._block and block != self._block):
             self._constants.clear()
             self._block = block
         return super()._written(number, element)

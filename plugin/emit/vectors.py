@@ -15,7 +15,7 @@ from .._mlir import Value, ir
 from ..numerics.element_types import ElementType
 from . import operation
 from .linalg import constant_index
-from .operation import create, element_of, index_type, integers, mlir_type, value
+from .operation import create, element_of, index_type, integers, kept, mlir_type, value
 from .values import Formula, Scalars, scalar
 
 __all__ = [
@@ -77,6 +77,10 @@ class Vectors(Scalars):
 
 def vector_type(lanes: int, element: ElementType) -> ir.Type:
     """``vector<lanes x element>``."""
+    return kept(_vector_type, lanes, element)
+
+
+def _vector_type(lanes: int, element: ElementType) -> ir.Type:
     return ir.VectorType.get([lanes], mlir_type(element))
 
 
@@ -97,8 +101,13 @@ def part_type(extent: int | None, element: ElementType, lanes: int) -> ir.Type:
 
 def vector(given: Value, element: ElementType | None = None) -> Formula:
     """A vector for formulas on its elements; signed unless `element` says otherwise."""
-    found = element or element_of(given.type.element_type)
-    return Vectors(int(given.type.shape[0])).emitted(given, found)
+    type_ = given.type
+    found = element or element_of(type_.element_type)
+    return Vectors(kept(_lanes_of, type_)).emitted(given, found)
+
+
+def _lanes_of(type_: ir.Type) -> int:
+    return int(type_.shape[0])
 
 
 def _indices(indices: Sequence[Index]) -> list[Value]:
@@ -251,7 +260,7 @@ def quotient(dividend: Formula, divisor: int) -> Formula:
 def intrinsic(name: str, operands: Sequence[Formula], result: ElementType, lanes: int) -> Formula:
     """A call of one of LLVM's intrinsics, which the target must have."""
     attributes = {
-        "intrin": ir.StringAttr.get(name),
+        "intrin": kept(ir.StringAttr.get, name),
         "op_bundle_sizes": operation.parse_attribute("array<i32>"),
         "operandSegmentSizes": operation.parse_attribute(f"array<i32: {len(operands)}, 0>"),
     }
@@ -268,9 +277,9 @@ def fence(given: Formula, register: str) -> Formula:
         register: the constraint of inline assembly for a vector register.
     """
     attributes = {
-        "asm_string": ir.StringAttr.get(""),
-        "constraints": ir.StringAttr.get(f"={register},0"),
-        "has_side_effects": ir.UnitAttr.get(),
+        "asm_string": kept(ir.StringAttr.get, ""),
+        "constraints": kept(ir.StringAttr.get, f"={register},0"),
+        "has_side_effects": kept(ir.UnitAttr.get),
     }
     held = value("llvm.inline_asm", [given.value], given.value.type, attributes)
     return vector(held, given.element)
