@@ -34,7 +34,7 @@ where that does not tell, the operations are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -100,35 +100,60 @@ class Columns(Vectors):
         columns: how many there are.
         read: called with a table, returns the numbers of the columns of the vector.
         shares: a number of all columns is read, too, so that kernels that differ in it are one.
+        known: what arrays are, for all vectors of an epilogue.
     """
 
     def __init__(
-        self, lanes: int, columns: int, read: Callable[[Table], Formula], *, shares: bool = False
+        self,
+        lanes: int,
+        columns: int,
+        read: Callable[[Table], Formula],
+        *,
+        shares: bool = False,
+        known: dict[Hashable, Table | int | float] | None = None,
     ) -> None:
         super().__init__(lanes)
         self._lanes, self._columns = lanes, columns
         self._read, self._shares = read, shares
+        self._known = {} if known is None else known
 
     def _written(self, number: Any, element: ElementType) -> Any:
-        if self._shares and isinstance(number, np.ndarray) and number.size == 1:
+        if not isinstance(number, np.ndarray):
+            return super()._written(number, element)
+        is_checked = self._key(number, element) in self._known
+        if is_checked or (self._shares and number.size == 1):
             return self._grid(number, element)
         return super()._written(number, element)
 
+    def _key(self, numbers: npt.NDArray[Any], element: ElementType) -> Hashable:
+        held = tuple(numbers.reshape(-1)) if numbers.dtype.hasobject else numbers.tobytes()
+        return held, numbers.dtype, element, self._lanes, self._shares
+
     def _grid(self, numbers: npt.NDArray[Any], element: ElementType) -> Any:
+        key = self._key(numbers, element)
+        if key not in self._known:
+            self._known[key] = self._table(numbers, element)
+        found = self._known[key]
+        if not isinstance(found, Table):
+            return self._written(found, element)
+        made = self.emitted(self._read(found).value, found.element)
+        return convert(made, element).value
+
+    def _table(self, numbers: npt.NDArray[Any], element: ElementType) -> Table | int | float:
+        """Numbers as a table, or the one that they all are, if that is not read."""
         flat = numbers.reshape(-1)
         if flat.size not in (1, self._columns):
             raise _Refused
         is_one = bool((flat == flat[0]).all())
         if is_one and not self._shares:
-            return self._written(flat[0].item(), element)
+            one: int | float = flat[0].item()
+            return one
         held = I8 if element == BOOL else element
         if is_one:  # of the same type whatever it is
             flat = np.repeat(flat[:1], self._lanes)
         elif element.is_integer and element.bits == I64.bits:
             held = I32 if (flat == flat.astype(I32.dtype)).all() else element
-        table = Table(np.ascontiguousarray(flat.astype(held.dtype)).tobytes(), held, is_one)
-        found = self.emitted(self._read(table).value, held)
-        return convert(found, element).value
+        return Table(np.ascontiguousarray(flat.astype(held.dtype)).tobytes(), held, is_one)
 
 
 class _Refused(Exception):
@@ -271,6 +296,26 @@ def _wrapped(numbers: Array, element: ElementType) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
+class _Line:
+    """The line of a staircase, as floats are asked.
+
+    Attributes:
+        added: to a sum, exactly.
+        factors, offsets: f32, that give the real before it is rounded.
+        jump: what is added at 0, with the sign of the sum; None for nothing.
+        greatest: magnitude of the reals.
+        near: the distance from a half up to which they do not tell.
+    """
+
+    added: Array
+    factors: Array
+    offsets: Array
+    jump: Array | None
+    greatest: float
+    near: float
+
+
+@dataclass(frozen=True, eq=False)
 class Epilogue:
     """Operations that follow a contraction, and are computed from its sums and what is known.
 
@@ -332,29 +377,11 @@ class Epilogue:
                 operations.append(op)
                 values.add(op.results[0])
                 waiting.append(op.results[0])
-        ends = [cls._ending(sums, operations, n) for n in range(len(operations))]
-        choices = [end for end in ends if end]
+        choices = _endings(sums, operations)
         if not choices:
             return None
         last = min(reversed(choices), key=lambda end: end[-1].results[0].type.element_type.width)
         return cls(sums, tuple(last), last[-1].results[0], axis, known, how, integer_only, bounds)
-
-    @staticmethod
-    def _ending(sums: Value, operations: Sequence[Operation], last: int) -> list[Operation]:
-        """What computes the result of an operation; none if something of it is used elsewhere."""
-        wanted = {operations[last].results[0]}
-        needed: list[Operation] = []
-        for op in reversed(operations[: last + 1]):
-            if op.results[0] in wanted:
-                needed.insert(0, op)
-                wanted.update(op.operands)
-        made = [sums, *(op.results[0] for op in needed[:-1])]
-        element = needed[-1].results[0].type.element_type
-        is_integer = isinstance(element, ir.IntegerType) and element.is_signless
-        if not (is_integer or isinstance(element, ir.F32Type)) or element.width not in (8, 16, 32):
-            return []
-        outside = any(use.owner.operation not in needed for value in made for use in value.uses)
-        return [] if outside else needed
 
     @property
     def columns(self) -> int:
@@ -382,13 +409,14 @@ class Epilogue:
             number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), tables.index(table))
             return vector(cast(vector_type(target.lanes, table.element), table=number))
 
-        # Written once to see what it reads; equal texts are equal kernels.
+        # Written once to see what it reads; equal texts are equal kernels. Of several vectors, each
+        # of which is computed alike, two stand for all.
         def text(count: int, *, shares: bool = True) -> str | None:
             module, kept = ir.Module.create(), list(tables)
             with ir.InsertionPoint(module.body), constants_of(module.body):
                 forms = [
-                    Columns(target.lanes, self.columns, read, shares=shares)
-                    for _ in range(max(1, count))
+                    Columns(target.lanes, self.columns, read, shares=shares, known=self._tables)
+                    for _ in range(min(max(1, count), 2))
                 ]
                 of_sums = element_of(self.sums.type)
                 type_ = vector_type(target.lanes, of_sums)
@@ -401,7 +429,7 @@ class Epilogue:
                 except (_Refused, TypeError, OverflowError):
                     tables[:] = kept
                     return None
-            return str(module)
+            return str(module.operation.get_asm(assume_verified=True))
 
         found, at_once = None, 0
         for at_once in (target.narrowed_at_once, 1):
@@ -474,24 +502,18 @@ class Epilogue:
         self, forms: Sequence[Columns], sums: Sequence[Formula], target: Instructions
     ) -> tuple[Formula, Formula]:
         """Write what floats tell of a staircase; as `estimate`."""
-        stairs = self._staircase
-        if stairs is None:
+        stairs, line = self._staircase, self._line
+        if stairs is None or line is None:
             raise _Refused
-        near = _error(stairs.offset, stairs.low, stairs.high) + stairs.apart
-        x_bound = int((stairs.bounds + np.abs(stairs.added)).max())
-        greatest = x_bound * float(stairs.slope.max()) + float(np.abs(stairs.offset).max()) + 1
-        if near > _MOST_NEAR or x_bound >= 1 << 31:
-            raise _Refused
-        factors, offsets = stairs.slope.astype(np.float32), stairs.offset.astype(np.float32)
         integers, distances = [], []
         for form, each in zip(forms, sums, strict=True):
-            x = convert(each + form.known(stairs.added.astype(np.int64), I32), F32)
-            slope, offset = form.known(factors, F32), form.known(offsets, F32)
+            x = convert(each + form.known(line.added, I32), F32)
+            slope, offset = form.known(line.factors, F32), form.known(line.offsets, F32)
             real = target.fused(x, slope, offset)
-            if stairs.jump.any():
-                jump = bits_of(form.known(stairs.jump, F32), I32)
+            if line.jump is not None:
+                jump = bits_of(form.known(line.jump, F32), I32)
                 real = real + bits_of(jump | (bits_of(x, I32) & _SIGN), F32)
-            rounded = target.rounded(real, greatest, stairs.low, stairs.high)
+            rounded = target.rounded(real, line.greatest, stairs.low, stairs.high)
             integers.append(rounded[0])
             distances.append(rounded[1])
         first, last = self._head[-1].results[0], self.operations[len(self._head) :]
@@ -501,7 +523,7 @@ class Epilogue:
         result = bits_of(self._narrowed(integers, storage, target), element)
         if last:
             [result] = self._written({first: [result]}, last, _no_requantization)
-        return result, _any_is_near(forms[0], target.greatest(distances), near)
+        return result, _any_is_near(forms[0], target.greatest(distances), line.near)
 
     def _narrowed(
         self, integers: Sequence[Formula], storage: StorageType, target: Instructions
@@ -511,13 +533,42 @@ class Epilogue:
         joined = Columns(found.form.lanes, self.columns, _refuse)
         return _clamped(joined.emitted(found.value, found.element), storage)
 
-    @property
+    @cached_property
+    def _tables(self) -> dict[Hashable, Table | int | float]:
+        """What arrays are, which all vectors have: see `Columns`."""
+        return {}
+
+    @cached_property
+    def _added(self) -> dict[tuple[Value, Value], Array]:
+        """Known numbers that are added to the second of two values, for the first."""
+        return {}
+
+    @cached_property
     def _head(self) -> tuple[Operation, ...]:
         """The operations up to the first that gives 8 bits; none if there is no such."""
         for number, op in enumerate(self.operations):
             if _element(op.results[0].type) in (I8, U8):
                 return self.operations[: number + 1]
         return ()
+
+    @cached_property
+    def _line(self) -> _Line | None:
+        """The line of the staircase, if a float tells where it is."""
+        stairs = self._staircase
+        if stairs is None:
+            return None
+        near = _error(stairs.offset, stairs.low, stairs.high) + stairs.apart
+        x_bound = int((stairs.bounds + np.abs(stairs.added)).max())
+        if near > _MOST_NEAR or x_bound >= 1 << 31:
+            return None
+        return _Line(
+            stairs.added.astype(np.int64),
+            stairs.slope.astype(np.float32),
+            stairs.offset.astype(np.float32),
+            stairs.jump if stairs.jump.any() else None,
+            x_bound * float(stairs.slope.max()) + float(np.abs(stairs.offset).max()) + 1,
+            near,
+        )
 
     @cached_property
     def _staircase(self) -> Staircase | None:
@@ -565,8 +616,10 @@ class Epilogue:
             # Sums of floats are rounded, and truth values have none.
             if op.name in _SIGNS and operands[1] in self.known and element.is_integer:
                 start, numbers = added.get(operands[0], (operands[0], np.zeros((), np.int64)))
-                numbers = numbers + _SIGNS[op.name] * self.known[operands[1]]
-                added[value] = start, _wrapped(numbers, element)
+                if (value, start) not in self._added:
+                    numbers = numbers + _SIGNS[op.name] * self.known[operands[1]]
+                    self._added[value, start] = _wrapped(numbers, element)
+                added[value] = start, self._added[value, start]
                 continue
             read = [self.known[each] if each in self.known else total(each) for each in operands]
             if op.name in REQUANTIZE:
@@ -687,6 +740,31 @@ def _grid(value: Value, shape: Sequence[int], axis: int) -> Array | None:
     return array
 
 
+def _endings(sums: Value, operations: Sequence[Operation]) -> list[list[Operation]]:
+    """What computes the results of operations, where nothing of it is used elsewhere."""
+    results = [op.results[0] for op in operations]
+    number_of = {value: number for number, value in enumerate(results)}
+    reads = [{number_of[value] for value in op.operands if value in number_of} for op in operations]
+    numbers = {op: number for number, op in enumerate(operations)}
+    users = [
+        {numbers.get(use.owner.operation, -1) for use in value.uses} for value in (sums, *results)
+    ]
+    endings = []
+    for last, result in enumerate(results):
+        element = result.type.element_type
+        is_integer = isinstance(element, ir.IntegerType) and element.is_signless
+        if not (is_integer or isinstance(element, ir.F32Type)) or element.width not in (8, 16, 32):
+            continue
+        needed, pending = {last}, [last]
+        while pending:
+            more = reads[pending.pop()] - needed
+            needed |= more
+            pending += more
+        if all(users[0 if n == last else n + 1] <= needed for n in needed):
+            endings.append([operations[number] for number in sorted(needed)])
+    return endings
+
+
 # -- in a kernel ----------------------------------------------------------------------------------
 
 
@@ -780,7 +858,8 @@ class Finish:
             memory, row = places[table]
             return load(memory, [row, 0 if table.is_one else column.value], lanes, table.element)
 
-        return Columns(lanes, self.epilogue.columns, read, shares=shares)
+        known = self.epilogue._tables
+        return Columns(lanes, self.epilogue.columns, read, shares=shares, known=known)
 
 
 def last_bindings(
