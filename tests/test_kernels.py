@@ -256,6 +256,27 @@ def test_sums_of_extremes_are_exact(instructions):
         np.testing.assert_array_equal(rows(x, w), np.full((18, 24), 4098 * left * right))
 
 
+@pytest.mark.parametrize(
+    ("text", "kernel"),
+    [
+        (program(1, 256, 4096, 32), "block_product"),
+        (program(1, 4096, 8192, 32), "block_product"),
+        (program(1, 4096, 5000, 32), "block_product"),
+        (program(256, 256, 64, 32), "round_rows"),
+        (product(512, 1024, 1024), "integer_product"),
+    ],
+    ids=["few", "many", "ragged", "rows", "matrix"],
+)
+def test_two_threads_share_what_is_left(text, kernel):
+    """A thread takes a workgroup, or eight where there are eight for each (IREE 3.13)."""
+    options = CompileOptions(activations="int8", kernels="avx2")
+    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    counts = re.findall(r'"stream.return"\(%c(\d+)(?:_\d+)?, .*\n.*@(\w+), sym_name', lowered)
+    workgroups = next(int(count) for count, name in counts if name == kernel)
+    taken = 8 if workgroups >= 2 * 8 else 1
+    assert taken / workgroups <= 1 / 8
+
+
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(16, 128, 64), (37, 130, 50), (64, 7, 100)])
 @pytest.mark.share(5)

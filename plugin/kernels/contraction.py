@@ -24,7 +24,7 @@ from ..numerics.requantization import EXACT
 from .block_product import BlockProduct, Scale
 from .constants import elements_of, is_fixed
 from .epilogue import Epilogue, Finish
-from .executables import Library
+from .executables import Library, shared
 from .instructions import INSTRUCTIONS
 from .operands import Refusal, array_of, bytes_of, laid_out
 from .round_rows import RoundRows
@@ -40,8 +40,6 @@ _MOST_FINISHED = 8
 """Operations that are done with each vector of sums in its register."""
 _LEAST_PRODUCTS = 1 << 14
 """Of integers, for each row of activations: a smaller contraction is not worth calls of kernels."""
-_WORKGROUPS = 16
-"""Of a call at most: what threads share, which costs each of them some time."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,8 @@ class Product:
         rows_of_batch = 0 if self.rows is None else self.rows // batches
         at_once = min(most, rows_of_batch or most)
         together = target.tiles_together(rows_of_batch or 1, tiles.parts)
-        workgroups = max(1, _WORKGROUPS // batches)
+        parts = -(-tiles.count // together)
+        products = (rows_of_batch or 1) * together * tiles.width * tiles.depth
         product = BlockProduct(
             tiles,
             self.instructions,
@@ -172,7 +171,7 @@ class Product:
             weight.zero,
             weight.offset,
             at_once,
-            -(-tiles.count // workgroups // together) * together,
+            shared(parts, products, batches) * together,
             self._of_floats,
             batches,
             self.finish,

@@ -29,7 +29,44 @@ from ..emit.vectors import memref_type, part_type, quotient, workgroup_number
 from ..numerics.element_types import Array, ElementType
 from .given_parameters import LOAD, current, named_parameter
 
-__all__ = ["Binding", "Kernel", "KernelCall", "Library"]
+__all__ = [
+    "FEW_WORKGROUPS",
+    "MANY_WORKGROUPS",
+    "Binding",
+    "Kernel",
+    "KernelCall",
+    "Library",
+    "shared",
+]
+
+_TAKEN = 8
+FEW_WORKGROUPS = 2 * _TAKEN - 1
+"""Of a kernel, at most, where they are large: threads take them one by one.
+
+IREE 3.13 has a thread take one workgroup, or eight where there are as many as eight for each thread
+(``iree_hal_cmd_dispatch_tiles_per_reservation``). Of 16, two threads would have a half each, and
+the one that wakes first would wait for the other.
+"""
+MANY_WORKGROUPS = 16 * _TAKEN
+"""Of a kernel, at least, where there are more: they are taken in as many parts."""
+_LEAST_PRODUCTS = 1 << 16
+"""Of one of so many, which costs a thread 0.1 us."""
+
+
+def shared(parts: int, products: int, calls: int = 1) -> int:
+    """Return how many parts of what a kernel does a workgroup has.
+
+    There are `FEW_WORKGROUPS` or fewer of them, or `MANY_WORKGROUPS` or more.
+
+    Args:
+        parts: as many as can be done apart.
+        products: about how many products of 8 bits take as long as a part.
+        calls: as many times the workgroups there are.
+    """
+    many = parts * calls // MANY_WORKGROUPS
+    if many * products >= _LEAST_PRODUCTS:
+        return many
+    return -(-parts // max(1, FEW_WORKGROUPS // calls))
 
 
 @dataclass(frozen=True)

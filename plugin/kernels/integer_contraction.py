@@ -20,7 +20,7 @@ from ..numerics.requantization import Requantization
 from .constants import elements_of, is_fixed
 from .depthwise_product import DepthwiseProduct
 from .epilogue import Epilogue, Finish
-from .executables import Library
+from .executables import FEW_WORKGROUPS, MANY_WORKGROUPS, Library
 from .instructions import INSTRUCTIONS
 from .integer_product import IntegerProduct
 from .matrix_product import MatrixProduct, Runs
@@ -50,8 +50,6 @@ _LEAST_BESIDE_OTHERS = 1 << 8
 """Of integers, where a contraction may be done in the call of another."""
 _ENOUGH_ROWS = 16
 """From which on it pays to lay out a weight at every call."""
-_WORKGROUPS = 16
-"""Of a call at most: what threads share, which costs each of them some time."""
 _PRODUCTS_OF_A_WORKGROUP = 1 << 18
 _PRODUCTS_WITH_TILES, _PRODUCTS_OF_A_SUM = 1 << 24, 1 << 8
 """Of a workgroup with tiles, and how many take as long as it takes to finish a sum."""
@@ -308,7 +306,7 @@ class IntegerContraction:
         parts, slices = self._slices(instructions)
         depth = windows.size * (channels + missing) // slices
         tiles = Tiles(8, target.taps, columns, depth, target.lanes, parts, target.taps)
-        share = max(1, self._workgroups(windows, depth * columns) // tiles.count)
+        share = self._shares(windows, depth * columns, tiles.count)
         product = IntegerProduct(
             tiles, instructions, windows, channels + missing, share, finish, slices
         )
@@ -356,7 +354,7 @@ class IntegerContraction:
         tiles = Tiles(8, 4, columns, runs.depth, target.lanes, parts)
         every = windows.images * windows.lines * windows.count
         products = every * columns * (runs.depth + _PRODUCTS_OF_A_SUM)
-        share = max(1, min(_WORKGROUPS, products // _PRODUCTS_WITH_TILES))
+        share = max(1, min(FEW_WORKGROUPS, products // _PRODUCTS_WITH_TILES))
         product = MatrixProduct(tiles, instructions, windows, channels + missing, share, finish)
         weight = self._laid_out(
             library,
@@ -473,7 +471,7 @@ class IntegerContraction:
         missing = max(0, INSTRUCTIONS[instructions].lanes - channels)
         images, *_ = self._shape(0)
         products = images * lines.count * windows.count * channels * lines.taps * windows.taps
-        workgroups = max(1, min(_WORKGROUPS, products // _PRODUCTS_OF_A_WORKGROUP))
+        workgroups = max(1, min(FEW_WORKGROUPS, products // _PRODUCTS_OF_A_WORKGROUP))
         product = DepthwiseProduct(
             images, lines, windows, channels + missing, self.outside, instructions, workgroups
         )
@@ -503,7 +501,7 @@ class IntegerContraction:
             return given
         pictures = self._pictures(instructions, missing, is_widened=is_widened)
         size = math.prod(pictures.shape)
-        workgroups = max(1, min(_WORKGROUPS, size // _BYTES_OF_A_WORKGROUP))
+        workgroups = max(1, min(FEW_WORKGROUPS, size // _BYTES_OF_A_WORKGROUP))
         pictures = replace(pictures, workgroups=workgroups)
         element = factor if is_widened else I8
         [made] = library.call(
@@ -528,10 +526,13 @@ class IntegerContraction:
         )
 
     @staticmethod
-    def _workgroups(windows: Windows, products: int) -> int:
-        """How many share the windows, of so many products each."""
+    def _shares(windows: Windows, products: int, tiles: int) -> int:
+        """How many share the windows, of so many products each, of each tile."""
         every = windows.images * windows.lines * windows.count
-        return max(1, min(_WORKGROUPS, every * products // _PRODUCTS_OF_A_WORKGROUP))
+        most = every * products // _PRODUCTS_OF_A_WORKGROUP
+        if tiles > FEW_WORKGROUPS and most >= MANY_WORKGROUPS:
+            return min(every, -(-MANY_WORKGROUPS // tiles))
+        return max(1, min(FEW_WORKGROUPS, most) // tiles)
 
     def _axes(self) -> list[Axis]:
         """The two axes of a picture: it has one line where there is one spatial axis."""

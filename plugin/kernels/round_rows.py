@@ -19,7 +19,7 @@ from ..numerics.block_contraction import activation_scale
 from ..numerics.casts import Cast
 from ..numerics.element_types import F32, I8, I32
 from ..numerics.parameters import ExpressedType, StorageType
-from .executables import Binding, Kernel
+from .executables import FEW_WORKGROUPS, Binding, Kernel
 
 __all__ = ["RoundRows"]
 
@@ -32,8 +32,6 @@ _WRITTEN_OUT = 8
 
 _LEAST_ROWS = 8
 """Of a workgroup: 128 rows of 2048 take a thread 0.3 ms, which is a tenth of their product."""
-_WORKGROUPS = 16
-"""At most."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class RoundRows:
     @property
     def _together(self) -> int:
         """How many rows a workgroup has, where they are known."""
-        return max(_LEAST_ROWS, -(-(self.rows or 0) // _WORKGROUPS))
+        return max(_LEAST_ROWS, -(-(self.rows or 0) // FEW_WORKGROUPS))
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
         given, integers, scales, sums = memories
