@@ -14,6 +14,7 @@ from typing import IO
 from .errors import InputError
 
 __all__ = [
+    "file_beside",
     "kind_of",
     "open_input",
     "open_whole",
@@ -87,6 +88,27 @@ def open_input(path: str | os.PathLike[str]) -> IO[bytes]:
         raise _unreadable(path, error) from None
     what = "Is a directory" if is_folder else "not a regular file; for a pipe give -"
     raise InputError(f"cannot read '{os.fspath(path)}': {what}")
+
+
+def file_beside(path: str, name: str) -> str | None:
+    """Return the path of a file that another one names, if it is in that one's folder or below.
+
+    Links may lead elsewhere there, or beside the file that `path` itself is a link to, as those of
+    a folder that was downloaded into a cache do.
+
+    Args:
+        path: of the file that names it.
+        name: with ``/`` between folders; of a hostile file anything.
+    """
+    is_relative = bool(name) and not name.startswith("/")
+    if not is_relative or ".." in name.split("/") or any(mark in name for mark in "\\:\0"):
+        return None
+    folder = os.path.dirname(path)
+    found = os.path.join(folder, name)
+    inside, there = os.path.realpath(folder), os.path.realpath(found)
+    is_below = there.startswith(os.path.join(inside, ""))
+    is_beside = os.path.dirname(there) == os.path.dirname(os.path.realpath(path))
+    return found if is_below or is_beside else None
 
 
 def read_input(path: str | os.PathLike[str]) -> bytes:

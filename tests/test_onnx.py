@@ -128,6 +128,10 @@ def external(**entries: str) -> onnx.ModelProto:
         (one("Identity", "STRING"), UnsupportedError, "tensor 'x' is of type STRING"),
         (external(location="../w"), InputError, "tensor 'w' is said to be in '../w'"),
         (external(location="/etc/passwd"), InputError, "tensor 'w' is said to be in '/etc/passwd'"),
+        *(
+            (external(location=name), InputError, f"tensor 'w' is said to be in '{name}', expected")
+            for name in ("d/../../w", "d/..", "/w", "C:w", "d\\w", "..", ".", "out", "far/w", "")
+        ),
         (external(location="w", offset="8"), InputError, "tensor 'w' ends at byte 16 of 'w'"),
         (external(location="w", offset="-1"), InputError, "tensor 'w' takes '' bytes from '-1'"),
     ],
@@ -139,6 +143,9 @@ def test_refusals_name_the_place(
     path = tmp_path / "model.onnx"
     path.write_bytes(proto.SerializeToString())
     (tmp_path / "w").write_bytes(bytes(8))
+    (tmp_path / "d").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path.parent)
+    (tmp_path / "far").symlink_to(tmp_path.parent)
     with pytest.raises(kind) as caught:
         read_module(path)
     assert str(caught.value).startswith(f"{path}: error: {message}")
@@ -151,6 +158,34 @@ def test_external_data_beside_the_model(tmp_path: Path) -> None:
     (tmp_path / "w").write_bytes(np.array([7, 2, 3], np.float32).tobytes())
     found = read_onnx(path.read_bytes(), str(path))
     np.testing.assert_array_equal(found.constants["w"].data, [2, 3])
+
+
+def test_external_data_below_the_model(tmp_path: Path) -> None:
+    """In folders; by links that stay; and in a cache, where the model is a link as well."""
+    numbers = np.array([2, 3], np.float32)
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "m/d/e").mkdir(parents=True)
+    (tmp_path / "m/d/e/w").write_bytes(numbers.tobytes())
+    (tmp_path / "m/link").symlink_to("d/e")
+    (tmp_path / "blobs/1").write_bytes(numbers.tobytes())
+    (tmp_path / "m/w").symlink_to("../blobs/1")
+    for name in ("d/e/w", "./d/e/w", "link/w"):
+        path = tmp_path / "m/model.onnx"
+        path.write_bytes(external(location=name).SerializeToString())
+        found = read_onnx(path.read_bytes(), str(path))
+        np.testing.assert_array_equal(found.constants["w"].data, numbers)
+    (tmp_path / "blobs/2").write_bytes(external(location="w").SerializeToString())
+    (tmp_path / "m/cached.onnx").symlink_to("../blobs/2")
+    path = tmp_path / "m/cached.onnx"
+    found = read_onnx(path.read_bytes(), str(path))
+    np.testing.assert_array_equal(found.constants["w"].data, numbers)
+    for name in ("d", "none/w"):
+        path.write_bytes(external(location=name).SerializeToString())
+        with pytest.raises(InputError, match=f"cannot read '{tmp_path}/m/{name}': "):
+            read_onnx(path.read_bytes(), str(path))
+    (tmp_path / "blobs/2").write_bytes(external(location="w").SerializeToString())
+    with pytest.raises(InputError, match="without a link that leaves it"):
+        read_onnx(path.read_bytes(), str(tmp_path / "m/model.onnx"))
 
 
 def test_what_is_not_beside_a_file_has_no_external_data() -> None:

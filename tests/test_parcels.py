@@ -64,6 +64,27 @@ def test_a_model_has_the_files_beside_it(has_data: bool) -> None:
         assert not has_data or beside.read_bytes() == data
 
 
+def test_files_below_the_model_go_along_and_no_others() -> None:
+    """A model may name any file of who asks."""
+    Path("m/d").mkdir(parents=True)
+    Path("secret").write_bytes(bytes(64))
+    for number, name in enumerate(("d/parts.bin", "../secret", "link")):
+        path = f"m/{number}.onnx"
+        write_onnx(path, external="d/parts.bin")
+        if number:
+            data = Path(path).read_bytes().replace(b"d/parts.bin", name.ljust(11, "/").encode())
+            Path(path).write_bytes(data.replace(b"../secret//", b"./../secret"))
+    Path("m/link").symlink_to("../secret")
+    sent = []
+    for number in range(3):
+        path = f"m/{number}.onnx"
+        parcel = Parcel(Input(path, data=Path(path).read_bytes()), "r")
+        with unpacked(parcel.label, parcel.blobs) as found:
+            every = [each for each in Path(found.folder).rglob("*") if each.is_file()]
+            sent.append(sorted(str(each.relative_to(found.folder)) for each in every))
+    assert sent == [["model/0.onnx", "model/d/parts.bin"], [], []]
+
+
 def test_errors_and_reproducers_name_the_callers_files() -> None:
     parcel = Parcel(MODEL, "out/my model.reproducer.mlir", as_file=True)
     other = parcel.add("y.npy", "input0", b"")

@@ -35,7 +35,7 @@ from typing import IO, Any, Protocol, TypeAlias
 from blake3 import blake3
 
 from ..errors import SubquantError
-from ..files import kind_of, open_input
+from ..files import file_beside, kind_of, open_input
 from ..versions import PINNED_VERSIONS, versions_of
 from .flags import values_of, with_values
 from .options import CompileOptions, Emit
@@ -136,10 +136,7 @@ def key_of_source(
     further: dict[str, Digest] = {}
     if _is_onnx(given):
         needs.append("onnx")
-        folder = os.path.dirname(given.path or given.file)
-        further = {
-            name: files.digest(os.path.join(folder, name)) for name in files_beside(given, data)
-        }
+        further = {name: files.digest(path) for name, path in files_beside(given, data).items()}
     flags, files_of_flags = _files_of_flags(options.iree_flags, files)
     fields = {
         "form": _FORM,
@@ -354,8 +351,10 @@ def _is_onnx(given: Input) -> bool:
         return False
 
 
-def files_beside(given: Input, data: bytes | None = None) -> list[str]:
-    """Return the names of the files that an ONNX model has tensors in; other sources have none.
+def files_beside(given: Input, data: bytes | None = None) -> dict[str, str]:
+    """Return the names of the files that an ONNX model has tensors in, and where they are.
+
+    Other sources have none. A name that `subquant.files.file_beside` refuses is left out.
 
     A tensor says so by the pair of strings ``location`` and the name, which is looked for in the
     bytes: to parse them takes the package `onnx`, and 0.5 s. A model that has the word elsewhere,
@@ -369,21 +368,22 @@ def files_beside(given: Input, data: bytes | None = None) -> list[str]:
         InputError: it cannot be read.
     """
     if not _is_onnx(given):
-        return []
+        return {}
     if data is None and given.path is not None:
         with open_input(given.path) as file:
             data = file.read()
     data = given.data if data is None else data
     words = data.count(b"location")
     found = list(_LOCATION.finditer(data)) if words else []
-    if len(found) != words:
-        return external_files(given)
     names = set()
     for match in found:
         first, *second = match.group(1)
         length = first if not second else (first & 0x7F) | second[0] << 7
         names.add(data[match.end() : match.end() + length].decode(errors="replace"))
-    return sorted(names)
+    if len(found) != words:
+        names = {*external_files(given)}
+    paths = {name: file_beside(given.path or given.file, name) for name in sorted(names)}
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 # -- code, and the machine ------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def parse_bytes(
     file: str = "-",
     options: ImportOptions = AS_IN_FILE,
     on_remark: OnRemark | None = None,
-    folder: str | None = None,
+    path: str | None = None,
 ) -> ir.Module:
     """Parse MLIR text or bytecode, an artifact of StableHLO, a TensorFlow Lite or ONNX model.
 
@@ -86,7 +86,7 @@ def parse_bytes(
         file: likewise.
         options: how models of other tools become modules.
         on_remark: called with what is said of the nodes of an ONNX model, if that is given.
-        folder: where the files are that an ONNX model has data in; by default beside it.
+        path: where it lies, beside the files that an ONNX model has data in; by default `file`.
 
     Raises:
         ParseError: the data is none of these.
@@ -96,7 +96,7 @@ def parse_bytes(
     data = without_wrapping(data, file)
     # A protobuf is not always told by its first bytes.
     if file.lower().endswith(".onnx") or kind_of(data) == "onnx":
-        return _write_onnx(data, context, file, options, on_remark, folder)
+        return _write_onnx(data, context, file, options, on_remark, path)
     if data.startswith(BYTECODE_MAGIC):
         return parse_bytecode(data, context, file)
     if kind_of(data) == "tflite":
@@ -113,12 +113,12 @@ def _write_onnx(
     file: str,
     options: ImportOptions,
     on_remark: OnRemark | None,
-    folder: str | None,
+    path: str | None,
 ) -> ir.Module:
     from ..formats.onnx import read_onnx
     from ..frontends import onnx
 
-    return onnx.write_module(read_onnx(data, file, folder), context, options, on_remark)
+    return onnx.write_module(read_onnx(data, file, path), context, options, on_remark)
 
 
 _OTHER_KINDS = {

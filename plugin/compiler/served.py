@@ -9,7 +9,6 @@ imported when they are called.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -167,11 +166,9 @@ def _parse(
     source = arguments["source"]
     with _limited("parse", arguments, steps):
         context = create_context()
-        file, folder = source["file"], None
-        data = read_input(source["path"]) if "path" in source else blobs[0]
-        if "path" in source:
-            folder = os.path.dirname(source["path"])
-        return parse_bytes(data, context, file, options, on_remark, folder)
+        path = source.get("path")
+        data = blobs[0] if path is None else read_input(path)
+        return parse_bytes(data, context, source["file"], options, on_remark, path)
 
 
 @contextlib.contextmanager

@@ -50,14 +50,13 @@ class Parcel:
         self._flag_files: dict[str, str] = {}
         self._model: dict[str, str | None] = {"file": model.file, "path": None}
         self._data: list[bytes] = []
-        beside = [name for name in files_beside(model) if os.path.basename(name) == name]
+        beside = files_beside(model)
         if not as_file and not beside:
             self._data = [model.data]
             return
-        for name in beside:
-            path = os.path.join(os.path.dirname(model.file), name)
+        for name, path in beside.items():
             if os.path.isfile(path):  # what is missing is for who reads the model to say
-                self.add(path, "model")
+                self.add(path, os.path.join("model", os.path.dirname(name)))
         self._model["path"] = self.add(model.file, "model", model.data)
 
     @property
@@ -213,7 +212,7 @@ def unpacked(label: Mapping[str, Any], blobs: Sequence[bytes]) -> Iterator[Unpac
         try:
             for name, data in zip(label["files"], blobs[inside is None :], strict=True):
                 path = Path(found.path(name))
-                path.parent.mkdir(exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
         except OSError as error:
             raise EnvironmentProblem(

@@ -30,7 +30,7 @@ from ..errors import (
     printable,
     quoted,
 )
-from ..files import open_input
+from ..files import file_beside, open_input
 from ..numerics.element_types import Array, ElementType
 
 __all__ = [
@@ -191,13 +191,13 @@ class Model:
     nodes: tuple[Node, ...]
 
 
-def read_onnx(data: bytes, file: str = "-", folder: str | None = None) -> Model:
+def read_onnx(data: bytes, file: str = "-", path: str | None = None) -> Model:
     """Read a model.
 
     Args:
         data: the protobuf.
         file: its name, for errors.
-        folder: where its files of external data are; by default beside it.
+        path: where it lies, with its files of external data; by default `file`.
 
     Raises:
         InputError: it is broken, or is no model.
@@ -205,7 +205,7 @@ def read_onnx(data: bytes, file: str = "-", folder: str | None = None) -> Model:
         EnvironmentProblem: the package `onnx` is not installed.
     """
     _check_installed()
-    return _Reader(file, folder).model(data)
+    return _Reader(file, path).model(data)
 
 
 def with_external_data(data: bytes, file: str) -> bytes:
@@ -213,7 +213,7 @@ def with_external_data(data: bytes, file: str) -> bytes:
 
     Args:
         data: the protobuf.
-        file: its name; files of external data are beside it.
+        file: its name; files of external data are in its folder.
 
     Raises:
         InputError: it is broken, or data is not where it is said to be.
@@ -249,15 +249,15 @@ def _check_installed() -> None:
 class _Reader:
     """Reads the protobufs of one file."""
 
-    def __init__(self, file: str, folder: str | None = None) -> None:
+    def __init__(self, file: str, path: str | None = None) -> None:
         import onnx  # optional, and 0.5 s
         from onnx import checker, helper, numpy_helper
 
         self._onnx, self._checker, self._helper = onnx, checker, helper
         self._to_array = numpy_helper.to_array
         self._file, self._place = file, Place(file)
-        self._folder = os.path.dirname(file) if folder is None else folder
-        self._is_stream = folder is None and file in ("-", "<stdin>")
+        self._path = file if path is None else path
+        self._is_stream = path is None and file in ("-", "<stdin>")
 
     def _error(self, what: str, kind: type[SubquantError] = InputError) -> SubquantError:
         return kind(what, self._place)
@@ -492,14 +492,15 @@ class _Reader:
         size = (math.prod(self._shape(proto, what)) * bits + 7) // 8
         entries = {self._text(each.key): self._text(each.value) for each in proto.external_data}
         location = entries.get("location", "")
-        if not _is_plain(location):
-            raise self._error(
-                f"{what} is said to be in {quoted(location)}, expected the name of a file in the "
-                "folder of the model"
-            )
         if self._is_stream:
             raise self._error(
                 f"{what} is in the file {quoted(location)}, beside a model that is no file"
+            )
+        path = file_beside(self._path, location)
+        if path is None:
+            raise self._error(
+                f"{what} is said to be in {quoted(location)}, expected the name of a file in the "
+                "folder of the model or below, without '..' and without a link that leaves it"
             )
         try:
             start, length = (int(entries.get(key, 0)) for key in ("offset", "length"))
@@ -510,7 +511,7 @@ class _Reader:
                 f"{what} takes {quoted(entries.get('length', ''))} bytes from "
                 f"{quoted(entries.get('offset', ''))} of {quoted(location)}, expected {size}"
             )
-        with open_input(os.path.join(self._folder, location)) as file:
+        with open_input(path) as file:
             there = os.fstat(file.fileno()).st_size
             if start + size > there:
                 raise self._error(
@@ -568,10 +569,3 @@ def _line(error: Exception) -> str:
     """The first line of what another package says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
-
-
-def _is_plain(name: str) -> bool:
-    """Whether a file's name stays in its folder."""
-    if not name or name in (".", "..") or "\0" in name:
-        return False
-    return not any(mark in name for mark in ("/", "\\", ":"))
