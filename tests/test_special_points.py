@@ -89,6 +89,33 @@ def test_special_points(device: Device, device_name: str, name: str) -> None:
     np.testing.assert_allclose(found[finite], expected[finite], rtol=1e-4, atol=1e-6)
 
 
+REMAINDER = """
+func.func @main(%x: tensor<?x2xf64>, %y: tensor<?x2xf64>) -> tensor<?x2xf64> {
+  %r = stablehlo.remainder %x, %y : tensor<?x2xf64>
+  return %r : tensor<?x2xf64>
+}
+"""
+
+
+@ON_DEVICES
+def test_remainders_of_f64(device: Device, device_name: str) -> None:
+    """To the bit, also where the quotient has 2,000 bits."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((2000, 2)) for _ in range(2))
+    x[:1000] *= 2.0 ** rng.integers(-10, 60, (1000, 2))
+    x[1000:] *= 2.0 ** rng.integers(-1000, 1000, (1000, 2))
+    y[1000:] *= 2.0 ** rng.integers(-1000, 1000, (1000, 2))
+    left, right = np.meshgrid(POINTS, POINTS)
+    x = np.concatenate([x, left.reshape(-1, 1).repeat(2, 1)])
+    y = np.concatenate([y, right.reshape(-1, 1).repeat(2, 1)])
+    with np.errstate(invalid="ignore"):
+        expected = np.fmod(x, y)
+    found = run(REMAINDER, device, x, y)
+    np.testing.assert_array_equal(found, expected)
+    is_number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found)[is_number], np.signbit(expected)[is_number])
+
+
 SUBNORMAL = """
 func.func @main(%x: tensor<6xf32>) -> (tensor<6xf32>, tensor<6xf32>) {
   %c = stablehlo.ceil %x : tensor<6xf32>

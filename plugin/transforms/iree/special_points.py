@@ -5,7 +5,8 @@ IREE 3.13 writes these functions with others, and computes
 * ``atan2`` of two zeros or two infinities as NaN, and of a zero of either sign as of one,
 * ``power`` with an exponent of 0, or a negative base, as NaN,
 * ``cbrt`` of an infinity as NaN,
-* ``remainder`` by 0 as a number, and by an infinity as NaN (Vulkan),
+* ``remainder`` by 0 as a number, and by an infinity as NaN (Vulkan); of f64 it has none on a CPU,
+  and Vulkan's is wrong for great quotients,
 * ``ceil`` and ``floor`` of a subnormal as 0, as its devices flush it.
 
 Ordinary operands are left to the operation; the others are chosen before and after it. Signs are
@@ -18,14 +19,16 @@ Source: StableHLO specification ("atan2", "power", ... operation from IEEE-754);
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from ... import emit
-from ..._mlir import Operation, Rewriter, ir
+from ..._mlir import Operation, Rewriter, Value, ir
 from ...dialects.quant import element_type
 from ...emit import Formula
+from ...emit import stablehlo as emit_stablehlo
+from ...emit.operation import create
 from ...numerics.array_functions import bits_of
 from ...numerics.element_types import ElementType
 from ..base import NoMatch
@@ -34,6 +37,8 @@ __all__ = ["SPECIAL", "expand_special"]
 
 _DONE = "ordinary_operands"
 """The attribute of an operation whose operands are ordinary."""
+_F64, _MANTISSA = ElementType.parse("f64"), 52
+"""And the bits of its mantissa."""
 
 
 def expand_special(op: Operation, rewriter: Rewriter) -> NoMatch | None:
@@ -112,9 +117,45 @@ def _remainder(dividend: Formula, divisor: Formula) -> Formula:
     is_whole = np.abs(divisor) == np.inf
     ordinary_dividend = np.where(has_none, 1.0, np.abs(dividend))
     ordinary_divisor = np.where(has_none | is_whole, 1.0, np.abs(divisor))
-    magnitude = np.abs(_ordinary("remainder", ordinary_dividend, ordinary_divisor))
+    divide = _long_division if dividend.element == _F64 else _ordinary_remainder
+    magnitude = divide(ordinary_dividend, ordinary_divisor)
     ordinary = _with_sign(magnitude, dividend)
     return np.where(has_none, np.nan, np.where(is_whole, dividend, ordinary))
+
+
+def _ordinary_remainder(dividend: Formula, divisor: Formula) -> Formula:
+    return np.abs(_ordinary("remainder", dividend, divisor))
+
+
+def _long_division(dividend: Formula, divisor: Formula) -> Formula:
+    """The remainder of positive numbers, exactly: a loop takes the divisor's multiples away.
+
+    With ``t`` the divisor times the power of two for which ``t <= r < 2 t``, ``r - t`` is exact
+    (Sterbenz), and has fewer bits before the divisor's last one.
+    """
+    values = dividend.value, divisor.value
+    types = [value.type for value in values]
+    mantissa = (1 << _MANTISSA) - 1
+
+    def named(arguments: Sequence[Value]) -> Iterator[Formula]:
+        return (emit.tensor(value, _F64) for value in arguments)
+
+    def is_left(*arguments: Value) -> list[Value]:
+        rest, by = named(arguments)
+        axes = range(len(types[0].shape))
+        return [emit_stablehlo.reduce((rest >= by).value, axes, "or")]
+
+    def less(*arguments: Value) -> list[Value]:
+        rest, by = named(arguments)
+        exponent = _signed_bits(rest) & ~mantissa
+        multiple = bits_of(exponent | (_signed_bits(by) & mantissa), _F64)
+        multiple = np.where(multiple > rest, multiple * 0.5, multiple)
+        return [np.where(rest >= by, rest - multiple, rest).value, by.value]
+
+    loop = create("stablehlo.while", values, types, regions=2)
+    for region, function in zip(loop.regions, (is_left, less), strict=True):
+        emit_stablehlo.fill_body(region, types, function)
+    return next(named(loop.results))
 
 
 def _ceil(x: Formula) -> Formula:
