@@ -100,6 +100,23 @@ def test_dequantize_rounds_when_asked() -> None:
     assert oracle.dequantize(np.array([10], np.int8), tenth, rounded=True)[0] == 1.0
 
 
+def test_f16_may_overflow_in_products_only() -> None:
+    """i32 in f16: a difference may be an infinity there, or be multiplied before it is rounded."""
+    types = [Quantized("i32", scale, expressed="f16") for scale in (0.0625, 0.25, 1.0)]
+    left, right, result = (Tensor((3,), each) for each in types)
+    program = Program("x", "divide", (left, right), (result,), "", "divide")
+    inputs = [np.array([2**31 - 1, 1000, 2**31 - 1]), np.array([200_000, 200_000, 2**31 - 1])]
+    [golden] = oracle.goldens(program, [each.astype(np.int32) for each in inputs])
+    assert golden.value.tolist() == [2684, 0, 0]  # exactly 2684.35, 0.001 and 0.25
+    assert golden.other is not None
+    assert golden.once is not None
+    assert golden.other.tolist() == [0, 0, 0]  # inf / inf, 62.5 / inf
+    assert golden.once.tolist() == [2**31 - 1, 0, 0]  # inf / 50,000
+    got = np.array([2**31 - 1, 0, 0], np.int32)
+    assert compare(got, golden).message == ""
+    assert compare(got + 1, golden).message
+
+
 def test_blocks_and_axes_have_their_own_scales() -> None:
     axis = Quantized("i8", (1.0, 2.0), (0, 1), axis=1)
     assert oracle.dequantize(np.array([[3, 3]], np.int8), axis).tolist() == [[3.0, 4.0]]

@@ -133,7 +133,7 @@ def prepare(case: Case) -> Prepared:
 
 # -- between processes ----------------------------------------------------------------------------
 
-_GOLDEN_ARRAYS = ("value", "neighbour", "other", "bound", "real")
+_GOLDEN_ARRAYS = ("value", "neighbour", "other", "once", "bound", "real")
 
 
 def cases_to_fields(cases: Sequence[Case]) -> tuple[list[dict[str, Any]], list[bytes]]:
@@ -218,7 +218,10 @@ def compare(got: Array, golden: Golden) -> Comparison:
     if golden.neighbour is not None:
         differs = got != value
         is_tie = differs & (got == golden.neighbour)
-        is_other = differs & ~is_tie & (got == (value if golden.other is None else golden.other))
+        is_other = np.zeros(got.shape, np.bool_)
+        for other in (golden.other, golden.once):
+            if other is not None:
+                is_other |= differs & ~is_tie & (got == other)
         ties, others = int(np.count_nonzero(is_tie)), int(np.count_nonzero(is_other))
         wrong = differs & ~is_tie & ~is_other
     elif golden.bound is not None:

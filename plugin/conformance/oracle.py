@@ -9,12 +9,13 @@ An operation on quantized values means: dequantize the operands, compute, quanti
 * quantize: ``x / s + z`` in float64, clamped, rounded half to even; NaN gives 0, clamped.
 * the casts themselves follow the specification literally, in the arithmetic of the expressed type.
 
-The result of a right program is that value. Two others are accepted, and counted:
+The result of a right program is that value. Others are accepted, and counted:
 
 * the *other reading*: the specification dequantizes operands to the expressed type and quantizes in
   its arithmetic, which for f16 and bf16, or for i32 storage over f32, is coarser than a step; to
   compute in a wider type is as good. So the value to the letter is accepted where the exact one is
-  meant, and the other way round for `ROUNDED` operations on f16 and bf16.
+  meant, and the other way round for `ROUNDED` operations on f16 and bf16. Of f16, which overflows
+  at 65,520, it is accepted too that operands are rounded once, as products, and not before.
 * the neighbour at a *near tie*.
 
 An element is a *near tie* where ``x / s + z`` is within `TIE` of half a step: float32 arithmetic
@@ -51,6 +52,7 @@ class Golden:
         neighbour: for a quantized result, the other acceptable value (equal to `value` except at
             near ties).
         other: for a quantized result, the value of the other reading.
+        once: likewise where products of f16 are rounded, and differences are not.
         bound: for a float result, the absolute difference that is accepted, per element; None if
             the bits must be equal.
         real: for a quantized result, the value in steps before it is rounded (for reports).
@@ -59,6 +61,7 @@ class Golden:
     value: Array
     neighbour: Array | None = None
     other: Array | None = None
+    once: Array | None = None
     bound: Array | None = None
     real: Array | None = None
 
@@ -85,13 +88,23 @@ def _parameters(element: Quantized, shape: Sequence[int]) -> tuple[Array, Array]
     return np.broadcast_to(scales, shape), np.broadcast_to(zero_points, shape)
 
 
-def dequantize(stored: Array, element: Quantized, rounded: bool = False) -> Array:
-    """Return ``(q - z) * s`` in float64, `rounded` to the expressed type if asked."""
+def dequantize(
+    stored: Array, element: Quantized, rounded: bool = False, *, at_once: bool = False
+) -> Array:
+    """Return ``(q - z) * s`` in float64.
+
+    Args:
+        stored: ``q``.
+        element: what it is quantized as.
+        rounded: to the expressed type, the difference and the product.
+        at_once: only the product is.
+    """
     scales, zero_points = _parameters(element, stored.shape)
     difference = stored.astype(np.int64) - zero_points
     if not rounded:
         return np.asarray(difference.astype(np.float64) * scales)
-    return _in_expressed(_in_expressed(difference, element) * scales, element)
+    held = difference.astype(np.float64) if at_once else _in_expressed(difference, element)
+    return _in_expressed(held * scales, element)
 
 
 def _in_expressed(values: Array, element: Quantized) -> Array:
@@ -159,35 +172,42 @@ def goldens(program: Program, inputs: list[Array]) -> list[Golden]:
         return [Golden(real.astype(DTYPES[element.expressed]))]
     if program.oracle in _STORED:
         return [Golden(value) for value in _STORED[program.oracle](inputs, program.attributes)]
-    exact, letter = (compute(program, inputs, rounded) for rounded in (False, True))
+    exact, letter, once = (
+        compute(program, inputs, rounded, at_once=at_once)
+        for rounded, at_once in ((False, False), (True, False), (True, True))
+    )
     return [
         _golden(program, inputs, tensor, *reals)
-        for tensor, *reals in zip(program.results, exact, letter, strict=True)
+        for tensor, *reals in zip(program.results, exact, letter, once, strict=True)
     ]
 
 
-def real_inputs(program: Program, inputs: list[Array], rounded: bool = False) -> list[Array]:
+def real_inputs(
+    program: Program, inputs: list[Array], rounded: bool = False, *, at_once: bool = False
+) -> list[Array]:
     """The inputs as the operation sees them: float64 for quantized and float ones.
 
     Args:
         program: their program.
         inputs: storage values where an argument is quantized.
-        rounded: dequantize to the expressed type.
+        rounded, at_once: as of `dequantize`.
     """
     reals = []
     for tensor, array in zip(program.arguments, inputs, strict=True):
         if isinstance(tensor.element, Quantized):
-            reals.append(dequantize(array, tensor.element, rounded))
+            reals.append(dequantize(array, tensor.element, rounded, at_once=at_once))
         else:
             reals.append(array.astype(np.float64) if _is_float(array) else array)
     return reals
 
 
-def compute(program: Program, inputs: list[Array], rounded: bool = False) -> list[Array]:
+def compute(
+    program: Program, inputs: list[Array], rounded: bool = False, *, at_once: bool = False
+) -> list[Array]:
     """Return each result of a program as real numbers, before it is quantized."""
     operation = OPERATIONS[program.oracle]
     with np.errstate(all="ignore"):
-        return operation(real_inputs(program, inputs, rounded), program.attributes)
+        return operation(real_inputs(program, inputs, rounded, at_once=at_once), program.attributes)
 
 
 def _is_float(array: Array) -> bool:
@@ -195,7 +215,12 @@ def _is_float(array: Array) -> bool:
 
 
 def _golden(
-    program: Program, inputs: list[Array], tensor: Tensor, exact: Array, letter: Array
+    program: Program,
+    inputs: list[Array],
+    tensor: Tensor,
+    exact: Array,
+    letter: Array,
+    once: Array,
 ) -> Golden:
     element = tensor.element
     jumps = program.oracle in ROUNDED
@@ -203,7 +228,10 @@ def _golden(
         other = quantize(_in_expressed(letter, element), element)
         if jumps and element.expressed in ("f16", "bf16"):
             other = quantize_real(exact, element).value
-        return replace(quantize_real(letter if jumps else exact, element), other=other)
+        found = replace(quantize_real(letter if jumps else exact, element), other=other)
+        if element.expressed != "f16":
+            return found
+        return replace(found, once=quantize(_in_expressed(once, element), element))
     value = (letter if jumps else exact).astype(DTYPES[element])
     if element not in _EPSILON:
         return Golden(value)
