@@ -37,6 +37,7 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "VerificationError",
+    "counted",
     "expected_name",
     "near_names",
     "place_of",
@@ -63,6 +64,11 @@ def quoted(text: str, limit: int = 80) -> str:
     """Return a text that somebody gave for a message: in quotes, on one line, and not endless."""
     short = printable(text if len(text) <= limit else text[:limit])
     return f"'{short}'" if len(text) <= limit else f"'{short}...' ({len(text):,} characters)"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: ``1 file``, ``1,000 files``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:

@@ -126,7 +126,10 @@ class Limits:
         for name in ("parse_seconds", "pass_seconds", "memory_gib"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1e9:
-                raise UsageError(f"option '{name.replace('_', '-')}' must be positive, got {value}")
+                raise UsageError(
+                    f"option '{name.replace('_', '-')}' must be above 0, and at most 1e9, got "
+                    f"{value}"
+                )
 
     @property
     def memory_bytes(self) -> int | None:

@@ -82,10 +82,12 @@ def test_calls_are_counted() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"seconds": 0}, "expected a time above 0 s, got 0"),
-        ({"seconds": float("nan")}, "expected a time above 0 s, got nan"),
-        ({"seconds": float("inf")}, "expected a time above 0 s, got inf"),
-        ({"repeat": 0}, "expected 1 call or more, got 0"),
+        ({"seconds": 0}, "expected a time above 0 s, and at most 86,400, got 0"),
+        ({"seconds": float("nan")}, "expected a time above 0 s, and at most 86,400, got nan"),
+        ({"seconds": float("inf")}, "expected a time above 0 s, and at most 86,400, got inf"),
+        ({"seconds": 1e23}, "expected a time above 0 s, and at most 86,400, got 1e"),
+        ({"repeat": 0}, "expected 1 to 10,000,000 calls, got 0"),
+        ({"repeat": 10**23}, "expected 1 to 10,000,000 calls, got 1000000"),
     ],
 )
 def test_no_time_is_an_error(wrong: dict[str, Any], message: str) -> None:
@@ -154,7 +156,10 @@ def test_an_executable_is_timed(executable: str) -> None:
     [
         (("--function", "open"), "argument 0 (tensor<?xf32>) is of no known shape; give"),
         (("--function", "none"), "no function is named 'none'; expected one of: main, open"),
-        (("--function", "main", "--seconds", "0"), "expected a time above 0 s, got 0.0"),
+        (
+            ("--function", "main", "--seconds", "0"),
+            "expected a time above 0 s, and at most 86,400, got 0.0",
+        ),
         (("--function", "main", "--threads", "0"), "expected 1 to 256 threads, got '0'"),
         (("--function", "main", "--input", "2xf32=1,2"), "takes 3 arguments, got 1"),
     ],

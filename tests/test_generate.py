@@ -50,7 +50,8 @@ def cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def spelled(*arguments: str | Path) -> list[str]:
     """With activations that stay floats: there is one compilation, and the oracle's numbers."""
-    activations = ["--activations", "float"] if arguments[0] in ("generate", "perplexity") else []
+    computes = arguments[0] in ("generate", "perplexity") and "--emit" not in arguments
+    activations = ["--activations", "float"] if computes else []
     return [*map(str, arguments), *activations]
 
 
@@ -279,7 +280,18 @@ def test_perplexity_is_the_oracles(model: Path, tokenizer: Tokenizer, tmp_path: 
     ("arguments", "status", "message"),
     [
         ((), 2, "there is no prompt; give --prompt TEXT, or --prompt - for standard input"),
-        (("--prompt", "a", "--emit", "x"), 2, "--emit writes no text; leave out --prompt"),
+        *(
+            (("--emit", "x", *given), 2, f"--emit does not take {given[0]}: {why}")
+            for given, why in {
+                ("--prompt", "a"): "it writes no text; leave --prompt out",
+                ("--top-k", "1"): "it writes no text",
+                ("--json",): "it writes no text",
+                ("--max-tokens", "256"): "it writes no text",
+                ("--activations", "int8"): "it is an option of subquant compile",
+                ("--device", "vulkan"): "it is an option of subquant run, and --target one of",
+                ("--threads", "1"): "it is an option of subquant run",
+            }.items()
+        ),
         (("--prompt", "a", "--system", "b"), 2, "--system is for conversations; add --chat"),
         (("--prompt", "a", "--top-p", "2"), 2, "top-p is 2.0, expected more than 0, and at most 1"),
         (("--prompt", "a", "--context", "0"), 2, "the context is 0, expected 1 to 64, which the"),

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ..compiler.options import CompileOptions
-from ..errors import Remark, SubquantError
+from ..errors import Remark, SubquantError, counted
 from ..processes import prepare
 from .benching import Bench, bench_on_cluster
 from .console import reproducer_of, say, show_progress, shown_name, source_of
@@ -156,7 +156,7 @@ def _show(found: Mapping[str, Any]) -> None:
     say(
         f"{found['function']}: minimum {_shown(times['minimum'])}, median "
         f"{_shown(times['median'])} ({_shown(times['lower_quartile'])} to "
-        f"{_shown(times['upper_quartile'])}), {times['count']:,} calls"
+        f"{_shown(times['upper_quartile'])}), {counted(times['count'], 'call')}"
         + (f", on {found['worker']}" if "worker" in found else "")
     )
 

@@ -15,7 +15,7 @@ import click
 
 from ..compiler.cache import Cache, default_cache, parse_size
 from ..compiler.store import Record, Stored
-from ..errors import InputError, UsageError, printable, quoted
+from ..errors import InputError, UsageError, counted, printable, quoted
 from ..reports import plain_table
 from .console import say, show_progress
 
@@ -69,7 +69,7 @@ def show(folder: str | None, as_json: bool) -> None:
     if shown:
         _print(shown)
     kinds = Counter(entry.kind for entry in shown)
-    listed = ", ".join(_counted(count, kind) for kind, count in sorted(kinds.items()))
+    listed = ", ".join(counted(count, kind) for kind, count in sorted(kinds.items()))
     limit = f"of {_bytes(cache.limit)}" if cache.limit else "no limit"
     say(f"{listed or 'no entries'}; {_bytes(size)}, {limit}, in {cache.folder}")
 
@@ -122,7 +122,7 @@ def verify(folder: str | None) -> None:
             if not is_whole:
                 say(f"{path} {said[is_whole]}", err=True)
     wrong = [
-        f"{_counted(counts[is_whole], 'file')} {what}"
+        f"{counted(counts[is_whole], 'file')} {what}"
         for is_whole, what in ((False, "damaged"), (None, "not to be read"))
         if counts[is_whole]
     ]
@@ -131,7 +131,7 @@ def verify(folder: str | None) -> None:
             f"of the cache '{cache.folder}' {' and '.join(wrong)}, {counts[True]:,} whole; what "
             "was removed is compiled again when it is needed"
         )
-    say(f"{_counted(counts[True], 'file')} of {cache.folder}, all whole")
+    say(f"{counted(counts[True], 'file')} of {cache.folder}, all whole")
 
 
 def _open(folder: str | None) -> Cache:
@@ -160,7 +160,7 @@ def _parse_age(text: str) -> float:
 
 def _say_removed(cache: Cache, removed: tuple[int, int]) -> None:
     count, size = removed
-    say(f"removed {_counted(count, 'file')} of {cache.folder}, {_bytes(size)}")
+    say(f"removed {counted(count, 'file')} of {cache.folder}, {_bytes(size)}")
 
 
 # -- entries --------------------------------------------------------------------------------------
@@ -281,7 +281,3 @@ def _ago(seconds: float) -> str:
         if seconds >= 2 * length and unit != "w":
             return f"{int(seconds // length)} {unit}"
     return "now"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")

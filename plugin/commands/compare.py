@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..compiler.options import CompileOptions
-from ..errors import SubquantError
+from ..errors import SubquantError, counted
 from ..processes import prepare
 from .console import read_model, say, show_progress, shown_name, write_output
 from .options import compile_options, limit_options, make_compile_options, pop_limits
@@ -133,7 +133,10 @@ def command(
     elements, equal = (
         sum(getattr(each, name) for each in layers) for name in ("elements", "equal")
     )
-    say(f"{equal:,} of {elements:,} values are {what}, in {len(layers)} tensors", err=True)
+    say(
+        f"{equal:,} of {elements:,} values are {what}, in {counted(len(layers), 'tensor')}",
+        err=True,
+    )
 
 
 def _arguments(inputs: Sequence[str]) -> list[Array]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from ..errors import UsageError
+from ..errors import UsageError, counted
 from ..models.sampling import Sampling
 from .console import say, show_progress
 from .models import find_model, load_model, model_options, read_text
@@ -75,8 +76,7 @@ def command(
     """
     sampling = Sampling.pop(options)
     if emit is not None:
-        if prompt is not None:
-            raise UsageError("--emit writes no text; leave out --prompt")
+        _check_emitted()
         _emit(model, emit, options["context"])
         return
     if prompt is None:
@@ -109,6 +109,26 @@ def command(
         say(_summary(generation), err=True)
     if generation.statistics.end == "closed":
         click.get_current_context().exit(1)
+
+
+_EMITTED = {"model", "emit", "context"}
+"""Options that say what is emitted."""
+_LATER = {
+    "activations": "it is an option of subquant compile",
+    "device": "it is an option of subquant run, and --target one of subquant compile",
+    "threads": "it is an option of subquant run",
+}
+
+
+def _check_emitted() -> None:
+    """Raise UsageError for an option that changes nothing of what is emitted."""
+    context = click.get_current_context()
+    for each in context.command.params:
+        given = context.get_parameter_source(each.name or "")
+        if given is not ParameterSource.COMMANDLINE or each.name in _EMITTED:
+            continue
+        why = _LATER.get(each.name or "", "it writes no text")
+        raise UsageError(f"--emit does not take {each.opts[0]}: {why}; leave {each.opts[0]} out")
 
 
 def _emit(model: str, emit: str, context: int | None) -> None:
@@ -149,7 +169,7 @@ def _summary(generation: Generation) -> str:
     found, peak = generation.statistics, peak_memory()
     memory = "" if peak is None else f"; {peak / 1e6:,.0f} MB of memory"
     return (
-        f"{found.prompt_tokens} tokens read ({found.prompt_rate:,.1f} a second), "
+        f"{counted(found.prompt_tokens, 'token')} read ({found.prompt_rate:,.1f} a second), "
         f"{found.tokens} written ({found.rate:,.1f} a second), {_ENDS[found.end]}{memory}"
     )
 

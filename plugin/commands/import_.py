@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ..errors import counted
 from .console import say, show_progress
 
 __all__ = ["command"]
@@ -53,4 +54,4 @@ def command(source: str, output: str | None, as_json: bool) -> None:
             f"{kind.tensors:6} {name:36} {kind.bytes:15,} bytes {bits:7.2f} bits an element",
             err=True,
         )
-    say(f"wrote {output} ({tensors} tensors, {size:,} bytes)", err=True)
+    say(f"wrote {output} ({counted(tensors, 'tensor')}, {size:,} bytes)", err=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..errors import counted
 from .console import show_progress
 from .models import load_model, model_options, read_text
 
@@ -58,6 +59,6 @@ def command(model: str, path: str, chunk: int | None, as_json: bool, **options: 
         click.echo(json.dumps({"model": model, **asdict(found)}))
         return
     click.echo(
-        f"perplexity {found.value:.4f} +- {found.error:.4f} ({found.scored:,} tokens, "
-        f"{found.chunks} chunks of {found.chunk})"
+        f"perplexity {found.value:.4f} +- {found.error:.4f} ({counted(found.scored, 'token')}, "
+        f"{counted(found.chunks, 'chunk')} of {found.chunk})"
     )

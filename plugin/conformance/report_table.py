@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import printable
+from ..errors import counted, printable
 from .cases import PASSING, Outcome
 from .changes import KINDS, Change
 from .report import Comparison, Report
@@ -27,7 +27,7 @@ def show_report(report: Report) -> None:
     console = Console(highlight=False)
     if report.shard is not None:
         count, total = len(report.outcomes), report.run.total
-        console.print(f"shard {report.shard}: {count} of {total} results")
+        console.print(f"shard {report.shard}: {count} of {counted(total, 'result')}")
     console.print(render_table(report.outcomes))
     for name in report.missing:
         _say(console, f"missing: {name}", style="bold red")

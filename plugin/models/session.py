@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import UsageError, counted
 from ..numerics.element_types import Array
 from ..runtime import DeviceArray, Executable
 from .configuration import Configuration
@@ -109,8 +109,8 @@ class Session:
         if self._position + len(found) > self.context:
             before = f" after {self._position:,} others" if self._position else ""
             raise UsageError(
-                f"{len(found):,} tokens{before} do not fit into the context of {self.context:,}; "
-                "give a shorter prompt, or a greater context"
+                f"{counted(len(found), 'token')}{before} do not fit into the context of "
+                f"{self.context:,}; give a shorter prompt, or a greater context"
             )
         return found
 

@@ -20,6 +20,9 @@ from .arguments import element_type
 
 __all__ = ["Times", "check_duration", "draw_arguments", "time_calls"]
 
+_MOST_SECONDS, _MOST_CALLS = 86_400, 10_000_000
+"""A day; and as many as there is memory for: the time of each is kept."""
+
 
 @dataclass(frozen=True)
 class Times:
@@ -53,11 +56,11 @@ class Times:
 
 
 def check_duration(seconds: float, repeat: int | None) -> None:
-    """Raise UsageError unless there is a time above 0, and one call or more."""
-    if not 0 < seconds < float("inf"):
-        raise UsageError(f"expected a time above 0 s, got {seconds}")
-    if repeat is not None and repeat < 1:
-        raise UsageError(f"expected 1 call or more, got {repeat}")
+    """Raise UsageError unless there is a time, and a number of calls, that a run can take."""
+    if not 0 < seconds <= _MOST_SECONDS:
+        raise UsageError(f"expected a time above 0 s, and at most {_MOST_SECONDS:,}, got {seconds}")
+    if repeat is not None and not 1 <= repeat <= _MOST_CALLS:
+        raise UsageError(f"expected 1 to {_MOST_CALLS:,} calls, got {repeat}")
 
 
 def draw_arguments(signature: Signature, seed: int = 0) -> list[Array]:
@@ -97,7 +100,7 @@ def time_calls(
 
     Args:
         call: what is timed, given the number of the call.
-        seconds: for how long, one call at least.
+        seconds: for how long, a day at most, and 1 to 10 million calls.
         repeat: how often, in place of that.
         warm_up: calls before, 0 or more, which do not count.
 
@@ -112,10 +115,11 @@ def time_calls(
         call(number)
     times: list[int] = []
     end = time.perf_counter() + seconds
+    most = _MOST_CALLS if repeat is None else repeat
     while True:
         number = warm_up + len(times)
         start = time.perf_counter_ns()
         call(number)
         times.append(time.perf_counter_ns() - start)
-        if time.perf_counter() >= end if repeat is None else len(times) >= repeat:
+        if len(times) >= most or (repeat is None and time.perf_counter() >= end):
             return times
