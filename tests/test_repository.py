@@ -32,6 +32,21 @@ def test_pins_are_the_same_everywhere() -> None:
         assert re.search(rf"{re.escape(name)}\W+{re.escape(version)}", page), name
 
 
+def test_a_clone_is_the_package_from_the_folder_above(tmp_path: Path) -> None:
+    """Where Python finds the folder of the clone before what is installed."""
+    (tmp_path / "subquant").symlink_to(ROOT)
+    program = "import subquant; print(subquant.compile.__module__, subquant.__path__)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for arguments in (["-c", program], ["-m", "subquant", "--help"]):
+        result = subprocess.run(
+            [sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+        assert result.returncode == 0, result.stderr
+        if arguments[0] == "-c":
+            assert result.stdout == f"subquant ['{tmp_path}/subquant/plugin']\n"
+
+
 def test_another_version_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PINNED_VERSIONS, "torch-mlir", "19990101")
     with pytest.raises(EnvironmentProblem, match="pip install torch-mlir==19990101"):
