@@ -4,7 +4,9 @@ A process that is killed cannot clean up after itself. So a command like ``iree-
 by this program, a process of its own between the two: it reads a request, makes the folder, writes
 the input files into it, and waits for the command, or for the end of its own standard input, which
 is the end of the parent. Then it ends the command and all that the command has started, and removes
-the folder, in which the command's own temporary files are too.
+the folder, in which the command's own temporary files are too. Where it was killed as well, the
+next one removes the folder: each is locked, by who made it and what that started, as long as one of
+them is there.
 
 `subquant.processes.run_guarded` is the parent's side. The program is run by its path, so that it
 starts within milliseconds: it imports little, and nothing of subquant. The form of requests and
@@ -21,14 +23,16 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-__all__ = ["Malformed", "receive", "send"]
+__all__ = ["Malformed", "held_folder", "receive", "send"]
 
 _LARGEST_JSON = 1 << 31
 _CHUNK = 1 << 20
 _MOMENT = 0.01
+_NAME, _DIGITS, _LOCK = "subquant-", 16, ".held"
+"""Of a folder, how many hexadecimal digits follow, and what is locked in it."""
 
 
 class Malformed(Exception):
@@ -86,6 +90,75 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
     return b"".join(parts)
 
 
+# -- folders --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def held_folder(parent: str) -> Iterator[str]:
+    """A temporary folder for a block; those of processes that are no more are removed before.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    _remove_abandoned(parent)
+    handle = None
+    while handle is None:  # until it is locked before another one finds it, and removes it
+        folder = os.path.join(parent, f"{_NAME}{os.urandom(_DIGITS // 2).hex()}")
+        os.mkdir(folder, 0o700)
+        try:
+            handle = _locked(folder, make=True)
+        except OSError:
+            _remove(folder)
+            raise
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+        os.close(handle)
+
+
+def _locked(folder: str, *, make: bool = False) -> int | None:
+    """Lock a folder, and return what holds it; None if it is another's, or is no more.
+
+    What a process starts inherits it, and holds it too.
+    """
+    import fcntl
+
+    path = os.path.join(folder, _LOCK)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if make else 0), 0o600)
+    except FileNotFoundError:
+        return None
+    is_locked = make  # also where a file system has no locks
+    with contextlib.suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if make else fcntl.LOCK_NB))
+        is_locked = True
+    with contextlib.suppress(FileNotFoundError):
+        if is_locked and os.path.samestat(os.fstat(handle), os.lstat(path)):
+            os.set_inheritable(handle, True)
+            return handle
+    os.close(handle)
+    return None
+
+
+def _remove_abandoned(parent: str) -> None:
+    """Remove folders of this user that nobody holds."""
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            digits = entry.name.removeprefix(_NAME)
+            is_one = entry.name.startswith(_NAME) and len(digits) == _DIGITS
+            if not is_one or not all(digit in "0123456789abcdef" for digit in digits):
+                continue
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                if not entry.is_dir(follow_symlinks=False) or status.st_uid != os.geteuid():
+                    continue
+                handle = _locked(entry.path)
+                if handle is not None:
+                    _remove(entry.path)
+                    os.close(handle)
+
+
 # -- the program ----------------------------------------------------------------------------------
 
 
@@ -102,20 +175,17 @@ def _main() -> None:
 
 def _run(request: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
     """Do what is asked for; the blobs of the answer are its output, errors, and output file."""
-    folder = os.path.join(request["folder"], f"subquant-{os.urandom(8).hex()}")
-    command = [
-        os.path.join(folder, word["file"]) if isinstance(word, dict) else word
-        for word in request["command"]
-    ]
     try:
-        os.mkdir(folder, 0o700)
-        for name, blob in zip(request["files"], blobs, strict=True):
-            _write(os.path.join(folder, name), blob)
-        return _wait(command, folder, request)
+        with held_folder(request["folder"]) as folder:
+            command = [
+                os.path.join(folder, word["file"]) if isinstance(word, dict) else word
+                for word in request["command"]
+            ]
+            for name, blob in zip(request["files"], blobs, strict=True):
+                _write(os.path.join(folder, name), blob)
+            return _wait(command, folder, request)
     except OSError as error:
         return {"error": f"{error.strerror}: '{error.filename}'"}, []
-    finally:
-        _remove(folder)
 
 
 def _wait(
@@ -189,12 +259,18 @@ def _read(path: str) -> bytes:
 
 
 def _remove(folder: str) -> None:
+    """Remove a folder, what says whose it is last."""
+    lock = os.path.join(folder, _LOCK)
     for path, folders, files in os.walk(folder, topdown=False):
-        with contextlib.suppress(OSError):
-            for name in files:
-                os.unlink(os.path.join(path, name))
-            for name in folders:
-                os.rmdir(os.path.join(path, name))
+        for name in (*files, *folders):
+            inside = os.path.join(path, name)
+            with contextlib.suppress(OSError):
+                if name in folders and not os.path.islink(inside):
+                    os.rmdir(inside)
+                elif inside != lock:
+                    os.unlink(inside)
+    with contextlib.suppress(OSError):
+        os.unlink(lock)
     with contextlib.suppress(OSError):
         os.rmdir(folder)
 

@@ -84,7 +84,7 @@ def test_a_signal_ends_the_compiler_and_removes_its_folder(name: str, folder: Pa
     process, pids = slow_compilation(folder)
     (made,) = (folder / "temporary").iterdir()
     assert sorted(path.name for path in made.iterdir()) == [
-        ".stderr", ".stdout", "module.mlirbc", "own"
+        ".held", ".stderr", ".stdout", "module.mlirbc", "own"
     ]  # fmt: skip
     process.send_signal(signal.Signals[name])
     _, errors = process.communicate(timeout=20)
@@ -138,6 +138,53 @@ def test_what_guards_the_compiler_is_told_to_end(folder: Path) -> None:
     assert process.returncode == 1
     assert errors == b"error: what ran 'slow' was ended (status 1)\n"
     assert wait_until(lambda: not any(is_alive(pid) for pid in pids))
+    assert not list((folder / "temporary").iterdir())
+
+
+def test_what_all_were_killed_left_is_removed_by_the_next(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing else: not by links, not what others hold, not what is of another name."""
+    process, pids = slow_compilation(folder)
+    temporary = folder / "temporary"
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    (made,) = temporary.iterdir()
+    other = folder / "other"
+    other.mkdir()
+    (other / ".held").touch()
+    (other / "kept").touch()
+    (made / "link").symlink_to(other)
+    kept = [f"subquant-{16 * '0'}", f"subquant-{15 * '1'}", "subquant-0123456789abcdeg"]
+    (temporary / kept[0]).symlink_to(other)
+    for name in (*kept[1:], f"subquant-{16 * '2'}", "another"):
+        (temporary / name).mkdir()
+        if name[-1] != "2":  # one that has no lock yet
+            (temporary / name / ".held").touch()
+    before = {path.name for path in temporary.iterdir()}
+    run_guarded(["/bin/true"], {})
+    assert {path.name for path in temporary.iterdir()} == before  # it is held
+    for pid in [*descendants_of(process.pid), process.pid]:
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+    assert wait_until(lambda: not any(is_alive(pid) for pid in pids))
+    run_guarded(["/bin/true"], {})
+    assert {path.name for path in temporary.iterdir()} == before - {made.name}
+    assert sorted(os.listdir(other)) == [".held", "kept"]
+
+
+def test_folders_that_are_made_and_removed_at_once(folder: Path) -> None:
+    """Who makes one has it, although others look for what nobody holds."""
+    script = "\n".join([
+        "import os, sys",
+        "from subquant.guardian import held_folder",
+        "for _ in range(200):",
+        "    with held_folder(sys.argv[1]) as made:",
+        "        open(os.path.join(made, 'a'), 'x').close()",
+        "        assert sorted(os.listdir(made)) == ['.held', 'a']",
+    ])  # fmt: skip
+    command = [sys.executable, "-c", script, str(folder / "temporary")]
+    processes = [subprocess.Popen(command) for _ in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
     assert not list((folder / "temporary").iterdir())
 
 

@@ -23,6 +23,7 @@ from ..compiler.keys import files_beside
 from ..compiler.worker import Input
 from ..errors import EnvironmentProblem, SubquantError, UsageError, quoted
 from ..files import read_input
+from ..guardian import held_folder
 from ..processes import error_to_json
 
 __all__ = ["Parcel", "Unpacked", "read_flag_files", "unpacked"]
@@ -198,11 +199,13 @@ def unpacked(label: Mapping[str, Any], blobs: Sequence[bytes]) -> Iterator[Unpac
     Raises:
         EnvironmentProblem: there is no place for them.
     """
-    try:
-        temporary = tempfile.TemporaryDirectory(prefix="subquant-")
-    except OSError as problem:
-        raise EnvironmentProblem(f"no temporary folder can be made: {problem.strerror}") from None
-    with temporary as folder:
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(held_folder(tempfile.gettempdir()))
+        except OSError as problem:
+            raise EnvironmentProblem(
+                f"no temporary folder can be made: {problem.strerror}"
+            ) from None
         file, inside = label["model"]["file"], label["model"]["path"]
         if inside is None:
             model = Input(file, data=blobs[0])
