@@ -151,7 +151,7 @@ def test_the_command(in_temporary_folder: Path, cpu: Device) -> None:
     shown = run(main, ["compare", "model.tflite", "--calls", "2"])
     assert shown.exit_code == 0, shown.output
     assert "CONV_2D" in shown.output
-    assert "values are equal, in 1 tensors" in shown.output
+    assert "values are equal, in 1 tensor" in shown.output
     files = ["--picture", "layers.svg", "--model-explorer", "nodes.json"]
     as_json = run(main, ["compare", "model.tflite", "--against", "float", "--json", *files])
     assert as_json.exit_code == 0, as_json.output
