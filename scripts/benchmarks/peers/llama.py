@@ -2,10 +2,12 @@
 
 The environment variable ``SUBQUANT_LLAMA`` says where its libraries and bindings are, which
 `scripts/bench` builds. Settings are llama.cpp's own, the number of threads and the context aside.
+OpenBLAS, which it is built with, is used where a `Reader` is asked for it, and nowhere else.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +19,9 @@ from . import Array, Case, Prepared, Unsupported
 from .ggml import Products
 
 READS_GGUF = True
+
+_ROWS = 32
+"""Rows of a product that llama.cpp gives to OpenBLAS (``ggml-blas.cpp``), at least."""
 
 
 def _load() -> Any:
@@ -34,6 +39,29 @@ _silent = _llama.llama_log_callback(lambda level, text, data: None)
 _llama.llama_log_set(_silent, None)
 
 
+def _library(name: str) -> ctypes.CDLL:
+    return ctypes.CDLL(os.path.join(os.environ["LLAMA_CPP_LIB_PATH"], name))
+
+
+def _use_blas(wanted: bool) -> None:
+    """Models that are loaded from now on compute products of `_ROWS` rows and more by OpenBLAS.
+
+    Raises:
+        Unsupported: llama.cpp was built without it.
+    """
+    try:
+        backend = _library("libggml-blas.so").ggml_backend_blas_reg
+    except OSError as error:
+        if wanted:
+            raise Unsupported("llama.cpp was built without OpenBLAS") from error
+        return
+    backend.restype = ctypes.c_void_p
+    registry = _library("libggml.so")
+    change = registry.ggml_backend_register if wanted else registry.ggml_backend_unload
+    change.argtypes = [ctypes.c_void_p]
+    change(backend())
+
+
 def describe() -> dict[str, str]:
     """The name and the version."""
     return {"name": "llama.cpp", "version": _llama.__version__}
@@ -47,6 +75,12 @@ class Reader:
         context: the room for tokens.
         threads: for prompts and tokens.
         repacked: weights lie as llama.cpp's fastest kernels read them.
+        blas: products are OpenBLAS's, of the file's weights as floats, so that activations are not
+            rounded. Tokens that are read are followed by others, which are forgotten, up to the
+            rows that this takes.
+
+    Raises:
+        Unsupported: llama.cpp was built without OpenBLAS, which `blas` needs.
     """
 
     def __init__(
@@ -56,9 +90,12 @@ class Reader:
         threads: int,
         *,
         repacked: bool = True,
+        blas: bool = False,
     ) -> None:
+        _use_blas(blas)
+        self._least = _ROWS if blas else 1
         parameters = _llama.llama_model_default_params()
-        parameters.use_extra_bufts = repacked
+        parameters.use_extra_bufts = repacked and not blas
         self._model = _llama.llama_model_load_from_file(os.fsencode(path), parameters)
         of_context = _llama.llama_context_default_params()
         of_context.n_ctx = context
@@ -67,7 +104,7 @@ class Reader:
         self._memory = _llama.llama_get_memory(self._context)
         self._vocabulary = _llama.llama_model_get_vocab(self._model)
         self._words = _llama.llama_vocab_n_tokens(self._vocabulary)
-        self.position = 0
+        self.position = self._last = 0
 
     def tokens(self, text: str) -> list[int]:
         """Those of a text, after the one that begins it."""
@@ -85,22 +122,25 @@ class Reader:
 
     def read(self, tokens: Sequence[int], *, all_logits: bool = False) -> None:
         """Read the next tokens."""
-        count = len(tokens)
-        batch = _llama.llama_batch_init(count, 0, 1)
-        batch.n_tokens = count
-        for place, token in enumerate(tokens):
+        given, following = len(tokens), max(0, self._least - len(tokens))
+        batch = _llama.llama_batch_init(given + following, 0, 1)
+        batch.n_tokens = given + following
+        for place, token in enumerate([*tokens, *[0] * following]):
             batch.token[place], batch.pos[place] = token, self.position + place
             batch.n_seq_id[place], batch.seq_id[place][0] = 1, 0
-            batch.logits[place] = all_logits or place == count - 1
+            batch.logits[place] = all_logits or self._least > 1 or place == given - 1
         failed = _llama.llama_decode(self._context, batch)
         _llama.llama_batch_free(batch)
         if failed:
             raise RuntimeError("llama.cpp failed to compute the tokens")
-        self.position += count
+        self.position += given
+        self._last = given - 1
+        if following:
+            _llama.llama_memory_seq_rm(self._memory, 0, self.position, -1)
 
-    def logits(self, place: int = -1) -> Array:
-        """What the last reading says of the token after one of its places."""
-        found = _llama.llama_get_logits_ith(self._context, place)
+    def logits(self, place: int | None = None) -> Array:
+        """What the last reading says of the token after one of its places, the last by default."""
+        found = _llama.llama_get_logits_ith(self._context, self._last if place is None else place)
         return np.ctypeslib.as_array(found, (self._words,)).copy()
 
     def prompt(self, tokens: Sequence[int]) -> Array:
