@@ -46,6 +46,8 @@ __all__ = ["IntegerProduct"]
 
 _WRITTEN_OUT = 8
 """Groups that are written out at most; more are a loop."""
+_COST_OF_A_WEIGHT = 0.25
+"""What reading the weight for some windows costs, in windows."""
 _AHEAD = 8192
 """Bytes of the weight that are asked for before they are read, where each is read once."""
 
@@ -71,10 +73,14 @@ class IntegerProduct(WindowProduct):
 
     @property
     def at_once(self) -> int:
-        """How many windows are computed together: as many as fit, or as leave the fewest over."""
-        most = min(self.target.windows_at_once(self.tiles.parts), self.windows.count)
+        """How many windows are computed together: those that compute few twice, of all that fit.
+
+        What is read for them of the weight is read once; fewer than half are not worth that.
+        """
         count = self.windows.count
-        return min(range(max(1, most - 2), most + 1), key=lambda n: (-(-count // n) * n, -n))
+        most = min(self.target.windows_at_once(self.tiles.parts), count)
+        choices = range((most + 1) // 2, most + 1)
+        return min(choices, key=lambda n: (-(-count // n) * (n + _COST_OF_A_WEIGHT), -n))
 
     def kernel(self) -> Kernel:
         """The kernel.
