@@ -304,6 +304,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("lower-packed-storage", {"containers": options.containers}),
         ("lower-quant-casts", {"rounding": options.rounding, "division": division}),
         ("convert-quantized-to-storage", {}),
+        ("narrow-byte-sums", {}),
         *([("check-integer-only", {})] if options.integer_only else []),
         ("separate-variables", {}),
         ("expand-stablehlo", dict.fromkeys(_EXPANDED_FOR_VULKAN, is_vulkan)),

@@ -37,6 +37,7 @@ PASSES: dict[str, str] = {
     "lower-packed-storage": "unpack integers of 2 to 6 bits that no contraction reads packed",
     "lower-quant-casts": "lower qcast, dcast, quantize and dequantize to linalg and arith",
     "convert-quantized-to-storage": "turn quantized values and signatures into storage tensors",
+    "narrow-byte-sums": "write scaled and rounded sums of two bytes with one shift",
     "check-integer-only": "fail if quantized values are computed with floats on the way",
     "separate-variables": "give variables that start with equal values memory of their own",
     "expand-stablehlo": "write StableHLO operations that IREE refuses with others",
