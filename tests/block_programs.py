@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 
@@ -33,6 +35,17 @@ func.func @main(%x: {x}, {arguments}) -> {y} {{
       : ({x}, tensor<{shape}xf32>) -> {y}
   return %y : {y}
 }}"""
+
+
+def with_constants(text, *given):
+    """The same program, of which all arguments after the first are constants."""
+    whole = re.search(r"(@main\(%\w+: [^,]+), (.*?)(\)\s+-> \S+ {\n)", text, re.DOTALL)
+    arguments = re.findall(r"(%\w+): (tensor<[^>]+>)", whole.group(2))
+    constants = "".join(
+        f"  {name} = arith.constant dense<{np.asarray(array).tolist()}> : {type_}\n"
+        for (name, type_), array in zip(arguments, given, strict=True)
+    )
+    return text.replace(whole.group(), whole.group(1) + whole.group(3) + constants)
 
 
 def arrays(rows, depth, columns, block, storage="i4", *, zeros=False, offsets=False, seed=0):

@@ -271,7 +271,7 @@ def test_functions_share_what_is_laid_out(cpu: Device, tmp_path: Path) -> None:
     data, archive, _ = compiled(text, plain([table], tmp_path), tmp_path, activations="int8")
     entries = Archive(archive)
     names = sorted(re.sub(r"@.*", "@tiles", name) for name in entries)
-    assert names == ["Q8_0.weight:d@tiles", "Q8_0.weight:qs", "Q8_0.weight:qs@tiles"]
+    assert names == ["Q8_0.weight:qs", "Q8_0.weight:qs@tiles"]
     executable = Executable(data, cpu, {"model": archive})
     x = np.random.default_rng(1).standard_normal((20, DEPTH)).astype(np.float32)
     np.testing.assert_allclose(executable.Q8_0(x[:1]), executable.prompt(x)[:1], rtol=1e-5)
@@ -335,7 +335,7 @@ def test_an_archive_of_another_program_is_not_loaded(cpu: Device, tmp_path: Path
     found = Executable(given, cpu, {"model": other}).Q5_0(x)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
     data, _, _ = compiled(program(tensors), weights, tmp_path)
-    with pytest.raises(ExecutionError, match=r"'Q5_0\.weight:d@\S+', which is not in"):
+    with pytest.raises(ExecutionError, match=r"'Q5_0\.weight:qs_low@\S+', which is not"):
         Executable(data, cpu, {"model": other})
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import subquant
-from block_programs import arrays, program, reference
+from block_programs import arrays, program, reference, with_constants
 from integer_programs import convolution, drawn, product
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
@@ -23,7 +23,9 @@ from subquant.compiler.pipeline import compile_pipeline
 from subquant.errors import UsageError
 from subquant.formats.irpa import create_archive
 from subquant.kernels.instructions import INSTRUCTIONS, instructions_of
+from subquant.kernels.stored import Scale, Stored
 from subquant.kernels.tiles import Tiles
+from subquant.numerics.element_types import F16, F32, U8
 
 HERE = [
     name for name, each in INSTRUCTIONS.items() if each.features <= (host_features() or frozenset())
@@ -34,11 +36,14 @@ SOME = HERE if LONG else [name for name in HERE if name == HERE[0] or name == "a
 """Those of most cases in the short suite: the fastest, and those that take the most care."""
 
 
-def check(case, instructions, *, transposed=False, zeros=False, offsets=False):
+def check(case, instructions, *, transposed=False, zeros=False, offsets=False, is_known=False):
     given = arrays(*case, zeros=zeros, offsets=offsets)
     text = program(*case, zeros=zeros, offsets=offsets, transposed=transposed)
-    executable = subquant.compile(text, activations="int8", kernels=instructions)
     turned = [given[0], *(each.T.copy() for each in given[1:])] if transposed else given
+    if is_known:
+        text = with_constants(text, *turned[1:])
+        turned = turned[:1]
+    executable = subquant.compile(text, activations="int8", kernels=instructions)
     names = iter(given[3:])
     expected = reference(
         *given[:3],
@@ -77,18 +82,20 @@ CASES = [
 
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.share(6)
-def test_sums_are_those_of_the_integers(case, instructions):
-    check(case, instructions)
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.share(12)
+def test_sums_are_those_of_the_integers(case, is_known, instructions):
+    check(case, instructions, is_known=is_known)
 
 
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize(("zeros", "offsets"), [(False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("storage", ["i4", "u5"])
-@pytest.mark.share(4)
-def test_zero_points_and_offsets(storage, zeros, offsets, instructions):
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.share(8)
+def test_zero_points_and_offsets(storage, zeros, offsets, is_known, instructions):
     case = (5, 256, 80, 32, storage)
-    check(case, instructions, zeros=zeros, offsets=offsets, transposed=True)
+    check(case, instructions, zeros=zeros, offsets=offsets, transposed=True, is_known=is_known)
 
 
 @pytest.mark.parametrize("instructions", SOME)
@@ -149,17 +156,26 @@ def test_nothing_saturates_at_the_extremes(storage, instructions):
 
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize(("inner", "transposed"), [("u6", True), ("i8", False), ("u8", True)])
-@pytest.mark.share(6)
-def test_scales_that_are_quantized(inner, transposed, instructions):
-    """As K-quants of GGUF have them: integers times an f16 for every eight blocks."""
-    rows, depth, columns, block, blocks = 4, 512, 40, 32, 8
+@pytest.mark.parametrize(
+    ("block", "blocks", "is_known"),
+    [(32, (8, 8), False), (32, (8, 8), True), (32, (4, 8), True), (16, (16, 32), True)],
+)
+@pytest.mark.share(12)
+def test_scales_that_are_quantized(block, blocks, is_known, inner, transposed, instructions):
+    """As K-quants of GGUF have them: integers times an f16 for every eight blocks, or others."""
+    rows, depth, columns = 4, 512, 40
     random, bits = np.random.default_rng(0), int(inner[1:])
     low = -(1 << (bits - 1)) if inner[0] == "i" else 0
     x = random.standard_normal((rows, depth)).astype(np.float32)
     q = random.integers(0, 16, (depth, columns)).astype(np.uint8)
     codes = random.integers(low, low + (1 << bits), (2, depth // block, columns))
-    outer = random.uniform(0.5, 2, (2, depth // block // blocks, columns)).astype(np.float16)
-    scales, offsets = codes * np.repeat(outer, blocks, 1).astype(np.float64)
+    outer = [
+        random.uniform(0.5, 2, (depth // block // n, columns)).astype(np.float16) for n in blocks
+    ]
+    scales, offsets = (
+        each * np.repeat(of_several, n, 0).astype(np.float64)
+        for each, of_several, n in zip(codes, outer, blocks, strict=True)
+    )
     expected = reference(x, q, scales, block, offsets=offsets)
 
     def shaped(*extents):
@@ -168,16 +184,20 @@ def test_scales_that_are_quantized(inner, transposed, instructions):
     def sizes(size):
         return ", ".join(map(str, (1, size) if transposed else (size, 1)))
 
-    w, s, d = (shaped(depth // n, columns) for n in (1, block, block * blocks))
-    scale = f"""{{block_sizes = array<i64: {sizes(blocks)}>,
+    w, s, *ds = (shaped(depth // n, columns) for n in (1, block, *(block * n for n in blocks)))
+    kinds = [
+        f"""{{block_sizes = array<i64: {sizes(n)}>,
       operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<{inner}:f32>}}
       : (tensor<{s}xi{bits}>, tensor<{d}xf16>) -> tensor<{s}xf32>"""
+        for n, d in zip(blocks, ds, strict=True)
+    ]
     text = f"""
 func.func @main(%x: tensor<{rows}x{depth}xf32>, %q: tensor<{w}xi4>,
                 %s: tensor<{s}xi{bits}>, %o: tensor<{s}xi{bits}>,
-                %sd: tensor<{d}xf16>, %od: tensor<{d}xf16>) -> tensor<{rows}x{columns}xf32> {{
-  %scales = "subquant.dequantize"(%s, %sd) {scale}
-  %offsets = "subquant.dequantize"(%o, %od) {scale}
+                %sd: tensor<{ds[0]}xf16>, %od: tensor<{ds[1]}xf16>)
+    -> tensor<{rows}x{columns}xf32> {{
+  %scales = "subquant.dequantize"(%s, %sd) {kinds[0]}
+  %offsets = "subquant.dequantize"(%o, %od) {kinds[1]}
   %w = "subquant.dequantize"(%q, %scales, %offsets) {{block_sizes = array<i64: {sizes(block)}>,
       operandSegmentSizes = array<i32: 1, 1, 0, 1>, quantized_type = !quant.any<u4:f32>}}
       : (tensor<{w}xi4>, tensor<{s}xf32>, tensor<{s}xf32>) -> tensor<{w}xf32>
@@ -188,6 +208,8 @@ func.func @main(%x: tensor<{rows}x{depth}xf32>, %q: tensor<{w}xi4>,
     stored = codes.astype(np.int8 if inner[0] == "i" else np.uint8)
     given = [q, *stored, *outer]
     given = [each.T.copy() for each in given] if transposed else given
+    if is_known:
+        text, given = with_constants(text, *given), []
     executable = subquant.compile(text, activations="int8", kernels=instructions)
     found = executable.main(x, *given)
     assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
@@ -340,7 +362,8 @@ def test_constants_are_laid_out_when_the_program_is_compiled():
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
     calls = lowered[lowered.index("func.func @main") :]
     assert "flow.dispatch" in calls
-    assert "tensor<8x8x128xi8>" in calls  # 8 tiles of 8 columns, 8 steps, and their bytes
+    # Of 8 tiles of 8 columns 8 steps of 128 bytes, with a scale of f32 for each column.
+    assert f"tensor<8x{8 * (128 + 8 * 4)}xi8>" in calls
     assert "stablehlo.transpose" not in calls
     found = subquant.compile(text, activations="int8").main(x)
     np.testing.assert_allclose(found, reference(x, q, scales, 32), atol=1e-3)
@@ -477,6 +500,40 @@ def test_every_integer_is_where_the_layout_says(bits, block, parts):
             found |= (int(byte) >> (bits * field) & ((1 << bits) - 1)) << low
             low += bits
         assert found == integers[column, k]
+
+
+@pytest.mark.parametrize("block", [8, 32, 128])
+@pytest.mark.parametrize("outer", [(1, 1), (4, 4), (2, 4), (64, 8)])
+def test_what_blocks_have_is_where_the_layout_says(block, outer):
+    """A turn after another, and before the first what several blocks have; nothing between."""
+    tiles = Tiles(4, block, columns=20, depth=64 * block, lanes=8, parts=2)
+    kinds = [Scale(U8, F16, n) if n > 1 else Scale(F32) for n in outer]
+    stored = Stored(tiles, kinds[0], None, kinds[1], is_apart=False)
+    random = np.random.default_rng(block)
+    integers = random.integers(0, 16, (20, tiles.depth)).astype(np.uint8)
+    given, counts = [], []
+    for element, several in [*kinds[0].fields, (U8, 1), *kinds[1].fields]:
+        of_columns = random.integers(0, 256, (20, 64 // several)).astype(element.dtype)
+        given.append(of_columns)
+        counts.append(several)
+    fields = [tiles.pack_parameters(each, n) for each, n in zip(given, counts, strict=True)]
+    packed = stored.pack(integers, fields)
+    turn = max(block, tiles.step)
+    unit = max(turn, block * max(counts))
+    steps = tiles.pack(integers).reshape((2, tiles.depth // turn, -1))
+    for tile in range(2):
+        expected = b""
+        for start in range(0, tiles.depth, unit):
+            for field, several in zip(fields, counts, strict=True):
+                if several > 1:
+                    size = block * several
+                    expected += field[tile, start // size : (start + unit) // size].tobytes()
+            for place in range(start, start + unit, turn):
+                expected += steps[tile, place // turn].tobytes()
+                for number in range(place // block, (place + turn) // block):
+                    for field, several in zip(fields, counts, strict=True):
+                        expected += field[tile, number].tobytes() if several == 1 else b""
+        assert packed[tile].tobytes() == expected
 
 
 # -- batch dimensions -----------------------------------------------------------------------------

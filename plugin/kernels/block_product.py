@@ -43,14 +43,15 @@ from ..emit.vectors import (
     reread,
 )
 from ..numerics.array_functions import convert
-from ..numerics.element_types import F32, I8, I32, U8, U16, U32, ElementType
+from ..numerics.element_types import F32, I8, I32, U8, U16, U32
 from .columns import store_columns
 from .epilogue import Finish, last_bindings
 from .executables import Binding, Kernel
 from .instructions import INSTRUCTIONS, Instructions, Sum
+from .stored import Block, Reader, Stored
 from .tiles import Tiles
 
-__all__ = ["BlockProduct", "Scale", "Stored"]
+__all__ = ["BlockProduct"]
 
 _AS_LONG, _AS_LONG_OF_FLOATS = 2, 8
 """How many products of bytes take as long as one of these, about."""
@@ -59,80 +60,13 @@ _BITS_OF_2_23 = 0x4B000000
 
 
 @dataclass(frozen=True)
-class Scale:
-    """How scales or offsets of blocks are stored.
-
-    Args:
-        element: f16 or f32; u8 or i8 where they are integers times an outer scale.
-        outer: the element type of outer scales, or None.
-        blocks: how many blocks have one outer scale.
-    """
-
-    element: ElementType
-    outer: ElementType | None = None
-    blocks: int = 1
-
-    def bindings(self, tiles: Tiles) -> list[Binding]:
-        """Of what is stored, and of outer scales."""
-        count = tiles.depth // tiles.block
-        found = [Binding((tiles.count, count, tiles.width), self.element)]
-        if self.outer is not None:
-            shape = (tiles.count, count // self.blocks, tiles.width)
-            found.append(Binding(shape, self.outer))
-        return found
-
-
-@dataclass(frozen=True)
-class Stored:
-    """How a weight is given to a kernel: its tiles, and what blocks have.
-
-    Args:
-        tiles: how the weight lies in memory.
-        scale: how scales are stored.
-        zero: the zero point of all blocks; None where each has its own.
-        offset: how offsets are stored; None where there are none.
-    """
-
-    tiles: Tiles
-    scale: Scale
-    zero: int | None
-    offset: Scale | None
-
-    def bindings(self) -> list[Binding]:
-        """Of the weight, scales, zero points and offsets if there are such."""
-        tiles = self.tiles
-        of_blocks = (tiles.count, tiles.depth // tiles.block, tiles.width)
-        return [
-            Binding((tiles.count, tiles.steps, tiles.step_bytes), U8),
-            *self.scale.bindings(tiles),
-            *([] if self.zero is not None else [Binding(of_blocks, U8)]),
-            *([] if self.offset is None else self.offset.bindings(tiles)),
-        ]
-
-    def take(
-        self, memories: list[Value]
-    ) -> tuple[Value, list[Value], Value | None, list[Value] | None]:
-        """Take the memrefs of `bindings` from the begin of a list: those of each."""
-
-        def of(scale: Scale) -> list[Value]:
-            return [memories.pop(0) for _ in scale.bindings(self.tiles)]
-
-        weight, scales = memories.pop(0), of(self.scale)
-        zeros = None if self.zero is not None else memories.pop(0)
-        return weight, scales, zeros, None if self.offset is None else of(self.offset)
-
-
-@dataclass(frozen=True)
 class BlockProduct:
     """What is computed, and with what.
 
     Args:
-        tiles: how the weight lies in memory.
+        stored: how the weight is given.
         instructions: a name in `INSTRUCTIONS`.
         rows: of activations, None where that is known at run time only.
-        scale: how scales are stored.
-        zero: the zero point of all blocks; None where each has its own.
-        offset: how offsets are stored; None where there are none.
         at_once: how many rows are computed together.
         tiles_at_once: how many tiles a workgroup has.
         of_floats: activations are f32.
@@ -141,17 +75,19 @@ class BlockProduct:
         finish: what is done with the sums before they are written, without batches.
     """
 
-    tiles: Tiles
+    stored: Stored
     instructions: str
     rows: int | None
-    scale: Scale
-    zero: int | None
-    offset: Scale | None
     at_once: int
     tiles_at_once: int
     of_floats: bool = False
     batches: int = 1
     finish: Finish | None = None
+
+    @property
+    def tiles(self) -> Tiles:
+        """How the integers of the weight lie in memory."""
+        return self.stored.tiles
 
     @property
     def target(self) -> Instructions:
@@ -161,20 +97,20 @@ class BlockProduct:
     @property
     def sum_factor(self) -> int:
         """What sums of activations are multiplied by, for this kernel: zero points count less."""
-        return -1 if self.zero is None else -self.zero or 1
+        zero = self.stored.zero
+        return -1 if zero is None else -zero or 1
 
     def kernel(self) -> Kernel:
         """The kernel.
 
-        Bindings are the weight, scales, zero points and offsets if there are such, all as `Tiles`
-        lays them out; activations, their scales, and their sums times `sum_factor`, as `RoundRows`
-        gives them, or activations alone; and the result.
+        Bindings are those of the weight; activations, their scales, and their sums times
+        `sum_factor`, as `RoundRows` gives them, or activations alone; and the result.
         """
         tiles = self.tiles
         blocks, count = tiles.depth // tiles.block, self.batches * tiles.count
         every = replace(tiles, columns=count * tiles.width)
         bindings = [
-            *self._stored(every).bindings(),
+            *replace(self.stored, tiles=every).bindings(),
             *(
                 [Binding((None, tiles.depth), F32)]
                 if self.of_floats
@@ -195,9 +131,6 @@ class BlockProduct:
             "block_product", bindings, workgroups, self._body, self.rows, products=products
         )
 
-    def _stored(self, tiles: Tiles) -> Stored:
-        return Stored(tiles, self.scale, self.zero, self.offset)
-
     @property
     def _workgroups(self) -> int:
         """How many share the tiles of a weight."""
@@ -205,11 +138,11 @@ class BlockProduct:
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
         given = list(memories)
-        weight, scales, zeros, offsets = self._stored(self.tiles).take(given)
+        weight = self.stored.take(given)
         activations, result = given[0], given[-1]
         first_table = 1 if self.of_floats else 3
         integers, tables = given[1:first_table], given[first_table:-1]
-        memory = _Memory(weight, scales, zeros, offsets, activations, integers, tables, result)
+        memory = _Memory(weight, activations, integers, tables, result)
         batch, share = number, scalar(number)
         if self.batches > 1:
             batch = quotient(share, self._workgroups).value
@@ -271,10 +204,7 @@ class _Memory:
     `tables` are what is read to finish sums.
     """
 
-    weight: Value
-    scales: Sequence[Value]
-    zeros: Value | None
-    offsets: Sequence[Value] | None
+    weight: Reader
     activations: Value
     of_rows: Sequence[Value]
     tables: Sequence[Value]
@@ -331,49 +261,52 @@ class _Rows:
     ) -> list[Formula]:
         """Add the blocks of a step, all of whose groups are written out."""
         tiles = self.tiles
-        blocks, groups = tiles.step // tiles.block, tiles.block // 4
-        weight = _Step(self.memory.weight, tiles, self.tile, step, self.target.ahead)
+        blocks, groups = self.product.stored.turn_blocks, tiles.block // 4
+        weight = self._step(step, 0, step)
         found = list(reals)
         for number in range(blocks):
-            block = _plus(_times(step, blocks), number)
-            sums = [Sum(self._first(pair, block)) for pair in pairs]
+            block = Block(scalar(step), number)
+            place = _plus(_times(step, blocks), number)
+            sums = [Sum(self._first(pair, block, place)) for pair in pairs]
             own = range(number * groups, (number + 1) * groups)
             words = self._groups(pairs, block, weight, own, sums)
-            found = self._scaled(pairs, block, words, found)
+            found = self._scaled(pairs, block, place, words, found)
         return found
 
     def _of_block(
-        self, pairs: Sequence[_Pair], block: Value, reals: Sequence[Formula]
+        self, pairs: Sequence[_Pair], turn: Value, reals: Sequence[Formula]
     ) -> list[Formula]:
         """Add a block of several steps."""
-        tiles = self.tiles
-        steps = tiles.block // tiles.step
-        first = scalar(_times(block, steps))
+        tiles, block = self.tiles, Block(scalar(turn), 0)
+        steps = self.product.stored.turn_steps
+        first = scalar(_times(turn, steps))
 
         def of_step(number: Value, *words: Formula) -> list[Formula]:
-            step = (first + scalar(number)).value
-            weight = _Step(self.memory.weight, tiles, self.tile, step, self.target.ahead)
+            weight = self._step(turn, scalar(number), (first + scalar(number)).value)
             groups = range(tiles.step // 4)
             return self._groups(pairs, block, weight, groups, [Sum(w) for w in words])
 
-        words = loop(0, steps, 1, of_step, [self._first(pair, block) for pair in pairs])
-        return self._scaled(pairs, block, words, reals)
+        words = loop(0, steps, 1, of_step, [self._first(pair, block, turn) for pair in pairs])
+        return self._scaled(pairs, block, turn, words, reals)
 
-    def _first(self, pair: _Pair, block: Value) -> Formula:
+    def _step(self, turn: Value, number: Formula | int, step: Value) -> _Step:
+        """A step of the tile: of a turn, and of all."""
+        memory, start = self.memory.weight.step(scalar(turn), number)
+        return _Step(memory, self.tiles, self.tile, start, step, self.target.ahead)
+
+    def _first(self, pair: _Pair, block: Block, place: Value) -> Formula:
         """What the zero points take from the sum of a block's products."""
         (row, part), lanes = pair, self.tiles.lanes
-        if self.product.zero == 0:
+        if self.product.stored.zero == 0:
             return Vectors(lanes).known(0, I32)
-        total = broadcast(load_element(self.memory.of_rows[1], [row, block]), lanes)
-        if self.memory.zeros is None:
-            return total
-        zeros = load(self.memory.zeros, [self.tile, block, part * lanes], lanes, U8)
-        return convert(zeros, I32) * total
+        total = broadcast(load_element(self.memory.of_rows[1], [row, place]), lanes)
+        zeros = self.memory.weight.zero(self.tile, block, part * lanes, lanes)
+        return total if zeros is None else convert(zeros, I32) * total
 
     def _groups(
         self,
         pairs: Sequence[_Pair],
-        block: Value,
+        block: Block,
         weight: _Step,
         numbers: range,
         sums: Sequence[Sum],
@@ -396,46 +329,44 @@ class _Rows:
     def _scaled(
         self,
         pairs: Sequence[_Pair],
-        block: Value,
+        block: Block,
+        place: Value,
         words: Sequence[Formula],
         reals: Sequence[Formula],
     ) -> list[Formula]:
         """Add the sums of a block's integers, times its scales, to those of f32."""
-        lanes, memory = self.tiles.lanes, self.memory
-        scales, given = self._parameters(self.product.scale, memory.scales, block), {}
+        lanes, memory, given = self.tiles.lanes, self.memory, {}
+        scales, offsets = self._scales(block), self._offsets(block)
         for row, _ in pairs:
             if row not in given:
-                given[row] = load_element(memory.of_rows[0], [row, block])
+                given[row] = load_element(memory.of_rows[0], [row, place])
         found = [
             self.target.fused(convert(word, F32) * scales[part], broadcast(given[row], lanes), real)
             for (row, part), word, real in zip(pairs, words, reals, strict=True)
         ]
-        if memory.offsets is None:
+        if not offsets:
             return found
-        assert self.product.offset is not None
-        offsets, totals = self._parameters(self.product.offset, memory.offsets, block), {}
+        totals = {}
         for row, scale in given.items():
-            total = convert(load_element(memory.of_rows[1], [row, block]), F32)
+            total = convert(load_element(memory.of_rows[1], [row, place]), F32)
             totals[row] = broadcast(total * (1 / self.product.sum_factor) * scale, lanes)
         return [
             self.target.fused(offsets[part], totals[row], real)
             for (row, part), real in zip(pairs, found, strict=True)
         ]
 
-    def _parameters(self, kept: Scale, memories: Sequence[Value], block: Value) -> list[Formula]:
-        """Scales or offsets of a block, for each part of the columns."""
-        lanes, element = self.tiles.lanes, kept.element
-        found = []
-        for part in range(self.tiles.parts):
-            column = part * lanes
-            stored = load(memories[0], [self.tile, block, column], lanes, element)
-            if kept.outer is None:
-                found.append(convert(stored, F32))
-                continue
-            place = [self.tile, quotient(scalar(block), kept.blocks).value, column]
-            outer = convert(load(memories[1], place, lanes, kept.outer), F32)
-            found.append(convert(convert(stored, I32), F32) * outer)
-        return found
+    def _scales(self, block: Block) -> list[Formula]:
+        """Scales of a block, for each part of the columns."""
+        lanes = self.tiles.lanes
+        columns = range(0, self.tiles.width, lanes)
+        return [self.memory.weight.scale(self.tile, block, each, lanes) for each in columns]
+
+    def _offsets(self, block: Block) -> list[Formula]:
+        """Offsets of a block in the same way, if there are such."""
+        lanes = self.tiles.lanes
+        columns = range(0, self.tiles.width, lanes)
+        found = [self.memory.weight.offset(self.tile, block, each, lanes) for each in columns]
+        return [each for each in found if each is not None]
 
 
 @dataclass(frozen=True)
@@ -446,13 +377,13 @@ class _FloatRows(_Rows):
     ``2**23`` and the zero point are subtracted at once, exactly.
     """
 
-    def _first(self, pair: _Pair, block: Value) -> Formula:
+    def _first(self, pair: _Pair, block: Block, place: Value) -> Formula:
         return Vectors(self.tiles.lanes).known(0.0, F32)
 
     def _groups(
         self,
         pairs: Sequence[_Pair],
-        block: Value,
+        block: Block,
         weight: _Step,
         numbers: range,
         sums: Sequence[Sum],
@@ -460,7 +391,8 @@ class _FloatRows(_Rows):
         tiles, lanes, found = self.tiles, self.tiles.lanes, [each.words for each in sums]
         first = _times(weight.number, tiles.step)
         zeros = [self._zero(part, block) for part in range(tiles.parts)]
-        scales, offsets = self._of_reals(block)
+        offsets = self._offsets(block)
+        scales = self._scales(block) if offsets else []
         for number in numbers:
             words = [reread(weight.group(part, number), U32) for part in range(tiles.parts)]
             for place in range(4):
@@ -479,32 +411,25 @@ class _FloatRows(_Rows):
                     found[index] = self.target.fused(reals[part], given[row], found[index])
         return found
 
-    def _zero(self, part: int, block: Value) -> Formula:
+    def _zero(self, part: int, block: Block) -> Formula:
         """``2**23`` and the zero point."""
-        lanes = self.tiles.lanes
-        if self.product.zero is not None:
-            return Vectors(lanes).known(float(2**23 + self.product.zero), F32)
-        assert self.memory.zeros is not None
-        zeros = load(self.memory.zeros, [self.tile, block, part * lanes], lanes, U8)
+        lanes, zero = self.tiles.lanes, self.product.stored.zero
+        if zero is not None:
+            return Vectors(lanes).known(float(2**23 + zero), F32)
+        zeros = self.memory.weight.zero(self.tile, block, part * lanes, lanes)
         return convert(zeros, F32) + float(2**23)
-
-    def _of_reals(self, block: Value) -> tuple[Sequence[Formula], Sequence[Formula]]:
-        """Scales and offsets of the weight's reals, where it has offsets."""
-        if self.product.offset is None or self.memory.offsets is None:
-            return [], []
-        scales = self._parameters(self.product.scale, self.memory.scales, block)
-        return scales, self._parameters(self.product.offset, self.memory.offsets, block)
 
     def _scaled(
         self,
         pairs: Sequence[_Pair],
-        block: Value,
+        block: Block,
+        place: Value,
         words: Sequence[Formula],
         reals: Sequence[Formula],
     ) -> list[Formula]:
-        if self.product.offset is not None:
+        if self.product.stored.offset is not None:
             return [word + real for word, real in zip(words, reals, strict=True)]
-        scales = self._parameters(self.product.scale, self.memory.scales, block)
+        scales = self._scales(block)
         return [
             self.target.fused(word, scales[part], real)
             for (_, part), word, real in zip(pairs, words, reals, strict=True)
@@ -514,7 +439,7 @@ class _FloatRows(_Rows):
 def _write(together: Sequence[_Rows]) -> None:
     """Compute the sums of tiles in one loop, and store them."""
     tiles, count = together[0].tiles, len(together[0].pairs)
-    blocks = tiles.depth // max(tiles.block, tiles.step)
+    turns = together[0].product.stored.turns
 
     def add(number: Value, *so_far: Formula) -> list[Formula]:
         found: list[Formula] = []
@@ -523,7 +448,7 @@ def _write(together: Sequence[_Rows]) -> None:
         return found
 
     sums = [Vectors(tiles.lanes).known(0.0, F32)] * (count * len(together))
-    found = loop(0, blocks, 1, add, sums)
+    found = loop(0, turns, 1, add, sums)
     for place, each in enumerate(together):
         each.store(found[place * count : (place + 1) * count])
 
@@ -539,7 +464,9 @@ class _Step:
     Attributes:
         memory: the weight.
         tiles: its layout.
-        tile, number: of the tile, and of the step.
+        tile: the number of the tile.
+        start: where the step begins in the tile, in bytes.
+        number: of the step.
         ahead: bytes that are asked for before they are read.
         loaded: vectors by their place.
     """
@@ -547,6 +474,7 @@ class _Step:
     memory: Value
     tiles: Tiles
     tile: Value
+    start: Formula
     number: Value
     ahead: int
     loaded: dict[int, Formula] = field(default_factory=dict)
@@ -568,10 +496,10 @@ class _Step:
     def _vector(self, number: int) -> Formula:
         if number not in self.loaded:
             size = self.tiles.lanes * 4
-            place = number * size
-            self.loaded[number] = load(self.memory, [self.tile, self.number, place], size, U8)
+            place = self.start + number * size
+            self.loaded[number] = load(self.memory, [self.tile, place.value], size, U8)
             if self.ahead:
-                prefetch(self.memory, [self.tile, self.number, place + self.ahead])
+                prefetch(self.memory, [self.tile, (place + self.ahead).value])
         return self.loaded[number]
 
 

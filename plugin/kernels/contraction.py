@@ -21,13 +21,14 @@ from ..numerics.element_types import F16, F32, I8, I32, U8, AnyArray, Array, Ele
 from ..numerics.packed_integers import unpack_planes
 from ..numerics.parameters import ExpressedType
 from ..numerics.requantization import EXACT
-from .block_product import BlockProduct, Scale
-from .constants import elements_of, is_fixed
+from .block_product import BlockProduct
+from .constants import elements_of, is_fixed, is_known
 from .epilogue import Epilogue, Finish
 from .executables import Library, shared
 from .instructions import INSTRUCTIONS
-from .operands import Refusal, array_of, bytes_of, laid_out
+from .operands import Refusal, array_of, bytes_of, laid_out, stored_array
 from .round_rows import RoundRows
+from .stored import Scale, Stored
 from .thread_product import ThreadProduct
 from .tiles import Tiles
 
@@ -164,12 +165,9 @@ class Product:
         parts = -(-tiles.count // together)
         products = (rows_of_batch or 1) * together * tiles.width * tiles.depth
         product = BlockProduct(
-            tiles,
+            weight.stored,
             self.instructions,
             self.rows,
-            weight.scale,
-            weight.zero,
-            weight.offset,
             at_once,
             shared(parts, products, batches) * together,
             self._of_floats,
@@ -244,43 +242,58 @@ class Product:
         return library.call(rounding, rounding.kernel(), [activations], types, rows)
 
     def weight(self, library: Library) -> Weight:
-        """The weight, laid out where operations are written."""
-        contraction, width = self.contraction, self.contraction.storage_type.width
-        zero = self._middle
-        weight = laid_out(
-            library,
-            contraction.planes,
-            str(self.tiles),
-            self._how(zero),
-            lambda: self._all_tiles.pack(self._integers(zero)),
-            I8,
-        )
-        scale, scales = self._scales(library, contraction.scales)
-        offset, offsets = (
-            (None, [])
-            if contraction.offsets is None
-            else self._scales(library, contraction.offsets)
-        )
+        """The weight, laid out where operations are written: together, if it is known."""
+        contraction, middle = self.contraction, self._middle
+        integers = _Part(contraction.planes, I8, (middle,), lambda: self._integers(middle))
+        scale, parts = self._scales(contraction.scales)
+        zero: int | None = middle
         zeros = contraction.zero_points
         if zeros is not None:
-            same = _same(zeros)
-            if same is not None:
-                zeros, zero = None, int(_codes(same, width, zero))
-        operands = [weight, *scales]
-        if zeros is not None:
-            given = zeros
-            operands.append(
-                laid_out(
-                    library,
-                    [given],
-                    str(self.tiles),
-                    self._how(zero, "zero points"),
-                    lambda: self._laid_out(_codes(bytes_of(given), width, zero)),
-                    U8,
-                )
+            same, width = _same(zeros), contraction.storage_type.width
+            zero = None if same is None else int(_codes(same, width, middle))
+            if zero is None:
+                given = zeros
+
+                def codes() -> AnyArray:
+                    return self._laid_out(_codes(bytes_of(given), width, middle))
+
+                parts.append(_Part([given], U8, (middle, "zero points"), codes))
+        offset = None
+        if contraction.offsets is not None:
+            offset, of_offsets = self._scales(contraction.offsets)
+            parts += of_offsets
+        sources = [source for part in (integers, *parts) for source in part.sources]
+        is_apart = self.is_apart or not all(map(is_known, sources))
+        stored = Stored(self.tiles, scale, zero, offset, is_apart)
+        every = self._all_tiles
+        if is_apart:
+            tensors = [replace(integers, compute=lambda: every.pack(integers.compute())), *parts]
+        else:
+
+            def together() -> AnyArray:
+                computed = integers.compute()
+                fields = [stored_array(part.compute(), part.element) for part in parts]
+                return replace(stored, tiles=every).pack(computed, fields)
+
+            how = stored, *[part.how for part in (integers, *parts)]
+            tensors = [_Part(sources, U8, how, together)]
+        operands = [
+            laid_out(
+                library,
+                part.sources,
+                str(self.tiles),
+                self._how(*part.how),
+                part.compute,
+                part.element,
             )
-        operands += offsets
-        return Weight(operands, scale, zero if zeros is None else None, offset)
+            for part in tensors
+        ]
+        return Weight(operands, stored)
+
+    @property
+    def is_apart(self) -> bool:
+        """True if scales and all else that blocks have are always apart from integers."""
+        return False
 
     def _how(self, *besides: object) -> tuple[object, ...]:
         """What says how a weight is laid out: the tiles, the order of axes, and the blocks."""
@@ -357,38 +370,25 @@ class Product:
             moved = np.pad(moved, ((0, 0), (0, whole - self.tiles.columns), (0, 0)))
         return moved.reshape((self.batches * whole, depth))
 
-    def _scales(self, library: Library, given: Value) -> tuple[Scale, list[Value]]:
-        """Scales or offsets as the kernel reads them: two tensors where they are quantized."""
+    def _scales(self, given: Value) -> tuple[Scale, list[_Part]]:
+        """Scales or offsets as the kernel reads them: two parts where they are quantized."""
         inner = self._quantized(given)
         if inner is None:
             element = _float_of(given)
-            return Scale(element), [self._reals(library, given, element)]
+            return Scale(element), [self._reals(given, element)]
         codes, outer, blocks = inner
         element = _float_of(outer)
-        integers = laid_out(
-            library,
-            [codes.given],
-            str(self.tiles),
-            self._how("scales", codes.element, codes.mask),
-            lambda: self._laid_out(codes.bytes),
-            codes.element,
-        )
-        scale = Scale(codes.element, element, blocks)
-        return scale, [integers, self._reals(library, outer, element, blocks)]
+        how = "scales", codes.element, codes.mask
+        integers = _Part([codes.given], codes.element, how, lambda: self._laid_out(codes.bytes))
+        return Scale(codes.element, element, blocks), [
+            integers,
+            self._reals(outer, element, blocks),
+        ]
 
-    def _reals(
-        self, library: Library, given: Value, element: ElementType, blocks: int = 1
-    ) -> Value:
+    def _reals(self, given: Value, element: ElementType, blocks: int = 1) -> _Part:
         """Floats of so many blocks each as the kernel reads them."""
-        how = self._how("reals", element, blocks)
-        return laid_out(
-            library,
-            [given],
-            str(self.tiles),
-            how,
-            lambda: self._laid_out(array_of(given), blocks),
-            element,
-        )
+        how = "reals", element, blocks
+        return _Part([given], element, how, lambda: self._laid_out(array_of(given), blocks))
 
     def _quantized(self, given: Value) -> tuple[_Codes, Value, int] | None:
         """The integers of scales that are quantized, the scales of these, and of how many each."""
@@ -433,16 +433,29 @@ class Weight:
     """A weight as kernels read it.
 
     Attributes:
-        operands: its integers, scales, zero points and offsets.
-        scale: how scales are stored.
-        zero: the zero point of all blocks; None where each has its own.
-        offset: how offsets are stored; None where there are none.
+        operands: its integers, scales, zero points and offsets, or all that together.
+        stored: how they are stored.
     """
 
     operands: list[Value]
-    scale: Scale
-    zero: int | None
-    offset: Scale | None
+    stored: Stored
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is laid out for a kernel.
+
+    Attributes:
+        sources: what it follows from.
+        element: its elements.
+        how: what it follows from besides.
+        compute: returns it.
+    """
+
+    sources: Sequence[Value]
+    element: ElementType
+    how: tuple[object, ...]
+    compute: Callable[[], AnyArray]
 
 
 @dataclass(frozen=True)

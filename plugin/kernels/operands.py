@@ -31,6 +31,7 @@ __all__ = [
     "has_elements",
     "laid_out",
     "matrix_axes",
+    "stored_array",
     "value_of",
 ]
 
@@ -90,7 +91,7 @@ def bytes_of(value: Value) -> AnyArray:
 def value_of(array: AnyArray, element: ElementType) -> Value:
     """An array as a constant, or what was computed, with elements of a type."""
     if is_known(array):
-        return linalg.constant(dense_of_array(_stored(array, element), mlir_type(element)))
+        return linalg.constant(dense_of_array(stored_array(array, element), mlir_type(element)))
     return emit_stablehlo.convert(array.value, mlir_type(element))
 
 
@@ -118,10 +119,10 @@ def laid_out(
     name = origin_of(sources, label, how) if all(map(constants.is_known, sources)) else None
     if name is None:
         return value_of(compute(), element)
-    return library.parameter(name, lambda: _stored(compute(), element), mlir_type(element))
+    return library.parameter(name, lambda: stored_array(compute(), element), mlir_type(element))
 
 
-def _stored(array: Array, element: ElementType) -> Array:
+def stored_array(array: Array, element: ElementType) -> Array:
     """An array as it is stored: integers of 8 bits are signless."""
     kept = array.view(np.int8) if array.dtype == np.uint8 else array
     dtype = np.int8 if element.bits == 8 else element.dtype

@@ -46,7 +46,6 @@ from ..emit.operation import (
 )
 from ..numerics.element_types import F32
 from ..numerics.parameters import ExpressedType
-from .block_product import Stored
 from .constants import is_fixed
 from .contraction import Product
 from .executables import Library
@@ -104,7 +103,7 @@ class RowLookup:
             )
             weight = replace(self.product, contraction=own).weight(library)
             taking = TakeRows(
-                Stored(tiles, weight.scale, weight.zero, weight.offset),
+                weight.stored,
                 self.count,
                 element_of(self.indices.type),
             )

@@ -24,6 +24,7 @@ from ..emit.linalg import Extent
 from ..emit.operation import index_type, value
 from ..emit.vectors import (
     broadcast,
+    element_at,
     load,
     load_element,
     loop,
@@ -35,8 +36,8 @@ from ..numerics.array_functions import convert
 from ..numerics.casts import Cast
 from ..numerics.element_types import F32, I32, U8, ElementType
 from ..numerics.parameters import ExpressedType, StorageType
-from .block_product import Scale, Stored
 from .executables import Binding, Kernel
+from .stored import Block, Stored
 
 __all__ = ["TakeRows"]
 
@@ -64,8 +65,8 @@ class TakeRows:
     def kernel(self) -> Kernel:
         """The kernel.
 
-        Bindings are the table, scales, zero points and offsets as those of `BlockProduct`; the
-        numbers of the rows; and the result, f32 ``rows x depth``.
+        Bindings are those of the table; the numbers of the rows; and the result, f32 ``rows x
+        depth``.
         """
         tiles = self.stored.tiles
         bindings = [
@@ -97,7 +98,7 @@ class _Row:
     def __init__(self, kernel: TakeRows, memories: Sequence[Value], row: Value) -> None:
         given, self.stored, self.row = list(memories), kernel.stored, row
         self.tiles = tiles = kernel.stored.tiles
-        self.weight, self.scales, self.zeros, self.offsets = self.stored.take(given)
+        self.weight = self.stored.take(given)
         indices, self.result = given
         index = load_element(indices, [row])
         inside = np.minimum(np.maximum(index, 0), tiles.columns - 1)
@@ -109,70 +110,56 @@ class _Row:
         )
 
     def write(self) -> None:
-        """Compute the row, block after block."""
-        tiles = self.tiles
-        if tiles.block <= tiles.step:
-            blocks = tiles.step // tiles.block
+        """Compute the row, turn after turn."""
+        stored = self.stored
+        steps, blocks = stored.turn_steps, stored.turn_blocks
 
-            def of_step(step: Value) -> None:
-                first = scalar(step) * blocks
-                self._write(step, [self._parameters((first + n).value) for n in range(blocks)])
+        def of_turn(turn: Value) -> None:
+            place = scalar(turn)
+            parameters = [self._parameters(Block(place, n)) for n in range(blocks)]
+            loop(0, steps, 1, lambda n: self._write(place, scalar(n), parameters))
 
-            loop(0, tiles.steps, 1, of_step)
-            return
-        steps = tiles.block // tiles.step
+        loop(0, stored.turns, 1, of_turn)
 
-        def of_block(block: Value) -> None:
-            first, parameters = scalar(block) * steps, self._parameters(block)
-            loop(0, steps, 1, lambda n: self._write((first + scalar(n)).value, [parameters]))
-
-        loop(0, tiles.depth // tiles.block, 1, of_block)
-
-    def _write(self, step: Value, parameters: Sequence[Sequence[Formula | None]]) -> None:
-        """Compute the integers of a step, whose blocks have scales, zero points and offsets."""
+    def _write(
+        self, turn: Formula, number: Formula, parameters: Sequence[Sequence[Formula | None]]
+    ) -> None:
+        """Compute the integers of a step of a turn, whose blocks have such parameters."""
         tiles, loaded = self.tiles, dict[tuple[int, int], Formula]()
         groups = tiles.step // tiles.group
-        start = scalar(step) * tiles.step
-        for number in range(groups):
+        start = (turn * self.stored.turn_steps + number) * tiles.step
+        memory, step = self.weight.step(turn, number)
+        for group in range(groups):
             integers: Formula | None = None
-            for plane, vector, bits, stored, low in tiles.pieces(number):
+            for plane, vector, bits, stored, low in tiles.pieces(group):
                 if (plane, vector) not in loaded:
-                    loaded[plane, vector] = self._read(step, plane, vector)
+                    loaded[plane, vector] = self._read(memory, step, plane, vector)
                 piece = loaded[plane, vector]
                 if bits < 8:
                     piece = (piece >> stored) & ((1 << bits) - 1)
                 piece = piece << low if low else piece
                 integers = piece if integers is None else integers | piece
-            scale, zero, offset = parameters[number * len(parameters) // groups]
+            scale, zero, offset = parameters[group * len(parameters) // groups]
             real = _CAST.dequantize(integers, scale, zero, offset)
-            store(real, self.result, [self.row, (start + number * tiles.group).value])
+            store(real, self.result, [self.row, (start + group * tiles.group).value])
 
-    def _read(self, step: Value, plane: int, vector: int) -> Formula:
-        """The bytes of the column in a vector of a plane, i32."""
+    def _read(self, memory: Value, step: Formula, plane: int, vector: int) -> Formula:
+        """The bytes of the column in a vector of a plane of a step, i32."""
         tiles = self.tiles
         number = tiles.place(plane, self.part + vector * tiles.parts)
-        place = (number * tiles.lanes + self.lane) * tiles.group
-        return convert(load(self.weight, [self.tile, step, place.value], tiles.group, U8), I32)
+        place = step + (number * tiles.lanes + self.lane) * tiles.group
+        return convert(load(memory, [self.tile, place.value], tiles.group, U8), I32)
 
-    def _parameters(self, block: Value) -> tuple[Formula, Formula | int, Formula | None]:
+    def _parameters(self, block: Block) -> tuple[Formula, Formula | int, Formula | None]:
         """The scale, the zero point and the offset of a block, for each integer of a group."""
-        stored, lanes = self.stored, self.tiles.group
-        scale, offset = self._real(stored.scale, self.scales, block), None
-        if stored.offset is not None and self.offsets is not None:
-            offset = self._real(stored.offset, self.offsets, block)
-        if self.zeros is None:
-            assert stored.zero is not None
-            return scale, stored.zero, offset
-        zero = scalar(load_element(self.zeros, [self.tile, block, self.column.value]).value, U8)
-        return scale, broadcast(convert(zero, I32), lanes), offset
+        of_column, weight = (self.tile, block, self.column, 1), self.weight
 
-    def _real(self, kept: Scale, memories: Sequence[Value], block: Value) -> Formula:
-        """A scale or an offset of a block."""
-        lanes, column = self.tiles.group, self.column.value
-        stored = load_element(memories[0], [self.tile, block, column]).value
-        found = scalar(stored, kept.element)
-        if kept.outer is None:
-            return broadcast(convert(found, F32), lanes)
-        outer = [self.tile, quotient(scalar(block), kept.blocks).value, column]
-        real = convert(convert(found, I32), F32) * convert(load_element(memories[1], outer), F32)
-        return broadcast(real, lanes)
+        def spread(given: Formula | None) -> Formula | None:
+            return None if given is None else broadcast(element_at(given, 0), self.tiles.group)
+
+        zero = spread(weight.zero(*of_column))
+        return (
+            spread(weight.scale(*of_column)),
+            self.stored.zero if zero is None else convert(zero, I32),
+            spread(weight.offset(*of_column)),
+        )

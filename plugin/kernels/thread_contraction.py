@@ -74,19 +74,25 @@ class ThreadContraction(Product):
             return Refusal("its columns are longer than the loops of some devices")
         return planned
 
+    @property
+    def is_apart(self) -> bool:
+        """True: a thread reads vectors of four elements of each."""
+        return True
+
     def emit(self, library: Library, result: ir.Type) -> Value:
         """Write the call, and return the result."""
         tiles, contraction = self.tiles, self.contraction
         weight = self.weight(library)
+        stored = weight.stored
         is_rounded = contraction.activation_type == "int8"
         product = ThreadProduct(
             tiles,
             _parts(tiles.count, self.rows or 1),
             Cast(_CODES, contraction.expressed),
             self.rows,
-            weight.scale,
-            weight.zero,
-            weight.offset,
+            stored.scale,
+            stored.zero,
+            stored.offset,
             _AT_ONCE if self.rows is None else min(_AT_ONCE, self.rows),
             is_rounded,
         )

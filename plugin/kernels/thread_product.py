@@ -56,8 +56,8 @@ from ..emit.vectors import (
 from ..numerics.array_functions import convert, is_zero
 from ..numerics.casts import Cast
 from ..numerics.element_types import F32, I32, U8, U32, ElementType
-from .block_product import Scale
 from .executables import Binding, Kernel
+from .stored import Scale
 from .tiles import Tiles
 
 __all__ = ["COLUMNS", "ThreadProduct"]
@@ -157,11 +157,12 @@ class ThreadProduct:
 
 def _bindings(kept: Scale, tiles: Tiles) -> list[Binding]:
     """As of `Scale`, with the bytes of four columns as words, and floats of these as vectors."""
+    blocks = tiles.depth // tiles.block
     return [
-        Binding(each.shape, each.element, COLUMNS)
+        Binding((tiles.count, blocks // each.blocks, tiles.width), each.element, COLUMNS)
         if each.element.is_float
-        else Binding((*each.shape[:-1], tiles.width // 4), I32)
-        for each in kept.bindings(tiles)
+        else Binding((tiles.count, blocks // each.blocks, tiles.width // 4), I32)
+        for each in kept.fields
     ]
 
 

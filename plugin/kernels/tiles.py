@@ -13,8 +13,8 @@ v``::
 Each vector of a second plane, which has the higher bits and fewer vectors, follows that of the
 first with its number. So vectors lie in the order in which a product reads them first, group after
 group: memory is read up to a third faster than where parts or planes are apart (Zen 4; integers of
-8 and 5 bits). Scales, zero points and offsets lie as ``[tile, block, part, lane]``. Columns after
-the last have zeros.
+8 and 5 bits). Scales, zero points and offsets lie as ``[tile, block, part, lane]``, or between the
+steps of their tile (`subquant.kernels.stored`). Columns after the last have zeros.
 
 The functions take NumPy's arrays and values of programs alike.
 """
@@ -71,7 +71,7 @@ class Tiles:
         VERSION: another one for each change of the layout, of which archives have weights.
     """
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
 
     bits: int
     block: int
