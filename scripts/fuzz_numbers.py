@@ -995,9 +995,9 @@ def _compared(programs: dict[str, Program], kernels: str) -> dict[str, str]:
     text = "".join(program.text(name) for name, program in programs.items())
     try:
         executable = subquant.compile(text, kernels=kernels, cache="")
-    except subquant.SubquantError as error:
+    except Exception as error:  # a refusal, or a traceback, is as wrong as a number
         if len(programs) == 1:
-            return dict.fromkeys(programs, f"kernels {kernels}: {str(error)[:2000]}")
+            return dict.fromkeys(programs, f"kernels {kernels}: {str(error)[-2000:]}")
         return {
             name: why
             for name in programs

@@ -172,6 +172,12 @@ def test_what_is_used_elsewhere_is_a_result():
     assert types == ["tensor<1x5x64xi8>"] * 3
 
 
+def test_what_nobody_reads_may_follow_one_another():
+    program = Program(5, 64)
+    program.product(program.product("%x", 64), 64)
+    check(program, [program.maximum("%x", "%x")], 2)
+
+
 def test_what_others_compute_between_calls_comes_before_the_next_dispatch():
     """What reads a result is moved behind the dispatch, and a call that reads that has its own."""
     program = Program(5, 64)

@@ -67,8 +67,7 @@ def join_calls(library: Library, most: int) -> dict[KernelCall, int]:
     joined: dict[KernelCall, int] = {}
     for block in dict.fromkeys(ir.InsertionPoint(operation).block for operation in small):
         for group in _groups(block, small):
-            if len(group.calls) > 1:
-                _join(library, group)
+            if len(group.calls) > 1 and _join(library, group):
                 joined |= dict.fromkeys(group.calls, len(group.calls) - 1)
     return joined
 
@@ -281,8 +280,8 @@ def _aligned(size: int) -> int:
 # -- the call -------------------------------------------------------------------------------------
 
 
-def _join(library: Library, group: _Group) -> None:
-    """Call one kernel for all calls of a group."""
+def _join(library: Library, group: _Group) -> bool:
+    """Call one kernel for all calls of a group; False if nobody reads what they compute."""
     calls, sources = [call.operation for call in group.calls], group.sources
     made = [result for operation in calls for result in operation.results]
     inner = list(dict.fromkeys(each.owner.operation for each in sources))
@@ -292,6 +291,8 @@ def _join(library: Library, group: _Group) -> None:
         if any(use.owner.operation not in inner for use in each.uses)
     }
     results = [each for each in made if each in read]
+    if not results:
+        return False
     places: dict[Value, _Place] = {each: ("result", n) for n, each in enumerate(results)}
     local, size = _packed([each for each in made if each not in read], group)
     places |= {each: ("local", place) for each, place in local.items()}
@@ -323,6 +324,7 @@ def _join(library: Library, group: _Group) -> None:
     for operation in reversed(inner):
         if all(next(iter(result.uses), None) is None for result in operation.results):
             operation.erase()
+    return True
 
 
 def _packed(values: Sequence[Value], group: _Group) -> tuple[dict[Value, int], int]:
