@@ -32,6 +32,7 @@ from .laid_out import Layouts
 from .marshalling import Call, Parameter, ResidentCalls, Result
 from .native_calls import check_process, native_call
 from .open_device import OpenDevice, iree_runtime
+from .processors import giving_way
 from .vm_modules import (
     PublicFunction,
     load_module,
@@ -96,7 +97,7 @@ class Executable:
             most.push_int(MOST_ITERATIONS)
             handle = self._module.lookup_function(BOUND_LOOPS)
             context.invoke(handle, most, runtime.VmVariantList(0))
-        loaded = _Loaded(context)
+        loaded = _Loaded(context, opened)
         opened.keep(loaded, self._module, *modules[1:])
         self.functions = {
             each.name: Function(
@@ -128,8 +129,8 @@ class Executable:
 class _Loaded:
     """What the functions of an executable run in, until the last of them is gone."""
 
-    def __init__(self, context: Any) -> None:
-        self.invoke = context.invoke
+    def __init__(self, context: Any, device: OpenDevice) -> None:
+        self.invoke = giving_way(context.invoke) if device.has_threads else context.invoke
 
 
 class Function:

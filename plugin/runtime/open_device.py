@@ -22,6 +22,7 @@ from ..errors import EnvironmentProblem, ExecutionError, InputError, expected_na
 from ..numerics.element_types import BF16, Array, DType
 from .arguments import element_type
 from .native_calls import is_forked
+from .processors import cores, giving_way
 
 __all__ = ["DEVICES", "OpenDevice", "iree_runtime", "no_device"]
 
@@ -94,10 +95,15 @@ def _new_driver(name: str) -> Any:
 
 
 def _driver_of_threads(threads: int) -> Any:
-    """Return a driver of a CPU, which takes the number of its threads from flags of the process."""
+    """Return a driver of a CPU, which takes the number of its threads from flags of the process.
+
+    Threads that are as many as cores have one each.
+    """
     runtime = iree_runtime()
     with _FLAGS:
         runtime.get_driver("local-task")  # which has what was set before, if it is the first
+        if threads == cores():
+            return _new_driver("local-task")
         runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
         try:
             return _new_driver("local-task")
@@ -118,6 +124,7 @@ class OpenDevice:
 
     Attributes:
         is_host: its memory is that of this process.
+        has_threads: the caller waits for threads of IREE that compute.
 
     Raises:
         EnvironmentProblem: there is no such device.
@@ -128,6 +135,7 @@ class OpenDevice:
         self.process = os.getpid()
         self.uri = uri
         self.is_host = uri.startswith("local-")
+        self.has_threads = uri.startswith("local-task")
         try:
             # IREE's cache of devices is never emptied: one in it would not be closed. And the
             # drivers in its cache have the threads of the process that made them.
@@ -257,7 +265,8 @@ class OpenDevice:
         done = self.handle.create_semaphore(0)
         fence = iree_runtime().HalFence.create_at
         self.handle.queue_copy(source, target, fence(done, 0), fence(done, 1))
-        fence(done, 1).wait()
+        wait = fence(done, 1).wait
+        (giving_way(wait) if self.has_threads else wait)()
         return target
 
 

@@ -21,11 +21,11 @@ from .open_device import OpenDevice
 __all__ = ["waking_time"]
 
 _COPIES = 30
-_OF_A_CALL = 2
-"""What a call takes for its threads, in copies, for which one is woken, and the caller then.
+"""How often. A call takes as long as a copy for its threads: that wakes one, and the caller.
 
-Calls of 42, 93, 141 and 524 us on one thread took 128, 155, 187 and 377 us on two, in the median:
-115 us more than half of that. A copy took 30 to 58 us (IREE 3.13, two cores of a Zen 4).
+Calls of 83, 142 and 393 us on one thread took 83, 124 and 331 us on two, in the median: 41 to 53 us
+more than half of the first two; the third waits for memory. A copy took 47 to 55 us from another
+core than that of the thread (IREE 3.13, two cores of a Zen 4).
 """
 
 
@@ -36,7 +36,7 @@ def waking_time() -> int:
         found = max(statistics.median(each) for each in _copies())
     except EnvironmentProblem:  # which the program will meet, too, and say
         return LEAST_WAKING
-    return max(LEAST_WAKING, round(_OF_A_CALL * found))
+    return max(LEAST_WAKING, round(found))
 
 
 def _copies() -> list[list[int]]:
