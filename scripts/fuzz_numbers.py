@@ -79,7 +79,8 @@ class Step:
     Attributes:
         op: StableHLO's name, with the direction of a comparison behind it.
         element: of the result.
-        table: of a look-up; of a ``dot`` with a square matrix its elements.
+        table: of a look-up; of a ``dot`` with a square matrix its elements; of TOSA's ``rescale``
+            whether it rounds twice, the zero point, and as many multipliers as shifts.
     """
 
     op: str
@@ -228,6 +229,9 @@ def _lines(steps: Sequence[Step], shape: str) -> list[str]:
                 f"({table}, {type_(made[0][1])}) -> {type_(step.element)}"
             )
             continue
+        if op == "rescale":
+            lines += _rescale_lines(number, step, names, type_)
+            continue
         if op == "dot":
             columns, rank = int(shape.rpartition("x")[2]), shape.count("x") + 1
             table = f"tensor<{columns}x{columns}xi8>"
@@ -243,6 +247,51 @@ def _lines(steps: Sequence[Step], shape: str) -> list[str]:
         lines.append(f'%v{number} = "stablehlo.{op}"({names}) : {types}' if op not in _PRETTY else
                      f"%v{number} = stablehlo.{op} {direction}{names} : {types}")  # fmt: skip
     return lines
+
+
+def _rescale_lines(number: int, step: Step, given: str, type_: Callable[[str], str]) -> list[str]:
+    """The text of a ``tosa.rescale`` of i32."""
+    is_double, zero, multipliers, shifts = _rescaling(step)
+    lines = []
+
+    def constant(name: str, numbers: Sequence[int], element: str) -> str:
+        type_ = f"tensor<{len(numbers)}x{element}>"
+        lines.append(
+            f'%{name}{number} = "tosa.const"() <{{values = dense<{[*numbers]}> : {type_}}}> '
+            f": () -> {type_}"
+        )
+        return type_
+
+    types = [constant("m", multipliers, "i32"), constant("k", shifts, "i8")]
+    types += [constant("xz", [0], "i32"), constant("rz", [zero], step.element)]
+    flags = (
+        f"input_unsigned = false, output_unsigned = false, per_channel = "
+        f"{str(len(shifts) > 1).lower()}, scale32 = true, rounding_mode = "
+        f"{'DOUBLE_ROUND' if is_double else 'SINGLE_ROUND'}"
+    )
+    lines.append(
+        f"%v{number} = tosa.rescale {given}, %m{number}, %k{number}, %xz{number}, %rz{number} "
+        f"{{{flags}}} : ({', '.join([type_('i32'), *types])}) -> {type_(step.element)}"
+    )
+    return lines
+
+
+def _rescaling(step: Step) -> tuple[bool, int, tuple[int, ...], tuple[int, ...]]:
+    is_double, zero, *rest = step.table
+    count = len(rest) // 2
+    return bool(is_double), zero, tuple(rest[:count]), tuple(rest[count:])
+
+
+def _rescaled(step: Step, given: Numbers) -> Numbers:
+    """TOSA's pseudocode of RESCALE, saturating."""
+    is_double, zero, multipliers, shifts = _rescaling(step)
+    multiplier, shift = (np.array(each, object) for each in (multipliers, shifts))
+    half = np.array([1 << (n - 1) for n in shifts], object)
+    if is_double:
+        half = half + np.where(shift > 31, np.where(given >= 0, 1 << 30, -(1 << 30)), 0)
+    low, high = _ends(step.element)
+    found = ((given * multiplier + half) >> shift) + zero
+    return np.minimum(np.maximum(found, low), high)
 
 
 _PRETTY = ("compare",)
@@ -371,6 +420,8 @@ def _step(step: Step, operands: list[Numbers], types: list[str]) -> Numbers:
         return np.where(operands[0].astype(bool), operands[1], operands[2])
     if op == "clamp":
         return np.minimum(np.maximum(operands[1], operands[0]), operands[2])
+    if op == "rescale":
+        return _rescaled(step, operands[0])
     if op == "dot":
         columns = operands[0].shape[-1]
         weight = np.array(step.table, np.int64).reshape(columns, columns)
@@ -721,7 +772,19 @@ def by_floats(draft: Draft, scale: Scale) -> int:
     return draft.convert(value, "i32")
 
 
-_ROUNDINGS = (once, twice_of_tosa, twice_of_gemmlowp, away, to_even, by_floats)
+def by_tosa(draft: Draft, scale: Scale) -> int:
+    """TOSA's own operation, of the type of the result."""
+    element = "i8" if scale.result == "ui8" else scale.result
+    low, high = _ends(element)
+    zero = min(max(scale.zero_point, low), high) if element == "i8" else 0
+    count = max(len(scale.multipliers), len(scale.shifts))
+    numbers = [each * (count // len(each)) for each in (scale.multipliers, scale.shifts)]
+    table = (draft.rng.random() < 0.5, zero, *numbers[0], *numbers[1])
+    value = draft.add("rescale", 0, element=element, table=map(int, table))
+    return draft.convert(value, "i32")
+
+
+_ROUNDINGS = (once, twice_of_tosa, twice_of_gemmlowp, away, to_even, by_floats, by_tosa)
 
 
 def rounding(draft: Draft, reach: float, *, floats: bool, extremes: bool) -> None:
@@ -730,7 +793,7 @@ def rounding(draft: Draft, reach: float, *, floats: bool, extremes: bool) -> Non
     Somewhere, and in one of eight once more.
     """
     rng, source = draft.rng, len(draft.steps)
-    function = rng.choice(_ROUNDINGS if floats else _ROUNDINGS[:-1])
+    function = rng.choice(_ROUNDINGS if floats else _ROUNDINGS[:-2])
     bits = 15 if function is once and rng.random() < 0.3 else 31
     scale = _scale(draft, bits, reach, extremes)
     if rng.random() < 0.6:  # a bias, in the place of the sums
