@@ -12,7 +12,8 @@ Kinds:
   counts, narrowings and widenings, choices, look-ups, 64 bits;
 * ``requantizations``: the roundings of TensorFlow Lite, TOSA and ONNX behind a contraction, with
   the extremes of multipliers, shifts and zero points, some of them changed at one place;
-* ``staircases``: the same, as `subquant.kernels.staircase` sees them: what it proves is compared
+* ``rescales``: TOSA's own operation for that;
+* ``staircases``: roundings as `subquant.kernels.staircase` sees them: what it proves is compared
   with every sum of a range. Nothing is compiled.
 
 The others are compiled some together, with kernels and without, and run; what they give must be
@@ -772,19 +773,7 @@ def by_floats(draft: Draft, scale: Scale) -> int:
     return draft.convert(value, "i32")
 
 
-def by_tosa(draft: Draft, scale: Scale) -> int:
-    """TOSA's own operation, of the type of the result."""
-    element = "i8" if scale.result == "ui8" else scale.result
-    low, high = _ends(element)
-    zero = min(max(scale.zero_point, low), high) if element == "i8" else 0
-    count = max(len(scale.multipliers), len(scale.shifts))
-    numbers = [each * (count // len(each)) for each in (scale.multipliers, scale.shifts)]
-    table = (draft.rng.random() < 0.5, zero, *numbers[0], *numbers[1])
-    value = draft.add("rescale", 0, element=element, table=map(int, table))
-    return draft.convert(value, "i32")
-
-
-_ROUNDINGS = (once, twice_of_tosa, twice_of_gemmlowp, away, to_even, by_floats, by_tosa)
+_ROUNDINGS = (once, twice_of_tosa, twice_of_gemmlowp, away, to_even, by_floats)
 
 
 def rounding(draft: Draft, reach: float, *, floats: bool, extremes: bool) -> None:
@@ -793,7 +782,7 @@ def rounding(draft: Draft, reach: float, *, floats: bool, extremes: bool) -> Non
     Somewhere, and in one of eight once more.
     """
     rng, source = draft.rng, len(draft.steps)
-    function = rng.choice(_ROUNDINGS if floats else _ROUNDINGS[:-2])
+    function = rng.choice(_ROUNDINGS if floats else _ROUNDINGS[:-1])
     bits = 15 if function is once and rng.random() < 0.3 else 31
     scale = _scale(draft, bits, reach, extremes)
     if rng.random() < 0.6:  # a bias, in the place of the sums
@@ -808,6 +797,23 @@ def rounding(draft: Draft, reach: float, *, floats: bool, extremes: bool) -> Non
         draft.steps[n] = replace(step, operands=operands)
     while rng.random() < 0.35:
         changed(draft)
+
+
+def rescale(draft: Draft, reach: float) -> None:
+    """TOSA's own operation of what is last, and a clamp."""
+    rng, source = draft.rng, len(draft.steps)
+    scale = _scale(draft, 31, reach, extremes=True)
+    element = "i16" if scale.result == "i16" else "i8"
+    low, high = _ends(element)
+    zero = min(max(scale.zero_point, low), high) if element == "i8" else 0
+    if rng.random() < 0.6:
+        bias = draft.some(lambda: rng.randint(-int(reach), int(reach)))
+        source = draft.with_number("add", source, bias)
+    table = (rng.random() < 0.5, zero, *scale.multipliers, *scale.shifts)
+    value = draft.add("rescale", source, element=element, table=map(int, table))
+    if rng.random() < 0.5:
+        value = draft.with_number("maximum", value, rng.randint(low, high))
+        draft.with_number("minimum", value, rng.randint(low, high))
 
 
 def changed(draft: Draft) -> None:
@@ -941,6 +947,18 @@ def requantizations(rng: random.Random) -> Program:
     return _program(rng, follow)
 
 
+def rescales(rng: random.Random) -> Program:
+    """TOSA's rescale behind a contraction, and another one behind a second."""
+
+    def follow(draft: Draft, reach: float) -> None:
+        rescale(draft, reach)
+        reach = multiply_again(draft)
+        if reach:
+            rescale(draft, reach)
+
+    return _program(rng, follow)
+
+
 # -- staircases -----------------------------------------------------------------------------------
 
 
@@ -1032,7 +1050,7 @@ def check_stairs(stairs: Stairs) -> tuple[str, bool]:
 
 
 KINDS: dict[str, Callable[[random.Random], Any]] = {
-    each.__name__: each for each in (chains, requantizations, staircases)
+    each.__name__: each for each in (chains, requantizations, rescales, staircases)
 }
 
 

@@ -34,8 +34,8 @@ def show(wrong: list[Any]) -> str:
     return "\n".join(f"{each.kind}:{each.number}: {each.why}" for each in wrong)
 
 
-@pytest.mark.parametrize("kind", ["chains", "requantizations"])
-@pytest.mark.share(2)
+@pytest.mark.parametrize("kind", ["chains", "requantizations", "rescales"])
+@pytest.mark.share(3)
 def test_programs_give_their_numbers(fuzz: Any, kind: str) -> None:
     wrong = fuzz.run(3, kind, range(48 if LONG else 4), fuzz.instructions_here()[:1])
     assert not wrong, show(wrong)
