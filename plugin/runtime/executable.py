@@ -92,12 +92,12 @@ class Executable:
             context = runtime.VmContext(instance, [*modules, self._module])
         except (RuntimeError, ValueError, IndexError) as error:
             raise ExecutionError(_load_message(name, self.device, parameters, error)) from None
+        loaded = _loaded(context, self._module, opened)
         if self.device.ends_long_loops and BOUND_LOOPS in self._module.function_names:
             most = runtime.VmVariantList(1)
             most.push_int(MOST_ITERATIONS)
             handle = self._module.lookup_function(BOUND_LOOPS)
-            context.invoke(handle, most, runtime.VmVariantList(0))
-        loaded = _Loaded(context, opened)
+            loaded.invoke(handle, most, runtime.VmVariantList(0))
         opened.keep(loaded, self._module, *modules[1:])
         self.functions = {
             each.name: Function(
@@ -127,10 +127,48 @@ class Executable:
 
 
 class _Loaded:
-    """What the functions of an executable run in, until the last of them is gone."""
+    """What the functions of an executable run in, until the last of them is gone.
+
+    Attributes:
+        invoke: runs a function, with a list of what it is given and one for what it returns.
+    """
 
     def __init__(self, context: Any, device: OpenDevice) -> None:
         self.invoke = giving_way(context.invoke) if device.has_threads else context.invoke
+
+
+class _LoadedFenced:
+    """As `_Loaded`, of an executable with functions that take fences: those for Vulkan do.
+
+    Args:
+        context: of IREE's.
+        opened: the device.
+        fenced: the names of these functions.
+    """
+
+    def __init__(self, context: Any, opened: OpenDevice, fenced: Collection[str]) -> None:
+        self._run, self._fenced = context.invoke, fenced
+        self._device = opened  # the last that is let go
+
+    def invoke(self, function: Any, pushed: Any, popped: Any) -> None:
+        """Run a function, and wait until it has run."""
+        if function.name not in self._fenced:
+            self._run(function, pushed, popped)
+            return
+
+        def submit(start: Any, end: Any) -> None:
+            pushed.push_ref(start)
+            pushed.push_ref(end)
+            self._run(function, pushed, popped)
+
+        self._device.complete(submit)
+
+
+def _loaded(context: Any, module: Any, opened: OpenDevice) -> _Loaded | _LoadedFenced:
+    model = ("iree.abi.model", "coarse-fences")  # IREE's name for what they wait for and signal
+    handles = map(module.lookup_function, module.function_names)
+    fenced = frozenset(each.name for each in handles if model in dict(each.reflection).items())
+    return _LoadedFenced(context, opened, fenced) if fenced else _Loaded(context, opened)
 
 
 class Function:
@@ -143,7 +181,7 @@ class Function:
         name: str,
         handle: Any,
         signature: Signature | None,
-        context: _Loaded,
+        context: _Loaded | _LoadedFenced,
         device: OpenDevice,
         layouts: Layouts | None = None,
     ) -> None:

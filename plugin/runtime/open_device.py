@@ -14,6 +14,7 @@ import math
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from ..errors import EnvironmentProblem, ExecutionError, InputError, expected_name, quoted
 from ..numerics.element_types import BF16, Array, DType
 from .arguments import element_type
+from .busy_threads import list_threads, lower_busy_threads
 from .native_calls import is_forked
 from .processors import cores, giving_way
 
@@ -114,9 +116,8 @@ def _driver_of_threads(threads: int) -> Any:
 class OpenDevice:
     """A device in use, for as long as something holds it: executables that are loaded on it.
 
-    Mesa waits for any of several semaphores by asking for them again and again, so that two threads
-    of IREE are busy as long as its software Vulkan device is open: no program should be compiled
-    meanwhile.
+    Two threads of IREE are busy as long as Mesa's software Vulkan device is open
+    (`subquant.runtime.busy_threads`): no program should be compiled meanwhile.
 
     Args:
         uri: IREE's URI of the device.
@@ -136,6 +137,7 @@ class OpenDevice:
         self.uri = uri
         self.is_host = uri.startswith("local-")
         self.has_threads = uri.startswith("local-task")
+        threads_before = set() if self.is_host else list_threads()
         try:
             # IREE's cache of devices is never emptied: one in it would not be closed. And the
             # drivers in its cache have the threads of the process that made them.
@@ -147,7 +149,7 @@ class OpenDevice:
                 self.handle = iree_runtime().get_device(uri, cache=False)
         except (RuntimeError, ValueError, IndexError) as error:
             raise EnvironmentProblem(no_device(uri, error)) from None
-
+        lower_busy_threads(threads_before)
         _OPEN.add(self)
 
     def __del__(self) -> None:
@@ -262,12 +264,26 @@ class OpenDevice:
         target = self.handle.allocator.allocate_buffer(
             int(memory), int(usage), source.byte_length()
         )
+        self.complete(lambda start, end: self.handle.queue_copy(source, target, start, end))
+        return target
+
+    def complete(self, submit: Callable[[Any, Any], object]) -> None:
+        """Submit work, and wait until it is done.
+
+        On a Vulkan device for the semaphore itself: who waits on a fence is woken by a thread of
+        IREE, and asks until that has gone on (`processors`). Where both are on one processor this
+        lasts until the scheduler's next tick: 8 ms for what takes 0.3.
+
+        Args:
+            submit: given the fences that the work waits for, and that it signals.
+        """
         done = self.handle.create_semaphore(0)
         fence = iree_runtime().HalFence.create_at
-        self.handle.queue_copy(source, target, fence(done, 0), fence(done, 1))
-        wait = fence(done, 1).wait
-        (giving_way(wait) if self.has_threads else wait)()
-        return target
+        submit(fence(done, 0), fence(done, 1))
+        if self.has_threads:
+            giving_way(fence(done, 1).wait)()
+        else:
+            done.wait(1)
 
 
 def _is_repeated_zero(array: Array) -> bool:
