@@ -11,6 +11,7 @@ from . import operation
 from .operation import create, index_type, integer, integers, is_dynamic, tensor_type, value
 
 __all__ = [
+    "APART",
     "BARRIER",
     "IN_PLACE",
     "TIE_SHAPE",
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 BARRIER = "util.optimization_barrier"
+APART = "iree_tensor_ext.compute_barrier.start"
 TIE_SHAPE = "flow.tensor.tie_shape"
 IN_PLACE = "subquant.in_place"
 """An attribute of a loop."""
@@ -153,6 +155,38 @@ def behind_barrier(tensor: Value) -> Value:
     if not dynamic:
         return behind
     return value(TIE_SHAPE, [behind, *(dim(tensor, axis) for axis in dynamic)], tensor.type)
+
+
+def apart(tensor: Value) -> Value:
+    """A tensor that is computed in another dispatch of IREE's than what reads it.
+
+    IREE has the caller wait for what is behind a barrier (IREE 3.13). This other one is gone when
+    dispatches are made, and a device goes from one to the next. IREE computes through it what it
+    knows when it compiles, and asks for extents: such tensors are behind a barrier still.
+    """
+    element = tensor.type.element_type
+    is_unsigned = isinstance(element, ir.IntegerType) and element.is_unsigned
+    if is_unsigned or not tensor.type.has_static_shape or not _is_of_the_call(tensor):
+        return behind_barrier(tensor)
+    return value(APART, [tensor], tensor.type)
+
+
+def _is_of_the_call(tensor: Value) -> bool:
+    """True if IREE cannot know a tensor when it compiles: it depends on an argument, say."""
+    seen: set[Value] = set()
+    pending = [tensor]
+    while pending:
+        found = pending.pop()
+        if isinstance(found.owner, ir.Block):
+            return True
+        if found in seen:
+            continue
+        seen.add(found)
+        producer = found.owner.operation
+        if producer.name in (APART, BARRIER):
+            return True
+        pending += producer.operands
+    return False
 
 
 def extract(tensor: Value, indices: Sequence[Value]) -> Value:

@@ -42,7 +42,10 @@ __all__ = ["Copy", "copies_of", "is_argument_behind", "is_weight"]
 
 _WEIGHTS = "subquant.weights"
 """The attribute of a copy that has the numbers of its weights."""
-_PURE = ("arith.", "linalg.", "quant.", "stablehlo.", "subquant.", "tensor.", linalg.BARRIER)
+_PURE = (
+    *("arith.", "linalg.", "quant.", "stablehlo.", "subquant.", "tensor."),
+    *(linalg.APART, linalg.BARRIER),
+)
 """What computes the same of the same operands."""
 _SMALL = 4
 """What is computed of a weight is kept if a kernel reads it, or if it is so much smaller."""

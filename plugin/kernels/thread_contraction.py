@@ -98,7 +98,7 @@ class ThreadContraction(Product):
         )
         activations, extents = self._rows()
         # IREE runs what it knows all operands of on the CPU, which has no such threads.
-        activations = linalg.behind_barrier(activations)
+        activations = linalg.apart(activations)
         rows: Extent = self.rows if self.rows is not None else linalg.dim(activations, 0)
         given = [activations]
         if is_rounded:

@@ -3,15 +3,17 @@
 IREE 3.13 fuses a widening cast (a dequantization, say) into the dispatch of the operation that
 uses it. For a contraction of some shapes, and for every operation with a sliding window, the fused
 cast goes through workgroup memory, which is written and read without a barrier between: the result
-is wrong, on every Vulkan target. An optimization barrier between the two keeps the cast in a
-dispatch of its own. The same goes for a tensor that a loop reads at positions of its own choice, as
-a gather does its operand; for a sum over what loops made of a contraction's result, where the
-threads of the contraction do not wait for each other before others add up; and for every sum, and
-every loop that reads in another order, whose threads read what others have computed, before it or
-after it: `iree.thread_positions` says which. What IREE refuses where a dispatch has several results
-stands alone too: `iree.several_results`. That depends on what is used more than once. IREE takes
-what is computed twice for one: so does this pass, first. It writes a function where it is called,
-too: so does ``inline``, which comes before, as it leaves functions alone that have barriers.
+is wrong, on every Vulkan target. A barrier between the two keeps the cast in a dispatch of its own.
+It is of the kind that is gone when dispatches are made (`emit.linalg.apart`): the caller would wait
+for what is behind the other one. The same goes for a tensor that a loop reads at positions of its
+own choice, as a gather does its operand; for a sum over what loops made of a contraction's result,
+where the threads of the contraction do not wait for each other before others add up; and for every
+sum, and every loop that reads in another order, whose threads read what others have computed,
+before it or after it: `iree.thread_positions` says which. What IREE refuses where a dispatch has
+several results stands alone too: `iree.several_results`. That depends on what is used more than
+once. IREE takes what is computed twice for one: so does this pass, first. It writes a function
+where it is called, too: so does ``inline``, which comes before, as it leaves functions alone that
+have barriers.
 
 Contractions and sums of one shape in one program start from equal tensors of zeros, which IREE
 makes one: the first of them gives the others its sum to start from. Each gets a zero of its own,
@@ -29,7 +31,7 @@ Before::
 After::
 
     %f = linalg.generic {...} ins(%q : tensor<1x8x8x3xi8>) ... -> tensor<1x8x8x3xf32>
-    %g = "util.optimization_barrier"(%f) : (tensor<1x8x8x3xf32>) -> tensor<1x8x8x3xf32>
+    %g = "iree_tensor_ext.compute_barrier.start"(%f) : (tensor<1x8x8x3xf32>) -> tensor<1x8x8x3xf32>
     %r = linalg.conv_2d_nhwc_hwcf ins(%g, %w : ...)
 """
 
@@ -75,6 +77,7 @@ _NOT_COMPUTED = (
     "stablehlo.constant",
     "stablehlo.optimization_barrier",
     "tensor.empty",
+    linalg.APART,
     linalg.BARRIER,
     linalg.TIE_SHAPE,
 )
@@ -235,7 +238,7 @@ def _isolate_operand(op: Operation, number: int, before: Operation) -> None:
     """Put a barrier before `before` for an operand of `op`, if it is computed."""
     if _is_computed(op.operands[number]):
         with ir.InsertionPoint(before), op.location:
-            op.operands[number] = linalg.behind_barrier(op.operands[number])
+            op.operands[number] = linalg.apart(op.operands[number])
 
 
 def _isolate_results(results: list[Value]) -> None:
@@ -244,7 +247,7 @@ def _isolate_results(results: list[Value]) -> None:
         owner = result.owner.operation
         users = [(use.owner, use.operand_number) for use in result.uses]
         with ir.InsertionPoint.after(owner), owner.location:
-            isolated = linalg.behind_barrier(result)
+            isolated = linalg.apart(result)
         for user, number in users:
             user.operands[number] = isolated
 
@@ -323,7 +326,7 @@ def _follows_contraction(values: list[Value]) -> bool:
         producer = value.owner.operation
         if _contracts(producer):
             return True
-        if producer.name == linalg.BARRIER or _reduces(producer):
+        if producer.name in (linalg.APART, linalg.BARRIER) or _reduces(producer):
             continue
         pending += [v for v in producer.operands if isinstance(v.type, ir.RankedTensorType)]
     return False

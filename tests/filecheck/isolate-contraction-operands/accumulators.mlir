@@ -13,7 +13,7 @@
 // CHECK: %[[HIDDEN:.+]] = "util.optimization_barrier"(%[[ZERO]]) : (i32) -> i32
 // CHECK: %[[SECOND:.+]] = linalg.fill ins(%[[HIDDEN]] : i32)
 // CHECK: linalg.generic {{.+}} outs(%[[SECOND]] : tensor<6x4xi32>)
-// CHECK-NOT: util.optimization_barrier
+// CHECK-NOT: _barrier
 func.func @convolutions(%x: tensor<8x3xi32>, %w: tensor<3x3x4xi32>, %v: tensor<3x3x5xi32>) -> (tensor<6x4xi32>, tensor<6x4xi32>, tensor<6x5xi32>) {
   %zero = arith.constant 0 : i32
   %e = tensor.empty() : tensor<6x4xi32>

@@ -7,9 +7,9 @@
 // CHECK-LABEL: func.func @main
 // CHECK: %[[Y:.+]] = stablehlo.multiply %arg0, %arg0
 // CHECK-NOT: stablehlo.multiply
-// CHECK: %[[BEHIND:.+]] = "util.optimization_barrier"(%[[Y]])
+// CHECK: %[[BEHIND:.+]] = "iree_tensor_ext.compute_barrier.start"(%[[Y]])
 // CHECK: %[[S:.+]] = stablehlo.reduce(%[[BEHIND]] init: %{{.+}})
-// CHECK: %[[ALONE:.+]] = "util.optimization_barrier"(%[[S]])
+// CHECK: %[[ALONE:.+]] = "iree_tensor_ext.compute_barrier.start"(%[[S]])
 // CHECK: %[[B:.+]] = stablehlo.broadcast_in_dim %[[ALONE]]
 // CHECK: stablehlo.subtract %[[Y]], %[[B]]
 func.func private @sums(%x: tensor<33x17xf32>) -> tensor<17xf32> {

@@ -6,7 +6,7 @@
 // CHECK-LABEL: func.func @table(
 // CHECK: %[[INDEX:.+]] = linalg.generic
 // CHECK: %[[TABLE:.+]] = arith.extsi %arg1
-// CHECK: %[[ALONE:.+]] = "util.optimization_barrier"(%[[TABLE]])
+// CHECK: %[[ALONE:.+]] = "iree_tensor_ext.compute_barrier.start"(%[[TABLE]])
 // CHECK: linalg.generic {{.+}} ins(%[[INDEX]] : tensor<?xi32>) outs(%{{.+}} : tensor<?xi16>) {
 // CHECK: ^bb0(%[[AT:[^:]+]]: i32, %{{.+}}: i16):
 // CHECK: %[[PLACE:.+]] = arith.index_cast %[[AT]]
@@ -56,9 +56,9 @@ func.func @longer(%x: tensor<?xi8>, %n: index, %m: index) -> tensor<?xi32> {
 // Columns of what is used elsewhere are summed behind a barrier, and so is what all threads read.
 // CHECK-LABEL: func.func @columns(
 // CHECK: %[[SQUARE:.+]] = stablehlo.multiply %arg0, %arg0
-// CHECK: %[[ALONE:.+]] = "util.optimization_barrier"(%[[SQUARE]])
+// CHECK: %[[ALONE:.+]] = "iree_tensor_ext.compute_barrier.start"(%[[SQUARE]])
 // CHECK: %[[SUM:.+]] = stablehlo.reduce(%[[ALONE]] init
-// CHECK: %[[SUMS:.+]] = "util.optimization_barrier"(%[[SUM]]) : (tensor<2xf32>)
+// CHECK: %[[SUMS:.+]] = "iree_tensor_ext.compute_barrier.start"(%[[SUM]]) : (tensor<2xf32>)
 // CHECK: stablehlo.broadcast_in_dim %[[SUMS]], dims = [1]
 func.func @columns(%x: tensor<8x2xf32>) -> tensor<8x2xf32> {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
@@ -71,7 +71,7 @@ func.func @columns(%x: tensor<8x2xf32>) -> tensor<8x2xf32> {
 
 // A thread that adds up its own row reads nothing of another.
 // CHECK-LABEL: func.func @rows(
-// CHECK-NOT: util.optimization_barrier
+// CHECK-NOT: _barrier
 // CHECK: return
 func.func @rows(%x: tensor<8x2xf32>) -> tensor<8x2xf32> {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>

@@ -3,7 +3,7 @@
 // The sum of each row, and what is made of it and the row.
 // CHECK-LABEL: func.func @row_and_sum(
 // CHECK: %[[SUM:.+]] = stablehlo.reduce
-// CHECK: %[[APART:.+]] = "util.optimization_barrier"(%[[SUM]])
+// CHECK: %[[APART:.+]] = "iree_tensor_ext.compute_barrier.start"(%[[SUM]])
 // CHECK: stablehlo.broadcast_in_dim %[[APART]]
 func.func @row_and_sum(%x: tensor<8x64xf32>, %zero: tensor<f32>) -> (tensor<8x64xf32>, tensor<8xf32>) {
   %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
@@ -14,7 +14,7 @@ func.func @row_and_sum(%x: tensor<8x64xf32>, %zero: tensor<f32>) -> (tensor<8x64
 
 // One result, whatever it is made of.
 // CHECK-LABEL: func.func @softmax(
-// CHECK-NOT: util.optimization_barrier
+// CHECK-NOT: _barrier
 // CHECK: return
 func.func @softmax(%x: tensor<8x64xf32>, %zero: tensor<f32>) -> tensor<8x64xf32> {
   %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.maximum across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
@@ -31,7 +31,7 @@ func.func @softmax(%x: tensor<8x64xf32>, %zero: tensor<f32>) -> tensor<8x64xf32>
 // CHECK-LABEL: func.func @padded(
 // CHECK: %[[SUM:.+]] = stablehlo.add
 // CHECK: %[[LESS:.+]] = stablehlo.negate %[[SUM]]
-// CHECK: %[[APART:.+]] = "util.optimization_barrier"(%[[LESS]])
+// CHECK: %[[APART:.+]] = "iree_tensor_ext.compute_barrier.start"(%[[LESS]])
 // CHECK: stablehlo.pad %[[APART]]
 // CHECK: return {{.+}}, %[[SUM]]
 func.func @padded(%x: tensor<8xi32>, %y: tensor<8xi32>, %zero: tensor<i32>) -> (tensor<10xi32>, tensor<8xi32>) {
