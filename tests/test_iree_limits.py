@@ -205,11 +205,11 @@ def test_a_sum_of_scaled_contractions_is_still_wrong_without_barriers(vulkan: De
     arguments, expected = scaled_products()
     options = CompileOptions(target="vulkan")
     text = compile_to_bytes(SUM_OF_PRODUCTS, options, emit="mlir").decode()
-    barrier = r'(%\w+) = "util.optimization_barrier"\((%\w+)\) : \(tensor<3x6x7xf32>'
+    barrier = r'(%\w+) = "iree_tensor_ext.compute_barrier.start"\((%\w+)\) : \(tensor<3x6x7xf32>'
     barriers = re.findall(barrier, text)
     assert barriers
     for after, before in barriers:
-        text = re.sub(rf'{after} = "util.optimization_barrier".*', "", text)
+        text = re.sub(rf'{after} = "iree_tensor_ext.compute_barrier.start".*', "", text)
         text = re.sub(rf"{after}\b", before, text)
     executable = Executable(_iree(text, *options.flags), vulkan)
     assert any((executable.main(*arguments) != expected).any() for _ in range(50)), (

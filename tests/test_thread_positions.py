@@ -83,10 +83,10 @@ def test_column_sums_are_still_wrong_without_barriers(vulkan_32bit: Device) -> N
     text = normalized((8, 2), [0], "stablehlo.multiply %x, %x")
     options = CompileOptions(target="vulkan", vulkan_target="generic-32bit")
     text = compile_to_bytes(text, options, emit="mlir").decode()
-    barriers = re.findall(r'(%\w+) = "util.optimization_barrier"\((%\w+)\)', text)
+    barriers = re.findall(r'(%\w+) = "iree_tensor_ext.compute_barrier.start"\((%\w+)\)', text)
     assert len(barriers) == 2
     for after, before in barriers:
-        text = re.sub(rf'{after} = "util.optimization_barrier".*', "", text)
+        text = re.sub(rf'{after} = "iree_tensor_ext.compute_barrier.start".*', "", text)
         text = re.sub(rf"{after}\b", before, text)
     command = [compiler_path(), "-", "-o", "-", *options.flags]
     done = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
@@ -497,8 +497,10 @@ def without_barriers(text: str, *flags: str) -> bytes:
     """Compile as subquant does, but for its barriers, and with other flags for IREE."""
     options = CompileOptions(target="vulkan")
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
-    for after, before in re.findall(r'(%\w+) = "util.optimization_barrier"\((%\w+)\)', lowered):
-        lowered = re.sub(rf'{after} = "util.optimization_barrier".*', "", lowered)
+    for after, before in re.findall(
+        r'(%\w+) = "iree_tensor_ext.compute_barrier.start"\((%\w+)\)', lowered
+    ):
+        lowered = re.sub(rf'{after} = "iree_tensor_ext.compute_barrier.start".*', "", lowered)
         lowered = re.sub(rf"{after}\b", before, lowered)
     kept = [flag for flag in options.flags if not any(map(flag.startswith, flags))]
     command = [compiler_path(), "-", "-o", "-", *kept]
