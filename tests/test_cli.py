@@ -482,8 +482,8 @@ def test_expect_with_a_tolerance(vmfb: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "function 'main' takes 1 arguments, got 0"),
-        ("--input 4xf32=1 --input 4xf32=1", "function 'main' takes 1 arguments, got 2"),
+        ("", "function 'main' takes 1 argument, got 0"),
+        ("--input 4xf32=1 --input 4xf32=1", "function 'main' takes 1 argument, got 2"),
         ("--input 3xf32=1", "argument 0 of 'main' must have the shape 4, got 3"),
         ("--input f32=1", "argument 0 of 'main' must have the shape 4, got scalar"),
         ("--input 4xf64=1", "argument 0 of 'main' must be of dtype float32 (f32), got float64"),
@@ -549,11 +549,11 @@ def test_wrong_arguments(vmfb: str, arguments: str, message: str) -> None:
         ("--input 4xf32=1 --output @", "expected @file.npy or - for --output, got '@'"),
         (
             "--input 4xf32=1 --output - --output -",
-            "function 'main' has 1 results, got 2 --output options",
+            "function 'main' has 1 result, got 2 --output options",
         ),
         (
             "--input 4xf32=1 --expect 4xi8=3 --expect 4xi8=3",
-            "function 'main' has 1 results, got 2 --expect options",
+            "function 'main' has 1 result, got 2 --expect options",
         ),
         ("--input 4xf32=1 --expect nonsense", "expected @file.npy or a literal"),
         ("--input 4xf32=1 --parameters none.irpa", "expected scope=file.irpa for --parameters"),

@@ -139,7 +139,7 @@ def test_onnx_beside_onnx_runtime(in_temporary_folder: Path, cpu: Device) -> Non
 
 def test_wrong_arguments_are_refused_before_anything_runs() -> None:
     data = one_case(fully_connected, np.random.default_rng(5))
-    with pytest.raises(SignatureError, match="the model takes 1 arguments, got 0"):
+    with pytest.raises(SignatureError, match="the model takes 1 argument, got 0"):
         compare_layers(model_of(data, "m.tflite"), [[]])
     with pytest.raises(SignatureError, match=r"argument '.*' must be int8 of shape"):
         compare_layers(model_of(data, "m.tflite"), [[np.zeros((1, 1), np.int16)]])

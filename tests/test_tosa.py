@@ -219,7 +219,7 @@ def test_streams_that_do_not_fit(cpu: Device) -> None:
         stream(executable.add, [np.zeros(2, np.int32)])
     with pytest.raises(UsageError, match="at least one slice"):
         stream(executable.add, [np.zeros((0, 2), np.int32)])
-    with pytest.raises(SignatureError, match="takes 1 arguments, got 2"):
+    with pytest.raises(SignatureError, match="takes 1 argument, got 2"):
         stream(executable.add, [np.zeros((3, 2), np.int32)] * 2)
     with pytest.raises(SignatureError, match=r"^error: step 0 of 3: argument 0"):
         stream(executable.add, [np.zeros((3, 5), np.int32)])

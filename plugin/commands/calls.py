@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import InputError, UsageError, expected_name, quoted
+from ..errors import InputError, UsageError, counted, expected_name, quoted
 from ..numerics.element_types import Array
 from ..signature import Signature
 from .arrays import difference, format_array, literal_of, parse_input, split_name, to_npy
@@ -101,8 +101,9 @@ class Call:
             return name
         count = len(signature.outputs)
         if len(files) > count or len(wanted) > count:
+            given = max(len(files), len(wanted))
             raise UsageError(
-                f"function '{name}' has {count} results, got {max(len(files), len(wanted))} "
+                f"function '{name}' has {counted(count, 'result')}, got {given} "
                 f"{'--output' if len(files) > count else '--expect'} options"
             )
         inputs = signature.inputs

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..errors import counted
 from ..weights.quantizing import WeightQuantization, quantize_weights
 from ..weights.sources import check_output, default_output, open_weights
 from .console import say, show_progress
@@ -78,4 +79,4 @@ def command(
         return
     console = Console()
     console.print(pictures.render_errors(errors, console.width))
-    say(f"wrote {output} ({len(errors)} quantized tensors, {size:,} bytes)", err=True)
+    say(f"wrote {output} ({counted(len(errors), 'quantized tensor')}, {size:,} bytes)", err=True)

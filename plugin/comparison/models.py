@@ -12,7 +12,7 @@ import numpy as np
 
 from ..compiler.compilation import compile_to_bytes
 from ..compiler.options import CompileOptions
-from ..errors import Remark, SignatureError, UnsupportedError, UsageError
+from ..errors import Remark, SignatureError, UnsupportedError, UsageError, counted
 from ..files import kind_of
 from ..formats import onnx as onnx_format
 from ..formats import tflite as tflite_format
@@ -84,7 +84,9 @@ class ComparedModel(ABC):
         inputs = self.inputs
         for arrays in calls:
             if len(arrays) != len(inputs):
-                raise SignatureError(f"the model takes {len(inputs)} arguments, got {len(arrays)}")
+                raise SignatureError(
+                    f"the model takes {counted(len(inputs), 'argument')}, got {len(arrays)}"
+                )
             for (name, element, shape, _), array in zip(inputs, arrays, strict=True):
                 dtype = ElementType.parse(element).dtype
                 if array.dtype != dtype or array.shape != shape:

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError, SignatureError, UsageError, quoted
+from ..errors import InputError, SignatureError, UsageError, counted, quoted
 from ..numerics.casts import dequantize, is_masked, quantize
 from ..numerics.element_types import I64, Array, DType, ElementType
 from ..numerics.packed_integers import pack_planes, plane_shapes, unpack_planes
@@ -92,7 +92,7 @@ def check_count(arguments: Sequence[object], inputs: Sequence[object], function:
     """Raise SignatureError if there are more or less arguments than a function has."""
     if len(arguments) != len(inputs):
         raise SignatureError(
-            f"function '{function}' takes {len(inputs)} arguments, got {len(arguments)}"
+            f"function '{function}' takes {counted(len(inputs), 'argument')}, got {len(arguments)}"
         )
 
 
