@@ -314,6 +314,7 @@ class _Rows:
         """Add the products of some groups of a step to the sums, which are i32 then."""
         tiles, target, totals = self.tiles, self.target, list(sums)
         first, greatest = _times(weight.number, tiles.step // 4), 2**tiles.bits - 1
+        held_after = target.held_after[len(tiles.plane_bits) - 1]
         for done, number in enumerate(numbers, 1):
             stored = [weight.group(part, number) for part in range(tiles.parts)]
             place, given = _plus(first, number), {}
@@ -322,7 +323,7 @@ class _Rows:
                     group = load_element(self.memory.activations, [row, place])
                     given[row] = target.spread(group, I8)
                 totals[index] = target.add(totals[index], stored[part], given[row], greatest)
-            if done % 2 == 0:
+            if done % held_after == 0:
                 totals = [target.held(total) for total in totals]
         return [target.words(total) for total in totals]
 
