@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+import devices
 from programs import LONG
 from subquant._mlir import ir
 from subquant.dialects import create_context
@@ -80,6 +81,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         used |= {value for value in item.callspec.params.values() if isinstance(value, str)}
     if not used.isdisjoint(("cpu", "vulkan", "vulkan_32bit")):
         item.add_marker("device")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Programs of the tests around it are compiled with its own."""
+    devices.starts(item)
 
 
 @pytest.hookimpl(trylast=True)  # what -k leaves is counted

@@ -6,6 +6,8 @@ clamp; the reference is computed with Python's integers, from the rounding's def
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ import subquant
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from test_kernel_epilogues import COLUMNS, DEPTH, FACTORS, here, rows
+from together import Together
 
 BIAS = np.random.default_rng(5).integers(-3000, 3000, COLUMNS)
 BIAS[:2] = 0, -20000
@@ -395,26 +398,33 @@ func.func @{name}(%x: tensor<{count}x{DEPTH}xi8>) -> {w.type(result)} {{
 }}"""
 
 
-def check(case, instructions, step=1, **options):
+def check(case, instructions, main, step=1):
     write, of_sums, is_staircase = CASES[case]
     x, sums = rows(step)
-    text = function(write, len(x))
-    lowered = compile_to_bytes(text, CompileOptions(kernels=instructions, **options), emit="mlir")
+    options = CompileOptions(kernels=instructions)
+    lowered = compile_to_bytes(function(write, len(x)), options, emit="mlir")
     assert (b"xf32>" in lowered) == is_staircase
-    found = subquant.compile(text, kernels=instructions, **options).main(x)
-    assert (found == of_sums(sums[:, None] + BIAS).astype(np.int64).astype(np.int8)).all()
+    assert (main(x) == of_sums(sums[:, None] + BIAS).astype(np.int64).astype(np.int8)).all()
+
+
+@functools.cache
+def together():
+    count = len(rows(1)[0])
+    texts = {case: function(write, count) for case, (write, _, _) in CASES.items()}
+    return Together(texts, kernels=here()[0])
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_sum_is_rounded_as_written(case):
-    check(case, here()[0])
+def test_each_sum_is_rounded_as_written(case, cpu):
+    check(case, here()[0], together().function(case, cpu))
 
 
 @pytest.mark.parametrize("instructions", here()[1:])
 @pytest.mark.parametrize("case", [*CASES][:5])
 @pytest.mark.share(4)
 def test_with_all_instructions(case, instructions):
-    check(case, instructions, step=3)
+    text = function(CASES[case][0], len(rows(3)[0]))
+    check(case, instructions, subquant.compile(text, kernels=instructions).main, step=3)
 
 
 def test_kernels_that_differ_in_numbers_are_one():

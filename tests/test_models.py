@@ -70,10 +70,10 @@ def floats(cpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 
 @pytest.fixture(scope="module")
 def integers(cpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """Every type of weights, activations of 8 bits."""
+    """Every type of weights, activations of 8 bits; pieces of one length."""
     folder = tmp_path_factory.mktemp("integers")
     options = CompileOptions(activations="int8", explain=True)
-    return Compiled(TinyModel("llama", TYPES), cpu, folder, options)
+    return Compiled(TinyModel("llama", TYPES), cpu, folder, options, Shape(24, (8,)))
 
 
 def check(found: np.ndarray, expected: np.ndarray) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import conftest
+import devices
 import programs
 from subquant.errors import SubquantError
 from subquant.runtime import Device
@@ -70,6 +71,37 @@ def test_only_the_program_that_is_wrong_fails(cpu: Device) -> None:
         with pytest.raises(SubquantError, match="expects different type than prior uses"):
             together.function("wrong", cpu)
     np.testing.assert_array_equal(together.function("ten", cpu)(X), X + 10)
+
+
+@pytest.mark.parametrize("number", [1, 10])
+def test_programs_of_tests_beside_one_another_are_one_module(number: int, cpu: Device) -> None:
+    np.testing.assert_array_equal(devices.run(adds(number), cpu, X), X + number)
+    item = devices._running[0]
+    chosen = [
+        each.callspec.params["number"]
+        for each in item.session.items
+        if each.path == item.path and each.originalname == item.originalname
+    ]
+    assert devices._texts_around(adds(number), cpu) == [adds(each) for each in chosen]
+    assert devices._texts_around(adds(2), cpu) == [adds(2)]
+
+
+def test_a_program_may_have_aliases_and_functions_of_its_own(cpu: Device) -> None:
+    def called(number: int) -> str:
+        return (
+            "!t = tensor<4xi32>\n"
+            + adds(number).replace("@main", "private @inner")
+            + """
+func.func @main(%x: !t) -> !t {
+  %r = func.call @inner(%x) : (!t) -> !t
+  return %r : !t
+}"""
+        )
+
+    together = Together({"one": called(1), "ten": called(10)})
+    for name, number in (("ten", 10), ("one", 1)):
+        np.testing.assert_array_equal(together.function(name, cpu)(X), X + number)
+    assert [*together._compiled] == [(None, None)]
 
 
 # -- which cases there are -------------------------------------------------------------------------

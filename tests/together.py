@@ -85,9 +85,12 @@ class Together:
         aliases, start, inside = text.partition("module {\n")
         if start and not _ALIAS.sub("", aliases).strip():  # and not a module inside another text
             text = aliases + inside.removesuffix("}")
-            for alias in _ALIAS.findall(aliases):
-                text = re.sub(rf"{alias}\b", f"{alias}_{number}", text)
+        for alias in _ALIAS.findall(text):
+            text = re.sub(rf"{alias}\b", f"{alias}_{number}", text)
+        for symbol in {*_SYMBOL.findall(text)} - {"main"}:
+            text = re.sub(rf"@{symbol}\b", f"@{symbol}_{number}", text)
         return re.sub(r"@main\b", f"@program_{number}", text)
 
 
 _ALIAS = re.compile(r"^([#!]\w+) = .*$", re.MULTILINE)
+_SYMBOL = re.compile(r"func\.func (?:private |public )?@(\w+)")
