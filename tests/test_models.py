@@ -120,7 +120,7 @@ def test_the_context_is_filled_to_its_end(floats: Compiled) -> None:
     assert np.isfinite(logits).all()
     whole = floats.session().prompt([*TOKENS, *TOKENS[:4]])
     np.testing.assert_allclose(whole, logits, rtol=0, atol=2**-11 * np.abs(logits).max())
-    with pytest.raises(UsageError, match="1 tokens after 24 others do not fit into the context"):
+    with pytest.raises(UsageError, match="1 token after 24 others do not fit into the context"):
         session.next(0)
     assert session.position == 24
 
