@@ -62,7 +62,7 @@ from .instructions import INSTRUCTIONS, Instructions
 from .operands import value_of
 from .staircase import Staircase, staircase
 
-__all__ = ["Epilogue", "Finish", "last_bindings"]
+__all__ = ["Epilogue", "Finish", "compare", "last_bindings"]
 
 _MOST_OPERATIONS = 64
 _ROUNDED_TWICE = ("gemmlowp", "tosa-double-round")
@@ -171,7 +171,8 @@ def _convert(op: Operation, given: Formula) -> Formula:
     return convert(given, element_of(op.results[0].type))
 
 
-def _compare(op: Operation, left: Formula, right: Formula) -> Formula:
+def compare(op: Operation, left: Formula, right: Formula) -> Formula:
+    """What a ``stablehlo.compare`` gives of values or arrays."""
     direction = str(op.attributes["comparison_direction"]).rpartition(" ")[2].strip(">")
     return _DIRECTIONS[direction](left, right)
 
@@ -230,7 +231,7 @@ _RULES: dict[str, Callable[..., Formula]] = {
     "stablehlo.add": _binary(np.add),
     "stablehlo.and": _binary(np.bitwise_and),
     "stablehlo.clamp": lambda op, low, given, high: np.minimum(np.maximum(given, low), high),
-    "stablehlo.compare": _compare,
+    "stablehlo.compare": compare,
     "stablehlo.convert": _convert,
     "stablehlo.maximum": _binary(np.maximum),
     "stablehlo.minimum": _binary(np.minimum),

@@ -56,6 +56,7 @@ from .._mlir import Operation, Value, ir
 from ..emit import tensor
 from ..emit.operation import element_of, erase_unused
 from ..errors import Remark
+from ..kernels.epilogue import compare
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32, I64, U8, Array, ElementType
 from .base import UNCHANGED, ModulePass, named
@@ -94,8 +95,9 @@ def _is_narrowing(op: Operation) -> bool:
 
 
 def _is_integer(type_: ir.Type) -> bool:
-    is_tensor = isinstance(type_, ir.RankedTensorType)
-    return is_tensor and isinstance(type_.element_type, ir.IntegerType)
+    """True for a tensor of signless integers, which operations read with a sign."""
+    element = type_.element_type if isinstance(type_, ir.RankedTensorType) else None
+    return isinstance(element, ir.IntegerType) and bool(element.is_signless)
 
 
 def _is_byte(type_: ir.Type) -> bool:
@@ -392,11 +394,6 @@ class _Sum:
 _Rule = tuple[Callable[..., Array], Callable[..., "_Line | None"]]
 
 
-def _compare(op: Operation, left: Array, right: Array) -> Array:
-    direction = str(op.attributes["comparison_direction"]).rpartition(" ")[2].strip(">")
-    return _DIRECTIONS[direction](left, right)
-
-
 def _plain(function: Callable[..., Array]) -> Callable[..., Array]:
     return lambda op, *given: function(*given)
 
@@ -406,14 +403,6 @@ def _left_out(*given: _Line) -> _Line:
     return _Line()
 
 
-_DIRECTIONS: dict[str, Callable[..., Array]] = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
 _RULES: dict[str, _Rule] = {
     _CONVERT: (_plain(lambda given: given), lambda given: given),
     "stablehlo.add": (_plain(np.add), operator.add),
@@ -422,7 +411,7 @@ _RULES: dict[str, _Rule] = {
         _plain(lambda low, given, high: np.minimum(np.maximum(given, low), high)),
         _Line.bounded,
     ),
-    "stablehlo.compare": (_compare, _left_out),
+    "stablehlo.compare": (compare, _left_out),
     "stablehlo.maximum": (_plain(np.maximum), _Line.bounded),
     "stablehlo.minimum": (_plain(np.minimum), _Line.bounded),
     "stablehlo.multiply": (_plain(np.multiply), operator.mul),

@@ -62,3 +62,21 @@ func.func @product(%x: tensor<4xi8>, %y: tensor<4xi8>) -> tensor<4xi8> {
   %5 = stablehlo.convert %4 : (tensor<4xi64>) -> tensor<4xi8>
   return %5 : tensor<4xi8>
 }
+
+// Types that say that they have no sign are read otherwise by each operation.
+// CHECK-LABEL: func.func @of_unsigned_types(
+// CHECK: stablehlo.multiply {{.+}} : tensor<4xi64>
+func.func @of_unsigned_types(%x: tensor<4xui8>, %y: tensor<4xui8>) -> tensor<4xi8> {
+  %one = stablehlo.constant dense<1> : tensor<4xi64>
+  %m = stablehlo.constant dense<1310720123> : tensor<4xi64>
+  %shift = stablehlo.constant dense<33> : tensor<4xi64>
+  %0 = stablehlo.convert %x : (tensor<4xui8>) -> tensor<4xi64>
+  %1 = stablehlo.convert %y : (tensor<4xui8>) -> tensor<4xi64>
+  %2 = stablehlo.add %0, %1 : tensor<4xi64>
+  %3 = stablehlo.multiply %2, %m : tensor<4xi64>
+  %4 = stablehlo.shift_right_arithmetic %3, %shift : tensor<4xi64>
+  %5 = stablehlo.add %4, %4 : tensor<4xi64>
+  %6 = stablehlo.shift_right_arithmetic %5, %one : tensor<4xi64>
+  %7 = stablehlo.convert %6 : (tensor<4xi64>) -> tensor<4xi8>
+  return %7 : tensor<4xi8>
+}
