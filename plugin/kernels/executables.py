@@ -97,7 +97,8 @@ class Kernel:
             known at run time only (the number where none is), writes what it does.
         rows: the extent that None stands for in shapes, where it is known.
         threads: of a workgroup, on devices that have such. Memrefs have one axis there, and there
-            are as many workgroups along a second axis of the grid as it takes for all rows.
+            are as many workgroups along a further axis of the grid as it takes for all rows, the
+            first: those that read the same weight run one after another, and find it in a cache.
         at_once: with threads, how many rows a workgroup has.
         products: how many products of 8 bits take about as long as a call; None where that is not
             known: the kernel is called by itself then.
@@ -297,10 +298,11 @@ class Library:
         counted = export.regions[0].blocks.append(*workload)
         with ir.InsertionPoint(counted):
             one = constant_index(1)
-            of_rows = one
+            grid = [constant_index(kernel.workgroups), one, one]
             if kernel.threads is not None:
-                of_rows = _groups(counted.arguments[0] if workload else kernel.rows, kernel.at_once)
-            create("stream.return", [constant_index(kernel.workgroups), of_rows, one])
+                rows = counted.arguments[0] if workload else kernel.rows
+                grid = [_groups(rows, kernel.at_once), grid[0], one]
+            create("stream.return", grid)
         with ir.InsertionPoint(inner.regions[0].blocks.append()):
             binding = ir.Type.parse("!stream.binding")
             types = [*[binding] * len(kernel.bindings), *dynamic]
@@ -334,7 +336,7 @@ class Library:
                 if kernel.threads is not None:
                     type_ = part_type(shape[0], each.element, each.lanes)
                 memories.append(value("stream.binding.subspan", [given, zero, *missing], type_))
-            kernel.body(memories, workgroup_number(0), rows)
+            kernel.body(memories, workgroup_number(0 if kernel.threads is None else 1), rows)
             create("func.return")
         return executable
 

@@ -141,7 +141,7 @@ class ThreadProduct:
         activations = given.pop(0)
         row_scales = given.pop(0) if self.is_rounded else None
         [result] = given
-        first = scalar(workgroup_number(1)) * self.at_once
+        first = scalar(workgroup_number(0)) * self.at_once
         places = [first + row for row in range(self.at_once)]
         if not isinstance(rows, int) or rows % self.at_once:
             # The rows after the last are the last again: threads write the same to one place.
