@@ -32,6 +32,8 @@ _MOST_COPIES = 64
 _TURN = 0.1
 """Seconds of a turn."""
 _LEAST_CALLS = 3
+_LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""What a machine can do, it does in large pages of memory, which glibc asks for."""
 
 
 class PeerFailed(Exception):
@@ -40,6 +42,13 @@ class PeerFailed(Exception):
 
 class PeerEnded(PeerFailed):
     """Its process ended."""
+
+
+def _paths() -> str:
+    """Where a worker finds modules: this package, and what goes before others here."""
+    return os.pathsep.join(
+        [str(Path(__file__).parents[1]), *filter(None, [os.getenv("PYTHONPATH")])]
+    )
 
 
 class Worker:
@@ -63,7 +72,9 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+                env=os.environ
+                | {"PYTHONPATH": _paths()}
+                | (_LARGE_PAGES if name in CEILINGS else {}),
             )
 
     def ask(self, do: str, **request: Any) -> Any:
