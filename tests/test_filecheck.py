@@ -258,9 +258,9 @@ _UNCHANGED_WITHOUT_WORK = (
 def test_what_a_pass_calls_unchanged_is_unchanged(name: str) -> None:
     """A module is not verified after a pass that says so."""
     texts = [p.read_text() for p in sorted((FOLDER / name).glob("*.mlir")) if p.stem != "invalid"]
-    unchanged, context = 0, create_context()
+    unchanged = 0
     for part in [_IDENTITY, *(part for text in texts for part in _SEPARATOR.split(text))]:
-        module = parse_text(part, context)
+        module = parse_text(part, create_context())
         before = str(module)
         with in_context_of(module.operation), contextlib.suppress(SubquantError):
             if load_pass(name)().run(module.operation) is UNCHANGED:

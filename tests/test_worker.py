@@ -171,11 +171,11 @@ def test_memory_is_limited() -> None:
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
 def test_limits_are_positive(value: float) -> None:
-    with pytest.raises(UsageError, match="option 'memory-gib' must be positive"):
+    with pytest.raises(UsageError, match="option 'memory-gib' must be above 0, and at most 1e9"):
         Limits(memory_gib=value)
-    with pytest.raises(UsageError, match="option 'parse-seconds' must be positive"):
+    with pytest.raises(UsageError, match="option 'parse-seconds' must be above 0, and at most 1e9"):
         Limits(parse_seconds=value)
-    with pytest.raises(UsageError, match="option 'pass-seconds' must be positive"):
+    with pytest.raises(UsageError, match="option 'pass-seconds' must be above 0, and at most 1e9"):
         Limits(pass_seconds=value)
 
 

@@ -174,8 +174,6 @@ class CompileOptions:
                 f"--iree-llvmcpu-target-cpu={self.target_cpu}",
             ]
         else:
-            # A function that waits itself is told by a thread of IREE: see `OpenDevice.complete`.
-            flags.append("--iree-execution-model=async-external")
             # A command buffer that is recorded once reads and writes the first call's buffers in
             # later calls too, where a global is loaded and stored.
             flags += [

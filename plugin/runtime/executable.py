@@ -138,7 +138,9 @@ class _Loaded:
 
 
 class _LoadedFenced:
-    """As `_Loaded`, of an executable with functions that take fences: those for Vulkan do.
+    """As `_Loaded`, of an executable with functions that take fences.
+
+    Those do that IREE compiles by ``--iree-execution-model=async-external``.
 
     Args:
         context: of IREE's.

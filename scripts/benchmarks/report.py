@@ -181,7 +181,8 @@ def page(
         machine: its description.
         peers: what to call each, ours among them.
         outcomes: the cases.
-        remarks: what is known of cases that miss their marks, by patterns of their names.
+        remarks: what is known of cases that miss their marks, by patterns of their names, after
+            which are the threads: ``Q4_K 1x4096x4096, 2 threads``.
         picture: the name of the picture's file beside the page.
         others: titles of pages of other machines, by the names of their files beside this one.
     """
@@ -301,12 +302,12 @@ def _missed(outcomes: Sequence[Outcome], remarks: Mapping[str, str]) -> str:
     for outcome in outcomes:
         if outcome.ratio is not None and outcome.ratio >= outcome.mark:
             continue
-        remark = next((text for key, text in remarks.items() if re.search(key, outcome.case)), "")
+        name = f"{outcome.case}, {outcome.threads} thread{'' if outcome.threads == 1 else 's'}"
+        remark = next((text for key, text in remarks.items() if re.search(key, name)), "")
         ratio = "not computed" if outcome.ratio is None else f"{outcome.ratio:.2f}"
         shares = ", ".join(f"{share:.0%} of `{name}`" for name, share in outcome.shares().items())
         parts = [f"{ratio} of {outcome.mark:.2f}", shares, remark]
-        threads = f"{outcome.threads} thread{'' if outcome.threads == 1 else 's'}"
-        lines.append(f"* {outcome.case}, {threads}: {'; '.join(filter(None, parts))}")
+        lines.append(f"* {name}: {'; '.join(filter(None, parts))}")
     return "\n".join(lines) or "None."
 
 
