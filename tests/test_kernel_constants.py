@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import subquant
 from subquant._mlir import ir
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
@@ -183,3 +184,23 @@ def test_what_nobody_uses_goes() -> None:
         assert "stablehlo.slice" not in left
         assert left.count("stablehlo.constant") == 2
         assert left.count("stablehlo.multiply") == 2
+
+
+def test_constants_of_one_number_lie_in_the_executable(cpu: None) -> None:
+    """IREE fills memory with a splat at each call, before a kernel may begin."""
+    text = """
+    func.func @main(%x: tensor<2x64xi8>) -> tensor<2x80xi32> {
+      %w = stablehlo.constant dense<3> : tensor<64x80xi8>
+      %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+           : (tensor<2x64xi8>, tensor<64x80xi8>) -> tensor<2x80xi32>
+      return %y : tensor<2x80xi32>
+    }"""
+    module = parse_text(compile_to_bytes(text, emit="mlir").decode(), create_context())
+    [call] = [op for op in walk(module.operation) if op.name == "flow.dispatch"]
+    held = [each.owner.operation for each in call.operands if not isinstance(each.owner, ir.Block)]
+    constants = [op.attributes["value"] for op in held if op.name == "arith.constant"]
+    assert len(constants) == 2  # the weight, and what sums begin with
+    assert not any(isinstance(each, ir.DenseElementsAttr) and each.is_splat for each in constants)
+    x = np.random.default_rng(7).integers(-128, 128, (2, 64), np.int8)
+    expected = x.astype(np.int64) @ np.full((64, 80), 3)
+    np.testing.assert_array_equal(subquant.compile(text).main(x), expected)
