@@ -33,6 +33,7 @@ class DeviceArray:
 
     Attributes:
         shape: the extents.
+        buffer_view: IREE's view of the memory; None once that is donated.
         type: what it stands for, with the quantization parameters if it is quantized.
         is_host: the memory is that of a CPU.
         is_shared: others may read the memory later, an array of NumPy's or a program.
@@ -40,8 +41,8 @@ class DeviceArray:
     """
 
     __slots__ = (
-        *("__weakref__", "_device", "_kept", "_memory", "_view", "is_host", "is_shared"),
-        *("laid_out", "shape", "type"),
+        *("__weakref__", "_device", "_kept", "_memory", "buffer_view", "is_host"),
+        *("is_shared", "laid_out", "shape", "type"),
     )
 
     def __init__(
@@ -54,7 +55,7 @@ class DeviceArray:
     ) -> None:
         self.shape = shape
         self.type = type_
-        self._view = view
+        self.buffer_view = view
         self._memory = memory
         self._kept: Any = None
         self.laid_out: dict[object, Sequence[Any]] = {}
@@ -64,7 +65,7 @@ class DeviceArray:
 
     def __del__(self) -> None:
         # Before its device, whatever the garbage collector does.
-        self._memory = self._view = self._kept = None
+        self._memory = self.buffer_view = self._kept = None
         self.laid_out = {}
 
     @property
@@ -97,12 +98,12 @@ class DeviceArray:
         """IREE's view of the memory; ExecutionError if it was donated, or a parent process's."""
         if not self.is_host:
             check_process(self._device.process)
-        if self._view is None:
+        if self.buffer_view is None:
             raise ExecutionError(
                 "this array was donated to a call, which may have used its memory for a result; "
                 "use the result, or leave it out of donate"
             )
-        return self._view
+        return self.buffer_view
 
     @property
     def memory(self) -> Array:
@@ -126,8 +127,8 @@ class DeviceArray:
 
     def donate(self) -> None:
         """Give up the memory: what is asked of the array afterwards is an error."""
-        self._kept = self._view if self.is_shared else None
-        self._memory = self._view = None
+        self._kept = self.buffer_view if self.is_shared else None
+        self._memory = self.buffer_view = None
         self.laid_out = {}
 
     def is_on(self, device: OpenDevice) -> bool:

@@ -230,14 +230,14 @@ class Function:
             ExecutionError: the runtime failed, or a check of a dynamic dimension did, or this
                 process was forked since the executable was loaded, or an array was donated before.
         """
-        results = self._call_resident(arguments) if resident and not donate else None
+        results = self._resident_calls.call(arguments) if resident and not donate else None
         if results is None:
             results = self.invoke(
                 arguments, quantized_io=quantized_io, resident=resident, donate=donate
             )
-        if not results:
-            return None
-        return results[0] if len(results) == 1 else tuple(results)
+        if len(results) == 1:
+            return results[0]
+        return tuple(results) or None
 
     def put(
         self, argument: int | str, array: npt.ArrayLike, *, quantized_io: bool = False
@@ -321,16 +321,6 @@ class Function:
         except (RuntimeError, ValueError, IndexError) as error:
             raise self._failed(error) from None
 
-    def _call_resident(self, arguments: Sequence[object]) -> list[Any] | None:
-        """Run the function as `ResidentCalls` does; None if it does not."""
-        check_process(self._device.process)
-        try:
-            with native_call():
-                return self._resident_calls.call(arguments)
-        except (RuntimeError, ValueError, IndexError) as error:
-            traceback.clear_frames(error.__traceback__)
-            raise self._failed(error) from None
-
     @cached_property
     def _resident_calls(self) -> ResidentCalls:
         return ResidentCalls(
@@ -340,6 +330,7 @@ class Function:
             self._handle,
             self._layouts,
             self._context.invoke,
+            self._failed,
         )
 
     def _failed(self, error: Exception) -> ExecutionError:

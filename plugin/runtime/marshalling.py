@@ -7,6 +7,7 @@ more. So what depends on types alone is found out when an executable is loaded.
 from __future__ import annotations
 
 import math
+import traceback
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from .arguments import (
 )
 from .device_arrays import DeviceArray, check_taken
 from .laid_out import Layouts
+from .native_calls import begin_call
 from .open_device import OpenDevice, iree_runtime
 
 __all__ = ["Call", "Parameter", "ResidentCalls", "Result"]
@@ -287,6 +289,7 @@ class ResidentCalls:
         function: what is run.
         layouts: of its weights; None if it has none.
         invoke: runs a function, with a list of what it is given and one for what it returns.
+        failed: makes an error of what IREE's runtime says.
     """
 
     def __init__(
@@ -297,57 +300,82 @@ class ResidentCalls:
         function: Any,
         layouts: Layouts | None,
         invoke: Callable[[Any, Any, Any], object],
+        failed: Callable[[Exception], Exception],
     ) -> None:
         runtime = iree_runtime()
         self._device, self._invoke = device, invoke
         self._function, self._layouts = function, layouts
         self._new_list, self._view = runtime.VmVariantList, runtime.HalBufferView
-        self._parameters = [(each.taken, each.type.shape) for each in parameters]
+        self._parameters = [(each.type, each.taken) for each in parameters]
         self._results = [(each.type, each.extents or ()) for each in results]
-        self._is_fresh = all(each.type.is_fresh for each in results)
-        self._is_possible = (
+        self._is_one = len(results) == 1 and results[0].type.is_fresh
+        self._failed = failed
+        is_possible = (
             device.is_host
             and all(each.may_lend and each.is_tensor for each in parameters)
+            and all(None not in (each.type.shape or (None,)) for each in parameters)
             and not any(each.is_read_later or each.extents is None for each in results)
         )
+        self._count = len(parameters) if is_possible else -1
 
-    def call(self, arguments: Sequence[object]) -> list[DeviceArray] | None:
-        """Return the results; None if an argument or a result needs more than this."""
-        if not self._is_possible or len(arguments) != len(self._parameters):
+    def call(self, arguments: Sequence[object]) -> Sequence[DeviceArray] | None:
+        """Return the results; None if an argument or a result needs more than this.
+
+        Raises:
+            ExecutionError: as a call of the function.
+        """
+        if len(arguments) != self._count:
             return None
-        pushed, popped = self._new_list(len(arguments)), self._new_list(len(self._results))
-        given: list[DeviceArray] = []
-        found = []
-        for array, (taken, shape) in zip(arguments, self._parameters, strict=True):
-            if type(array) is not DeviceArray or id(array.type) not in taken:
-                return None
-            if array.shape != shape or not array.is_host:
-                return None
-            pushed.push_ref(array.view)
-            given.append(array)
-        function = self._function
-        if self._layouts is not None:
-            pieces = self._layouts.pieces(arguments, self._invoke)
-            if pieces is not None:
-                function = self._layouts.function
-                for view in pieces:
-                    pushed.push_ref(view)
-        shared = [] if self._is_fresh else [array.memory for array in given]
-        self._invoke(function, pushed, popped)
-        for number, (type_, extents) in enumerate(self._results):
-            view = popped.get_as_object(number, self._view)
-            if type_.is_fresh:
-                found.append(DeviceArray(self._device, view, type_, extents))
-                continue
-            memory = self._device.host_bytes(view)
-            for other in shared:
-                if np.may_share_memory(memory, other):
-                    view = self._device.copied(view)
-                    memory = self._device.host_bytes(view)
-                    break
-            shared.append(memory)
-            found.append(DeviceArray(self._device, view, type_, extents, memory))
-        return found
+        end = begin_call(self._device.process)
+        try:
+            pushed = self._new_list(self._count)
+            for array, (own, taken) in zip(arguments, self._parameters, strict=False):
+                if type(array) is not DeviceArray or not array.is_host:
+                    return None
+                # An array has the extents of its type, which are known where it is `own`.
+                if array.type is not own and (
+                    id(array.type) not in taken or array.shape != own.shape
+                ):
+                    return None
+                pushed.push_ref(array.buffer_view or array.view)
+            function = self._function
+            if self._layouts is not None:
+                pieces = self._layouts.pieces(arguments, self._invoke)
+                if pieces is not None:
+                    function = self._layouts.function
+                    for view in pieces:
+                        pushed.push_ref(view)
+            popped = self._new_list(1)
+            if self._is_one:
+                self._invoke(function, pushed, popped)
+                [(type_, extents)] = self._results
+                view = popped.get_as_object(0, self._view)
+                return (DeviceArray(self._device, view, type_, extents),)
+            shared = [array.memory for array in arguments if isinstance(array, DeviceArray)]
+            self._invoke(function, pushed, popped)
+            return [
+                self._alone(popped.get_as_object(number, self._view), type_, extents, shared)
+                for number, (type_, extents) in enumerate(self._results)
+            ]
+        except (RuntimeError, ValueError, IndexError) as error:
+            traceback.clear_frames(error.__traceback__)
+            pushed = popped = view = None  # or the traceback would keep them: see `Function.invoke`
+            raise self._failed(error) from None
+        finally:
+            end()
+
+    def _alone(
+        self, view: Any, type_: ValueType, extents: tuple[int, ...], shared: list[Array]
+    ) -> DeviceArray:
+        """A result, in memory that is no other's."""
+        memory = self._device.host_bytes(view)
+        for other in shared:
+            if np.may_share_memory(memory, other):
+                view = self._device.copied(view)
+                memory = self._device.host_bytes(view)
+                break
+        shared.append(memory)
+        return DeviceArray(self._device, view, type_, extents, memory)
 
 
 def _alone(call: Call, view: Any) -> tuple[Any, Array | None]:
