@@ -91,7 +91,7 @@ def bytecode_of(module: ir.Module) -> bytes:
     buffer = io.BytesIO()
     with in_context_of(module.operation):
         _locate(module.operation)
-        has_assembly = bool(named(module.operation, ["llvm.inline_asm"]))
+        has_assembly = bool(named(module.operation, ["llvm.inline_asm"], in_kernels=True))
     module.operation.write_bytecode(buffer, _BY_NAME if has_assembly else None)
     return buffer.getvalue()
 

@@ -25,7 +25,7 @@ from ..kernels.instructions import INSTRUCTIONS, instructions_of
 from ..kernels.thread_contraction import SPIRV
 from ..options import parse_option
 from ..transforms import PASSES, load_pass
-from ..transforms.base import EXECUTABLE, UNCHANGED, ModulePass
+from ..transforms.base import UNCHANGED, ModulePass, beside_kernels
 from .cpu_features import recorded_features
 from .options import CompileOptions
 
@@ -232,14 +232,10 @@ def run_pipeline(
 
 def _verify(module: ir.Operation) -> bool:
     """Verify a module, or what is beside its kernels; True if it has none."""
-    operations = [op.operation for op in module.regions[0].blocks[0].operations]
-    others = [op for op in operations if op.name != EXECUTABLE]
-    if len(others) == len(operations):
-        module.verify()
-        return True
-    for op in others:
+    parts = beside_kernels(module)
+    for op in parts:
         op.verify()
-    return False
+    return parts == [module]
 
 
 _EXPANDED_FOR_VULKAN = ("separate_bytes", "split_groups", "split_sums", "widen_bodies")

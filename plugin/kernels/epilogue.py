@@ -120,8 +120,10 @@ class Columns(Vectors):
     def _written(self, number: Any, element: ElementType) -> Any:
         if not isinstance(number, np.ndarray):
             return super()._written(number, element)
-        is_checked = self._key(number, element) in self._known
-        if is_checked or (self._shares and number.size == 1):
+        found = self._known.get(self._key(number, element))
+        if found is not None:
+            return self._read_known(found, element)
+        if self._shares and number.size == 1:
             return self._grid(number, element)
         return super()._written(number, element)
 
@@ -130,10 +132,10 @@ class Columns(Vectors):
         return held, numbers.dtype, element, self._lanes, self._shares
 
     def _grid(self, numbers: npt.NDArray[Any], element: ElementType) -> Any:
-        key = self._key(numbers, element)
-        if key not in self._known:
-            self._known[key] = self._table(numbers, element)
-        found = self._known[key]
+        found = self._known[self._key(numbers, element)] = self._table(numbers, element)
+        return self._read_known(found, element)
+
+    def _read_known(self, found: Table | int | float, element: ElementType) -> Any:
         if not isinstance(found, Table):
             return self._written(found, element)
         made = self.emitted(self._read(found).value, found.element)
@@ -317,6 +319,24 @@ class _Line:
 
 
 @dataclass(frozen=True, eq=False)
+class _Scaling:
+    """A requantization, as floats are asked.
+
+    Attributes:
+        multiplier: f64, a grid.
+        zero_points, storage: of the result.
+        greatest: magnitude of the reals before they are rounded.
+        near: the distance from a half up to which they do not tell.
+    """
+
+    multiplier: Array
+    zero_points: Array
+    storage: StorageType
+    greatest: float
+    near: float
+
+
+@dataclass(frozen=True, eq=False)
 class Epilogue:
     """Operations that follow a contraction, and are computed from its sums and what is known.
 
@@ -447,7 +467,8 @@ class Epilogue:
     def emit(self, form: Columns, sums: Formula) -> Formula:
         """Write the operations on a vector of sums, exactly, and return their last result."""
 
-        def requantized(sum_: RequantizedSum, given: Sequence[Vector]) -> Vector:
+        def requantized(op: Operation, given: Sequence[Vector]) -> Vector:
+            sum_ = self._sums[op]
             values = [each[0] if isinstance(each, list) else each for each in given]
             terms = [replace(t, value=v) for t, v in zip(sum_.terms, values, strict=True)]
             rounded = requantize(terms, sum_.zero_points, sum_.storage, self.how)
@@ -475,23 +496,21 @@ class Epilogue:
         distances: list[Formula] = []
         nearest = 0.0
 
-        def requantized(sum_: RequantizedSum, given: Sequence[Vector]) -> Vector:
+        def requantized(op: Operation, given: Sequence[Vector]) -> Vector:
             nonlocal nearest
-            near, values = self._nearness(sum_), given[0]
-            if near is None or not isinstance(values, list) or len(values) != len(forms):
+            scaling, values = self._scalings[op], given[0]
+            if scaling is None or not isinstance(values, list) or len(values) != len(forms):
                 raise _Refused
-            (term,), storage = sum_.terms, sum_.storage
-            multiplier = term.multiplier.astype(np.float64)
-            greatest = term.bound * float(multiplier.max())
-            greatest += float(np.abs(sum_.zero_points).max())
+            storage, greatest = scaling.storage, scaling.greatest
             integers = []
             for form, each in zip(forms, values, strict=True):
-                factor, zero = form.known(multiplier, F32), form.known(sum_.zero_points, F32)
+                factor = form.known(scaling.multiplier, F32)
+                zero = form.known(scaling.zero_points, F32)
                 real = target.fused(convert(each, F32), factor, zero)
                 rounded = target.rounded(real, greatest, storage.minimum, storage.maximum)
                 integers.append(rounded[0])
                 distances.append(rounded[1])
-            nearest = max(nearest, near)
+            nearest = max(nearest, scaling.near)
             return [self._narrowed(integers, storage, target)]
 
         written = self._written({self.sums: list(sums)}, self.operations, requantized)
@@ -598,7 +617,7 @@ class Epilogue:
         self,
         given: Mapping[Value, list[Formula]],
         operations: Sequence[Operation],
-        requantized: Callable[[RequantizedSum, Sequence[Vector]], Vector],
+        requantized: Callable[[Operation, Sequence[Vector]], Vector],
     ) -> list[Formula]:
         """Write operations on some vectors, and return their last results."""
         made: dict[Value, list[Formula]] = dict(given)
@@ -624,7 +643,7 @@ class Epilogue:
                 continue
             read = [self.known[each] if each in self.known else total(each) for each in operands]
             if op.name in REQUANTIZE:
-                results = requantized(read_requantize(op), read)
+                results = requantized(op, read)
             else:
                 results = [
                     _emitted(_RULES[op.name](op, *each), element, each)
@@ -635,8 +654,18 @@ class Epilogue:
             ]
         return total(operations[-1].results[0])
 
-    def _nearness(self, sum_: RequantizedSum) -> float | None:
-        """How near to a half a float does not tell; None where floats are not asked."""
+    # Requantizations are read once for all vectors, as fractions are slow.
+
+    @cached_property
+    def _sums(self) -> dict[Operation, RequantizedSum]:
+        return {op: read_requantize(op) for op in self.operations if op.name in REQUANTIZE}
+
+    @cached_property
+    def _scalings(self) -> dict[Operation, _Scaling | None]:
+        return {op: self._scaling(sum_) for op, sum_ in self._sums.items()}
+
+    def _scaling(self, sum_: RequantizedSum) -> _Scaling | None:
+        """How a float is asked for a requantization; None where none is."""
         if self.integer_only or len(sum_.terms) > 1 or sum_.storage.width > U8.bits:
             return None
         (term,) = sum_.terms
@@ -653,7 +682,10 @@ class Epilogue:
             near += reach * 2.0**-30
             if self.how.rounding in _ROUNDED_TWICE:
                 near += 2.0 ** -min(int(shift.min()) - 30, 64)
-        return near if near <= _MOST_NEAR else None
+        if near > _MOST_NEAR:
+            return None
+        greatest = term.bound * float(multiplier.max()) + float(np.abs(sum_.zero_points).max())
+        return _Scaling(multiplier, sum_.zero_points, sum_.storage, greatest, near)
 
 
 def _error(offset: Array, low: int, high: int) -> float:
@@ -672,7 +704,7 @@ def _any_is_near(form: Columns, distances: Formula, near: float) -> Formula:
     return reduced("or", distances >= form.known(np.full(1, 0.5 - near, np.float32), F32))
 
 
-def _no_requantization(sum_: RequantizedSum, given: Sequence[Vector]) -> Vector:
+def _no_requantization(op: Operation, given: Sequence[Vector]) -> Vector:
     """There is none among the operations of a staircase."""
     raise _Refused
 

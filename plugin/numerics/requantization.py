@@ -225,16 +225,22 @@ class _Digits:
         bound = max(_bound(terms), 1)  # 0 for a sum of nothing
         reach = max(abs(storage.minimum), abs(storage.maximum))
         reach += int(np.abs(zero_points).max()) if zero_points.size else 0
-        if reach < 1 << 28 and bound < 1 << 26:
+        is_narrow = reach < 1 << 28 and bound < 1 << 26
+        if is_narrow and _Digits._fraction_of(bound, I32)[1] <= _WORST_NARROW_DIGITS:
             narrow = _Digits._cut(terms, bound, I32)
             if narrow.total <= _WORST_NARROW_DIGITS:
                 return narrow
         return _Digits._cut(terms, bound, I64)
 
     @staticmethod
-    def _cut(terms: Sequence[Term], bound: int, word: ElementType) -> _Digits:
+    def _fraction_of(bound: int, word: ElementType) -> tuple[int, int]:
+        """The bits of a digit, and the digits of the fraction."""
         bits = word.bits - 1 - bound.bit_length()
-        fraction = -(-(bound.bit_length() + _FRACTION_BITS) // bits)
+        return bits, -(-(bound.bit_length() + _FRACTION_BITS) // bits)
+
+    @staticmethod
+    def _cut(terms: Sequence[Term], bound: int, word: ElementType) -> _Digits:
+        bits, fraction = _Digits._fraction_of(bound, word)
         unit = 1 << (fraction * bits)
         multipliers = []
         for term in terms:
