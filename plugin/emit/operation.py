@@ -36,6 +36,7 @@ __all__ = [
     "integers",
     "is_dynamic",
     "kept",
+    "kept_with_constants",
     "like",
     "mlir_type",
     "number_of",
@@ -51,7 +52,7 @@ __all__ = [
 ]
 
 _recorders: list[list[Operation]] = []
-_pools: list[tuple[ir.Block, dict[ir.Attribute, Value]]] = []
+_pools: list[tuple[ir.Block, dict[Any, Any]]] = []
 _kept: list[dict[Any, Any]] = []
 
 
@@ -124,6 +125,18 @@ def constants_of(block: ir.Block) -> Iterator[None]:
         yield
     finally:
         _pools.pop()
+
+
+def kept_with_constants(make: Callable[..., Any], *arguments: Hashable) -> Any:
+    """What a function makes of its arguments, once inside the innermost `constants_of`."""
+    if not _pools:
+        return make(*arguments)
+    held = _pools[-1][1]
+    key = (make, arguments)
+    found = held.get(key)
+    if found is None:
+        found = held[key] = make(*arguments)
+    return found
 
 
 def constants_block() -> ir.Block:

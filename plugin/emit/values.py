@@ -577,4 +577,4 @@ def tensor(value: Any, element: ElementType | None = None) -> Formula:
 
 def scalar(value: Any, element: ElementType | None = None) -> Formula:
     """A scalar for formulas in the body of a loop; signed unless `element` says otherwise."""
-    return Scalars().emitted(value, element)
+    return operation.kept_with_constants(Scalars).emitted(value, element)

@@ -15,7 +15,16 @@ from .._mlir import Value, ir
 from ..numerics.element_types import ElementType
 from . import operation
 from .linalg import constant_index
-from .operation import create, element_of, index_type, integers, kept, mlir_type, value
+from .operation import (
+    create,
+    element_of,
+    index_type,
+    integers,
+    kept,
+    kept_with_constants,
+    mlir_type,
+    value,
+)
 from .values import Formula, Scalars, scalar
 
 __all__ = [
@@ -103,7 +112,7 @@ def vector(given: Value, element: ElementType | None = None) -> Formula:
     """A vector for formulas on its elements; signed unless `element` says otherwise."""
     type_ = given.type
     found = element or element_of(type_.element_type)
-    return Vectors(kept(_lanes_of, type_)).emitted(given, found)
+    return kept_with_constants(Vectors, kept(_lanes_of, type_)).emitted(given, found)
 
 
 def _lanes_of(type_: ir.Type) -> int:
