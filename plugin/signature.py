@@ -200,7 +200,14 @@ class Work:
             return saved > LEAST_WAKING
         return saved > waking()
 
+    def gains_by_team(self, threads: int = 2) -> bool:
+        """True if a team of threads (`subquant.team`) does it in less time than one thread."""
+        saved = self.nanoseconds - self.nanoseconds // threads
+        return saved > _LEAST_OF_TEAM + _AGAIN_OF_TEAM * self.dispatches
 
+
+_LEAST_OF_TEAM, _AGAIN_OF_TEAM = 3_000, 500
+"""Nanoseconds that a team takes for a call, and for each part of it."""
 LEAST_WAKING, _MOST_WAKING = 15_000, 1_000_000
 """Nanoseconds that it takes to have threads do something, on any machine.
 

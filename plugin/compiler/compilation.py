@@ -137,7 +137,9 @@ class _Compilation:
     def run_iree(self, lowered: LoweredModule) -> bytes:
         self.notify("iree-compile")
         try:
-            return run_iree(lowered.data, self.options, self.reproducer)
+            return run_iree(
+                lowered.data, self.options, self.reproducer, team=lowered.gains_by_threads
+            )
         except SubquantError as error:
             raise error.in_file(self.given.file) from None
 

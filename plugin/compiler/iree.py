@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 from ..errors import (
@@ -20,12 +21,13 @@ from ..errors import (
 )
 from ..files import write_whole
 from ..processes import Finished, cores_of_work, run_guarded
+from ..team import session
 from ..versions import PINNED_VERSIONS
 from .options import CompileOptions
 from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS
 from .worker import text_of
 
-__all__ = ["compiler_path", "run_iree", "target_features"]
+__all__ = ["compiler_path", "run_iree", "takes_team", "target_features"]
 
 
 def compiler_path() -> str:
@@ -53,6 +55,8 @@ def run_iree(
     bytecode: bytes,
     options: CompileOptions,
     reproducer: str | os.PathLike[str] | None = None,
+    *,
+    team: bool = False,
 ) -> bytes:
     """Compile a module to an executable.
 
@@ -61,6 +65,7 @@ def run_iree(
         options: what to compile for.
         reproducer: where to write it; by default ``subquant.reproducer.mlir`` in the current
             folder.
+        team: a team of threads can run it (`subquant.team`), where the options allow it.
 
     Raises:
         EnvironmentProblem: IREE's compiler is not installed.
@@ -70,10 +75,24 @@ def run_iree(
     given, made = "module.mlirbc", "module.vmfb"
     command: list[str | dict[str, str]]
     command = [compiler_path(), {"file": given}, "-o", {"file": made}, *options.flags]
+    if team and takes_team(options):
+        command = [
+            sys.executable,
+            "-s",
+            session.__file__,
+            *({"file": each} for each in (given, made)),
+        ]
+        command += options.flags
     result = run_guarded(command, {given: bytecode}, output=made, variables=_variables())
     if result.status == 0 and result.output is not None:
         return result.output
     raise _compiler_error(bytecode, options, reproducer, result)
+
+
+def takes_team(options: CompileOptions) -> bool:
+    """True if programs can be compiled for teams: with the package's compiler and our flags."""
+    other = options.iree_flags or "IREE_TOOL_PATH" in os.environ
+    return options.target == "llvm-cpu" and not other
 
 
 _TASK_COUNT = "IREE_COMPILER_TASK_COUNT"

@@ -36,8 +36,10 @@ from blake3 import blake3
 
 from ..errors import SubquantError
 from ..files import file_beside, kind_of, open_input
+from ..team import session
 from ..versions import PINNED_VERSIONS, versions_of
 from .flags import values_of, with_values
+from .iree import takes_team
 from .options import CompileOptions, Emit
 from .worker import Input, Source, external_files, input_of
 
@@ -170,6 +172,7 @@ def key_of_bytecode(bytecode: bytes, options: CompileOptions, memo: Memo | None 
         "compiler": _other_compiler(files),
         "versions": versions_of(["iree-base-compiler"]),
         "machine": machine_of(options),
+        "team": digest_of_file(session.__file__) if takes_team(options) else "",
     }
     return _digest_of_fields(fields)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from .._mlir import Operation, in_context_of, ir
 from ..errors import Remark
-from ..signature import CPU_FEATURES_KEY, REFLECTION_KEY
+from ..signature import CPU_FEATURES_KEY, REFLECTION_KEY, WORK_KEY, Work
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, named
 from ..transforms.check_hand_off import REFLECTION_ATTRIBUTE
 from .options import CompileOptions
@@ -15,6 +15,7 @@ from .pipeline import compile_pipeline, run_pipeline
 
 __all__ = [
     "bytecode_of",
+    "gains_by_threads",
     "has_public_function",
     "lower",
     "record_cpu_features",
@@ -67,6 +68,13 @@ def recorded_signatures(module: ir.Module) -> dict[str, str]:
         operation.attributes["sym_name"].value: entries[REFLECTION_KEY].value
         for operation, entries in _reflections(module)
     }
+
+
+def gains_by_threads(module: ir.Module) -> bool:
+    """True if several threads may run one of the public functions in less time than one."""
+    works = [entries.get(WORK_KEY) for _, entries in _reflections(module)]
+    texts = [None if work is None else Work.from_text(work.value) for work in works]
+    return any(work is None or work.gains_by_team() for work in texts)
 
 
 def _reflections(module: ir.Module) -> Iterator[tuple[Operation, dict[str, ir.Attribute]]]:

@@ -39,6 +39,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
     """
     from .lowering import (
         bytecode_of,
+        gains_by_threads,
         has_public_function,
         lower,
         record_cpu_features,
@@ -68,6 +69,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
         described |= {
             "has_public_function": has_public_function(module),
             "signatures": recorded_signatures(module),
+            "gains_by_threads": gains_by_threads(module),
         }
         return described, [bytecode_of(module)]
 

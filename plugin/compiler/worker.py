@@ -72,6 +72,7 @@ class LoweredModule:
         signature_texts: the signatures of its public functions, as JSON; of bytecode only.
         remarks: what was asked for by ``explain``; they do not name the source.
         parameter_bytes: of constants that are in the file of parameters.
+        gains_by_threads: several threads may run one of its functions in less time than one.
     """
 
     data: bytes
@@ -79,6 +80,7 @@ class LoweredModule:
     signature_texts: Mapping[str, str] = field(default_factory=dict)
     remarks: Sequence[Remark] = ()
     parameter_bytes: int = 0
+    gains_by_threads: bool = False
 
 
 def signatures_of(signature_texts: Mapping[str, str]) -> dict[str, Signature]:
@@ -209,6 +211,7 @@ def lower(
         value.get("signatures", {}),
         [Remark.from_json(remark) for remark in value["remarks"]],
         int(value.get("parameter_bytes", 0)),
+        bool(value.get("gains_by_threads", False)),
     )
 
 

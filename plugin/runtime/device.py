@@ -14,6 +14,7 @@ from ..signature import ValueType, Work
 from .device_arrays import DeviceArray, put
 from .native_calls import native_call
 from .open_device import DEVICES, OpenDevice, iree_runtime, no_device
+from .team import Team
 from .waking import waking_time
 
 __all__ = ["Device", "list_devices"]
@@ -105,6 +106,22 @@ class Device:
         if any(each is None or each.is_worth(threads, waking_time) for each in work):
             return self._open(self._uri)
         return self._open(self._own)
+
+    def team(self, work: Sequence[Work | None], program: bytes | None) -> Team | None:
+        """Return the team that runs an executable on the device of `open` for no work.
+
+        None where the caller's thread, or IREE's, run it.
+
+        Args:
+            work: of the functions that will be run, None for what is not known.
+            program: of the team's threads, None where the executable was not compiled for teams.
+        """
+        if program is None or self.name != "llvm-cpu":
+            return None
+        threads = self.threads or os.cpu_count() or 1
+        if any(each is None or each.gains_by_team(threads) for each in work):
+            return Team.of(threads, program)
+        return None
 
     @property
     def _own(self) -> str:

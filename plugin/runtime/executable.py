@@ -25,6 +25,7 @@ from ..signature import (
     ValueType,
     Work,
 )
+from ..team.session import TEAM, THREADS_KEY, threads_program
 from .arguments import check_count
 from .device import Device
 from .device_arrays import DeviceArray, put
@@ -33,6 +34,7 @@ from .marshalling import Call, Parameter, ResidentCalls, Result
 from .native_calls import check_process, native_call
 from .open_device import OpenDevice, iree_runtime
 from .processors import giving_way
+from .team import Team
 from .vm_modules import (
     PublicFunction,
     load_module,
@@ -84,7 +86,9 @@ class Executable:
         name = "the executable" if isinstance(source, bytes) else quoted(name)
         _check_target(functions, name, self.device)
         _check_cpu(functions, name)
-        opened = self.device.open([_work(each) for each in functions])
+        work = [_work(each) for each in functions]
+        team = self.device.team(work, _threads_program(self._module))
+        opened = self.device.open(work) if team is None else self.device.open(())
         modules = [runtime.create_hal_module(instance, opened.handle)]
         if parameters:
             modules.append(parameters_module(instance, parameters))
@@ -93,6 +97,9 @@ class Executable:
         except (RuntimeError, ValueError, IndexError) as error:
             raise ExecutionError(_load_message(name, self.device, parameters, error)) from None
         loaded = _loaded(context, self._module, opened)
+        if team is not None:
+            team.join(opened, context.invoke, self._module.lookup_function(TEAM))
+            loaded = _LoadedByTeam(context, team)
         if self.device.ends_long_loops and BOUND_LOOPS in self._module.function_names:
             most = runtime.VmVariantList(1)
             most.push_int(MOST_ITERATIONS)
@@ -137,6 +144,19 @@ class _Loaded:
         self.invoke = giving_way(context.invoke) if device.has_threads else context.invoke
 
 
+class _LoadedByTeam:
+    """As `_Loaded`, of an executable that a team runs: its threads are woken, if they sleep."""
+
+    def __init__(self, context: Any, team: Team) -> None:
+        self._run, self._team = context.invoke, team
+
+    def invoke(self, function: Any, pushed: Any, popped: Any) -> None:
+        """Run a function together with the team."""
+        if self._team.sleeping:
+            self._team.wake()
+        self._run(function, pushed, popped)
+
+
 class _LoadedFenced:
     """As `_Loaded`, of an executable with functions that take fences.
 
@@ -166,7 +186,20 @@ class _LoadedFenced:
         self._device.complete(submit)
 
 
-def _loaded(context: Any, module: Any, opened: OpenDevice) -> _Loaded | _LoadedFenced:
+def _threads_program(module: Any) -> bytes | None:
+    """The program of a team's threads that is recorded in an executable for teams."""
+    if TEAM not in module.function_names:
+        return None
+    recorded = dict(module.lookup_function(TEAM).reflection).get(THREADS_KEY)
+    try:
+        return None if recorded is None else threads_program(recorded)
+    except ValueError:
+        return None
+
+
+def _loaded(
+    context: Any, module: Any, opened: OpenDevice
+) -> _Loaded | _LoadedByTeam | _LoadedFenced:
     model = ("iree.abi.model", "coarse-fences")  # IREE's name for what they wait for and signal
     handles = map(module.lookup_function, module.function_names)
     fenced = frozenset(each.name for each in handles if model in dict(each.reflection).items())
@@ -183,7 +216,7 @@ class Function:
         name: str,
         handle: Any,
         signature: Signature | None,
-        context: _Loaded | _LoadedFenced,
+        context: _Loaded | _LoadedByTeam | _LoadedFenced,
         device: OpenDevice,
         layouts: Layouts | None = None,
     ) -> None:

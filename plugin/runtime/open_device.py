@@ -220,12 +220,18 @@ class OpenDevice:
         address = array.ctypes.data
         if address % _ALIGNMENT:
             return None
-        runtime = iree_runtime()
+        return self.view_of_memory(array, element), array
+
+    def view_of_memory(self, array: Array, element: str) -> Any:
+        """A buffer view of the memory of an array that lies as programs need it, on a CPU.
+
+        The array must be there for as long as it.
+        """
         # IREE asks for memory that may be written to, which an array need not be.
-        memory = (ctypes.c_ubyte * array.nbytes).from_address(address)
+        memory = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
         buffer = self.handle.allocator.import_host_allocation(memory, _memory(), _usage())
-        view = runtime.HalBufferView(buffer, array.shape, int(_hal_element_type(element)))
-        return view, (array, buffer)
+        type_ = int(_hal_element_type(element))
+        return iree_runtime().HalBufferView(buffer, array.shape, type_)
 
     def host_bytes(self, view: Any) -> Array:
         """The bytes of a buffer, or of a view of one, where they are, on a CPU; only to be read."""

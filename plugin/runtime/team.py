@@ -1,0 +1,178 @@
+"""The threads of a team: they share the workgroups of what a caller runs (`subquant.team`).
+
+A thread asks for work for a millisecond after the last, as those of OpenMP, llama.cpp and ONNX
+Runtime do, and sleeps then. A call wakes those that sleep, and does not wait for them: it takes
+the workgroups itself that no thread has taken.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import queue
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from ..team.session import MAILBOX_WORDS, SLOTS, THREADS
+from .open_device import OpenDevice, iree_runtime
+from .vm_modules import vm_instance
+
+__all__ = ["Team"]
+
+_PATIENCE = 1_000_000
+"""Nanoseconds for which a thread asks for work."""
+_TRIAL, _TRIALS = 1000, 5
+"""How often a thread asks to find out how long that takes, and how often it finds that out."""
+_START = 10.0
+"""Seconds in which a thread has started."""
+_ALIGNMENT = 64
+_TEAMS: dict[int, Team | None] = {}
+_LOCK = threading.Lock()
+
+
+class Team:
+    """Threads that work for callers: for one at a time, while others work alone.
+
+    Args:
+        threads: how many there are with the caller, 2 or more.
+        program: the threads' own (`subquant.team.session.threads_program`).
+
+    Raises:
+        RuntimeError: IREE cannot run the program, or the system starts no thread.
+    """
+
+    def __init__(self, threads: int, program: bytes) -> None:
+        self._memory = np.zeros(MAILBOX_WORDS + _ALIGNMENT, np.int64)
+        start = -self._memory.ctypes.data % _ALIGNMENT // self._memory.itemsize
+        self._mailbox = self._memory[start : start + MAILBOX_WORDS]
+        self._program = program
+        self.sleeping: list[queue.SimpleQueue[None]] = []
+        self._is_ready = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"subquant-team-{number}", daemon=True)
+            for number in range(1, threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+        if not self._is_ready.wait(_START) or not self._mailbox[SLOTS["together"]]:
+            self.stop()
+            raise RuntimeError("the threads of a team do not start")
+
+    @staticmethod
+    def of(threads: int, program: bytes) -> Team | None:
+        """Return this process's team of a size, started if need be; None if that is not possible.
+
+        Args:
+            threads: as many as asked for; a team has no more than this process has processors.
+            program: the threads' own; that of an earlier call does as well.
+        """
+        threads = min(threads, _processors())
+        if threads < 2:
+            return None
+        with _LOCK:
+            if threads not in _TEAMS:
+                try:
+                    _TEAMS[threads] = Team(threads, program)
+                except (RuntimeError, ValueError, IndexError):
+                    _TEAMS[threads] = None
+            return _TEAMS[threads]
+
+    def join(self, device: OpenDevice, invoke: Any, handle: Any) -> None:
+        """Have a program that is loaded be run by this team from now on.
+
+        Args:
+            device: that it is loaded on, whose calls are the caller's own.
+            invoke: runs a function of it.
+            handle: of its function `subquant.team.session.TEAM`.
+        """
+        self._call(device, invoke, handle)
+
+    def wake(self) -> None:
+        """Wake the threads that sleep; this takes 5 us and does not wait for them."""
+        while self.sleeping:
+            try:
+                self.sleeping.pop().put(None)
+            except IndexError:  # another caller was faster
+                return
+
+    def stop(self) -> None:
+        """Let the threads end."""
+        self._mailbox[SLOTS["stop"]] = 1
+        self.wake()
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(_START)
+
+    def _serve(self) -> None:
+        """Work, or sleep, until the team is stopped."""
+        awoken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        try:
+            device = OpenDevice("local-sync")
+            runtime, instance = iree_runtime(), vm_instance()
+            module = runtime.VmModule.copy_buffer(instance, self._program)
+            hal = runtime.create_hal_module(instance, device.handle)
+            context = runtime.VmContext(instance, [hal, module])
+            handle = module.lookup_function(THREADS)
+            if self._threads[0] is threading.current_thread():
+                self._set_patience(device, context.invoke, handle)
+            self._is_ready.set()
+            while not self._mailbox[SLOTS["stop"]]:
+                self._call(device, context.invoke, handle)
+                self.sleeping.append(awoken)
+                if not self._mailbox[SLOTS["stop"]]:
+                    awoken.get()
+        except Exception:  # what IREE raises, of all kinds: nobody waits for this thread
+            self._is_ready.set()
+        finally:
+            with contextlib.suppress(NameError):
+                del context, handle, hal, module  # before the device
+
+    def _set_patience(self, device: OpenDevice, invoke: Any, handle: Any) -> None:
+        """Find out how long it takes to ask for work, which differs by ten between processors."""
+        slot, best = SLOTS["patience"], _PATIENCE
+        for _ in range(_TRIALS):
+            self._mailbox[slot] = _TRIAL
+            start = time.perf_counter_ns()
+            self._call(device, invoke, handle)
+            best = min(best, time.perf_counter_ns() - start)
+        self._mailbox[slot] = max(1, _PATIENCE * _TRIAL // max(best, 1))
+
+    def _call(self, device: OpenDevice, invoke: Any, handle: Any) -> None:
+        """Call a function with the mailbox."""
+        runtime = iree_runtime()
+        given, returned = runtime.VmVariantList(1), runtime.VmVariantList(1)
+        given.push_ref(device.view_of_memory(self._mailbox, "i64"))
+        invoke(handle, given, returned)
+
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _stop_all() -> None:
+    for team in _TEAMS.values():
+        if team is not None:
+            team.stop()
+
+
+_INHERITED: list[Any] = []
+
+
+def _start_anew() -> None:
+    """Forget, in a process that was forked, the teams of its parent, which has their threads."""
+    global _LOCK
+    _INHERITED.extend(_TEAMS.values())
+    _TEAMS.clear()
+    _LOCK = threading.Lock()
+
+
+atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)
