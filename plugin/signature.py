@@ -29,7 +29,6 @@ __all__ = [
     "CPU_FEATURES_KEY",
     "LAID_OUT",
     "LAYOUTS_KEY",
-    "LEAST_WAKING",
     "LOOPS_KEY",
     "MOST_ITERATIONS",
     "REFLECTION_KEY",
@@ -187,35 +186,27 @@ class Work:
         match = re.fullmatch(r"(\d{1,18}) (\d{1,18})", text)
         return cls(int(match.group(1)), int(match.group(2))) if match else None
 
-    def is_worth(self, threads: int, waking: Callable[[], int]) -> bool:
-        """True if several threads do it in less time than one, which need not be woken.
+    def is_worth(self, threads: int, *, team: bool) -> bool:
+        """True if several threads do it in less time than one.
 
         Args:
             threads: how many.
-            waking: returns the nanoseconds that it takes to have them do something, where that
-                decides.
+            team: they are a team (`subquant.team`), and none of IREE's, which must be woken.
         """
-        saved = self.nanoseconds - self.nanoseconds // threads - _WAKING_AGAIN * self.dispatches
-        if not LEAST_WAKING < saved <= _MOST_WAKING:
-            return saved > LEAST_WAKING
-        return saved > waking()
-
-    def gains_by_team(self, threads: int = 2) -> bool:
-        """True if a team of threads (`subquant.team`) does it in less time than one thread."""
+        begin, again = _OF_TEAM if team else _OF_IREE
         saved = self.nanoseconds - self.nanoseconds // threads
-        return saved > _LEAST_OF_TEAM + _AGAIN_OF_TEAM * self.dispatches
+        return saved > begin + again * self.dispatches
 
 
-_LEAST_OF_TEAM, _AGAIN_OF_TEAM = 3_000, 500
-"""Nanoseconds that a team takes for a call, and for each part of it."""
-LEAST_WAKING, _MOST_WAKING = 15_000, 1_000_000
-"""Nanoseconds that it takes to have threads do something, on any machine.
+_OF_TEAM = (2_000, 500)
+"""Nanoseconds that threads take to begin, and for each part of what they do.
 
-Measured with IREE 3.13 on two Emerald Rapids cores: convolutions that take one thread 16 us take
-two 29 us, those of 40 us take two as long, and those of 90 us 80. See `subquant.runtime.waking`.
+Measured with IREE 3.13 on two cores of a Zen 4: a convolution that takes one thread 20 us takes
+a team of two 12, and one of 78 us 45.
 """
-_WAKING_AGAIN = 5_000
-"""For each further part of what they do."""
+_OF_IREE = (45_000, 5_000)
+"""The same where IREE wakes them: 15 us on one machine (Emerald Rapids), 50 on a Zen 4."""
+
 
 _WRONG = (
     AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import mmap
-import os
 import subprocess
 import sys
 import threading
@@ -21,14 +20,15 @@ import subquant
 from devices import ON_DEVICES
 from subquant import DeviceArray
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.errors import EnvironmentProblem, ExecutionError, SignatureError, UsageError
+from subquant.errors import ExecutionError, SignatureError, UsageError
 from subquant.formats.irpa import create_archive
 from subquant.layouts import GgmlTensor
 from subquant.numerics.casts import dequantize, quantize
 from subquant.ops import linear, trace_function
-from subquant.runtime import Device, Executable, waking
+from subquant.runtime import Device, Executable
 from subquant.runtime.marshalling import _Pieces
 from subquant.runtime.open_device import OpenDevice
+from subquant.runtime.team import processors
 from subquant.signature import Work
 
 LARGE = 1 << 16
@@ -703,7 +703,7 @@ def test_devices_of_one_and_more_threads() -> None:
     for threads in (1, 2, 3):
         executable = subquant.compile(text, threads=threads)
         assert executable.device.threads == threads
-        assert executable.device.open().uri == ("local-sync" if threads == 1 else "local-task")
+        assert executable.threads == min(threads, processors())
         np.testing.assert_array_equal(executable.accumulate(a, b, c), a @ b + c)
 
 
@@ -738,37 +738,44 @@ func.func @unknown(%x: tensor<?xi8>) -> tensor<?xi8> {
 @pytest.mark.parametrize(
     ("text", "device", "threads", "expected"),
     [
-        (SMALL, "llvm-cpu", 2, "local-sync"),
-        (SMALL, "llvm-cpu", 1, "local-sync"),
-        (SMALL, "local-task", 2, "local-task"),
-        (SMALL, "local-sync", None, "local-sync"),
-        (SMALL + PRODUCT, "llvm-cpu", 2, "local-task"),  # the largest of its functions counts
-        (SMALL + PRODUCT, "llvm-cpu", 1, "local-sync"),
-        (SMALL + UNKNOWN, "llvm-cpu", 2, "local-task"),
+        (SMALL, "llvm-cpu", 2, 1),
+        (SMALL, "llvm-cpu", 1, 1),
+        (SMALL, "local-task", 2, 2),
+        (SMALL, "local-sync", None, 1),
+        (SMALL + PRODUCT, "llvm-cpu", 2, 2),  # the largest of its functions counts
+        (SMALL + PRODUCT, "llvm-cpu", 1, 1),
+        (SMALL + UNKNOWN, "llvm-cpu", 2, 2),
     ],
 )
 def test_small_programs_are_run_by_the_callers_own_thread(
-    text: str, device: str, threads: int | None, expected: str
+    text: str,
+    device: str,
+    threads: int | None,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("subquant.runtime.team.processors", lambda: 2)
     rng = np.random.default_rng(6)
     x, w = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((8, 64), (64, 64)))
     executable = subquant.compile(text, device=Device(device, threads=threads))
+    assert executable.threads == expected
     weight = executable.device.put(w)  # an array of one is taken by all
     result = executable.small(x, weight, resident=True)
-    assert f"on '{expected}'" in repr(result)
+    own = "local-task" if device == "local-task" else "local-sync"
+    assert f"on '{own}'" in repr(result)
     np.testing.assert_array_equal(result.numpy(), x.astype(np.int32) @ w)
 
 
-def test_programs_share_arrays_and_threads(cpu: Device) -> None:
+def test_programs_share_arrays_and_threads(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resident results of a small program are arguments of a large one, and the reverse."""
+    monkeypatch.setattr("subquant.runtime.team.processors", lambda: 2)
     device = Device("llvm-cpu", threads=2)
     small, large = (subquant.compile(text, device=device) for text in (DOUBLES, PRODUCT))
     again = subquant.compile(PRODUCT, device=device)
+    assert [each.threads for each in (small, large, again)] == [1, 2, 2]
     x, w = np.ones((64, 1024), np.float32), np.ones((1024, 512), np.float32)
     doubled = small.main(device.put(x), resident=True)
     product = large.large(doubled, w, resident=True)
-    assert "on 'local-sync'" in repr(doubled)
-    assert "on 'local-task'" in repr(product)
     np.testing.assert_array_equal(product.numpy(), np.full((64, 512), 2048, np.float32))
     del large
     gc.collect()
@@ -781,40 +788,21 @@ def test_an_estimate_that_is_none_is_not_taken(text: str) -> None:
     assert Work.from_text(text) is None
 
 
-def never() -> int:
-    raise AssertionError("nothing has to be measured")
-
-
 def test_what_threads_are_worth() -> None:
-    """They are woken, and again for each dispatch, which takes 5 us."""
-    assert not Work(39_999, 1).is_worth(2, never)
-    assert Work(40_001, 1).is_worth(2, lambda: 15_000)
-    assert not Work(40_001, 1).is_worth(2, lambda: 20_000)
-    assert not Work(40_001, 2).is_worth(2, never)
-    assert Work(25_000, 1).is_worth(8, lambda: 15_000)
-    assert not Work(300_000, 2).is_worth(2, lambda: 140_000)
-    assert Work(300_004, 2).is_worth(2, lambda: 140_000)
-    assert Work(3_000_000, 1).is_worth(2, never)
-    assert not Work(10**9, 1).is_worth(1, never)
+    """Those of IREE are woken, and again for each dispatch; those of a team ask for it."""
+    for work, threads, by_iree, by_team in (
+        (Work(5_000, 1), 2, False, False),
+        (Work(5_002, 1), 2, False, True),
+        (Work(5_002, 2), 2, False, False),
+        (Work(100_000, 1), 2, False, True),
+        (Work(100_002, 1), 2, True, True),
+        (Work(100_002, 2), 2, False, True),
+        (Work(80_000, 1), 8, True, True),
+        (Work(10**9, 1), 1, False, False),
+    ):
+        assert work.is_worth(threads, team=False) == by_iree, work
+        assert work.is_worth(threads, team=True) == by_team, work
     assert Work.from_text(str(Work(12, 3))) == Work(12, 3)
-
-
-def test_threads_are_woken_to_see_how_long_that_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    for copies in waking._copies():
-        assert len(copies) == waking._COPIES
-        assert min(copies) > 0
-    assert cores is None or os.sched_getaffinity(0) == cores
-    monkeypatch.setattr(waking, "_copies", lambda: [[10_000, 40_000, 900_000], [6000]])
-    assert waking.waking_time.__wrapped__() == 40_000
-    monkeypatch.setattr(waking, "_copies", lambda: [[1000]])
-    assert waking.waking_time.__wrapped__() == 15_000
-
-    def fail() -> list[list[int]]:
-        raise EnvironmentProblem("no device")
-
-    monkeypatch.setattr(waking, "_copies", fail)
-    assert waking.waking_time.__wrapped__() == 15_000
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,15 @@ def recorded_signatures(module: ir.Module) -> dict[str, str]:
     }
 
 
+_MANY = 256
+"""Threads: a program that does not gain by so many does not by fewer."""
+
+
 def gains_by_threads(module: ir.Module) -> bool:
     """True if several threads may run one of the public functions in less time than one."""
     works = [entries.get(WORK_KEY) for _, entries in _reflections(module)]
     texts = [None if work is None else Work.from_text(work.value) for work in works]
-    return any(work is None or work.gains_by_team() for work in texts)
+    return any(work is None or work.is_worth(_MANY, team=True) for work in texts)
 
 
 def _reflections(module: ir.Module) -> Iterator[tuple[Operation, dict[str, ir.Attribute]]]:

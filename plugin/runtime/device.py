@@ -15,7 +15,6 @@ from .device_arrays import DeviceArray, put
 from .native_calls import native_call
 from .open_device import DEVICES, OpenDevice, iree_runtime, no_device
 from .team import Team
-from .waking import waking_time
 
 __all__ = ["Device", "list_devices"]
 
@@ -102,8 +101,8 @@ class Device:
         Raises:
             EnvironmentProblem: the driver fails to open it.
         """
-        threads = self.threads or os.cpu_count() or 1
-        if any(each is None or each.is_worth(threads, waking_time) for each in work):
+        threads = self._most_threads
+        if any(each is None or each.is_worth(threads, team=False) for each in work):
             return self._open(self._uri)
         return self._open(self._own)
 
@@ -118,10 +117,20 @@ class Device:
         """
         if program is None or self.name != "llvm-cpu":
             return None
-        threads = self.threads or os.cpu_count() or 1
-        if any(each is None or each.gains_by_team(threads) for each in work):
+        threads = self._most_threads
+        if any(each is None or each.is_worth(threads, team=True) for each in work):
             return Team.of(threads, program)
         return None
+
+    def threads_of(self, opened: OpenDevice) -> int | None:
+        """How many threads run what is run on one of the devices of `open`, without a team."""
+        if self.is_vulkan:
+            return None
+        return self._most_threads if opened.has_threads else 1
+
+    @property
+    def _most_threads(self) -> int:
+        return self.threads or os.cpu_count() or 1
 
     @property
     def _own(self) -> str:

@@ -55,6 +55,9 @@ class Executable:
         parameters: parameter files (``.irpa``) by scope.
         threads: as for a `Device`, of which only the name is given.
 
+    Attributes:
+        threads: how many run its functions, at most; None where the device has none to choose.
+
     Raises:
         InputError: the file cannot be read or is no executable.
         EnvironmentProblem: there is no such device.
@@ -89,6 +92,7 @@ class Executable:
         work = [_work(each) for each in functions]
         team = self.device.team(work, _threads_program(self._module))
         opened = self.device.open(work) if team is None else self.device.open(())
+        self.threads = team.threads if team is not None else self.device.threads_of(opened)
         modules = [runtime.create_hal_module(instance, opened.handle)]
         if parameters:
             modules.append(parameters_module(instance, parameters))

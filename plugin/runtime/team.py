@@ -8,7 +8,6 @@ the workgroups itself that no thread has taken.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import queue
 import threading
@@ -21,7 +20,7 @@ from ..team.session import MAILBOX_WORDS, SLOTS, THREADS
 from .open_device import OpenDevice, iree_runtime
 from .vm_modules import vm_instance
 
-__all__ = ["Team"]
+__all__ = ["Team", "processors"]
 
 _PATIENCE = 1_000_000
 """Nanoseconds for which a thread asks for work."""
@@ -30,6 +29,8 @@ _TRIAL, _TRIALS = 1000, 5
 _START = 10.0
 """Seconds in which a thread has started."""
 _ALIGNMENT = 64
+_LOADED: list[tuple[Any, ...]] = []
+"""The programs of threads, for good: callers run functions of them when these have ended, too."""
 _TEAMS: dict[int, Team | None] = {}
 _LOCK = threading.Lock()
 
@@ -41,6 +42,10 @@ class Team:
         threads: how many there are with the caller, 2 or more.
         program: the threads' own (`subquant.team.session.threads_program`).
 
+    Attributes:
+        threads: as given.
+        sleeping: what wakes each of the threads that sleep.
+
     Raises:
         RuntimeError: IREE cannot run the program, or the system starts no thread.
     """
@@ -50,6 +55,7 @@ class Team:
         start = -self._memory.ctypes.data % _ALIGNMENT // self._memory.itemsize
         self._mailbox = self._memory[start : start + MAILBOX_WORDS]
         self._program = program
+        self.threads = threads
         self.sleeping: list[queue.SimpleQueue[None]] = []
         self._is_ready = threading.Event()
         self._threads = [
@@ -70,7 +76,7 @@ class Team:
             threads: as many as asked for; a team has no more than this process has processors.
             program: the threads' own; that of an earlier call does as well.
         """
-        threads = min(threads, _processors())
+        threads = min(threads, processors())
         if threads < 2:
             return None
         with _LOCK:
@@ -80,6 +86,11 @@ class Team:
                 except (RuntimeError, ValueError, IndexError):
                     _TEAMS[threads] = None
             return _TEAMS[threads]
+
+    @property
+    def taken(self) -> int:
+        """How many workgroups its threads have done beside the callers."""
+        return int(self._mailbox[SLOTS["taken"]])
 
     def join(self, device: OpenDevice, invoke: Any, handle: Any) -> None:
         """Have a program that is loaded be run by this team from now on.
@@ -116,6 +127,7 @@ class Team:
             module = runtime.VmModule.copy_buffer(instance, self._program)
             hal = runtime.create_hal_module(instance, device.handle)
             context = runtime.VmContext(instance, [hal, module])
+            _LOADED.append((context, hal, module, device))
             handle = module.lookup_function(THREADS)
             if self._threads[0] is threading.current_thread():
                 self._set_patience(device, context.invoke, handle)
@@ -127,9 +139,6 @@ class Team:
                     awoken.get()
         except Exception:  # what IREE raises, of all kinds: nobody waits for this thread
             self._is_ready.set()
-        finally:
-            with contextlib.suppress(NameError):
-                del context, handle, hal, module  # before the device
 
     def _set_patience(self, device: OpenDevice, invoke: Any, handle: Any) -> None:
         """Find out how long it takes to ask for work, which differs by ten between processors."""
@@ -149,7 +158,7 @@ class Team:
         invoke(handle, given, returned)
 
 
-def _processors() -> int:
+def processors() -> int:
     """How many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

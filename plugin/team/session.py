@@ -58,6 +58,7 @@ SLOTS = {
     "columns": 4 * _LINE + 4,
     "rows": 4 * _LINE + 5,
     "failed": 4 * _LINE + 6,
+    "taken": 4 * _LINE + 7,
     # Set before.
     "stop": 5 * _LINE,
     "patience": 5 * _LINE + 1,
@@ -67,9 +68,10 @@ SLOTS = {
 
 ``open``: the number of the job, 0 if there is none. ``next``: the workgroup that nobody has taken.
 ``active``: threads that may read the job. ``busy``: 1 while a dispatch is the team's. ``columns``,
-``rows``: of workgroups. ``failed``: what a function returned that was not 0. ``stop``: 1 to have
-threads return. ``patience``: how often a thread asks before it returns. ``together``: the address
-of the function that publishes.
+``rows``: of workgroups. ``failed``: what a function returned that was not 0. ``taken``: workgroups
+that threads beside the caller have done since the team began. ``stop``: 1 to have threads return.
+``patience``: how often a thread asks before it returns. ``together``: the address of the function
+that publishes.
 """
 MAILBOX_WORDS = 61
 """Of the tensor that `TEAM` is given: an odd number, so that no other dispatch is like its own."""
@@ -169,7 +171,8 @@ llvm.func @{name}({_GIVEN}) -> i32 {{
 
 
 _TAKE = f"""
-llvm.func internal @take(%mailbox: !llvm.ptr) attributes {{no_inline}} {{
+llvm.func internal @take(%mailbox: !llvm.ptr) -> i64 attributes {{no_inline}} {{
+  %zero = llvm.mlir.constant(0 : i64) : i64
   %one = llvm.mlir.constant(1 : i64) : i64
   %few = llvm.mlir.constant(1 : i32) : i32
   %ok = llvm.mlir.constant(0 : i32) : i32
@@ -178,15 +181,15 @@ llvm.func internal @take(%mailbox: !llvm.ptr) attributes {{no_inline}} {{
   {_load("%f", "%function", type_="!llvm.ptr")}
   {_load("%e", "%environment", type_="!llvm.ptr")}
   {_load("%s", "%state", type_="!llvm.ptr")}
-  {_load("%t", "%total")}
+  {_load("%t", "%total", "monotonic")}
   {_load("%cx", "%columns")}
   {_load("%cy", "%rows")}
   %group = llvm.alloca %few x {_GROUP} : (i32) -> !llvm.ptr
   %group_y = llvm.getelementptr %group[0, 1] : (!llvm.ptr) -> !llvm.ptr, {_GROUP}
   %group_z = llvm.getelementptr %group[0, 2] : (!llvm.ptr) -> !llvm.ptr, {_GROUP}
   llvm.store %empty, %group : {_GROUP}, !llvm.ptr
-  llvm.br ^next
-^next:
+  llvm.br ^next(%zero : i64)
+^next(%count: i64):
   %i = llvm.atomicrmw add %next, %one acq_rel : !llvm.ptr, i64
   %is_there = llvm.icmp "ult" %i, %t : i64
   llvm.cond_br %is_there, ^work, ^done
@@ -202,14 +205,15 @@ llvm.func internal @take(%mailbox: !llvm.ptr) attributes {{no_inline}} {{
   {_store("%yn", "%group_y", type_="i32")}
   {_store("%zn", "%group_z", type_="i16")}
   %status = llvm.call %f(%e, %s, %group) : !llvm.ptr, {_OF_WORK}
+  %done = llvm.add %count, %one : i64
   %is_ok = llvm.icmp "eq" %status, %ok : i32
-  llvm.cond_br %is_ok, ^next, ^failed
+  llvm.cond_br %is_ok, ^next(%done : i64), ^failed
 ^failed:
   %what = llvm.sext %status : i32 to i64
   {_store("%what", "%failed", "monotonic")}
-  llvm.br ^next
+  llvm.br ^next(%done : i64)
 ^done:
-  llvm.return
+  llvm.return %count : i64
 }}
 """
 
@@ -248,7 +252,7 @@ llvm.func internal @together(%mailbox: !llvm.ptr, %work: !llvm.ptr, %environment
   {_store("%work", "%function", type_="!llvm.ptr")}
   {_store("%environment_", "%environment", type_="!llvm.ptr")}
   {_store("%state_", "%state", type_="!llvm.ptr")}
-  {_store("%abc", "%total")}
+  {_store("%abc", "%total", "monotonic")}
   {_store("%a", "%columns")}
   {_store("%b", "%rows")}
   {_store("%zero", "%failed", "monotonic")}
@@ -257,7 +261,7 @@ llvm.func internal @together(%mailbox: !llvm.ptr, %work: !llvm.ptr, %environment
   %this = llvm.add %before, %one : i64
   {_store("%this", "%number")}
   {_store("%this", "%open", "release")}
-  llvm.call @take(%mailbox) : (!llvm.ptr) -> ()
+  %0 = llvm.call @take(%mailbox) : (!llvm.ptr) -> i64
   {_store("%zero", "%open", "seq_cst")}
   llvm.br ^wait
 ^wait:
@@ -303,7 +307,7 @@ llvm.func @{name}({_GIVEN}) -> i32 {{
   %zero = llvm.mlir.constant(0 : i64) : i64
   %minus = llvm.mlir.constant(-1 : i64) : i64
   %ok = llvm.mlir.constant(0 : i32) : i32
-  {_slots("open", "active", "stop", "patience", "together")}
+  {_slots("open", "next", "active", "total", "taken", "stop", "patience", "together")}
   %publish = llvm.mlir.addressof @together : !llvm.ptr
   {_store("%publish", "%together", type_="!llvm.ptr")}
   {_load("%most", "%patience", "monotonic")}
@@ -314,17 +318,23 @@ llvm.func @{name}({_GIVEN}) -> i32 {{
   llvm.cond_br %is_same, ^nothing, ^other
 ^other:
   %is_closed = llvm.icmp "eq" %job, %zero : i64
-  llvm.cond_br %is_closed, ^look(%asked, %zero : i64, i64), ^enter
+  llvm.cond_br %is_closed, ^look(%asked, %zero : i64, i64), ^open
+^open:
+  {_load("%at", "%next", "monotonic")}
+  {_load("%of", "%total", "monotonic")}
+  %is_left = llvm.icmp "ult" %at, %of : i64
+  llvm.cond_br %is_left, ^enter, ^look(%zero, %job : i64, i64)
 ^enter:
   %0 = llvm.atomicrmw add %active, %one seq_cst : !llvm.ptr, i64
   {_load("%now", "%open", "seq_cst")}
   %is_gone = llvm.icmp "eq" %now, %zero : i64
   llvm.cond_br %is_gone, ^leave, ^take
 ^take:
-  llvm.call @take(%mailbox) : (!llvm.ptr) -> ()
+  %count = llvm.call @take(%mailbox) : (!llvm.ptr) -> i64
+  %1 = llvm.atomicrmw add %taken, %count monotonic : !llvm.ptr, i64
   llvm.br ^leave
 ^leave:
-  %1 = llvm.atomicrmw add %active, %minus seq_cst : !llvm.ptr, i64
+  %2 = llvm.atomicrmw add %active, %minus seq_cst : !llvm.ptr, i64
   llvm.br ^look(%zero, %now : i64, i64)
 ^nothing:
   {_load("%ends", "%stop", "monotonic")}

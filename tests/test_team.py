@@ -1,0 +1,197 @@
+"""A team of threads shares the workgroups of a call: each is done once, whoever does it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from subquant.compiler import iree
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.runtime import Device, Executable
+from subquant.runtime.executable import _threads_program
+from subquant.runtime.team import Team
+from subquant.runtime.vm_modules import load_module
+from subquant.team.session import MAILBOX_WORDS, SLOTS, TEAM, THREADS_KEY, threads_program
+
+# A product, and what is done with it in place, in workgroups of three dimensions and of one.
+PROGRAM = """
+ml_program.global private mutable @sum(dense<0.0> : tensor<4x64x256xf32>) : tensor<4x64x256xf32>
+func.func @main(%x: tensor<4x64x128xf32>, %w: tensor<4x128x256xf32>) -> tensor<4x64x256xf32> {
+  %p = stablehlo.dot_general %x, %w, batching_dims = [0] x [0], contracting_dims = [2] x [1]
+      : (tensor<4x64x128xf32>, tensor<4x128x256xf32>) -> tensor<4x64x256xf32>
+  %s = ml_program.global_load @sum : tensor<4x64x256xf32>
+  %n = stablehlo.add %s, %p : tensor<4x64x256xf32>
+  ml_program.global_store @sum = %n : tensor<4x64x256xf32>
+  return %n : tensor<4x64x256xf32>
+}
+"""
+INTEGERS = """
+func.func @main(%x: tensor<128x512xi8>, %w: tensor<512x256xi8>) -> tensor<128x256xi32> {
+  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<128x512xi8>, tensor<512x256xi8>) -> tensor<128x256xi32>
+  return %y : tensor<128x256xi32>
+}
+"""
+THREADS = 5
+"""More than there are processors on many machines, so that some are stopped while they work."""
+
+
+@pytest.fixture(scope="module")
+def program() -> bytes:
+    return compile_to_bytes(PROGRAM)
+
+
+@pytest.fixture(scope="module")
+def integers() -> bytes:
+    return compile_to_bytes(INTEGERS)
+
+
+@pytest.fixture
+def team(program: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
+    """A team of its own, of which the threads that sleep are woken."""
+    threads = _threads_program(load_module(program)[1])
+    assert threads is not None
+    made = Team(THREADS, threads)
+    monkeypatch.setattr(Team, "of", staticmethod(lambda count, given: made))
+    yield made
+    made.stop()
+
+
+def _arrays() -> tuple[np.ndarray, np.ndarray]:
+    """Of small integers, whose sums are exact in any order."""
+    rng = np.random.default_rng(3)
+    shapes = ((4, 64, 128), (4, 128, 256))
+    x, w = (rng.integers(-4, 5, shape).astype(np.float32) for shape in shapes)
+    return x, w
+
+
+def test_each_workgroup_is_done_once(team: Team, program: bytes) -> None:
+    x, w = _arrays()
+    executable = Executable(program, threads=THREADS)
+    assert executable.threads == THREADS
+    for call in range(1, 101):
+        np.testing.assert_array_equal(executable.main(x, w), call * (x @ w))
+    assert team.taken > 0
+
+
+def test_callers_at_once(team: Team, integers: bytes) -> None:
+    """One has the team, the others work alone; each gets its own result."""
+    executable = Executable(integers, threads=THREADS)
+    rng = np.random.default_rng(4)
+    wrong: list[int] = []
+
+    def call(number: int) -> None:
+        x = rng.integers(-128, 128, (128, 512)).astype(np.int8)
+        w = np.full((512, 256), number, np.int8)
+        expected = (x.astype(np.int32).sum(1, keepdims=True) * number).repeat(256, 1)
+        for _ in range(60):
+            if not np.array_equal(executable.main(x, w), expected):
+                wrong.append(number)
+
+    callers = [threading.Thread(target=call, args=(number,)) for number in range(1, 4)]
+    for each in callers:
+        each.start()
+    for each in callers:
+        each.join()
+    assert not wrong
+
+
+def test_a_team_that_sleeps_or_has_ended(team: Team, integers: bytes) -> None:
+    """A call does not wait for it."""
+    executable = Executable(integers, threads=THREADS)
+    x, w = np.ones((128, 512), np.int8), np.ones((512, 256), np.int8)
+    while len(team.sleeping) < THREADS - 1:
+        threading.Event().wait(0.001)
+    assert executable.main(x, w)[0, 0] == 512
+    team.stop()
+    assert not any(thread.is_alive() for thread in team._threads)
+    assert executable.main(x, w)[-1, -1] == 512
+
+
+def test_without_a_team_it_is_a_program_of_ires(program: bytes) -> None:
+    """IREE's own threads, and the caller's, run it as any other."""
+    x, w = _arrays()
+    for device in ("local-task", "local-sync"):
+        executable = Executable(program, device)
+        for call in range(1, 4):
+            np.testing.assert_array_equal(executable.main(x, w), call * (x @ w))
+
+
+def test_of_a_team_that_does_not_start(program: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """IREE's threads run the program."""
+    monkeypatch.setattr("subquant.runtime.team._TEAMS", {})
+    monkeypatch.setattr("subquant.runtime.team.processors", lambda: 2)
+    monkeypatch.setattr("subquant.runtime.team._START", 0.2)
+    monkeypatch.setattr("subquant.runtime.executable.threads_program", lambda text: b"nothing")
+    x, w = _arrays()
+    executable = Executable(program, threads=2)
+    assert "local-task" in repr(executable.main(x, w, resident=True))
+
+
+@pytest.mark.parametrize("text", ["", "x", "eA==", "\N{SNOWMAN}"])
+def test_threads_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        threads_program(text)
+
+
+def test_what_is_compiled_for_teams(program: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert iree.takes_team(CompileOptions())
+    assert not iree.takes_team(CompileOptions(target="vulkan"))
+    assert not iree.takes_team(CompileOptions(iree_flags=("--iree-opt-level=O1",)))
+    monkeypatch.setenv("IREE_TOOL_PATH", "/nowhere")
+    assert not iree.takes_team(CompileOptions())
+    _, module = load_module(program)
+    assert TEAM in module.function_names
+    recorded = dict(module.lookup_function(TEAM).reflection)
+    assert len(recorded[THREADS_KEY]) < 10_000
+
+
+def test_small_programs_are_not() -> None:
+    text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
+    assert TEAM not in load_module(compile_to_bytes(text))[1].function_names
+
+
+def test_places_of_the_mailbox() -> None:
+    """They differ, lie in it, and what threads ask for is not where the job is written."""
+    assert len({*SLOTS.values()}) == len(SLOTS)
+    assert max(SLOTS.values()) < MAILBOX_WORDS
+    lines = [SLOTS[name] // 8 for name in ("open", "next", "active", "busy", "function")]
+    assert len({*lines}) == len(lines)
+
+
+def test_the_end_of_python(tmp_path: Path, program: bytes) -> None:
+    """Threads that wait for work, and those that sleep, do not hold it up."""
+    path = tmp_path / "program.vmfb"
+    path.write_bytes(program)
+    script = (
+        "import sys, threading, numpy as np, subquant\n"
+        "from subquant.runtime import team\n"
+        "team.processors = lambda: 3\n"
+        "f = subquant.load(sys.argv[1], threads=3)\n"
+        "x, w = np.ones((4, 64, 128), np.float32), np.ones((4, 128, 256), np.float32)\n"
+        "calls = lambda: [f.main(x, w) for _ in range(1000000)]\n"
+        "threading.Thread(target=calls, daemon=True).start()\n"
+        "print(f.threads, f.main(x, w).shape)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (result.returncode, result.stdout) == (0, "3 (4, 64, 256)\n"), result.stderr
+
+
+def test_a_team_of_the_device(program: bytes) -> None:
+    """Programs that are loaded on devices of as many threads have one team."""
+    first, second = (Executable(program, Device(threads=2)) for _ in range(2))
+    assert first.threads == second.threads
+    assert type(first.main._context) is type(second.main._context)
