@@ -31,7 +31,7 @@ import numpy as np
 
 from .._mlir import Operation, in_context_of, ir
 from ..dialects.dense import array_of_dense
-from ..emit.operation import create, value
+from ..emit.operation import create, is_used, value
 from ..errors import InputError
 from ..formats.irpa import Archive, ArchiveWriter, create_archive
 from ..kernels.given_parameters import (
@@ -117,7 +117,7 @@ def _copy_parameters(
 ) -> set[str]:
     """Write the given parameters that a module still reads; return the names in the archive."""
     for op in named(module.operation, (LOAD,)):
-        if next(iter(op.results[0].uses), None) is None:
+        if not is_used(op.results[0]):
             op.erase()
     uses = named(module.operation, (LOAD, "util.global.store", "util.global.address"))
     read = {op.attributes["global"].value for op in uses}

@@ -35,6 +35,7 @@ __all__ = [
     "integer",
     "integers",
     "is_dynamic",
+    "is_used",
     "kept",
     "kept_with_constants",
     "like",
@@ -227,6 +228,11 @@ def values_read(op: Operation) -> list[Value]:
     return read
 
 
+def is_used(value: Value) -> bool:
+    """True if an operation reads a value."""
+    return next(iter(value.uses), None) is not None
+
+
 def erase_unused(op: Operation, also: Callable[[Operation], bool] = lambda _: True) -> None:
     """Erase an operation if nobody reads its results, and what then nobody reads.
 
@@ -237,7 +243,7 @@ def erase_unused(op: Operation, also: Callable[[Operation], bool] = lambda _: Tr
     pending = [op]
     while pending:
         op = pending.pop()
-        if any(next(iter(result.uses), None) is not None for result in op.results):
+        if any(map(is_used, op.results)):
             continue
         owners = [v.owner.operation for v in op.operands if not isinstance(v.owner, ir.Block)]
         op.erase()

@@ -28,7 +28,7 @@ from typing import Literal, TypeAlias
 
 from .._mlir import Operation, Value, ir
 from ..emit.linalg import Extent, constant_index
-from ..emit.operation import byte_size, mlir_type, tensor_type, values_read
+from ..emit.operation import byte_size, is_used, mlir_type, tensor_type, values_read
 from ..emit.vectors import loop, memref_type, scratch, view
 from ..numerics.element_types import I8
 from .executables import Binding, Kernel, KernelCall, Library
@@ -322,7 +322,7 @@ def _join(library: Library, group: _Group) -> bool:
             after = operation
     library.forget(group.calls)
     for operation in reversed(inner):
-        if all(next(iter(result.uses), None) is None for result in operation.results):
+        if not any(map(is_used, operation.results)):
             operation.erase()
     return True
 

@@ -41,6 +41,7 @@ from ..emit.operation import (
     computed_again,
     element_of,
     erase_unused,
+    is_used,
     mlir_type,
     tensor_type,
 )
@@ -116,7 +117,7 @@ class RowLookup:
             op.results[0].replace_all_uses_with(emit_stablehlo.reshape(rows, shape))
         erase_unused(op)
         for value in reversed(known.values()):
-            if next(iter(value.uses), None) is None:
+            if not is_used(value):
                 value.owner.operation.erase()
 
 

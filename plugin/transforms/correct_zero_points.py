@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .._mlir import Operation, Rewriter, ir
+from ..emit.operation import is_used
 from ..errors import Remark
 from ..options import ZeroPoints
 from .base import UNCHANGED, ModulePass, NoMatch, apply_patterns
@@ -68,7 +69,7 @@ class CorrectZeroPoints(ModulePass):
 
 def _subtract(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Subtract where no contraction took the operands, or nothing where nobody uses it any more."""
-    if next(iter(op.results[0].uses), None) is None:
+    if not is_used(op.results[0]):
         rewriter.erase_op(op)
         return None
     operand = Operand.of(op.operands[0], op, blocks=True)

@@ -34,7 +34,7 @@ import numpy as np
 from .._mlir import Operation, Value, ir, stablehlo
 from ..dialects.dense import dense_of_array
 from ..emit import linalg
-from ..emit.operation import erase_unused, value
+from ..emit.operation import erase_unused, is_used, value
 from ..emit.stablehlo import transpose
 from ..errors import Remark
 from ..numerics.element_types import Array, ElementType
@@ -116,7 +116,7 @@ def _fold(op: Operation) -> bool:
 
 def _drop(op: Operation) -> bool:
     """Erase a constant that nobody uses: a weight that a kernel has in another order."""
-    if next(iter(op.results[0].uses), None) is not None:
+    if is_used(op.results[0]):
         return False
     op.erase()
     return True

@@ -44,6 +44,7 @@ from .. import emit
 from .._mlir import Operation, Value, ir, passmanager, register_upstream_passes
 from ..dialects.stablehlo import OPERATIONS
 from ..emit import linalg
+from ..emit.operation import is_used
 from .base import ModulePass, walk
 from .iree.several_results import has_several_results, inserts_one_of_several
 from .iree.thread_positions import is_apart, is_row_sum, is_spread, read_elsewhere
@@ -129,7 +130,7 @@ def _read_in_place(op: Operation) -> None:
             (r for r in reads if _is_at_own_position(r, rank) and _has_extents(r, op)), None
         )
         outputs = int(op.attributes["operandSegmentSizes"][1])
-        if read is None or outputs != 1 or next(iter(body.arguments[-1].uses), None) is not None:
+        if read is None or outputs != 1 or is_used(body.arguments[-1]):
             return
         op = _with_input(op, read)
 
@@ -188,7 +189,7 @@ def _with_input(op: Operation, read: Operation) -> Operation:
         read.results[0].replace_all_uses_with(argument)
         read.erase()
         for index in indices:
-            if next(iter(index.results[0].uses), None) is None:
+            if not is_used(index.results[0]):
                 index.erase()
     op.results[0].replace_all_uses_with(created.results[0])
     op.erase()
@@ -268,7 +269,7 @@ def _own_accumulators(sums: list[Operation]) -> None:
                 own.operands[0] = emit.value(linalg.BARRIER, [start], start.type)
             own.move_before(op)
             op.operands[len(op.operands) - 1] = own.results[0]
-            if next(iter(fill.results[0].uses), None) is None:
+            if not is_used(fill.results[0]):
                 fill.erase()
         seen.add(key)
 

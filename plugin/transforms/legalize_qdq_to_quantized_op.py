@@ -59,6 +59,7 @@ from ..dialects.stablehlo import (
     why_not_in_table,
 )
 from ..emit import with_element
+from ..emit.operation import is_used
 from ..errors import Remark
 from .base import ModulePass, walk
 from .fusion.retyping import Retyping, is_real, touches, why_invalid
@@ -165,7 +166,7 @@ class _Casts:
 
 
 def _erase_if_unused(op: Operation) -> None:
-    if next(iter(op.results[0].uses), None) is None:
+    if not is_used(op.results[0]):
         op.erase()
 
 

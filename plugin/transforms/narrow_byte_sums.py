@@ -54,7 +54,7 @@ import numpy as np
 
 from .._mlir import Operation, Value, ir
 from ..emit import tensor
-from ..emit.operation import element_of, erase_unused
+from ..emit.operation import element_of, erase_unused, is_used
 from ..errors import Remark
 from ..kernels.epilogue import compare
 from ..numerics.array_functions import convert
@@ -206,7 +206,7 @@ class _Computed:
 
 
 def _is_used(op: Operation) -> bool:
-    return not op.results or any(next(iter(each.uses), None) is not None for each in op.results)
+    return not op.results or any(map(is_used, op.results))
 
 
 def _in_order(operations: Iterable[Operation]) -> list[Operation]:

@@ -41,7 +41,7 @@ from ..dialects.quant import element_type, parameters_of
 from ..dialects.subquant import REQUANTIZE
 from ..emit import Formula, stablehlo, tensor
 from ..emit.casts import saturate
-from ..emit.operation import integers, mlir_type, with_element
+from ..emit.operation import integers, is_used, mlir_type, with_element
 from ..emit.operation import value as emit_value
 from ..errors import Remark
 from ..numerics.element_types import I32, Array
@@ -76,7 +76,7 @@ class NarrowRequantization(ModulePass):
                 unused += _narrow(op, bounds)
         # At the end: a new value could have the place of an erased one, and `bounds` would know it.
         for op in dict.fromkeys(unused):
-            if all(next(iter(result.uses), None) is None for result in op.results):
+            if not any(map(is_used, op.results)):
                 op.erase()
         return None
 

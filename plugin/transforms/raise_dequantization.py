@@ -53,7 +53,7 @@ from ..dialects.dense import dense_of_array
 from ..dialects.quant import any_type_of, expressed_mlir_type, storage_mlir_type
 from ..dialects.subquant import UNPACK
 from ..emit import stablehlo, subquant
-from ..emit.operation import value, with_element, with_shape
+from ..emit.operation import is_used, value, with_element, with_shape
 from ..errors import Remark
 from ..numerics.packed_integers import plane_shapes
 from ..numerics.parameters import StorageType
@@ -116,7 +116,7 @@ class RaiseDequantization(ModulePass):
         sources: set[Operation] = set()
         for op in reversed(steps):
             result = op.results[0]
-            if next(iter(result.uses), None) is None:
+            if not is_used(result):
                 if op in unused:
                     _erase(op, unused, sources)
                 continue
@@ -135,7 +135,7 @@ class RaiseDequantization(ModulePass):
             _erase(op, unused, sources)
         while sources:
             op = sources.pop()
-            if next(iter(op.results[0].uses), None) is None:
+            if not is_used(op.results[0]):
                 _erase(op, set(), sources)
         for op in named(module, [_GATHER]):
             take_before_dequantizing(op)

@@ -47,7 +47,7 @@ from .._mlir import Operation, Value, ir
 from ..dialects.quant import element_type
 from ..dialects.tosa import RescaleTensor, RescaleView
 from ..emit import Tensors, as_quantized, linalg, stablehlo, stored, tensor
-from ..emit.operation import element_of, mlir_type
+from ..emit.operation import element_of, is_used, mlir_type
 from ..errors import UnsupportedError
 from ..numerics import fixed_point
 from ..numerics.array_functions import convert
@@ -143,5 +143,5 @@ def _erase_if_unused(value: Value) -> None:
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != "tosa.const":
         return
-    if next(iter(value.uses), None) is None:
+    if not is_used(value):
         owner.operation.erase()

@@ -35,7 +35,7 @@ from ... import emit
 from ..._mlir import Operation, Rewriter, Value, ir
 from ...dialects.dense import array_of_dense
 from ...emit import linalg, stablehlo
-from ...emit.operation import create, number_of
+from ...emit.operation import create, is_used, number_of
 from ..base import NoMatch
 
 __all__ = ["count_on_host"]
@@ -68,7 +68,7 @@ def count_on_host(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     element = counter.type.element_type
     if count.last is None:
         # Beyond the greatest number the count starts anew; by steps of one it ends before.
-        if count.step != 1 or next(iter(counter.uses), None) is not None:
+        if count.step != 1 or is_used(counter):
             return NoMatch("counts to an end that is not known")
     elif count.last >= 1 << (element.width - 1):
         return NoMatch("counts beyond the greatest number")
@@ -82,7 +82,7 @@ def count_on_host(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     loop = create("scf.for", [*bounds, *carried], [v.type for v in carried], regions=1)
     _move_body(op, loop, count.place)
     results = list(loop.results)
-    if next(iter(counter.uses), None) is not None:
+    if is_used(counter):
         assert count.last is not None  # checked above
         results.insert(count.place, stablehlo.constant(count.last, element))
     else:

@@ -14,7 +14,7 @@ import numpy as np
 from ..._mlir import Operation, Value, ir
 from ...dialects.windows import dot_axes
 from ...emit import stablehlo
-from ...emit.operation import is_dynamic, value, with_shape
+from ...emit.operation import is_dynamic, is_used, value, with_shape
 
 __all__ = ["Split", "split_contractions"]
 
@@ -37,7 +37,7 @@ def split_contractions(split: Value, joined: Value, extents: Split) -> None:
         is_dot = op.name in ("stablehlo.dot", "stablehlo.dot_general")
         if is_dot and op.operands[1 - number] != joined:
             _contract(op, number, split, extents)
-    if next(iter(joined.uses), None) is None:
+    if not is_used(joined):
         joined.owner.operation.erase()
 
 

@@ -17,7 +17,7 @@ from ...dialects.subquant import DEQUANTIZE, UNPACK, operands_of
 from ...emit import stablehlo as emit_stablehlo
 from ...emit import subquant
 from ...emit.gathers import Taking
-from ...emit.operation import integers, value, with_shape
+from ...emit.operation import integers, is_used, value, with_shape
 
 __all__ = [
     "slice_before_unpacking",
@@ -144,5 +144,5 @@ def _replace(op: Operation, taken: Value) -> None:
     source = op.operands[0]
     op.results[0].replace_all_uses_with(taken)
     op.erase()
-    if next(iter(source.uses), None) is None:
+    if not is_used(source):
         source.owner.operation.erase()
