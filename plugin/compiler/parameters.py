@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from .._mlir import Operation, in_context_of, ir
-from ..dialects.dense import array_of_dense
+from ..dialects.dense import CONSTANTS, array_of_dense
 from ..emit.operation import create, is_used, value
 from ..errors import InputError
 from ..formats.irpa import Archive, ArchiveWriter, create_archive
@@ -53,7 +53,6 @@ SCOPE = "model"
 SMALLEST = 1024
 """Bytes from which on a constant is moved."""
 
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
 _NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
 _BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8}
 
@@ -107,7 +106,7 @@ class ProgramArchive:
             mover = _Mover(module, self.archive, names)
             for op in named(module.operation, ("util.global",)):
                 mover.move_initial_value(op)
-            for op in named(module.operation, _CONSTANTS):
+            for op in named(module.operation, CONSTANTS):
                 mover.move(op)
             return mover.size
 

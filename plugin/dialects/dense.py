@@ -8,10 +8,13 @@ import re
 import ml_dtypes
 import numpy as np
 
-from .._mlir import ir
+from .._mlir import Value, ir
 from ..numerics.element_types import Array, ElementType
 
-__all__ = ["array_of_dense", "dense_of_array"]
+__all__ = ["CONSTANTS", "array_of_dense", "dense_of_array", "known_integer"]
+
+CONSTANTS = ("arith.constant", "stablehlo.constant")
+"""The operations whose attribute ``value`` is what they give."""
 
 
 def array_of_dense(attribute: ir.DenseElementsAttr) -> Array:
@@ -78,3 +81,18 @@ def dense_of_array(array: Array, element: ir.Type) -> ir.DenseElementsAttr:
     if (raw == raw[:1]).all():
         raw = raw[:1]  # a buffer of one element is a splat
     return ir.DenseElementsAttr.get(np.ascontiguousarray(raw), type=type_)
+
+
+def known_integer(value: Value) -> int | None:
+    """The integer that all elements of a constant, or of a broadcast of one, are; else None."""
+    owner = value.owner
+    while not isinstance(owner, ir.Block) and owner.operation.name == "stablehlo.broadcast_in_dim":
+        owner = owner.operation.operands[0].owner
+    if isinstance(owner, ir.Block) or owner.operation.name not in CONSTANTS:
+        return None
+    attribute = owner.operation.attributes["value"]
+    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
+        return None
+    if not isinstance(attribute.type.element_type, ir.IntegerType):
+        return None
+    return int(attribute.get_splat_value().value)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .._mlir import Operation, Value, ir
-from ..dialects.dense import array_of_dense
+from ..dialects.dense import CONSTANTS, array_of_dense
 from ..dialects.quant import described_type
 from ..dialects.subquant import UNPACK, operands_of
 from ..emit import linalg, operation
@@ -43,7 +43,7 @@ def _is_known(value: Value) -> bool | None:
     if isinstance(owner, ir.Block) or owner.operation.name not in _RULES:
         return False
     op = owner.operation
-    if op.name in _CONSTANTS:
+    if op.name in CONSTANTS:
         return isinstance(op.attributes["value"], ir.DenseElementsAttr)
     if op.name == LOAD:
         return given_parameter(op) is not None
@@ -138,9 +138,6 @@ def _is_erased(op: Operation) -> bool:
     return op.name in (*_RULES, "stablehlo.pad")
 
 
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
-
-
 def _constant(op: Operation) -> Array:
     return array_of_dense(op.attributes["value"])
 
@@ -212,7 +209,7 @@ def _signed(codes: Array, width: int) -> Array:
 _ARITHMETIC = ("stablehlo.add", "stablehlo.convert", "stablehlo.multiply", "stablehlo.subtract")
 _INTEGER = re.compile(r"i([2-9]|[1-6]\d)$")
 _RULES: dict[str, Callable[..., Array]] = {
-    **dict.fromkeys(_CONSTANTS, _constant),
+    **dict.fromkeys(CONSTANTS, _constant),
     LOAD: loaded_elements,
     linalg.BARRIER: lambda op, array: array,
     **dict.fromkeys(("quant.scast", "subquant.scast"), lambda op, array: array),

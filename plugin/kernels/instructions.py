@@ -85,6 +85,7 @@ class Instructions(ABC):
             one row of 4096 x 4096 integers of 4 bits, in turn out of 400 MB, takes 0.80 ms without,
             0.64 with, and 0.56 if four tiles are read side by side, which is as fast as memory is
             read (Emerald Rapids, one thread).
+        bytes_ahead: the same of a weight of 8 bits, each of which is read once.
         held_after: groups of a weight in blocks after which sums are held, of integers in one
             plane and in two.
         register: the constraint of inline assembly for one of them; "" where that is not known.
@@ -105,6 +106,7 @@ class Instructions(ABC):
     most_sums: ClassVar[int] = 8
     most_read: ClassVar[int] = 4
     ahead: ClassVar[int] = 2048
+    bytes_ahead: ClassVar[int] = 8192
     held_after: ClassVar[tuple[int, int]] = 2, 2
     register: ClassVar[str] = ""
     taps: ClassVar[int] = 4
@@ -326,6 +328,7 @@ class _OfAmd(Instructions):
     """
 
     ahead = 0
+    bytes_ahead = 0
     most_read = 1
 
     @property

@@ -21,7 +21,7 @@ from .constants import elements_of, is_fixed
 from .depthwise_product import DepthwiseProduct
 from .epilogue import Epilogue, Finish
 from .executables import FEW_WORKGROUPS, MANY_WORKGROUPS, Library
-from .instructions import INSTRUCTIONS
+from .instructions import INSTRUCTIONS, Instructions
 from .integer_product import IntegerProduct
 from .matrix_product import MatrixProduct, Runs
 from .operands import (
@@ -307,11 +307,10 @@ class IntegerContraction:
         depth = windows.size * (channels + missing) // slices
         tiles = Tiles(8, target.taps, columns, depth, target.lanes, parts, target.taps)
         share = self._shares(windows, depth * columns, tiles.count)
+        is_widening = self._is_widened_inside(windows, tiles.count, target, missing)
         product = IntegerProduct(
-            tiles, instructions, windows, channels + missing, share, finish, slices
+            tiles, instructions, windows, channels + missing, share, finish, slices, is_widening
         )
-        if self._is_widened_inside(product, missing):
-            product = replace(product, is_widening=True)
         rows = self._columns(missing, slices)
         first = convert(rows, I32).sum(1, dtype=np.int32) * np.int32(-target.excess)
         width = tiles.count * tiles.width
@@ -326,20 +325,21 @@ class IntegerContraction:
                 I32,
             ),
             self._in_order(self.activations)
-            if product.is_widening
+            if is_widening
             else self._activations(library, instructions, missing, is_widened=True),
             *(finish.operands(width) if finish else ()),
         ]
         return self._call(library, product, operands)
 
-    def _is_widened_inside(self, product: IntegerProduct, missing: int) -> bool:
+    def _is_widened_inside(
+        self, windows: Windows, tiles: int, target: Instructions, missing: int
+    ) -> bool:
         """True if the kernel reads each activation once, which nothing else writes as a factor."""
-        windows, target = product.windows, product.target
         every = windows.images * windows.lines * windows.count * windows.size
         return (
             target.factor.bits == I8.bits
             and target.excess != 0
-            and every * product.tiles.count <= windows.positions
+            and every * tiles <= windows.positions
             and not self._is_copied(missing)
             and not _is_made_for_one(self.activations)
         )

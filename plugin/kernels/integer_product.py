@@ -48,8 +48,6 @@ _WRITTEN_OUT = 8
 """Groups that are written out at most; more are a loop."""
 _COST_OF_A_WEIGHT = 0.25
 """What reading the weight for some windows costs, in windows."""
-_AHEAD = 8192
-"""Bytes of the weight that are asked for before they are read, where each is read once."""
 
 
 @dataclass(frozen=True)
@@ -195,8 +193,8 @@ class IntegerProduct(WindowProduct):
             first = part * length
             column = load(weight, [tile.value, number.value, first], length, I8)
             stored.append(convert(column, target.factor))
-            if self.at_once == 1 and target.ahead:
-                prefetch(weight, [tile.value, number.value, first + _AHEAD])
+            if self.at_once == 1 and target.bytes_ahead:
+                prefetch(weight, [tile.value, number.value, first + target.bytes_ahead])
         totals, apart = [], self.windows.step * self.groups
         for window in range(self.at_once):
             given = load_element(activations, [(place + window * apart).value])

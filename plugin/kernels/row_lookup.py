@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 
 from .._mlir import Operation, Value, ir
 from ..dialects.block_contraction import BlockContraction
+from ..dialects.dense import CONSTANTS
 from ..dialects.quant import described_type
 from ..dialects.subquant import DEQUANTIZE, UNPACK, operands_of
 from ..emit import stablehlo as emit_stablehlo
@@ -56,7 +57,6 @@ from .take_rows import TakeRows
 __all__ = ["RowLookup", "lookups_of"]
 
 _GATHER = "stablehlo.gather"
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
 _BY_ROW = {
     *("stablehlo.add", "stablehlo.convert", "stablehlo.multiply", "stablehlo.reshape"),
     *("stablehlo.subtract", "stablehlo.xor", DEQUANTIZE, UNPACK),
@@ -232,7 +232,7 @@ class _Rows:
         if isinstance(whole.owner, ir.Block):
             return False
         other = whole.owner.operation
-        if op.name in _CONSTANTS and other.name in _CONSTANTS:
+        if op.name in CONSTANTS and other.name in CONSTANTS:
             return _is_same_splat(op.attributes["value"], other.attributes["value"])
         if op.name != other.name or op.name not in _BY_ROW:
             return False

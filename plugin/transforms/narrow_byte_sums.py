@@ -53,6 +53,7 @@ from typing import ClassVar
 import numpy as np
 
 from .._mlir import Operation, Value, ir
+from ..dialects.dense import known_integer
 from ..emit import tensor
 from ..emit.operation import element_of, erase_unused, is_used
 from ..errors import Remark
@@ -63,9 +64,8 @@ from .base import UNCHANGED, ModulePass, named
 
 __all__ = ["NarrowByteSums"]
 
-_CONVERT, _CONSTANT = "stablehlo.convert", "stablehlo.constant"
+_CONVERT = "stablehlo.convert"
 _AND = "stablehlo.and"
-_BROADCAST = "stablehlo.broadcast_in_dim"
 _MOST_OPERATIONS = 64
 _WRITTEN = 8
 """Operations that are written, without constants and the bytes; fewer are left as they are."""
@@ -163,7 +163,7 @@ class _Computed:
             return None
         first, second = bytes_
         computed = cls((first, second), tuple(_in_order(found)))
-        return None if any(map(_is_used, computed.readers())) else computed
+        return None if any(map(_is_needed, computed.readers())) else computed
 
     def readers(self) -> list[Operation]:
         """Other operations that read what these compute, but for the last one."""
@@ -205,7 +205,7 @@ class _Computed:
         return values[self.operations[-1].operands[0]]
 
 
-def _is_used(op: Operation) -> bool:
+def _is_needed(op: Operation) -> bool:
     return not op.results or any(map(is_used, op.results))
 
 
@@ -223,16 +223,10 @@ def _in_order(operations: Iterable[Operation]) -> list[Operation]:
 
 def _constant(value: Value) -> Array | None:
     """A number that is the same everywhere."""
-    owner = value.owner
-    if isinstance(owner, ir.Block):
+    number = known_integer(value) if _is_integer(value.type) else None
+    if number is None:
         return None
-    op = owner.operation
-    if op.name == _BROADCAST:
-        return _constant(op.operands[0])
-    if op.name != _CONSTANT or not _is_integer(value.type) or not op.attributes["value"].is_splat:
-        return None
-    number = op.attributes["value"].get_splat_value().value
-    return np.asarray(int(number)).astype(element_of(value.type).dtype).reshape((1, 1))
+    return np.asarray(number).astype(element_of(value.type).dtype).reshape((1, 1))
 
 
 # -- lines -----------------------------------------------------------------------------------------

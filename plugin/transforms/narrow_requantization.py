@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._mlir import Operation, Value, ir
-from ..dialects.dense import array_of_dense
+from ..dialects.dense import CONSTANTS, array_of_dense
 from ..dialects.grids import grids_of
 from ..dialects.integer_steps import read_requantize
 from ..dialects.quant import element_type, parameters_of
@@ -54,7 +54,6 @@ __all__ = ["NarrowRequantization"]
 _SUBTRACT = "subquant.subtract_zero_point"
 _CASTS = ("subquant.scast", "quant.scast")
 _MOVEMENT = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose")
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
 _REACH = 1 << 31
 
 
@@ -193,7 +192,7 @@ class _Bounds:
         if isinstance(owner, ir.Block):
             return low, high
         op = owner.operation
-        if op.name in _CONSTANTS:
+        if op.name in CONSTANTS:
             array = array_of_dense(op.attributes["value"])
             return (int(array.min()), int(array.max())) if array.size else (0, 0)
         if op.name in (*_CASTS, *_MOVEMENT):
@@ -234,7 +233,7 @@ def _differences(value: Value) -> Array | None:
     if isinstance(stored, ir.Block) or stored.operation.name not in _CASTS or parameters is None:
         return None
     constant = stored.operation.operands[0].owner
-    if isinstance(constant, ir.Block) or constant.operation.name not in _CONSTANTS:
+    if isinstance(constant, ir.Block) or constant.operation.name not in CONSTANTS:
         return None
     array = array_of_dense(constant.operation.attributes["value"]).astype(np.int64, copy=False)
     if not parameters.storage.signed:

@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .._mlir import Operation, Value, ir
-from ..dialects.dense import array_of_dense, dense_of_array
+from ..dialects.dense import CONSTANTS, array_of_dense, dense_of_array
 from ..dialects.quant import parameters_of, storage_mlir_type
 from ..dialects.subquant import UNPACK
 from ..emit import linalg, stablehlo, subquant
@@ -45,7 +45,6 @@ __all__ = ["PackNarrowStorage"]
 
 _WORTH_PACKING = 256
 """Elements of a constant from which on it is packed."""
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class PackNarrowStorage(ModulePass):
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Pack in `module`."""
         uses = ("func.call", "util.global.load", "util.global.store", UNPACK)
-        operations = named(module, (*_CONSTANTS, *uses, "func.func", "util.global"))
+        operations = named(module, (*CONSTANTS, *uses, "func.func", "util.global"))
         called = {op.attributes["callee"].value for op in operations if op.name == "func.call"}
         stored_to = {
             op.attributes["global"].value for op in operations if op.name == "util.global.store"
@@ -66,7 +65,7 @@ class PackNarrowStorage(ModulePass):
         packed: dict[str, _Packed] = {}
         changed = False
         for op in operations:
-            if op.name in _CONSTANTS:
+            if op.name in CONSTANTS:
                 changed |= _pack_constant(op)
             elif op.name == UNPACK:
                 changed |= _keep_packed(op)
@@ -181,7 +180,7 @@ def _is_constant(operand: Value) -> bool:
         return False
     if owner.operation.name == "stablehlo.reshape":
         return _is_constant(owner.operation.operands[0])
-    return owner.operation.name in _CONSTANTS
+    return owner.operation.name in CONSTANTS
 
 
 def _barrier(bytes_: Value) -> Value:

@@ -350,7 +350,7 @@ class _Plan:
                 offsets = value("stablehlo.negate", [offsets], offsets.type)
         parts, root = [extent for axis in self.split for extent in axis], _tensor_at(stored.root)
         storage = _stored_as(root, [parts[axis] for axis in self.order])
-        if isinstance(stored.root, tuple) and storage != root and not list(root.uses):
+        if isinstance(stored.root, tuple) and storage != root and not is_used(root):
             root.owner.operation.erase()  # its planes have been taken
         result = subquant.dequantize(
             storage,

@@ -24,6 +24,7 @@ import numpy as np
 
 from ... import emit
 from ..._mlir import Operation, Value, ir
+from ...dialects.dense import CONSTANTS
 from ...dialects.quant import parameters_of, type_of, with_axis
 from ...dialects.stablehlo import DEQUANTIZE, OPERATIONS, QUANTIZE, why_illegal
 from ...emit import with_element
@@ -35,7 +36,6 @@ __all__ = ["split_sequences"]
 
 _CHOICES = {"stablehlo.maximum": (0, 1), "stablehlo.minimum": (0, 1), "stablehlo.clamp": (1,)}
 """Operations that choose one of their operands: those that may be the computed one."""
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
 _MOVES = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
 _I32 = StorageType(32, True, -(1 << 31), (1 << 31) - 1)
 
@@ -229,7 +229,7 @@ def _is_constant(value: Value) -> bool:
     op = _owner(value)
     while op is not None and op.name in _MOVES:
         op = _owner(op.operands[0])
-    return op is not None and op.name in _CONSTANTS
+    return op is not None and op.name in CONSTANTS
 
 
 def _there_and_back(value: Value, type_: ir.Type) -> Value:

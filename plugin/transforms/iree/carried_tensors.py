@@ -29,6 +29,7 @@ Source: https://github.com/iree-org/iree/pull/24781.
 from __future__ import annotations
 
 from ..._mlir import Operation, Rewriter, Value, ir
+from ...dialects.dense import CONSTANTS
 from ...emit import linalg
 from ..base import NoMatch
 from .updates_in_place import in_own_buffer
@@ -46,7 +47,6 @@ CARRIES = (
 """What hands tensors on from one block to another."""
 
 _LOOPS = ("scf.for", "scf.while", "stablehlo.while")
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
 _SAME_BUFFER = ("stablehlo.reshape", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape")
 
 
@@ -99,7 +99,7 @@ def _is_computed(value: Value) -> bool:
     """True for a tensor that is no argument or constant, and not behind a barrier."""
     if isinstance(value.owner, ir.Block):
         return False
-    return value.owner.operation.name not in (*_CONSTANTS, linalg.BARRIER, linalg.TIE_SHAPE)
+    return value.owner.operation.name not in (*CONSTANTS, linalg.BARRIER, linalg.TIE_SHAPE)
 
 
 def _buffer_of(value: Value) -> Value | ir.Attribute:
@@ -108,6 +108,6 @@ def _buffer_of(value: Value) -> Value | ir.Attribute:
         value = value.owner.operation.operands[0]
     if not isinstance(value.owner, ir.Block):
         producer = value.owner.operation
-        if producer.name in _CONSTANTS:
+        if producer.name in CONSTANTS:
             return producer.attributes["value"]
     return value

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from ... import emit
 from ..._mlir import Operation, Rewriter, Value, ir
+from ...dialects.dense import CONSTANTS
 from ...dialects.quant import element_type
 from ...emit import linalg, stablehlo
 from ...emit.operation import parse_attribute, tensor_type
@@ -38,7 +39,6 @@ __all__ = ["UPDATES", "in_own_buffer", "separate_updated"]
 UPDATES = ("stablehlo.dynamic_update_slice", "stablehlo.scatter", "stablehlo.sort")
 """What IREE does in place, in the operands that become results."""
 
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
 _OF_ELEMENTS = ("arith.", "chlo.", "linalg.", "math.", "stablehlo.", "tensor.")
 _SAME_ELEMENTS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
 
@@ -82,7 +82,7 @@ def _sources(value: Value) -> set[Value]:
     while pending:
         value = pending.pop()
         is_argument = isinstance(value.owner, ir.Block)
-        if value in seen or (not is_argument and value.owner.operation.name in _CONSTANTS):
+        if value in seen or (not is_argument and value.owner.operation.name in CONSTANTS):
             continue
         seen.add(value)
         if not is_argument and value.owner.operation.name != linalg.BARRIER:
@@ -108,7 +108,7 @@ def _made_of(sources: set[Value], end: Operation) -> set[Value]:
 
 def _is_constant(value: Value) -> bool:
     """True for a constant, which IREE copies, or fills each buffer with."""
-    return not isinstance(value.owner, ir.Block) and value.owner.operation.name in _CONSTANTS
+    return not isinstance(value.owner, ir.Block) and value.owner.operation.name in CONSTANTS
 
 
 def _filled(value: Value) -> Value | None:
@@ -139,7 +139,7 @@ def _reads_buffer(value: Value) -> bool:
         if isinstance(value.owner, ir.Block):
             return True
         producer = value.owner.operation
-        if producer.name in _CONSTANTS:
+        if producer.name in CONSTANTS:
             attribute = producer.attributes["value"]
             if isinstance(value.type, ir.ShapedType) and not _is_splat(attribute):
                 return True

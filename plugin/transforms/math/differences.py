@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..._mlir import Operation, Value, ir, stablehlo
-from ...dialects.dense import array_of_dense
+from ...dialects.dense import CONSTANTS, array_of_dense, known_integer
 from ...dialects.windows import window_padding
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import dense, mlir_type, value, with_element
@@ -32,7 +32,6 @@ from .contraction import Contraction
 
 __all__ = ["raise_differences"]
 
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
 _LOW, _HIGH = -128, 127
 
 
@@ -77,7 +76,7 @@ def _without_pad(op: Operation, given: Value) -> tuple[Value, int, dict[str, ir.
     pad = _defining(given)
     if pad is None or pad.name != "stablehlo.pad":
         return given, 0, {}
-    outside = _splat(pad.operands[1])
+    outside = known_integer(pad.operands[1])
     has_padding = window_padding(op, pad.results[0].type.rank - 2).any()
     if outside is None or (outside and has_padding):
         return given, 0, {}
@@ -131,16 +130,16 @@ def _difference(given: Value, *, is_wide: bool = False) -> _Difference | None:
     owner = _defining(given)
     if owner is None:
         return None
-    if owner.name in _CONSTANTS:
+    if owner.name in CONSTANTS:
         return _known_difference(owner, is_wide=is_wide)
     zero, signed = 0, True
     if owner.name == "stablehlo.subtract":
-        found = _splat(owner.operands[1])
+        found = known_integer(owner.operands[1])
         owner = _defining(owner.operands[0])
         if found is None or owner is None:
             return None
         zero = found
-    if owner.name == "stablehlo.and" and _splat(owner.operands[1]) == 255:
+    if owner.name == "stablehlo.and" and known_integer(owner.operands[1]) == 255:
         owner, signed = _defining(owner.operands[0]), False
     if owner is None or owner.name != "stablehlo.convert":
         return None
@@ -170,16 +169,3 @@ def _known_difference(constant: Operation, *, is_wide: bool) -> _Difference | No
 def _defining(given: Value) -> Any:
     owner = given.owner
     return None if isinstance(owner, ir.Block) else owner.operation
-
-
-def _splat(given: Value) -> int | None:
-    """The number that all elements of a constant are."""
-    owner = _defining(given)
-    if owner is not None and owner.name == "stablehlo.broadcast_in_dim":
-        owner = _defining(owner.operands[0])
-    if owner is None or owner.name not in _CONSTANTS:
-        return None
-    attribute = owner.attributes["value"]
-    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
-        return None
-    return int(attribute.get_splat_value().value)

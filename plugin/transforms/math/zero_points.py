@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from ..._mlir import Operation, Value, ir, stablehlo
-from ...dialects.dense import array_of_dense
+from ...dialects.dense import CONSTANTS, array_of_dense
 from ...dialects.grids import zero_point_grid
 from ...dialects.quant import parameters_of
 from ...dialects.windows import edge_padding, window_padding, window_steps
@@ -36,8 +36,6 @@ from .contraction import MOST_AT_ONCE, Contraction, Side
 from .operands import Operand, difference_of_blocks
 
 __all__ = ["correct_zero_points"]
-
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
 
 
 def correct_zero_points(op: Operation, style: ZeroPoints) -> Value | None:
@@ -113,7 +111,7 @@ class _Factor:
     def known(self) -> Array | None:
         """The storage values of a constant operand, less the shift."""
         owner = self.operand.stored.value.owner
-        if isinstance(owner, ir.Block) or owner.operation.name not in _CONSTANTS:
+        if isinstance(owner, ir.Block) or owner.operation.name not in CONSTANTS:
             return None
         attribute = owner.operation.attributes["value"]
         if not isinstance(attribute, ir.DenseElementsAttr):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..._mlir import Value, ir
+from ...dialects.dense import CONSTANTS
 from ...emit import stablehlo, subquant
 from ...emit.operation import value, with_element, with_shape
 from ...numerics.element_types import Array
@@ -28,7 +29,6 @@ from ...numerics.views import Part, View, aligned
 __all__ = ["Field", "Shifts", "joined"]
 
 _WORDS = (8, 16, 32)
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
 _PACKED = (2, 4, 8)
 """Bits of fields that fill bytes."""
 
@@ -292,7 +292,7 @@ class Field:
             words = value("stablehlo.or", halves, words.type)
         if self.width == 8:
             return words
-        if not isinstance(self.words.owner, ir.Block) and self.words.owner.name in _CONSTANTS:
+        if not isinstance(self.words.owner, ir.Block) and self.words.owner.name in CONSTANTS:
             # IREE would unpack it when it compiles, and store that.
             words = value("util.optimization_barrier", [words], words.type)
         return subquant.unpack([words], [self.width], ir.IntegerType.get_signless(self.width))

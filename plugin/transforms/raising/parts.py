@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..._mlir import Operation, Value, ir
-from ...dialects.dense import array_of_dense
+from ...dialects.dense import CONSTANTS, array_of_dense
 from ...emit.operation import is_dynamic
 from ...numerics.element_types import Array
 from ...numerics.views import View
@@ -17,7 +17,6 @@ __all__ = ["VIEWS", "Part", "is_static", "moved", "part_of", "viewed"]
 
 VIEWS = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim")
 """Operations that move elements only."""
-_CONSTANTS = ("arith.constant", "stablehlo.constant")
 _COMPUTED = {
     "stablehlo.add": np.add,
     "stablehlo.multiply": np.multiply,
@@ -68,7 +67,7 @@ def _whole(root: Value, depth: int = _DEEPEST) -> Part:
     shape, owner = [int(n) for n in root.type.shape], root.owner
     if isinstance(owner, ir.Block):
         return Part(root, View.of(shape))
-    if owner.operation.name not in _CONSTANTS:
+    if owner.operation.name not in CONSTANTS:
         return Part(root, View.of(shape), _computed(owner.operation, shape, depth))
     attribute = owner.operation.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr):

@@ -53,3 +53,27 @@ func.func @unsigned(%x: tensor<2x3xi8>, %y: tensor<2x3xi8>) -> tensor<2x3xi8> {
   %9 = stablehlo.convert %8 : (tensor<2x3xi64>) -> tensor<2x3xi8>
   return %9 : tensor<2x3xi8>
 }
+
+// Numbers that are broadcast, even twice, and constants of arith.
+// CHECK-LABEL: func.func @broadcast(
+// CHECK-NOT: i64
+// CHECK: stablehlo.shift_right_arithmetic {{.+}} : tensor<2x3xi32>
+// CHECK-NOT: i64
+// CHECK: return
+func.func @broadcast(%x: tensor<2x3xi8>, %y: tensor<2x3xi8>) -> tensor<2x3xi8> {
+  %one = arith.constant dense<1234567890> : tensor<i64>
+  %line = stablehlo.broadcast_in_dim %one, dims = [] : (tensor<i64>) -> tensor<3xi64>
+  %m = stablehlo.broadcast_in_dim %line, dims = [1] : (tensor<3xi64>) -> tensor<2x3xi64>
+  %shift = arith.constant dense<32> : tensor<2x3xi64>
+  %0 = stablehlo.convert %x : (tensor<2x3xi8>) -> tensor<2x3xi64>
+  %1 = stablehlo.convert %y : (tensor<2x3xi8>) -> tensor<2x3xi64>
+  %2 = stablehlo.multiply %0, %m : tensor<2x3xi64>
+  %3 = stablehlo.multiply %1, %m : tensor<2x3xi64>
+  %4 = stablehlo.add %2, %3 : tensor<2x3xi64>
+  %5 = stablehlo.shift_right_arithmetic %4, %shift : tensor<2x3xi64>
+  %low = stablehlo.constant dense<-128> : tensor<2x3xi64>
+  %high = stablehlo.constant dense<127> : tensor<2x3xi64>
+  %6 = stablehlo.clamp %low, %5, %high : tensor<2x3xi64>
+  %7 = stablehlo.convert %6 : (tensor<2x3xi64>) -> tensor<2x3xi8>
+  return %7 : tensor<2x3xi8>
+}

@@ -15,6 +15,23 @@ func.func @product(%x: tensor<32x64xi8>) -> tensor<32x48xi32> {
   return %y : tensor<32x48xi32>
 }
 
+// A zero point that is broadcast twice.
+// CHECK-LABEL: func.func @broadcast(
+// CHECK: "flow.dispatch"({{.*}}) {entry_points = [@integer_product
+// CHECK-NOT: stablehlo.dot_general
+// CHECK: return
+func.func @broadcast(%x: tensor<32x64xi8>) -> tensor<32x48xi32> {
+  %0 = stablehlo.convert %x : (tensor<32x64xi8>) -> tensor<32x64xi16>
+  %c = arith.constant dense<3> : tensor<i16>
+  %line = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<i16>) -> tensor<64xi16>
+  %all = stablehlo.broadcast_in_dim %line, dims = [1] : (tensor<64xi16>) -> tensor<32x64xi16>
+  %1 = stablehlo.subtract %0, %all : tensor<32x64xi16>
+  %w = stablehlo.constant dense<100> : tensor<48x64xi16>
+  %y = stablehlo.dot_general %1, %w, contracting_dims = [1] x [1]
+      : (tensor<32x64xi16>, tensor<48x64xi16>) -> tensor<32x48xi32>
+  return %y : tensor<32x48xi32>
+}
+
 // Integers without a sign; what is padded with 0 is padded with the zero point.
 // CHECK-LABEL: func.func @windows(
 // CHECK: "flow.dispatch"({{.*}}) {entry_points = [@integer_product
