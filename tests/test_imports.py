@@ -29,6 +29,7 @@ ORDER = (
         "reports",
         "weights",
         "frontends",
+        "team",
         "compiler",
         "fleet",
         "batch",
