@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from subquant.cli import main
 from subquant.compiler.reading import parse_text
-from subquant.conformance import oracle, report, suite
+from subquant.conformance import command, oracle, report, suite
 from subquant.conformance.cases import (
     SYMBOL,
     Case,
@@ -564,6 +565,27 @@ def test_the_command_shows_a_table_and_writes_files(tmp_path: Path) -> None:
         "interpreter": {"pass": 1}, "llvm-cpu": {"pass": 3},
     }  # fmt: skip
     assert len(ElementTree.parse(junit_file).findall(".//testcase")) == 4
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"), [(KeyboardInterrupt(), 1), (SystemExit(128 + signal.SIGTERM), 143)]
+)
+def test_a_run_that_is_ended_shows_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: BaseException, status: int
+) -> None:
+    def run(cases, device, jobs, progress, **options):
+        first = cases[0]
+        progress(Outcome(first.name, first.op, device, "wrong", message="is 2, expected 3"))
+        raise ends
+
+    monkeypatch.setattr(command, "run_cases", run)
+    written = tmp_path / "o.json"
+    result = _invoke("--filter", "^suite/abs/", "--device", "interpreter", "--json", str(written))
+    assert result.exit_code == status
+    assert re.search(r"abs +0/1", result.output)
+    assert "is 2, expected 3" in result.output
+    assert re.search(r"missing: \d+ results: the run was ended", result.output)
+    assert not written.exists()
 
 
 def test_a_regression_fails_and_a_new_pass_fails_if_strict(tmp_path: Path) -> None:

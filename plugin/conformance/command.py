@@ -16,6 +16,7 @@ from ..errors import (
     EnvironmentProblem,
     InputError,
     UsageError,
+    counted,
     expected_name,
     printable,
     quoted,
@@ -67,32 +68,50 @@ def run(options: RunOptions) -> int:
     earlier = None if options.against is None else read_report(options.against)
     for device in options.devices:
         _check_device(device, is_here=options.cluster is None)
+    which = _describe(options, cases, expected, plan)
     outcomes: list[Outcome] = []
     machines: set[str] = set()
+
+    def report(missing: Sequence[str] = ()) -> Report:
+        ordered = sorted(outcomes, key=lambda each: plan.numbers[each.device, each.name])
+        saved = {} if options.save is None else _save(options.save, cases, ordered)
+        found = [
+            replace(o, replay=saved.get(o) or replay_command(o.name, o.device, options))
+            for o in ordered
+        ]
+        return Report(
+            which,
+            tuple(found),
+            tuple(plan.numbers[outcome.device, outcome.name] for outcome in found),
+            judge(found, expected),
+            tuple(sorted(machines)) or (machine(),),
+            options.part,
+            tuple(missing),
+        )
+
     with ending_cleanly():
-        for device, chosen in plan.chosen.items():
-            with _progress(f"conformance on {device}", len(chosen)) as progress:
-                outcomes += run_cases(
-                    chosen,
-                    device,
-                    options.jobs,
-                    progress,
-                    cluster=options.cluster,
-                    machines=machines,
-                )
-    saved = {} if options.save is None else _save(options.save, cases, outcomes)
-    outcomes = [
-        replace(o, replay=saved.get(o) or replay_command(o.name, o.device, options))
-        for o in outcomes
-    ]
-    found = Report(
-        _describe(options, cases, expected, plan),
-        tuple(outcomes),
-        tuple(plan.numbers[outcome.device, outcome.name] for outcome in outcomes),
-        judge(outcomes, expected),
-        tuple(sorted(machines)) or (machine(),),
-        options.part,
-    )
+        try:
+            for device, chosen in plan.chosen.items():
+                with _progress(f"conformance on {device}", len(chosen)) as progress:
+
+                    def keep(outcome: Outcome, show: Progress = progress) -> None:
+                        outcomes.append(outcome)
+                        show(outcome)
+
+                    run_cases(
+                        chosen,
+                        device,
+                        options.jobs,
+                        keep,
+                        cluster=options.cluster,
+                        machines=machines,
+                    )
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or a signal that ends the run
+            total = sum(map(len, plan.chosen.values()))
+            left = counted(total - len(outcomes), "result")
+            show_report(report([f"{left}: the run was ended, and writes no files of results"]))
+            raise
+    found = report()
     if earlier is not None:
         pattern = _pattern(options)
         found = found.compared(
@@ -103,7 +122,7 @@ def run(options: RunOptions) -> int:
     show_report(found)
     write_files(found, options.json, options.junit)
     if options.update_expected:
-        write_report(str(expected_file), updated_expected(outcomes, expected))
+        write_report(str(expected_file), updated_expected(found.outcomes, expected))
         return 0
     return found.exit_status
 
