@@ -36,7 +36,7 @@ class Compiler:
         self.calls = 0
         self.started, self.awaited = threading.Event(), threading.Event()
 
-    def __call__(self, *arguments: Any) -> bytes:
+    def __call__(self, *arguments: Any, **_: Any) -> bytes:
         self.calls += 1
         if self.calls > 1:
             return b"second"
@@ -300,7 +300,7 @@ def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("SUBQUANT_CACHE_SIZE", "64 KiB")
     monkeypatch.setattr(
         "subquant.compiler.compilation.run_iree",
-        lambda data, *arguments: keys.digest_of(data).encode() * 200,
+        lambda data, *arguments, **_: keys.digest_of(data).encode() * 200,
     )
     programs = [PROGRAM.replace("main", f"f{number}") for number in range(8)]
     for program in programs:

@@ -303,7 +303,7 @@ def test_arguments_are_checked_before_the_compilation(
     arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called = itertools.count()
-    monkeypatch.setattr("subquant.compiler.compilation.run_iree", lambda *_: next(called))
+    monkeypatch.setattr("subquant.compiler.compilation.run_iree", lambda *_, **__: next(called))
     assert fail(1, "exec", "x.mlir", *arguments) == f"error: {message}"
     assert next(called) == 0
 

@@ -141,6 +141,14 @@ class Cache(Store):
             self.use(key, record)
         return executable
 
+    def add_lowered(self, key: Digest, executable: bytes, about: Mapping[str, Any]) -> None:
+        """Keep what IREE's compiler has made of a lowered module.
+
+        Raises:
+            InputError, OSError: the folder cannot be written.
+        """
+        self.write(key, {"about": dict(about)}, {_EXECUTABLE: self.keep(executable)})
+
     def add(
         self,
         key: Digest,
@@ -178,8 +186,7 @@ class Cache(Store):
         if lowered is not None:
             described["lowered"] = lowered
             spared.add(lowered)
-            name = {"about": {**about, "kind": "lowered module"}}
-            self.write(lowered, name, {_EXECUTABLE: blobs[_EXECUTABLE]})
+            self.add_lowered(lowered, made.executable, {**about, "kind": "lowered module"})
         self.write(key, described, blobs)
         self.make_room(written, spared)
 

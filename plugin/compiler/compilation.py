@@ -18,7 +18,7 @@ from ..processes import Limits
 from . import worker
 from .cache import Cache, Made, description
 from .cpu_features import recorded_features
-from .iree import run_iree
+from .iree import compile_threads, run_iree, takes_team
 from .keys import Key, key_of_bytecode, key_of_source
 from .options import CompileOptions, Emit
 from .store import Held
@@ -134,14 +134,25 @@ class _Compilation:
         self._tell(lowered.remarks, lowered.signature_texts)
         return lowered
 
-    def run_iree(self, lowered: LoweredModule) -> bytes:
+    def run_iree(self, lowered: LoweredModule, cache: Cache | None = None) -> bytes:
         self.notify("iree-compile")
+        team = lowered.gains_by_threads and takes_team(self.options)
+        threads = self._threads(cache) if team and cache is not None else b""
         try:
-            return run_iree(
-                lowered.data, self.options, self.reproducer, team=lowered.gains_by_threads
-            )
+            return run_iree(lowered.data, self.options, self.reproducer, team=team, threads=threads)
         except SubquantError as error:
             raise error.in_file(self.given.file) from None
+
+    def _threads(self, cache: Cache) -> bytes:
+        """The program of a team's threads, which most compilations with a cache find there."""
+        key = key_of_bytecode(b"", self.options, cache)
+        program = cache.find_lowered(key)
+        if program is None:
+            program = compile_threads(self.options)
+            about = description("threads of a team", "", self.options)
+            with contextlib.suppress(InputError, OSError):  # as in `_make`
+                cache.add_lowered(key, program, about)
+        return program
 
     def in_cache(self, cache: Cache) -> bytes:
         """Find the result, or make it and keep it."""
@@ -171,7 +182,7 @@ class _Compilation:
         lowered_key = key_of_bytecode(lowered.data, self.options, cache)
         executable = cache.find_lowered(lowered_key)
         if executable is None:
-            executable = self.run_iree(lowered)
+            executable = self.run_iree(lowered, cache)
         else:
             self.notify("cached")
         if key.holds:

@@ -27,7 +27,7 @@ from .options import CompileOptions
 from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS
 from .worker import text_of
 
-__all__ = ["compiler_path", "run_iree", "takes_team", "target_features"]
+__all__ = ["compile_threads", "compiler_path", "run_iree", "takes_team", "target_features"]
 
 
 def compiler_path() -> str:
@@ -57,6 +57,7 @@ def run_iree(
     reproducer: str | os.PathLike[str] | None = None,
     *,
     team: bool = False,
+    threads: bytes = b"",
 ) -> bytes:
     """Compile a module to an executable.
 
@@ -66,6 +67,7 @@ def run_iree(
         reproducer: where to write it; by default ``subquant.reproducer.mlir`` in the current
             folder.
         team: a team of threads can run it (`subquant.team`), where the options allow it.
+        threads: what `compile_threads` gives for them, where that is there already.
 
     Raises:
         EnvironmentProblem: IREE's compiler is not installed.
@@ -75,18 +77,31 @@ def run_iree(
     given, made = "module.mlirbc", "module.vmfb"
     command: list[str | dict[str, str]]
     command = [compiler_path(), {"file": given}, "-o", {"file": made}, *options.flags]
+    files = {given: bytecode}
     if team and takes_team(options):
-        command = [
-            sys.executable,
-            "-s",
-            session.__file__,
-            *({"file": each} for each in (given, made)),
-        ]
-        command += options.flags
-    result = run_guarded(command, {given: bytecode}, output=made, variables=_variables())
+        kept: str | dict[str, str] = ""
+        if threads:
+            kept, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": threads}
+        command = [*_SESSION, {"file": given}, {"file": made}, kept, *options.flags]
+    result = run_guarded(command, files, output=made, variables=_variables())
     if result.status == 0 and result.output is not None:
         return result.output
     raise _compiler_error(bytecode, options, reproducer, result)
+
+
+_SESSION = (sys.executable, "-s", session.__file__)
+
+
+def compile_threads(options: CompileOptions) -> bytes:
+    """Compile the program of a team's threads; b"" if IREE's compiler does not.
+
+    It is the same for every module with these options.
+    """
+    made = "threads.vmfb"
+    command: list[str | dict[str, str]]
+    command = [*_SESSION, "", {"file": made}, "", *options.flags]
+    result = run_guarded(command, {}, output=made, variables=_variables())
+    return (result.output or b"") if result.status == 0 else b""
 
 
 def takes_team(options: CompileOptions) -> bool:

@@ -1,13 +1,16 @@
 """IREE's compiler, for a program that a team of threads can run; a program by itself.
 
-``python session.py MODULE EXECUTABLE FLAG...`` does what ``iree-compile`` does, and on the way:
+``python session.py MODULE EXECUTABLE THREADS FLAG...`` does what ``iree-compile`` does, and on the
+way:
 
 * a function `TEAM` is added, which a runtime calls once with the address of a mailbox;
 * where LLVM's dialect is reached, each function of a dispatch, that IREE calls for one workgroup
   after the other, becomes the work of a function around it. That one does the work, or, where
   there is a mailbox, calls what the mailbox has for it: for the first workgroup it does the work of
   all of them together with the team, and nothing for the others;
-* the threads' own program is compiled, too, and recorded with `TEAM` (`THREADS_KEY`).
+* the threads' own program is recorded with `TEAM` (`THREADS_KEY`): that of the file ``THREADS``,
+  or, where that is "", one that is compiled meanwhile. It is the same for every program of the same
+  flags. Without a ``MODULE`` it is compiled, and nothing else.
 
 **The protocol.** Who has taken `busy` publishes a job: the function, what it is called with, how
 many workgroups; then a number in `open`. Everybody takes workgroups by counting `next` up. A thread
@@ -27,7 +30,8 @@ import ctypes
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 __all__ = ["MAILBOX_WORDS", "SLOTS", "TEAM", "THREADS", "THREADS_KEY", "threads_program"]
@@ -351,14 +355,14 @@ llvm.func @{name}({_GIVEN}) -> i32 {{
 """
 
 
-def _host_function(name: str, reflection: str = "") -> str:
+def _host_function(name: str) -> str:
     """A function of a program, whose dispatch has the function that is put in its place.
 
     Its constant is a number that no other has, so that no other dispatch is the same.
     """
     type_ = f"tensor<{MAILBOX_WORDS}xi64>"
     return f"""
-func.func @{name}(%mailbox: {type_}) -> {type_}{reflection} {{
+func.func @{name}(%mailbox: {type_}) -> {type_} {{
   %c = arith.constant dense<{int.from_bytes(name[-7:].encode(), "little")}> : {type_}
   %0 = arith.xori %mailbox, %c : {type_}
   return %0 : {type_}
@@ -403,8 +407,17 @@ class _Session:
         for function in (self._compile_from, self._compile_to):
             function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_char_p], None
 
-    def compile(self, source: Any, output: Any, added: str = "") -> None:
-        """Compile a program, with more functions, so that a team can run it."""
+    def compile(
+        self, source: Any, output: Any, added: str = "", threads: Callable[[], bytes] = bytes
+    ) -> None:
+        """Compile a program, with more functions, so that a team can run it.
+
+        Args:
+            source: the program.
+            output: where it is written.
+            added: the functions.
+            threads: gives the program that is recorded with `TEAM`, if that is there.
+        """
         invocation = self._session.invocation()
         invocation.enable_console_diagnostics()
         if not invocation.parse_source(source):
@@ -420,6 +433,9 @@ class _Session:
         for executable in _named(module, "hal.executable"):
             for variant in _named(executable, "hal.executable.variant"):
                 self._wrap(variant)
+        for function in _named(module, "util.func"):
+            if _symbol(function) == TEAM:
+                self._record(function, threads())
         invocation.import_module(module)
         self._compile_from(invocation._inv_p, b"executable-targets")
         self._compile_to(invocation._inv_p, b"end")
@@ -434,11 +450,23 @@ class _Session:
         self.compile(source, output)
         return bytes(output.map_memory())
 
-    def compile_file(self, given: str, made: str, added: str) -> None:
+    def compile_file(self, given: str, made: str, threads: Callable[[], bytes]) -> None:
         """Compile the program of a file to another."""
         output = self._api.Output.open_file(made)
-        self.compile(self._api.Source.open_file(self._session, given), output, added)
+        source = self._api.Source.open_file(self._session, given)
+        self.compile(source, output, _host_function(TEAM), threads)
         output.keep()
+
+    def _record(self, function: Any, program: bytes) -> None:
+        """Record the threads' program with a function."""
+        ir, key = self._ir, "iree.reflection"
+        text = base64.b64encode(zlib.compress(program, 9)).decode()
+        entries = {}
+        if key in function.attributes:
+            entries = {entry.name: entry.attr for entry in function.attributes[key]}
+        with function.context:
+            entries[THREADS_KEY] = ir.StringAttr.get(text)
+            function.attributes[key] = ir.DictAttr.get(entries)
 
     def _wrap(self, variant: Any) -> None:
         """Put functions around those of the dispatches of one target."""
@@ -489,13 +517,24 @@ def _has_local_memory(export: Any) -> bool:
     return "workgroup_local_memory" in export.attributes
 
 
-def _main(given: str, made: str, *flags: str) -> int:
-    session = _Session([*flags])
+def _threads_of(flags: list[str]) -> bytes:
+    return _Session(flags).bytes_of(_host_function(THREADS))
+
+
+def _main(given: str, made: str, kept: str, *flags: str) -> int:
     try:
-        program = session.bytes_of(_host_function(THREADS))
-        recorded = base64.b64encode(zlib.compress(program, 9)).decode()
-        reflection = f' attributes {{iree.reflection = {{{THREADS_KEY} = "{recorded}"}}}}'
-        session.compile_file(given, made, _host_function(TEAM, reflection))
+        if not given:
+            with open(made, "wb") as file:
+                file.write(_threads_of([*flags]))
+            return 0
+        with ThreadPoolExecutor(1) as other:
+            if kept:
+                with open(kept, "rb") as file:
+                    program = file.read()
+                threads = other.submit(lambda: program)
+            else:
+                threads = other.submit(_threads_of, [*flags])
+            _Session([*flags]).compile_file(given, made, threads.result)
     except _Failed:
         return 1
     return 0
