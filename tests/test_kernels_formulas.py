@@ -217,3 +217,203 @@ def test_many_rows_and_other_programs_are_left_alone():
         text = compile_to_bytes(module, choices, emit="mlir").decode()
         assert not {"sum", "formula"} & set(calls(text))
         assert "stablehlo.divide" in text
+
+
+OF_BYTES = """
+func.func @main(%x: tensor<{rows}x64xi8>, %r: tensor<{rows}x96xf32>) -> ({types}) {{
+  %w = stablehlo.constant dense<{weight}> : tensor<64x96xi8>
+  %z = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+       : (tensor<{rows}x64xi8>, tensor<64x96xi8>) -> tensor<{rows}x96xi32>
+  %f = stablehlo.convert %z : (tensor<{rows}x96xi32>) -> tensor<{rows}x96xf32>
+  %c = stablehlo.constant dense<1000> : tensor<{rows}x96xi32>
+  %n = stablehlo.constant dense<0.75> : tensor<{rows}x96xf32>
+  %i = stablehlo.constant dense<-7> : tensor<{rows}x96xi8>
+  %s = stablehlo.compare LT, %z, %c : (tensor<{rows}x96xi32>, tensor<{rows}x96xi32>)
+       -> tensor<{rows}x96xi1>
+  %t = stablehlo.negate %r : tensor<{rows}x96xf32>
+  %q = stablehlo.select %s, %r, %t : tensor<{rows}x96xi1>, tensor<{rows}x96xf32>
+  {lines}
+  return {results} : {types}
+}}"""
+"""A product of bytes: sums, as reals too, numbers, and an argument with signs that sums choose."""
+
+TESTED = {
+    "EQ": np.equal, "NE": np.not_equal, "GE": np.greater_equal, "GT": np.greater,
+    "LE": np.less_equal, "LT": np.less,
+}  # fmt: skip
+
+
+def lines_of_bytes():
+    """Of each line the result, its element, and NumPy's: of sums, reals of them, and others."""
+    found = [
+        ("stablehlo.abs %z : T<i32>", "i32", lambda z, f, q: abs(z)),
+        ("stablehlo.add %z, %c : T<i32>", "i32", lambda z, f, q: z + 1000),
+        ("stablehlo.subtract %c, %z : T<i32>", "i32", lambda z, f, q: 1000 - z),
+        ("stablehlo.multiply %z, %c : T<i32>", "i32", lambda z, f, q: z * 1000),
+        ("stablehlo.maximum %z, %c : T<i32>", "i32", lambda z, f, q: np.maximum(z, 1000)),
+        ("stablehlo.minimum %z, %c : T<i32>", "i32", lambda z, f, q: np.minimum(z, 1000)),
+        ("stablehlo.negate %z : T<i32>", "i32", lambda z, f, q: -z),
+        ("stablehlo.and %z, %c : T<i32>", "i32", lambda z, f, q: z & 1000),
+        ("stablehlo.or %z, %c : T<i32>", "i32", lambda z, f, q: z | 1000),
+        ("stablehlo.xor %z, %c : T<i32>", "i32", lambda z, f, q: z ^ 1000),
+        ("stablehlo.convert %z : (T<i32>) -> T<i8>", "i8", lambda z, f, q: z.astype(np.int8)),
+        ("stablehlo.convert %q : (T<f32>) -> T<i32>", "i32", lambda z, f, q: np.trunc(q)),
+        ("stablehlo.bitcast_convert %f : (T<f32>) -> T<i32>", "i32", lambda z, f, q: f.view("i4")),
+        ("stablehlo.bitcast_convert %z : (T<i32>) -> T<f32>", "f32", lambda z, f, q: z.view("f4")),
+        ("stablehlo.floor %q : T<f32>", "f32", lambda z, f, q: np.floor(q)),
+        ("stablehlo.round_nearest_even %q : T<f32>", "f32", lambda z, f, q: np.rint(q)),
+        ("stablehlo.divide %f, %n : T<f32>", "f32", lambda z, f, q: f / np.float32(0.75)),
+    ]
+    for direction, test in TESTED.items():
+        compared = f"stablehlo.compare {direction}, "
+        for operands, kind, of in (
+            ("%z, %c", "SIGNED : (T<i32>, T<i32>)", lambda z, f, q, test=test: test(z, 1000)),
+            ("%q, %n", "FLOAT : (T<f32>, T<f32>)", lambda z, f, q, test=test: test(q, 0.75)),
+        ):
+            found.append((f"{compared}{operands}, {kind} -> T<i1>", "i1", of))
+    return found
+
+
+def of_bytes(rows=1):
+    """The program, whose truth values choose; and functions that give its results."""
+    lines, names, elements, functions = [], [], [], []
+    for number, (line, element, function) in enumerate(lines_of_bytes()):
+        name, ending = f"%v{number}", ""
+        if element == "i1":
+            ending = f"\n  %t{number} = stablehlo.select {name}, %f, %q : T<i1>, T<f32>"
+            names.append(f"%t{number}")
+            functions.append(lambda z, f, q, function=function: np.where(function(z, f, q), f, q))
+        else:
+            names.append(name)
+            functions.append(function)
+        elements.append("f32" if element == "i1" else element)
+        lines.append(f"{name} = {line}{ending}")
+    lines += [
+        "%low = stablehlo.constant dense<0x7F800000> : tensor<f32>",
+        "%least = stablehlo.reduce(%f init: %low) applies stablehlo.minimum across "
+        "dimensions = [1] : (T<f32>, tensor<f32>) -> tensor<ROWSxf32>",
+        "%b = stablehlo.convert %z : (T<i32>) -> T<i8>",
+        "%both = stablehlo.add %b, %i : T<i8>",
+    ]
+    functions += [lambda z, f, q: f.min(1), lambda z, f, q: (z - 7).astype(np.int8)]
+    types = [f"tensor<{rows}x96x{each}>" for each in elements]
+    types += [f"tensor<{rows}xf32>", f"tensor<{rows}x96xi8>"]
+    body = re.sub(r"\bT<(\w+)>", rf"tensor<{rows}x96x\1>", "\n  ".join(lines))
+    weight = np.random.default_rng(3).integers(-128, 128, (64, 96))
+    text = OF_BYTES.format(
+        rows=rows,
+        types=", ".join(types),
+        weight=weight.tolist(),
+        lines=body.replace("ROWS", str(rows)),
+        results=", ".join([*names, "%least", "%both"]),
+    )
+    return text, weight, functions
+
+
+def test_formulas_of_integers_and_truth_values(cpu):
+    """What follows a product of bytes of one row is done with it: NumPy's numbers to the bit.
+
+    There are two dispatches, as one has no more than 32 arguments and results.
+    """
+    text, weight, functions = of_bytes()
+    lowered = compile_to_bytes(text, emit="mlir").decode()
+    assert calls(lowered) == ["joined", "joined"]
+    assert not re.findall(r"= stablehlo\.(?!constant|reshape|broadcast_in_dim)\w+", lowered)
+    random = np.random.default_rng(4)
+    x = random.integers(-128, 128, (1, 64)).astype(np.int8)
+    r = (random.standard_normal((1, 96)) * 3).astype(np.float32)
+    r[0, :6] = [0.75, 0.5, -0.5, -1e-40, 1e-40, 2.5]  # subnormals, which devices flush to 0
+    z = (x.astype(np.int64) @ weight).astype(np.int32)
+    found = Executable(compile_to_bytes(text)).main(x, r)
+    for each, function in zip(found, functions, strict=True):
+        expected = function(z, z.astype(np.float32), np.where(z < 1000, r, -r))
+        is_exact = (expected == 0) | (abs(expected) > 1e-38)
+        np.testing.assert_array_equal(each[is_exact], expected[is_exact])
+
+
+def test_formulas_of_several_rows_of_bytes_are_left_alone():
+    text, _, _ = of_bytes(rows=2)
+    lowered = compile_to_bytes(text, emit="mlir").decode()
+    assert len(calls(lowered)) == 1
+    assert lowered.count("stablehlo.select") == 13
+
+
+def rounding_layer(number, given, weight):
+    """The text of a layer, which rounds its activations with a scale for all of them."""
+    depth, columns = weight.shape
+    text = """
+  %absG = stablehlo.abs %GIVEN : tensor<1xDEPTHxf32>
+  %lowG = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %maxG = stablehlo.reduce(%absG init: %lowG) applies stablehlo.maximum across dimensions = [1]
+          : (tensor<1xDEPTHxf32>, tensor<f32>) -> tensor<1xf32>
+  %peakG = stablehlo.reshape %maxG : (tensor<1xf32>) -> tensor<1x1xf32>
+  %noneG = stablehlo.constant dense<0.0> : tensor<1x1xf32>
+  %oneG = stablehlo.constant dense<1.0> : tensor<1x1xf32>
+  %mostG = stablehlo.constant dense<127.0> : tensor<1x1xf32>
+  %isG = stablehlo.compare EQ, %peakG, %noneG : (tensor<1x1xf32>, tensor<1x1xf32>)
+         -> tensor<1x1xi1>
+  %scaleG = stablehlo.divide %peakG, %mostG : tensor<1x1xf32>
+  %stepG = stablehlo.select %isG, %oneG, %scaleG : tensor<1x1xi1>, tensor<1x1xf32>
+  %inverseG = stablehlo.divide %mostG, %peakG : tensor<1x1xf32>
+  %factorG = stablehlo.select %isG, %noneG, %inverseG : tensor<1x1xi1>, tensor<1x1xf32>
+  %allG = stablehlo.broadcast_in_dim %factorG, dims = [0, 1]
+          : (tensor<1x1xf32>) -> tensor<1xDEPTHxf32>
+  %productG = stablehlo.multiply %GIVEN, %allG : tensor<1xDEPTHxf32>
+  %wideG = stablehlo.abs %productG : tensor<1xDEPTHxf32>
+  %belowG = stablehlo.floor %wideG : tensor<1xDEPTHxf32>
+  %restG = stablehlo.subtract %wideG, %belowG : tensor<1xDEPTHxf32>
+  %halfG = stablehlo.constant dense<0.5> : tensor<1xDEPTHxf32>
+  %upG = stablehlo.compare GE, %restG, %halfG : (tensor<1xDEPTHxf32>, tensor<1xDEPTHxf32>)
+         -> tensor<1xDEPTHxi1>
+  %upwardsG = stablehlo.convert %upG : (tensor<1xDEPTHxi1>) -> tensor<1xDEPTHxi32>
+  %wholeG = stablehlo.convert %belowG : (tensor<1xDEPTHxf32>) -> tensor<1xDEPTHxi32>
+  %sizeG = stablehlo.add %wholeG, %upwardsG : tensor<1xDEPTHxi32>
+  %zeroG = stablehlo.constant dense<0.0> : tensor<1xDEPTHxf32>
+  %isnegG = stablehlo.compare LT, %productG, %zeroG
+            : (tensor<1xDEPTHxf32>, tensor<1xDEPTHxf32>) -> tensor<1xDEPTHxi1>
+  %negG = stablehlo.negate %sizeG : tensor<1xDEPTHxi32>
+  %signedG = stablehlo.select %isnegG, %negG, %sizeG
+             : tensor<1xDEPTHxi1>, tensor<1xDEPTHxi32>
+  %bytesG = stablehlo.convert %signedG : (tensor<1xDEPTHxi32>) -> tensor<1xDEPTHxi8>
+  %wG = stablehlo.constant dense<WEIGHT> : tensor<DEPTHxCOLUMNSxi8>
+  %sumsG = stablehlo.dot_general %bytesG, %wG, contracting_dims = [1] x [0]
+           : (tensor<1xDEPTHxi8>, tensor<DEPTHxCOLUMNSxi8>) -> tensor<1xCOLUMNSxi32>
+  %realsG = stablehlo.convert %sumsG : (tensor<1xCOLUMNSxi32>) -> tensor<1xCOLUMNSxf32>
+  %stepsG = stablehlo.broadcast_in_dim %stepG, dims = [0, 1]
+            : (tensor<1x1xf32>) -> tensor<1xCOLUMNSxf32>
+  %yG = stablehlo.multiply %realsG, %stepsG : tensor<1xCOLUMNSxf32>"""
+    text = re.sub(r"(%[a-zA-Z]+?)G(?!IVEN)\b", rf"\g<1>{number}", text)
+    values = {"GIVEN": given, "DEPTH": depth, "COLUMNS": columns, "WEIGHT": weight.tolist()}
+    for name, value in values.items():
+        text = text.replace(name, str(value))
+    return text
+
+
+def rounded_layer(given, weight):
+    """The same in NumPy."""
+    peak, most = abs(given).max(1, keepdims=True), np.float32(127)
+    with np.errstate(divide="ignore"):
+        factor = np.where(peak == 0, np.float32(0), most / peak)
+    product = given * factor
+    below = np.floor(abs(product))
+    size = below.astype(np.int64) + (abs(product) - below >= 0.5)
+    integers = np.where(product < 0, -size, size)
+    step = np.where(peak == 0, np.float32(1), peak / most)
+    return (integers @ weight).astype(np.float32) * step
+
+
+def test_activations_that_are_rounded_at_run_time(cpu):
+    """Of two layers: greatest, scale, halves away from 0, products; one dispatch, to the bit."""
+    random = np.random.default_rng(6)
+    weights = [random.integers(-127, 128, shape) for shape in ((64, 96), (96, 80))]
+    lines = rounding_layer(1, "x", weights[0]) + rounding_layer(2, "y1", weights[1])
+    text = f"func.func @main(%x: tensor<1x64xf32>) -> tensor<1x80xf32> {{{lines}\n"
+    text += "  return %y2 : tensor<1x80xf32>\n}"
+    lowered = compile_to_bytes(text, emit="mlir").decode()
+    assert calls(lowered) == ["joined"]
+    assert lowered.count("math.floor") == 2  # two operations read each
+    main = Executable(compile_to_bytes(text)).main
+    for x in (random.standard_normal((1, 64)), np.zeros((1, 64)), np.full((1, 64), -0.5)):
+        given = x.astype(np.float32)
+        expected = rounded_layer(rounded_layer(given, weights[0]), weights[1])
+        np.testing.assert_array_equal(main(given), expected)

@@ -27,7 +27,7 @@ sums are of some vectors of partial sums, so that they are rounded otherwise tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -37,6 +37,7 @@ from .._mlir import Operation, Value, ir
 from ..emit import Formula, Scalars, scalar
 from ..emit.linalg import Extent, constant_index
 from ..emit.operation import element_of, erase_unused, is_dynamic
+from ..emit.subnormals import floor
 from ..emit.vectors import (
     Vectors,
     broadcast,
@@ -47,8 +48,8 @@ from ..emit.vectors import (
     store,
     store_element,
 )
-from ..numerics.array_functions import convert
-from ..numerics.element_types import F32, ElementType
+from ..numerics.array_functions import bits_of, convert
+from ..numerics.element_types import BOOL, F16, F32, I8, I32, ElementType
 from .constants import is_fixed
 from .executables import Binding, Kernel, Library
 
@@ -59,37 +60,58 @@ _MOST_ELEMENTS = 1 << 13
 _AS_LONG, _AS_LONG_OF_FUNCTIONS = 8, 64
 """How many products of bytes take as long as one element of an operation, about."""
 _AT_ONCE = 4
-"""Vectors of partial sums: a sum takes four cycles, and one begins in each."""
+"""Vectors of partial results: a sum takes four cycles, and one begins in each."""
 _MOST_OPERATIONS = 32
 """Of a formula; what is behind them is another one."""
 
-_RULES: dict[str, Callable[..., Formula]] = {
-    "stablehlo.add": np.add,
+_OF_FLOATS: dict[str, Callable[..., Formula]] = {
     "stablehlo.divide": np.divide,
     "stablehlo.exponential": np.exp,
+    "stablehlo.floor": lambda given: floor(given, np.floor),
     "stablehlo.logistic": lambda given: np.float32(1) / (np.float32(1) + np.exp(-given)),
+    "stablehlo.round_nearest_even": np.rint,
+    "stablehlo.sqrt": np.sqrt,
+    "stablehlo.tanh": np.tanh,
+}
+_OF_NUMBERS: dict[str, Callable[..., Formula]] = {
+    "stablehlo.abs": np.abs,
+    "stablehlo.add": np.add,
     "stablehlo.maximum": np.maximum,
     "stablehlo.minimum": np.minimum,
     "stablehlo.multiply": np.multiply,
     "stablehlo.negate": np.negative,
-    "stablehlo.sqrt": np.sqrt,
     "stablehlo.subtract": np.subtract,
-    "stablehlo.tanh": np.tanh,
 }
-"""Operations on f32, and how formulas compute them; conversions apart."""
+_OF_BITS: dict[str, Callable[..., Formula]] = {
+    "stablehlo.and": np.bitwise_and,
+    "stablehlo.or": np.bitwise_or,
+    "stablehlo.xor": np.bitwise_xor,
+}
+_COMPARISONS: dict[str, Callable[..., Formula]] = {
+    "EQ": np.equal, "NE": np.not_equal, "GE": np.greater_equal, "GT": np.greater,
+    "LE": np.less_equal, "LT": np.less,
+}  # fmt: skip
+_BITCAST, _COMPARE, _CONVERT = "stablehlo.bitcast_convert", "stablehlo.compare", "stablehlo.convert"
+_SELECT = "stablehlo.select"
+_RULES: dict[str, Callable[..., Formula]] = {
+    **_OF_FLOATS,
+    **_OF_NUMBERS,
+    **_OF_BITS,
+    **_COMPARISONS,
+    _SELECT: np.where,
+}
+"""Operations, comparisons by their direction, and how formulas compute them; `_applied` has those
+that say what element they compute."""
 _FUNCTIONS = ("stablehlo.exponential", "stablehlo.logistic", "stablehlo.tanh")
-_SHORT = ("stablehlo.add", "stablehlo.multiply", "stablehlo.negate", "stablehlo.subtract")
-"""Operations that are done again for each element that reads a result."""
-_CONVERT, _REDUCE, _CONSTANT = "stablehlo.convert", "stablehlo.reduce", "stablehlo.constant"
+_LONG = (*_FUNCTIONS, "stablehlo.divide", "stablehlo.sqrt")
+"""Operations that are not done again for each element that reads a result."""
+_REDUCE, _CONSTANT = "stablehlo.reduce", "stablehlo.constant"
 _BROADCAST, _RESHAPE, _SLICE = "stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.slice"
 _VIEWS = (_BROADCAST, _RESHAPE, "stablehlo.reverse", _SLICE)
 """Operations that say where an element is read, in the forms that `_Place` has."""
 
 
 # -- formulas -------------------------------------------------------------------------------------
-
-_Node: TypeAlias = "_Read | _Apply | str"
-"""An element of what is computed; a number as `float.hex` writes it, where -0.0 is not 0.0."""
 
 
 @dataclass(frozen=True)
@@ -102,37 +124,66 @@ class _Read:
 
 
 @dataclass(frozen=True)
+class _Number:
+    """A number, as `float.hex` or `int` writes it: -0.0 is not 0.0."""
+
+    text: str
+    element: ElementType
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What an operation of a formula computes, by its number."""
+
+    number: int
+
+
+_Node: TypeAlias = "_Read | _Number | _Result"
+"""An element of what is computed."""
+
+
+@dataclass(frozen=True)
 class _Apply:
-    """An operation of `_RULES`, or a conversion to an element type."""
+    """An operation: of `_RULES`, or what makes another element type of one."""
 
     name: str
     given: tuple[_Node, ...]
-    element: ElementType = F32
+    element: ElementType
 
 
-def _reads(node: _Node) -> Iterator[_Read]:
-    if isinstance(node, _Read):
-        yield node
-    elif isinstance(node, _Apply):
-        for each in node.given:
-            yield from _reads(each)
+@dataclass(frozen=True)
+class _Steps:
+    """Operations, in an order in which each reads those before it, and what is wanted of them."""
+
+    steps: tuple[_Apply, ...]
+    last: _Node
+
+    def reads(self) -> list[_Read]:
+        """The operands, as often as they are read."""
+        given = [node for step in self.steps for node in step.given]
+        return [node for node in (*given, self.last) if isinstance(node, _Read)]
+
+    def moved(self, strides: Callable[[tuple[int, ...]], tuple[int, ...]]) -> _Steps:
+        """The same, with operands that are read with other strides."""
+
+        def of_node(node: _Node) -> _Node:
+            return replace(node, strides=strides(node.strides)) if isinstance(node, _Read) else node
+
+        steps = [replace(each, given=tuple(map(of_node, each.given))) for each in self.steps]
+        return _Steps(tuple(steps), of_node(self.last))
+
+    def cost(self) -> int:
+        """How many products of bytes take as long as an element."""
+        names = [step.name for step in self.steps]
+        return sum(_AS_LONG_OF_FUNCTIONS if name in _FUNCTIONS else _AS_LONG for name in names)
 
 
-def _moved(node: _Node, strides: Callable[[tuple[int, ...]], tuple[int, ...]]) -> _Node:
-    """A formula whose operands are read with other strides."""
-    if isinstance(node, _Read):
-        return replace(node, strides=strides(node.strides))
-    if isinstance(node, _Apply):
-        return replace(node, given=tuple(_moved(each, strides) for each in node.given))
-    return node
-
-
-def _cost(node: _Node) -> int:
-    """How many products of bytes take as long as an element."""
-    if not isinstance(node, _Apply):
-        return 0
-    own = _AS_LONG_OF_FUNCTIONS if node.name in _FUNCTIONS else _AS_LONG
-    return own + sum(map(_cost, node.given))
+def _applied(step: _Apply, given: Sequence[Formula]) -> Formula:
+    if step.name == _CONVERT:
+        return convert(given[0], step.element)
+    if step.name == _BITCAST:
+        return bits_of(given[0], step.element)
+    return _RULES[step.name](*given)
 
 
 @dataclass(frozen=True)
@@ -195,39 +246,82 @@ def _shape(value: Value) -> list[int]:
     return [int(extent) for extent in value.type.shape]
 
 
-def _is_small(value: Value, element: type[ir.Type] = ir.F32Type) -> bool:
-    """True for a tensor of f32, or another type, with not many elements, and one at least."""
+def _element(value: Value) -> ElementType | None:
+    """The element type of a tensor with not many elements, and one at least; None for others."""
     type_ = value.type
-    if not isinstance(type_, ir.RankedTensorType) or not isinstance(type_.element_type, element):
-        return False
+    if not isinstance(type_, ir.RankedTensorType) or str(type_.element_type) not in _ELEMENTS:
+        return None
     shape = _shape(value)
-    return not any(map(is_dynamic, shape)) and 0 < math.prod(shape) <= _MOST_ELEMENTS
+    if any(map(is_dynamic, shape)) or not 0 < math.prod(shape) <= _MOST_ELEMENTS:
+        return None
+    return element_of(type_)
+
+
+_ELEMENTS = ("f32", "f16", "i32", "i8", "i1")
+_STORED = (F32, I32, I8)
+"""Of tensors that kernels read; they write f16 too."""
 
 
 def _is_computed(op: Operation) -> bool:
     """True for what is computed element by element."""
+    if op.name not in (*_RULES, _BITCAST, _COMPARE, _CONVERT):
+        return False
+    *given, made = elements = [_element(value) for value in (*op.operands, *op.results)]
+    shapes = (
+        [_shape(value) for value in (*op.operands, *op.results)] if None not in elements else []
+    )
+    if not shapes or any(shape != shapes[-1] for shape in shapes):
+        return False
     if op.name == _CONVERT:
-        return _is_small(op.operands[0]) and _is_small(op.results[0], ir.F16Type)
-    return op.name in _RULES and all(map(_is_small, (*op.operands, *op.results)))
+        return (given[0] in (*_STORED, BOOL) and made in _STORED) or (given[0], made) == (F32, F16)
+    if op.name == _BITCAST:
+        return {given[0], made} <= {F32, I32}
+    if op.name == _COMPARE:
+        return given[0] in _STORED and _is_ordinary(op)
+    if op.name == _SELECT:
+        return made in _STORED
+    if op.name in _OF_BITS:
+        return made in (I32, I8, BOOL)
+    return made == F32 if op.name in _OF_FLOATS else made in _STORED
 
 
-def _is_sum(op: Operation) -> bool:
-    """True for a sum from 0 along the last axes."""
+def _is_ordinary(op: Operation) -> bool:
+    """True for a comparison of floats, or of integers with a sign."""
+    if "compare_type" not in op.attributes:
+        return True
+    return str(op.attributes["compare_type"]).split()[-1].rstrip(">") in ("FLOAT", "SIGNED")
+
+
+_FOLDS: dict[str, tuple[str, Callable[..., Formula], str, float]] = {
+    "stablehlo.add": ("sum", np.add, "add", 0.0),
+    "stablehlo.maximum": ("greatest", np.maximum, "maximumf", -math.inf),
+    "stablehlo.minimum": ("least", np.minimum, "minimumf", math.inf),
+}
+"""What reductions compute: the name, of two elements, of those of a vector, and of none."""
+
+
+def _fold_of(op: Operation) -> str | None:
+    """What is folded along the last axes, from what is computed of no elements; None if nothing."""
     if op.name != _REDUCE or len(op.operands) != 2:
-        return False
-    if not all(map(_is_small, (*op.operands, *op.results))) or _number(op.operands[1]) != 0:
-        return False
+        return None
+    if any(_element(value) != F32 for value in (*op.operands, *op.results)):
+        return None
     body = op.regions[0].blocks[0]
     inner = [each.operation for each in body.operations]
-    if [each.name for each in inner] != ["stablehlo.add", "stablehlo.return"]:
-        return False
+    names = [each.name for each in inner]
+    if len(names) != 2 or names[0] not in _FOLDS or names[1] != "stablehlo.return":
+        return None
+    start = _number(op.operands[1])
+    if start is None or float.fromhex(start.text) != _FOLDS[names[0]][-1]:
+        return None
     axes = sorted(int(axis) for axis in op.attributes["dimensions"])
     rank = op.operands[0].type.rank
-    adds_both = set(inner[0].operands) == set(body.arguments)
-    return adds_both and bool(axes) and axes == list(range(rank - len(axes), rank))
+    has_both = set(inner[0].operands) == set(body.arguments)
+    is_last = bool(axes) and axes == list(range(rank - len(axes), rank))
+    return names[0] if has_both and is_last else None
 
 
-def _number(value: Value) -> float | None:
+def _number(value: Value) -> _Number | None:
     """The number that each element of a constant is; None for what is none."""
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != _CONSTANT:
@@ -235,24 +329,25 @@ def _number(value: Value) -> float | None:
     attribute = owner.operation.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
         return None
-    if not isinstance(value.type.element_type, ir.F32Type):
+    element = str(value.type.element_type)
+    if element not in ("f32", "i32", "i8"):
         return None
-    return float(attribute.get_splat_value().value)
+    number = attribute.get_splat_value().value
+    text = float(number).hex() if element == "f32" else str(int(number))
+    return _Number(text, element_of(value.type))
 
 
-def _is_read_once(value: Value) -> bool:
-    """True if one operation alone reads a value, or a view of it, and once."""
-    readers, pending = 0, [value]
+def _readers(value: Value) -> int:
+    """How often operations read a value, or a view of it."""
+    count, pending = 0, [value]
     while pending:
         for use in pending.pop().uses:
             op = use.owner.operation
             if op.name in _VIEWS:
                 pending.append(op.results[0])
             else:
-                readers += 1
-            if readers > 1:
-                return False
-    return readers == 1
+                count += 1
+    return count
 
 
 def _memory(value: Value) -> Value:
@@ -282,72 +377,119 @@ class _Formula:
 
 
 class _Writer:
-    """Writes an operation, with others whose results it alone reads, as a formula."""
+    """Writes an operation, with others whose results it alone reads, as a formula.
 
-    def __init__(self, op: Operation, lanes: int) -> None:
-        self._op, self._lanes = op, lanes
+    Args:
+        op: the operation.
+        order: the numbers of operations of its block.
+        lanes: of f32 in a vector.
+
+    Attributes:
+        absorbed: the others.
+    """
+
+    def __init__(self, op: Operation, order: Mapping[Operation, int], lanes: int) -> None:
+        self._op, self._order, self._lanes = op, order, lanes
+        self._fold = _fold_of(op)
         self._operands: list[Value] = []
         self._shape = _shape(op.operands[0])
-        self.absorbed: list[Operation] = []
+        self._places: dict[Operation, _Place] = {}
+
+    @property
+    def absorbed(self) -> list[Operation]:
+        """The operations that are computed where they are read."""
+        return [op for op in self._places if op != self._op]
 
     def write(self) -> _Formula | None:
         """The formula; None if the operation has none."""
         op, place = self._op, _Place.same(len(self._shape))
-        is_sum = op.name == _REDUCE
-        node = self._node(op.operands[0], place) if is_sum else self._applied(op, place)
-        kept = _shape(op.results[0])
-        groups = _axes_together(self._shape, list(_reads(node)), len(kept))
-        if is_sum and len([group for group in groups if group[0] >= len(kept)]) != 1:
+        own = list(op.operands)[:1] if self._fold else list(op.operands)
+        self._absorb([(operand, place) for operand in own])
+        if self._fold is None:
+            self._places[op] = place
+        order = sorted(self._places, key=self._order.__getitem__)
+        numbers = {each: number for number, each in enumerate(order)}
+        steps = tuple(self._step(each, numbers) for each in order)
+        wanted = self._node(own[0], place, numbers) if self._fold else _Result(len(steps) - 1)
+        if any(_element(each) not in _STORED for each in self._operands):
             return None
-        sizes = tuple(math.prod(_shape(each)) for each in self._operands)
+        formula = _Steps(steps, wanted)
+        kept = _shape(op.results[0])
+        groups = _axes_together(self._shape, formula.reads(), len(kept))
+        if self._fold and len([group for group in groups if group[0] >= len(kept)]) != 1:
+            return None
         kernel = _FormulaKernel(
             tuple(math.prod(self._shape[axis] for axis in group) for group in groups),
-            _moved(node, lambda strides: tuple(strides[group[-1]] for group in groups)),
-            sizes,
+            formula.moved(lambda strides: tuple(strides[group[-1]] for group in groups)),
+            tuple(math.prod(_shape(each)) for each in self._operands),
+            tuple(element_of(each.type) for each in self._operands),
             math.prod(kept),
             element_of(op.results[0].type),
-            is_sum,
+            self._fold,
             self._lanes,
         )
         return _Formula(op, kernel, tuple(self._operands))
 
-    def _applied(self, op: Operation, place: _Place) -> _Apply:
-        given = tuple(self._node(operand, place) for operand in op.operands)
-        return _Apply(op.name, given, element_of(op.results[0].type))
+    def _absorb(self, given: Sequence[tuple[Value, _Place]]) -> None:
+        """Find the operations that are computed where their results are read, the last first."""
+        asked: dict[Operation, list[_Place]] = {}
 
-    def _node(self, value: Value, place: _Place) -> _Node:
+        def ask(value: Value, place: _Place) -> None:
+            value, place = _behind(value, place)
+            if not isinstance(value.owner, ir.Block) and value.owner.operation in self._order:
+                asked.setdefault(value.owner.operation, []).append(place)
+
+        for value, place in given:
+            ask(value, place)
+        while asked:
+            op = max(asked, key=self._order.__getitem__)
+            places = asked.pop(op)
+            if self._absorbs(op, places):
+                self._places[op] = places[0]
+                for operand in op.operands:
+                    ask(operand, places[0])
+
+    def _absorbs(self, op: Operation, places: Sequence[_Place]) -> bool:
+        """True if an operation is computed where its result is read, all at one place."""
+        result = op.results[0]
+        if not _is_computed(op) or is_fixed(result) or len(self._places) == _MOST_OPERATIONS:
+            return False
+        if any(place != places[0] for place in places):
+            return False
+        if _element(result) == BOOL:  # which no kernel writes
+            return True
+        is_once = math.prod(_shape(result)) == math.prod(self._shape)
+        return (is_once or op.name not in _LONG) and _readers(result) == len(places)
+
+    def _step(self, op: Operation, numbers: Mapping[Operation, int]) -> _Apply:
+        given = tuple(self._node(operand, self._places[op], numbers) for operand in op.operands)
+        name = op.name
+        if name == _COMPARE:
+            name = str(op.attributes["comparison_direction"]).split()[-1].rstrip(">")
+        return _Apply(name, given, element_of(op.results[0].type))
+
+    def _node(self, value: Value, place: _Place, numbers: Mapping[Operation, int]) -> _Node:
         """What an element of a value is, where it is read."""
+        value, place = _behind(value, place)
         number = _number(value)
-        while number is None and not isinstance(value.owner, ir.Block) and not is_fixed(value):
-            op = value.owner.operation
-            if op.name in _VIEWS:
-                behind = place.behind(op)
-                if behind is None:
-                    break
-                value, place = op.operands[0], behind
-                number = _number(value)
-                continue
-            if not self._absorbs(op):
-                break
-            self.absorbed.append(op)
-            return self._applied(op, place)
-        return self._read(value, place) if number is None else number.hex()
-
-    def _absorbs(self, op: Operation) -> bool:
-        """True if an operation is computed where its result is read."""
-        if not _is_computed(op) or op.block != self._op.block:
-            return False
-        is_once = math.prod(_shape(op.results[0])) == math.prod(self._shape)
-        if len(self.absorbed) == _MOST_OPERATIONS or not (is_once or op.name in _SHORT):
-            return False
-        return _is_read_once(op.results[0])
-
-    def _read(self, value: Value, place: _Place) -> _Read:
+        if number is not None:
+            return number
+        if not isinstance(value.owner, ir.Block) and value.owner.operation in numbers:
+            return _Result(numbers[value.owner.operation])
         memory = _memory(value)
         if memory not in self._operands:
             self._operands.append(memory)
-        number = self._operands.index(memory)
-        return place.read(number, _shape(value), len(self._shape))
+        return place.read(self._operands.index(memory), _shape(value), len(self._shape))
+
+
+def _behind(value: Value, place: _Place) -> tuple[Value, _Place]:
+    """What views are of, and where it is read."""
+    while not isinstance(value.owner, ir.Block) and value.owner.operation.name in _VIEWS:
+        behind = place.behind(value.owner.operation)
+        if behind is None:
+            break
+        value, place = value.owner.operation.operands[0], behind
+    return value, place
 
 
 def _axes_together(shape: Sequence[int], reads: Sequence[_Read], end: int) -> list[list[int]]:
@@ -382,7 +524,7 @@ def write_formulas(library: Library, lanes: int) -> None:
     of_a_token = [
         call.operation
         for call in library.calls
-        if call.kernel.name == "round_rows" and call.kernel.rows == 1
+        if call.kernel.name in _OF_A_ROW and call.kernel.rows == 1
     ]
     for block in dict.fromkeys(operation.block for operation in of_a_token):
         own = [each for each in calls if each.block == block]
@@ -396,18 +538,21 @@ def write_formulas(library: Library, lanes: int) -> None:
             erase_unused(op, lambda each: each.name in _ERASED)
 
 
-_ERASED = (*_RULES, *_VIEWS, _CONVERT, _CONSTANT)
+_OF_A_ROW = ("integer_product", "round_rows")
+"""Kernels beside which formulas are written, where they have one row."""
+_ERASED = (*_RULES, *_VIEWS, _BITCAST, _COMPARE, _CONVERT, _CONSTANT)
 
 
 def _formulas_of(block: ir.Block, lanes: int) -> list[_Formula]:
     """The formulas of a block, from the last to the first."""
     found, absorbed = [], set[Operation]()
-    for each in reversed([each.operation for each in block.operations]):
-        if each in absorbed or not (_is_computed(each) or _is_sum(each)):
+    order = {each.operation: number for number, each in enumerate(block.operations)}
+    for each in reversed(order):
+        if each in absorbed or not (_is_computed(each) or _fold_of(each)):
             continue
-        if is_fixed(each.results[0]):
-            continue  # which IREE computes once
-        writer = _Writer(each, lanes)
+        if is_fixed(each.results[0]) or _element(each.results[0]) == BOOL:
+            continue  # IREE computes what is fixed once
+        writer = _Writer(each, order, lanes)
         formula = writer.write()
         if formula is not None:
             found.append(formula)
@@ -439,38 +584,41 @@ def _connected(formulas: Sequence[_Formula], calls: Sequence[Operation]) -> list
 
 @dataclass(frozen=True)
 class _FormulaKernel:
-    """A formula of each position, or its sums along the last axis.
+    """A formula of each position, or what is folded of it along the last axis.
 
     Attributes:
         shape: the positions.
-        node: what is computed.
-        sizes: how many elements operands have.
+        formula: what is computed.
+        sizes, elements: how many elements operands have, and their types.
         count: how many elements the result has.
         result: their type.
-        is_sum: sum along the last axis.
+        fold: what is folded along the last axis, a name in `_FOLDS`.
         lanes: of f32 in a vector.
     """
 
     shape: tuple[int, ...]
-    node: _Node
+    formula: _Steps
     sizes: tuple[int, ...]
+    elements: tuple[ElementType, ...]
     count: int
     result: ElementType
-    is_sum: bool
+    fold: str | None
     lanes: int
 
     def kernel(self) -> Kernel:
         """The kernel: bindings are the operands and the result, with one axis each."""
-        bindings = [Binding((size,), F32) for size in self.sizes]
+        given = zip(self.sizes, self.elements, strict=True)
+        bindings = [Binding((size,), element) for size, element in given]
         bindings.append(Binding((self.count,), self.result))
-        products = math.prod(self.shape) * (_cost(self.node) + _AS_LONG * self.is_sum)
-        name = "sum" if self.is_sum else "formula"
+        cost = self.formula.cost() + _AS_LONG * (self.fold is not None)
+        name = _FOLDS[self.fold][0] if self.fold else "formula"
+        products = math.prod(self.shape) * cost
         return Kernel(name, bindings, 1, self._body, 0, products=products)
 
     @property
     def _together(self) -> int:
         """How many elements of the last axis are computed together."""
-        if any(each.strides and each.strides[-1] not in (0, 1) for each in _reads(self.node)):
+        if any(each.strides and each.strides[-1] not in (0, 1) for each in self.formula.reads()):
             return 1
         last = self.shape[-1] if self.shape else 1
         return next((n for n in (self.lanes, 8, 4) if last % n == 0), 1)
@@ -485,37 +633,41 @@ class _FormulaKernel:
             """Where the elements begin that are computed at a position of the outer axes."""
             return _sum(0, zip(positions, strides, strict=True))
 
-        def summed(positions: Sequence[Formula]) -> None:
+        def element(positions: Sequence[Formula], place: Formula) -> Formula:
+            return _Element(operands, self.elements, lanes, positions, place).of(self.formula)
+
+        def folded(positions: Sequence[Formula], fold: str) -> None:
+            _, combined, kind, none = _FOLDS[fold]
             many = _AT_ONCE if last % (_AT_ONCE * lanes) == 0 else 1
 
             def more(place: Value, *so_far: Formula) -> list[Formula]:
                 return [
-                    total
-                    + _Element(operands, lanes, positions, scalar(place) + n * lanes).of(self.node)
+                    combined(total, element(positions, scalar(place) + n * lanes))
                     for n, total in enumerate(so_far)
                 ]
 
-            zero = _form(lanes).known(0.0, F32)
-            totals = loop(0, last, many * lanes, more, [zero] * many)
+            start = _form(lanes).known(none, F32)
+            totals = loop(0, last, many * lanes, more, [start] * many)
             while len(totals) > 1:
-                totals = [left + right for left, right in zip(*[iter(totals)] * 2, strict=True)]
-            total = reduced("add", totals[0]) if lanes > 1 else totals[0]
+                totals = [combined(*pair) for pair in zip(*[iter(totals)] * 2, strict=True)]
+            total = reduced(kind, totals[0]) if lanes > 1 else totals[0]
             store_element(total, result, [at(positions).value])
 
         def computed(positions: Sequence[Formula]) -> None:
             first = at(positions) * last
 
             def of_place(place: Value) -> None:
-                element = _Element(operands, lanes, positions, scalar(place)).of(self.node)
+                made = element(positions, scalar(place))
                 index = [(first + scalar(place)).value]
                 if lanes > 1:
-                    store(element, result, index)
+                    store(made, result, index)
                 else:
-                    store_element(element, result, index)
+                    store_element(made, result, index)
 
             loop(0, last, lanes, of_place)
 
-        _nested(outer, summed if self.is_sum else computed)
+        fold = self.fold
+        _nested(outer, computed if fold is None else lambda positions: folded(positions, fold))
 
 
 def _nested(
@@ -549,33 +701,37 @@ class _Element:
 
     Attributes:
         operands: memrefs.
+        elements: of them.
         lanes: how many.
         outer: the position along the axes before the last.
         last: along the last one.
     """
 
     operands: Sequence[Value]
+    elements: Sequence[ElementType]
     lanes: int
     outer: Sequence[Formula]
     last: Formula
 
-    def of(self, node: _Node) -> Formula:
+    def of(self, formula: _Steps) -> Formula:
         """What a formula is there."""
-        if isinstance(node, _Read):
-            return self._read(node)
-        if not isinstance(node, _Apply):
-            return _form(self.lanes).known(float.fromhex(node), F32)
-        given = [self.of(each) for each in node.given]
-        return (
-            convert(given[0], node.element) if node.name == _CONVERT else _RULES[node.name](*given)
-        )
+        results: list[Formula] = []
+        for step in formula.steps:
+            results.append(_applied(step, [self._node(each, results) for each in step.given]))
+        return self._node(formula.last, results)
 
-    def _read(self, node: _Read) -> Formula:
+    def _node(self, node: _Node, results: Sequence[Formula]) -> Formula:
+        if isinstance(node, _Result):
+            return results[node.number]
+        if isinstance(node, _Number):
+            is_float = node.element.is_float
+            number = float.fromhex(node.text) if is_float else int(node.text)
+            return _form(self.lanes).known(number, node.element)
         positions = [*self.outer, self.last][-len(node.strides) :] if node.strides else []
         index = _sum(node.offset, zip(positions, node.strides, strict=True)).value
-        memory = self.operands[node.operand]
+        memory, element = self.operands[node.operand], self.elements[node.operand]
         if self.lanes == 1:
             return load_element(memory, [index])
         if node.strides[-1]:
-            return load(memory, [index], self.lanes, F32)
+            return load(memory, [index], self.lanes, element)
         return broadcast(load_element(memory, [index]), self.lanes)

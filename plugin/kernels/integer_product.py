@@ -94,8 +94,9 @@ class IntegerProduct(WindowProduct):
             *last_bindings(self.finish, tiles.count * tiles.width, self.shape),
         ]
         count = tiles.count * self.workgroups
-        products = windows.images * windows.lines * windows.count * tiles.depth * tiles.columns
-        return Kernel("integer_product", bindings, count, self._body, 0, products=products)
+        rows = windows.images * windows.lines * windows.count
+        products = rows * tiles.depth * tiles.columns
+        return Kernel("integer_product", bindings, count, self._body, rows, products=products)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         weight, first, activations, *tables, result = memories

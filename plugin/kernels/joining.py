@@ -22,7 +22,7 @@ read results are moved behind the call, and what is computed of these is read by
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -31,6 +31,7 @@ from ..emit.linalg import Extent, constant_index
 from ..emit.operation import byte_size, is_used, mlir_type, tensor_type, values_read
 from ..emit.vectors import loop, memref_type, scratch, view
 from ..numerics.element_types import I8
+from .constants import is_fixed
 from .executables import Binding, Kernel, KernelCall, Library
 
 __all__ = ["LARGEST_JOINED", "join_calls"]
@@ -40,6 +41,10 @@ LARGEST_JOINED = 1 << 19
 
 What four times as many, or sixteen times, change for MLPerf Tiny's networks cannot be measured.
 """
+_MOST_BINDINGS = 32
+"""Of a dispatch: IREE 3.13 loads none with more. Constants are one, and what is local."""
+_LEFT = 8
+"""Of these for what is written for dispatches that follow, which is not known before."""
 _STACK = 4 << 10
 """Bytes on the stack at most beside what kernels have there, of the 32 KiB that IREE allows."""
 _ALIGNMENT = 64
@@ -85,6 +90,8 @@ class _Group:
         readers: operations that read one of these, or results of such operations, in order.
         before: how many of these there are before the last call.
         outside: their results, but for reshaped ones of calls.
+        given: what calls read that they do not write, and that is no constant.
+        kept: what they write and others read.
     """
 
     calls: list[KernelCall] = field(default_factory=list)
@@ -92,15 +99,28 @@ class _Group:
     readers: list[Operation] = field(default_factory=list)
     before: int = 0
     outside: set[Value] = field(default_factory=set)
+    given: set[Value] = field(default_factory=set)
+    kept: list[Value] = field(default_factory=list)
 
-    def takes(self, call: KernelCall) -> bool:
-        """True if a call may be added."""
-        return self.outside.isdisjoint(call.operands)
+    def takes(self, call: KernelCall, small: Collection[Operation]) -> bool:
+        """True if a call may be added.
 
-    def add(self, call: KernelCall) -> None:
+        Args:
+            call: the call.
+            small: calls that may be joined, which are not counted as readers of what is written.
+        """
+        if not self.outside.isdisjoint(call.operands):
+            return False
+        given = _given([call]) - set(self.sources)
+        bindings = len(self.given | given) + len(self.kept) + len(_read_outside(call, small))
+        return not self.calls or bindings <= _MOST_BINDINGS - _LEFT
+
+    def add(self, call: KernelCall, small: Collection[Operation]) -> None:
         """Add a call."""
         self.calls.append(call)
         self.before = len(self.readers)
+        self.given |= _given([call]) - set(self.sources)
+        self.kept += _read_outside(call, small)
         self.sources |= {result: result for result in call.operation.results}
 
     def pass_by(self, operation: Operation) -> bool:
@@ -122,12 +142,39 @@ def _groups(block: ir.Block, small: dict[Operation, KernelCall]) -> list[_Group]
         operation = each.operation
         if operation in small:
             call = small[operation]
-            if not groups[-1].takes(call):
+            if not groups[-1].takes(call, small):
                 groups.append(_Group())
-            groups[-1].add(call)
+            groups[-1].add(call, small)
         elif groups[-1].calls and not groups[-1].pass_by(operation):
             groups.append(_Group())
     return groups
+
+
+def _read_outside(call: KernelCall, inside: Collection[Operation]) -> list[Value]:
+    """The results of a call that other operations read, but for some, and reshaped."""
+    found = []
+    for result in call.operation.results:
+        pending = [result]
+        while pending:
+            readers = [use.owner.operation for use in pending.pop().uses]
+            pending += [each.results[0] for each in readers if each.name == _RESHAPE]
+            if any(each.name != _RESHAPE and each not in inside for each in readers):
+                found.append(result)
+                break
+    return found
+
+
+def _given(calls: Sequence[KernelCall]) -> set[Value]:
+    """What calls read that is no constant, from before it got its shape."""
+    values = {each for call in calls for each in call.operands if not is_fixed(each)}
+    return set(map(_unshaped, values))
+
+
+def _unshaped(value: Value) -> Value:
+    """The value that has the same elements in the same order, from before it got its shape."""
+    while not isinstance(value.owner, ir.Block) and value.owner.operation.name == _RESHAPE:
+        value = value.owner.operation.operands[0]
+    return value
 
 
 def _inside(operation: Operation) -> Iterator[Operation]:
@@ -281,7 +328,10 @@ def _aligned(size: int) -> int:
 
 
 def _join(library: Library, group: _Group) -> bool:
-    """Call one kernel for all calls of a group; False if nobody reads what they compute."""
+    """Call one kernel for all calls of a group.
+
+    False if nobody reads what they compute, or there would be more results than a dispatch has.
+    """
     calls, sources = [call.operation for call in group.calls], group.sources
     made = [result for operation in calls for result in operation.results]
     inner = list(dict.fromkeys(each.owner.operation for each in sources))
@@ -291,7 +341,7 @@ def _join(library: Library, group: _Group) -> bool:
         if any(use.owner.operation not in inner for use in each.uses)
     }
     results = [each for each in made if each in read]
-    if not results:
+    if not results or len(_given(group.calls) - set(made)) + len(results) > _MOST_BINDINGS - 2:
         return False
     places: dict[Value, _Place] = {each: ("result", n) for n, each in enumerate(results)}
     local, size = _packed([each for each in made if each not in read], group)

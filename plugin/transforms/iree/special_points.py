@@ -29,6 +29,7 @@ from ...dialects.quant import element_type
 from ...emit import Formula
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import create
+from ...emit.subnormals import ceil, floor
 from ...numerics.array_functions import bits_of
 from ...numerics.element_types import ElementType
 from ..base import NoMatch
@@ -158,31 +159,11 @@ def _long_division(dividend: Formula, divisor: Formula) -> Formula:
     return next(named(loop.results))
 
 
-def _ceil(x: Formula) -> Formula:
-    """A positive subnormal, by its bits, is above 0."""
-    bits = _signed_bits(x)
-    is_subnormal = (bits > 0) & (bits < _least_normal(x))
-    return np.where(is_subnormal, 1.0, _ordinary("ceil", x))
-
-
-def _floor(x: Formula) -> Formula:
-    """A negative subnormal, by its bits, is below 0."""
-    bits = _signed_bits(x)
-    least = -1 << (x.element.bits - 1)
-    is_subnormal = (bits > least) & (bits < least + _least_normal(x))
-    return np.where(is_subnormal, -1.0, _ordinary("floor", x))
-
-
-def _least_normal(x: Formula) -> int:
-    """The bits of the least normal number."""
-    return {"f16": 1 << 10, "bf16": 1 << 7, "f32": 1 << 23, "f64": 1 << 52}[str(x.element)]
-
-
 SPECIAL: dict[str, Callable[..., Formula]] = {
     "stablehlo.atan2": _atan2,
     "stablehlo.cbrt": _cbrt,
-    "stablehlo.ceil": _ceil,
-    "stablehlo.floor": _floor,
+    "stablehlo.ceil": lambda x: ceil(x, lambda each: _ordinary("ceil", each)),
+    "stablehlo.floor": lambda x: floor(x, lambda each: _ordinary("floor", each)),
     "stablehlo.power": _power,
     "stablehlo.remainder": _remainder,
 }

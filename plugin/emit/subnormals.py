@@ -1,0 +1,43 @@
+"""``ceil`` and ``floor`` of values of a program, on devices that flush subnormals to 0.
+
+IREE's devices do: what is computed of a subnormal is computed of 0. Its bits tell that it is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..numerics.array_functions import bits_of
+from ..numerics.element_types import ElementType
+from .values import Formula
+
+__all__ = ["ceil", "floor"]
+
+_MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
+
+
+def ceil(x: Formula, ordinary: Callable[[Formula], Formula]) -> Formula:
+    """A positive subnormal, by its bits, is above 0.
+
+    Args:
+        x: floats.
+        ordinary: the device's own.
+    """
+    bits = bits_of(x, ElementType.parse(f"i{x.element.bits}"))
+    is_subnormal = (bits > 0) & (bits < _least_normal(x))
+    return np.where(is_subnormal, 1.0, ordinary(x))
+
+
+def floor(x: Formula, ordinary: Callable[[Formula], Formula]) -> Formula:
+    """A negative subnormal, by its bits, is below 0; as `ceil`."""
+    bits = bits_of(x, ElementType.parse(f"i{x.element.bits}"))
+    least = -1 << (x.element.bits - 1)
+    is_subnormal = (bits > least) & (bits < least + _least_normal(x))
+    return np.where(is_subnormal, -1.0, ordinary(x))
+
+
+def _least_normal(x: Formula) -> int:
+    """The bits of the least normal number."""
+    return 1 << _MANTISSA[str(x.element)]
