@@ -27,7 +27,7 @@ sums are of some vectors of partial sums, so that they are rounded otherwise tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -36,7 +36,7 @@ import numpy as np
 from .._mlir import Operation, Value, ir
 from ..emit import Formula, Scalars, scalar
 from ..emit.linalg import Extent, constant_index
-from ..emit.operation import element_of, erase_unused, is_dynamic
+from ..emit.operation import element_of, erase_unused, is_dynamic, values_read
 from ..emit.subnormals import floor
 from ..emit.vectors import (
     Vectors,
@@ -49,9 +49,9 @@ from ..emit.vectors import (
     store_element,
 )
 from ..numerics.array_functions import bits_of, convert
-from ..numerics.element_types import BOOL, F16, F32, I8, I32, ElementType
+from ..numerics.element_types import BOOL, F16, F32, I8, I16, I32, I64, ElementType
 from .constants import is_fixed
-from .executables import Binding, Kernel, Library
+from .executables import Binding, Kernel, KernelCall, Library
 
 __all__ = ["write_formulas"]
 
@@ -87,6 +87,10 @@ _OF_BITS: dict[str, Callable[..., Formula]] = {
     "stablehlo.or": np.bitwise_or,
     "stablehlo.xor": np.bitwise_xor,
 }
+_SHIFTS: dict[str, Callable[..., Formula]] = {
+    "stablehlo.shift_left": np.left_shift,
+    "stablehlo.shift_right_arithmetic": np.right_shift,
+}
 _COMPARISONS: dict[str, Callable[..., Formula]] = {
     "EQ": np.equal, "NE": np.not_equal, "GE": np.greater_equal, "GT": np.greater,
     "LE": np.less_equal, "LT": np.less,
@@ -97,6 +101,7 @@ _RULES: dict[str, Callable[..., Formula]] = {
     **_OF_FLOATS,
     **_OF_NUMBERS,
     **_OF_BITS,
+    **_SHIFTS,
     **_COMPARISONS,
     _SELECT: np.where,
 }
@@ -257,9 +262,10 @@ def _element(value: Value) -> ElementType | None:
     return element_of(type_)
 
 
-_ELEMENTS = ("f32", "f16", "i32", "i8", "i1")
-_STORED = (F32, I32, I8)
+_INTEGERS = (I8, I16, I32, I64)
+_STORED = (F32, *_INTEGERS)
 """Of tensors that kernels read; they write f16 too."""
+_ELEMENTS = frozenset(map(str, (*_STORED, F16, BOOL)))
 
 
 def _is_computed(op: Operation) -> bool:
@@ -281,7 +287,10 @@ def _is_computed(op: Operation) -> bool:
     if op.name == _SELECT:
         return made in _STORED
     if op.name in _OF_BITS:
-        return made in (I32, I8, BOOL)
+        return made in (*_INTEGERS, BOOL)
+    if op.name in _SHIFTS:
+        by = _number(_behind(op.operands[1])[0])
+        return made in _INTEGERS and by is not None and 0 <= int(by.text) < made.bits
     return made == F32 if op.name in _OF_FLOATS else made in _STORED
 
 
@@ -329,12 +338,10 @@ def _number(value: Value) -> _Number | None:
     attribute = owner.operation.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
         return None
-    element = str(value.type.element_type)
-    if element not in ("f32", "i32", "i8"):
+    if _element(value) not in _STORED:
         return None
-    number = attribute.get_splat_value().value
-    text = float(number).hex() if element == "f32" else str(int(number))
-    return _Number(text, element_of(value.type))
+    element, number = element_of(value.type), attribute.get_splat_value().value
+    return _Number(float(number).hex() if element.is_float else str(int(number)), element)
 
 
 def _readers(value: Value) -> int:
@@ -369,11 +376,13 @@ class _Formula:
         op: the operation.
         kernel: what computes its result.
         operands: what that reads.
+        absorbed: other operations that it does.
     """
 
     op: Operation
     kernel: _FormulaKernel
     operands: tuple[Value, ...]
+    absorbed: tuple[Operation, ...]
 
 
 class _Writer:
@@ -383,9 +392,6 @@ class _Writer:
         op: the operation.
         order: the numbers of operations of its block.
         lanes: of f32 in a vector.
-
-    Attributes:
-        absorbed: the others.
     """
 
     def __init__(self, op: Operation, order: Mapping[Operation, int], lanes: int) -> None:
@@ -394,11 +400,6 @@ class _Writer:
         self._operands: list[Value] = []
         self._shape = _shape(op.operands[0])
         self._places: dict[Operation, _Place] = {}
-
-    @property
-    def absorbed(self) -> list[Operation]:
-        """The operations that are computed where they are read."""
-        return [op for op in self._places if op != self._op]
 
     def write(self) -> _Formula | None:
         """The formula; None if the operation has none."""
@@ -428,7 +429,8 @@ class _Writer:
             self._fold,
             self._lanes,
         )
-        return _Formula(op, kernel, tuple(self._operands))
+        absorbed = tuple(each for each in order if each != op)
+        return _Formula(op, kernel, tuple(self._operands), absorbed)
 
     def _absorb(self, given: Sequence[tuple[Value, _Place]]) -> None:
         """Find the operations that are computed where their results are read, the last first."""
@@ -482,8 +484,9 @@ class _Writer:
         return place.read(self._operands.index(memory), _shape(value), len(self._shape))
 
 
-def _behind(value: Value, place: _Place) -> tuple[Value, _Place]:
+def _behind(value: Value, place: _Place | None = None) -> tuple[Value, _Place]:
     """What views are of, and where it is read."""
+    place = place or _Place.same(len(_shape(value)))
     while not isinstance(value.owner, ir.Block) and value.owner.operation.name in _VIEWS:
         behind = place.behind(value.owner.operation)
         if behind is None:
@@ -520,16 +523,12 @@ def write_formulas(library: Library, lanes: int) -> None:
         library: has the calls of the others.
         lanes: of f32 in a vector.
     """
-    calls = [call.operation for call in library.calls]
-    of_a_token = [
-        call.operation
-        for call in library.calls
-        if call.kernel.name in _OF_A_ROW and call.kernel.rows == 1
-    ]
-    for block in dict.fromkeys(operation.block for operation in of_a_token):
-        own = [each for each in calls if each.block == block]
+    blocks: dict[ir.Block, list[KernelCall]] = {}
+    for call in library.calls:
+        blocks.setdefault(call.operation.block, []).append(call)
+    for block, calls in blocks.items():
         # From the last to the first: what reads a result is called before that is replaced.
-        for formula in _connected(_formulas_of(block, lanes), own):
+        for formula in _formulas_beside(calls, block, lanes):
             op, result = formula.op, formula.op.results[0]
             kernel = formula.kernel
             with ir.InsertionPoint(op), op.location:
@@ -538,25 +537,59 @@ def write_formulas(library: Library, lanes: int) -> None:
             erase_unused(op, lambda each: each.name in _ERASED)
 
 
-_OF_A_ROW = ("integer_product", "round_rows")
-"""Kernels beside which formulas are written, where they have one row."""
+def _formulas_beside(calls: Sequence[KernelCall], block: ir.Block, lanes: int) -> list[_Formula]:
+    """The formulas of a block that are written: beside what rounds or multiplies one row.
+
+    Beside products of bytes all or none: IREE computes what lies between by fewer dispatches than
+    pieces of it and kernels in turn.
+    """
+    kernels = [call.kernel for call in calls]
+    own = [call.operation for call in calls]
+    if any(each.name == "round_rows" and each.rows == 1 for each in kernels):
+        return _connected(_formulas_of(block, lanes, (F32, F16)), own)
+    products = [each for each in kernels if each.name != "padded_pictures"]
+    if not all(each.name == "integer_product" and each.rows == 1 for each in products):
+        return []
+    found = _connected(_formulas_of(block, lanes, (*_STORED, F16)), own)
+    done = {op for each in found for op in each.absorbed}
+    return [] if _is_between(block, {*own, *(each.op for each in found)}, done) else found
+
+
+def _is_between(
+    block: ir.Block, kernels: Collection[Operation], done: Collection[Operation]
+) -> bool:
+    """True if kernels read what others compute by way of operations that none of them does."""
+    operations = [each.operation for each in block.operations]
+    behind = set[Value]()
+    for op in operations:
+        if op in kernels or not behind.isdisjoint(values_read(op)):
+            behind.update(op.results)
+    needed = {value for op in kernels for value in values_read(op)}
+    for op in reversed(operations):
+        if op not in kernels and not needed.isdisjoint(op.results):
+            is_done = op in done or op.name in (*_VIEWS, _CONSTANT)
+            if not is_done and not behind.isdisjoint(op.results):
+                return True
+            needed.update(values_read(op))
+    return False
+
+
 _ERASED = (*_RULES, *_VIEWS, _BITCAST, _COMPARE, _CONVERT, _CONSTANT)
 
 
-def _formulas_of(block: ir.Block, lanes: int) -> list[_Formula]:
-    """The formulas of a block, from the last to the first."""
+def _formulas_of(block: ir.Block, lanes: int, elements: Collection[ElementType]) -> list[_Formula]:
+    """The formulas of a block whose results have such elements, from the last to the first."""
     found, absorbed = [], set[Operation]()
     order = {each.operation: number for number, each in enumerate(block.operations)}
     for each in reversed(order):
         if each in absorbed or not (_is_computed(each) or _fold_of(each)):
             continue
-        if is_fixed(each.results[0]) or _element(each.results[0]) == BOOL:
+        if is_fixed(each.results[0]) or _element(each.results[0]) not in elements:
             continue  # IREE computes what is fixed once
-        writer = _Writer(each, order, lanes)
-        formula = writer.write()
+        formula = _Writer(each, order, lanes).write()
         if formula is not None:
             found.append(formula)
-            absorbed.update(writer.absorbed)
+            absorbed.update(formula.absorbed)
     return found
 
 
