@@ -22,6 +22,9 @@ After::
 
 and one dispatch after `joining`. Elements are computed by the same operations in the same order;
 sums are of some vectors of partial sums, so that they are rounded otherwise than IREE's.
+
+So is what lies between products of bytes of one row, whose activations are rounded at run time: the
+greatest magnitude, the scale and the rounding of a layer were three dispatches beside its product.
 """
 
 from __future__ import annotations
