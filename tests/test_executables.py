@@ -17,7 +17,7 @@ from subquant.compiler.options import CompileOptions
 from subquant.errors import ExecutionError, InputError, SignatureError, UsageError
 from subquant.numerics.casts import dequantize, dequantize_blocks, quantize
 from subquant.numerics.parameters import ExpressedType
-from subquant.runtime import Device, Executable, read_signatures
+from subquant.runtime import Device, Executable, Function, read_signatures
 
 PROGRAM = """
 !u = !quant.uniform<u4<1:14>:f32:{0:2}, {{0.5:3}, {0.25:7}}>
@@ -325,3 +325,52 @@ def test_super_blocks(dynamic: Executable) -> None:
         scale = np.float32(s[i, j // 8]) * np.float32(d[i, j // 32])
         expected[i, j] = np.float32(q[i, j]) * scale
     np.testing.assert_array_equal(dynamic.super(q, s, d), expected, strict=True)
+
+
+DIRECT = """
+!q = !quant.uniform<u8:f32, 0.5:3>
+func.func @main(%x: tensor<3x4xf32>, %q: tensor<4x!q>, %s: tensor<i32>, %h: tensor<2xf16>)
+    -> (tensor<3x4xf32>, tensor<4x!q>, tensor<i32>, tensor<2xf16>, tensor<3x4xf32>) {
+  %y = stablehlo.add %x, %x : tensor<3x4xf32>
+  %r = stablehlo.reverse %q, dims = [0] : tensor<4x!q>
+  %t = stablehlo.multiply %s, %s : tensor<i32>
+  %g = stablehlo.negate %h : tensor<2xf16>
+  return %y, %r, %t, %g, %x : tensor<3x4xf32>, tensor<4x!q>, tensor<i32>, tensor<2xf16>,
+    tensor<3x4xf32>
+}"""
+
+
+def test_a_device_is_closed_after_calls_with_resident_arrays() -> None:
+    """At once, without the garbage collector."""
+    device = Device("local-sync")
+    main = Executable(compile_to_bytes(DIRECT), device).main
+    arrays = (np.zeros((3, 4), np.float32), np.zeros(4, np.uint8), np.int32(2), np.zeros(2, "f2"))
+    given = [main.put(number, array) for number, array in enumerate(arrays)]
+    assert main(*given, resident=True)[2].numpy() == 4
+    freed = weakref.ref(main)
+    del main
+    assert freed() is None
+
+
+def test_small_arrays_are_handed_over_as_they_are(
+    cpu: Device, as_users_call: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In few steps, whatever their layout; what they do not fit takes the others."""
+    main = Executable(compile_to_bytes(DIRECT), cpu).main
+    x = np.arange(12, dtype=np.float32).reshape(4, 3).T
+    q, s, h = np.array([255, 7, 0, 128], np.uint8), np.array(-9, np.int32), np.ones(2, np.float16)
+    with monkeypatch.context() as patch:
+        patch.delattr(Function, "invoke")
+        found = main(x, q, s, h)
+    same = main(x.tolist(), [255, 7, 0, 128], -9, [1.0, 1.0])
+    for results in (found, same):
+        for each, expected in zip(results, (x + x, q[::-1], s * s, -h, x), strict=True):
+            assert each.dtype == expected.dtype
+            np.testing.assert_array_equal(each, expected)
+    found[-1][:] = 0
+    np.testing.assert_array_equal(x, np.arange(12, dtype=np.float32).reshape(4, 3).T)
+    reals = (q - np.float32(3)) * np.float32(0.5)
+    np.testing.assert_array_equal(main(x, reals, s, h, quantized_io=True)[1], reals[::-1])
+    for wrong in ((x.T, q, s, h), (x, q.astype(np.int64) + 1, s, h), (x, q, s)):
+        with pytest.raises(SignatureError):
+            main(*wrong)

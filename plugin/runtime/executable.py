@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import traceback
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +31,7 @@ from .arguments import check_count
 from .device import Device
 from .device_arrays import DeviceArray, put
 from .laid_out import Layouts
-from .marshalling import Call, Parameter, ResidentCalls, Result
+from .marshalling import Call, DirectCalls, Parameter, Result
 from .native_calls import check_process, native_call
 from .open_device import OpenDevice, iree_runtime
 from .processors import giving_way
@@ -267,7 +268,9 @@ class Function:
             ExecutionError: the runtime failed, or a check of a dynamic dimension did, or this
                 process was forked since the executable was loaded, or an array was donated before.
         """
-        results = self._resident_calls.call(arguments) if resident and not donate else None
+        results = None
+        if not (donate or quantized_io):
+            results = self._direct_calls.call(arguments, resident)
         if results is None:
             results = self.invoke(
                 arguments, quantized_io=quantized_io, resident=resident, donate=donate
@@ -359,8 +362,8 @@ class Function:
             raise self._failed(error) from None
 
     @cached_property
-    def _resident_calls(self) -> ResidentCalls:
-        return ResidentCalls(
+    def _direct_calls(self) -> DirectCalls:
+        return DirectCalls(
             self._device,
             self._parameters,
             self._results,
@@ -370,9 +373,11 @@ class Function:
             self._failed,
         )
 
-    def _failed(self, error: Exception) -> ExecutionError:
+    @cached_property
+    def _failed(self) -> Callable[[Exception], ExecutionError]:
+        """What makes an error of IREE's, and does not keep this function."""
         types = [parameter.type for parameter in self._parameters]
-        return ExecutionError(_run_message(self.name, error, types))
+        return functools.partial(_run_error, self.name, types)
 
     @cached_property
     def _parameters(self) -> list[Parameter]:
@@ -518,6 +523,10 @@ def _parameter_message(
 
 
 _MISMATCH = re.compile(r"input(\d+) shape dimension (\d+) mismatch; expected (\d+) but have (\d+)")
+
+
+def _run_error(name: str, inputs: Sequence[ValueType], error: Exception) -> ExecutionError:
+    return ExecutionError(_run_message(name, error, inputs))
 
 
 def _run_message(name: str, error: Exception, inputs: Sequence[ValueType]) -> str:

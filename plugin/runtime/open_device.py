@@ -26,7 +26,7 @@ from .busy_threads import list_threads, lower_busy_threads
 from .native_calls import is_forked
 from .processors import cores, giving_way
 
-__all__ = ["DEVICES", "OpenDevice", "iree_runtime", "no_device"]
+__all__ = ["DEVICES", "OpenDevice", "iree_runtime", "is_large", "no_device"]
 
 DEVICES = {"llvm-cpu": "local-task", "vulkan": "vulkan"}
 """Target names to IREE device names; any IREE device URI is accepted as well."""
@@ -317,6 +317,11 @@ def _memory() -> int:
 def _usage() -> int:
     runtime = iree_runtime()
     return int(runtime.BufferUsage.DEFAULT | runtime.BufferUsage.MAPPING)
+
+
+def is_large(size: int) -> bool:
+    """True for an array of so many bytes that it may be lent, and need not be copied."""
+    return size >= _LARGE
 
 
 def no_device(uri: str, error: Exception) -> str:
