@@ -7,6 +7,7 @@ reference is written here, of float64 and whole integers; it knows nothing of ti
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 import numpy as np
@@ -152,6 +153,26 @@ def test_nothing_saturates_at_the_extremes(storage, instructions):
     for given in (x, -x):
         expected = np.full((rows, columns), float(given[0, 0]) * extreme * depth)
         np.testing.assert_allclose(executable.main(given, q, scales), expected, rtol=3e-7)
+
+
+@pytest.mark.parametrize("instructions", SOME)
+def test_activations_are_rounded_to_even(instructions):
+    """Those of a block with what is not finite are 0, which its scale makes no number."""
+    block, depth = 64, 256
+    steps = np.arange(-63, 64, 0.5, dtype=np.float32)
+    large = np.resize([1e-45, -1e-38, 0, 3e38, 1, -3e38], depth).astype(np.float32)
+    x = np.tile(np.float32(127), (5, depth))
+    x[0, : len(steps)] = steps
+    x[0, ::block] = 127  # the scale is 1
+    x[1:3] = -x[0], large
+    x[3:, 5] = math.nan, -math.inf
+    # A column for each position: integers times scales are what comes out.
+    q, scales = np.eye(depth, dtype=np.int8), np.ones((depth // block, depth), np.float32)
+    text = with_constants(program(5, depth, depth, block, "i4"), q, scales)
+    found = subquant.compile(text, activations="int8", kernels=instructions).main(x)
+    np.testing.assert_array_equal(found[:2], np.rint(x[:2]))
+    assert (np.abs(found[2] - large) <= large.max() / 127 / 2).all()
+    assert np.isnan(found[3:]).all()
 
 
 @pytest.mark.parametrize("instructions", HERE)

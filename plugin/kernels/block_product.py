@@ -267,11 +267,23 @@ class _Rows:
         for number in range(blocks):
             block = Block(scalar(step), number)
             place = _plus(_times(step, blocks), number)
-            sums = [Sum(self._first(pair, block, place)) for pair in pairs]
             own = range(number * groups, (number + 1) * groups)
-            words = self._groups(pairs, block, weight, own, sums)
+            words = self._sums(pairs, block, place, weight, own)
             found = self._scaled(pairs, block, place, words, found)
         return found
+
+    def _sums(
+        self, pairs: Sequence[_Pair], block: Block, place: Value, weight: _Step, numbers: range
+    ) -> list[Formula]:
+        """The sums of a block whose groups are these of a step."""
+        if self.product.of_floats or not self.target.adds_last:
+            sums = [Sum(self._first(pair, block, place)) for pair in pairs]
+            return self._groups(pairs, block, weight, numbers, sums)
+        zero = Sum(Vectors(self.tiles.lanes).known(0, I32))
+        words = self._groups(pairs, block, weight, numbers, [zero] * len(pairs))
+        return [
+            word + self._first(pair, block, place) for word, pair in zip(words, pairs, strict=True)
+        ]
 
     def _of_block(
         self, pairs: Sequence[_Pair], turn: Value, reals: Sequence[Formula]

@@ -16,14 +16,12 @@ from ..emit.linalg import Extent
 from ..emit.vectors import Vectors, broadcast, load, loop, reduced, store, store_element
 from ..numerics.array_functions import convert
 from ..numerics.block_contraction import activation_scale
-from ..numerics.casts import Cast
 from ..numerics.element_types import F32, I8, I32
-from ..numerics.parameters import ExpressedType, StorageType
 from .executables import FEW_WORKGROUPS, Binding, Kernel
+from .instructions import nearest
 
 __all__ = ["RoundRows"]
 
-_CAST = Cast(StorageType(8, True, -127, 127), ExpressedType.F32)
 _AS_LONG = 32
 """How many products of bytes take as long as to round one activation, about."""
 _WRITTEN_OUT = 8
@@ -91,9 +89,11 @@ class RoundRows:
             divisor = broadcast(scale, lanes)
 
             def round_(place: Formula, total: Formula) -> Formula:
-                rounded = _CAST.quantize(load(given, [row, place.value], lanes, F32), divisor)
-                store(rounded, integers, [row, place.value])
-                return total + convert(rounded, I32)
+                reals = load(given, [row, place.value], lanes, F32) / divisor
+                # No quotient is more than 127 by half a unit; those of infinities and NaN are NaN.
+                rounded = np.where(reals == reals, nearest(reals)[0], 0)
+                store(convert(rounded, I8), integers, [row, place.value])
+                return total + rounded
 
             total = self._folded(first, lanes, round_, known(0, I32))
             store_element(scale, scales, [row, block])
