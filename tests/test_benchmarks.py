@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 import subquant
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
 from subquant.errors import UsageError
 from subquant.runtime import Device
 from subquant.runtime.machine import describe_machine
@@ -38,6 +39,7 @@ _MODULES = (
     "networks",
     "programs",
     "report",
+    "worker",
     "__main__",
 )
 
@@ -48,10 +50,13 @@ def bench() -> Any:
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
         modules = {name: importlib.import_module(f"benchmarks.{name}") for name in _MODULES}
-        peers = importlib.import_module("benchmarks.peers.iree")
+        peers = {
+            name: importlib.import_module(f"benchmarks.peers.{name}")
+            for name in ("iree", "subquant")
+        }
     finally:
         sys.path.remove(str(ROOT / "scripts"))
-    return SimpleNamespace(**modules, main=modules["__main__"], iree=peers)
+    return SimpleNamespace(**modules, main=modules["__main__"], **peers)
 
 
 @pytest.fixture
@@ -253,6 +258,31 @@ def test_plain_programs_are_the_cases(bench: Any, kind: str) -> None:
     program = bench.iree.prepare(data.values, dict(data.arrays), 1, 1)
     program.call(0)
     assert bench.cases.check(data, program.result(), {}) == bench.cases.Check(True, "exact")
+
+
+@pytest.mark.parametrize("kind", ["blocks", "matmul", "convolution"])
+def test_cases_are_compiled_for_another_cpu(
+    bench: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, seen = tiny(bench, kind), []
+
+    def executables(source: Any, options: CompileOptions, *rest: Any) -> Any:
+        seen.append(options.target_cpu)
+        return SimpleNamespace(notes={})
+
+    monkeypatch.setattr(bench.subquant, "Executables", executables)
+    for values in (data.values, data.values | {"target_cpu": "generic"}):
+        bench.subquant.prepare(values, dict(data.arrays), 1, 1)
+    assert seen == ["host", "generic"]
+
+
+def test_peers_that_are_for_this_cpu_say_so(bench: Any) -> None:
+    request = {"do": "prepare", "case": {"kind": "block matmul", "target_cpu": "generic"}}
+    with pytest.raises(Exception, match="it chooses its instructions by this machine"):
+        bench.worker.answer(SimpleNamespace(), {}, request)
+    case = {"kind": "language model", "target_cpu": "generic"}
+    with pytest.raises(Exception, match="compiled for this machine"):
+        bench.subquant.prepare(case, {}, 1, 1)
 
 
 @pytest.mark.parametrize("what", ["read", "multiply", "multiply and load"])
@@ -495,7 +525,9 @@ def test_a_mark_that_is_missed_is_reported_with_what_is_known(bench: Any) -> Non
     assert "the caches are too small" not in reached
 
 
-def test_the_command_line(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(
+    bench: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert bench.main.main(["--list", "--case", "^int8 depthwise"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "int8 depthwise 3x3 stride 1",
@@ -503,3 +535,10 @@ def test_the_command_line(bench: Any, capsys: pytest.CaptureFixture[str]) -> Non
     ]
     assert bench.main.main(["--case", "no such case"]) == 2
     assert bench.main.main(["--seconds", "0"]) == 2
+    assert bench.main.main(["--target-cpu", "nonsense"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3
+    assert said[2].startswith("error: LLVM knows no CPU 'nonsense'")
+    monkeypatch.setattr(bench.main, "missing_features", lambda recorded: ["avx9"])
+    assert bench.main.main(["--target-cpu", "generic"]) == 2
+    assert capsys.readouterr().err == "error: this machine has no avx9\n"

@@ -6,6 +6,7 @@
     scripts/bench --json times.json --picture times.svg
     scripts/bench --write                            docs/benchmarks.md and its picture
     scripts/bench --write docs/benchmarks-epyc.md    the same of another machine
+    scripts/bench --target-cpu znver3 --peers        code for another CPU, run on this one
     scripts/bench --agreement                        a language model's words beside llama.cpp's
 
 The models of MLPerf Tiny are timed if the environment variable SUBQUANT_MODELS names a folder with
@@ -21,12 +22,16 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from subquant.compiler.cpu_features import missing_features
+from subquant.errors import SubquantError
 from subquant.runtime.machine import describe_machine
 
 from .cases import Case, make_cases
 from .measurement import OURS, PEERS, Measured, PeerFailed, Workers, measure
+from .peers import HOST, features_of
 from .report import Outcome, draw, page, table, to_json
 
 _ROOT = Path(__file__).parents[2]
@@ -48,6 +53,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--peers", nargs="*", choices=PEERS, default=PEERS, help="which (default: all)"
+    )
+    parser.add_argument(
+        "--target-cpu",
+        default=HOST,
+        metavar="CPU",
+        help="what is compiled is for this CPU, by LLVM's name, which has less than this machine; "
+        "of the others, llama.cpp is timed if SUBQUANT_LLAMA names one that was built for it",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the ratios (.svg, .png)")
@@ -85,6 +97,15 @@ def _describe(names: Sequence[str], workers: Workers) -> tuple[dict[str, str], l
     return found, missing
 
 
+def _refusal(target_cpu: str) -> str | None:
+    """Why this machine does not run code for a CPU; None if it does."""
+    try:
+        missing = missing_features(",".join(sorted(features_of({"target_cpu": target_cpu}))))
+    except SubquantError as error:
+        return str(error)
+    return f"error: this machine has no {', '.join(missing)}" if missing else None
+
+
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -95,11 +116,13 @@ def run(
     names: Sequence[str],
     seconds: float,
     workers: Workers,
+    target_cpu: str = HOST,
 ) -> list[Outcome]:
     """Measure cases with each number of threads, and say on standard error what comes out."""
     outcomes = []
     for number, case in enumerate(cases):
         data = case.data()
+        data = replace(data, values=data.values | {"target_cpu": target_cpu})
         work = data.bytes if data.rotated else data.products
         for count in threads:
             found = measure(data, count, names, workers, seconds)
@@ -148,14 +171,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if min(options.threads) < 1 or not options.seconds > 0:
         _say("error: expected 1 thread or more, and more than 0 seconds")
         return 2
+    refusal = _refusal(options.target_cpu)
+    if refusal:
+        _say(refusal)
+        return 2
     machine = describe_machine() | {"load before": f"{os.getloadavg()[0]:.1f}"}
+    if options.target_cpu != HOST:
+        machine["compiled for"] = options.target_cpu
     log = options.log or Path(tempfile.mkstemp(prefix="subquant-bench-", suffix=".log")[1])
     workers = Workers(log)
     try:
         peers, missing = _describe([OURS, *options.peers], workers)
         for line in missing:
             _say(line)
-        outcomes = run(cases, options.threads, list(peers), options.seconds, workers)
+        outcomes = run(
+            cases, options.threads, list(peers), options.seconds, workers, options.target_cpu
+        )
     finally:
         workers.close()
     print(table(outcomes, peers))

@@ -3,7 +3,8 @@
 Each has ``describe()``, which gives its name and version, and ``prepare(case, arrays, threads,
 copies)``, which gives a `Prepared` or raises `Unsupported`. `benchmarks.cases` says what is in a
 case and its arrays. A module with ``HAS_VULKAN = True`` also computes those of the target
-``vulkan``, one with ``READS_GGUF = True`` language models.
+``vulkan``, one with ``READS_GGUF = True`` language models, and one with ``HAS_TARGET_CPU = True``
+may be for another CPU than this machine's, the ``target_cpu`` of a case.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["Array", "Case", "Prepared", "Unsupported"]
+__all__ = ["HOST", "Array", "Case", "Prepared", "Unsupported", "features_of", "target_cpu"]
 
 Array = np.ndarray[Any, Any]
 Case = dict[str, Any]
+HOST = "host"
 
 
 class Unsupported(Exception):
@@ -34,3 +36,17 @@ class Prepared(Protocol):
 
     def result(self) -> Array:
         """Return what the last call computed."""
+
+
+def target_cpu(case: Case) -> str:
+    """The CPU that a case is compiled for, by LLVM's name."""
+    return str(case.get("target_cpu", HOST))
+
+
+def features_of(case: Case) -> frozenset[str]:
+    """What that CPU has, by LLVM's names."""
+    from subquant.compiler.cpu_features import recorded_features
+    from subquant.compiler.options import CompileOptions
+
+    recorded = recorded_features(CompileOptions(target_cpu=target_cpu(case)))
+    return frozenset(recorded.split(","))

@@ -19,10 +19,10 @@ from subquant.compiler.options import CompileOptions
 
 from ..blocks import dequantized, planes_of
 from ..programs import float_matmul, plain_block_matmul, plain_integers
-from . import Array, Case, Unsupported
+from . import HOST, Array, Case, Unsupported, target_cpu
 from .subquant import Executables
 
-HAS_VULKAN = True
+HAS_VULKAN = HAS_TARGET_CPU = True
 _TYPES = {
     "float32": rt.HalElementType.FLOAT_32,
     "float16": rt.HalElementType.FLOAT_16,
@@ -48,6 +48,7 @@ class Program:
         copies: int,
         input_type: str = "stablehlo",
         shared: int = 1,
+        target_cpu: str = HOST,
     ) -> None:
         started = time.perf_counter()
         data = iree.compiler.compile_str(
@@ -57,7 +58,7 @@ class Program:
                 "--iree-opt-level=O3",
                 "--iree-hal-target-device=local",
                 "--iree-hal-local-target-device-backends=llvm-cpu",
-                "--iree-llvmcpu-target-cpu=host",
+                f"--iree-llvmcpu-target-cpu={target_cpu}",
             ],
         )
         self.notes: dict[str, Any] = {
@@ -110,7 +111,7 @@ def prepare(
     case: Case, arrays: dict[str, Array], threads: int, copies: int
 ) -> Program | Executables:
     """As `benchmarks.peers` says."""
-    x = arrays["x"]
+    x, cpu = arrays["x"], target_cpu(case)
     if case.get("target") == "vulkan":
         weights = dequantized(case["format"], arrays["weights"]).astype(np.float32)
         text = float_matmul(len(x), *weights.shape)
@@ -138,7 +139,7 @@ def prepare(
         text = plain_block_matmul(
             len(x), count, depth, bits, has_offsets=planes.zero_points is not None
         )
-        return Program(text, arguments, np.float32, threads, copies)
+        return Program(text, arguments, np.float32, threads, copies, target_cpu=cpu)
     if case["kind"] in ("model", "network"):
         raise Unsupported("it does not read such models")
     w = arrays["w"]
@@ -149,4 +150,5 @@ def prepare(
         w = w.astype(np.float32)
     values = (x, w, bias.astype(np.int32), scales.astype(np.float32))
     arguments = [(value, value.shape, _TYPES[value.dtype.name]) for value in values]
-    return Program(plain_integers(case, arrays), arguments, np.int8, threads, copies)
+    text = plain_integers(case, arrays)
+    return Program(text, arguments, np.int8, threads, copies, target_cpu=cpu)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 from iree.runtime import HalElementType
 
-from subquant.compiler.cpu_features import host_features
-
 from ..ceilings import kernel, request_tiles
-from . import Array, Case, Unsupported
+from . import Array, Case, Unsupported, features_of, target_cpu
 from .iree import Program, describe
 
-__all__ = ["describe", "prepare"]
+__all__ = ["HAS_TARGET_CPU", "describe", "prepare"]
+
+HAS_TARGET_CPU = True
 
 
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Program:
     """As `benchmarks.peers` says; `case` says which kernel."""
-    features = host_features() or frozenset()
+    features = features_of(case)
     if not request_tiles():
         features -= {"amx-int8"}
     made = kernel(case["ceiling"], features)
@@ -32,6 +32,7 @@ def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> 
         copies,
         input_type="none",
         shared=0,
+        target_cpu=target_cpu(case),
     )
     program.notes = {"work": made.work, "path": made.name}
     return program

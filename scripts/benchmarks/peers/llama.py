@@ -15,10 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from . import Array, Case, Prepared, Unsupported
+from . import Array, Case, Prepared, Unsupported, features_of, target_cpu
 from .ggml import Products
 
-READS_GGUF = True
+READS_GGUF = HAS_TARGET_CPU = True
+
+_FEATURES = {
+    **{name: name for name in ("avx2", "fma", "f16c", "bmi2", "neon", "dotprod", "sve", "sme")},
+    **{"avxvnni": "avx_vnni", "avx512f": "avx512", "avx512vnni": "avx512_vnni"},
+    **{"avx512bf16": "avx512_bf16", "amx-int8": "amx_int8", "i8mm": "matmul_int8"},
+}
+"""LLVM's name of a feature to that in ``ggml_cpu_has_...``."""
 
 _ROWS = 32
 """Rows of a product that llama.cpp gives to OpenBLAS (``ggml-blas.cpp``), at least."""
@@ -190,7 +197,15 @@ class LanguageModel:
 
 
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Prepared:
-    """As `benchmarks.peers` says."""
+    """As `benchmarks.peers` says.
+
+    Raises:
+        Unsupported: it has no such operation, or was built with what the CPU of the case lacks.
+    """
+    library, features = _library("libggml-cpu.so"), features_of(case)
+    for ours, theirs in _FEATURES.items():
+        if ours not in features and getattr(library, f"ggml_cpu_has_{theirs}")():
+            raise Unsupported(f"it was built with {ours}, which {target_cpu(case)} lacks")
     if case["kind"] == "language model":
         return LanguageModel(case, arrays["tokens"], threads)
     if case["kind"] == "block matmul":

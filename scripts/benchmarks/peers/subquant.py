@@ -23,9 +23,9 @@ from subquant.ops import linear, trace_function
 from subquant.runtime import Device, Executable
 
 from ..programs import quantized_integers
-from . import Array, Case, Prepared
+from . import HOST, Array, Case, Prepared, Unsupported, target_cpu
 
-HAS_VULKAN = READS_GGUF = True
+HAS_VULKAN = READS_GGUF = HAS_TARGET_CPU = True
 
 
 def describe() -> dict[str, str]:
@@ -109,22 +109,26 @@ def _compiled(source: Any, options: CompileOptions) -> tuple[bytes, float | None
 
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Prepared:
     """As `benchmarks.peers` says."""
+    cpu = target_cpu(case)
     if case["kind"] == "language model":
+        if cpu != HOST:
+            raise Unsupported("language models are compiled for this machine")
         return LanguageModel(case, arrays["tokens"], threads)
     x = arrays["x"]
     if case["kind"] == "model":
         # Where only weights are quantized, LiteRT rounds activations, too.
-        options = CompileOptions(activations="int8")
+        options = CompileOptions(target_cpu=cpu, activations="int8")
         return Executables(Path(case["file"]), options, x, threads, copies)
     if case["kind"] == "network":
-        return Executables(arrays["model"].tobytes(), CompileOptions(), x, threads, copies)
+        options = CompileOptions(target_cpu=cpu)
+        return Executables(arrays["model"].tobytes(), options, x, threads, copies)
     if case["kind"] != "block matmul":
         source = quantized_integers(case, arrays, weights_given=False)
-        return Executables(source, CompileOptions(), x, threads, copies)
+        return Executables(source, CompileOptions(target_cpu=cpu), x, threads, copies)
     shape = (len(arrays["weights"]), case["depth"])
     weights = GgmlTensor(arrays["weights"].reshape(-1), case["format"], shape)
     module = trace_function(lambda given: linear(given, weights), x)
-    options = CompileOptions(case["target"], activations=case["activations"])
+    options = CompileOptions(case["target"], target_cpu=cpu, activations=case["activations"])
     made = Executables(module, options, x, threads, copies)
     if case["activations"] == "int8":
         made.notes["activations"] = {"block": 16 if case["format"] == "Q6_K" else 32, "steps": 254}
