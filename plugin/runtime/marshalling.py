@@ -7,7 +7,6 @@ becomes another. So what depends on types alone is found out when an executable 
 from __future__ import annotations
 
 import math
-import traceback
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -392,7 +391,6 @@ class DirectCalls:
                 for number, (type_, extents) in enumerate(self._results)
             ]
         except (RuntimeError, ValueError, IndexError) as error:
-            traceback.clear_frames(error.__traceback__)
             pushed = popped = view = None  # or the traceback would keep them: see `Function.invoke`
             raise self._failed(error) from None
         finally:
