@@ -84,7 +84,7 @@ class SumWriter:
     ) -> None:
         self._tiles, self._rows, self._result = tiles, rows, result
         self._finish, self._tables = finish, tables
-        if finish or in_memory:
+        if in_memory or (finish and not finish.is_certain):
             self.sums = scratch([rows, tiles.width], I32)
 
     def write(self, sums: Sequence[Formula], line: Formula, row: Formula, tile: Formula) -> None:
@@ -97,27 +97,33 @@ class SumWriter:
             tile: the number of the tile.
         """
         parts, lanes = self._tiles.parts, self._tiles.lanes
-
-        def keep() -> None:
-            for total, (index, part) in zip(sums, np.ndindex(self._rows, parts), strict=True):
-                store(total, self.sums, [index, part * lanes])
-
         first = scalar(constant_index(0))
         if self._finish and self._finish.at_once:
             rows = [row + index for index in range(self._rows)]
             is_near = self._estimate(sums, line, rows, tile)
 
             def again() -> None:
-                keep()
+                self.keep(sums)
                 self._write_exactly(first, self._rows, line, row, tile)
 
-            when(is_near, again)
+            if is_near is not None:
+                when(is_near, again)
         elif self._finish:
-            keep()
+            self.keep(sums)
             self._write_exactly(first, self._rows, line, row, tile)
         else:
             for total, (index, part) in zip(sums, np.ndindex(self._rows, parts), strict=True):
                 self._store(total, [line.value, (row + index).value], tile, part * lanes)
+
+    def keep(self, sums: Sequence[Formula]) -> None:
+        """Write sums to memory.
+
+        Args:
+            sums: of each row, for each vector of columns of the tile.
+        """
+        lanes, places = self._tiles.lanes, np.ndindex(self._rows, self._tiles.parts)
+        for total, (row, part) in zip(sums, places, strict=True):
+            store(total, self.sums, [row, part * lanes])
 
     def together(self, count: int) -> int:
         """How many rows of so many, that are in memory, are written together."""
@@ -154,12 +160,16 @@ class SumWriter:
         rows = [(index, part) for index in range(together) for part in range(parts)]
         sums = [load(self.sums, [(place + i).value, p * lanes], lanes, I32) for i, p in rows]
         is_near = self._estimate(sums, line, [row + index for index in range(together)], tile)
-        when(is_near, lambda: self._write_exactly(place, together, line, row, tile))
+        if is_near is not None:
+            when(is_near, lambda: self._write_exactly(place, together, line, row, tile))
 
     def _estimate(
         self, sums: Sequence[Formula], line: Formula, rows: Sequence[Formula], tile: Formula
-    ) -> Formula:
-        """Write what floats tell of the sums of rows; true if that is wrong for one of them."""
+    ) -> Formula | None:
+        """Write what floats tell of the sums of rows; true if that is wrong for one of them.
+
+        None if it never is.
+        """
         finish, parts, lanes = self._finish, self._tiles.parts, self._tiles.lanes
         assert finish is not None
         width = min(finish.at_once, parts)
@@ -175,14 +185,16 @@ class SumWriter:
             columns = [
                 tile * self._tiles.width + part * lanes for _, of_row in group for part in of_row
             ]
-            made, is_near = finish.estimate(self._tables, given, columns)
-            nears.append(is_near)
+            which = [part for _, of_row in group for part in of_row]
+            made, is_near = finish.estimate(self._tables, given, columns, which)
+            if is_near is not None:
+                nears.append(is_near)
             done = 0
             for row, of_row in group:
                 part = part_of(made, done, len(of_row) * lanes)
                 self._store(part, [line.value, rows[row].value], tile, of_row.start * lanes)
                 done += len(of_row) * lanes
-        return functools.reduce(operator.or_, nears)
+        return functools.reduce(operator.or_, nears) if nears else None
 
     def _write_exactly(
         self, first: Formula, count: int, line: Formula, row: Formula, tile: Formula
@@ -208,6 +220,7 @@ class SumWriter:
 
                 if finish.at_once:  # of some vectors one is near a tie
                     _, is_near = finish.estimate(self._tables, [total], [column])
+                    assert is_near is not None  # else nothing is written again
                     when(is_near, write)
                 else:
                     write()

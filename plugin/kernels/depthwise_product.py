@@ -145,7 +145,8 @@ class DepthwiseProduct:
         begin = scalar(number) * share
         end = np.minimum(begin + share, plan.tasks)
         room = scratch(plan.scratch, self.target.factor)
-        sums = scratch([plan.at_once, self.target.lanes], I32) if self.finish else None
+        is_kept = self.finish is not None and not self.finish.is_certain
+        sums = scratch([plan.at_once, self.target.lanes], I32) if is_kept else None
         rooms = room, sums
         loop(begin.value, end.value, 1, lambda task: _Task(plan, memories, rooms, task).write())
 
@@ -427,9 +428,9 @@ class _Task:
                 store(total, self.result, [row.value, (window + number).value, channel.value])
             return
         room = self.sums
-        assert room is not None  # there is `finish`
 
         def of_window(number: Value) -> None:
+            assert room is not None  # sums are kept
             total = load(room, [number, 0], lanes, I32)
             place = [row.value, (window + scalar(number)).value, channel.value]
 
@@ -438,11 +439,13 @@ class _Task:
 
             if finish.at_once:  # of some windows one is near a tie
                 _, is_near = finish.estimate(self.tables, [total], [channel])
+                assert is_near is not None  # else nothing is written again
                 when(is_near, write)
             else:
                 write()
 
         def exactly() -> None:
+            assert room is not None
             for number, total in enumerate(sums):
                 store(total, room, [number, 0])
             loop(0, len(sums), 1, of_window)
@@ -454,8 +457,10 @@ class _Task:
         for first in range(0, len(sums), finish.at_once):
             group = sums[first : first + finish.at_once]
             made, is_near = finish.estimate(self.tables, group, [channel] * len(group))
-            nears.append(is_near)
+            if is_near is not None:
+                nears.append(is_near)
             for number in range(len(group)):
                 place = [row.value, (window + (first + number)).value, channel.value]
                 store(part_of(made, number * lanes, lanes), self.result, place)
-        when(functools.reduce(operator.or_, nears), exactly)
+        if nears:
+            when(functools.reduce(operator.or_, nears), exactly)

@@ -25,7 +25,9 @@ second time.
 
 So kernels write what floats tell, of some vectors together, whose words are narrowed to bytes
 together. Where an element is nearer than ``e`` to a half, its vector is computed again, as
-``lower-requantization`` would.
+``lower-requantization`` would. Columns of which floats tell each sum, which is known when
+the kernel is written (`subquant.kernels.reals`), are not asked, and numbers that are added first
+are what their sums begin with (`Epilogue.begin`).
 
 Models of TensorFlow Lite and of ONNX have their own roundings, as operations on integers. Those
 that are known to be a staircase (`subquant.kernels.staircase`) are estimated alike, by its line;
@@ -60,14 +62,13 @@ from .constants import elements_of
 from .executables import Binding
 from .instructions import INSTRUCTIONS, Instructions
 from .operands import value_of
+from .reals import Line
 from .staircase import Staircase, staircase
 
 __all__ = ["Epilogue", "Finish", "compare", "last_bindings"]
 
 _MOST_OPERATIONS = 64
 _ROUNDED_TWICE = ("gemmlowp", "tosa-double-round")
-_MOST_NEAR = 2.0**-7
-"""The distance from a half up to which floats are worth asking."""
 _SIGN = -(1 << 31)
 
 
@@ -299,44 +300,6 @@ def _wrapped(numbers: Array, element: ElementType) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class _Line:
-    """The line of a staircase, as floats are asked.
-
-    Attributes:
-        added: to a sum, exactly.
-        factors, offsets: f32, that give the real before it is rounded.
-        jump: what is added at 0, with the sign of the sum; None for nothing.
-        greatest: magnitude of the reals.
-        near: the distance from a half up to which they do not tell.
-    """
-
-    added: Array
-    factors: Array
-    offsets: Array
-    jump: Array | None
-    greatest: float
-    near: float
-
-
-@dataclass(frozen=True, eq=False)
-class _Scaling:
-    """A requantization, as floats are asked.
-
-    Attributes:
-        multiplier: f64, a grid.
-        zero_points, storage: of the result.
-        greatest: magnitude of the reals before they are rounded.
-        near: the distance from a half up to which they do not tell.
-    """
-
-    multiplier: Array
-    zero_points: Array
-    storage: StorageType
-    greatest: float
-    near: float
-
-
-@dataclass(frozen=True, eq=False)
 class Epilogue:
     """Operations that follow a contraction, and are computed from its sums and what is known.
 
@@ -349,6 +312,7 @@ class Epilogue:
         how: sums are requantized.
         integer_only: floats are not asked.
         bounds: called for the greatest magnitudes of the sums of each column, if they are known.
+        is_begun: sums begin with `begin`.
     """
 
     sums: Value
@@ -359,6 +323,7 @@ class Epilogue:
     how: Requantization
     integer_only: bool
     bounds: Callable[[], Array] | None = None
+    is_begun: bool = False
 
     @classmethod
     def of(
@@ -369,6 +334,7 @@ class Epilogue:
         *,
         integer_only: bool,
         bounds: Callable[[], Array] | None = None,
+        is_begun: bool = False,
     ) -> Epilogue | None:
         """What follows a contraction, as far as it can be computed with it; None for nothing.
 
@@ -378,6 +344,7 @@ class Epilogue:
             how: sums are requantized.
             integer_only: requantize without floats.
             bounds: called for the greatest magnitudes of the sums of each column.
+            is_begun: the kernel begins sums with what is to be added to them first.
         """
         operations: list[Operation] = []
         values, known = {sums}, dict[Value, Array]()
@@ -402,21 +369,24 @@ class Epilogue:
         if not choices:
             return None
         last = min(reversed(choices), key=lambda end: end[-1].results[0].type.element_type.width)
-        return cls(sums, tuple(last), last[-1].results[0], axis, known, how, integer_only, bounds)
+        result = last[-1].results[0]
+        return cls(sums, tuple(last), result, axis, known, how, integer_only, bounds, is_begun)
 
     @property
     def columns(self) -> int:
         """How many columns there are."""
         return int(self.sums.type.shape[self.axis])
 
-    def finish(self, instructions: str) -> Finish | None:
+    def finish(self, instructions: str, parts: int = 1) -> Finish | None:
         """What a kernel does with vectors of sums; None if it cannot be written.
 
         Args:
             instructions: a name in `INSTRUCTIONS`.
+            parts: vectors of columns that it computes together.
         """
         target = INSTRUCTIONS[instructions]
         tables: list[Table] = []
+        asked = _Asked(target)
 
         def cast(type_: ir.Type, **attributes: ir.Attribute) -> Value:
             made = create(
@@ -432,7 +402,8 @@ class Epilogue:
 
         # Written once to see what it reads; equal texts are equal kernels. Of several vectors, each
         # of which is computed alike, two stand for all.
-        def text(count: int, *, shares: bool = True) -> str | None:
+        def text(count: int, *, shares: bool = True, is_asked: bool = True) -> str | None:
+            nonlocal asked
             module, kept = ir.Module.create(), list(tables)
             with ir.InsertionPoint(module.body), constants_of(module.body):
                 forms = [
@@ -444,7 +415,8 @@ class Epilogue:
                 sums = [form.emitted(cast(type_), of_sums) for form in forms]
                 try:
                     if count:
-                        self.estimate(forms, sums, target)
+                        asked = self._estimated(forms, sums, target, [is_asked] * len(forms))[1]
+                        asked.is_near(forms[0])
                     else:
                         self.emit(forms[0], sums[0])
                 except (_Refused, TypeError, OverflowError):
@@ -457,12 +429,19 @@ class Epilogue:
             found = text(at_once)
             if found:
                 break
-        exact = text(0, shares=found is not None)
-        if exact is None:
-            return None
-        element = element_of(self.result.type)
-        at_once = at_once if found else 0
-        return Finish(exact + (found or ""), self, tuple(tables), element, instructions, at_once)
+        are_asked = asked.parts(self.columns, parts) if found else [True]
+        written = found or ""
+        if any(are_asked):
+            exact = text(0, shares=found is not None)
+            if exact is None:
+                return None
+            written += exact
+        if any(are_asked) and not all(are_asked):
+            written += text(at_once, is_asked=False) or ""
+        element, at_once = element_of(self.result.type), at_once if found else 0
+        return Finish(
+            written, self, tuple(tables), element, instructions, at_once, tuple(are_asked)
+        )
 
     def emit(self, form: Columns, sums: Formula) -> Formula:
         """Write the operations on a vector of sums, exactly, and return their last result."""
@@ -474,76 +453,78 @@ class Epilogue:
             rounded = requantize(terms, sum_.zero_points, sum_.storage, self.how)
             return [saturate(rounded.value, sum_.storage, rounded.bound)]
 
-        [found] = self._written({self.sums: [sums]}, self.operations, requantized)
+        [found] = self._written([sums], self.operations, requantized)
         return found
 
     def estimate(
-        self, forms: Sequence[Columns], sums: Sequence[Formula], target: Instructions
-    ) -> tuple[Formula, Formula]:
+        self,
+        forms: Sequence[Columns],
+        sums: Sequence[Formula],
+        target: Instructions,
+        are_asked: Sequence[bool],
+    ) -> tuple[Formula, Formula | None]:
         """Write the operations on vectors of sums, as floats tell what they give.
 
         Args:
             forms: the columns of each vector.
             sums: as many vectors as are narrowed together, or less.
             target: what it is written with.
+            are_asked: of each vector, if floats may not tell all its sums.
 
         Returns:
             The results, one behind the other, and whether a sum is too near to a tie: then they
-            are nothing.
+            are nothing. That is None if floats tell all sums.
         """
-        if not any(op.name in REQUANTIZE for op in self.operations):
-            return self._estimated_step(forms, sums, target)
-        distances: list[Formula] = []
-        nearest = 0.0
+        found, asked = self._estimated(forms, sums, target, are_asked)
+        return found, asked.is_near(forms[0])
+
+    def _estimated(
+        self,
+        forms: Sequence[Columns],
+        sums: Sequence[Formula],
+        target: Instructions,
+        are_asked: Sequence[bool],
+    ) -> tuple[Formula, _Asked]:
+        if not self._is_requantized:
+            return self._estimated_step(forms, sums, target, are_asked)
+        asked = _Asked(target, are_asked)
 
         def requantized(op: Operation, given: Sequence[Vector]) -> Vector:
-            nonlocal nearest
-            scaling, values = self._scalings[op], given[0]
-            if scaling is None or not isinstance(values, list) or len(values) != len(forms):
+            line, values = self._line_of(op, target), given[0]
+            if line is None or not isinstance(values, list) or len(values) != len(forms):
                 raise _Refused
-            storage, greatest = scaling.storage, scaling.greatest
-            integers = []
-            for form, each in zip(forms, values, strict=True):
-                factor = form.known(scaling.multiplier, F32)
-                zero = form.known(scaling.zero_points, F32)
-                real = target.fused(convert(each, F32), factor, zero)
-                rounded = target.rounded(real, greatest, storage.minimum, storage.maximum)
-                integers.append(rounded[0])
-                distances.append(rounded[1])
-            nearest = max(nearest, scaling.near)
-            return [self._narrowed(integers, storage, target)]
+            storage = self._sums[op].storage
+            return [self._narrowed(asked.rounded(line, forms, values), storage, target)]
 
-        written = self._written({self.sums: list(sums)}, self.operations, requantized)
-        if not distances or len(written) > 1:
+        written = self._written(sums, self.operations, requantized)
+        if not asked.is_asked or len(written) > 1:
             raise _Refused
-        return written[0], _any_is_near(forms[0], target.greatest(distances), nearest)
+        return written[0], asked
 
     def _estimated_step(
-        self, forms: Sequence[Columns], sums: Sequence[Formula], target: Instructions
-    ) -> tuple[Formula, Formula]:
+        self,
+        forms: Sequence[Columns],
+        sums: Sequence[Formula],
+        target: Instructions,
+        are_asked: Sequence[bool],
+    ) -> tuple[Formula, _Asked]:
         """Write what floats tell of a staircase; as `estimate`."""
-        stairs, line = self._staircase, self._line
+        stairs, line = self._staircase, self._line(target)
         if stairs is None or line is None:
             raise _Refused
-        integers, distances = [], []
-        for form, each in zip(forms, sums, strict=True):
-            x = convert(each + form.known(line.added, I32), F32)
-            slope, offset = form.known(line.factors, F32), form.known(line.offsets, F32)
-            real = target.fused(x, slope, offset)
-            if line.jump is not None:
-                jump = bits_of(form.known(line.jump, F32), I32)
-                real = real + bits_of(jump | (bits_of(x, I32) & _SIGN), F32)
-            rounded = target.rounded(real, line.greatest, stairs.low, stairs.high)
-            integers.append(rounded[0])
-            distances.append(rounded[1])
+        asked, x = _Asked(target, are_asked), list(sums)
+        if self.begin is None:
+            added = stairs.added.astype(np.int64)
+            x = [each + form.known(added, I32) for form, each in zip(forms, sums, strict=True)]
+        integers = asked.rounded(line, forms, x)
         first, last = self._head[-1].results[0], self.operations[len(self._head) :]
         element = _element(first.type)
         assert element is not None  # it has 8 bits
         storage = StorageType(8, stairs.low < 0, stairs.low, stairs.high)
         result = bits_of(self._narrowed(integers, storage, target), element)
         if last:
-            [result] = self._written({first: [result]}, last, _no_requantization)
-        return result, _any_is_near(forms[0], target.greatest(distances), line.near)
+            [result] = self._written([result], last, _no_requantization, of=first)
+        return result, asked
 
     def _narrowed(
         self, integers: Sequence[Formula], storage: StorageType, target: Instructions
@@ -559,7 +540,7 @@ class Epilogue:
         return {}
 
     @cached_property
-    def _added(self) -> dict[tuple[Value, Value], Array]:
+    def _added(self) -> dict[tuple[Value, Value | None], Array]:
         """Known numbers that are added to the second of two values, for the first."""
         return {}
 
@@ -572,23 +553,88 @@ class Epilogue:
         return ()
 
     @cached_property
-    def _line(self) -> _Line | None:
+    def begin(self) -> Array | None:
+        """What sums begin with, which the operations would add; a grid, or None for nothing."""
+        if not self.is_begun or _element(self.sums.type) != I32:
+            return None
+        if not self._is_requantized and self._staircase and self._line_of_staircase:
+            return _wrapped(self._staircase.added, I32)
+        value, numbers = self.sums, np.zeros((), np.int64)
+        for op in self.operations:
+            if op.operands[0] != value or not self._is_added(op):
+                break
+            numbers = numbers + _SIGNS[op.name] * self.known[op.operands[1]]
+            value = op.results[0]
+        return _wrapped(numbers, I32) if numbers.any() else None
+
+    def _is_added(self, op: Operation) -> bool:
+        """True if a known number is added to integers: sums of floats are rounded."""
+        element = _element(op.results[0].type)
+        assert element is not None  # `_is_computed`
+        return op.name in _SIGNS and op.operands[1] in self.known and element.is_integer
+
+    @property
+    def _is_requantized(self) -> bool:
+        return any(op.name in REQUANTIZE for op in self.operations)
+
+    @cached_property
+    def _lines(self) -> dict[Hashable, Line | None]:
+        """What was found by `_line` and `_line_of`."""
+        return {}
+
+    def _line(self, target: Instructions) -> Line | None:
         """The line of the staircase, if a float tells where it is."""
+        stairs, line = self._staircase, self._line_of_staircase
+        if stairs is None or line is None or not target.is_fused:
+            return line
+        if None not in self._lines:
+            self._lines[None] = line.certain(lambda x: self._steps(stairs, x))
+        return self._lines[None]
+
+    @cached_property
+    def _line_of_staircase(self) -> Line | None:
+        """That line, with the floats next to it."""
         stairs = self._staircase
         if stairs is None:
             return None
-        near = _error(stairs.offset, stairs.low, stairs.high) + stairs.apart
-        x_bound = int((stairs.bounds + np.abs(stairs.added)).max())
-        if near > _MOST_NEAR or x_bound >= 1 << 31:
-            return None
-        return _Line(
-            stairs.added.astype(np.int64),
-            stairs.slope.astype(np.float32),
-            stairs.offset.astype(np.float32),
-            stairs.jump if stairs.jump.any() else None,
-            x_bound * float(stairs.slope.max()) + float(np.abs(stairs.offset).max()) + 1,
-            near,
-        )
+        limits, added = (stairs.low, stairs.high), stairs.added.astype(np.int64)
+        between = added - stairs.bounds, added + stairs.bounds
+        near = _error(stairs.offset, *limits) + stairs.apart
+        jump = stairs.jump if stairs.jump.any() else None
+        line = Line.of(stairs.slope, stairs.offset, jump, limits, between, near)
+        is_narrow = between[0].min() > -(1 << 31) and between[1].max() < 1 << 31
+        return line if is_narrow else None
+
+    def _steps(self, stairs: Staircase, x: Array) -> Array:
+        """What the operations make of sums to which something was added; bytes without a sign."""
+        sums = x - stairs.added.astype(np.int64)
+        [found] = self._written([sums], self._head, _no_requantization, is_begun=False)
+        steps = np.asarray(found).astype(np.int64)
+        return steps if stairs.low < 0 else steps & 255
+
+    def _line_of(self, op: Operation, target: Instructions) -> Line | None:
+        """The line of a requantization, if floats are asked."""
+        key = op, target.is_fused
+        if key in self._lines:
+            return self._lines[key]
+        sum_, line = self._sums[op], None
+        near, storage = self._nearness(sum_), sum_.storage
+        if near is not None:
+            (term,) = sum_.terms
+            limits, bound = (storage.minimum, storage.maximum), min(term.bound, (1 << 31) - 1)
+            between = np.array(-bound), np.array(bound)
+            slope = term.multiplier.astype(np.float64)
+            line = Line.of(slope, sum_.zero_points, None, limits, between, near)
+
+            def exact(x: Array) -> Array:
+                rounded = requantize([replace(term, value=x)], sum_.zero_points, storage, self.how)
+                found = np.clip(rounded.value, *limits)
+                return np.asarray(found)
+
+            if line is not None and target.is_fused:
+                line = line.certain(exact)
+        self._lines[key] = line
+        return line
 
     @cached_property
     def _staircase(self) -> Staircase | None:
@@ -598,7 +644,7 @@ class Epilogue:
             return None
 
         def exact(sums: Array) -> Array:
-            [found] = self._written({self.sums: [sums]}, head, _no_requantization)
+            [found] = self._written([sums], head, _no_requantization, is_begun=False)
             return np.asarray(found)
 
         shape = [1] * len(self.sums.type.shape)
@@ -615,26 +661,40 @@ class Epilogue:
 
     def _written(
         self,
-        given: Mapping[Value, list[Formula]],
+        given: Sequence[Formula],
         operations: Sequence[Operation],
         requantized: Callable[[Operation, Sequence[Vector]], Vector],
+        *,
+        of: Value | None = None,
+        is_begun: bool = True,
     ) -> list[Formula]:
-        """Write operations on some vectors, and return their last results."""
-        made: dict[Value, list[Formula]] = dict(given)
-        added: dict[Value, tuple[Value, Array]] = {}  # known numbers that are not added yet
+        """Write operations on some vectors, and return their last results.
+
+        Args:
+            given: the vectors.
+            operations: of them.
+            requantized: what is written for a requantization.
+            of: the value that they are; None for the sums.
+            is_begun: sums begin with `begin`, if there is such.
+        """
+        made: dict[Value | None, list[Formula]] = {of or self.sums: list(given)}
+        added: dict[Value, tuple[Value | None, Array]] = {}  # known numbers that are not added yet
+        if of is None and is_begun and self.begin is not None:
+            made = {None: list(given)}
+            added[self.sums] = None, _wrapped(-self.begin, I32)
 
         def total(value: Value) -> list[Formula]:
             if value not in made:
                 start, numbers = added[value]
-                made[value] = [each + numbers for each in made[start]]
+                terms = made[start]
+                made[value] = [each + numbers for each in terms] if numbers.any() else terms
             return made[value]
 
         for op in operations:
             (value,), operands = op.results, list(op.operands)
             element = _element(value.type)
             assert element is not None  # `_is_computed`
-            # Sums of floats are rounded, and truth values have none.
-            if op.name in _SIGNS and operands[1] in self.known and element.is_integer:
+            if self._is_added(op):
                 start, numbers = added.get(operands[0], (operands[0], np.zeros((), np.int64)))
                 if (value, start) not in self._added:
                     numbers = numbers + _SIGNS[op.name] * self.known[operands[1]]
@@ -660,12 +720,8 @@ class Epilogue:
     def _sums(self) -> dict[Operation, RequantizedSum]:
         return {op: read_requantize(op) for op in self.operations if op.name in REQUANTIZE}
 
-    @cached_property
-    def _scalings(self) -> dict[Operation, _Scaling | None]:
-        return {op: self._scaling(sum_) for op, sum_ in self._sums.items()}
-
-    def _scaling(self, sum_: RequantizedSum) -> _Scaling | None:
-        """How a float is asked for a requantization; None where none is."""
+    def _nearness(self, sum_: RequantizedSum) -> float | None:
+        """How near to a half a float does not tell; None where floats are not asked."""
         if self.integer_only or len(sum_.terms) > 1 or sum_.storage.width > U8.bits:
             return None
         (term,) = sum_.terms
@@ -682,10 +738,63 @@ class Epilogue:
             near += reach * 2.0**-30
             if self.how.rounding in _ROUNDED_TWICE:
                 near += 2.0 ** -min(int(shift.min()) - 30, 64)
-        if near > _MOST_NEAR:
+        return near
+
+
+@dataclass
+class _Asked:
+    """Floats that are asked, and how near they were to a half.
+
+    Attributes:
+        target: what it is written with.
+        are_asked: of each vector, if floats may not tell all its sums.
+        distances: of such floats from the nearest integers.
+        nearest: the distance from a half up to which they do not tell.
+        told: columns of which all is told.
+        is_asked: there were floats.
+    """
+
+    target: Instructions
+    are_asked: Sequence[bool] = ()
+    distances: list[Formula] = field(default_factory=list)
+    nearest: float = 0.0
+    told: Array = field(default_factory=lambda: np.ones(1, bool))
+    is_asked: bool = False
+
+    def parts(self, columns: int, parts: int) -> list[bool]:
+        """Of each of so many vectors that are computed together, if it has columns to ask about."""
+        width = parts * self.target.lanes
+        told = np.broadcast_to(self.told, [columns])
+        padded = np.pad(told, [(0, -columns % width)], constant_values=True)
+        of_parts = padded.reshape((-1, parts, self.target.lanes))
+        return [not of_parts[:, part].all() for part in range(parts)]
+
+    def rounded(
+        self, line: Line, forms: Sequence[Columns], given: Sequence[Formula]
+    ) -> list[Formula]:
+        """The nearest integers of the floats of vectors."""
+        target, made = self.target, []
+        for form, each, is_asked in zip(forms, given, self.are_asked, strict=True):
+            x = convert(each, F32)
+            real = target.fused(x, form.known(line.factors, F32), form.known(line.offsets, F32))
+            if line.jumps is not None:
+                jump = bits_of(form.known(line.jumps, F32), I32)
+                real = real + bits_of(jump | (bits_of(x, I32) & _SIGN), F32)
+            real = target.limited(real, line.greatest, line.low, line.high)
+            made.append(target.rounded(real))
+            if is_asked and not line.told.all():
+                self.distances.append(target.distances(real))
+        self.nearest, self.is_asked = max(self.nearest, line.near), True
+        self.told = self.told & line.told
+        return made
+
+    def is_near(self, form: Columns) -> Formula | None:
+        """True if one of the floats was too near to a half to tell; None if all tell."""
+        if not self.distances:
             return None
-        greatest = term.bound * float(multiplier.max()) + float(np.abs(sum_.zero_points).max())
-        return _Scaling(multiplier, sum_.zero_points, sum_.storage, greatest, near)
+        greatest = self.target.greatest(self.distances)
+        limit = form.known(np.full(1, 0.5 - self.nearest, np.float32), F32)
+        return reduced("or", greatest >= limit)
 
 
 def _error(offset: Array, low: int, high: int) -> float:
@@ -697,11 +806,6 @@ def _error(offset: Array, low: int, high: int) -> float:
     reach = 1 + max(float(np.abs(limit - offset).max()) for limit in (low, high))
     most = 1 + max(abs(low), abs(high))
     return (3 * reach + 2 * most + float(np.abs(offset).max())) * 2.0**-24 + 2.0**-20
-
-
-def _any_is_near(form: Columns, distances: Formula, near: float) -> Formula:
-    """True if one of some distances from integers is that near to a half."""
-    return reduced("or", distances >= form.known(np.full(1, 0.5 - near, np.float32), F32))
 
 
 def _no_requantization(op: Operation, given: Sequence[Vector]) -> Vector:
@@ -812,6 +916,8 @@ class Finish:
         element: what they give.
         instructions: a name in `INSTRUCTIONS`.
         at_once: how many vectors are estimated together; 0 where floats are not asked.
+        are_asked: of each of the vectors that are computed together, if floats may not tell all
+            its sums.
     """
 
     text: str
@@ -820,6 +926,19 @@ class Finish:
     element: ElementType
     instructions: str
     at_once: int
+    are_asked: tuple[bool, ...]
+
+    @property
+    def is_certain(self) -> bool:
+        """True if what is estimated is so for all sums: nothing is computed again."""
+        return not any(self.are_asked)
+
+    @property
+    def begin(self) -> Array:
+        """What the sums of each column begin with, i32."""
+        begin = self.epilogue.begin
+        flat = np.zeros(1, np.int64) if begin is None else begin.reshape(-1)
+        return np.broadcast_to(flat, [self.epilogue.columns]).astype(np.int32)
 
     def _memories(self) -> list[list[Table]]:
         """The tables, those of one element type together."""
@@ -862,21 +981,31 @@ class Finish:
         return self.epilogue.emit(form, form.emitted(sums.value, sums.element))
 
     def estimate(
-        self, memories: Sequence[Value], sums: Sequence[Formula], columns: Sequence[Formula]
-    ) -> tuple[Formula, Formula]:
+        self,
+        memories: Sequence[Value],
+        sums: Sequence[Formula],
+        columns: Sequence[Formula],
+        parts: Sequence[int] = (),
+    ) -> tuple[Formula, Formula | None]:
         """Write it for some vectors of sums, `at_once` or less, as floats tell.
 
         Args:
             memories: of `bindings`.
             sums: i32.
             columns: the first one of each vector.
+            parts: their numbers among those that are computed together, if they are known.
 
         Returns:
-            The results, one behind the other, and whether they are none: a sum is near a tie.
+            The results, one behind the other, and whether they are none: a sum is near a tie. None
+            if they always are some.
         """
         forms = [self._columns(memories, column, shares=True) for column in columns]
         given = [form.emitted(each.value, I32) for form, each in zip(forms, sums, strict=True)]
-        return self.epilogue.estimate(forms, given, INSTRUCTIONS[self.instructions])
+        are_asked = self.are_asked
+        asked = [are_asked[part % len(are_asked)] for part in parts] or [not self.is_certain] * len(
+            sums
+        )
+        return self.epilogue.estimate(forms, given, INSTRUCTIONS[self.instructions], asked)
 
     def _columns(self, memories: Sequence[Value], column: Formula, *, shares: bool) -> Columns:
         """A vector of columns, which reads the tables."""

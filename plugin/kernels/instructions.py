@@ -90,6 +90,8 @@ class Instructions(ABC):
         most_parts, most_columns: how many vectors of columns are, of weights in blocks and of 8
             bits.
         most_sums: of integers, that are computed together.
+        most_behind: of these, where those before are finished between their products; 0 where they
+            are finished first.
         most_read: sums of blocks that are computed together of tiles that are read side by side.
         ahead: bytes of a weight in blocks that are asked for before they are read; 0 for none. A
             core waits for memory otherwise, and for one stream of bytes longer than for several:
@@ -108,6 +110,7 @@ class Instructions(ABC):
         has_tiles: whether it has AMX's tiles, for many rows of 8 bits.
         narrowed_at_once: vectors of words that are narrowed to bytes together.
         packs: what the names of LLVM's intrinsics for that begin and end with.
+        is_fused: whether `fused` rounds once.
     """
 
     name: ClassVar[str]
@@ -117,6 +120,7 @@ class Instructions(ABC):
     most_parts: ClassVar[int] = 1
     most_columns: ClassVar[int] = 2
     most_sums: ClassVar[int] = 8
+    most_behind: ClassVar[int] = 0
     most_read: ClassVar[int] = 4
     ahead: ClassVar[int] = 2048
     bytes_ahead: ClassVar[int] = 8192
@@ -129,6 +133,7 @@ class Instructions(ABC):
     has_tiles: ClassVar[bool] = False
     narrowed_at_once: ClassVar[int] = 1
     packs: ClassVar[tuple[str, str]] = "", ""
+    is_fused: ClassVar[bool] = True
 
     @property
     def without_tiles(self) -> str:
@@ -146,9 +151,14 @@ class Instructions(ABC):
         choices = range(min(most, count), 0, -1)
         return min(choices, key=lambda n: -(-count // n) * (n + _COST_OF_A_TILE))
 
-    def windows_at_once(self, parts: int) -> int:
-        """How many sums of integers fit the registers, of so many vectors of columns."""
-        return self.most_sums // parts
+    def windows_at_once(self, parts: int, *, is_behind: bool = False) -> int:
+        """How many sums of integers fit the registers.
+
+        Args:
+            parts: vectors of columns.
+            is_behind: other sums are finished between their products.
+        """
+        return (self.most_behind if is_behind else self.most_sums) // parts
 
     def tiles_together(self, rows: int, parts: int) -> int:
         """How many tiles of a weight few rows are multiplied with together."""
@@ -203,20 +213,25 @@ class Instructions(ABC):
 
     # -- what is done with sums --------------------------------------------------------------------
 
-    def rounded(
-        self, reals: Formula, greatest: float, low: int, high: int
-    ) -> tuple[Formula, Formula]:
-        """The nearest integers of i32, and how far off the floats are.
+    def limited(self, reals: Formula, greatest: float, low: int, high: int) -> Formula:
+        """Floats that can be `rounded`.
 
         Args:
             reals: floats.
             greatest: magnitude that they have.
             low, high: what is less or greater may become any integer that is not between them.
         """
-        if greatest >= _LEAST_WITHOUT_FRACTION:
-            reals = np.minimum(np.maximum(reals, np.float32(low)), np.float32(high))
-        integers, whole = nearest(reals)
-        return integers, reals - whole
+        if greatest < _LEAST_WITHOUT_FRACTION:
+            return reals
+        return np.minimum(np.maximum(reals, np.float32(low)), np.float32(high))
+
+    def rounded(self, reals: Formula) -> Formula:
+        """The nearest integers of i32, even ones of ties."""
+        return nearest(reals)[0]
+
+    def distances(self, reals: Formula) -> Formula:
+        """How far floats are off the nearest integers."""
+        return reals - nearest(reals)[1]
 
     def greatest(self, distances: Sequence[Formula]) -> Formula:
         """The greatest magnitude in each lane of some vectors of floats."""
@@ -285,17 +300,21 @@ class Avx512Vnni(_DotProduct):
     lanes, at_once = 16, 8
     most_parts, most_columns, most_sums, most_read = 2, 4, 24, 8
     intrinsic = "llvm.x86.avx512.vpdpbusd.512"
+    most_behind = 16
     narrowed_at_once, packs = 4, ("llvm.x86.avx512", ".512")
     register = "v"
 
-    def rounded(
-        self, reals: Formula, greatest: float, low: int, high: int
-    ) -> tuple[Formula, Formula]:
-        """``vcvtps2dq``, which makes the least integer of what has none, and ``vreduceps``."""
-        if greatest >= _LEAST_WITHOUT_INTEGER:
-            reals = np.minimum(reals, np.float32(high))
-        integers = self._unmasked("cvtps2dq", [reals], reals.form.known(0, I32), I32)
-        return integers, self._unmasked("reduce.ps", [reals, self._number(0, I32)], reals, F32)
+    def limited(self, reals: Formula, greatest: float, low: int, high: int) -> Formula:
+        """``vcvtps2dq`` makes the least integer of what has none."""
+        return reals if greatest < _LEAST_WITHOUT_INTEGER else np.minimum(reals, np.float32(high))
+
+    def rounded(self, reals: Formula) -> Formula:
+        """``vcvtps2dq``."""
+        return self._unmasked("cvtps2dq", [reals], reals.form.known(0, I32), I32)
+
+    def distances(self, reals: Formula) -> Formula:
+        """``vreduceps``."""
+        return self._unmasked("reduce.ps", [reals, self._number(0, I32)], reals, F32)
 
     def greatest(self, distances: Sequence[Formula]) -> Formula:
         """``vrangeps``."""
@@ -467,7 +486,7 @@ class Portable(Instructions):
     """Any target: multiplications of 32 bits, of a byte of each lane's word at a time."""
 
     name = "portable"
-    lanes = 8
+    lanes, is_fused = 8, False
 
     def fused(self, left: Formula, right: Formula, total: Formula) -> Formula:
         """Rounded twice: without an instruction it would be a call of the C library's."""

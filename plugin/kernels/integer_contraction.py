@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -260,10 +261,20 @@ class IntegerContraction:
             integer_only: no floats are computed with.
         """
         axis = self.of_result.index(len(self.of_result) - 1)
+        is_begun = elements_of(self.weight) is not None and not self.has_tiles(instructions)
         epilogue = Epilogue.of(
-            result, axis, how, integer_only=integer_only, bounds=self._greatest_sums
+            result,
+            axis,
+            how,
+            integer_only=integer_only,
+            bounds=self._greatest_sums,
+            is_begun=is_begun,
         )
-        return epilogue.finish(instructions) if epilogue else None
+        if epilogue is None:
+            return None
+        # A kernel of channels, or of tiles, writes one vector as another.
+        is_of_parts = not self.is_depthwise and not self.has_tiles(instructions)
+        return epilogue.finish(instructions, self._slices(instructions)[0] if is_of_parts else 1)
 
     def _greatest_sums(self) -> Array:
         """The greatest magnitude of the sums of each column."""
@@ -312,7 +323,7 @@ class IntegerContraction:
             tiles, instructions, windows, channels + missing, share, finish, slices, is_widening
         )
         rows = self._columns(missing, slices)
-        first = convert(rows, I32).sum(1, dtype=np.int32) * np.int32(-target.excess)
+        first = self._first(convert(rows, I32).sum(1, dtype=np.int32), instructions, finish)
         width = tiles.count * tiles.width
         if width != columns:
             first = np.pad(first, [(0, width - columns)])
@@ -320,7 +331,7 @@ class IntegerContraction:
             self._laid_out(library, (tiles, missing), lambda: tiles.pack(rows), I8),
             self._laid_out(
                 library,
-                (tiles, missing, target.excess),
+                (tiles, missing, target.excess, *_begin_of(finish)),
                 lambda: first.reshape((tiles.count, tiles.width)),
                 I32,
             ),
@@ -330,6 +341,15 @@ class IntegerContraction:
             *(finish.operands(width) if finish else ()),
         ]
         return self._call(library, product, operands)
+
+    @staticmethod
+    def _first(sums: AnyArray, instructions: str, finish: Finish | None) -> AnyArray:
+        """What the sums of columns begin with, of the sums of the weight."""
+        first = sums * np.int32(-INSTRUCTIONS[instructions].excess)
+        begin = () if finish is None else finish.begin
+        if not np.any(begin):
+            return first
+        return first + np.pad(begin, [(0, sums.shape[0] - len(begin))])
 
     def _is_widened_inside(
         self, windows: Windows, tiles: int, target: Instructions, missing: int
@@ -448,8 +468,8 @@ class IntegerContraction:
             ),
             self._laid_out(
                 library,
-                (product.groups, missing, target.excess),
-                lambda: sums * np.int32(-target.excess),
+                (product.groups, missing, target.excess, *_begin_of(finish)),
+                lambda: self._first(sums, instructions, finish),
                 I32,
             ),
             emit_stablehlo.reshape(given, [positions, product.channels]),
@@ -581,6 +601,13 @@ class IntegerContraction:
 
 _CASTS_OF_STORAGE = ("quant.scast", "subquant.scast")
 """Operations that write nothing."""
+
+
+def _begin_of(finish: Finish | None) -> list[str]:
+    """What says which numbers sums begin with for what follows; nothing where that is 0."""
+    if finish is None or not finish.begin.any():
+        return []
+    return [hashlib.sha256(finish.begin.tobytes()).hexdigest()]
 
 
 def _has_slices(channels: int, of_group: int, columns: int) -> bool:

@@ -19,7 +19,7 @@ Sums are of i32, and exact: the caller sees to it that they fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,10 @@ from ..emit.vectors import (
     prefetch,
     quotient,
     remainder,
+    reread,
+    scratch,
+    store,
+    when,
 )
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32
@@ -46,6 +50,12 @@ __all__ = ["IntegerProduct"]
 
 _WRITTEN_OUT = 8
 """Groups that are written out at most; more are a loop."""
+_LEAST_WRITTEN_OUT = 4
+"""Groups that are written out at least, where something is done between them."""
+_DEEP = 1 << 11
+"""Products of a sum from which on it takes less than a hundredth of them to finish it."""
+_MOST_FACTORS = 1 << 10
+"""Bytes of factors that a workgroup keeps: IREE allows 32 KiB for all that are joined."""
 _COST_OF_A_WEIGHT = 0.25
 """What reading the weight for some windows costs, in windows."""
 
@@ -76,7 +86,8 @@ class IntegerProduct(WindowProduct):
         What is read for them of the weight is read once; fewer than half are not worth that.
         """
         count = self.windows.count
-        most = min(self.target.windows_at_once(self.tiles.parts), count)
+        most = self.target.windows_at_once(self.tiles.parts, is_behind=self._is_behind)
+        most = min(most, count)
         choices = range((most + 1) // 2, most + 1)
         return min(choices, key=lambda n: (-(-count // n) * (n + _COST_OF_A_WEIGHT), -n))
 
@@ -100,7 +111,12 @@ class IntegerProduct(WindowProduct):
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         weight, first, activations, *tables, result = memories
-        writer = SumWriter(self.tiles, self.at_once, self.finish, tables, result)
+        writer = SumWriter(
+            self.tiles, self.at_once, self.finish, tables, result, in_memory=self._is_behind
+        )
+        factors = activations
+        if self._is_spread_from_memory:
+            factors = scratch([self.at_once * self.groups], I32)
         # The rows of a line in parts of `at_once`: the last one may share rows with the one before.
         windows = self.windows
         of_line = -(-windows.count // self.at_once)
@@ -110,26 +126,147 @@ class IntegerProduct(WindowProduct):
         begin = remainder(scalar(number), self.workgroups) * share
         end = np.minimum(begin + share, parts)
 
-        def of_part(part: Value) -> None:
-            line = quotient(scalar(part), of_line)
-            row = remainder(scalar(part), of_line) * self.at_once
+        def place(part: Formula) -> tuple[Formula, Formula]:
+            line = quotient(part, of_line)
+            row = remainder(part, of_line) * self.at_once
             if windows.count % self.at_once:
                 row = np.minimum(row, windows.count - self.at_once)
-            start = windows.start(line, row)
-            sums = self._sums(weight, first, activations, tile, start)
-            writer.write(sums, line, row, tile)
+            return line, row
+
+        def write_behind(part: Formula, group: Formula) -> None:
+            zero = scalar(constant_index(0))
+            writer.write_group(group, self.at_once, zero, *place(part), tile)
+
+        def of_part(number: Value) -> None:
+            part = scalar(number)
+            line, row = place(part)
+            before, is_later = np.maximum(part, begin + 1) - 1, part > begin
+            groups = -(-self.at_once // writer.together(self.at_once))
+
+            def beside(leaf: Formula, leaves: int) -> None:
+                of_leaf = -(-groups // leaves)
+
+                def write(group: Formula) -> None:
+                    when(is_later & (group < groups), lambda: write_behind(before, group))
+
+                if of_leaf == 1:
+                    write(leaf)
+                    return
+                first = leaf * of_leaf
+                loop(0, of_leaf, 1, lambda group: write(first + scalar(group)))
+
+            start, apart, read = windows.start(line, row) * self.groups, self._apart, activations
+            if self._is_spread_from_memory:
+                self._widen(activations, start, factors)
+                start, apart, read = scalar(constant_index(0)), self.groups, factors
+            given = weight, first, read, tile, start, apart
+            if not self._is_behind:
+                writer.write(self._sums(*given), line, row, tile)
+                return
+            writer.keep(self._sums(*given, beside, groups))
 
         loop(begin.value, end.value, 1, of_part)
+        if self._is_behind:
+            groups = -(-self.at_once // writer.together(self.at_once))
+
+            def write_last(group: Value) -> None:
+                write_behind(end - 1, scalar(group))
+
+            def write_all() -> None:
+                loop(0, groups, 1, write_last)
+
+            when(end > begin, write_all)
+
+    @property
+    def _is_behind(self) -> bool:
+        """True if sums are finished while the next ones are computed."""
+        is_estimated = self.finish is not None and self.finish.at_once > 0
+        return is_estimated and self.target.most_behind > 0 and self.tiles.depth < _DEEP
+
+    @property
+    def _is_spread_from_memory(self) -> bool:
+        """True if factors are written, before they are read, to memory that a workgroup has."""
+        size = self.at_once * self.groups * I32.bits // 8
+        return self.is_widening and self._is_behind and size <= _MOST_FACTORS
+
+    @property
+    def _apart(self) -> int:
+        """How many words a window is behind the one before."""
+        return self.windows.step * self.groups
+
+    def _widen(self, activations: Value, place: Formula, factors: Value) -> None:
+        """Write the factors of `at_once` windows one behind the other.
+
+        Args:
+            activations: memory.
+            place: the first word of the first window.
+            factors: memory, from which they are spread: from registers that would take as long as
+                a product does.
+        """
+        apart, of_window = self._apart, self.groups
+        runs = [(window * apart, of_window) for window in range(self.at_once)]
+        if apart == of_window:
+            runs = [(0, self.at_once * of_window)]
+        for number, (offset, length) in enumerate(runs):
+            self._widen_run(activations, place + offset, factors, number * length, length)
+
+    def _widen_run(
+        self, activations: Value, place: Formula, factors: Value, first: int, length: int
+    ) -> None:
+        lanes, begin = self.target.lanes, scalar(constant_index(first))
+        while lanes > length:
+            lanes //= 2
+
+        def write(offset: Formula) -> None:
+            given = reread(load(activations, [(place + offset).value], lanes, I32), I8)
+            made = reread(self.target.factors(given), I32)
+            store(made, factors, [(begin + offset).value])
+
+        loop(0, length // lanes * lanes, lanes, lambda at: write(scalar(at)))
+        if length % lanes:  # some are written twice
+            write(scalar(constant_index(length - lanes)))
 
     def _sums(
-        self, weight: Value, first: Value, activations: Value, tile: Formula, start: Formula
+        self,
+        weight: Value,
+        first: Value,
+        activations: Value,
+        tile: Formula,
+        start: Formula,
+        apart: int,
+        beside: Callable[[Formula, int], None] | None = None,
+        least: int = 1,
     ) -> list[Formula]:
-        """The sums of `at_once` windows from position `start` on, for each part of the columns."""
+        """The sums of `at_once` windows, for each part of the columns.
+
+        Args:
+            weight, first, activations: memory.
+            tile: of the weight.
+            start: the first word of the first window.
+            apart: words from a window to the next.
+            beside: called where something else may be done, with the number of the place, and how
+                many there are.
+            least: how many places there should be.
+        """
         lanes, parts = self.tiles.lanes, self.tiles.parts
         begin = [load(first, [tile.value, part * lanes], lanes, I32) for part in range(parts)]
         groups, read = self.groups, self.groups // self.slices
         loops = [(count, distance * groups) for count, distance in self.windows.taps]
         loops.append((read, 1))
+        every = math.prod(n for n, _ in loops)
+        most = max(_LEAST_WRITTEN_OUT, min(_WRITTEN_OUT, every // least))
+
+        def of_leaf(
+            indices: Sequence[tuple[Formula, Formula]], sums: Sequence[Formula]
+        ) -> list[Formula]:
+            """Groups that are written out, by their numbers and places."""
+            totals = list(sums)
+            for number, place in indices:
+                totals = self._group(weight, activations, tile, number, place, apart, totals)
+            if beside is not None:
+                size = len(indices)
+                beside(quotient(indices[0][0], size), every // size)
+            return totals
 
         def of_loop(
             level: int, number: Formula, place: Formula, words: Sequence[Formula]
@@ -137,17 +274,15 @@ class IntegerProduct(WindowProduct):
             """Go through the loops from a level on, in the order in which the weight lies."""
             (count, distance), *inner = loops[level:]
             written_out = math.prod(n for n, _ in loops[level:])
-            if written_out <= _WRITTEN_OUT:
-                sums = list(words)
+            if written_out <= most:
+                indices = []
                 for offset, index in enumerate(np.ndindex(*(n for n, _ in loops[level:]))):
                     given = sum(i * d for i, (_, d) in zip(index, loops[level:], strict=True))
-                    sums = self._group(
-                        weight, activations, tile, number + offset, place + given, sums
-                    )
-                return sums
+                    indices.append((number + offset, place + given))
+                return of_leaf(indices, words)
             step = 1
             if not inner:
-                step = next(n for n in range(_WRITTEN_OUT, 0, -1) if count % n == 0)
+                step = next(n for n in range(most, 0, -1) if count % n == 0)
 
             def body(position: Value, *so_far: Formula) -> Sequence[Formula]:
                 index = scalar(position)
@@ -158,21 +293,12 @@ class IntegerProduct(WindowProduct):
                         place + index * distance,
                         so_far,
                     )
-                sums = list(so_far)
-                for offset in range(step):
-                    sums = self._group(
-                        weight,
-                        activations,
-                        tile,
-                        number + index + offset,
-                        place + index + offset,
-                        sums,
-                    )
-                return sums
+                at = [(number + index + n, place + index + n) for n in range(step)]
+                return of_leaf(at, so_far)
 
             return loop(0, count, step, body, words)
 
-        place = start * groups
+        place = start
         if self.slices > 1:
             place = place + quotient(tile, self.tiles.count // self.slices) * read
         return list(of_loop(0, scalar(constant_index(0)), place, begin * self.at_once))
@@ -184,6 +310,7 @@ class IntegerProduct(WindowProduct):
         tile: Formula,
         number: Formula,
         place: Formula,
+        apart: int,
         sums: Sequence[Formula],
     ) -> list[Formula]:
         """Add the products of a group of the weight with the activations at a place."""
@@ -196,11 +323,11 @@ class IntegerProduct(WindowProduct):
             stored.append(convert(column, target.factor))
             if self.at_once == 1 and target.bytes_ahead:
                 prefetch(weight, [tile.value, number.value, first + target.bytes_ahead])
-        totals, apart = [], self.windows.step * self.groups
+        totals = []
         for window in range(self.at_once):
             given = load_element(activations, [(place + window * apart).value])
             group = target.spread(given, target.factor)
-            if self.is_widening:
+            if self.is_widening and not self._is_spread_from_memory:
                 group = target.factors(group)
             for part, column in enumerate(stored):
                 total = sums[window * parts + part]
