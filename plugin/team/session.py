@@ -13,12 +13,12 @@ way:
   flags. Without a ``MODULE`` it is compiled, and nothing else.
 
 **The protocol.** Who has taken `busy` publishes a job: the function, what it is called with, how
-many workgroups; then a number in `open`. Everybody takes workgroups by counting `next` up. A thread
-counts itself in `active` before it looks whether a job is open, and the publisher closes the job
-before it looks whether somebody is active: one of the two sees the other (both are sequentially
-consistent), and no thread reads a job that is not open. A call that finds the team busy runs its
-workgroups alone; `owner`, which is where IREE keeps what the dispatch is called with, tells the
-calls of the publisher for the other workgroups from those of somebody else.
+many workgroups; then a number in `open`. Everybody takes workgroups by counting `next` up
+(`_take`). A thread counts itself in `active` before it looks whether a job is open, and the
+publisher closes the job before it looks whether somebody is active: one of the two sees the other
+(both are sequentially consistent), and no thread reads a job that is not open. A call that finds
+the team busy runs its workgroups alone; `owner`, which is where IREE keeps what the dispatch is
+called with, tells the calls of the publisher for the other workgroups from those of somebody else.
 
 This file imports nothing of the package, which has another MLIR.
 """
@@ -49,6 +49,7 @@ SLOTS = {
     # What threads ask for.
     "open": 0,
     "next": _LINE,
+    "last": _LINE + 1,
     "active": 2 * _LINE,
     # Of the publisher.
     "busy": 3 * _LINE,
@@ -70,7 +71,8 @@ SLOTS = {
 }
 """Where things lie in the mailbox, in words of 64 bits.
 
-``open``: the number of the job, 0 if there is none. ``next``: the workgroup that nobody has taken.
+``open``: the number of the job, 0 if there is none. ``next``: how many workgroups have been
+taken. ``last``: how many of them from the end.
 ``active``: threads that may read the job. ``busy``: 1 while a dispatch is the team's. ``columns``,
 ``rows``: of workgroups. ``failed``: what a function returned that was not 0. ``taken``: workgroups
 that threads beside the caller have done since the team began. ``stop``: 1 to have threads return.
@@ -174,14 +176,25 @@ llvm.func @{name}({_GIVEN}) -> i32 {{
 """
 
 
-_TAKE = f"""
-llvm.func internal @take(%mailbox: !llvm.ptr) -> i64 attributes {{no_inline}} {{
+def _take(name: str, from_: str) -> str:
+    """A function that does workgroups of a job until all are taken, and returns how many it did.
+
+    Whoever counts `next` up below the total may do one more: the publisher the next from the
+    start, the others, who count `last`, the next from the end. So each has neighbours, of which
+    the next dispatch finds in its own cache what this one has written.
+
+    Args:
+        name: the function's.
+        from_: operations that give ``%i``, the workgroup, from ``%count``, those done, and ``%t``.
+    """
+    return f"""
+llvm.func internal @{name}(%mailbox: !llvm.ptr) -> i64 attributes {{no_inline}} {{
   %zero = llvm.mlir.constant(0 : i64) : i64
   %one = llvm.mlir.constant(1 : i64) : i64
   %few = llvm.mlir.constant(1 : i32) : i32
   %ok = llvm.mlir.constant(0 : i32) : i32
   %empty = llvm.mlir.zero : {_GROUP}
-  {_slots("next", "function", "environment", "state", "total", "columns", "rows", "failed")}
+  {_slots("next", "last", "function", "environment", "state", "total", "columns", "rows", "failed")}
   {_load("%f", "%function", type_="!llvm.ptr")}
   {_load("%e", "%environment", type_="!llvm.ptr")}
   {_load("%s", "%state", type_="!llvm.ptr")}
@@ -194,10 +207,11 @@ llvm.func internal @take(%mailbox: !llvm.ptr) -> i64 attributes {{no_inline}} {{
   llvm.store %empty, %group : {_GROUP}, !llvm.ptr
   llvm.br ^next(%zero : i64)
 ^next(%count: i64):
-  %i = llvm.atomicrmw add %next, %one acq_rel : !llvm.ptr, i64
-  %is_there = llvm.icmp "ult" %i, %t : i64
+  %taken = llvm.atomicrmw add %next, %one acq_rel : !llvm.ptr, i64
+  %is_there = llvm.icmp "ult" %taken, %t : i64
   llvm.cond_br %is_there, ^work, ^done
 ^work:
+  {from_}
   %x = llvm.urem %i, %cx : i64
   %line = llvm.udiv %i, %cx : i64
   %y = llvm.urem %line, %cy : i64
@@ -219,6 +233,14 @@ llvm.func internal @take(%mailbox: !llvm.ptr) -> i64 attributes {{no_inline}} {{
 ^done:
   llvm.return %count : i64
 }}
+"""
+
+
+_FROM_START = "%i = llvm.add %count, %zero : i64"
+_FROM_END = """
+  %before = llvm.atomicrmw add %last, %one monotonic : !llvm.ptr, i64
+  %left = llvm.sub %t, %before : i64
+  %i = llvm.sub %left, %one : i64
 """
 
 
@@ -261,11 +283,12 @@ llvm.func internal @together(%mailbox: !llvm.ptr, %work: !llvm.ptr, %environment
   {_store("%b", "%rows")}
   {_store("%zero", "%failed", "monotonic")}
   {_store("%zero", "%next", "monotonic")}
+  {_store("%zero", "%last", "monotonic")}
   {_load("%before", "%number")}
   %this = llvm.add %before, %one : i64
   {_store("%this", "%number")}
   {_store("%this", "%open", "release")}
-  %0 = llvm.call @take(%mailbox) : (!llvm.ptr) -> i64
+  %0 = llvm.call @take_from_start(%mailbox) : (!llvm.ptr) -> i64
   {_store("%zero", "%open", "seq_cst")}
   llvm.br ^wait
 ^wait:
@@ -303,7 +326,8 @@ llvm.func internal @together(%mailbox: !llvm.ptr, %work: !llvm.ptr, %environment
 def _thread(name: str, pause: str) -> str:
     """The function of the dispatch of `THREADS`, for which the mailbox is the first binding."""
     return f"""
-{_TAKE}
+{_take("take_from_start", _FROM_START)}
+{_take("take_from_end", _FROM_END)}
 {_together(pause)}
 llvm.func @{name}({_GIVEN}) -> i32 {{
   {_MAILBOX_OF_BINDING}
@@ -334,7 +358,7 @@ llvm.func @{name}({_GIVEN}) -> i32 {{
   %is_gone = llvm.icmp "eq" %now, %zero : i64
   llvm.cond_br %is_gone, ^leave, ^take
 ^take:
-  %count = llvm.call @take(%mailbox) : (!llvm.ptr) -> i64
+  %count = llvm.call @take_from_end(%mailbox) : (!llvm.ptr) -> i64
   %1 = llvm.atomicrmw add %taken, %count monotonic : !llvm.ptr, i64
   llvm.br ^leave
 ^leave:
