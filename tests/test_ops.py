@@ -295,8 +295,8 @@ def test_weights_that_a_function_brings_along(
     assert "256x512xf32" not in compile_to_bytes(text, emit="mlir").decode()
     planes = w.unpack().planes.values()
     assert (
-        len(compile_to_bytes(text)) < sum(plane.nbytes for plane in planes) + 24_000
-    )  # the program
+        len(compile_to_bytes(text)) < sum(plane.nbytes for plane in planes) + 32_000
+    )  # the program, and that of a team's threads
 
 
 @pytest.mark.parametrize("target", ["llvm-cpu", "vulkan"])

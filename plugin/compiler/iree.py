@@ -82,14 +82,16 @@ def run_iree(
         kept: str | dict[str, str] = ""
         if threads:
             kept, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": threads}
-        command = [*_SESSION, {"file": given}, {"file": made}, kept, *options.flags]
+        command = [*session_command(), {"file": given}, {"file": made}, kept, *options.flags]
     result = run_guarded(command, files, output=made, variables=_variables())
     if result.status == 0 and result.output is not None:
         return result.output
     raise _compiler_error(bytecode, options, reproducer, result)
 
 
-_SESSION = (sys.executable, "-s", session.__file__)
+def session_command() -> list[str]:
+    """The program that compiles for teams."""
+    return [sys.executable, "-s", session.__file__]
 
 
 def compile_threads(options: CompileOptions) -> bytes:
@@ -99,7 +101,7 @@ def compile_threads(options: CompileOptions) -> bytes:
     """
     made = "threads.vmfb"
     command: list[str | dict[str, str]]
-    command = [*_SESSION, "", {"file": made}, "", *options.flags]
+    command = [*session_command(), "", {"file": made}, "", *options.flags]
     result = run_guarded(command, {}, output=made, variables=_variables())
     return (result.output or b"") if result.status == 0 else b""
 

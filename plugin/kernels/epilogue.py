@@ -918,6 +918,8 @@ class Finish:
         at_once: how many vectors are estimated together; 0 where floats are not asked.
         are_asked: of each of the vectors that are computed together, if floats may not tell all
             its sums.
+        kinds: of the tables, element types and whether they are of one number: equal texts read
+            them from other bindings where these differ.
     """
 
     text: str
@@ -927,6 +929,11 @@ class Finish:
     instructions: str
     at_once: int
     are_asked: tuple[bool, ...]
+    kinds: tuple[tuple[ElementType, bool], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        kinds = tuple((table.element, table.is_one) for table in self.tables)
+        object.__setattr__(self, "kinds", kinds)
 
     @property
     def is_certain(self) -> bool:

@@ -185,9 +185,13 @@ class IntegerProduct(WindowProduct):
 
     @property
     def _is_spread_from_memory(self) -> bool:
-        """True if factors are written, before they are read, to memory that a workgroup has."""
+        """True if factors are written, before they are read, to memory that a workgroup has.
+
+        Those of windows of one position: larger ones share factors, and lie apart.
+        """
         size = self.at_once * self.groups * I32.bits // 8
-        return self.is_widening and self._is_behind and size <= _MOST_FACTORS
+        is_small = self.windows.size == 1 and size <= _MOST_FACTORS
+        return self.is_widening and self._is_behind and is_small
 
     @property
     def _apart(self) -> int:

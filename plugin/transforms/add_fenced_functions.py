@@ -8,10 +8,10 @@ The function without fences calls the one with them, so that other runtimes find
 
 IREE 3.13 writes such functions on request (``--iree-execution-model=async-external``), but none
 without fences beside them, and where some results are tensors and some are not it forgets those.
-Functions that return no tensor, and those of which attributes tell IREE what to do with arguments,
-are left to it. So are all of a module that has more than a few: IREE's compiler takes 0.1 s for the
-two that are added to each, whatever is in them, which is half as much again for small ones. What
-lays a weight out is called once, and left too.
+Functions that return no tensor, have tensors of types as ``ui32``, and those of which attributes
+tell IREE what to do with arguments, are left to it. So are all of a module that has more than a
+few: IREE's compiler takes 0.1 s for the two that are added to each, whatever is in them, which is
+half as much again for small ones. What lays a weight out is called once, and left too.
 
 Before::
 
@@ -105,7 +105,18 @@ def _may_take_fences(function: Any) -> bool:
             names += [each.name for said in function.attributes[of_values] for each in said]
     if any(name.startswith("iree.abi") for name in names):
         return False
-    return any(map(_is_tensor, function.attributes["function_type"].value.results))
+    type_ = function.attributes["function_type"].value
+    if any(map(_has_sign, (*type_.inputs, *type_.results))):
+        return False
+    return any(map(_is_tensor, type_.results))
+
+
+def _has_sign(type_: ir.Type) -> bool:
+    """True for tensors of ``ui32`` and the like, which IREE exports in its own functions only."""
+    if not _is_tensor(type_):
+        return False
+    element = type_.element_type
+    return isinstance(element, ir.IntegerType) and not element.is_signless
 
 
 def _is_tensor(type_: ir.Type) -> bool:
