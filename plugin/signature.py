@@ -27,13 +27,9 @@ from .numerics.parameters import ExpressedType, Granularity, QuantizationParamet
 __all__ = [
     "BOUND_LOOPS",
     "CPU_FEATURES_KEY",
-    "DECLARATION_KEY",
-    "FENCED",
-    "FENCES",
     "LAID_OUT",
     "LAYOUTS_KEY",
     "LOOPS_KEY",
-    "MODEL_KEY",
     "MOST_ITERATIONS",
     "REFLECTION_KEY",
     "TARGET_KEY",
@@ -54,14 +50,6 @@ LAYOUTS_KEY = "subquant.layouts"
 """Of how many tensors each argument becomes that is a weight, by its number, as JSON."""
 LAID_OUT = "$laid_out"
 """Ends the name of the function that takes these too; with a number, of one that gives them."""
-DECLARATION_KEY = "iree.abi.declaration"
-"""IREE's own record of a function's arguments and results."""
-MODEL_KEY = "iree.abi.model"
-"""IREE's record of how a function is called, where it does not wait itself."""
-FENCES = "coarse-fences"
-"""It takes two fences after its arguments: one to wait for, and one that it signals."""
-FENCED = "$async"
-"""Ends the name of the function that does what another one does, and takes fences."""
 BOUND_LOOPS = "__subquant_bound_loops"
 """The function of an executable that is told how many iterations its device runs of a loop."""
 MOST_ITERATIONS = 65535

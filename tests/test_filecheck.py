@@ -36,7 +36,6 @@ from subquant.transforms.base import UNCHANGED
 
 FOLDER = Path(__file__).parent / "filecheck"
 NEVER_FAILS = {
-    "add-fenced-functions",
     "bound-loops",
     "estimate-work",
     "expand-stablehlo",

@@ -318,7 +318,6 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
             else []
         ),
         ("check-hand-off", {"target": options.label}),
-        *([("add-fenced-functions", {})] if is_vulkan else []),
     ]
     return passes_of(steps)
 

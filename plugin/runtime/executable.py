@@ -18,10 +18,7 @@ from ..errors import ExecutionError, SignatureError, UsageError, expected_name, 
 from ..signature import (
     BOUND_LOOPS,
     CPU_FEATURES_KEY,
-    FENCED,
-    FENCES,
     LOOPS_KEY,
-    MODEL_KEY,
     MOST_ITERATIONS,
     TARGET_KEY,
     WORK_KEY,
@@ -168,30 +165,30 @@ class _LoadedByTeam:
 class _LoadedFenced:
     """As `_Loaded`, of an executable with functions that take fences.
 
-    Those are called for the ones that wait themselves, where an executable has both.
+    Those do that IREE compiles by ``--iree-execution-model=async-external``.
 
     Args:
         context: of IREE's.
         opened: the device.
-        fenced: the functions that take fences, by the names of what they are called for.
+        fenced: the names of these functions.
     """
 
-    def __init__(self, context: Any, opened: OpenDevice, fenced: Mapping[str, Any]) -> None:
+    def __init__(self, context: Any, opened: OpenDevice, fenced: Collection[str]) -> None:
         self._run, self._fenced = context.invoke, fenced
         self._device = opened  # the last that is let go
 
     def invoke(self, function: Any, pushed: Any, popped: Any) -> None:
         """Run a function, and wait until it has run."""
-        fenced = self._fenced.get(function.name)
-        if fenced is None:
+        if function.name not in self._fenced:
             self._run(function, pushed, popped)
-        else:
-            self._device.complete(self._submit, fenced, pushed, popped)
+            return
 
-    def _submit(self, function: Any, pushed: Any, popped: Any, start: Any, end: Any) -> None:
-        pushed.push_ref(start)
-        pushed.push_ref(end)
-        self._run(function, pushed, popped)
+        def submit(start: Any, end: Any) -> None:
+            pushed.push_ref(start)
+            pushed.push_ref(end)
+            self._run(function, pushed, popped)
+
+        self._device.complete(submit)
 
 
 def _threads_program(module: Any) -> bytes | None:
@@ -208,10 +205,9 @@ def _threads_program(module: Any) -> bytes | None:
 def _loaded(
     context: Any, module: Any, opened: OpenDevice
 ) -> _Loaded | _LoadedByTeam | _LoadedFenced:
-    model = (MODEL_KEY, FENCES)
+    model = ("iree.abi.model", "coarse-fences")  # IREE's name for what they wait for and signal
     handles = map(module.lookup_function, module.function_names)
-    taking = {each.name: each for each in handles if model in dict(each.reflection).items()}
-    fenced = {name.removesuffix(FENCED): each for name, each in taking.items()} | taking
+    fenced = frozenset(each.name for each in handles if model in dict(each.reflection).items())
     return _LoadedFenced(context, opened, fenced) if fenced else _Loaded(context, opened)
 
 
@@ -530,8 +526,6 @@ _MISMATCH = re.compile(r"input(\d+) shape dimension (\d+) mismatch; expected (\d
 
 
 def _run_error(name: str, inputs: Sequence[ValueType], error: Exception) -> ExecutionError:
-    """What to raise for an error of IREE's, whose traceback keeps no buffers or fences then."""
-    traceback.clear_frames(error.__traceback__)
     return ExecutionError(_run_message(name, error, inputs))
 
 

@@ -270,10 +270,10 @@ class OpenDevice:
         target = self.handle.allocator.allocate_buffer(
             int(memory), int(usage), source.byte_length()
         )
-        self.complete(self.handle.queue_copy, source, target)
+        self.complete(lambda start, end: self.handle.queue_copy(source, target, start, end))
         return target
 
-    def complete(self, submit: Callable[..., object], *arguments: object) -> None:
+    def complete(self, submit: Callable[[Any, Any], object]) -> None:
         """Submit work, and wait until it is done.
 
         On a Vulkan device for the semaphore itself: who waits on a fence is woken by a thread of
@@ -281,13 +281,11 @@ class OpenDevice:
         lasts until the scheduler's next tick: 8 ms for what takes 0.3.
 
         Args:
-            submit: given the fences that the work waits for, and that it signals, last.
-            *arguments: given to it first. In a function's closure buffers would be kept by the
-                traceback of an error, whose frames can be cleared of all else.
+            submit: given the fences that the work waits for, and that it signals.
         """
         done = self.handle.create_semaphore(0)
         fence = iree_runtime().HalFence.create_at
-        submit(*arguments, fence(done, 0), fence(done, 1))
+        submit(fence(done, 0), fence(done, 1))
         if self.has_threads:
             giving_way(fence(done, 1).wait)()
         else:

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import InputError, quoted
 from ..files import kind_of, open_input, read_input
 from ..processes import Steps
-from ..signature import DECLARATION_KEY, REFLECTION_KEY, Signature, ValueType
+from ..signature import REFLECTION_KEY, Signature, ValueType
 from .descriptions import ask_about
 from .laid_out import Layouts
 from .large_pages import copied_to_large_pages
@@ -219,7 +219,7 @@ def public_functions(module: Any, file: str) -> list[PublicFunction]:
 def _signature_of(reflection: Mapping[str, str]) -> Signature | None:
     """Return the signature of a function: that of subquant, or else as IREE records it."""
     text = reflection.get(REFLECTION_KEY)
-    declaration = reflection.get(DECLARATION_KEY)
+    declaration = reflection.get("iree.abi.declaration")
     if text is not None:
         signature = Signature.from_json(text)
         if declaration is not None:

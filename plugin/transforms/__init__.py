@@ -49,7 +49,6 @@ PASSES: dict[str, str] = {
     "isolate-contraction-operands": "keep casts out of contraction and pooling dispatches (Vulkan)",
     "bound-loops": "check loops of unknown length at run time (Vulkan)",
     "check-hand-off": "fail if anything quantized is left, and record signatures for the runtime",
-    "add-fenced-functions": "add functions that return before the device is done (Vulkan)",
     "quant-legalize-to-tosa-rescale": "write quantized elementwise StableHLO with tosa.rescale",
     "tosa-rescale-legalize-to-stablehlo": "write tosa.rescale as StableHLO's integer operations",
 }
