@@ -68,6 +68,7 @@ __all__ = [
     "Limits",
     "Steps",
     "Work",
+    "available_cores",
     "call",
     "check_cancelled",
     "close_idle",
@@ -260,6 +261,14 @@ def _current() -> Work:
 def check_cancelled() -> None:
     """Raise Cancelled if the work of this thread was cancelled."""
     _current().check()
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # not Linux
+        return os.cpu_count() or 1
 
 
 def cores_of_work() -> int | None:

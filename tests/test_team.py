@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,6 +116,24 @@ def test_a_team_that_sleeps_or_has_ended(team: Team, integers: bytes) -> None:
     assert executable.main(x, w)[-1, -1] == 512
 
 
+def test_a_team_waits_until_its_first_thread_is_ready(
+    program: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one finds out how often all of them ask for work; the others may be there before."""
+    threads = _threads_program(load_module(program)[1])
+    assert threads is not None
+    set_patience = Team._set_patience
+
+    def later(team: Team, *arguments: Any) -> None:
+        threading.Event().wait(0.2)
+        set_patience(team, *arguments)
+
+    monkeypatch.setattr(Team, "_set_patience", later)
+    made = Team(3, threads)
+    made.stop()
+    assert made._mailbox[SLOTS["patience"]] > 0
+
+
 def test_without_a_team_it_is_a_program_of_ires(program: bytes) -> None:
     """IREE's own threads, and the caller's, run it as any other."""
     x, w = _arrays()
@@ -127,7 +146,7 @@ def test_without_a_team_it_is_a_program_of_ires(program: bytes) -> None:
 def test_of_a_team_that_does_not_start(program: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """IREE's threads run the program."""
     monkeypatch.setattr("subquant.runtime.team._TEAMS", {})
-    monkeypatch.setattr("subquant.runtime.team.processors", lambda: 2)
+    monkeypatch.setattr("subquant.runtime.team.available_cores", lambda: 2)
     monkeypatch.setattr("subquant.runtime.team._START", 0.2)
     monkeypatch.setattr("subquant.runtime.executable.threads_program", lambda text: b"nothing")
     x, w = _arrays()
@@ -173,7 +192,7 @@ def test_the_end_of_python(tmp_path: Path, program: bytes) -> None:
     script = (
         "import sys, threading, numpy as np, subquant\n"
         "from subquant.runtime import team\n"
-        "team.processors = lambda: 3\n"
+        "team.available_cores = lambda: 3\n"
         "f = subquant.load(sys.argv[1], threads=3)\n"
         "x, w = np.ones((4, 64, 128), np.float32), np.ones((4, 128, 256), np.float32)\n"
         "calls = lambda: [f.main(x, w) for _ in range(1000000)]\n"

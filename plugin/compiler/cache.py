@@ -147,7 +147,10 @@ class Cache(Store):
         Raises:
             InputError, OSError: the folder cannot be written.
         """
-        self.write(key, {"about": dict(about)}, {_EXECUTABLE: self.keep(executable)})
+        self._name_lowered(key, self.keep(executable), about)
+
+    def _name_lowered(self, key: Digest, blob: Digest, about: Mapping[str, Any]) -> None:
+        self.write(key, {"about": dict(about)}, {_EXECUTABLE: blob})
 
     def add(
         self,
@@ -186,7 +189,7 @@ class Cache(Store):
         if lowered is not None:
             described["lowered"] = lowered
             spared.add(lowered)
-            self.add_lowered(lowered, made.executable, {**about, "kind": "lowered module"})
+            self._name_lowered(lowered, blobs[_EXECUTABLE], {**about, "kind": "lowered module"})
         self.write(key, described, blobs)
         self.make_room(written, spared)
 

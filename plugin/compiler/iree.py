@@ -66,7 +66,7 @@ def run_iree(
         options: what to compile for.
         reproducer: where to write it; by default ``subquant.reproducer.mlir`` in the current
             folder.
-        team: a team of threads can run it (`subquant.team`), where the options allow it.
+        team: a team of threads can run it (`subquant.team`); of options for which `takes_team`.
         threads: what `compile_threads` gives for them, where that is there already.
 
     Raises:
@@ -78,7 +78,7 @@ def run_iree(
     command: list[str | dict[str, str]]
     command = [compiler_path(), {"file": given}, "-o", {"file": made}, *options.flags]
     files = {given: bytecode}
-    if team and takes_team(options):
+    if team:
         kept: str | dict[str, str] = ""
         if threads:
             kept, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": threads}

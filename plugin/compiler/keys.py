@@ -172,7 +172,7 @@ def key_of_bytecode(bytecode: bytes, options: CompileOptions, memo: Memo | None 
         "compiler": _other_compiler(files),
         "versions": versions_of(["iree-base-compiler"]),
         "machine": machine_of(options),
-        "team": digest_of_file(session.__file__) if takes_team(options) else "",
+        "team": files.digest(session.__file__) if takes_team(options) else "",
     }
     return _digest_of_fields(fields)
 

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import os
+from ..processes import available_cores
 
 __all__ = ["available_cores", "cores_of_each"]
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):  # not Linux
-        return os.cpu_count() or 1
 
 
 def cores_of_each(tasks: int) -> int | None:

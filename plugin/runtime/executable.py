@@ -101,10 +101,7 @@ class Executable:
             context = runtime.VmContext(instance, [*modules, self._module])
         except (RuntimeError, ValueError, IndexError) as error:
             raise ExecutionError(_load_message(name, self.device, parameters, error)) from None
-        loaded = _loaded(context, self._module, opened)
-        if team is not None:
-            team.join(opened, context.invoke, self._module.lookup_function(TEAM))
-            loaded = _LoadedByTeam(context, team)
+        loaded = _loaded(context, self._module, opened, team)
         if self.device.ends_long_loops and BOUND_LOOPS in self._module.function_names:
             most = runtime.VmVariantList(1)
             most.push_int(MOST_ITERATIONS)
@@ -203,8 +200,11 @@ def _threads_program(module: Any) -> bytes | None:
 
 
 def _loaded(
-    context: Any, module: Any, opened: OpenDevice
+    context: Any, module: Any, opened: OpenDevice, team: Team | None
 ) -> _Loaded | _LoadedByTeam | _LoadedFenced:
+    if team is not None:
+        team.join(opened, context.invoke, module.lookup_function(TEAM))
+        return _LoadedByTeam(context, team)
     model = ("iree.abi.model", "coarse-fences")  # IREE's name for what they wait for and signal
     handles = map(module.lookup_function, module.function_names)
     fenced = frozenset(each.name for each in handles if model in dict(each.reflection).items())

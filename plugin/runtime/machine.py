@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from pathlib import Path
 
 from ..compiler.cpu_features import host_features
+from ..processes import available_cores
 from ..versions import installed_versions
 
 __all__ = ["describe_machine"]
@@ -27,7 +27,7 @@ def describe_machine() -> dict[str, str]:
     found = {
         "CPU": _processor("model name") or platform.processor() or platform.machine(),
         "features": ", ".join(name for name in _FOR_INTEGERS if name in features),
-        "cores": str(_cores()),
+        "cores": str(available_cores()),
         "caches": _caches(),
         "memory": _memory(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -42,13 +42,6 @@ def _processor(field: str) -> str:
     """A field of the first processor in ``/proc/cpuinfo``."""
     found = re.search(rf"^{field}\s*: (.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
     return found.group(1).strip() if found else ""
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _caches() -> str:

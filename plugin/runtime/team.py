@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from ..processes import available_cores
 from ..team.session import MAILBOX_WORDS, SLOTS, THREADS
 from .open_device import OpenDevice, iree_runtime
 from .vm_modules import vm_instance
 
-__all__ = ["Team", "processors"]
+__all__ = ["Team"]
 
 _PATIENCE = 1_000_000
 """Nanoseconds for which a thread asks for work."""
@@ -76,7 +77,7 @@ class Team:
             threads: as many as asked for; a team has no more than this process has processors.
             program: the threads' own; that of an earlier call does as well.
         """
-        threads = min(threads, processors())
+        threads = min(threads, available_cores())
         if threads < 2:
             return None
         with _LOCK:
@@ -121,6 +122,7 @@ class Team:
     def _serve(self) -> None:
         """Work, or sleep, until the team is stopped."""
         awoken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        is_first = threading.current_thread() is self._threads[0]
         try:
             device = OpenDevice("local-sync")
             runtime, instance = iree_runtime(), vm_instance()
@@ -129,16 +131,17 @@ class Team:
             context = runtime.VmContext(instance, [hal, module])
             _LOADED.append((context, hal, module, device))
             handle = module.lookup_function(THREADS)
-            if self._threads[0] is threading.current_thread():
+            if is_first:
                 self._set_patience(device, context.invoke, handle)
-            self._is_ready.set()
+                self._is_ready.set()
             while not self._mailbox[SLOTS["stop"]]:
                 self._call(device, context.invoke, handle)
                 self.sleeping.append(awoken)
                 if not self._mailbox[SLOTS["stop"]]:
                     awoken.get()
         except Exception:  # what IREE raises, of all kinds: nobody waits for this thread
-            self._is_ready.set()
+            if is_first:
+                self._is_ready.set()
 
     def _set_patience(self, device: OpenDevice, invoke: Any, handle: Any) -> None:
         """Find out how long it takes to ask for work, which differs by ten between processors."""
@@ -156,13 +159,6 @@ class Team:
         given, returned = runtime.VmVariantList(1), runtime.VmVariantList(1)
         given.push_ref(device.view_of_memory(self._mailbox, "i64"))
         invoke(handle, given, returned)
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _stop_all() -> None:

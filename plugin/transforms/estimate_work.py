@@ -1,8 +1,9 @@
 """``estimate-work``: record how long a function takes on one thread, about (llvm-cpu).
 
-Waking threads for a program takes 10 to 100 us, and 5 for each of its dispatches, which a small
-program does not gain by them: the runtime has the caller's own thread run it. What it decides by is
-estimated here from shapes, as nanoseconds and as a number of dispatches::
+Sharing a program takes threads some time, and more for each of its dispatches, which a small
+program does not gain by them (`subquant.signature.Work.is_worth`): the runtime has the caller's own
+thread run it. What it decides by is estimated here from shapes, as nanoseconds and as a number of
+dispatches::
 
     func.func @main(%x: tensor<128x4096xi8>) -> tensor<128x4096xi32> {
       %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : ...
