@@ -417,6 +417,7 @@ class _Session:
     """IREE's compiler with flags, for one program after the other."""
 
     def __init__(self, flags: list[str]) -> None:
+        sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]  # half of the start's time
         from iree.compiler import api, ir
         from iree.compiler.api import ctypes_dl
 
