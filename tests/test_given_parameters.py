@@ -138,8 +138,7 @@ def block_of(name: str) -> int:
 def test_every_type_is_computed_from_tiles(
     kernels: str, activations: str, cpu: Device, tmp_path: Path
 ) -> None:
-    names = [name for name in BLOCK_TYPES if name != "IQ4_NL"]  # whose integers are looked up
-    tensors = [WEIGHTS[name] for name in names]
+    names, tensors = list(WEIGHTS), list(WEIGHTS.values())
     data, archive, text = compiled(
         program(tensors), plain(tensors, tmp_path), tmp_path,
         kernels=kernels, activations=activations, joined_products=0,
@@ -148,6 +147,8 @@ def test_every_type_is_computed_from_tiles(
     read = set(re.findall(r'parameter\.named<"model"::"([^"]+)">', text))
     assert read == set(Archive(archive))
     assert all("@" in name for name in read), "something is read as it was imported"
+    [looked_up] = [name for name in read if name.startswith("IQ4_NL")]
+    assert ("-u4-32." in looked_up) == bool(INSTRUCTIONS[kernels].shuffle)
     executable = Executable(data, cpu, {"model": archive})
     x = np.random.default_rng(3).standard_normal((3, DEPTH)).astype(np.float32)
     for name, tensor in zip(names, tensors, strict=True):

@@ -16,13 +16,14 @@ from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 from subquant.errors import Remark
 from subquant.kernels.constants import elements_of, erase_unused, is_known
+from subquant.kernels.entries import Entries
 from subquant.layouts import BlockAffineLayout, GgmlTensor, InferenceTensor, PlanarQuantizedTensor
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.numerics.parameters import StorageType
 from subquant.ops import compile_function, linear, trace_function
 from subquant.transforms.base import walk
 
-TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL")
 
 
 def weight(name: str) -> GgmlTensor:
@@ -115,6 +116,54 @@ def test_what_is_known_is_computed() -> None:
         assert elements_of(u).tolist() == [3, 0, 14, 14]  # type: ignore[union-attr]
         assert not is_known(n)
         assert elements_of(n) is None
+
+
+LOOKED_UP = """
+func.func @main() -> tensor<2x4xi8> {
+  %p = stablehlo.constant dense<[33, -2, 16, 127]> : tensor<4xi8>
+  %t = stablehlo.constant dense<TABLE> : tensor<16xi8>
+  %u = "subquant.unpack"(%p) {bits = array<i64: 4>, operandSegmentSizes = array<i32: 1, 0>}
+    : (tensor<4xi8>) -> tensor<8xNUMBER>
+  %c = stablehlo.convert %u : (tensor<8xNUMBER>) -> tensor<8xi32>
+  %k = stablehlo.constant dense<MASK> : tensor<8xi32>
+  %a = stablehlo.and %c, %k : tensor<8xi32>
+  %g = "stablehlo.gather"(%t, %a) {dimension_numbers = #stablehlo.gather<
+    collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>,
+    slice_sizes = array<i64: 1>} : (tensor<16xi8>, tensor<8xi32>) -> tensor<8xi8>
+  %r = stablehlo.reshape %g : (tensor<8xi8>) -> tensor<2x4xi8>
+  return %r : tensor<2x4xi8>
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "mask", "is_found"),
+    [
+        ("i8", 255, True),
+        ("i8", 15, True),
+        ("i8", 7, False),
+        ("i4", 15, False),
+        ("i4", 255, False),  # integers from 8 on are negative, and those of 8 bits beyond the table
+    ],
+)
+def test_entries_of_a_table(number: str, mask: int, is_found: bool) -> None:
+    table = [int(n) for n in BLOCK_TYPES["IQ4_NL"].metadata["table"]]
+    text = LOOKED_UP.replace("TABLE", str(table)).replace("MASK", str(mask))
+    numbers = [1, 2, 14, 15, 0, 1, 15, 7]
+    wide = [n - 16 if n > 7 and number == "i4" else n for n in numbers]
+    expected = np.array([table[min(n & mask, 15)] for n in wide], np.int8).reshape((2, 4))
+    with create_context() as context, ir.Location.unknown():
+        module = parse_text(text.replace("NUMBER", number), context)
+        [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
+        [value] = returned.operands
+        np.testing.assert_array_equal(elements_of(value), expected)
+        found = Entries.of(value)
+        assert (found is not None) == is_found
+        if found is not None:
+            np.testing.assert_array_equal(found.numbers(), np.reshape(numbers, (2, 4)))
+            np.testing.assert_array_equal(found.integers(0).view(np.int8), expected)
+            moved = expected.astype(np.int64) + 128
+            np.testing.assert_array_equal(found.integers(128), moved)
 
 
 def test_what_is_read_twice_is_computed_once() -> None:

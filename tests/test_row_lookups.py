@@ -44,7 +44,7 @@ def test_rows_of_every_type_are_those_of_gguf(kernels: str, cpu: Device, tmp_pat
     more = [body_of(products, name).replace("@", "@product_", 1) for name in WEIGHTS]
     text = text.rstrip().removesuffix("}") + "".join(more) + "}"
     data, archive, lowered = compiled(text, plain(tensors, tmp_path), tmp_path, kernels=kernels)
-    # Integers of IQ4_NL are looked up in a table, which the compiler does not.
+    # Integers of IQ4_NL are looked up in a table, which this kernel does not.
     kept = {name for name in Archive(archive) if "@" not in name}
     assert kept == {"IQ4_NL.weight:d", "IQ4_NL.weight:qs"}
     assert len(re.findall(r"entry_points = \[@take_rows", lowered)) == len(WEIGHTS) - 1

@@ -52,6 +52,11 @@ class Taking:
             int(numbers.index_vector_dim),
         )
 
+    @property
+    def is_of_elements(self) -> bool:
+        """True if elements of a table of one axis are taken, each by a number of its own."""
+        return not self.offsets and self.index_axis == self.indices.type.rank
+
     def place(self, axis: int) -> int:
         """Where another axis of the table is in the result."""
         return self.offsets[axis - (axis > self.axis)]

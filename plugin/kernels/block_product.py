@@ -17,6 +17,8 @@ and sums over ``k`` are of f32 too::
 
     result[m, n] = sum_b scale[n, b] * sum_k (weight[n, k] - zero[n, b]) * x[m, k]
 
+Integers that are entries of a table (`subquant.kernels.entries`) are looked up before.
+
 An offset is added to each real of the weight: ``(weight[n, k] - zero[n, b]) * scale[n, b] +
 offset[n, b]`` is what is multiplied then.
 """
@@ -304,7 +306,7 @@ class _Rows:
     def _step(self, turn: Value, number: Formula | int, step: Value) -> _Step:
         """A step of the tile: of a turn, and of all."""
         memory, start = self.memory.weight.step(scalar(turn), number)
-        return _Step(memory, self.tiles, self.tile, start, step, self.target.ahead)
+        return _Step(memory, self.product, self.tile, start, step)
 
     def _first(self, pair: _Pair, block: Block, place: Value) -> Formula:
         """What the zero points take from the sum of a block's products."""
@@ -325,7 +327,7 @@ class _Rows:
     ) -> list[Formula]:
         """Add the products of some groups of a step to the sums, which are i32 then."""
         tiles, target, totals = self.tiles, self.target, list(sums)
-        first, greatest = _times(weight.number, tiles.step // 4), 2**tiles.bits - 1
+        first, greatest = _times(weight.number, tiles.step // 4), self.product.stored.greatest
         held_after = target.held_after[len(tiles.plane_bits) - 1]
         for done, number in enumerate(numbers, 1):
             stored = [weight.group(part, number) for part in range(tiles.parts)]
@@ -476,25 +478,23 @@ class _Step:
 
     Attributes:
         memory: the weight.
-        tiles: its layout.
+        product: what is computed with it.
         tile: the number of the tile.
         start: where the step begins in the tile, in bytes.
         number: of the step.
-        ahead: bytes that are asked for before they are read.
         loaded: vectors by their place.
     """
 
     memory: Value
-    tiles: Tiles
+    product: BlockProduct
     tile: Value
     start: Formula
     number: Value
-    ahead: int
     loaded: dict[int, Formula] = field(default_factory=dict)
 
     def group(self, part: int, number: int) -> Formula:
         """The integers of a group of a part of the columns, u8."""
-        tiles, integer = self.tiles, None
+        tiles, table, integer = self.product.tiles, self.product.stored.table, None
         for plane, vector, bits, stored, low in tiles.pieces(number):
             piece = self._vector(tiles.place(plane, vector * tiles.parts + part))
             if bits < 8:
@@ -504,15 +504,15 @@ class _Step:
                     piece = reread(moved >> by if by > 0 else moved << -by, U8)
                 piece = piece & (((1 << bits) - 1) << low)
             integer = piece if integer is None else integer | piece
-        return integer
+        return integer if table is None else self.product.target.looked_up(table, integer)
 
     def _vector(self, number: int) -> Formula:
         if number not in self.loaded:
-            size = self.tiles.lanes * 4
+            size, ahead = self.product.tiles.lanes * 4, self.product.target.ahead
             place = self.start + number * size
             self.loaded[number] = load(self.memory, [self.tile, place.value], size, U8)
-            if self.ahead:
-                prefetch(self.memory, [self.tile, (place + self.ahead).value])
+            if ahead:
+                prefetch(self.memory, [self.tile, (place + ahead).value])
         return self.loaded[number]
 
 

@@ -23,6 +23,7 @@ from ..dialects.dense import CONSTANTS, array_of_dense
 from ..dialects.quant import described_type
 from ..dialects.subquant import UNPACK, operands_of
 from ..emit import linalg, operation
+from ..emit.gathers import Taking
 from ..numerics.casts import dequantize_blocks
 from ..numerics.element_types import Array, ElementType
 from ..numerics.packed_integers import unpack_planes
@@ -47,6 +48,8 @@ def _is_known(value: Value) -> bool | None:
         return isinstance(op.attributes["value"], ir.DenseElementsAttr)
     if op.name == LOAD:
         return given_parameter(op) is not None
+    if op.name == _GATHER and not _takes_elements(op):
+        return False
     return False if op.name in _ARITHMETIC and not _is_plain(op) else None
 
 
@@ -66,6 +69,8 @@ def _is_fixed(value: Value) -> bool | None:
         return is_weight(value)
     op = owner.operation
     if op.name not in _RULES:
+        return False
+    if op.name == _GATHER and not _takes_elements(op):
         return False
     return is_immutable(op) if op.name == LOAD else None
 
@@ -175,6 +180,15 @@ def _wrapped(op: Operation, array: Array) -> Array:
     return _signed(array & ((1 << type_.width) - 1), type_.width)
 
 
+def _takes_elements(op: Operation) -> bool:
+    taking = Taking.of(op)
+    return taking is not None and taking.is_of_elements
+
+
+def _gather(op: Operation, table: Array, numbers: Array) -> Array:
+    return np.take(table, numbers, mode="clip")
+
+
 def _unpack(op: Operation, *planes: Array) -> Array:
     width = op.results[0].type.element_type.width
     low, *high = (plane.astype(np.uint8) for plane in planes)
@@ -206,6 +220,7 @@ def _signed(codes: Array, width: int) -> Array:
     return np.asarray((codes ^ half) - half)
 
 
+_GATHER = "stablehlo.gather"
 _ARITHMETIC = ("stablehlo.add", "stablehlo.convert", "stablehlo.multiply", "stablehlo.subtract")
 _INTEGER = re.compile(r"i([2-9]|[1-6]\d)$")
 _RULES: dict[str, Callable[..., Array]] = {
@@ -217,6 +232,8 @@ _RULES: dict[str, Callable[..., Array]] = {
     "stablehlo.slice": _slice,
     "stablehlo.transpose": _transpose,
     "stablehlo.convert": _convert,
+    _GATHER: _gather,
+    "stablehlo.and": lambda op, left, right: left & right,
     "stablehlo.add": lambda op, left, right: _wrapped(op, left + right),
     "stablehlo.multiply": lambda op, left, right: _wrapped(op, left * right),
     "stablehlo.subtract": lambda op, left, right: _wrapped(op, left - right),

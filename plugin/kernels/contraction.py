@@ -23,6 +23,7 @@ from ..numerics.parameters import ExpressedType
 from ..numerics.requantization import EXACT
 from .block_product import BlockProduct
 from .constants import elements_of, is_fixed, is_known
+from .entries import Entries
 from .epilogue import Epilogue, Finish
 from .executables import Library, shared
 from .instructions import INSTRUCTIONS
@@ -54,6 +55,9 @@ class Product:
         outer, columns, inner: the loops of activations alone, of the storage alone, of both.
         tiles: the layout of the weight, of each batch.
         rows: how many there are in all; None where that is known at run time only.
+        finish: what the kernel does with the sums.
+        entries: the table that the integers are entries of, if there is one.
+        looks_up: the kernel reads the numbers of these entries.
     """
 
     contraction: BlockContraction
@@ -65,6 +69,8 @@ class Product:
     tiles: Tiles
     rows: int | None
     finish: Finish | None = None
+    entries: Entries | None = None
+    looks_up: bool = False
 
     @classmethod
     def of(cls, contraction: BlockContraction, instructions: str) -> Self | Refusal:
@@ -80,7 +86,9 @@ class Product:
         def parts(columns: int) -> int:
             return target.parts(columns, target.most_parts)
 
-        return cls.planned(contraction, instructions, target.lanes, parts)
+        return cls.planned(
+            contraction, instructions, target.lanes, parts, has_shuffle=bool(target.shuffle)
+        )
 
     @classmethod
     def planned(
@@ -89,6 +97,8 @@ class Product:
         instructions: str,
         lanes: int,
         parts: Callable[[int], int],
+        *,
+        has_shuffle: bool = False,
     ) -> Self | Refusal:
         """Plan a contraction for tiles of so many lanes.
 
@@ -97,6 +107,7 @@ class Product:
             instructions: what with.
             lanes: of a vector of columns.
             parts: how many such vectors a tile has, of the number of columns.
+            has_shuffle: it can look integers up.
         """
         activations, storage, result = contraction.indices
         if contraction.expressed is ExpressedType.F64:
@@ -130,13 +141,29 @@ class Product:
             return Refusal("it has no rows")
         if not columns:
             return Refusal("it has no columns")
-        tiles = Tiles(bits if bits < 7 else 8, block, count, depth, lanes, parts(count))
+        entries = Entries.of(contraction.storage) if contraction.plane_bits is None else None
+        looks_up = has_shuffle and entries is not None
+        stored_bits = Entries.BITS if looks_up else bits
+        tiles = Tiles(
+            stored_bits if stored_bits < 7 else 8, block, count, depth, lanes, parts(count)
+        )
         if not tiles.accepts():
             return Refusal(f"its blocks of {block} are not whole in steps of {tiles.step}")
         zeros = contraction.zero_points
         if zeros is not None and contraction.storage_type.width != bits and not _fit(zeros, bits):
             return Refusal("its zero points have more bits than its integers")
-        return cls(contraction, instructions, batch, outer, columns, inner, tiles, rows)
+        return cls(
+            contraction,
+            instructions,
+            batch,
+            outer,
+            columns,
+            inner,
+            tiles,
+            rows,
+            entries=entries,
+            looks_up=looks_up,
+        )
 
     def with_what_follows(self, result: Value) -> Self:
         """The same with what follows the contraction, as far as its kernel computes it.
@@ -244,7 +271,11 @@ class Product:
     def weight(self, library: Library) -> Weight:
         """The weight, laid out where operations are written: together, if it is known."""
         contraction, middle = self.contraction, self._middle
-        integers = _Part(contraction.planes, I8, (middle,), lambda: self._integers(middle))
+        entries, planes = self.entries, contraction.planes
+        how: tuple[object, ...] = (middle,)
+        if entries is not None:
+            planes, how = [entries.plane], (middle, entries.table)
+        integers = _Part(planes, I8, how, lambda: self._integers(middle))
         scale, parts = self._scales(contraction.scales)
         zero: int | None = middle
         zeros = contraction.zero_points
@@ -264,7 +295,8 @@ class Product:
             parts += of_offsets
         sources = [source for part in (integers, *parts) for source in part.sources]
         is_apart = self.is_apart or not all(map(is_known, sources))
-        stored = Stored(self.tiles, scale, zero, offset, is_apart)
+        table = entries.moved(middle) if entries is not None and self.looks_up else None
+        stored = Stored(self.tiles, scale, zero, offset, is_apart, table)
         every = self._all_tiles
         if is_apart:
             tensors = [replace(integers, compute=lambda: every.pack(integers.compute())), *parts]
@@ -346,8 +378,10 @@ class Product:
         return 1 << (width - 1) if storage.signed and storage.width == width else 0
 
     def _integers(self, zero: int) -> AnyArray:
-        """The weight as ``columns x depth`` of uint8, `zero` more."""
-        contraction = self.contraction
+        """The weight as ``columns x depth`` of uint8, `zero` more, or what the kernel looks up."""
+        contraction, entries = self.contraction, self.entries
+        if entries is not None:
+            return self._as_columns(entries.numbers() if self.looks_up else entries.integers(zero))
         bits, storage = contraction.plane_bits, contraction.storage_type
         if bits is None:
             integers = bytes_of(contraction.storage)

@@ -33,6 +33,7 @@ from ..emit.vectors import (
     part_of,
     reread,
     shuffled,
+    vector_of,
 )
 from ..numerics.array_functions import bits_of, convert
 from ..numerics.element_types import F32, I8, I16, I32, U8, U16, U32, ElementType
@@ -111,6 +112,7 @@ class Instructions(ABC):
         narrowed_at_once: vectors of words that are narrowed to bytes together.
         packs: what the names of LLVM's intrinsics for that begin and end with.
         is_fused: whether `fused` rounds once.
+        shuffle: LLVM's intrinsic that takes bytes of 16 by their numbers; "" for none.
     """
 
     name: ClassVar[str]
@@ -134,6 +136,7 @@ class Instructions(ABC):
     narrowed_at_once: ClassVar[int] = 1
     packs: ClassVar[tuple[str, str]] = "", ""
     is_fused: ClassVar[bool] = True
+    shuffle: ClassVar[str] = ""
 
     @property
     def without_tiles(self) -> str:
@@ -189,6 +192,17 @@ class Instructions(ABC):
         """What i8 are multiplied as."""
         wide = convert(activations, self.factor)
         return wide ^ -self.excess if self.excess else wide
+
+    def looked_up(self, table: Sequence[int], numbers: Formula) -> Formula:
+        """Entries of a table, by `shuffle`.
+
+        Args:
+            table: 16 bytes.
+            numbers: of entries, u8, as many as a vector has bytes.
+        """
+        count = self.lanes * 4
+        entries = vector_of([*table] * (count // len(table)), U8)
+        return intrinsic(self.shuffle, [entries, numbers], U8, count)
 
     def words(self, total: Sum) -> Formula:
         """The sum as i32."""
@@ -302,6 +316,7 @@ class Avx512Vnni(_DotProduct):
     intrinsic = "llvm.x86.avx512.vpdpbusd.512"
     most_behind = 16
     narrowed_at_once, packs = 4, ("llvm.x86.avx512", ".512")
+    shuffle = "llvm.x86.avx512.pshuf.b.512"
     register = "v"
 
     def limited(self, reals: Formula, greatest: float, low: int, high: int) -> Formula:
@@ -388,6 +403,7 @@ class AvxVnni(_DotProduct):
     features = frozenset(("avx2", "avxvnni"))
     lanes, most_parts, most_sums = 8, 2, 12
     narrowed_at_once, packs = 4, ("llvm.x86.avx2", "")
+    shuffle = "llvm.x86.avx2.pshuf.b"
     intrinsic = "llvm.x86.avx512.vpdpbusd.256"
 
 
@@ -411,6 +427,7 @@ class Avx2(Instructions):
     held_after, adds_last = (1, 1), True
     taps, factor = 2, I16
     narrowed_at_once, packs = 4, ("llvm.x86.avx2", "")
+    shuffle = "llvm.x86.avx2.pshuf.b"
 
     def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:
         """Two instructions, or four for integers of 8 bits, and what makes room."""
@@ -462,6 +479,7 @@ class NeonDotProduct(Instructions):
     name = "neon-dotprod"
     features = frozenset(("neon", "dotprod"))
     lanes = 4
+    shuffle = "llvm.aarch64.neon.tbl1.v16i8"
 
     def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:
         """One instruction, or three for integers of 8 bits."""

@@ -166,7 +166,7 @@ def _lookup(
     if isinstance(product, Refusal):
         return None
     [(loop, _)] = contraction.indices[1][0]
-    if product.batch or product.columns != [loop]:
+    if product.looks_up or product.batch or product.columns != [loop]:
         return None
     count = math.prod(taken)
     return RowLookup(op, product, rows.indices, count) if count else None

@@ -99,6 +99,7 @@ class Stored:
         zero: the zero point of all blocks; None where each has its own.
         offset: how offsets are stored; None where there are none.
         is_apart: integers, and each of what blocks have, are tensors of their own.
+        table: the bytes that integers of 4 bits are the numbers of; None where they are integers.
     """
 
     tiles: Tiles
@@ -106,6 +107,12 @@ class Stored:
     zero: int | None
     offset: Scale | None
     is_apart: bool
+    table: tuple[int, ...] | None = None
+
+    @property
+    def greatest(self) -> int:
+        """The greatest integer that there may be."""
+        return 2**self.tiles.bits - 1 if self.table is None else max(self.table)
 
     @property
     def fields(self) -> list[Field]:

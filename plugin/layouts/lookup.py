@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import InputError
-from ..numerics.array_functions import lookup, unpack_nibbles
+from ..numerics.array_functions import lookup
+from ..numerics.packed_integers import unpack_planes
+from ..numerics.parameters import StorageType
 from .scaled import BlockScaledLayout
 
 __all__ = ["LookupBlockScaledLayout"]
@@ -49,7 +51,12 @@ class LookupBlockScaledLayout(BlockScaledLayout):
                 f"got {table!r}"
             )
 
+    @property
+    def storage(self) -> StorageType:
+        """That of the entries."""
+        return StorageType(8, True)
+
     def values(self) -> Any:
         """The entries of the table ``[..., K / B, B]`` as int8."""
         table = np.array(self.metadata["table"], np.int8)
-        return lookup(table, unpack_nibbles(self.planes["qs"]))
+        return lookup(table, unpack_planes(self.planes["qs"], [4]))
