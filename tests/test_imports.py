@@ -172,3 +172,21 @@ def test_a_child_imports_what_most_calls_need() -> None:
     command[-1] = CHILD.replace("import subquant.compiler.served", "")
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert shown.stdout == "torch_mlir.dialects.func\n"
+
+
+COMPILER = """
+import sys
+from subquant.team.session import _operations, _Session
+session = _Session([])
+module = session._ir.Module.parse("func.func private @f()", session._session.context)
+assert [op.name for op in _operations(module.body)] == ["func.func"]
+costly = {"iree.compiler.dialects.func", "iree.compiler.tools.core", "numpy.linalg"}
+print(*sorted(costly & set(sys.modules)))
+"""
+
+
+def test_the_compiler_imports_what_it_needs() -> None:
+    """Every compilation for a CPU starts a process that does."""
+    command = [sys.executable, "-c", COMPILER]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert shown.stdout == "\n"
