@@ -27,7 +27,14 @@ from .options import CompileOptions
 from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS
 from .worker import text_of
 
-__all__ = ["compile_threads", "compiler_path", "run_iree", "takes_team", "target_features"]
+__all__ = [
+    "compile_threads",
+    "compiler_path",
+    "is_by_session",
+    "run_iree",
+    "takes_team",
+    "target_features",
+]
 
 
 def compiler_path() -> str:
@@ -76,13 +83,14 @@ def run_iree(
     """
     given, made = "module.mlirbc", "module.vmfb"
     command: list[str | dict[str, str]]
-    command = [compiler_path(), {"file": given}, "-o", {"file": made}, *options.flags]
     files = {given: bytecode}
-    if team:
-        kept: str | dict[str, str] = ""
-        if threads:
-            kept, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": threads}
-        command = [*session_command(), {"file": given}, {"file": made}, kept, *options.flags]
+    if is_by_session(options):
+        shared: str | dict[str, str] = session.NEW_TEAM if team else ""
+        if team and threads:
+            shared, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": threads}
+        command = [*session_command(), {"file": given}, {"file": made}, shared, *options.flags]
+    else:
+        command = [compiler_path(), {"file": given}, "-o", {"file": made}, *options.flags]
     result = run_guarded(command, files, output=made, variables=_variables())
     if result.status == 0 and result.output is not None:
         return result.output
@@ -90,7 +98,7 @@ def run_iree(
 
 
 def session_command() -> list[str]:
-    """The program that compiles for teams."""
+    """The program that is IREE's compiler, and does more."""
     return [sys.executable, "-s", session.__file__]
 
 
@@ -106,10 +114,14 @@ def compile_threads(options: CompileOptions) -> bytes:
     return (result.output or b"") if result.status == 0 else b""
 
 
+def is_by_session(options: CompileOptions) -> bool:
+    """True for the package's compiler and our flags: others take any flag of ``iree-compile``."""
+    return not (options.iree_flags or "IREE_TOOL_PATH" in os.environ)
+
+
 def takes_team(options: CompileOptions) -> bool:
-    """True if programs can be compiled for teams: with the package's compiler and our flags."""
-    other = options.iree_flags or "IREE_TOOL_PATH" in os.environ
-    return options.target == "llvm-cpu" and not other
+    """True if programs can be compiled for teams."""
+    return options.target == "llvm-cpu" and is_by_session(options)
 
 
 _TASK_COUNT = "IREE_COMPILER_TASK_COUNT"

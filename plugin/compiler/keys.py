@@ -36,10 +36,10 @@ from blake3 import blake3
 
 from ..errors import SubquantError
 from ..files import file_beside, kind_of, open_input
-from ..team import session
+from ..team import session, unfenced_functions
 from ..versions import PINNED_VERSIONS, versions_of
 from .flags import values_of, with_values
-from .iree import takes_team
+from .iree import is_by_session
 from .options import CompileOptions, Emit
 from .worker import Input, Source, external_files, input_of
 
@@ -63,6 +63,8 @@ __all__ = [
 _FORM = 1
 """Of the keys, and of what is kept under them; another one finds nothing of this."""
 
+_SESSION = [str(each.__file__) for each in (session, unfenced_functions)]
+"""What runs in the process of IREE's compiler."""
 _CHUNK = 1 << 22
 _PARALLEL = 1 << 20
 """Bytes from which on more than one core hashes."""
@@ -172,7 +174,7 @@ def key_of_bytecode(bytecode: bytes, options: CompileOptions, memo: Memo | None 
         "compiler": _other_compiler(files),
         "versions": versions_of(["iree-base-compiler"]),
         "machine": machine_of(options),
-        "team": files.digest(session.__file__) if takes_team(options) else "",
+        "session": [files.digest(each) for each in _SESSION if is_by_session(options)],
     }
     return _digest_of_fields(fields)
 

@@ -13,14 +13,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .bound_calls import BoundCall
     from .device import Device, list_devices
     from .device_arrays import DeviceArray
     from .executable import Executable, Function
     from .vm_modules import read_signatures
 
-__all__ = ["Device", "DeviceArray", "Executable", "Function", "list_devices", "read_signatures"]
+__all__ = [
+    "BoundCall",
+    "Device",
+    "DeviceArray",
+    "Executable",
+    "Function",
+    "list_devices",
+    "read_signatures",
+]
 
 _PLACES = {
+    "BoundCall": "bound_calls",
     "Device": "device",
     "DeviceArray": "device_arrays",
     "Executable": "executable",

@@ -28,8 +28,10 @@ from ..signature import (
 )
 from ..team.session import TEAM, THREADS_KEY, threads_program
 from .arguments import check_count
+from .bound_calls import BoundCall
 from .device import Device
 from .device_arrays import DeviceArray, put
+from .entries import Entry, entries_of
 from .laid_out import Layouts
 from .marshalling import Call, DirectCalls, Parameter, Result
 from .native_calls import check_process, native_call
@@ -108,11 +110,16 @@ class Executable:
             handle = self._module.lookup_function(BOUND_LOOPS)
             loaded.invoke(handle, most, runtime.VmVariantList(0))
         opened.keep(loaded, self._module, *modules[1:])
+        entries = [Entry(each.handle) for each in functions]
+        if opened.runs_at_once:
+            entries = entries_of(self._module, [each.handle for each in functions])
+            layouts = [each.layouts for each in functions if each.layouts is not None]
+            others = entries_of(self._module, [each.function for each in layouts])
+            for each, entry in zip(layouts, others, strict=True):
+                each.entry = entry
         self.functions = {
-            each.name: Function(
-                each.name, each.handle, each.signature, loaded, opened, each.layouts
-            )
-            for each in functions
+            each.name: Function(each.name, entry, each.signature, loaded, opened, each.layouts)
+            for each, entry in zip(functions, entries, strict=True)
         }
 
     def __getitem__(self, name: str) -> Function:
@@ -219,16 +226,16 @@ class Function:
     def __init__(
         self,
         name: str,
-        handle: Any,
+        entry: Entry,
         signature: Signature | None,
         context: _Loaded | _LoadedByTeam | _LoadedFenced,
         device: OpenDevice,
         layouts: Layouts | None = None,
     ) -> None:
         self.name = name
-        self._handle = handle
+        self._entry = entry
         self._context = context
-        self._device = device
+        self.device = device
         self._layouts = layouts
         self.signature = signature
 
@@ -270,7 +277,7 @@ class Function:
         """
         results = None
         if not (donate or quantized_io):
-            results = self._direct_calls.call(arguments, resident)
+            results = self.direct_calls.call(arguments, resident)
         if results is None:
             results = self.invoke(
                 arguments, quantized_io=quantized_io, resident=resident, donate=donate
@@ -297,17 +304,35 @@ class Function:
             SignatureError: it does not fit.
             UsageError: there is no such argument.
         """
-        check_process(self._device.process)
-        place = self._place(argument)
-        taken = self._parameters[place]
+        check_process(self.device.process)
+        place = self.place(argument)
+        taken = self.parameters[place]
         with native_call():
-            stored = put(self._device, array, taken.type, taken.where, quantized_io)
+            stored = put(self.device, array, taken.type, taken.where, quantized_io)
             if self._layouts is not None:
                 try:
                     self._layouts.lay_out(place, stored, self._context.invoke)
                 except (RuntimeError, ValueError, IndexError) as error:
                     raise self._failed(error) from None
             return stored
+
+    def bind(self, *arguments: npt.ArrayLike, quantized_io: bool = False) -> BoundCall:
+        """Return a call with arguments that stay, for programs that are short and called often.
+
+        What other engines call I/O binding: arguments are checked and stored once, and each call
+        computes into the same memory. `BoundCall.set` gives it another argument.
+
+        Args:
+            *arguments: as for a call. One that is a `DeviceArray` is used as it is.
+            quantized_io: reals are given for quantized arguments.
+
+        Raises:
+            SignatureError: an argument does not fit.
+            ExecutionError: the runtime failed, or there is no room in the device's memory.
+        """
+        check_process(self.device.process)
+        check_count(arguments, self.parameters, self.name)
+        return BoundCall(self, arguments, quantized_io)
 
     def invoke(
         self,
@@ -318,7 +343,7 @@ class Function:
         donate: Collection[int | str] = (),
     ) -> list[Any]:
         """Run the function and return the list of its results; otherwise as a call."""
-        device, parameters = self._device, self._parameters
+        device, parameters = self.device, self.parameters
         check_process(device.process)
         check_count(arguments, parameters, self.name)
         values = [
@@ -343,15 +368,15 @@ class Function:
         quantized_io: bool,
         resident: bool,
     ) -> list[Any]:
-        parameters, handle = self._parameters, self._handle
-        call = Call(self._device, len(parameters), len(self._results))
+        parameters, handle = self.parameters, self._entry.run
+        call = Call(self.device, len(parameters), len(self._results))
         try:
             for place, (parameter, value) in enumerate(zip(parameters, values, strict=True)):
                 parameter.push(call, value, place in donated)
             if self._layouts is not None and not donated:
                 pieces = self._layouts.pieces(values, self._context.invoke)
                 if pieces is not None:
-                    handle = self._layouts.function
+                    handle = self._layouts.entry.run
                     for view in pieces:
                         call.push(view)
             for array in donated.values():
@@ -362,12 +387,13 @@ class Function:
             raise self._failed(error) from None
 
     @cached_property
-    def _direct_calls(self) -> DirectCalls:
+    def direct_calls(self) -> DirectCalls:
+        """Calls of it in few steps."""
         return DirectCalls(
-            self._device,
-            self._parameters,
+            self.device,
+            self.parameters,
             self._results,
-            self._handle,
+            self._entry,
             self._layouts,
             self._context.invoke,
             self._failed,
@@ -376,11 +402,12 @@ class Function:
     @cached_property
     def _failed(self) -> Callable[[Exception], ExecutionError]:
         """What makes an error of IREE's, and does not keep this function."""
-        types = [parameter.type for parameter in self._parameters]
+        types = [parameter.type for parameter in self.parameters]
         return functools.partial(_run_error, self.name, types)
 
     @cached_property
-    def _parameters(self) -> list[Parameter]:
+    def parameters(self) -> list[Parameter]:
+        """Its arguments; SignatureError if nothing is known of them."""
         if self.signature is None:
             raise SignatureError(
                 f"function '{self.name}' has no signature to convert its arguments with; compile "
@@ -398,8 +425,8 @@ class Function:
         keeps_state = self.signature.keeps_state
         return [Result(type_, keeps_state) for type_ in self.signature.outputs]
 
-    def _place(self, argument: int | str) -> int:
-        """The number of an argument, of which that or the name is given."""
+    def place(self, argument: int | str) -> int:
+        """The number of an argument, of which that or the name is given; UsageError for others."""
         places = self._places
         if str(argument) not in places:
             raise UsageError(
@@ -411,8 +438,8 @@ class Function:
     @cached_property
     def _places(self) -> dict[str, int]:
         """The numbers of arguments by their names, and by themselves."""
-        places = {each.type.name: n for n, each in enumerate(self._parameters) if each.type.name}
-        return places | {str(number): number for number in range(len(self._parameters))}
+        places = {each.type.name: n for n, each in enumerate(self.parameters) if each.type.name}
+        return places | {str(number): number for number in range(len(self.parameters))}
 
     def _donated(
         self, donate: Collection[int | str], values: Sequence[object]
@@ -420,7 +447,7 @@ class Function:
         """The arguments that are donated, by number."""
         donated = {}
         given = Counter(map(id, values))
-        for place in map(self._place, donate):
+        for place in map(self.place, donate):
             array = values[place]
             if not isinstance(array, DeviceArray):
                 raise UsageError(

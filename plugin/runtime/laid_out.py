@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import InputError
 from ..signature import LAID_OUT, LAYOUTS_KEY
 from .device_arrays import DeviceArray
+from .entries import Entry
 from .open_device import iree_runtime
 
 __all__ = ["Layouts"]
@@ -33,10 +34,12 @@ class Layouts:
 
     Attributes:
         function: as above.
+        entry: how it is called.
     """
 
     def __init__(self, function: Any, layouts: Mapping[int, tuple[Any, int]]) -> None:
         self.function = function
+        self.entry = Entry(function)
         self._layouts = layouts
         self._key = object()  # of what arrays keep, which do not keep the executable
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from ..errors import ExecutionError
 
-__all__ = ["begin_call", "check_process", "is_forked", "native_call"]
+__all__ = ["CALLS", "Calls", "begin_call", "check_process", "is_forked", "native_call"]
 
 PATIENCE = 60.0
 """How many seconds the end of Python waits for calls."""
@@ -29,7 +29,7 @@ _PAUSE = 0.001
 """Seconds after which it looks again."""
 
 
-class _Calls(contextlib.AbstractContextManager["_Calls"]):
+class Calls(contextlib.AbstractContextManager["Calls"]):
     """The calls that are under way: each is a use of this as a context.
 
     A call is counted before it looks whether Python ends, and Python's end says so before it
@@ -40,7 +40,7 @@ class _Calls(contextlib.AbstractContextManager["_Calls"]):
         self.under_way: collections.deque[None] = collections.deque()
         self.is_ending = False
 
-    def __enter__(self) -> _Calls:
+    def __enter__(self) -> Calls:
         self.begin()
         return self
 
@@ -50,10 +50,15 @@ class _Calls(contextlib.AbstractContextManager["_Calls"]):
     def begin(self) -> Callable[[], None]:
         """Begin a call, and return what ends it: what a context does, in a third of the time."""
         self.under_way.append(None)
-        if self.is_ending and threading.current_thread().daemon:
+        if self.is_ending:
+            self.stay()
+        return self.under_way.pop
+
+    def stay(self) -> None:
+        """Never return from a call that has begun in a daemon thread, as Python ends."""
+        if threading.current_thread().daemon:
             self.under_way.pop()
             threading.Event().wait()  # until the process has ended
-        return self.under_way.pop
 
     def wait(self) -> None:
         """Let no further call begin, and wait for those that have."""
@@ -63,18 +68,19 @@ class _Calls(contextlib.AbstractContextManager["_Calls"]):
             time.sleep(_PAUSE)
 
 
-_CALLS = _Calls()
+CALLS = Calls()
+"""Those of this process: in one that is forked there are others."""
 _FORKED = False
 _PROCESS = os.getpid()
 
 
 def _start_anew() -> None:
-    global _CALLS, _FORKED, _PROCESS
-    _CALLS, _FORKED, _PROCESS = _Calls(), True, os.getpid()
+    global CALLS, _FORKED, _PROCESS
+    CALLS, _FORKED, _PROCESS = Calls(), True, os.getpid()
 
 
 def _wait() -> None:
-    _CALLS.wait()  # those of this process, which may be a forked one
+    CALLS.wait()  # those of this process, which may be a forked one
 
 
 atexit.register(_wait)
@@ -84,7 +90,7 @@ if hasattr(os, "register_at_fork"):
 
 def native_call() -> contextlib.AbstractContextManager[object]:
     """Return the context in which IREE's runtime is called."""
-    return _CALLS
+    return CALLS
 
 
 def begin_call(loaded_in: int) -> Callable[[], None]:
@@ -94,7 +100,7 @@ def begin_call(loaded_in: int) -> Callable[[], None]:
     """
     if loaded_in != _PROCESS:
         check_process(loaded_in)
-    return _CALLS.begin()
+    return CALLS.begin()
 
 
 def is_forked() -> bool:

@@ -126,6 +126,7 @@ class OpenDevice:
     Attributes:
         is_host: its memory is that of this process.
         has_threads: the caller waits for threads of IREE that compute.
+        runs_at_once: what is submitted has been done when the submission returns.
 
     Raises:
         EnvironmentProblem: there is no such device.
@@ -137,6 +138,7 @@ class OpenDevice:
         self.uri = uri
         self.is_host = uri.startswith("local-")
         self.has_threads = uri.startswith("local-task")
+        self.runs_at_once = uri.startswith("local-sync")
         threads_before = set() if self.is_host else list_threads()
         try:
             # IREE's cache of devices is never emptied: one in it would not be closed. And the
@@ -236,6 +238,12 @@ class OpenDevice:
     def host_bytes(self, view: Any) -> Array:
         """The bytes of a buffer, or of a view of one, where they are, on a CPU; only to be read."""
         found: Array = np.frombuffer(view.map(), np.uint8)  # of what may not be written to
+        return found
+
+    def writable_bytes(self, view: Any) -> Array:
+        """As `host_bytes`, to be written to."""
+        buffer = view.get_buffer()
+        found: Array = buffer.map().asarray((buffer.byte_length(),), np.dtype(np.uint8))
         return found
 
     def download(self, view: Any, dtype: DType) -> Array:

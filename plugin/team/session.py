@@ -1,16 +1,19 @@
-"""IREE's compiler, for a program that a team of threads can run; a program by itself.
+"""IREE's compiler as a program by itself, with which programs get more than by ``iree-compile``.
 
-``python session.py MODULE EXECUTABLE THREADS FLAG...`` does what ``iree-compile`` does, and on the
-way:
+``python session.py MODULE EXECUTABLE TEAM FLAG...`` compiles a module of these flags, which are
+those of a session of IREE's.
+
+For a CPU there are functions beside the program's (`subquant.team.unfenced_functions`). With a
+``TEAM`` of threads,
 
 * a function `TEAM` is added, which a runtime calls once with the address of a mailbox;
 * where LLVM's dialect is reached, each function of a dispatch, that IREE calls for one workgroup
   after the other, becomes the work of a function around it. That one does the work, or, where
   there is a mailbox, calls what the mailbox has for it: for the first workgroup it does the work of
   all of them together with the team, and nothing for the others;
-* the threads' own program is recorded with `TEAM` (`THREADS_KEY`): that of the file ``THREADS``,
-  or, where that is "", one that is compiled meanwhile. It is the same for every program of the same
-  flags. Without a ``MODULE`` it is compiled, and nothing else.
+* the threads' own program is recorded with `TEAM` (`THREADS_KEY`): that of the file ``TEAM``, or,
+  where that is `NEW_TEAM`, one that is compiled meanwhile. It is the same for every program of the
+  same flags. Without a ``MODULE`` it is compiled, and nothing else.
 
 **The protocol.** Who has taken `busy` publishes a job: the function, what it is called with, how
 many workgroups; then a number in `open`. Everybody takes workgroups by counting `next` up
@@ -31,11 +34,24 @@ import os
 import sys
 import types
 import zlib
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-__all__ = ["MAILBOX_WORDS", "SLOTS", "TEAM", "THREADS", "THREADS_KEY", "threads_program"]
+try:
+    from .unfenced_functions import add_unfenced_functions
+except ImportError:  # a program by itself
+    from unfenced_functions import add_unfenced_functions  # type: ignore[import-not-found, no-redef]
+
+__all__ = [
+    "MAILBOX_WORDS",
+    "NEW_TEAM",
+    "SLOTS",
+    "TEAM",
+    "THREADS",
+    "THREADS_KEY",
+    "threads_program",
+]
 
 TEAM = "__subquant_team"
 """The function that is given the mailbox."""
@@ -43,6 +59,11 @@ THREADS = "__subquant_threads"
 """The function that a thread of the team runs; it returns when it has waited long enough."""
 THREADS_KEY = "subquant.team.1"
 """Of the threads' program, with the version of the mailbox."""
+
+NEW_TEAM = "new"
+"""In the place of a file: the threads' program is compiled with the other."""
+_OF_CPU = "--iree-hal-target-device=local"
+"""The flag of programs for a CPU."""
 
 _LINE = 8
 """Words of a cache line: what one thread writes and another asks for has one of its own."""
@@ -410,6 +431,10 @@ def threads_program(recorded: str) -> bytes:
 # -- in the process of the compiler ---------------------------------------------------------------
 
 
+_Edit = tuple[str, Callable[[Any], None]]
+"""A phase of IREE's, or "" for the program as it is given, and what changes it there."""
+
+
 class _Failed(Exception):
     """IREE's compiler has said what is wrong."""
 
@@ -445,54 +470,72 @@ class _Session:
         for function in (self._compile_from, self._compile_to):
             function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_char_p], None
 
-    def compile(
-        self, source: Any, output: Any, added: str = "", threads: Callable[[], bytes] = bytes
-    ) -> None:
-        """Compile a program, with more functions, so that a team can run it.
+    def compile(self, source: Any, output: Any, edits: Iterable[_Edit]) -> None:
+        """Compile a program.
 
         Args:
             source: the program.
             output: where it is written.
-            added: the functions.
-            threads: gives the program that is recorded with `TEAM`, if that is there.
+            edits: what changes the module where IREE has reached a phase, in their order.
         """
         invocation = self._session.invocation()
         invocation.enable_console_diagnostics()
         if not invocation.parse_source(source):
             raise _Failed
-        if added:
+        reached = ""
+        for phase, edit in edits:
+            if phase:
+                self._run(invocation, reached, phase)
+                reached = phase
             module = invocation.export_module()
-            self._append(module.regions[0].blocks[0], added)
+            edit(module)
             invocation.import_module(module)
-        self._compile_to(invocation._inv_p, b"executable-targets")
-        if not invocation.execute():
-            raise _Failed
-        module = invocation.export_module()
-        for executable in _named(module, "hal.executable"):
-            for variant in _named(executable, "hal.executable.variant"):
-                self._wrap(variant)
-        for function in _named(module, "util.func"):
-            if _symbol(function) == TEAM:
-                self._record(function, threads())
-        invocation.import_module(module)
-        self._compile_from(invocation._inv_p, b"executable-targets")
-        self._compile_to(invocation._inv_p, b"end")
-        if not invocation.execute():
-            raise _Failed
+        self._run(invocation, reached, "end")
         invocation.output_vm_bytecode(output)
 
-    def bytes_of(self, text: str) -> bytes:
-        """Compile a program that is text."""
+    def _run(self, invocation: Any, start: str, end: str) -> None:
+        """Go on from a phase, or the begin, to another."""
+        if start:
+            self._compile_from(invocation._inv_p, start.encode())
+        self._compile_to(invocation._inv_p, end.encode())
+        if not invocation.execute():
+            raise _Failed
+
+    def threads_program(self) -> bytes:
+        """Compile the program of a team's threads."""
+        text = _host_function(THREADS)
         output = self._api.Output.open_membuffer()
         source = self._api.Source.wrap_buffer(self._session, text.encode() + b"\0")
-        self.compile(source, output)
+        self.compile(source, output, [("executable-targets", self._wrap_all)])
         return bytes(output.map_memory())
 
-    def compile_file(self, given: str, made: str, threads: Callable[[], bytes]) -> None:
-        """Compile the program of a file to another."""
+    def compile_file(
+        self, given: str, made: str, threads: Future[bytes] | None, *, is_unfenced: bool
+    ) -> None:
+        """Compile the program of a file to another.
+
+        Args:
+            given, made: the files.
+            threads: the threads' own program of a team that can run it; None for no team.
+            is_unfenced: there are functions for a device that runs what is submitted at once.
+        """
+
+        def add_team(module: Any) -> None:
+            self._append(module.regions[0].blocks[0], _host_function(TEAM))
+
+        def share(module: Any) -> None:
+            self._wrap_all(module)
+            for function in _named(module, "util.func"):
+                if threads is not None and _symbol(function) == TEAM:
+                    self._record(function, threads.result())
+
+        edits: list[_Edit] = []
+        if threads is not None:
+            edits = [("", add_team), ("executable-targets", share)]
+        if is_unfenced:
+            edits.append(("hal", lambda module: add_unfenced_functions(self._ir, module)))
         output = self._api.Output.open_file(made)
-        source = self._api.Source.open_file(self._session, given)
-        self.compile(source, output, _host_function(TEAM), threads)
+        self.compile(self._api.Source.open_file(self._session, given), output, edits)
         output.keep()
 
     def _record(self, function: Any, program: bytes) -> None:
@@ -505,6 +548,12 @@ class _Session:
         with function.context:
             entries[THREADS_KEY] = ir.StringAttr.get(text)
             function.attributes[key] = ir.DictAttr.get(entries)
+
+    def _wrap_all(self, module: Any) -> None:
+        """Put functions around those of all dispatches."""
+        for executable in _named(module, "hal.executable"):
+            for variant in _named(executable, "hal.executable.variant"):
+                self._wrap(variant)
 
     def _wrap(self, variant: Any) -> None:
         """Put functions around those of the dispatches of one target."""
@@ -556,23 +605,27 @@ def _has_local_memory(export: Any) -> bool:
 
 
 def _threads_of(flags: list[str]) -> bytes:
-    return _Session(flags).bytes_of(_host_function(THREADS))
+    return _Session(flags).threads_program()
 
 
-def _main(given: str, made: str, kept: str, *flags: str) -> int:
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _main(given: str, made: str, team: str, *flags: str) -> int:
     try:
         if not given:
             with open(made, "wb") as file:
                 file.write(_threads_of([*flags]))
             return 0
         with ThreadPoolExecutor(1) as other:
-            if kept:
-                with open(kept, "rb") as file:
-                    program = file.read()
-                threads = other.submit(lambda: program)
-            else:
+            threads = None
+            if team == NEW_TEAM:
                 threads = other.submit(_threads_of, [*flags])
-            _Session([*flags]).compile_file(given, made, threads.result)
+            elif team:
+                threads = other.submit(_read, team)
+            _Session([*flags]).compile_file(given, made, threads, is_unfenced=_OF_CPU in flags)
     except _Failed:
         return 1
     return 0

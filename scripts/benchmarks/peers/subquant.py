@@ -47,8 +47,9 @@ class Executables:
     ):
         data, seconds = _compiled(source, options)
         device = Device(options.target, threads=None if options.target == "vulkan" else threads)
-        self._functions = [Executable(data, device)["main"] for _ in range(copies)]
-        self._given = [self._functions[0].put(n, each) for n, each in enumerate([x, *weights])]
+        functions = [Executable(data, device)["main"] for _ in range(copies)]
+        given = [functions[0].put(n, each) for n, each in enumerate([x, *weights])]
+        self._calls = [function.bind(*given) for function in functions]
         self._result: Any = None
         self.notes: dict[str, Any] = {"bytes": len(data)}
         if seconds is not None:
@@ -56,7 +57,7 @@ class Executables:
 
     def call(self, copy: int) -> None:
         """As of `Prepared`."""
-        self._result = self._functions[copy](*self._given, resident=True)
+        self._result = self._calls[copy]()
 
     def result(self) -> Array:
         """As of `Prepared`."""

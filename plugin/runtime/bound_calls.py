@@ -1,0 +1,111 @@
+"""Calls with arguments that stay where they are, for programs that are short and called often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..numerics.element_types import Array
+from .device_arrays import DeviceArray
+from .marshalling import Parameter, Prepared
+
+if TYPE_CHECKING:
+    from .executable import Function
+
+__all__ = ["BoundCall"]
+
+
+class BoundCall:
+    """A function with its arguments, and with memory for its results: `Function.bind` makes it.
+
+    Calling it returns what a call of the function does, as `DeviceArray`s. The next call may write
+    to the same memory: copy what is to last longer (``y.numpy()``). ``np.asarray(y)`` does not copy
+    on a CPU, and shows what the last call has written.
+
+    One thread calls it at a time; bind another one for another thread. Where a function cannot be
+    given memory for its results (on Vulkan, of dynamic shapes, or that IREE's threads run) each
+    call makes new ones.
+    """
+
+    def __init__(
+        self, function: Function, arguments: Sequence[npt.ArrayLike], quantized_io: bool
+    ) -> None:
+        self._prepared: Prepared | None = None
+        self._is_new = True
+        self._values: list[Any] = [None] * len(arguments)
+        self._memory: list[Array | None] = [None] * len(arguments)
+        self._function = function  # the last that is let go
+        for place, argument in enumerate(arguments):
+            self._store(place, argument, quantized_io)
+
+    def __repr__(self) -> str:
+        return f"<bound call of {self._function!r}>"
+
+    def __call__(self) -> Any:
+        """Run the function.
+
+        Returns:
+            A `DeviceArray` (a number, for one) for each result: itself if there is one, a tuple if
+            there are more, None if there is none.
+
+        Raises:
+            UsageError: another thread does.
+            ExecutionError: as for a call of the function.
+        """
+        prepared = self._prepared
+        return self._other_call() if prepared is None else prepared()
+
+    def set(self, argument: int | str, array: npt.ArrayLike, *, quantized_io: bool = False) -> None:
+        """Give another argument, for the calls from now on; not while another thread makes one.
+
+        It is written where the last one is, if that is on a CPU, was not a `DeviceArray`, and has
+        extents that the function knows. A weight that kernels take laid out is laid out again.
+
+        Args:
+            argument: its number, from 0, or its name.
+            array: as for a call.
+            quantized_io: reals are given for a quantized argument.
+
+        Raises:
+            SignatureError: it does not fit.
+            UsageError: there is no such argument.
+        """
+        place = self._function.place(argument)
+        memory = self._memory[place]
+        if memory is None or isinstance(array, DeviceArray):
+            self._store(place, array, quantized_io)
+            return
+        parameter = self._function.parameters[place]
+        stored = parameter.stored(array, self._function.device, quantized_io)
+        memory[...] = np.ascontiguousarray(stored).reshape(-1).view(np.uint8)
+
+    def _store(self, place: int, argument: npt.ArrayLike, quantized_io: bool) -> None:
+        """Store an argument anew."""
+        function = self._function
+        parameter = function.parameters[place]
+        is_own = parameter.is_tensor and not isinstance(argument, DeviceArray)
+        if is_own:
+            value: Any = function.put(place, argument, quantized_io=quantized_io)
+        else:
+            value = parameter.stored(argument, function.device, quantized_io)
+        self._values[place], self._prepared, self._is_new = value, None, True
+        is_written = is_own and value.is_host and not value.laid_out and _is_full(parameter)
+        self._memory[place] = function.device.writable_bytes(value.view) if is_written else None
+
+    def _other_call(self) -> Any:
+        """Make the first call with what is stored, or one that makes its results anew."""
+        if self._is_new:
+            self._prepared = self._function.direct_calls.prepare(self._values)
+            self._is_new = False
+        if self._prepared is not None:
+            return self._prepared()
+        results = self._function.invoke(self._values, resident=True)
+        return results[0] if len(results) == 1 else tuple(results) or None
+
+
+def _is_full(parameter: Parameter) -> bool:
+    """True for a tensor with elements, of which the type says how many."""
+    return parameter.type.shape is not None and all(parameter.type.shape)

@@ -1,0 +1,39 @@
+"""The ways into a function of an executable, of which a device may know quicker ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..team.unfenced_functions import BOUND, MEMORY, UNFENCED
+
+__all__ = ["Entry", "entries_of"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How a function is called (`subquant.team.unfenced_functions`).
+
+    Args:
+        run: takes the arguments, and returns the results.
+        memory: takes the arguments, and returns memory for the results; None if there is none.
+        bound: takes the arguments and that memory, and computes the results there.
+    """
+
+    run: Any
+    memory: Any = None
+    bound: Any = None
+
+
+def entries_of(module: Any, handles: list[Any]) -> list[Entry]:
+    """Return how functions are called on a device that runs at once what is submitted."""
+    names = frozenset(module.function_names)
+
+    def found(handle: Any, suffix: str) -> Any:
+        name = handle.name + suffix
+        return module.lookup_function(name) if name in names else None
+
+    return [
+        Entry(found(each, UNFENCED) or each, found(each, MEMORY), found(each, BOUND))
+        for each in handles
+    ]

@@ -1,0 +1,164 @@
+"""Functions beside those of a program, for a device that has done what it is asked when it returns.
+
+IREE has a function allocate what it computes into, submit that, and wait, all by fences; and a
+caller gets new memory for each result. On a device that runs what is submitted at once
+(``local-sync``) fences tell nothing, and take a fifth of the time of a small program. So beside
+each public function ``@f`` there are, made where IREE has reached its HAL dialect:
+
+* ``@f$unfenced``, which does the same without fences;
+* ``@f$memory``, which takes the arguments of ``@f``, and returns the memory that ``@f`` would have
+  allocated (buffers), and then its results (views of that memory);
+* ``@f$bound``, which takes the arguments of ``@f``, and then that memory, and computes the results.
+
+The last two are there where each result is a view of memory that the function allocates, and
+nothing depends on a branch. Where fences are used otherwise than as here, there are none.
+
+This file imports nothing of the package, which has another MLIR.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["BOUND", "MEMORY", "UNFENCED", "add_unfenced_functions"]
+
+UNFENCED, MEMORY, BOUND = "$unfenced", "$memory", "$bound"
+"""What is put after a function's name."""
+
+_FENCE = "!hal.fence"
+_QUEUE = "hal.device.queue."
+_ALLOCATES, _FREES = f"{_QUEUE}alloca", f"{_QUEUE}dealloca"
+_SUBMITS = (
+    _ALLOCATES, _FREES, f"{_QUEUE}copy", f"{_QUEUE}execute", f"{_QUEUE}execute.indirect",
+    f"{_QUEUE}fill", f"{_QUEUE}update",
+)  # fmt: skip
+_NONE = "util.null"
+_MAKES_FENCES = ("hal.fence.create", "hal.fence.join")
+_WAITS = "hal.fence.await"
+_TAKES_FENCES = (*_SUBMITS, *_MAKES_FENCES, _NONE, _WAITS, "cf.br", "cf.cond_br")
+_VIEWS = "hal.buffer_view.create"
+_CHECKS = ("hal.buffer_view.assert", "hal.buffer.assert")
+_READS = "hal.buffer.load"
+_STOPS = "util.status.check_ok"
+_COMPUTES = (_QUEUE, "hal.command_buffer.", "hal.buffer.store", _STOPS)
+
+
+def add_unfenced_functions(ir: Any, module: Any) -> None:
+    """Add the functions to a module.
+
+    Args:
+        ir: the bindings of IREE's compiler.
+        module: in IREE's HAL dialect.
+    """
+    for function in _operations(module):
+        if _is_public(function) and _is_known(function):
+            name = function.attributes["sym_name"].value
+            unfenced = _copy(ir, function, name + UNFENCED)
+            _drop_fences(ir, unfenced)
+            if _returns_memory(unfenced):
+                _give_memory(ir, _copy(ir, unfenced, name + MEMORY))
+                _take_memory(ir, _copy(ir, unfenced, name + BOUND))
+
+
+def _operations(parent: Any) -> list[Any]:
+    """What lies right inside an operation."""
+    return [op.operation for block in parent.regions[0].blocks for op in block.operations]
+
+
+def _is_public(op: Any) -> bool:
+    """True for a function that a caller may know; ours have two underscores."""
+    attributes = op.attributes
+    return (
+        op.name == "util.func"
+        and "iree.abi.stub" in attributes
+        and not attributes["sym_name"].value.startswith("__")
+    )
+
+
+def _is_known(function: Any) -> bool:
+    """True if fences are used as here."""
+    for op in _operations(function):
+        values = [*op.operands, *op.results]
+        has_fences = any(str(value.type) == _FENCE for value in values)
+        if list(op.regions) or (has_fences and op.name not in _TAKES_FENCES):
+            return False
+        if op.name.startswith(_QUEUE) and op.name not in _SUBMITS:
+            return False
+    return True
+
+
+def _copy(ir: Any, function: Any, name: str) -> Any:
+    """A copy of a function behind it, of which nothing is recorded."""
+    made = function.clone(ir.InsertionPoint(function)).operation
+    made.attributes["sym_name"] = ir.StringAttr.get(name, function.context)
+    if "iree.reflection" in made.attributes:
+        del made.attributes["iree.reflection"]
+    return made
+
+
+def _drop_fences(ir: Any, function: Any) -> None:
+    """Have a function make no fences, and wait for none."""
+    block = function.regions[0].blocks[0]
+    with ir.InsertionPoint.at_block_begin(block), ir.Location.unknown(function.context):
+        none = ir.Operation.create(_NONE, results=[ir.Type.parse(_FENCE)]).result
+        status = ir.IntegerType.get_signless(32)
+        zero = {"value": ir.IntegerAttr.get(status, 0)}
+        success = ir.Operation.create("arith.constant", results=[status], attributes=zero).result
+    for op in _operations(function):
+        if op.name == _STOPS and _is(op.operands[0].owner, _WAITS):
+            op.erase()
+    for op in _operations(function):
+        if op.name == _WAITS or op.name in _MAKES_FENCES:
+            op.result.replace_all_uses_with(success if op.name == _WAITS else none)
+            op.erase()
+
+
+def _returns_memory(function: Any) -> bool:
+    """True if a function without branches returns nothing but views of what it allocates."""
+    operations = _operations(function)
+    views = [value.owner for value in operations[-1].operands]
+    return (
+        len(list(function.regions[0].blocks)) == 1
+        and not any(op.name == _READS for op in operations)
+        and all(_is(view, _VIEWS) and _is(view.operands[0].owner, _ALLOCATES) for view in views)
+    )
+
+
+def _is(owner: Any, name: str) -> bool:
+    """True if the owner of a value is an operation of a name; that of an argument is a block."""
+    return getattr(owner, "name", None) == name
+
+
+def _give_memory(ir: Any, function: Any) -> None:
+    """Have a function return what it allocates, then its results, and compute nothing."""
+    *operations, end = _operations(function)
+    memory = [op.result for op in operations if op.name == _ALLOCATES]
+    _return(ir, function, [*memory, *end.operands])
+    for op in reversed(operations):
+        if op.name.startswith(_COMPUTES) and op.name != _ALLOCATES:
+            op.erase()
+
+
+def _take_memory(ir: Any, function: Any) -> None:
+    """Have a function take what it would allocate, after its arguments, and return nothing."""
+    *operations, _ = _operations(function)
+    block = function.regions[0].blocks[0]
+    for op in operations:
+        if op.name == _ALLOCATES:
+            op.result.replace_all_uses_with(block.add_argument(op.result.type, op.location))
+    _return(ir, function, [])
+    for op in reversed(operations):
+        if op.name in (_ALLOCATES, _FREES, _VIEWS, *_CHECKS):
+            op.erase()
+
+
+def _return(ir: Any, function: Any, values: list[Any]) -> None:
+    """Have a function return other values, and take the arguments that its block has."""
+    end = _operations(function)[-1]
+    with ir.InsertionPoint(end), end.location:
+        ir.Operation.create(end.name, operands=values)
+    end.erase()
+    taken = [argument.type for argument in function.regions[0].blocks[0].arguments]
+    with function.context:
+        type_ = ir.FunctionType.get(taken, [value.type for value in values])
+        function.attributes["function_type"] = ir.TypeAttr.get(type_)
