@@ -359,7 +359,7 @@ def test_arguments_stay_as_they_are(device: Device, device_name: str, as_users_c
 def test_iree_still_writes_to_arguments(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     update = compiled(UPDATES, cpu).update
     assert update.signature.inputs[0].is_consumed
-    update._parameters[0].may_lend = True
+    update.parameters[0].may_lend = True
     monkeypatch.setattr(OpenDevice, "lend", OpenDevice.lend.__wrapped__)
     c = aligned(np.zeros(16384, np.float32))
     update(c, np.ones(4, np.float32), np.int32(5))

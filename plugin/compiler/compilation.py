@@ -18,7 +18,7 @@ from ..processes import Limits
 from . import worker
 from .cache import Cache, Made, description
 from .cpu_features import recorded_features
-from .iree import compile_threads, run_iree, takes_team
+from .iree import compile_threads, is_by_session, run_iree
 from .keys import Key, key_of_bytecode, key_of_source
 from .options import CompileOptions, Emit
 from .store import Held
@@ -136,7 +136,7 @@ class _Compilation:
 
     def run_iree(self, lowered: LoweredModule, cache: Cache | None = None) -> bytes:
         self.notify("iree-compile")
-        team = lowered.gains_by_threads and takes_team(self.options)
+        team = lowered.gains_by_threads and is_by_session(self.options)
         threads = self._threads(cache) if team and cache is not None else b""
         try:
             return run_iree(lowered.data, self.options, self.reproducer, team=team, threads=threads)

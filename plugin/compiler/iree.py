@@ -32,7 +32,6 @@ __all__ = [
     "compiler_path",
     "is_by_session",
     "run_iree",
-    "takes_team",
     "target_features",
 ]
 
@@ -73,7 +72,7 @@ def run_iree(
         options: what to compile for.
         reproducer: where to write it; by default ``subquant.reproducer.mlir`` in the current
             folder.
-        team: a team of threads can run it (`subquant.team`); of options for which `takes_team`.
+        team: a team of threads can run it (`subquant.team`); of options for which `is_by_session`.
         threads: what `compile_threads` gives for them, where that is there already.
 
     Raises:
@@ -115,13 +114,9 @@ def compile_threads(options: CompileOptions) -> bytes:
 
 
 def is_by_session(options: CompileOptions) -> bool:
-    """True for the package's compiler and our flags: others take any flag of ``iree-compile``."""
-    return not (options.iree_flags or "IREE_TOOL_PATH" in os.environ)
-
-
-def takes_team(options: CompileOptions) -> bool:
-    """True if programs can be compiled for teams."""
-    return options.target == "llvm-cpu" and is_by_session(options)
+    """True for a CPU, our flags, and the package's compiler: a session knows no other flags."""
+    other = options.iree_flags or "IREE_TOOL_PATH" in os.environ
+    return options.target == "llvm-cpu" and not other
 
 
 _TASK_COUNT = "IREE_COMPILER_TASK_COUNT"

@@ -1,0 +1,294 @@
+"""Calls with arguments and results that stay, and functions without fences."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import subquant
+from devices import ON_DEVICES
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.errors import ExecutionError, SignatureError, UsageError
+from subquant.runtime import Device, Executable
+from subquant.team.unfenced_functions import BOUND, MEMORY, UNFENCED
+
+PROGRAM = """
+!w = !quant.uniform<i4:f32:{0:2}, {{0.5:1}, {0.25:-2}}>
+!n = !quant.uniform<i8<-127:127>:f32, 0.5>
+func.func @product(%w: tensor<4x8x!w>, %x: tensor<8xf32>) -> tensor<4xf32>
+    attributes {subquant.argument_names = ["weights", "x"]} {
+  %d = quant.dcast %w : tensor<4x8x!w> to tensor<4x8xf32>
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<4xf32>
+  %i = linalg.fill ins(%z : f32) outs(%e : tensor<4xf32>) -> tensor<4xf32>
+  %y = linalg.matvec ins(%d, %x : tensor<4x8xf32>, tensor<8xf32>)
+      outs(%i : tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+func.func @halve(%q: tensor<6x!n>) -> tensor<6x!n> {
+  %x = quant.dcast %q : tensor<6x!n> to tensor<6xf32>
+  %c = arith.constant dense<0.5> : tensor<6xf32>
+  %h = arith.mulf %x, %c : tensor<6xf32>
+  %r = quant.qcast %h : tensor<6xf32> to tensor<6x!n>
+  return %r : tensor<6x!n>
+}
+func.func @two(%x: tensor<6xi32>, %y: tensor<6xi32>) -> (tensor<6xi32>, tensor<6xi32>) {
+  %s = arith.addi %x, %y : tensor<6xi32>
+  %d = arith.subi %s, %y : tensor<6xi32>
+  %t = arith.muli %d, %y : tensor<6xi32>
+  return %s, %t : tensor<6xi32>, tensor<6xi32>
+}
+func.func @same(%x: tensor<6xi32>) -> tensor<6xi32> {
+  return %x : tensor<6xi32>
+}
+func.func @any_length(%x: tensor<?xi32>) -> tensor<?xi32> {
+  %y = arith.addi %x, %x : tensor<?xi32>
+  return %y : tensor<?xi32>
+}
+func.func @scaled(%x: tensor<6xi32>, %n: i32) -> tensor<6xi32> {
+  %e = tensor.empty() : tensor<6xi32>
+  %s = linalg.fill ins(%n : i32) outs(%e : tensor<6xi32>) -> tensor<6xi32>
+  %y = arith.muli %x, %s : tensor<6xi32>
+  return %y : tensor<6xi32>
+}
+func.func @doubled(%x: tensor<6xi32>, %times: tensor<i32>) -> tensor<6xi32> {
+  %zero = arith.constant 0 : i32
+  %one = arith.constant 1 : i32
+  %r:2 = scf.while (%v = %x, %k = %times) : (tensor<6xi32>, tensor<i32>)
+      -> (tensor<6xi32>, tensor<i32>) {
+    %n = tensor.extract %k[] : tensor<i32>
+    %more = arith.cmpi sgt, %n, %zero : i32
+    scf.condition(%more) %v, %k : tensor<6xi32>, tensor<i32>
+  } do {
+  ^bb0(%v: tensor<6xi32>, %k: tensor<i32>):
+    %w = arith.addi %v, %v : tensor<6xi32>
+    %n = tensor.extract %k[] : tensor<i32>
+    %m = arith.subi %n, %one : i32
+    %l = tensor.from_elements %m : tensor<i32>
+    scf.yield %w, %l : tensor<6xi32>, tensor<i32>
+  }
+  return %r#0 : tensor<6xi32>
+}
+func.func @nothing() {
+  return
+}
+"""
+X = np.arange(6, dtype=np.int32)
+
+
+@pytest.fixture(scope="module")
+def cpu_program() -> Executable:
+    """The program, which a caller's own thread runs."""
+    return subquant.compile(PROGRAM, threads=1)
+
+
+@pytest.fixture
+def program(device: Device, request: pytest.FixtureRequest) -> Executable:
+    if not device.is_vulkan:
+        found: Executable = request.getfixturevalue("cpu_program")
+        return found
+    return subquant.compile(PROGRAM, target="vulkan", device=device)
+
+
+def both(results: Any) -> list[list[Any]]:
+    return [np.asarray(each).tolist() for each in results]
+
+
+def test_what_is_compiled_for_a_cpu(cpu_program: Executable) -> None:
+    names = set(cpu_program._module.function_names)
+    assert {f"two{suffix}" for suffix in ("", UNFENCED, MEMORY, BOUND)} <= names
+    assert {f"any_length{suffix}" for suffix in (UNFENCED, MEMORY, BOUND)} <= names
+    # It returns no memory of its own, and it branches.
+    for name in ("same", "doubled"):
+        assert {f"{name}{suffix}" for suffix in (UNFENCED, MEMORY, BOUND)} & names == {
+            f"{name}{UNFENCED}"
+        }
+    assert not any("$" in name for name in cpu_program.functions)
+
+
+@ON_DEVICES
+def test_results_are_those_of_calls(program: Executable) -> None:
+    rng = np.random.default_rng(1)
+    weights = rng.integers(-8, 8, (4, 8)).astype(np.int8)
+    x = rng.standard_normal(8).astype(np.float32)
+    product = program.product.bind(weights, x)
+    np.testing.assert_array_equal(product().numpy(), program.product(weights, x))
+    two = program.two.bind(X, X + 1)
+    assert both(two()) == [[1, 3, 5, 7, 9, 11], [0, 2, 6, 12, 20, 30]]
+    assert program.same.bind(X)().numpy().tolist() == X.tolist()
+    assert program.any_length.bind(X[:4])().numpy().tolist() == [0, 2, 4, 6]
+    assert program.scaled.bind(X, 3)().numpy().tolist() == (3 * X).tolist()
+    assert program.doubled.bind(X, np.int32(3))().numpy().tolist() == (8 * X).tolist()
+    assert program.doubled(X, np.int32(0)).tolist() == X.tolist()
+    assert program.nothing.bind()() is None
+
+
+@ON_DEVICES
+def test_other_arguments(program: Executable) -> None:
+    rng = np.random.default_rng(2)
+    weights, others = rng.integers(-8, 8, (2, 4, 8)).astype(np.int8)
+    x = rng.standard_normal(8).astype(np.float32)
+    product = program.product.bind(weights, x)
+    product()
+    product.set("x", 2 * x)
+    np.testing.assert_array_equal(product().numpy(), program.product(weights, 2 * x))
+    product.set("weights", others)
+    np.testing.assert_array_equal(product().numpy(), program.product(others, 2 * x))
+    product.set(0, program.product.put(0, weights))
+    np.testing.assert_array_equal(product().numpy(), program.product(weights, 2 * x))
+    scaled = program.scaled.bind(X, 3)
+    scaled()
+    scaled.set(1, -2)
+    assert scaled().numpy().tolist() == (-2 * X).tolist()
+    length = program.any_length.bind(X)
+    length()
+    length.set(0, X[3:])
+    assert length().numpy().tolist() == [6, 8, 10]
+    halve = program.halve.bind([4.0, -3.0, 0.5, 1.0, 0.0, 63.5], quantized_io=True)
+    assert halve().numpy(quantized_io=True).tolist() == [2.0, -1.5, 0.0, 0.5, 0.0, 32.0]
+    halve.set(0, np.int8([2, 4, 6, 8, 10, -127]))
+    assert halve().numpy().tolist() == [1, 2, 3, 4, 5, -64]
+    halve.set(0, [1.0] * 6, quantized_io=True)
+    assert halve().numpy().tolist() == [1] * 6
+
+
+def test_memory_stays(cpu_program: Executable) -> None:
+    """Results lie in one place, and an array that was given is not written to."""
+    two = cpu_program.two
+    given = two.put(0, X)
+    call = two.bind(given, X)
+    first, _ = call()
+    seen = np.asarray(first)
+    call.set(1, 10 * X)
+    again, product = call()
+    assert again is first
+    assert seen.tolist() == (11 * X).tolist()
+    assert product.numpy().tolist() == (10 * X * X).tolist()
+    call.set(0, 2 * X)
+    assert both(call()) == [(12 * X).tolist(), (20 * X * X).tolist()]
+    assert given.numpy().tolist() == X.tolist()
+    assert seen.tolist() == (11 * X).tolist()  # memory of the call with the other array
+
+
+def test_a_result_is_an_argument(cpu_program: Executable) -> None:
+    """Nothing is kept of an array that is written to again, and it cannot be donated away."""
+    two = cpu_program.two
+    call = two.bind(X, X)
+    for factor in (1, 5):
+        call.set(1, factor * X)
+        total, _ = call()
+        twice, _ = two(total, X, resident=True, donate=(0,) if factor == 5 else ())
+        assert twice.numpy().tolist() == ((2 + factor) * X).tolist()
+    call.set(1, 7 * X)
+    call()
+    assert twice.numpy().tolist() == (7 * X).tolist()  # in memory of its own
+
+
+LARGE = """
+func.func @main(%x: tensor<64x256xi8>, %w: tensor<256x128xi8>) -> tensor<64x128xi32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<64x256xi8>, tensor<256x128xi8>) -> tensor<64x128xi32>
+  return %0 : tensor<64x128xi32>
+}
+"""
+
+
+def test_a_team_and_weights_that_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subquant.runtime.team.available_cores", lambda: 2)
+    monkeypatch.setattr("subquant.signature.Work.is_worth", lambda *a, **k: True)
+    rng = np.random.default_rng(3)
+    x, other = rng.integers(-128, 128, (2, 64, 256)).astype(np.int8)
+    weights, more = rng.integers(-128, 128, (2, 256, 128)).astype(np.int8)
+    main = subquant.compile(LARGE, threads=2).main
+    call = main.bind(x, weights)
+    np.testing.assert_array_equal(call().numpy(), x.astype(np.int32) @ weights)
+    call.set(0, other)
+    np.testing.assert_array_equal(call().numpy(), other.astype(np.int32) @ weights)
+    call.set(1, more)
+    np.testing.assert_array_equal(call().numpy(), other.astype(np.int32) @ more)
+    # As a weight: what is laid out of the one before is not read.
+    chain = subquant.compile(LARGE, threads=1).main
+    row = np.eye(64, 256, dtype=np.int8)
+    source = subquant.compile(
+        "func.func @main(%x: tensor<256x128xi8>) -> tensor<256x128xi8> {"
+        "  %y = arith.addi %x, %x : tensor<256x128xi8> return %y : tensor<256x128xi8> }",
+        threads=1,
+    ).main.bind(weights)
+    for given in (weights, more, weights):
+        source.set(0, given)
+        doubled = (given + given).astype(np.int32)[:64]
+        for _ in range(3):
+            np.testing.assert_array_equal(chain(row, source()), doubled)
+
+
+def test_what_iree_compiled_otherwise_is_bound() -> None:
+    options = CompileOptions(iree_flags=("--iree-opt-level=O1",))
+    text = "func.func @main(%x: tensor<6xi32>) -> tensor<6xi32> {"
+    text += " %y = arith.addi %x, %x : tensor<6xi32> return %y : tensor<6xi32> }"
+    data = compile_to_bytes(text, options)
+    call = Executable(data, threads=1).main.bind(X)
+    assert call().numpy().tolist() == (2 * X).tolist()
+    call.set(0, X + 1)
+    assert call().numpy().tolist() == (2 * X + 2).tolist()
+
+
+def test_wrong_use(cpu_program: Executable) -> None:
+    two = cpu_program.two
+    with pytest.raises(SignatureError, match="takes 2 arguments, got 1"):
+        two.bind(X)
+    with pytest.raises(SignatureError, match=r"argument 1 of 'two'.*got.*5"):
+        two.bind(X, X[:5])
+    call = two.bind(X, X)
+    with pytest.raises(UsageError, match="no argument '2'"):
+        call.set(2, X)
+    with pytest.raises(SignatureError, match=r"argument 0 of 'two'"):
+        call.set(0, X.astype(np.float32))
+    assert both(call())[0] == (2 * X).tolist()
+    given = two.put(0, X)
+    two(given, X, donate=(0,), resident=True)
+    with pytest.raises(ExecutionError, match="donated"):
+        two.bind(given, X)()
+
+
+def test_one_thread_at_a_time(cpu_program: Executable) -> None:
+    call = cpu_program.two.bind(X, X)
+    call()
+    prepared = call._prepared
+    assert prepared is not None
+    entered, go_on = threading.Event(), threading.Event()
+
+    def invoke(*given: object, run: Any = prepared._invoke) -> None:
+        entered.set()
+        go_on.wait(30)
+        run(*given)
+
+    prepared._invoke = invoke
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert entered.wait(30)
+    with pytest.raises(UsageError, match="another thread makes this call"):
+        call()
+    go_on.set()
+    thread.join()
+    assert both(call())[0] == (2 * X).tolist()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on Unix only")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_is_refused(cpu_program: Executable) -> None:
+    call = cpu_program.two.bind(X, X)
+    call()
+    child = os.fork()
+    if not child:
+        try:
+            call()
+        except ExecutionError as error:
+            os._exit(0 if "forked" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert both(call())[0] == (2 * X).tolist()
