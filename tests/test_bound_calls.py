@@ -37,7 +37,8 @@ func.func @halve(%q: tensor<6x!n>) -> tensor<6x!n> {
   %r = quant.qcast %h : tensor<6xf32> to tensor<6x!n>
   return %r : tensor<6x!n>
 }
-func.func @two(%x: tensor<6xi32>, %y: tensor<6xi32>) -> (tensor<6xi32>, tensor<6xi32>) {
+func.func @two(%x: tensor<6xi32>, %y: tensor<6xi32>)
+    -> (tensor<6xi32>, tensor<6xi32> {jax.result_info = "t"}) {
   %s = arith.addi %x, %y : tensor<6xi32>
   %d = arith.subi %s, %y : tensor<6xi32>
   %t = arith.muli %d, %y : tensor<6xi32>

@@ -1003,7 +1003,7 @@ def test_modules_are_kept_until_others_are(cpu: Device) -> None:
     ended: list[str] = []
     executable = subquant.compile(PRODUCT, device=cpu)
     function = executable.large
-    opened = function._device
+    opened = function.device
     [found] = [each for each in opened._modules if each[1][0] is executable._module]
     opened.keep(function, _Watched("used", ended))
     opened.keep(ended_soon := _Watched("user", []), _Watched("unused", ended))

@@ -165,7 +165,7 @@ def test_a_device_is_closed_with_what_uses_it(name: str, request: pytest.Fixture
     for _ in range(3):
         np.testing.assert_array_equal(Executable(data, device)["twice"](x), x + x)
     first, second = Executable(data, device), Executable(data, device)
-    assert first["twice"]._device is second["twice"]._device
+    assert first["twice"].device is second["twice"].device
     opened = weakref.ref(device.open())
     function = first["twice"]
     del first, second

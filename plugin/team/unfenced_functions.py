@@ -158,6 +158,9 @@ def _return(ir: Any, function: Any, values: list[Any]) -> None:
     with ir.InsertionPoint(end), end.location:
         ir.Operation.create(end.name, operands=values)
     end.erase()
+    for said_of_each in ("arg_attrs", "res_attrs", "tied_operands"):
+        if said_of_each in function.attributes:
+            del function.attributes[said_of_each]
     taken = [argument.type for argument in function.regions[0].blocks[0].arguments]
     with function.context:
         type_ = ir.FunctionType.get(taken, [value.type for value in values])
