@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 import threading
@@ -77,7 +78,7 @@ def test_each_workgroup_is_done_once(team: Team, program: bytes) -> None:
     x, w = _arrays()
     executable = Executable(program, threads=THREADS)
     assert executable.threads == THREADS
-    for call in range(1, 101):
+    for call in range(1, 41):
         np.testing.assert_array_equal(executable.main(x, w), call * (x @ w))
     assert team.taken > 0
 
@@ -181,8 +182,114 @@ def test_places_of_the_mailbox() -> None:
     """They differ, lie in it, and what threads ask for is not where the job is written."""
     assert len({*SLOTS.values()}) == len(SLOTS)
     assert max(SLOTS.values()) < MAILBOX_WORDS
-    lines = [SLOTS[name] // 8 for name in ("open", "next", "active", "busy", "function")]
+    job = ("range", "function", "environment", "state", "columns", "rows")
+    assert {SLOTS[name] // 8 for name in job} == {0}
+    lines = [SLOTS[name] // 16 for name in ("range", "done", "busy", "stop")]
     assert len({*lines}) == len(lines)
+
+
+class _State(ctypes.Structure):
+    """``iree_hal_executable_dispatch_state_v0_t``, as far as the team reads it."""
+
+    _fields_ = (
+        ("size", ctypes.c_uint32 * 2),
+        ("size_z", ctypes.c_uint16),
+        ("constants", ctypes.c_uint16),
+        ("columns", ctypes.c_uint32),
+        ("rows", ctypes.c_uint32),
+        ("layers", ctypes.c_uint16),
+        ("rest", ctypes.c_uint8 * 32),
+    )
+
+
+class _Group(ctypes.Structure):
+    """``iree_hal_executable_workgroup_state_v0_t``."""
+
+    _fields_ = (
+        ("x", ctypes.c_uint32),
+        ("y", ctypes.c_uint32),
+        ("z", ctypes.c_uint16),
+        ("rest", ctypes.c_uint8 * 32),
+    )
+
+
+_WORK = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)
+_TOGETHER = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, _WORK, *[ctypes.c_void_p] * 3)
+
+
+class _Dispatch:
+    """A dispatch whose work is counted.
+
+    Args:
+        team: runs it.
+        grid: columns, rows and layers of workgroups.
+        fails: the workgroup that returns 7.
+    """
+
+    def __init__(
+        self, team: Team, grid: tuple[int, int, int], fails: tuple[int, int, int] | None = None
+    ) -> None:
+        self.mailbox, self.grid, self.counts = team._mailbox, grid, np.zeros(grid, np.int64)
+        self.state = _State(columns=grid[0], rows=grid[1], layers=grid[2])
+        self.where = ctypes.addressof(self.state)
+
+        def work(environment: int, state: int, given: int) -> int:
+            group = _Group.from_address(given)
+            assert (environment, state) == (1, self.where)
+            self.counts[group.x, group.y, group.z] += 1  # holding Python's lock
+            return 7 if (group.x, group.y, group.z) == fails else 0
+
+        self.work = _WORK(work)
+
+    def run(self) -> int:
+        """Call for the first workgroup, and return what that returns."""
+        together = _TOGETHER(int(self.mailbox[SLOTS["together"]]))
+        group = _Group()
+        address = self.mailbox.ctypes.data
+        return int(together(address, self.work, 1, self.where, ctypes.addressof(group)))
+
+    def end(self) -> None:
+        """Do what the call for the last workgroup does."""
+        busy, owner = (self.mailbox[SLOTS[name]] for name in ("busy", "owner"))
+        assert (busy, owner) == (1, self.where)
+        self.mailbox[SLOTS["owner"]] = self.mailbox[SLOTS["busy"]] = 0
+
+
+@pytest.mark.parametrize("grid", [(2, 1, 1), (1, 3, 1), (17, 1, 1), (3, 5, 2), (1, 2, 40)])
+def test_workgroups_of_a_grid(team: Team, grid: tuple[int, int, int]) -> None:
+    dispatch = _Dispatch(team, grid)
+    for call in range(1, 301):
+        team.wake()
+        assert dispatch.run() == 0
+        assert (dispatch.counts == call).all()
+        dispatch.end()
+
+
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_a_workgroup_that_fails(team: Team, place: int) -> None:
+    """The dispatch fails, all of whose workgroups are done, and the team is for the next."""
+    failing, other = _Dispatch(team, (8, 1, 1), (place, 0, 0)), _Dispatch(team, (8, 1, 1))
+    for call in range(1, 101):
+        team.wake()
+        assert failing.run() == 7
+        assert other.run() == 0
+        other.end()
+        for each in (failing, other):
+            assert (each.counts == call).all()
+
+
+def test_a_team_that_is_busy(team: Team) -> None:
+    """A call does its own workgroup alone; so does that of a process that was forked meanwhile."""
+    first, second = _Dispatch(team, (4, 1, 1)), _Dispatch(team, (4, 1, 1))
+    assert first.run() == 0
+    assert second.run() == 0
+    assert (*second.counts.flat,) == (1, 0, 0, 0)
+    first.end()
+    assert first.run() == 0
+    team.forget_callers()
+    assert second.run() == 0
+    assert (*second.counts.flat,) == (2, 1, 1, 1)
+    second.end()
 
 
 def test_the_end_of_python(tmp_path: Path, program: bytes) -> None:

@@ -29,7 +29,7 @@ _TRIAL, _TRIALS = 1000, 5
 """How often a thread asks to find out how long that takes, and how often it finds that out."""
 _START = 10.0
 """Seconds in which a thread has started."""
-_ALIGNMENT = 64
+_ALIGNMENT = 128
 _LOADED: list[tuple[Any, ...]] = []
 """The programs of threads, for good: callers run functions of them when these have ended, too."""
 _TEAMS: dict[int, Team | None] = {}
@@ -55,6 +55,7 @@ class Team:
         self._memory = np.zeros(MAILBOX_WORDS + _ALIGNMENT, np.int64)
         start = -self._memory.ctypes.data % _ALIGNMENT // self._memory.itemsize
         self._mailbox = self._memory[start : start + MAILBOX_WORDS]
+        self._mailbox[SLOTS["shift"]] = (threads - 1).bit_length()
         self._program = program
         self.threads = threads
         self.sleeping: list[queue.SimpleQueue[None]] = []
@@ -91,7 +92,7 @@ class Team:
     @property
     def taken(self) -> int:
         """How many workgroups its threads have done beside the callers."""
-        return int(self._mailbox[SLOTS["taken"]])
+        return int(self._mailbox[SLOTS["done"]])
 
     def join(self, device: OpenDevice, invoke: Any, handle: Any) -> None:
         """Have a program that is loaded be run by this team from now on.
@@ -118,6 +119,11 @@ class Team:
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join(_START)
+
+    def forget_callers(self) -> None:
+        """Have nobody be the publisher of a dispatch: in a process without those that were."""
+        for name in ("range", "failed", "busy", "owner"):
+            self._mailbox[SLOTS[name]] = 0
 
     def _serve(self) -> None:
         """Work, or sleep, until the team is stopped."""
@@ -167,13 +173,16 @@ def _stop_all() -> None:
             team.stop()
 
 
-_INHERITED: list[Any] = []
+_INHERITED: list[Team] = []
 
 
 def _start_anew() -> None:
     """Forget, in a process that was forked, the teams of its parent, which has their threads."""
     global _LOCK
-    _INHERITED.extend(_TEAMS.values())
+    for team in _TEAMS.values():
+        if team is not None:
+            team.forget_callers()  # programs still have it
+            _INHERITED.append(team)
     _TEAMS.clear()
     _LOCK = threading.Lock()
 

@@ -15,13 +15,25 @@ For a CPU there are functions beside the program's (`subquant.team.unfenced_func
   where that is `NEW_TEAM`, one that is compiled meanwhile. It is the same for every program of the
   same flags. Without a ``MODULE`` it is compiled, and nothing else.
 
-**The protocol.** Who has taken `busy` publishes a job: the function, what it is called with, how
-many workgroups; then a number in `open`. Everybody takes workgroups by counting `next` up
-(`_take`). A thread counts itself in `active` before it looks whether a job is open, and the
-publisher closes the job before it looks whether somebody is active: one of the two sees the other
-(both are sequentially consistent), and no thread reads a job that is not open. A call that finds
-the team busy runs its workgroups alone; `owner`, which is where IREE keeps what the dispatch is
-called with, tells the calls of the publisher for the other workgroups from those of somebody else.
+**The protocol.** Who has taken `busy` publishes a job: the function, what it is called with, and
+last, by a release, `range`: one word with the workgroups that nobody has taken, from the first to
+before the end. Who exchanges this word for one with fewer has taken the others: the publisher from
+the start, a thread from the end, so that each has neighbours, of which the next dispatch finds in
+its own cache what this one has written.
+
+* Each workgroup is taken once: exchanges have one order, and each takes from what the one before
+  has left. Nothing but the word says what is left. So a thread that was stopped after it has read
+  the word fails to exchange it, or takes workgroups of the job that is there now, whatever has been
+  published meanwhile.
+* A thread reads the job after it has taken workgroups of it; the exchange acquires what the
+  publisher has released. When they are done it adds them to `done`, by a release. The publisher
+  waits until those and its own are all, and publishes no other job before: what a thread reads is
+  the job's, and what it has written is there.
+
+A call that finds the team busy does its workgroups alone. `owner`, which is where IREE keeps what
+the dispatch is called with, tells the publisher's calls for the other workgroups, which return at
+once, from those of somebody else. The last of them gives `busy` back, or the first, if a workgroup
+has failed: IREE may make no other calls then.
 
 This file imports nothing of the package, which has another MLIR.
 """
@@ -57,7 +69,7 @@ TEAM = "__subquant_team"
 """The function that is given the mailbox."""
 THREADS = "__subquant_threads"
 """The function that a thread of the team runs; it returns when it has waited long enough."""
-THREADS_KEY = "subquant.team.1"
+THREADS_KEY = "subquant.team.2"
 """Of the threads' program, with the version of the mailbox."""
 
 NEW_TEAM = "new"
@@ -65,41 +77,37 @@ NEW_TEAM = "new"
 _OF_CPU = "--iree-hal-target-device=local"
 """The flag of programs for a CPU."""
 
-_LINE = 8
-"""Words of a cache line: what one thread writes and another asks for has one of its own."""
+_LINE = 16
+"""Words between what different threads write: two cache lines, which some processors have in pairs.
+"""
 SLOTS = {
-    # What threads ask for.
-    "open": 0,
-    "next": _LINE,
-    "last": _LINE + 1,
-    "active": 2 * _LINE,
+    # The job: written by the publisher, `range` by everybody.
+    "range": 0,
+    "function": 1,
+    "environment": 2,
+    "state": 3,
+    "columns": 4,
+    "rows": 5,
+    # Written by threads.
+    "done": _LINE,
+    "failed": _LINE + 1,
     # Of the publisher.
-    "busy": 3 * _LINE,
-    "owner": 3 * _LINE + 1,
-    "number": 3 * _LINE + 2,
-    # The job.
-    "function": 4 * _LINE,
-    "environment": 4 * _LINE + 1,
-    "state": 4 * _LINE + 2,
-    "total": 4 * _LINE + 3,
-    "columns": 4 * _LINE + 4,
-    "rows": 4 * _LINE + 5,
-    "failed": 4 * _LINE + 6,
-    "taken": 4 * _LINE + 7,
+    "busy": 2 * _LINE,
+    "owner": 2 * _LINE + 1,
     # Set before.
-    "stop": 5 * _LINE,
-    "patience": 5 * _LINE + 1,
-    "together": 5 * _LINE + 2,
+    "stop": 3 * _LINE,
+    "patience": 3 * _LINE + 1,
+    "together": 3 * _LINE + 2,
+    "shift": 3 * _LINE + 3,
 }
 """Where things lie in the mailbox, in words of 64 bits.
 
-``open``: the number of the job, 0 if there is none. ``next``: how many workgroups have been
-taken. ``last``: how many of them from the end.
-``active``: threads that may read the job. ``busy``: 1 while a dispatch is the team's. ``columns``,
-``rows``: of workgroups. ``failed``: what a function returned that was not 0. ``taken``: workgroups
-that threads beside the caller have done since the team began. ``stop``: 1 to have threads return.
-``patience``: how often a thread asks before it returns. ``together``: the address of the function
-that publishes.
+``range``: the workgroups that are left: the first in the low 32 bits, the end in the high ones.
+``columns``, ``rows``: of workgroups. ``done``: workgroups that threads beside the callers have done
+since the team began. ``failed``: what a function returned in a thread that was not 0. ``busy``: 1
+while a dispatch is the team's. ``stop``: 1 to have threads return. ``patience``: how often a thread
+asks before it returns. ``together``: the address of the function that publishes. ``shift``: of what
+is left, whoever takes some takes this power of two's part.
 """
 MAILBOX_WORDS = 61
 """Of the tensor that `TEAM` is given: an odd number, so that no other dispatch is like its own."""
@@ -130,23 +138,29 @@ def _slots(*names: str) -> str:
     )
 
 
+def _atomic(order: str, type_: str) -> str:
+    return f" atomic {order} <alignment = {4 if type_ == 'i32' else 8}>" if order else ""
+
+
 def _load(result: str, address: str, order: str = "", type_: str = "i64") -> str:
-    how = f" atomic {order} <alignment = 8>" if order else ""
-    return f"{result} = llvm.load {address}{how} : !llvm.ptr -> {type_}"
+    return f"{result} = llvm.load {address}{_atomic(order, type_)} : !llvm.ptr -> {type_}"
 
 
 def _store(value: str, address: str, order: str = "", type_: str = "i64") -> str:
-    how = f" atomic {order} <alignment = 8>" if order else ""
-    return f"llvm.store {value}, {address}{how} : {type_}, !llvm.ptr"
+    return f"llvm.store {value}, {address}{_atomic(order, type_)} : {type_}, !llvm.ptr"
 
 
-def _extents(value: str, type_: str, fields: tuple[int, int, int], names: str) -> str:
-    """Operations that give three fields of a structure, of 32, 32 and 16 bits, in 64."""
-    lines = []
-    for name, field, bits in zip(names, fields, (32, 32, 16), strict=True):
-        lines.append(f"%{name}n = llvm.extractvalue {value}[{field}] : {type_}")
-        lines.append(f"%{name} = llvm.zext %{name}n : i{bits} to i64")
-    return "\n".join(lines)
+def _extents(
+    value: str, type_: str, fields: tuple[int, int, int], names: tuple[str, str, str]
+) -> str:
+    """Operations that give three fields of a structure, of 32, 32 and 16 bits, in 32."""
+    x, y, z = names
+    return f"""
+  %{x} = llvm.extractvalue {value}[{fields[0]}] : {type_}
+  %{y} = llvm.extractvalue {value}[{fields[1]}] : {type_}
+  %{z}16 = llvm.extractvalue {value}[{fields[2]}] : {type_}
+  %{z} = llvm.zext %{z}16 : i16 to i32
+"""
 
 
 _MAILBOX_OF_BINDING = f"""
@@ -180,167 +194,218 @@ llvm.func @"{work}"({_POINTER}, {_POINTER}, {_POINTER}) -> i32
 llvm.func @{name}({_GIVEN}) -> i32 {{
   %variable = llvm.mlir.addressof @{_VARIABLE} : !llvm.ptr
   {_load("%address", "%variable")}
-  %zero = llvm.mlir.constant(0 : i64) : i64
-  %is_none = llvm.icmp "eq" %address, %zero : i64
+  %none = llvm.mlir.constant(0 : i64) : i64
+  %zero = llvm.mlir.constant(0 : i32) : i32
+  %one = llvm.mlir.constant(1 : i32) : i32
+  %null = llvm.mlir.zero : !llvm.ptr
+  %is_none = llvm.icmp "eq" %address, %none : i64
   llvm.cond_br %is_none, ^alone, ^team
-^alone:
-  %0 = llvm.call @"{work}"(%environment, %state, %group) : {_OF_WORK}
-  llvm.return %0 : i32
 ^team:
   %mailbox = llvm.inttoptr %address : i64 to !llvm.ptr
-  {_slots("together")}
+  {_slots("together", "busy", "owner")}
+  %s = llvm.load %state : !llvm.ptr -> {_STATE}
+  %g = llvm.load %group : !llvm.ptr -> {_GROUP}
+  {_extents("%s", _STATE, (_COLUMNS, _ROWS, _LAYERS), ("a", "b", "c"))}
+  {_extents("%g", _GROUP, (0, 1, 2), ("x", "y", "z"))}
+  %xy = llvm.or %x, %y : i32
+  %xyz = llvm.or %xy, %z : i32
+  %is_first = llvm.icmp "eq" %xyz, %zero : i32
+  llvm.cond_br %is_first, ^first, ^later
+^first:
+  %ab = llvm.or %a, %b : i32
+  %abc = llvm.or %ab, %c : i32
+  %is_only = llvm.icmp "eq" %abc, %one : i32
+  llvm.cond_br %is_only, ^alone, ^together
+^together:
   {_load("%publish", "%together", type_="!llvm.ptr")}
   %work = llvm.mlir.addressof @"{work}" : !llvm.ptr
-  %1 = llvm.call %publish(%mailbox, %work, %environment, %state, %group)
+  %0 = llvm.call %publish(%mailbox, %work, %environment, %state, %group)
       : !llvm.ptr, {_OF_TOGETHER}
+  llvm.return %0 : i32
+^later:
+  {_load("%whose", "%owner", "monotonic", "!llvm.ptr")}
+  %is_done = llvm.icmp "eq" %whose, %state : !llvm.ptr
+  llvm.cond_br %is_done, ^done, ^alone
+^done:
+  %xe = llvm.add %x, %one : i32
+  %ye = llvm.add %y, %one : i32
+  %ze = llvm.add %z, %one : i32
+  %xl = llvm.icmp "eq" %xe, %a : i32
+  %yl = llvm.icmp "eq" %ye, %b : i32
+  %zl = llvm.icmp "eq" %ze, %c : i32
+  %xyl = llvm.and %xl, %yl : i1
+  %is_last = llvm.and %xyl, %zl : i1
+  llvm.cond_br %is_last, ^last, ^return
+^last:
+  {_store("%null", "%owner", "monotonic", "!llvm.ptr")}
+  {_store("%none", "%busy", "release")}
+  llvm.br ^return
+^return:
+  llvm.return %zero : i32
+^alone:
+  %1 = llvm.call @"{work}"(%environment, %state, %group) : {_OF_WORK}
   llvm.return %1 : i32
 }}
 """
 
 
-def _take(name: str, from_: str) -> str:
-    """A function that does workgroups of a job until all are taken, and returns how many it did.
-
-    Whoever counts `next` up below the total may do one more: the publisher the next from the
-    start, the others, who count `last`, the next from the end. So each has neighbours, of which
-    the next dispatch finds in its own cache what this one has written.
-
-    Args:
-        name: the function's.
-        from_: operations that give ``%i``, the workgroup, from ``%count``, those done, and ``%t``.
-    """
-    return f"""
-llvm.func internal @{name}(%mailbox: !llvm.ptr) -> i64 attributes {{no_inline}} {{
-  %zero = llvm.mlir.constant(0 : i64) : i64
-  %one = llvm.mlir.constant(1 : i64) : i64
-  %few = llvm.mlir.constant(1 : i32) : i32
-  %ok = llvm.mlir.constant(0 : i32) : i32
+_RUN = f"""
+llvm.func internal @run(%mailbox: !llvm.ptr, %first: i32, %end: i32) -> i32
+    attributes {{no_inline}} {{
+  %zero = llvm.mlir.constant(0 : i32) : i32
+  %one = llvm.mlir.constant(1 : i32) : i32
   %empty = llvm.mlir.zero : {_GROUP}
-  {_slots("next", "last", "function", "environment", "state", "total", "columns", "rows", "failed")}
+  {_slots("function", "environment", "state", "columns", "rows")}
   {_load("%f", "%function", type_="!llvm.ptr")}
   {_load("%e", "%environment", type_="!llvm.ptr")}
   {_load("%s", "%state", type_="!llvm.ptr")}
-  {_load("%t", "%total", "monotonic")}
-  {_load("%cx", "%columns")}
-  {_load("%cy", "%rows")}
-  %group = llvm.alloca %few x {_GROUP} : (i32) -> !llvm.ptr
+  {_load("%a", "%columns", type_="i32")}
+  {_load("%b", "%rows", type_="i32")}
+  %group = llvm.alloca %one x {_GROUP} : (i32) -> !llvm.ptr
   %group_y = llvm.getelementptr %group[0, 1] : (!llvm.ptr) -> !llvm.ptr, {_GROUP}
   %group_z = llvm.getelementptr %group[0, 2] : (!llvm.ptr) -> !llvm.ptr, {_GROUP}
   llvm.store %empty, %group : {_GROUP}, !llvm.ptr
-  llvm.br ^next(%zero : i64)
-^next(%count: i64):
-  %taken = llvm.atomicrmw add %next, %one acq_rel : !llvm.ptr, i64
-  %is_there = llvm.icmp "ult" %taken, %t : i64
-  llvm.cond_br %is_there, ^work, ^done
-^work:
-  {from_}
-  %x = llvm.urem %i, %cx : i64
-  %line = llvm.udiv %i, %cx : i64
-  %y = llvm.urem %line, %cy : i64
-  %z = llvm.udiv %line, %cy : i64
-  %xn = llvm.trunc %x : i64 to i32
-  %yn = llvm.trunc %y : i64 to i32
-  %zn = llvm.trunc %z : i64 to i16
-  {_store("%xn", "%group", type_="i32")}
-  {_store("%yn", "%group_y", type_="i32")}
-  {_store("%zn", "%group_z", type_="i16")}
+  %x0 = llvm.urem %first, %a : i32
+  %line = llvm.udiv %first, %a : i32
+  %y0 = llvm.urem %line, %b : i32
+  %z0 = llvm.udiv %line, %b : i32
+  llvm.br ^next(%first, %x0, %y0, %z0, %zero : i32, i32, i32, i32, i32)
+^next(%i: i32, %x: i32, %y: i32, %z: i32, %before: i32):
+  %z16 = llvm.trunc %z : i32 to i16
+  {_store("%x", "%group", type_="i32")}
+  {_store("%y", "%group_y", type_="i32")}
+  {_store("%z16", "%group_z", type_="i16")}
   %status = llvm.call %f(%e, %s, %group) : !llvm.ptr, {_OF_WORK}
-  %done = llvm.add %count, %one : i64
-  %is_ok = llvm.icmp "eq" %status, %ok : i32
-  llvm.cond_br %is_ok, ^next(%done : i64), ^failed
-^failed:
-  %what = llvm.sext %status : i32 to i64
-  {_store("%what", "%failed", "monotonic")}
-  llvm.br ^next(%done : i64)
+  %is_ok = llvm.icmp "eq" %status, %zero : i32
+  %failed = llvm.select %is_ok, %before, %status : i1, i32
+  %xm = llvm.add %x, %one : i32
+  %is_line = llvm.icmp "eq" %xm, %a : i32
+  %xn = llvm.select %is_line, %zero, %xm : i1, i32
+  %down = llvm.zext %is_line : i1 to i32
+  %ym = llvm.add %y, %down : i32
+  %is_layer = llvm.icmp "eq" %ym, %b : i32
+  %yn = llvm.select %is_layer, %zero, %ym : i1, i32
+  %deeper = llvm.zext %is_layer : i1 to i32
+  %zn = llvm.add %z, %deeper : i32
+  %in = llvm.add %i, %one : i32
+  %is_end = llvm.icmp "eq" %in, %end : i32
+  llvm.cond_br %is_end, ^done, ^next(%in, %xn, %yn, %zn, %failed : i32, i32, i32, i32, i32)
 ^done:
-  llvm.return %count : i64
+  llvm.return %failed : i32
 }}
+"""
+"""Runs the workgroups of a job from one to before another; returns what failed, or 0."""
+
+
+def _parted(word: str) -> str:
+    """Operations that part a word of `range`, and say how many workgroups whoever asks may take."""
+    return f"""
+  %first = llvm.trunc {word} : i64 to i32
+  %high = llvm.lshr {word}, %half : i64
+  %end = llvm.trunc %high : i64 to i32
+  %left = llvm.sub %end, %first : i32
+  %part = llvm.lshr %left, %shift_ : i32
+  %share = llvm.intr.umax(%part, %one) : (i32, i32) -> i32
+  %are_left = llvm.icmp "ult" %first, %end : i32
 """
 
 
-_FROM_START = "%i = llvm.add %count, %zero : i64"
-_FROM_END = """
-  %before = llvm.atomicrmw add %last, %one monotonic : !llvm.ptr, i64
-  %left = llvm.sub %t, %before : i64
-  %i = llvm.sub %left, %one : i64
+def _joined(first: str, end: str, word: str) -> str:
+    """Operations that make a word of `range`."""
+    return f"""
+  {word}_first = llvm.zext {first} : i32 to i64
+  {word}_end = llvm.zext {end} : i32 to i64
+  {word}_high = llvm.shl {word}_end, %half : i64
+  {word} = llvm.or {word}_high, {word}_first : i64
 """
 
 
 def _together(pause: str) -> str:
-    """What is called for a workgroup, with the work of a dispatch, where there is a team."""
+    """What is called for the first of several workgroups, where there is a team."""
     return f"""
 llvm.func internal @together(%mailbox: !llvm.ptr, %work: !llvm.ptr, %environment_: !llvm.ptr,
                              %state_: !llvm.ptr, %group: !llvm.ptr) -> i32 {{
-  %one = llvm.mlir.constant(1 : i64) : i64
-  %zero = llvm.mlir.constant(0 : i64) : i64
-  %ok = llvm.mlir.constant(0 : i32) : i32
+  %one = llvm.mlir.constant(1 : i32) : i32
+  %zero = llvm.mlir.constant(0 : i32) : i32
+  %none = llvm.mlir.constant(0 : i64) : i64
+  %taken = llvm.mlir.constant(1 : i64) : i64
+  %half = llvm.mlir.constant(32 : i64) : i64
   %null = llvm.mlir.zero : !llvm.ptr
   {_slots(*(name for name in SLOTS if name not in ("together", "stop", "patience")))}
   %s = llvm.load %state_ : !llvm.ptr -> {_STATE}
-  %g = llvm.load %group : !llvm.ptr -> {_GROUP}
-  {_extents("%s", _STATE, (_COLUMNS, _ROWS, _LAYERS), "abc")}
-  {_extents("%g", _GROUP, (0, 1, 2), "xyz")}
-  %ab = llvm.mul %a, %b : i64
-  %abc = llvm.mul %ab, %c : i64
-  %zb = llvm.mul %z, %b : i64
-  %zy = llvm.add %zb, %y : i64
-  %zya = llvm.mul %zy, %a : i64
-  %index = llvm.add %zya, %x : i64
-  %is_first = llvm.icmp "eq" %index, %zero : i64
-  llvm.cond_br %is_first, ^first, ^later
-^first:
-  %are_several = llvm.icmp "ugt" %abc, %one : i64
-  llvm.cond_br %are_several, ^ask, ^alone
+  {_extents("%s", _STATE, (_COLUMNS, _ROWS, _LAYERS), ("a", "b", "c"))}
+  %al = llvm.zext %a : i32 to i64
+  %bl = llvm.zext %b : i32 to i64
+  %cl = llvm.zext %c : i32 to i64
+  %abl = llvm.mul %al, %bl : i64
+  %abcl = llvm.mul %abl, %cl : i64
+  %above = llvm.lshr %abcl, %half : i64
+  %are_numbered = llvm.icmp "eq" %above, %none : i64
+  llvm.cond_br %are_numbered, ^ask, ^alone
 ^ask:
-  %asked = llvm.cmpxchg %busy, %zero, %one acq_rel monotonic : !llvm.ptr, i64
+  %asked = llvm.cmpxchg %busy, %none, %taken acquire monotonic : !llvm.ptr, i64
   %is_ours = llvm.extractvalue %asked[1] : !llvm.struct<(i64, i1)>
   llvm.cond_br %is_ours, ^publish, ^alone
 ^publish:
-  {_store("%state_", "%owner", "monotonic", "!llvm.ptr")}
+  {_load("%before", "%done", "monotonic")}
   {_store("%work", "%function", type_="!llvm.ptr")}
   {_store("%environment_", "%environment", type_="!llvm.ptr")}
   {_store("%state_", "%state", type_="!llvm.ptr")}
-  {_store("%abc", "%total", "monotonic")}
-  {_store("%a", "%columns")}
-  {_store("%b", "%rows")}
-  {_store("%zero", "%failed", "monotonic")}
-  {_store("%zero", "%next", "monotonic")}
-  {_store("%zero", "%last", "monotonic")}
-  {_load("%before", "%number")}
-  %this = llvm.add %before, %one : i64
-  {_store("%this", "%number")}
-  {_store("%this", "%open", "release")}
-  %0 = llvm.call @take_from_start(%mailbox) : (!llvm.ptr) -> i64
-  {_store("%zero", "%open", "seq_cst")}
+  {_store("%a", "%columns", type_="i32")}
+  {_store("%b", "%rows", type_="i32")}
+  %total = llvm.trunc %abcl : i64 to i32
+  {_load("%shift_", "%shift", type_="i32")}
+  %part0 = llvm.lshr %total, %shift_ : i32
+  %own = llvm.intr.umax(%part0, %one) : (i32, i32) -> i32
+  {_joined("%own", "%total", "%given")}
+  {_store("%given", "%range", "release")}
+  {_store("%state_", "%owner", "monotonic", "!llvm.ptr")}
+  %bad0 = llvm.call @run(%mailbox, %zero, %own) : (!llvm.ptr, i32, i32) -> i32
+  llvm.br ^claim(%given, %own, %bad0 : i64, i32, i32)
+^claim(%word: i64, %ours: i32, %bad: i32):
+  {_parted("%word")}
+  llvm.cond_br %are_left, ^exchange, ^others
+^exchange:
+  %next = llvm.add %first, %share : i32
+  {_joined("%next", "%end", "%rest")}
+  %was = llvm.cmpxchg %range, %word, %rest monotonic monotonic : !llvm.ptr, i64
+  %now = llvm.extractvalue %was[0] : !llvm.struct<(i64, i1)>
+  %is_claimed = llvm.extractvalue %was[1] : !llvm.struct<(i64, i1)>
+  llvm.cond_br %is_claimed, ^work, ^claim(%now, %ours, %bad : i64, i32, i32)
+^work:
+  %bad1 = llvm.call @run(%mailbox, %first, %next) : (!llvm.ptr, i32, i32) -> i32
+  %was_ok = llvm.icmp "eq" %bad, %zero : i32
+  %bad2 = llvm.select %was_ok, %bad1, %bad : i1, i32
+  %more = llvm.add %ours, %share : i32
+  llvm.br ^claim(%rest, %more, %bad2 : i64, i32, i32)
+^others:
+  %theirs = llvm.sub %total, %ours : i32
+  %theirsl = llvm.zext %theirs : i32 to i64
+  %all = llvm.add %before, %theirsl : i64
   llvm.br ^wait
 ^wait:
-  {_load("%there", "%active", "seq_cst")}
-  %are_none = llvm.icmp "eq" %there, %zero : i64
-  llvm.cond_br %are_none, ^all, ^pause
+  {_load("%there", "%done", "acquire")}
+  %are_done = llvm.icmp "eq" %there, %all : i64
+  llvm.cond_br %are_done, ^end, ^pause
 ^pause:
   {pause}
   llvm.br ^wait
-^all:
-  {_load("%what", "%failed", "monotonic")}
-  %status = llvm.trunc %what : i64 to i32
-  llvm.return %status : i32
-^later:
-  {_load("%whose", "%owner", "monotonic", "!llvm.ptr")}
-  %is_done = llvm.icmp "eq" %whose, %state_ : !llvm.ptr
-  llvm.cond_br %is_done, ^done, ^alone
-^done:
-  %end = llvm.sub %abc, %one : i64
-  %is_last = llvm.icmp "eq" %index, %end : i64
-  llvm.cond_br %is_last, ^last, ^return
-^last:
+^end:
+  {_load("%bad3", "%failed", "monotonic", "i32")}
+  %are_ok = llvm.icmp "eq" %bad, %zero : i32
+  %what = llvm.select %are_ok, %bad3, %bad : i1, i32
+  %is_ok = llvm.icmp "eq" %what, %zero : i32
+  llvm.cond_br %is_ok, ^return, ^failed
+^failed:
+  {_store("%zero", "%failed", "monotonic", "i32")}
   {_store("%null", "%owner", "monotonic", "!llvm.ptr")}
-  {_store("%zero", "%busy", "release")}
+  {_store("%none", "%busy", "release")}
   llvm.br ^return
 ^return:
-  llvm.return %ok : i32
+  llvm.return %what : i32
 ^alone:
-  %own = llvm.call %work(%environment_, %state_, %group) : !llvm.ptr, {_OF_WORK}
-  llvm.return %own : i32
+  %0 = llvm.call %work(%environment_, %state_, %group) : !llvm.ptr, {_OF_WORK}
+  llvm.return %0 : i32
 }}
 """
 
@@ -348,55 +413,56 @@ llvm.func internal @together(%mailbox: !llvm.ptr, %work: !llvm.ptr, %environment
 def _thread(name: str, pause: str) -> str:
     """The function of the dispatch of `THREADS`, for which the mailbox is the first binding."""
     return f"""
-{_take("take_from_start", _FROM_START)}
-{_take("take_from_end", _FROM_END)}
+{_RUN}
 {_together(pause)}
 llvm.func @{name}({_GIVEN}) -> i32 {{
   {_MAILBOX_OF_BINDING}
-  %one = llvm.mlir.constant(1 : i64) : i64
-  %zero = llvm.mlir.constant(0 : i64) : i64
-  %minus = llvm.mlir.constant(-1 : i64) : i64
-  %ok = llvm.mlir.constant(0 : i32) : i32
-  {_slots("open", "next", "active", "total", "taken", "stop", "patience", "together")}
+  %one = llvm.mlir.constant(1 : i32) : i32
+  %zero = llvm.mlir.constant(0 : i32) : i32
+  %none = llvm.mlir.constant(0 : i64) : i64
+  %once = llvm.mlir.constant(1 : i64) : i64
+  %half = llvm.mlir.constant(32 : i64) : i64
+  {_slots("range", "done", "failed", "stop", "patience", "together", "shift")}
   %publish = llvm.mlir.addressof @together : !llvm.ptr
   {_store("%publish", "%together", type_="!llvm.ptr")}
   {_load("%most", "%patience", "monotonic")}
-  llvm.br ^look(%zero, %zero : i64, i64)
-^look(%asked: i64, %last: i64):
-  {_load("%job", "%open", "acquire")}
-  %is_same = llvm.icmp "eq" %job, %last : i64
-  llvm.cond_br %is_same, ^nothing, ^other
-^other:
-  %is_closed = llvm.icmp "eq" %job, %zero : i64
-  llvm.cond_br %is_closed, ^look(%asked, %zero : i64, i64), ^open
-^open:
-  {_load("%at", "%next", "monotonic")}
-  {_load("%of", "%total", "monotonic")}
-  %is_left = llvm.icmp "ult" %at, %of : i64
-  llvm.cond_br %is_left, ^enter, ^look(%zero, %job : i64, i64)
-^enter:
-  %0 = llvm.atomicrmw add %active, %one seq_cst : !llvm.ptr, i64
-  {_load("%now", "%open", "seq_cst")}
-  %is_gone = llvm.icmp "eq" %now, %zero : i64
-  llvm.cond_br %is_gone, ^leave, ^take
-^take:
-  %count = llvm.call @take_from_end(%mailbox) : (!llvm.ptr) -> i64
-  %1 = llvm.atomicrmw add %taken, %count monotonic : !llvm.ptr, i64
-  llvm.br ^leave
-^leave:
-  %2 = llvm.atomicrmw add %active, %minus seq_cst : !llvm.ptr, i64
-  llvm.br ^look(%zero, %now : i64, i64)
+  {_load("%shift_", "%shift", type_="i32")}
+  llvm.br ^look(%none : i64)
+^look(%asked: i64):
+  {_load("%seen", "%range", "monotonic")}
+  llvm.br ^claim(%seen, %asked : i64, i64)
+^claim(%word: i64, %since: i64):
+  {_parted("%word")}
+  llvm.cond_br %are_left, ^exchange, ^nothing
+^exchange:
+  %next = llvm.sub %end, %share : i32
+  {_joined("%first", "%next", "%rest")}
+  %was = llvm.cmpxchg %range, %word, %rest acquire monotonic : !llvm.ptr, i64
+  %now = llvm.extractvalue %was[0] : !llvm.struct<(i64, i1)>
+  %is_claimed = llvm.extractvalue %was[1] : !llvm.struct<(i64, i1)>
+  llvm.cond_br %is_claimed, ^work, ^claim(%now, %none : i64, i64)
+^work:
+  %status = llvm.call @run(%mailbox, %next, %end) : (!llvm.ptr, i32, i32) -> i32
+  %is_ok = llvm.icmp "eq" %status, %zero : i32
+  llvm.cond_br %is_ok, ^count, ^failed
+^failed:
+  {_store("%status", "%failed", "monotonic", "i32")}
+  llvm.br ^count
+^count:
+  %did = llvm.zext %share : i32 to i64
+  %0 = llvm.atomicrmw add %done, %did release : !llvm.ptr, i64
+  llvm.br ^claim(%rest, %none : i64, i64)
 ^nothing:
   {_load("%ends", "%stop", "monotonic")}
-  %is_end = llvm.icmp "ne" %ends, %zero : i64
-  llvm.cond_br %is_end, ^return, ^count
-^count:
+  %is_end = llvm.icmp "ne" %ends, %none : i64
+  llvm.cond_br %is_end, ^return, ^again
+^again:
   {pause}
-  %more = llvm.add %asked, %one : i64
+  %more = llvm.add %since, %once : i64
   %is_long = llvm.icmp "ugt" %more, %most : i64
-  llvm.cond_br %is_long, ^return, ^look(%more, %job : i64, i64)
+  llvm.cond_br %is_long, ^return, ^look(%more : i64)
 ^return:
-  llvm.return %ok : i32
+  llvm.return %zero : i32
 }}
 """
 
