@@ -117,6 +117,16 @@ def test_many_groups_that_do_not_fill_vectors_are_left_to_loops(channels, column
     assert '"flow.dispatch"' not in calls
 
 
+@pytest.mark.parametrize(("size", "workgroups"), [(8, 1), (28, 3), (56, 4), (112, 13)])
+def test_threads_share_small_depthwise_convolutions(size, workgroups):
+    """A product takes as long as four of others; more parts than four gather more lines twice."""
+    text, _ = depthwise(drawn(1, size, size, 32), drawn(3, 3, 1, 32, seed=1), padding=(1, 1))
+    lowered = compile_to_bytes(text, CompileOptions(kernels="avx2"), emit="mlir").decode()
+    counts = re.findall(r'"stream.return"\(%c(\d+)(?:_\d+)?, .*\n.*@(\w+), sym_name', lowered)
+    found = {int(count) for count, name in counts if name == "depthwise_product"}
+    assert found == {workgroups}
+
+
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.share(2)
 def test_depthwise_sums_of_extremes_are_exact(instructions):

@@ -45,7 +45,7 @@ from .instructions import INSTRUCTIONS, Instructions
 from .tap_groups import TapGroups
 from .windows import Axis
 
-__all__ = ["DepthwiseProduct"]
+__all__ = ["TIME_OF_A_PRODUCT", "DepthwiseProduct"]
 
 _BYTES_AT_ONCE = 64
 """Channels whose groups are gathered together: a position's share of a line of the cache."""
@@ -55,6 +55,8 @@ _SCRATCH = 24 << 10
 """Bytes of gathered groups at most: IREE gives a workgroup 32 KiB, and they stay in the cache."""
 _MOST_WRITTEN_OUT = 64
 """Groups of the windows of a period that are written out at most; more lines are a loop."""
+TIME_OF_A_PRODUCT = 4
+"""In products of a contraction, about."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,12 @@ class DepthwiseProduct:
         """True if the lines that a window reads fit where they are gathered."""
         return self._plan is not None
 
+    @property
+    def products(self) -> int:
+        """About how many products of a contraction take as long."""
+        windows = self.images * self.lines.count * self.windows.count
+        return TIME_OF_A_PRODUCT * windows * self.channels * self.lines.taps * self.windows.taps
+
     def kernel(self) -> Kernel:
         """The kernel.
 
@@ -110,10 +118,8 @@ class DepthwiseProduct:
             Binding((positions, self.channels), I8),
             *last_bindings(self.finish, self.channels, shape),
         ]
-        products = 4 * math.prod(shape) * self.lines.taps * self.windows.taps
-        return Kernel(
-            "depthwise_product", bindings, self.workgroups, self._body, 0, products=products
-        )
+        name, products = "depthwise_product", self.products
+        return Kernel(name, bindings, self.workgroups, self._body, 0, products=products)
 
     @cached_property
     def _plan(self) -> _Plan | None:

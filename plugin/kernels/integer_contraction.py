@@ -19,7 +19,7 @@ from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32, AnyArray, Array, ElementType
 from ..numerics.requantization import Requantization
 from .constants import elements_of, is_fixed
-from .depthwise_product import DepthwiseProduct
+from .depthwise_product import TIME_OF_A_PRODUCT, DepthwiseProduct
 from .epilogue import Epilogue, Finish
 from .executables import FEW_WORKGROUPS, MANY_WORKGROUPS, Library
 from .instructions import INSTRUCTIONS, Instructions
@@ -52,6 +52,9 @@ _LEAST_BESIDE_OTHERS = 1 << 8
 _ENOUGH_ROWS = 16
 """From which on it pays to lay out a weight at every call."""
 _PRODUCTS_OF_A_WORKGROUP = 1 << 18
+_FEW_PARTS = 4
+"""Of the lines of a picture, which cost little, though the first lines of each are gathered again.
+"""
 _PRODUCTS_WITH_TILES, _PRODUCTS_OF_A_SUM = 1 << 24, 1 << 8
 """Of a workgroup with tiles, and how many take as long as it takes to finish a sum."""
 _SMALL_WEIGHT = 1 << 18
@@ -490,12 +493,12 @@ class IntegerContraction:
         channels, *_ = self._shape(1)
         missing = max(0, INSTRUCTIONS[instructions].lanes - channels)
         images, *_ = self._shape(0)
-        products = images * lines.count * windows.count * channels * lines.taps * windows.taps
-        workgroups = max(1, min(FEW_WORKGROUPS, products // _PRODUCTS_OF_A_WORKGROUP))
         product = DepthwiseProduct(
-            images, lines, windows, channels + missing, self.outside, instructions, workgroups
+            images, lines, windows, channels + missing, self.outside, instructions, 1
         )
-        return product, missing
+        parts = product.products // _PRODUCTS_OF_A_WORKGROUP
+        parts = max(min(parts, _FEW_PARTS), parts // TIME_OF_A_PRODUCT)
+        return replace(product, workgroups=max(1, min(FEW_WORKGROUPS, parts))), missing
 
     def _activations(
         self, library: Library, instructions: str, missing: int, *, is_widened: bool
