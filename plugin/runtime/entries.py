@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..team.unfenced_functions import BOUND, MEMORY, UNFENCED
+from ..team.unfenced_functions import BOUND, MEMORY, RECORD, REPLAY, UNFENCED
 
 __all__ = ["Entry", "entries_of"]
 
@@ -18,11 +18,15 @@ class Entry:
         run: takes the arguments, and returns the results.
         memory: takes the arguments, and returns memory for the results; None if there is none.
         bound: takes the arguments and that memory, and computes the results there.
+        record: takes the same, and returns commands that do so; None if there is none.
+        replay: takes these commands, and executes them.
     """
 
     run: Any
     memory: Any = None
     bound: Any = None
+    record: Any = None
+    replay: Any = None
 
 
 def entries_of(module: Any, handles: list[Any]) -> list[Entry]:
@@ -33,7 +37,8 @@ def entries_of(module: Any, handles: list[Any]) -> list[Entry]:
         name = handle.name + suffix
         return module.lookup_function(name) if name in names else None
 
+    others = (MEMORY, BOUND, RECORD, REPLAY)
     return [
-        Entry(found(each, UNFENCED) or each, found(each, MEMORY), found(each, BOUND))
+        Entry(found(each, UNFENCED) or each, *(found(each, other) for other in others))
         for each in handles
     ]

@@ -437,11 +437,17 @@ class DirectCalls:
                     )
                     for place, (type_, extents) in enumerate(self._results)
                 ]
+                function = entry.bound
+                if entry.record is not None and entry.replay is not None:
+                    popped, function = self._new_list(1), entry.replay
+                    self._invoke(entry.record, pushed, popped)
+                    pushed = self._new_list(1)
+                    pushed.push_ref(popped.get_as_object(0, runtime.HalCommandBuffer))
         except (RuntimeError, ValueError, IndexError) as error:
             pushed = popped = view = None  # as in `call`
             views.clear()
             raise self._failed(error) from None
-        return Prepared(entry.bound, pushed, results, self._invoke, self._failed, self._device)
+        return Prepared(function, pushed, results, self._invoke, self._failed, self._device)
 
     @staticmethod
     def _number(view: Any, dtype: DType, count: int, extents: tuple[int, ...]) -> Array:

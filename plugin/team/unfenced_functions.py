@@ -8,10 +8,13 @@ each public function ``@f`` there are, made where IREE has reached its HAL diale
 * ``@f$unfenced``, which does the same without fences;
 * ``@f$memory``, which takes the arguments of ``@f``, and returns the memory that ``@f`` would have
   allocated (buffers), and then its results (views of that memory);
-* ``@f$bound``, which takes the arguments of ``@f``, and then that memory, and computes the results.
+* ``@f$bound``, which takes the arguments of ``@f``, and then that memory, and computes the results;
+* ``@f$record``, which takes the same, and returns commands that do so;
+* ``@f$replay``, which takes these commands, and executes them.
 
-The last two are there where each result is a view of memory that the function allocates, and
-nothing depends on a branch. Where fences are used otherwise than as here, there are none.
+The others are there where each result is a view of memory that the function allocates, and nothing
+depends on a branch; the last two where the function submits nothing but commands that are recorded
+when the program is loaded. Where fences are used otherwise than as here, there are none.
 
 This file imports nothing of the package, which has another MLIR.
 """
@@ -20,18 +23,22 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BOUND", "MEMORY", "UNFENCED", "add_unfenced_functions"]
+__all__ = ["BOUND", "MEMORY", "RECORD", "REPLAY", "UNFENCED", "add_unfenced_functions"]
 
 UNFENCED, MEMORY, BOUND = "$unfenced", "$memory", "$bound"
+RECORD, REPLAY = "$record", "$replay"
 """What is put after a function's name."""
 
 _FENCE = "!hal.fence"
 _QUEUE = "hal.device.queue."
 _ALLOCATES, _FREES = f"{_QUEUE}alloca", f"{_QUEUE}dealloca"
+_EXECUTES, _EXECUTES_WITH = f"{_QUEUE}execute", f"{_QUEUE}execute.indirect"
+_COMMANDS = 4
+"""The operand of the last two that has the commands; what these are executed with follows."""
 _SUBMITS = (
-    _ALLOCATES, _FREES, f"{_QUEUE}copy", f"{_QUEUE}execute", f"{_QUEUE}execute.indirect",
-    f"{_QUEUE}fill", f"{_QUEUE}update",
-)  # fmt: skip
+    *(_ALLOCATES, _FREES, _EXECUTES, _EXECUTES_WITH),
+    *(f"{_QUEUE}copy", f"{_QUEUE}fill", f"{_QUEUE}update"),
+)
 _NONE = "util.null"
 _MAKES_FENCES = ("hal.fence.create", "hal.fence.join")
 _WAITS = "hal.fence.await"
@@ -39,6 +46,16 @@ _TAKES_FENCES = (*_SUBMITS, *_MAKES_FENCES, _NONE, _WAITS, "cf.br", "cf.cond_br"
 _VIEWS = "hal.buffer_view.create"
 _CHECKS = ("hal.buffer_view.assert", "hal.buffer.assert")
 _READS = "hal.buffer.load"
+_CONSTANT = "arith.constant"
+_CREATES = "hal.command_buffer.create"
+_BUFFERS = {
+    _CREATES: (),
+    "hal.command_buffer.copy_buffer": (1, 3),
+    "hal.command_buffer.execution_barrier": (),
+    "hal.command_buffer.fill_buffer": (1,),
+    "hal.command_buffer.finalize": (),
+}
+"""Commands, and which of their operands are buffers, or numbers of bindings: offsets follow."""
 _STOPS = "util.status.check_ok"
 _COMPUTES = (_QUEUE, "hal.command_buffer.", "hal.buffer.store", _STOPS)
 
@@ -57,7 +74,12 @@ def add_unfenced_functions(ir: Any, module: Any) -> None:
             _drop_fences(ir, unfenced)
             if _returns_memory(unfenced):
                 _give_memory(ir, _copy(ir, unfenced, name + MEMORY))
-                _take_memory(ir, _copy(ir, unfenced, name + BOUND))
+                bound = _copy(ir, unfenced, name + BOUND)
+                _take_memory(ir, bound)
+                recorder = _recorder(module, bound)
+                if recorder is not None:
+                    _record(ir, _copy(ir, bound, name + RECORD), recorder)
+                    _replay(ir, _copy(ir, bound, name + REPLAY))
 
 
 def _operations(parent: Any) -> list[Any]:
@@ -103,7 +125,7 @@ def _drop_fences(ir: Any, function: Any) -> None:
         none = ir.Operation.create(_NONE, results=[ir.Type.parse(_FENCE)]).result
         status = ir.IntegerType.get_signless(32)
         zero = {"value": ir.IntegerAttr.get(status, 0)}
-        success = ir.Operation.create("arith.constant", results=[status], attributes=zero).result
+        success = ir.Operation.create(_CONSTANT, results=[status], attributes=zero).result
     for op in _operations(function):
         if op.name == _STOPS and _is(op.operands[0].owner, _WAITS):
             op.erase()
@@ -150,6 +172,102 @@ def _take_memory(ir: Any, function: Any) -> None:
     for op in reversed(operations):
         if op.name in (_ALLOCATES, _FREES, _VIEWS, *_CHECKS):
             op.erase()
+
+
+def _recorder(module: Any, function: Any) -> Any:
+    """The function whose commands are all that another submits; None if there is none."""
+    submitted = [op for op in _operations(function) if op.name.startswith(_QUEUE)]
+    if [op.name for op in submitted] != [_EXECUTES_WITH]:
+        return None
+    loaded = submitted[0].operands[_COMMANDS].owner
+    if not _is(loaded, "util.global.load"):
+        return None
+    others = _operations(module)
+    for store in (
+        op for each in others if each.name == "util.initializer" for op in _operations(each)
+    ):
+        stored = store.operands[0].owner if store.name == "util.global.store" else None
+        if stored is not None and store.attributes["global"] == loaded.attributes["global"]:
+            called = stored.attributes["callee"].value if _is(stored, "util.call") else ""
+            for op in others:
+                if op.name == "util.func" and op.attributes["sym_name"].value == called:
+                    return op if all(map(_is_understood, _operations(op))) else None
+    return None
+
+
+def _slots(op: Any) -> list[tuple[int, int]]:
+    """The operands of a command that are buffers, or numbers of bindings; and their offsets."""
+    if op.name == "hal.command_buffer.dispatch":
+        sizes = list(op.attributes["operandSegmentSizes"])
+        start, count = sum(sizes[:-3]), sizes[-1]
+        return [(place, place + count) for place in range(start, start + count)]
+    return [(place, place + 1) for place in _BUFFERS.get(op.name, ())]
+
+
+def _is_understood(op: Any) -> bool:
+    """True for a command with buffers where this looks for them, and for what is no command."""
+    if not op.name.startswith("hal.command_buffer."):
+        return True
+    return op.name in (*_BUFFERS, "hal.command_buffer.dispatch") and all(
+        str(op.operands[place].type) == "!hal.buffer" or _is(op.operands[place].owner, _CONSTANT)
+        for place, _ in _slots(op)
+    )
+
+
+def _record(ir: Any, function: Any, recorder: Any) -> None:
+    """Have a function record what it executes, with its buffers, and return that."""
+    execute = next(op for op in _operations(function) if op.name == _EXECUTES_WITH)
+    given = list(execute.operands)[_COMMANDS + 1 :]
+    count = len(given) // 3
+    *operations, end = _operations(recorder)
+    made: dict[Any, Any] = {}
+    with ir.InsertionPoint(execute), execute.location:
+        for op in operations:
+            values = [made.get(value, value) for value in op.operands]
+            if op.name == _CREATES:
+                types, attributes = (
+                    [op.result.type],
+                    {key: op.attributes[key] for key in op.attributes},
+                )
+                copy = ir.Operation.create(op.name, types, values[:2], attributes)
+            else:
+                copy = op.clone().operation
+                for place, offset in _slots(op):
+                    if str(values[place].type) == "index":
+                        number = op.operands[place].owner.attributes["value"].value
+                        values[place] = given[number]
+                        base = given[count + number]
+                        total = ir.Operation.create(
+                            "arith.addi", [base.type], [base, values[offset]]
+                        )
+                        total.move_before(copy)
+                        values[offset] = total.result
+                for place, value in enumerate(values):
+                    copy.operands[place] = value
+            made.update(zip(op.results, copy.results, strict=True))
+    execute.erase()
+    _return(ir, function, [made[value] for value in end.operands])
+
+
+def _replay(ir: Any, function: Any) -> None:
+    """Have a function execute commands that it takes, and nothing else."""
+    execute = next(op for op in _operations(function) if op.name == _EXECUTES_WITH)
+    block = function.regions[0].blocks[0]
+    commands = block.add_argument(execute.operands[_COMMANDS].type, execute.location)
+    with ir.InsertionPoint(execute), execute.location:
+        kept = ir.Operation.create(
+            _EXECUTES,
+            operands=[*list(execute.operands)[:_COMMANDS], commands],
+            attributes={"flags": execute.attributes["flags"]},
+        )
+    execute.erase()
+    *operations, _ = _operations(function)
+    for op in reversed(operations):
+        if op.name != kept.name and not any(list(result.uses) for result in op.results):
+            op.erase()
+    for place in reversed(range(len(block.arguments) - 1)):
+        block.erase_argument(place)
+    _return(ir, function, [])
 
 
 def _return(ir: Any, function: Any, values: list[Any]) -> None:
