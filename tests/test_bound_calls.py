@@ -263,12 +263,12 @@ def test_one_thread_at_a_time(cpu_program: Executable) -> None:
     assert prepared is not None
     entered, go_on = threading.Event(), threading.Event()
 
-    def invoke(*given: object, run: Any = prepared._invoke) -> None:
+    def invoke(*given: Any) -> None:
         entered.set()
         go_on.wait(30)
-        run(*given)
+        prepared.invoke(*given)
 
-    prepared._invoke = invoke
+    call._prepared = prepared._replace(invoke=invoke)
     thread = threading.Thread(target=call)
     thread.start()
     assert entered.wait(30)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import UsageError
 from ..numerics.element_types import Array
+from . import native_calls
 from .device_arrays import DeviceArray
 from .marshalling import Parameter, Prepared
 
@@ -44,8 +46,8 @@ class BoundCall:
     def __repr__(self) -> str:
         return f"<bound call of {self._function!r}>"
 
-    def __call__(self) -> Any:
-        """Run the function.
+    def invoke(self) -> Any:
+        """Run the function; the same as calling this, which takes Python 0.1 us longer.
 
         Returns:
             A `DeviceArray` (a number, for one) for each result: itself if there is one, a tuple if
@@ -56,7 +58,31 @@ class BoundCall:
             ExecutionError: as for a call of the function.
         """
         prepared = self._prepared
-        return self._other_call() if prepared is None else prepared()
+        if prepared is None:
+            return self._other_call()
+        # Of a program of 3 us each line here counts.
+        returned, function, pushed, popped, free, calls, invoke, failed, device = prepared
+        if calls is not native_calls.CALLS:
+            native_calls.check_process(device.process)
+        try:
+            free.pop()
+        except IndexError:
+            raise UsageError(
+                "another thread makes this call; bind one for each thread: f.bind(arguments)"
+            ) from None
+        calls.under_way.append(None)
+        try:
+            if calls.is_ending:
+                calls.stay()
+            invoke(function, pushed, popped)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise failed(error) from None
+        finally:
+            calls.under_way.pop()
+            free.append(None)
+        return returned
+
+    __call__ = invoke
 
     def set(self, argument: int | str, array: npt.ArrayLike, *, quantized_io: bool = False) -> None:
         """Give another argument, for the calls from now on; not while another thread makes one.
@@ -100,8 +126,8 @@ class BoundCall:
         if self._is_new:
             self._prepared = self._function.direct_calls.prepare(self._values)
             self._is_new = False
-        if self._prepared is not None:
-            return self._prepared()
+            if self._prepared is not None:
+                return self.invoke()
         results = self._function.invoke(self._values, resident=True)
         return results[0] if len(results) == 1 else tuple(results) or None
 

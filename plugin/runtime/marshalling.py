@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ExecutionError, UsageError
+from ..errors import ExecutionError
 from ..numerics.element_types import Array, DType
 from ..signature import ValueType
 from . import native_calls
@@ -29,7 +29,7 @@ from .arguments import (
 from .device_arrays import DeviceArray, check_taken
 from .entries import Entry
 from .laid_out import Layouts
-from .native_calls import begin_call, native_call
+from .native_calls import Calls, begin_call, native_call
 from .open_device import OpenDevice, iree_runtime, is_large
 
 __all__ = ["Call", "DirectCalls", "Parameter", "Prepared", "Result"]
@@ -447,7 +447,19 @@ class DirectCalls:
             pushed = popped = view = None  # as in `call`
             views.clear()
             raise self._failed(error) from None
-        return Prepared(function, pushed, results, self._invoke, self._failed, self._device)
+        for each in results:
+            each.is_shared, each.laid_out = True, _Forgetful()
+        return Prepared(
+            returned=results[0] if len(results) == 1 else tuple(results) or None,
+            function=function,
+            pushed=pushed,
+            popped=self._new_list(0),
+            free=[None],
+            calls=native_calls.CALLS,
+            invoke=self._invoke,
+            failed=self._failed,
+            device=self._device,
+        )
 
     @staticmethod
     def _number(view: Any, dtype: DType, count: int, extents: tuple[int, ...]) -> Array:
@@ -476,67 +488,27 @@ class _Forgetful(dict[object, Sequence[Any]]):
         pass
 
 
-class Prepared:
-    """Calls of a function with arguments, and memory for its results, that stay.
-
-    One after the other: a thread that calls while another does is refused.
+class Prepared(NamedTuple):
+    """What calls of a function with arguments, and memory for its results, that stay are made of.
 
     Args:
-        function: what is run.
-        pushed: what it is given.
-        results: what each call writes to anew.
-        invoke, failed, device: as of `DirectCalls`.
-
-    Attributes:
         returned: what a call returns: the result, if there is one, a tuple of more, or None.
+        function: what is run.
+        pushed, popped: what it is given, and what it returns.
+        free: has one entry, which who takes it takes alone.
+        calls: those of the process.
+        invoke, failed, device: as of `DirectCalls`.
     """
 
-    def __init__(
-        self,
-        function: Any,
-        pushed: Any,
-        results: Sequence[DeviceArray],
-        invoke: Callable[[Any, Any, Any], object],
-        failed: Callable[[Exception], Exception],
-        device: OpenDevice,
-    ) -> None:
-        self._pushed, self._popped = pushed, iree_runtime().VmVariantList(0)
-        for each in results:
-            each.is_shared, each.laid_out = True, _Forgetful()
-        self.returned = results[0] if len(results) == 1 else tuple(results) or None
-        self._free = [None]  # which who takes it takes alone
-        self._calls = native_calls.CALLS
-        self._function, self._invoke, self._failed = function, invoke, failed
-        self._device = device  # the last that is let go
-
-    def __call__(self) -> Any:
-        """Make a call.
-
-        Raises:
-            UsageError: another thread does.
-            ExecutionError: as a call of the function.
-        """
-        # Of a program of 3 us each line here counts: in two functions it would take 0.5 us more.
-        calls, under_way = self._calls, self._calls.under_way
-        if calls is not native_calls.CALLS:
-            native_calls.check_process(self._device.process)
-        try:
-            self._free.pop()
-        except IndexError:
-            raise UsageError(
-                "another thread makes this call; bind one for each thread: f.bind(arguments)"
-            ) from None
-        under_way.append(None)
-        try:
-            if calls.is_ending:
-                calls.stay()
-            self._invoke(self._function, self._pushed, self._popped)
-            return self.returned
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise self._failed(error) from None
-        finally:
-            under_way.pop()
-            self._free.append(None)
+    returned: Any
+    function: Any
+    pushed: Any
+    popped: Any
+    free: list[None]
+    calls: Calls
+    invoke: Callable[[Any, Any, Any], object]
+    failed: Callable[[Exception], Exception]
+    device: OpenDevice  # the last that is let go
 
 
 def _storage_dtype(type_: ValueType) -> DType | None:

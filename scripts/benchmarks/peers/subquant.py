@@ -57,7 +57,7 @@ class Executables:
 
     def call(self, copy: int) -> None:
         """As of `Prepared`."""
-        self._result = self._calls[copy]()
+        self._result = self._calls[copy].invoke()
 
     def result(self) -> Array:
         """As of `Prepared`."""
