@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import threading
 from typing import Any
 
@@ -14,7 +16,7 @@ from devices import ON_DEVICES
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.errors import ExecutionError, SignatureError, UsageError
-from subquant.runtime import Device, Executable
+from subquant.runtime import Device, Executable, native_calls
 from subquant.team.unfenced_functions import BOUND, MEMORY, UNFENCED
 
 PROGRAM = """
@@ -277,6 +279,30 @@ def test_one_thread_at_a_time(cpu_program: Executable) -> None:
     go_on.set()
     thread.join()
     assert both(call())[0] == (2 * X).tolist()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers of Unix")
+def test_a_call_that_is_interrupted_can_be_made_again(cpu_program: Executable) -> None:
+    """Wherever Ctrl-C comes, the next call is not refused, and Python's end waits for none."""
+    call = cpu_program.two.bind(X, X)
+    call()
+    before = len(native_calls.CALLS.under_way)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for number in range(400):
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 + 1e-6 * (number % 97))
+                while True:
+                    call()
+            assert both(call())[0] == (2 * X).tolist()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert len(native_calls.CALLS.under_way) == before
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on Unix only")

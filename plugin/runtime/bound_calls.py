@@ -70,15 +70,20 @@ class BoundCall:
             raise UsageError(
                 "another thread makes this call; bind one for each thread: f.bind(arguments)"
             ) from None
-        calls.under_way.append(None)
+        except BaseException:  # Ctrl-C, right behind it
+            free.append(None)
+            raise
         try:
-            if calls.is_ending:
-                calls.stay()
-            invoke(function, pushed, popped)
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise failed(error) from None
+            try:
+                calls.under_way.append(None)
+                if calls.is_ending:
+                    calls.stay()
+                invoke(function, pushed, popped)
+            except (RuntimeError, ValueError, IndexError) as error:
+                raise failed(error) from None
+            finally:
+                calls.under_way.pop()
         finally:
-            calls.under_way.pop()
             free.append(None)
         return returned
 
