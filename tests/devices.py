@@ -3,21 +3,23 @@
 The fixture ``device`` of a test that is parametrized `ON_DEVICES` is the device of the fixture that
 ``device_name`` names.
 
-A test's program is compiled with those of the tests around it, as one module
-(`together.Together`): those tests are called too, as far as `run`, which then says only what the
-program is.
+A test's program is compiled with those of the tests around it that have the same options, as one
+module (`together.Together`): those tests are called too, as far as `run` or `main_of`, which then
+says only what the program is.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any
+import sys
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
-from subquant.runtime import Device
+from subquant.runtime import Device, Function
 from together import Together
 
 ON_DEVICES = pytest.mark.parametrize(
@@ -25,26 +27,52 @@ ON_DEVICES = pytest.mark.parametrize(
 )
 
 _TOGETHER = 8
-"""Tests whose programs are one module, of those of a file on a device."""
+"""Programs that are one module."""
+_AROUND = 40
+"""Tests of a file on a device that are asked for theirs."""
+
+_TESTS = Path(__file__).parent
 
 _running: list[pytest.Item] = []
 _is_asked = False
 
 
-class _Program(BaseException):
-    """What a test runs first."""
+class _Asked(BaseException):
+    """What a test compiles first."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, options: dict[str, Any]) -> None:
         super().__init__()
-        self.text = text
+        self.program = text, tuple(sorted(options.items()))
+
+
+_Program: TypeAlias = "tuple[str, tuple[tuple[str, Any], ...]]"
+"""The text, and the options of its compilation."""
 
 
 def run(text: str, device: Device, *arguments: np.ndarray) -> Any:
     """Compile a program, and return what ``main`` returns: an array, or several."""
+    return main_of(text, device)(*arguments)
+
+
+def main_of(text: str, device: Device | None = None, **options: Any) -> Function:
+    """Compile a program for a device, by default the CPU, and return its function ``main``.
+
+    Args:
+        text: the program.
+        device: the fixture's.
+        options: of the compilation, as `CompileOptions`, but for the target, which is the device's.
+    """
+    asked = _Asked(text, options)
     if _is_asked:
-        raise _Program(text)
-    texts = _texts_around(text, device)
-    return _together(tuple(dict.fromkeys(texts))).function(text, device)(*arguments)
+        raise asked
+    device = _cpu() if device is None else device
+    texts = _texts_around(asked.program, device)
+    return _together(tuple(texts), asked.program[1]).function(text, device)
+
+
+@functools.cache
+def _cpu() -> Device:
+    return Device("llvm-cpu")
 
 
 def starts(item: pytest.Item) -> None:
@@ -53,21 +81,26 @@ def starts(item: pytest.Item) -> None:
 
 
 @functools.cache
-def _together(texts: tuple[str, ...]) -> Together:
-    return Together({text: text for text in texts})
+def _together(texts: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> Together:
+    return Together({text: text for text in texts}, **dict(options))
 
 
-def _texts_around(text: str, device: Device) -> list[str]:
-    """The programs of some tests of a file on a device, one of which is that of the test."""
+def _texts_around(program: _Program, device: Device) -> list[str]:
+    """The programs with the same options of some tests of a file on a device: one is the test's."""
     item = _running[0]
     tests = [
         each
         for each in item.session.items
         if each.path == item.path and _device_of(each) == _device_of(item)
     ]
-    place = tests.index(item) // _TOGETHER * _TOGETHER
-    texts = [_text_of(each, device) for each in tests[place : place + _TOGETHER]]
-    return [each for each in texts if each is not None] if text in texts else [text]
+    start = tests.index(item) // _AROUND * _AROUND
+    around = [_program_of(each, device) for each in tests[start : start + _AROUND]]
+    text, options = program
+    texts = [*dict.fromkeys(each[0] for each in around if each is not None and each[1] == options)]
+    if text not in texts:
+        return [text]
+    place = texts.index(text) // _TOGETHER * _TOGETHER
+    return texts[place : place + _TOGETHER]
 
 
 _NAMES = ("cpu", "vulkan", "vulkan_32bit")
@@ -75,15 +108,35 @@ _OTHERS = frozenset(("Executable", "compile_to_bytes", "subprocess", "subquant")
 """What a test does that has more to do than to run a program."""
 
 
+_DEPTH = 3
+"""Functions that call one another, of which the last compiles."""
+
+
+def _compiles(function: Any, depth: int = _DEPTH) -> bool:
+    """True if a function of a test compiles by `run` or `main_of`, or calls one that does."""
+    code = function.__code__
+    if depth == 0 or Path(code.co_filename).parent != _TESTS:
+        return False
+    found = [function.__globals__.get(name) for name in code.co_names]
+    if any(each is sys.modules[__name__] for each in found):
+        found += [globals().get(name) for name in code.co_names]
+    return any(
+        each in (run, main_of) or _compiles(each, depth - 1)
+        for each in found
+        if inspect.isfunction(each)
+    )
+
+
 @functools.cache
 def _arguments_of(item: pytest.Item) -> dict[str, Any] | None:
     """What a test is called with, but for devices; None for one that is not asked."""
-    function = getattr(item, "function", None)
-    code = getattr(function, "__code__", None)
-    if code is None or "run" not in code.co_names or not _OTHERS.isdisjoint(code.co_names):
+    test = getattr(item, "function", None)
+    if not inspect.isfunction(test) or not _compiles(test):
+        return None
+    if not _OTHERS.isdisjoint(test.__code__.co_names):
         return None
     given = item.callspec.params if hasattr(item, "callspec") else {}
-    wanted = inspect.signature(function).parameters
+    wanted = inspect.signature(test).parameters
     if any(name not in given and name not in (*_NAMES, "device") for name in wanted):
         return None
     return {name: given.get(name) for name in wanted}
@@ -91,27 +144,25 @@ def _arguments_of(item: pytest.Item) -> dict[str, Any] | None:
 
 @functools.cache
 def _device_of(item: pytest.Item) -> str | None:
-    """The name of the fixture of the device that a test runs a program on."""
+    """The fixture of the device that a test compiles for, "" for no fixture; None as there."""
     arguments = _arguments_of(item)
     if arguments is None:
         return None
-    [name] = {arguments.get("device_name"), *(each for each in _NAMES if each in arguments)} - {
-        None
-    }
-    return str(name)
+    names = {arguments.get("device_name"), *(each for each in _NAMES if each in arguments)}
+    return str(next(iter(names - {None}), ""))
 
 
 @functools.cache
-def _text_of(item: pytest.Item, device: Device) -> str | None:
-    """The program of a test, if it runs one."""
+def _program_of(item: pytest.Item, device: Device) -> _Program | None:
+    """The program of a test, if it compiles one so."""
     global _is_asked
     arguments = dict(_arguments_of(item) or {})
     arguments |= {name: device for name in (*_NAMES, "device") if name in arguments}
     _is_asked = True
     try:
         item.function(**arguments)
-    except _Program as program:
-        return program.text
+    except _Asked as asked:
+        return asked.program
     except (Exception, pytest.skip.Exception):
         return None  # its own run says what is wrong
     finally:

@@ -15,6 +15,7 @@ import pytest
 
 import subquant
 from block_programs import arrays, program, reference, with_constants
+from devices import main_of
 from integer_programs import convolution, drawn, product
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
@@ -27,6 +28,8 @@ from subquant.kernels.instructions import INSTRUCTIONS, instructions_of
 from subquant.kernels.stored import Scale, Stored
 from subquant.kernels.tiles import Tiles
 from subquant.numerics.element_types import F16, F32, U8
+from subquant.runtime import Device
+from together import Together
 
 HERE = [
     name for name, each in INSTRUCTIONS.items() if each.features <= (host_features() or frozenset())
@@ -44,7 +47,7 @@ def check(case, instructions, *, transposed=False, zeros=False, offsets=False, i
     if is_known:
         text = with_constants(text, *turned[1:])
         turned = turned[:1]
-    executable = subquant.compile(text, activations="int8", kernels=instructions)
+    main = main_of(text, activations="int8", kernels=instructions)
     names = iter(given[3:])
     expected = reference(
         *given[:3],
@@ -52,7 +55,7 @@ def check(case, instructions, *, transposed=False, zeros=False, offsets=False, i
         next(names) if zeros else None,
         next(names) if offsets else None,
     )
-    found = executable.main(*turned)
+    found = main(*turned)
     # Each block adds a rounding of f32 or two; sums of few hundred blocks stay far below this.
     assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
 
@@ -114,16 +117,17 @@ def test_zero_points_and_offsets(storage, zeros, offsets, is_known, instructions
 def test_activations_that_stay_floats(case, zeros, offsets, instructions):
     x, q, scales, *more = arrays(*case, zeros=zeros, offsets=offsets)
     text = program(*case, zeros=zeros, offsets=offsets)
-    # The weight is a constant: one that is an argument at each call is left to IREE's loops.
-    assert "@block_product" not in text_of_main(text)
+    of_arguments = text
     given = dict(re.findall(r"%([qszo]): tensor<(\S+?)>[,)]", text))
     for (name, type_), array in zip(given.items(), [q, scales, *more], strict=True):
         held = (array.astype(np.float32) if type_.endswith("f32") else array).tolist()
         text = re.sub(rf", %{name}: tensor<{type_}>", "", text, count=1)
         constant = f"  %{name} = arith.constant dense<{held}> : tensor<{type_}>\n"
         text = text.replace("  %w =", f"{constant}  %w =", 1)
-    options = CompileOptions(kernels=instructions)
-    assert "@block_product" in compile_to_bytes(text, options, emit="mlir").decode()
+    main = main_of(text, kernels=instructions)
+    # The weight is a constant: one that is an argument at each call is left to IREE's loops.
+    assert "@block_product" not in text_of_main(of_arguments)
+    assert "@block_product" in text_of_main(text, kernels=instructions)
     block, names = case[3], iter(more)
     real = q.astype(np.float64)
     if zeros:
@@ -131,7 +135,7 @@ def test_activations_that_stay_floats(case, zeros, offsets, instructions):
     real = real * np.repeat(scales.astype(np.float64), block, 0)
     if offsets:
         real = real + np.repeat(next(names).astype(np.float64), block, 0)
-    found = subquant.compile(text, kernels=instructions).main(x)
+    found = main(x)
     # Each product and each sum rounds once: as many times as there are, half a last place each.
     bound = 2.0**-24 * (x.shape[1] + 3) * (np.abs(x).astype(np.float64) @ np.abs(real))
     assert (np.abs(found - x.astype(np.float64) @ real) <= bound).all()
@@ -149,10 +153,10 @@ def test_nothing_saturates_at_the_extremes(storage, instructions):
     q = np.full((depth, columns), extreme, np.int8 if signed else np.uint8)
     scales = np.ones((depth // block, columns), np.float32)
     text = program(rows, depth, columns, block, storage)
-    executable = subquant.compile(text, activations="int8", kernels=instructions)
+    main = main_of(text, activations="int8", kernels=instructions)
     for given in (x, -x):
         expected = np.full((rows, columns), float(given[0, 0]) * extreme * depth)
-        np.testing.assert_allclose(executable.main(given, q, scales), expected, rtol=3e-7)
+        np.testing.assert_allclose(main(given, q, scales), expected, rtol=3e-7)
 
 
 @pytest.mark.parametrize("instructions", SOME)
@@ -169,7 +173,7 @@ def test_activations_are_rounded_to_even(instructions):
     # A column for each position: integers times scales are what comes out.
     q, scales = np.eye(depth, dtype=np.int8), np.ones((depth // block, depth), np.float32)
     text = with_constants(program(5, depth, depth, block, "i4"), q, scales)
-    found = subquant.compile(text, activations="int8", kernels=instructions).main(x)
+    found = main_of(text, activations="int8", kernels=instructions)(x)
     np.testing.assert_array_equal(found[:2], np.rint(x[:2]))
     assert (np.abs(found[2] - large) <= large.max() / 127 / 2).all()
     assert np.isnan(found[3:]).all()
@@ -231,8 +235,7 @@ func.func @main(%x: tensor<{rows}x{depth}xf32>, %q: tensor<{w}xi4>,
     given = [each.T.copy() for each in given] if transposed else given
     if is_known:
         text, given = with_constants(text, *given), []
-    executable = subquant.compile(text, activations="int8", kernels=instructions)
-    found = executable.main(x, *given)
+    found = main_of(text, activations="int8", kernels=instructions)(x, *given)
     assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
@@ -240,11 +243,11 @@ func.func @main(%x: tensor<{rows}x{depth}xf32>, %q: tensor<{w}xi4>,
 @pytest.mark.share(2)
 def test_rows_that_are_known_at_run_time(instructions):
     text = program("?", 256, 96, 32)
-    executable = subquant.compile(text, activations="int8", kernels=instructions)
+    main = main_of(text, activations="int8", kernels=instructions)
     for rows in (0, 1, 5, 6, 14):
         given = arrays(rows, 256, 96, 32, seed=rows)
         expected = reference(*given, 32)
-        found = executable.main(*given)
+        found = main(*given)
         assert found.shape == (rows, 96)
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
@@ -272,7 +275,7 @@ def test_convolutions_are_exact(case, instructions):
     x_shape, w_shape, options = WINDOWS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = convolution(x, w, **options)
-    found = subquant.compile(text, kernels=instructions).main(x, w)
+    found = main_of(text, kernels=instructions)(x, w)
     np.testing.assert_array_equal(found, expected)
 
 
@@ -290,8 +293,8 @@ def test_activations_that_are_read_once_become_factors_in_the_kernel(strides, is
 @pytest.mark.share(3)
 def test_sums_of_extremes_are_exact(instructions):
     text, _ = convolution(drawn(1, 6, 7, 37), drawn(3, 3, 37, 20), padding=(1, 1))
-    windows = subquant.compile(text, kernels=instructions).main
-    rows = subquant.compile(product(18, 4098, 24), kernels=instructions).main
+    both = Together({"windows": text, "rows": product(18, 4098, 24)}, kernels=instructions)
+    windows, rows = (both.function(name, Device("llvm-cpu")) for name in ("windows", "rows"))
     for left, right in itertools.product((-128, 127), repeat=2):
         x, w = np.full((1, 6, 7, 37), left, np.int8), np.full((3, 3, 37, 20), right, np.int8)
         np.testing.assert_array_equal(windows(x, w), convolution(x, w, padding=(1, 1))[1])
@@ -325,10 +328,8 @@ def test_two_threads_share_what_is_left(text, kernel):
 @pytest.mark.share(5)
 def test_matrices_are_exact(rows, depth, columns, instructions):
     x, w = drawn(rows, depth), drawn(columns, depth, seed=1)
-    executable = subquant.compile(
-        product(rows, depth, columns, transposed=True), kernels=instructions
-    )
-    np.testing.assert_array_equal(executable.main(x, w), x.astype(np.int32) @ w.T.astype(np.int32))
+    main = main_of(product(rows, depth, columns, transposed=True), kernels=instructions)
+    np.testing.assert_array_equal(main(x, w), x.astype(np.int32) @ w.T.astype(np.int32))
 
 
 @pytest.mark.parametrize("instructions", HERE)
@@ -337,11 +338,11 @@ def test_matrices_are_exact(rows, depth, columns, instructions):
 def test_few_rows_meet_a_constant(rows, instructions):
     """All products have the greatest magnitude, of either sign."""
     w = np.full((640, 72), -128, np.int8)
-    executable = subquant.compile(product(rows, 640, 72, constant=w), kernels=instructions)
+    main = main_of(product(rows, 640, 72, constant=w), kernels=instructions)
     for value in (-128, 127):
         x = np.full((rows, 640), value, np.int8)
         expected = np.full((rows, 72), 640 * -128 * value, np.int32)
-        np.testing.assert_array_equal(executable.main(x), expected)
+        np.testing.assert_array_equal(main(x), expected)
 
 
 def test_quantized_programs_call_kernels():
@@ -592,15 +593,15 @@ def test_batches_have_weights_of_their_own(case, is_dynamic, instructions):
     rows, batches, depth, columns, block, *storage = case
     text = batched("?" if is_dynamic else rows, *case[1:])
     options = {"activations": "int8", "kernels": instructions, "joined_products": 0}
+    main = main_of(text, **options)
     assert text_of_main(text, **options).count('"flow.dispatch"') == 2
-    executable = subquant.compile(text, **options)
     each = [
         arrays(rows, depth, columns, block, *storage, offsets=True, seed=seed)
         for seed in range(batches)
     ]
     expected = np.stack([reference(x, q, s, block, None, o) for x, q, s, o in each])
     turned = [[x, *(part.T for part in weight)] for x, *weight in each]
-    found = executable.main(*(np.stack(parts) for parts in zip(*turned, strict=True)))
+    found = main(*(np.stack(parts) for parts in zip(*turned, strict=True)))
     assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
@@ -665,11 +666,11 @@ func.func @main(%x: tensor<?x{depth}xi8>) -> tensor<?x{columns}xi32> {{
       : (tensor<?x{depth}xi8>, tensor<{depth}x{columns}xi8>) -> tensor<?x{columns}xi32>
   return %y : tensor<?x{columns}xi32>
 }}"""
+    main = main_of(text, kernels=instructions)
     assert "flow.dispatch" in text_of_main(text, kernels=instructions)
-    function = subquant.compile(text, kernels=instructions).main
     for rows in (1, 3, 37, 0):
         x = drawn(rows + 1, depth)[:rows]
-        np.testing.assert_array_equal(function(x), x.astype(np.int32) @ w.astype(np.int32))
+        np.testing.assert_array_equal(main(x), x.astype(np.int32) @ w.astype(np.int32))
 
 
 def test_quantized_matrices_of_any_rows():

@@ -82,8 +82,22 @@ def test_programs_of_tests_beside_one_another_are_one_module(number: int, cpu: D
         for each in item.session.items
         if each.path == item.path and each.originalname == item.originalname
     ]
-    assert devices._texts_around(adds(number), cpu) == [adds(each) for each in chosen]
-    assert devices._texts_around(adds(2), cpu) == [adds(2)]
+    assert devices._texts_around((adds(number), ()), cpu) == [adds(each) for each in chosen]
+    assert devices._texts_around((adds(2), ()), cpu) == [adds(2)]
+
+
+def check(number: int, products: int) -> None:
+    """What `devices` finds in a function that a test calls."""
+    found = devices.main_of(adds(number), joined_products=products)
+    np.testing.assert_array_equal(found(X), X + number)
+
+
+@pytest.mark.parametrize(("number", "products"), [(2, 0), (3, 1), (4, 0)])
+def test_programs_with_the_same_options_are_one_module(number: int, products: int) -> None:
+    check(number, products)
+    options = (("joined_products", products),)
+    texts = [[adds(2), adds(4)], [adds(3)]][products]
+    assert devices._texts_around((adds(number), options), devices._cpu()) == texts
 
 
 def test_a_program_may_have_aliases_and_functions_of_its_own(cpu: Device) -> None:
