@@ -148,8 +148,9 @@ def _device_of(item: pytest.Item) -> str | None:
     arguments = _arguments_of(item)
     if arguments is None:
         return None
-    names = {arguments.get("device_name"), *(each for each in _NAMES if each in arguments)}
-    return str(next(iter(names - {None}), ""))
+    if "device" in arguments:
+        return str(item.callspec.params["device_name"])  # type: ignore[attr-defined]
+    return next((each for each in _NAMES if each in arguments), "")
 
 
 @functools.cache

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import subquant
-from devices import ON_DEVICES
+from devices import ON_DEVICES, main_of
 from numpy_evaluation import evaluate
 from subquant._mlir import ir
 from subquant.compiler.compilation import compile_to_bytes
@@ -135,11 +134,15 @@ func.func @main(%x: {left}, %s: {right}) -> {out} {{
 """
 
 
+def lowered_text(text: str, options: CompileOptions | None = None) -> str:
+    return compile_to_bytes(text, options, emit="mlir").decode()
+
+
 def check_no_float_weight(text: str, shape: tuple[int, ...], element: str = "f32") -> None:
     """One loop nest holds the whole contraction, and no float tensor has the weight's size."""
     size = int(np.prod(shape))
 
-    lowered = compile_to_bytes(text, emit="mlir").decode()
+    lowered = lowered_text(text)
     assert lowered.count("linalg.generic") >= 1
     assert '"reduction"' in lowered
     assert "stablehlo.dot" not in lowered
@@ -149,20 +152,18 @@ def check_no_float_weight(text: str, shape: tuple[int, ...], element: str = "f32
 
 
 @pytest.mark.parametrize("case", DOTS)
-@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@ON_DEVICES
 @pytest.mark.share(2)
-def test_dots(case: str, device: str, request: pytest.FixtureRequest) -> None:
-    where: Device = request.getfixturevalue(device)
+def test_dots(case: str, device: Device) -> None:
     shapes, batch, contracted, blocks, storage = DOTS[case]
     params = parameters(shapes[1], blocks, storage)
     text = dot_text(case, params)
+    main = main_of(text, device)
     check_no_float_weight(text, shapes[1])
-    target = "vulkan" if device == "vulkan" else "llvm-cpu"
-    executable = Executable(compile_to_bytes(text, CompileOptions(target=target)), where)
     x = np.random.default_rng(2).standard_normal(shapes[0]).astype(np.float32)
     q = stored(shapes[1], storage)
     signed = q.astype(np.int8) if storage.width == 8 else q
-    got = executable.main(x, signed)
+    got = main(x, signed)
     check_sum(got, x, dequantize(q, params), batch, contracted)
 
 
@@ -198,12 +199,12 @@ def test_a_dynamic_batch(cpu: Device) -> None:
     shapes, batch, contracted, blocks, storage = DOTS["contracted"]
     params = parameters(shapes[1], blocks, storage)
     text = dot_text("contracted", params, dynamic=True)
+    main = main_of(text, cpu)
     check_no_float_weight(text, shapes[1])
-    executable = subquant.compile(text, device=cpu)
     q = stored(shapes[1], storage)
     for rows in (1, 7):
         x = np.random.default_rng(rows).standard_normal((rows, 64)).astype(np.float32)
-        check_sum(executable.main(x, q), x, dequantize(q, params), batch, contracted)
+        check_sum(main(x, q), x, dequantize(q, params), batch, contracted)
 
 
 @pytest.mark.parametrize("expressed", [ExpressedType.F16, ExpressedType.BF16, ExpressedType.F64])
@@ -213,17 +214,16 @@ def test_other_expressed_types(expressed: ExpressedType, cpu: Device) -> None:
     text = dot_text("contracted", params)
     x = np.random.default_rng(3).standard_normal(shapes[0]).astype(expressed.dtype)
     q = stored(shapes[1], storage)
-    got = subquant.compile(text, device=cpu).main(x, q)
+    got = main_of(text, cpu)(x, q)
     # Products and sums are f32 or f64; the result is rounded once to the expressed type.
     unit = {"f16": 2.0**-11, "bf16": 2.0**-8, "f64": 2.0**-53}[expressed.value]
     check_sum(got, x, dequantize(q, params), batch, contracted, unit)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@ON_DEVICES
 @pytest.mark.parametrize("blocks", [{2: 4, 3: 1}, {2: 8}, {3: 3}, {0: 1, 2: 2}])
 @pytest.mark.share(2)
-def test_convolutions(blocks: dict[int, int], device: str, request: pytest.FixtureRequest) -> None:
-    where: Device = request.getfixturevalue(device)
+def test_convolutions(blocks: dict[int, int], device: Device) -> None:
     shape = (3, 2, 8, 6)  # height, width, input features, output features
     params = parameters(shape, blocks, I8, seed=4)
     text = f"""
@@ -238,9 +238,8 @@ func.func @main(%x: tensor<2x9x7x8xf32>, %s: tensor<3x2x8x6xi8>) -> tensor<2x5x7
   return %y : tensor<2x5x7x6xf32>
 }}
 """
+    main = main_of(text, device)
     check_no_float_weight(text, shape)
-    target = "vulkan" if device == "vulkan" else "llvm-cpu"
-    executable = Executable(compile_to_bytes(text, CompileOptions(target=target)), where)
     x = np.random.default_rng(5).standard_normal((2, 9, 7, 8)).astype(np.float32)
     q = stored(shape, I8)
     w = dequantize(q, params).astype(np.float64)
@@ -251,15 +250,13 @@ func.func @main(%x: tensor<2x9x7x8xf32>, %s: tensor<3x2x8x6xi8>) -> tensor<2x5x7
             window = padded[:, i : i + 9 : 2, 2 * j : 2 * j + 7]
             expected += window @ w[i, j]
             total += abs(window) @ abs(w[i, j])
-    got = executable.main(x, q)
+    got = main(x, q)
     assert (abs(got - expected) <= 50 * 2.0**-24 * total).all()
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@ON_DEVICES
 @pytest.mark.parametrize("layout", ["bf01", "fb01", "b01f", "0bf1"])
-def test_features_before_positions(
-    layout: str, device: str, request: pytest.FixtureRequest
-) -> None:
+def test_features_before_positions(layout: str, device: Device) -> None:
     """Small integers, so that every order of a sum gives the same."""
     result = tensor(tuple({"b": 2, "f": 6, "0": 7, "1": 6}[axis] for axis in layout), "f32")
     text = f"""
@@ -275,6 +272,7 @@ func.func @main(%x: tensor<2x8x9x7xf32>, %q: tensor<6x8x3x2xi8>, %s: tensor<6x2x
   return %y : {result}
 }}
 """
+    main = main_of(text, device)
     check_no_float_weight(text, (6, 8, 3, 2))
     rng = np.random.default_rng(11)
     x = rng.integers(-4, 5, (2, 8, 9, 7)).astype(np.float32)
@@ -284,16 +282,14 @@ func.func @main(%x: tensor<2x8x9x7xf32>, %q: tensor<6x8x3x2xi8>, %s: tensor<6x2x
     expected = np.zeros((2, 6, 7, 6))
     for i, j in np.ndindex(3, 2):
         expected += np.einsum("bchw,oc->bohw", x[:, :, i : i + 7, j : j + 6], w[:, :, i, j])
-    target = "vulkan" if device == "vulkan" else "llvm-cpu"
-    main = subquant.compile(text, target=target, device=request.getfixturevalue(device)).main
     np.testing.assert_array_equal(
         main(x, q, s), expected.transpose(["bf01".index(a) for a in layout])
     )
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@ON_DEVICES
 @pytest.mark.parametrize("loops", ["m, n, k", "n, m, k", "k, n, m", "n, k, m"])
-def test_loops_in_any_order(loops: str, device: str, request: pytest.FixtureRequest) -> None:
+def test_loops_in_any_order(loops: str, device: Device) -> None:
     maps = [f"affine_map<({loops}) -> ({axes})>" for axes in ("m, k", "k, n", "m, n")]
     text = f"""
 func.func @main(%x: tensor<4x4xf32>, %q: tensor<4x4xi8>, %s: tensor<2x4xf32>) -> tensor<4x4xf32> {{
@@ -307,9 +303,7 @@ func.func @main(%x: tensor<4x4xf32>, %q: tensor<4x4xi8>, %s: tensor<2x4xf32>) ->
     rng = np.random.default_rng(12)
     x, q = rng.integers(1, 5, (2, 4, 4))
     s = rng.integers(1, 4, (2, 4)).astype(np.float32)
-    target = "vulkan" if device == "vulkan" else "llvm-cpu"
-    main = subquant.compile(text, target=target, device=request.getfixturevalue(device)).main
-    got = main(x.astype(np.float32), q.astype(np.int8), s)
+    got = main_of(text, device)(x.astype(np.float32), q.astype(np.int8), s)
     np.testing.assert_array_equal(got, x @ (q * np.repeat(s, 2, 0)))
 
 
@@ -326,13 +320,14 @@ func.func @main(%x: tensor<3x64xf32>, %q: tensor<64x8xi4>, %s: tensor<2x8xf16>, 
   return %y : tensor<3x8xf32>
 }
 """
+    main = main_of(text, cpu)
     check_no_float_weight(text, (64, 8))
     rng = np.random.default_rng(6)
     x = rng.standard_normal((3, 64)).astype(np.float32)
     q, z = rng.integers(-8, 8, (64, 8)).astype(np.int8), rng.integers(-8, 8, (2, 8)).astype(np.int8)
     s = rng.uniform(0.01, 0.1, (2, 8)).astype(np.float16)
     w = (q - np.repeat(z, 32, 0).astype(np.int32)) * np.repeat(s, 32, 0).astype(np.float64)
-    got = subquant.compile(text, device=cpu).main(x, q, s, z)
+    got = main(x, q, s, z)
     check_sum(got, x, w, ([], []), ([1], [0]))
 
 
@@ -354,7 +349,7 @@ func.func @main(%x: tensor<1x5x8xf32>, %s: tensor<1x4x8xi8>) -> tensor<1x5x8xf32
     q = stored((1, 4, 8), I8)
     w = dequantize(q, params)[0].astype(np.float64)
     expected = np.concatenate([x[0, :, :4] @ w[:, :4], x[0, :, 4:] @ w[:, 4:]], 1)[None]
-    got = subquant.compile(text, device=cpu).main(x, q)
+    got = main_of(text, cpu)(x, q)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-4)
 
 
@@ -369,13 +364,14 @@ def test_many_rows_are_multiplied_by_reals_computed_once(case: str, device: Devi
     params = parameters(shapes[1], blocks, storage)
     text = dot_text(case, params)
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    lowered = compile_to_bytes(text, CompileOptions(target, kernels="none"), emit="mlir").decode()
+    main = main_of(text, device, kernels="none")
+    lowered = lowered_text(text, CompileOptions(target, kernels="none"))
     assert tensor(shapes[1], "f32") in lowered
     if target == "llvm-cpu":  # elsewhere some are loops of their own
         assert lowered.count("stablehlo.dot_general") == 1
     x = np.random.default_rng(2).standard_normal(shapes[0]).astype(np.float32)
     q = stored(shapes[1], storage)
-    got = subquant.compile(text, target=target, device=device, kernels="none").main(x, q)
+    got = main(x, q)
     check_sum(got, x, dequantize(q, params), batch, contracted)
 
 
@@ -608,7 +604,7 @@ PACKED = {
 
 
 @pytest.mark.parametrize(
-    ("case", "device"),
+    ("case", "device_name"),
     [
         *((case, "cpu") for case in AFFINE),
         *(pytest.param(case, "vulkan", marks=pytest.mark.vulkan) for case in ("half", "window")),
@@ -620,12 +616,11 @@ def test_the_operation_beside_its_meaning(
     case: str, device: str, parameters_there: str, request: pytest.FixtureRequest
 ) -> None:
     """Any orders of axes, with zero points and offsets or without."""
-    where = request.getfixturevalue(device)
-    check_operation(AFFINE[case], where, parameters_there, StorageType.parse("u4"))
+    check_operation(AFFINE[case], device, parameters_there, StorageType.parse("u4"))
 
 
 @pytest.mark.parametrize(
-    ("case", "device"),
+    ("case", "device_name"),
     [
         *((case, "cpu") for case in PACKED),
         *(pytest.param(case, "vulkan", marks=pytest.mark.vulkan) for case in ("rows", "columns")),
@@ -637,33 +632,31 @@ def test_planes_beside_their_meaning(
     case: str, device: str, storage: str, request: pytest.FixtureRequest
 ) -> None:
     """Integers in the bytes of planes, signed and unsigned."""
-    where, type_ = request.getfixturevalue(device), StorageType.parse(storage)
+    type_ = StorageType.parse(storage)
     planes = PLANE_BITS[6 if type_.width == 8 else type_.width]
     there = "zo" if type_.width % 2 else ""
-    check_operation(PACKED[case], where, there, type_, planes=planes)
+    check_operation(PACKED[case], device, there, type_, planes=planes)
 
 
 @pytest.mark.parametrize(
-    ("case", "device"),
+    ("case", "device_name"),
     [
         *((case, "cpu") for case in (*PACKED, *AFFINE)),
         *(pytest.param(case, "vulkan", marks=pytest.mark.vulkan) for case in ("rows", "window")),
     ],
 )
 @pytest.mark.share(3)
-def test_activations_of_8_bits_beside_their_meaning(
-    case: str, device: str, request: pytest.FixtureRequest
-) -> None:
+def test_activations_of_8_bits_beside_their_meaning(case: str, device: Device) -> None:
     """One scale for the elements that one scale of the weight multiplies."""
-    where, type_ = request.getfixturevalue(device), StorageType.parse("u4")
+    type_ = StorageType.parse("u4")
     packed = case in PACKED
     planes = (4,) if packed else None
-    check_operation((PACKED | AFFINE)[case], where, "o", type_, planes=planes, activations="int8")
+    check_operation((PACKED | AFFINE)[case], device, "o", type_, planes=planes, activations="int8")
 
 
 def check_operation(
     form: Any,
-    where: Device,
+    device: Device,
     parameters_there: str,
     storage: StorageType,
     *,
@@ -718,8 +711,7 @@ func.func @main({", ".join(f"%{name}: {type_}" for name, (type_, _) in given.ite
   return %y : {out}
 }}
 """
-    target = "vulkan" if where.is_vulkan else "llvm-cpu"
-    got = subquant.compile(text, device=where, target=target).main(*arrays.values())
+    got = main_of(text, device)(*arrays.values())
     expressed = ExpressedType(real)
     z, o = (given[n][1] if n in given else None for n in "zo")
     o = arrays.get("o")
@@ -742,15 +734,12 @@ func.func @main({", ".join(f"%{name}: {type_}" for name, (type_, _) in given.ite
 # -- packed storage -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@ON_DEVICES
 @pytest.mark.parametrize("depth", [32, 24, 33])
 @pytest.mark.parametrize("quantized", ["i2", "u3", "i4", "u4", "i5", "u6"])
 @pytest.mark.share(6)
-def test_weights_of_few_bits_are_packed(
-    quantized: str, depth: int, device: str, request: pytest.FixtureRequest
-) -> None:
+def test_weights_of_few_bits_are_packed(quantized: str, depth: int, device: Device) -> None:
     """Arguments whose rows fill bytes; the runtime packs what it is given."""
-    where: Device = request.getfixturevalue(device)
     word = f"i{quantized[1:]}"
     text = f"""
 func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}x{word}>, %s: tensor<8x1xf32>)
@@ -763,12 +752,11 @@ func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}x{word}>, %s: ten
   return %y : tensor<3x8xf32>
 }}
 """
-    target = "vulkan" if device == "vulkan" else "llvm-cpu"
-    function = subquant.compile(text, device=where, target=target)["main"]
+    function = main_of(text, device)
     given = function.signature.inputs[1]
     storage = StorageType.parse(quantized)
     bits = PLANE_BITS[storage.width]
-    held = where.has_8bit_storage and depth != 33
+    held = device.has_8bit_storage and depth != 33
     assert given.plane_bits == (bits if held else None)
     size = 8 * depth * storage.width // 8
     packed = f"{8}x{size // 8}" if len(bits) == 1 else size
@@ -781,14 +769,11 @@ func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}x{word}>, %s: ten
     check_sum(function(x, q, s), x, q * s, ([], []), ([1], [1]))
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+@ON_DEVICES
 @pytest.mark.parametrize("quantized", ["i2", "i3", "u4", "i5", "u6"])
 @pytest.mark.share(2)
-def test_packed_arguments_that_no_contraction_reads(
-    quantized: str, device: str, request: pytest.FixtureRequest
-) -> None:
+def test_packed_arguments_that_no_contraction_reads(quantized: str, device: Device) -> None:
     """Every integer that there is, written out again."""
-    where: Device = request.getfixturevalue(device)
     storage = StorageType.parse(quantized)
     text = f"""
 !q = !quant.uniform<{quantized}:f32:0, {{1.0, 0.5:1, 2.0}}>
@@ -797,9 +782,8 @@ func.func @main(%q: tensor<3x80x!q>) -> tensor<3x80xf32> {{
   return %y : tensor<3x80xf32>
 }}
 """
-    target = "vulkan" if device == "vulkan" else "llvm-cpu"
-    function = subquant.compile(text, device=where, target=target)["main"]
-    assert (function.signature.inputs[0].plane_bits is not None) == where.has_8bit_storage
+    function = main_of(text, device)
+    assert (function.signature.inputs[0].plane_bits is not None) == device.has_8bit_storage
     values = np.arange(240).reshape((3, 80)) * 7 % (2**storage.width) + storage.minimum
     expected = (values - np.array([[0], [1], [0]])) * np.array([[1.0], [0.5], [2.0]])
     np.testing.assert_array_equal(function(values.astype(np.int8)), expected)
