@@ -612,9 +612,7 @@ PACKED = {
 )
 @pytest.mark.parametrize("parameters_there", ["", "z", "o", "zo"])
 @pytest.mark.share(6)
-def test_the_operation_beside_its_meaning(
-    case: str, device: str, parameters_there: str, request: pytest.FixtureRequest
-) -> None:
+def test_the_operation_beside_its_meaning(case: str, device: Device, parameters_there: str) -> None:
     """Any orders of axes, with zero points and offsets or without."""
     check_operation(AFFINE[case], device, parameters_there, StorageType.parse("u4"))
 
@@ -628,9 +626,7 @@ def test_the_operation_beside_its_meaning(
 )
 @pytest.mark.parametrize("storage", ["u2", "i3", "i4", "u5", "i6", "u8<0:63>"])
 @pytest.mark.share(6)
-def test_planes_beside_their_meaning(
-    case: str, device: str, storage: str, request: pytest.FixtureRequest
-) -> None:
+def test_planes_beside_their_meaning(case: str, device: Device, storage: str) -> None:
     """Integers in the bytes of planes, signed and unsigned."""
     type_ = StorageType.parse(storage)
     planes = PLANE_BITS[6 if type_.width == 8 else type_.width]
