@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 import threading
@@ -18,7 +19,8 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.runtime import Device, Executable
 from subquant.runtime.executable import _threads_program
-from subquant.runtime.team import Team
+from subquant.runtime.processors import other_processors
+from subquant.runtime.team import Team, _Habits
 from subquant.runtime.vm_modules import load_module
 from subquant.team.session import MAILBOX_WORDS, SLOTS, TEAM, THREADS_KEY, threads_program
 
@@ -79,6 +81,7 @@ def test_each_workgroup_is_done_once(team: Team, program: bytes) -> None:
     executable = Executable(program, threads=THREADS)
     assert executable.threads == THREADS
     for call in range(1, 41):
+        team.wake_all()
         np.testing.assert_array_equal(executable.main(x, w), call * (x @ w))
     assert team.taken > 0
 
@@ -188,6 +191,59 @@ def test_places_of_the_mailbox() -> None:
     assert len({*lines}) == len(lines)
 
 
+def test_threads_wait_for_the_end_of_what_one_does_alone(team: Team) -> None:
+    team._mailbox[SLOTS["alone"]] = 1
+    while len(team.sleeping) < THREADS - 1 and team._mailbox[SLOTS["alone"]]:
+        threading.Event().wait(0.02)  # those that have asked before
+        team.wake_all()
+        threading.Event().wait(0.05)
+        assert not team.sleeping
+        team._mailbox[SLOTS["alone"]] = 0
+    while len(team.sleeping) < THREADS - 1:
+        threading.Event().wait(0.001)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="says nothing of processors")
+def test_threads_are_woken_on_other_processors(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux has them run where the caller runs, which then waits for them."""
+    own = os.sched_getaffinity(0)
+    assert other_processors() < own
+    assert len(other_processors()) == len(own) - 1
+    placed: dict[int, set[int]] = {}
+    monkeypatch.setattr(os, "sched_setaffinity", placed.__setitem__)
+    monkeypatch.setattr("subquant.runtime.team.other_processors", lambda: {7})
+    while len(placed) < THREADS - 1:
+        threading.Event().wait(0.001)
+        team.wake_all()
+    assert placed == {thread.native_id: {7} for thread in team._threads}
+
+
+MS = 1_000_000
+
+
+def test_threads_are_not_woken_in_vain_again_and_again() -> None:
+    habits, now, woken = _Habits(), 0, 0
+    for _ in range(1000):  # a call every 10 ms, which is done when they come
+        now += 10 * MS
+        if habits.wakes(now):
+            woken += 1
+            habits.tired(now + MS, was_vain=True)
+    assert 90 <= woken < 110
+    now += 10 * MS
+    assert [habits.wakes(now), habits.wakes(now + MS // 2)] == [False, True]
+    habits.tired(now + MS, was_vain=False)
+    assert all(habits.wakes(now + n * 10 * MS) for n in range(1, 100))
+
+
+def test_threads_ask_less_long_where_they_sleep_long() -> None:
+    habits = _Habits()
+    patience = []
+    for slept in (5 * MS, 20 * MS, 20 * MS, 20 * MS, 20 * MS, 5 * MS, MS // 2, MS // 2, 0, 0):
+        habits.woken(slept)
+        patience.append(habits.patience * 8 // MS)
+    assert patience == [8, 4, 2, 1, 1, 1, 2, 4, 8, 8]
+
+
 class _State(ctypes.Structure):
     """``iree_hal_executable_dispatch_state_v0_t``, as far as the team reads it."""
 
@@ -259,7 +315,7 @@ class _Dispatch:
 def test_workgroups_of_a_grid(team: Team, grid: tuple[int, int, int]) -> None:
     dispatch = _Dispatch(team, grid)
     for call in range(1, 301):
-        team.wake()
+        team.wake_all()
         assert dispatch.run() == 0
         assert (dispatch.counts == call).all()
         dispatch.end()
@@ -270,7 +326,7 @@ def test_a_workgroup_that_fails(team: Team, place: int) -> None:
     """The dispatch fails, all of whose workgroups are done, and the team is for the next."""
     failing, other = _Dispatch(team, (8, 1, 1), (place, 0, 0)), _Dispatch(team, (8, 1, 1))
     for call in range(1, 101):
-        team.wake()
+        team.wake_all()
         assert failing.run() == 7
         assert other.run() == 0
         other.end()

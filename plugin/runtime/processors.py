@@ -12,12 +12,14 @@ own, two take half as long as one.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cores", "giving_way"]
+__all__ = ["cores", "giving_way", "other_processors"]
 
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _NODES = Path("/sys/devices/system/node")
@@ -74,3 +76,15 @@ def _set_policy(policy: int) -> None:
         os.sched_setscheduler(0, policy, os.sched_param(0))
     except OSError:
         return
+
+
+_CURRENT = getattr(ctypes.CDLL(None), "sched_getcpu", None) if sys.platform == "linux" else None
+
+
+def other_processors() -> set[int]:
+    """Return the processors of this process without that of the calling thread.
+
+    Linux wakes a thread where the thread that wakes it runs, more often than not, and moves one of
+    them only after some milliseconds. The set is empty where a system says nothing of processors.
+    """
+    return os.sched_getaffinity(0) - {_CURRENT()} if _CURRENT is not None else set()

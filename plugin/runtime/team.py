@@ -2,12 +2,14 @@
 
 A thread asks for work for a millisecond after the last, as those of OpenMP, llama.cpp and ONNX
 Runtime do, and sleeps then. A call wakes those that sleep, and does not wait for them: it takes
-the workgroups itself that no thread has taken.
+the workgroups itself that no thread has taken. Where calls are short and rare, threads come too
+late: then fewer calls wake them, and they ask for less long (`_Habits`).
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import threading
@@ -19,12 +21,17 @@ import numpy as np
 from ..processes import available_cores
 from ..team.session import MAILBOX_WORDS, SLOTS, THREADS
 from .open_device import OpenDevice, iree_runtime
+from .processors import other_processors
 from .vm_modules import vm_instance
 
 __all__ = ["Team"]
 
 _PATIENCE = 1_000_000
 """Nanoseconds for which a thread asks for work."""
+_LEAST_PATIENCE, _LONG = _PATIENCE // 8, 10 * _PATIENCE
+"""The same where they sleep long, and what that is."""
+_LEAST_REST, _MOST_REST = 2 * _PATIENCE, 100 * _PATIENCE
+"""Nanoseconds for which they are not woken where that was in vain, and again and again."""
 _TRIAL, _TRIALS = 1000, 5
 """How often a thread asks to find out how long that takes, and how often it finds that out."""
 _START = 10.0
@@ -36,6 +43,39 @@ _TEAMS: dict[int, Team | None] = {}
 _LOCK = threading.Lock()
 
 
+class _Habits:
+    """How long threads ask for work, and when they are woken, by what came of it before.
+
+    Attributes:
+        patience: nanoseconds for which they ask.
+    """
+
+    def __init__(self) -> None:
+        self.patience = _PATIENCE
+        self._rest = self._rested = self._called = 0
+
+    def wakes(self, now: int) -> bool:
+        """True if a call wakes those that sleep: after their rest, or another call just before.
+
+        Args:
+            now: when, in nanoseconds.
+        """
+        before, self._called = self._called, now
+        return now >= self._rested or now - before < _PATIENCE
+
+    def woken(self, slept: int) -> None:
+        """Learn how many nanoseconds a thread has slept."""
+        if slept > _LONG:
+            self.patience = max(_LEAST_PATIENCE, self.patience // 2)
+        elif slept < _PATIENCE:
+            self.patience = min(_PATIENCE, self.patience * 2)
+
+    def tired(self, now: int, *, was_vain: bool) -> None:
+        """Learn whether threads had no work after they were woken, before they sleep again."""
+        self._rest = min(_MOST_REST, max(_LEAST_REST, 2 * self._rest)) if was_vain else 0
+        self._rested = now + self._rest
+
+
 class Team:
     """Threads that work for callers: for one at a time, while others work alone.
 
@@ -45,7 +85,7 @@ class Team:
 
     Attributes:
         threads: as given.
-        sleeping: what wakes each of the threads that sleep.
+        sleeping: the threads that sleep, by their numbers of the system, and what wakes each.
 
     Raises:
         RuntimeError: IREE cannot run the program, or the system starts no thread.
@@ -57,8 +97,10 @@ class Team:
         self._mailbox = self._memory[start : start + MAILBOX_WORDS]
         self._mailbox[SLOTS["shift"]] = (threads - 1).bit_length()
         self._program = program
+        self._habits, self._asks = _Habits(), 0.0
+        self._places: dict[int, set[int]] = {}
         self.threads = threads
-        self.sleeping: list[queue.SimpleQueue[None]] = []
+        self.sleeping: list[tuple[int, queue.SimpleQueue[None]]] = []
         self._is_ready = threading.Event()
         self._threads = [
             threading.Thread(target=self._serve, name=f"subquant-team-{number}", daemon=True)
@@ -105,24 +147,38 @@ class Team:
         self._call(device, invoke, handle)
 
     def wake(self) -> None:
-        """Wake the threads that sleep; this takes 5 us and does not wait for them."""
+        """Wake the threads that sleep, if that is worth it for a call.
+
+        This takes 5 us and does not wait for them.
+        """
+        if self._habits.wakes(time.perf_counter_ns()):
+            self.wake_all()
+
+    def wake_all(self) -> None:
+        """Wake the threads that sleep, on other processors than the caller's."""
+        others = other_processors()
         while self.sleeping:
             try:
-                self.sleeping.pop().put(None)
+                thread, awoken = self.sleeping.pop()
             except IndexError:  # another caller was faster
                 return
+            if others and self._places.get(thread) != others:
+                self._places[thread] = others
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(thread, others)
+            awoken.put(None)
 
     def stop(self) -> None:
         """Let the threads end."""
         self._mailbox[SLOTS["stop"]] = 1
-        self.wake()
+        self.wake_all()
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join(_START)
 
     def forget_callers(self) -> None:
         """Have nobody be the publisher of a dispatch: in a process without those that were."""
-        for name in ("range", "failed", "busy", "owner"):
+        for name in ("range", "failed", "busy", "owner", "alone"):
             self._mailbox[SLOTS[name]] = 0
 
     def _serve(self) -> None:
@@ -140,11 +196,18 @@ class Team:
             if is_first:
                 self._set_patience(device, context.invoke, handle)
                 self._is_ready.set()
+            self._call(device, context.invoke, handle)
             while not self._mailbox[SLOTS["stop"]]:
+                asleep = time.perf_counter_ns()
+                self.sleeping.append((threading.get_native_id(), awoken))
+                if self._mailbox[SLOTS["stop"]]:
+                    break
+                awoken.get()
+                self._habits.woken(time.perf_counter_ns() - asleep)
+                self._ask_for(self._habits.patience)
+                before = self.taken
                 self._call(device, context.invoke, handle)
-                self.sleeping.append(awoken)
-                if not self._mailbox[SLOTS["stop"]]:
-                    awoken.get()
+                self._habits.tired(time.perf_counter_ns(), was_vain=self.taken == before)
         except Exception:  # what IREE raises, of all kinds: nobody waits for this thread
             if is_first:
                 self._is_ready.set()
@@ -157,7 +220,12 @@ class Team:
             start = time.perf_counter_ns()
             self._call(device, invoke, handle)
             best = min(best, time.perf_counter_ns() - start)
-        self._mailbox[slot] = max(1, _PATIENCE * _TRIAL // max(best, 1))
+        self._asks = _TRIAL / max(best, 1)
+        self._ask_for(_PATIENCE)
+
+    def _ask_for(self, nanoseconds: int) -> None:
+        """Have threads that begin to ask for work ask for so long."""
+        self._mailbox[SLOTS["patience"]] = max(1, int(nanoseconds * self._asks))
 
     def _call(self, device: OpenDevice, invoke: Any, handle: Any) -> None:
         """Call a function with the mailbox."""

@@ -94,6 +94,7 @@ SLOTS = {
     # Of the publisher.
     "busy": 2 * _LINE,
     "owner": 2 * _LINE + 1,
+    "alone": 2 * _LINE + 2,
     # Set before.
     "stop": 3 * _LINE,
     "patience": 3 * _LINE + 1,
@@ -105,9 +106,10 @@ SLOTS = {
 ``range``: the workgroups that are left: the first in the low 32 bits, the end in the high ones.
 ``columns``, ``rows``: of workgroups. ``done``: workgroups that threads beside the callers have done
 since the team began. ``failed``: what a function returned in a thread that was not 0. ``busy``: 1
-while a dispatch is the team's. ``stop``: 1 to have threads return. ``patience``: how often a thread
-asks before it returns. ``together``: the address of the function that publishes. ``shift``: of what
-is left, whoever takes some takes this power of two's part.
+while a dispatch is the team's. ``alone``: not 0 while somebody does a dispatch of one workgroup,
+for whose end threads wait, however long that takes. ``stop``: 1 to have threads return.
+``patience``: how often a thread asks before it returns. ``together``: the address of the function
+that publishes. ``shift``: of what is left, whoever takes some takes this power of two's part.
 """
 MAILBOX_WORDS = 61
 """Of the tensor that `TEAM` is given: an odd number, so that no other dispatch is like its own."""
@@ -202,7 +204,7 @@ llvm.func @{name}({_GIVEN}) -> i32 {{
   llvm.cond_br %is_none, ^alone, ^team
 ^team:
   %mailbox = llvm.inttoptr %address : i64 to !llvm.ptr
-  {_slots("together", "busy", "owner")}
+  {_slots("together", "busy", "owner", "alone")}
   %s = llvm.load %state : !llvm.ptr -> {_STATE}
   %g = llvm.load %group : !llvm.ptr -> {_GROUP}
   {_extents("%s", _STATE, (_COLUMNS, _ROWS, _LAYERS), ("a", "b", "c"))}
@@ -215,7 +217,12 @@ llvm.func @{name}({_GIVEN}) -> i32 {{
   %ab = llvm.or %a, %b : i32
   %abc = llvm.or %ab, %c : i32
   %is_only = llvm.icmp "eq" %abc, %one : i32
-  llvm.cond_br %is_only, ^alone, ^together
+  llvm.cond_br %is_only, ^only, ^together
+^only:
+  {_store("%state", "%alone", "monotonic", "!llvm.ptr")}
+  %2 = llvm.call @"{work}"(%environment, %state, %group) : {_OF_WORK}
+  {_store("%null", "%alone", "monotonic", "!llvm.ptr")}
+  llvm.return %2 : i32
 ^together:
   {_load("%publish", "%together", type_="!llvm.ptr")}
   %work = llvm.mlir.addressof @"{work}" : !llvm.ptr
@@ -331,7 +338,7 @@ llvm.func internal @together(%mailbox: !llvm.ptr, %work: !llvm.ptr, %environment
   %taken = llvm.mlir.constant(1 : i64) : i64
   %half = llvm.mlir.constant(32 : i64) : i64
   %null = llvm.mlir.zero : !llvm.ptr
-  {_slots(*(name for name in SLOTS if name not in ("together", "stop", "patience")))}
+  {_slots(*(name for name in SLOTS if name not in ("alone", "together", "stop", "patience")))}
   %s = llvm.load %state_ : !llvm.ptr -> {_STATE}
   {_extents("%s", _STATE, (_COLUMNS, _ROWS, _LAYERS), ("a", "b", "c"))}
   %al = llvm.zext %a : i32 to i64
@@ -422,7 +429,7 @@ llvm.func @{name}({_GIVEN}) -> i32 {{
   %none = llvm.mlir.constant(0 : i64) : i64
   %once = llvm.mlir.constant(1 : i64) : i64
   %half = llvm.mlir.constant(32 : i64) : i64
-  {_slots("range", "done", "failed", "stop", "patience", "together", "shift")}
+  {_slots("range", "done", "failed", "alone", "stop", "patience", "together", "shift")}
   %publish = llvm.mlir.addressof @together : !llvm.ptr
   {_store("%publish", "%together", type_="!llvm.ptr")}
   {_load("%most", "%patience", "monotonic")}
@@ -460,7 +467,11 @@ llvm.func @{name}({_GIVEN}) -> i32 {{
   {pause}
   %more = llvm.add %since, %once : i64
   %is_long = llvm.icmp "ugt" %more, %most : i64
-  llvm.cond_br %is_long, ^return, ^look(%more : i64)
+  llvm.cond_br %is_long, ^wait, ^look(%more : i64)
+^wait:
+  {_load("%whose", "%alone", "monotonic")}
+  %is_nobody = llvm.icmp "eq" %whose, %none : i64
+  llvm.cond_br %is_nobody, ^return, ^look(%none : i64)
 ^return:
   llvm.return %zero : i32
 }}
