@@ -136,7 +136,8 @@ class _Compilation:
 
     def run_iree(self, lowered: LoweredModule, cache: Cache | None = None) -> bytes:
         self.notify("iree-compile")
-        team = lowered.gains_by_threads and is_by_session(self.options)
+        is_for_cpu = self.options.target == "llvm-cpu"
+        team = is_for_cpu and lowered.gains_by_threads and is_by_session(self.options)
         threads = self._threads(cache) if team and cache is not None else b""
         try:
             return run_iree(lowered.data, self.options, self.reproducer, team=team, threads=threads)

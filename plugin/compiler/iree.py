@@ -72,7 +72,8 @@ def run_iree(
         options: what to compile for.
         reproducer: where to write it; by default ``subquant.reproducer.mlir`` in the current
             folder.
-        team: a team of threads can run it (`subquant.team`); of options for which `is_by_session`.
+        team: a team of threads can run it (`subquant.team`), for a CPU; of options for which
+            `is_by_session`.
         threads: what `compile_threads` gives for them, where that is there already.
 
     Raises:
@@ -114,9 +115,8 @@ def compile_threads(options: CompileOptions) -> bytes:
 
 
 def is_by_session(options: CompileOptions) -> bool:
-    """True for a CPU, our flags, and the package's compiler: a session knows no other flags."""
-    other = options.iree_flags or "IREE_TOOL_PATH" in os.environ
-    return options.target == "llvm-cpu" and not other
+    """True for our flags and the package's compiler: a session does not know all others."""
+    return not (options.iree_flags or "IREE_TOOL_PATH" in os.environ)
 
 
 _TASK_COUNT = "IREE_COMPILER_TASK_COUNT"

@@ -26,6 +26,7 @@ from ..signature import (
     ValueType,
     Work,
 )
+from ..team.fenced_functions import FENCED, FENCES, MODEL_KEY
 from ..team.session import TEAM, THREADS_KEY, threads_program
 from .arguments import check_count
 from .bound_calls import BoundCall
@@ -169,30 +170,30 @@ class _LoadedByTeam:
 class _LoadedFenced:
     """As `_Loaded`, of an executable with functions that take fences.
 
-    Those do that IREE compiles by ``--iree-execution-model=async-external``.
+    Those are called for the ones that wait themselves, where an executable has both.
 
     Args:
         context: of IREE's.
         opened: the device.
-        fenced: the names of these functions.
+        fenced: the functions that take fences, by the names of what they are called for.
     """
 
-    def __init__(self, context: Any, opened: OpenDevice, fenced: Collection[str]) -> None:
+    def __init__(self, context: Any, opened: OpenDevice, fenced: Mapping[str, Any]) -> None:
         self._run, self._fenced = context.invoke, fenced
         self._device = opened  # the last that is let go
 
     def invoke(self, function: Any, pushed: Any, popped: Any) -> None:
         """Run a function, and wait until it has run."""
-        if function.name not in self._fenced:
+        fenced = self._fenced.get(function.name)
+        if fenced is None:
             self._run(function, pushed, popped)
-            return
+        else:
+            self._device.complete(self._submit, fenced, pushed, popped)
 
-        def submit(start: Any, end: Any) -> None:
-            pushed.push_ref(start)
-            pushed.push_ref(end)
-            self._run(function, pushed, popped)
-
-        self._device.complete(submit)
+    def _submit(self, function: Any, pushed: Any, popped: Any, start: Any, end: Any) -> None:
+        pushed.push_ref(start)
+        pushed.push_ref(end)
+        self._run(function, pushed, popped)
 
 
 def _threads_program(module: Any) -> bytes | None:
@@ -212,9 +213,10 @@ def _loaded(
     if team is not None:
         team.join(opened, context.invoke, module.lookup_function(TEAM))
         return _LoadedByTeam(context, team)
-    model = ("iree.abi.model", "coarse-fences")  # IREE's name for what they wait for and signal
+    model = (MODEL_KEY, FENCES)
     handles = map(module.lookup_function, module.function_names)
-    fenced = frozenset(each.name for each in handles if model in dict(each.reflection).items())
+    taking = {each.name: each for each in handles if model in dict(each.reflection).items()}
+    fenced = {name.removesuffix(FENCED): each for name, each in taking.items()} | taking
     return _LoadedFenced(context, opened, fenced) if fenced else _Loaded(context, opened)
 
 
@@ -553,6 +555,8 @@ _MISMATCH = re.compile(r"input(\d+) shape dimension (\d+) mismatch; expected (\d
 
 
 def _run_error(name: str, inputs: Sequence[ValueType], error: Exception) -> ExecutionError:
+    """What to raise for an error of IREE's, whose traceback keeps no buffers or fences then."""
+    traceback.clear_frames(error.__traceback__)
     return ExecutionError(_run_message(name, error, inputs))
 
 

@@ -278,10 +278,10 @@ class OpenDevice:
         target = self.handle.allocator.allocate_buffer(
             int(memory), int(usage), source.byte_length()
         )
-        self.complete(lambda start, end: self.handle.queue_copy(source, target, start, end))
+        self.complete(self.handle.queue_copy, source, target)
         return target
 
-    def complete(self, submit: Callable[[Any, Any], object]) -> None:
+    def complete(self, submit: Callable[..., object], *arguments: object) -> None:
         """Submit work, and wait until it is done.
 
         On a Vulkan device for the semaphore itself: who waits on a fence is woken by a thread of
@@ -289,11 +289,13 @@ class OpenDevice:
         lasts until the scheduler's next tick: 8 ms for what takes 0.3.
 
         Args:
-            submit: given the fences that the work waits for, and that it signals.
+            submit: given the fences that the work waits for, and that it signals, last.
+            *arguments: given to it first. In a function's closure buffers would be kept by the
+                traceback of an error, whose frames can be cleared of all else.
         """
         done = self.handle.create_semaphore(0)
         fence = iree_runtime().HalFence.create_at
-        submit(fence(done, 0), fence(done, 1))
+        submit(*arguments, fence(done, 0), fence(done, 1))
         if self.has_threads:
             giving_way(fence(done, 1).wait)()
         else:

@@ -1,10 +1,10 @@
 """IREE's compiler as a program by itself, with which programs get more than by ``iree-compile``.
 
-``python session.py MODULE EXECUTABLE TEAM FLAG...`` compiles a module of these flags, which are
-those of a session of IREE's.
+``python session.py MODULE EXECUTABLE TEAM FLAG...`` compiles a module of these flags. For a CPU
+they are those of a session of IREE's.
 
-For a CPU there are functions beside the program's (`subquant.team.unfenced_functions`). With a
-``TEAM`` of threads,
+There are functions beside the program's: for a CPU those of `subquant.team.unfenced_functions`, for
+Vulkan those of `subquant.team.fenced_functions`. With a ``TEAM`` of threads,
 
 * a function `TEAM` is added, which a runtime calls once with the address of a mailbox;
 * where LLVM's dialect is reached, each function of a dispatch, that IREE calls for one workgroup
@@ -51,8 +51,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 try:
+    from .fenced_functions import add_fenced_functions
     from .unfenced_functions import add_unfenced_functions
 except ImportError:  # a program by itself
+    from fenced_functions import add_fenced_functions  # type: ignore[import-not-found, no-redef]
     from unfenced_functions import add_unfenced_functions  # type: ignore[import-not-found, no-redef]
 
 __all__ = [
@@ -537,8 +539,13 @@ class _Session:
 
         _mlir.globals.dialect_search_modules = []  # no classes of operations
         self._api, self._ir = api, ir
+        is_for_cpu = _OF_CPU in flags
+        self._add_functions = add_unfenced_functions if is_for_cpu else add_fenced_functions
+        if not is_for_cpu:  # some are those of a process, which has one set of them
+            ctypes_dl._initializeGlobalCL("iree-compile", *flags)
         self._session = api.Session()
-        self._session.set_flags(*flags)
+        if is_for_cpu:
+            self._session.set_flags(*flags)
         # Of IREE's C interface, for which its Python interface has no methods.
         self._compile_from, self._compile_to = (
             getattr(ctypes_dl._dylib, f"ireeCompilerInvocationSetCompile{which}Phase")
@@ -586,15 +593,12 @@ class _Session:
         self.compile(source, output, [("executable-targets", self._wrap_all)])
         return bytes(output.map_memory())
 
-    def compile_file(
-        self, given: str, made: str, threads: Future[bytes] | None, *, is_unfenced: bool
-    ) -> None:
+    def compile_file(self, given: str, made: str, threads: Future[bytes] | None) -> None:
         """Compile the program of a file to another.
 
         Args:
             given, made: the files.
             threads: the threads' own program of a team that can run it; None for no team.
-            is_unfenced: there are functions for a device that runs what is submitted at once.
         """
 
         def add_team(module: Any) -> None:
@@ -609,8 +613,7 @@ class _Session:
         edits: list[_Edit] = []
         if threads is not None:
             edits = [("", add_team), ("executable-targets", share)]
-        if is_unfenced:
-            edits.append(("hal", lambda module: add_unfenced_functions(self._ir, module)))
+        edits.append(("hal", lambda module: self._add_functions(self._ir, module)))
         output = self._api.Output.open_file(made)
         self.compile(self._api.Source.open_file(self._session, given), output, edits)
         output.keep()
@@ -702,7 +705,7 @@ def _main(given: str, made: str, team: str, *flags: str) -> int:
                 threads = other.submit(_threads_of, [*flags])
             elif team:
                 threads = other.submit(_read, team)
-            _Session([*flags]).compile_file(given, made, threads, is_unfenced=_OF_CPU in flags)
+            _Session([*flags]).compile_file(given, made, threads)
     except _Failed:
         return 1
     return 0

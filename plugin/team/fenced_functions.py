@@ -1,0 +1,186 @@
+"""Functions beside those of a program, that return before the device is done (Vulkan).
+
+A function that waits itself waits for a thread of IREE's, which can take longer than the device
+does: `subquant.runtime.open_device` says why. So beside a public function ``@f`` there is
+``@f$async``, made where IREE has reached its HAL dialect. It takes two fences after the arguments
+of ``@f``, one to wait for and one that it signals, which IREE calls ``coarse-fences``, and does not
+wait: its caller does. IREE's tools take what has a ``$`` in its name for nothing that a user calls.
+
+It asks the device for one thing, to run a command buffer. Memory it has from the device's
+allocator, which gives it at once. IREE's functions have it from a queue, in the order of what the
+device does, and give it back to another one. In IREE 3.13 who asks for memory that is not back yet
+has the queue's thread woken (``iree_hal_vulkan_queue_deferred_submission_ready``). A number that
+grows is signalled for that, and nothing orders the threads that do
+(``iree_hal_vulkan_queue_signal_wakeup``): when a call follows the last one at once, two are there.
+Mesa takes the lower number after the higher one for a lost device. What waits for nothing that is
+still to be asked for wakes nobody.
+
+So there is none where a function asks for more than that, for example in a loop, or does anything
+when it has waited but return.
+
+This file imports nothing of the package, which has another MLIR.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["FENCED", "FENCES", "MODEL_KEY", "add_fenced_functions"]
+
+FENCED = "$async"
+"""What is put after a function's name."""
+MODEL_KEY = "iree.abi.model"
+"""IREE's record of how a function is called, where it does not wait itself."""
+FENCES = "coarse-fences"
+"""It takes two fences after its arguments: one to wait for, and one that it signals."""
+
+_QUEUE = "hal.device.queue."
+_ALLOCATES, _FREES = f"{_QUEUE}alloca", f"{_QUEUE}dealloca"
+_SUBMITS = (f"{_QUEUE}execute", f"{_QUEUE}execute.indirect")
+_NONE, _MAKES, _JOINS = "util.null", "hal.fence.create", "hal.fence.join"
+_WAITS, _STOPS = "hal.fence.await", "util.status.check_ok"
+_FENCE = "!hal.fence"
+_OF_FENCES = (_NONE, _MAKES, _JOINS, _WAITS, _ALLOCATES, _FREES, *_SUBMITS)
+_RETURNS = (_STOPS, "arith.constant", "hal.buffer_view.create", "util.return")
+"""What is done after the device."""
+
+
+def add_fenced_functions(ir: Any, module: Any) -> None:
+    """Add the functions to a module.
+
+    Args:
+        ir: the bindings of IREE's compiler.
+        module: in IREE's HAL dialect.
+    """
+    for function in _operations(module):
+        if _is_public(function) and _is_known(function):
+            fenced = _copy(ir, function)
+            _allocate_at_once(ir, fenced)
+            waits = _last_wait(fenced)
+            if waits is None:
+                fenced.erase()
+            else:
+                _take_fences(ir, fenced, waits)
+
+
+def _operations(parent: Any) -> list[Any]:
+    """What lies right inside an operation."""
+    return [op.operation for block in parent.regions[0].blocks for op in block.operations]
+
+
+def _is_public(op: Any) -> bool:
+    """True for a function that a caller may know; ours have two underscores."""
+    attributes = op.attributes
+    return (
+        op.name == "util.func"
+        and "iree.abi.stub" in attributes
+        and "arg_attrs" not in attributes
+        and not attributes["sym_name"].value.startswith("__")
+    )
+
+
+def _is_known(function: Any) -> bool:
+    """True if the device is asked for memory and one command buffer, and each is done once."""
+    blocks = list(function.regions[0].blocks)
+    once = [op.operation for block in {0, len(blocks) - 1} for op in blocks[block].operations]
+    if once[-1].name != "util.return":
+        return False
+    count = 0
+    for op in _operations(function):
+        is_asked = op.name.startswith(_QUEUE)
+        has_fences = any(str(each.type) == _FENCE for each in [*op.operands, *op.results])
+        if list(op.regions) or (has_fences and op.name not in _OF_FENCES):
+            return False
+        if is_asked and (op.name not in _OF_FENCES or op not in once):
+            return False
+        if is_asked and not _is(_signalled(op).owner, _MAKES):
+            return False
+        count += op.name in _SUBMITS
+    return count == 1
+
+
+def _is(owner: Any, name: str) -> bool:
+    """True if the owner of a value is an operation of a name; that of an argument is a block."""
+    return getattr(owner, "name", None) == name
+
+
+def _awaited(op: Any) -> Any:
+    """The fence that something waits for that a queue is asked for."""
+    return op.operands[2]
+
+
+def _signalled(op: Any) -> Any:
+    """The fence that it signals."""
+    return op.operands[3]
+
+
+def _copy(ir: Any, function: Any) -> Any:
+    """A copy of a function before it, of which nothing is recorded but that it takes fences."""
+    made = function.clone(ir.InsertionPoint(function)).operation
+    with function.context:
+        made.attributes["sym_name"] = ir.StringAttr.get(made.attributes["sym_name"].value + FENCED)
+        model = {MODEL_KEY: ir.StringAttr.get(FENCES)}
+        made.attributes["iree.reflection"] = ir.DictAttr.get(model)
+    return made
+
+
+def _allocate_at_once(ir: Any, function: Any) -> None:
+    """Have a function allocate memory by itself, which is freed by who uses it last."""
+    for op in _operations(function):
+        if op.name == _ALLOCATES:
+            device, affinity, _, _, _, memory, usage, size = op.operands
+            with ir.InsertionPoint(op), op.location:
+                type_ = ir.Type.parse("!hal.allocator")
+                allocator = ir.Operation.create("hal.device.allocator", [type_], [device]).result
+                given = [allocator, affinity, memory, usage, size]
+                made = ir.Operation.create("hal.allocator.allocate", [op.result.type], given)
+            op.result.replace_all_uses_with(made.result)
+        if op.name in (_ALLOCATES, _FREES):
+            made = _signalled(op).owner
+            made.result.replace_all_uses_with(_awaited(op))
+            op.erase()
+            made.erase()
+
+
+def _last_wait(function: Any) -> Any:
+    """What waits for the command buffer, if nothing but a return is behind it."""
+    operations = [op.operation for op in list(function.regions[0].blocks)[-1].operations]
+    names = [op.name for op in operations]
+    if _WAITS not in names:
+        return None
+    place = len(names) - 1 - names[::-1].index(_WAITS)
+    waits = operations[place]
+    stops = [use.owner.name for use in waits.result.uses]
+    fences = list(waits.operands)[1:]
+    users = [use.owner.name for fence in fences for use in fence.uses]
+    is_of_device = (
+        len(fences) == 1
+        and _is(fences[0].owner, _MAKES)
+        and len(users) == 2
+        and any(name in _SUBMITS for name in users)
+    )
+    is_last = set(names[place + 1 :]) <= set(_RETURNS) and set(stops) <= {_STOPS}
+    return waits if is_of_device and is_last else None
+
+
+def _take_fences(ir: Any, function: Any, waits: Any) -> None:
+    """Have a function take fences in the place of what it makes, and not wait."""
+    block = function.regions[0].blocks[0]
+    made = waits.operands[1]
+    ready, done = (block.add_argument(made.type, function.location) for _ in range(2))
+    for use in list(waits.result.uses):
+        use.owner.operation.erase()
+    waits.erase()
+    made.replace_all_uses_with(done)
+    made.owner.erase()
+    for op in _operations(function):
+        if op.name == _NONE and str(op.result.type) == _FENCE:
+            op.result.replace_all_uses_with(ready)
+            op.erase()
+        elif op.name == _JOINS and all(fence == ready for fence in op.operands):
+            op.result.replace_all_uses_with(ready)
+            op.erase()
+    with function.context:
+        taken = [argument.type for argument in block.arguments]
+        type_ = ir.FunctionType.get(taken, function.attributes["function_type"].value.results)
+        function.attributes["function_type"] = ir.TypeAttr.get(type_)
