@@ -174,10 +174,8 @@ def _take_fences(ir: Any, function: Any, waits: Any) -> None:
     made.replace_all_uses_with(done)
     made.owner.erase()
     for op in _operations(function):
-        if op.name == _NONE and str(op.result.type) == _FENCE:
-            op.result.replace_all_uses_with(ready)
-            op.erase()
-        elif op.name == _JOINS and all(fence == ready for fence in op.operands):
+        is_none = op.name == _NONE and str(op.result.type) == _FENCE
+        if is_none or (op.name == _JOINS and all(fence == ready for fence in op.operands)):
             op.result.replace_all_uses_with(ready)
             op.erase()
     with function.context:
