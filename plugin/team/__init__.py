@@ -8,7 +8,8 @@ until there is none left, and then for those that others have taken.
 
 * `subquant.team.session` compiles a program so that a team can run it: IREE's compiler in a process
   of its own, in which each function of a dispatch gets a function around it. What no team runs is
-  compiled there, too, for a CPU: `subquant.team.unfenced_functions` adds functions to programs.
+  compiled there, too: `subquant.team.unfenced_functions` adds functions to programs for a CPU, and
+  `subquant.team.fenced_functions` to those for Vulkan.
 * `subquant.runtime.team` has the threads.
 
 They meet in the **mailbox**, memory of the process with the words that `SLOTS` names. A program

@@ -25,6 +25,15 @@ from __future__ import annotations
 
 from typing import Any
 
+try:
+    from .unfenced_functions import is_made_by, is_public, operations_in
+except ImportError:  # in a program by itself
+    from unfenced_functions import (  # type: ignore[import-not-found, no-redef]
+        is_made_by,
+        is_public,
+        operations_in,
+    )
+
 __all__ = ["FENCED", "FENCES", "MODEL_KEY", "add_fenced_functions"]
 
 FENCED = "$async"
@@ -52,8 +61,8 @@ def add_fenced_functions(ir: Any, module: Any) -> None:
         ir: the bindings of IREE's compiler.
         module: in IREE's HAL dialect.
     """
-    for function in _operations(module):
-        if _is_public(function) and _is_known(function):
+    for function in operations_in(module):
+        if is_public(function) and _is_known(function):
             fenced = _copy(ir, function)
             _allocate_at_once(ir, fenced)
             waits = _last_wait(fenced)
@@ -63,45 +72,25 @@ def add_fenced_functions(ir: Any, module: Any) -> None:
                 _take_fences(ir, fenced, waits)
 
 
-def _operations(parent: Any) -> list[Any]:
-    """What lies right inside an operation."""
-    return [op.operation for block in parent.regions[0].blocks for op in block.operations]
-
-
-def _is_public(op: Any) -> bool:
-    """True for a function that a caller may know; ours have two underscores."""
-    attributes = op.attributes
-    return (
-        op.name == "util.func"
-        and "iree.abi.stub" in attributes
-        and "arg_attrs" not in attributes
-        and not attributes["sym_name"].value.startswith("__")
-    )
-
-
 def _is_known(function: Any) -> bool:
     """True if the device is asked for memory and one command buffer, and each is done once."""
     blocks = list(function.regions[0].blocks)
-    once = [op.operation for block in {0, len(blocks) - 1} for op in blocks[block].operations]
+    ends = blocks if len(blocks) == 1 else [blocks[0], blocks[-1]]
+    once = [op.operation for block in ends for op in block.operations]
     if once[-1].name != "util.return":
         return False
     count = 0
-    for op in _operations(function):
+    for op in operations_in(function):
         is_asked = op.name.startswith(_QUEUE)
         has_fences = any(str(each.type) == _FENCE for each in [*op.operands, *op.results])
         if list(op.regions) or (has_fences and op.name not in _OF_FENCES):
             return False
         if is_asked and (op.name not in _OF_FENCES or op not in once):
             return False
-        if is_asked and not _is(_signalled(op).owner, _MAKES):
+        if is_asked and not is_made_by(_signalled(op).owner, _MAKES):
             return False
         count += op.name in _SUBMITS
     return count == 1
-
-
-def _is(owner: Any, name: str) -> bool:
-    """True if the owner of a value is an operation of a name; that of an argument is a block."""
-    return getattr(owner, "name", None) == name
 
 
 def _awaited(op: Any) -> Any:
@@ -121,12 +110,14 @@ def _copy(ir: Any, function: Any) -> Any:
         made.attributes["sym_name"] = ir.StringAttr.get(made.attributes["sym_name"].value + FENCED)
         model = {MODEL_KEY: ir.StringAttr.get(FENCES)}
         made.attributes["iree.reflection"] = ir.DictAttr.get(model)
+    if "arg_attrs" in made.attributes:
+        del made.attributes["arg_attrs"]
     return made
 
 
 def _allocate_at_once(ir: Any, function: Any) -> None:
     """Have a function allocate memory by itself, which is freed by who uses it last."""
-    for op in _operations(function):
+    for op in operations_in(function):
         if op.name == _ALLOCATES:
             device, affinity, _, _, _, memory, usage, size = op.operands
             with ir.InsertionPoint(op), op.location:
@@ -155,7 +146,7 @@ def _last_wait(function: Any) -> Any:
     users = [use.owner.name for fence in fences for use in fence.uses]
     is_of_device = (
         len(fences) == 1
-        and _is(fences[0].owner, _MAKES)
+        and is_made_by(fences[0].owner, _MAKES)
         and len(users) == 2
         and any(name in _SUBMITS for name in users)
     )
@@ -173,7 +164,7 @@ def _take_fences(ir: Any, function: Any, waits: Any) -> None:
     waits.erase()
     made.replace_all_uses_with(done)
     made.owner.erase()
-    for op in _operations(function):
+    for op in operations_in(function):
         is_none = op.name == _NONE and str(op.result.type) == _FENCE
         if is_none or (op.name == _JOINS and all(fence == ready for fence in op.operands)):
             op.result.replace_all_uses_with(ready)

@@ -23,7 +23,17 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BOUND", "MEMORY", "RECORD", "REPLAY", "UNFENCED", "add_unfenced_functions"]
+__all__ = [
+    "BOUND",
+    "MEMORY",
+    "RECORD",
+    "REPLAY",
+    "UNFENCED",
+    "add_unfenced_functions",
+    "is_made_by",
+    "is_public",
+    "operations_in",
+]
 
 UNFENCED, MEMORY, BOUND = "$unfenced", "$memory", "$bound"
 RECORD, REPLAY = "$record", "$replay"
@@ -67,8 +77,8 @@ def add_unfenced_functions(ir: Any, module: Any) -> None:
         ir: the bindings of IREE's compiler.
         module: in IREE's HAL dialect.
     """
-    for function in _operations(module):
-        if _is_public(function) and _is_known(function):
+    for function in operations_in(module):
+        if is_public(function) and _is_known(function):
             name = function.attributes["sym_name"].value
             unfenced = _copy(ir, function, name + UNFENCED)
             _drop_fences(ir, unfenced)
@@ -82,12 +92,12 @@ def add_unfenced_functions(ir: Any, module: Any) -> None:
                     _replay(ir, _copy(ir, bound, name + REPLAY))
 
 
-def _operations(parent: Any) -> list[Any]:
+def operations_in(parent: Any) -> list[Any]:
     """What lies right inside an operation."""
     return [op.operation for block in parent.regions[0].blocks for op in block.operations]
 
 
-def _is_public(op: Any) -> bool:
+def is_public(op: Any) -> bool:
     """True for a function that a caller may know; ours have two underscores."""
     attributes = op.attributes
     return (
@@ -99,7 +109,7 @@ def _is_public(op: Any) -> bool:
 
 def _is_known(function: Any) -> bool:
     """True if fences are used as here."""
-    for op in _operations(function):
+    for op in operations_in(function):
         values = [*op.operands, *op.results]
         has_fences = any(str(value.type) == _FENCE for value in values)
         if list(op.regions) or (has_fences and op.name not in _TAKES_FENCES):
@@ -126,10 +136,10 @@ def _drop_fences(ir: Any, function: Any) -> None:
         status = ir.IntegerType.get_signless(32)
         zero = {"value": ir.IntegerAttr.get(status, 0)}
         success = ir.Operation.create(_CONSTANT, results=[status], attributes=zero).result
-    for op in _operations(function):
-        if op.name == _STOPS and _is(op.operands[0].owner, _WAITS):
+    for op in operations_in(function):
+        if op.name == _STOPS and is_made_by(op.operands[0].owner, _WAITS):
             op.erase()
-    for op in _operations(function):
+    for op in operations_in(function):
         if op.name == _WAITS or op.name in _MAKES_FENCES:
             op.result.replace_all_uses_with(success if op.name == _WAITS else none)
             op.erase()
@@ -137,23 +147,26 @@ def _drop_fences(ir: Any, function: Any) -> None:
 
 def _returns_memory(function: Any) -> bool:
     """True if a function without branches returns nothing but views of what it allocates."""
-    operations = _operations(function)
+    operations = operations_in(function)
     views = [value.owner for value in operations[-1].operands]
     return (
         len(list(function.regions[0].blocks)) == 1
         and not any(op.name == _READS for op in operations)
-        and all(_is(view, _VIEWS) and _is(view.operands[0].owner, _ALLOCATES) for view in views)
+        and all(
+            is_made_by(view, _VIEWS) and is_made_by(view.operands[0].owner, _ALLOCATES)
+            for view in views
+        )
     )
 
 
-def _is(owner: Any, name: str) -> bool:
+def is_made_by(owner: Any, name: str) -> bool:
     """True if the owner of a value is an operation of a name; that of an argument is a block."""
     return getattr(owner, "name", None) == name
 
 
 def _give_memory(ir: Any, function: Any) -> None:
     """Have a function return what it allocates, then its results, and compute nothing."""
-    *operations, end = _operations(function)
+    *operations, end = operations_in(function)
     memory = [op.result for op in operations if op.name == _ALLOCATES]
     _return(ir, function, [*memory, *end.operands])
     for op in reversed(operations):
@@ -163,7 +176,7 @@ def _give_memory(ir: Any, function: Any) -> None:
 
 def _take_memory(ir: Any, function: Any) -> None:
     """Have a function take what it would allocate, after its arguments, and return nothing."""
-    *operations, _ = _operations(function)
+    *operations, _ = operations_in(function)
     block = function.regions[0].blocks[0]
     for op in operations:
         if op.name == _ALLOCATES:
@@ -176,22 +189,22 @@ def _take_memory(ir: Any, function: Any) -> None:
 
 def _recorder(module: Any, function: Any) -> Any:
     """The function whose commands are all that another submits; None if there is none."""
-    submitted = [op for op in _operations(function) if op.name.startswith(_QUEUE)]
+    submitted = [op for op in operations_in(function) if op.name.startswith(_QUEUE)]
     if [op.name for op in submitted] != [_EXECUTES_WITH]:
         return None
     loaded = submitted[0].operands[_COMMANDS].owner
-    if not _is(loaded, "util.global.load"):
+    if not is_made_by(loaded, "util.global.load"):
         return None
-    others = _operations(module)
+    others = operations_in(module)
     for store in (
-        op for each in others if each.name == "util.initializer" for op in _operations(each)
+        op for each in others if each.name == "util.initializer" for op in operations_in(each)
     ):
         stored = store.operands[0].owner if store.name == "util.global.store" else None
         if stored is not None and store.attributes["global"] == loaded.attributes["global"]:
-            called = stored.attributes["callee"].value if _is(stored, "util.call") else ""
+            called = stored.attributes["callee"].value if is_made_by(stored, "util.call") else ""
             for op in others:
                 if op.name == "util.func" and op.attributes["sym_name"].value == called:
-                    return op if all(map(_is_understood, _operations(op))) else None
+                    return op if all(map(_is_understood, operations_in(op))) else None
     return None
 
 
@@ -209,17 +222,18 @@ def _is_understood(op: Any) -> bool:
     if not op.name.startswith("hal.command_buffer."):
         return True
     return op.name in (*_BUFFERS, "hal.command_buffer.dispatch") and all(
-        str(op.operands[place].type) == "!hal.buffer" or _is(op.operands[place].owner, _CONSTANT)
+        str(op.operands[place].type) == "!hal.buffer"
+        or is_made_by(op.operands[place].owner, _CONSTANT)
         for place, _ in _slots(op)
     )
 
 
 def _record(ir: Any, function: Any, recorder: Any) -> None:
     """Have a function record what it executes, with its buffers, and return that."""
-    execute = next(op for op in _operations(function) if op.name == _EXECUTES_WITH)
+    execute = next(op for op in operations_in(function) if op.name == _EXECUTES_WITH)
     given = list(execute.operands)[_COMMANDS + 1 :]
     count = len(given) // 3
-    *operations, end = _operations(recorder)
+    *operations, end = operations_in(recorder)
     made: dict[Any, Any] = {}
     with ir.InsertionPoint(execute), execute.location:
         for op in operations:
@@ -251,7 +265,7 @@ def _record(ir: Any, function: Any, recorder: Any) -> None:
 
 def _replay(ir: Any, function: Any) -> None:
     """Have a function execute commands that it takes, and nothing else."""
-    execute = next(op for op in _operations(function) if op.name == _EXECUTES_WITH)
+    execute = next(op for op in operations_in(function) if op.name == _EXECUTES_WITH)
     block = function.regions[0].blocks[0]
     commands = block.add_argument(execute.operands[_COMMANDS].type, execute.location)
     with ir.InsertionPoint(execute), execute.location:
@@ -261,7 +275,7 @@ def _replay(ir: Any, function: Any) -> None:
             attributes={"flags": execute.attributes["flags"]},
         )
     execute.erase()
-    *operations, _ = _operations(function)
+    *operations, _ = operations_in(function)
     for op in reversed(operations):
         if op.name != kept.name and not any(list(result.uses) for result in op.results):
             op.erase()
@@ -272,7 +286,7 @@ def _replay(ir: Any, function: Any) -> None:
 
 def _return(ir: Any, function: Any, values: list[Any]) -> None:
     """Have a function return other values, and take the arguments that its block has."""
-    end = _operations(function)[-1]
+    end = operations_in(function)[-1]
     with ir.InsertionPoint(end), end.location:
         ir.Operation.create(end.name, operands=values)
     end.erase()
