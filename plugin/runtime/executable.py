@@ -26,7 +26,7 @@ from ..signature import (
     ValueType,
     Work,
 )
-from ..team.fenced_functions import FENCED, FENCES, MODEL_KEY
+from ..team.fenced_functions import FENCED
 from ..team.session import TEAM, THREADS_KEY, threads_program
 from .arguments import check_count
 from .bound_calls import BoundCall
@@ -170,30 +170,37 @@ class _LoadedByTeam:
 class _LoadedFenced:
     """As `_Loaded`, of an executable with functions that take fences.
 
-    Those are called for the ones that wait themselves, where an executable has both.
-
     Args:
         context: of IREE's.
         opened: the device.
-        fenced: the functions that take fences, by the names of what they are called for.
+        model: the names of those that take one to wait for and one that they signal, as IREE
+            compiles them by ``--iree-execution-model=async-external``.
+        fenced: those of `subquant.team.fenced_functions`, by the names of what they are called for.
     """
 
-    def __init__(self, context: Any, opened: OpenDevice, fenced: Mapping[str, Any]) -> None:
-        self._run, self._fenced = context.invoke, fenced
+    def __init__(
+        self, context: Any, opened: OpenDevice, model: Collection[str], fenced: Mapping[str, Any]
+    ) -> None:
+        self._run, self._model, self._fenced = context.invoke, model, fenced
         self._device = opened  # the last that is let go
 
     def invoke(self, function: Any, pushed: Any, popped: Any) -> None:
         """Run a function, and wait until it has run."""
         fenced = self._fenced.get(function.name)
-        if fenced is None:
-            self._run(function, pushed, popped)
-        else:
+        if fenced is not None:
             self._device.complete(self._submit, fenced, pushed, popped)
+        elif function.name in self._model:
+            self._device.complete(self._submit_after, function, pushed, popped)
+        else:
+            self._run(function, pushed, popped)
 
     def _submit(self, function: Any, pushed: Any, popped: Any, start: Any, end: Any) -> None:
-        pushed.push_ref(start)
         pushed.push_ref(end)
         self._run(function, pushed, popped)
+
+    def _submit_after(self, function: Any, pushed: Any, popped: Any, start: Any, end: Any) -> None:
+        pushed.push_ref(start)
+        self._submit(function, pushed, popped, start, end)
 
 
 def _threads_program(module: Any) -> bytes | None:
@@ -213,11 +220,13 @@ def _loaded(
     if team is not None:
         team.join(opened, context.invoke, module.lookup_function(TEAM))
         return _LoadedByTeam(context, team)
-    model = (MODEL_KEY, FENCES)
-    handles = map(module.lookup_function, module.function_names)
-    taking = {each.name: each for each in handles if model in dict(each.reflection).items()}
-    fenced = {name.removesuffix(FENCED): each for name, each in taking.items()} | taking
-    return _LoadedFenced(context, opened, fenced) if fenced else _Loaded(context, opened)
+    recorded = ("iree.abi.model", "coarse-fences")  # by IREE
+    handles = {name: module.lookup_function(name) for name in module.function_names}
+    model = {name for name, each in handles.items() if recorded in dict(each.reflection).items()}
+    fenced = {n.removesuffix(FENCED): each for n, each in handles.items() if n.endswith(FENCED)}
+    if not model and not fenced:
+        return _Loaded(context, opened)
+    return _LoadedFenced(context, opened, model, fenced)
 
 
 class Function:

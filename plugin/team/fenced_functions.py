@@ -2,9 +2,9 @@
 
 A function that waits itself waits for a thread of IREE's, which can take longer than the device
 does: `subquant.runtime.open_device` says why. So beside a public function ``@f`` there is
-``@f$async``, made where IREE has reached its HAL dialect. It takes two fences after the arguments
-of ``@f``, one to wait for and one that it signals, which IREE calls ``coarse-fences``, and does not
-wait: its caller does. IREE's tools take what has a ``$`` in its name for nothing that a user calls.
+``@f$fenced``, made where IREE has reached its HAL dialect. After the arguments of ``@f`` it takes a
+fence, which the device signals when it is done, and does not wait: its caller does. IREE's tools
+take what has a ``$`` in its name for nothing that a user calls.
 
 It asks the device for one thing, to run a command buffer. Memory it has from the device's
 allocator, which gives it at once. IREE's functions have it from a queue, in the order of what the
@@ -34,14 +34,10 @@ except ImportError:  # in a program by itself
         operations_in,
     )
 
-__all__ = ["FENCED", "FENCES", "MODEL_KEY", "add_fenced_functions"]
+__all__ = ["FENCED", "add_fenced_functions"]
 
-FENCED = "$async"
+FENCED = "$fenced"
 """What is put after a function's name."""
-MODEL_KEY = "iree.abi.model"
-"""IREE's record of how a function is called, where it does not wait itself."""
-FENCES = "coarse-fences"
-"""It takes two fences after its arguments: one to wait for, and one that it signals."""
 
 _QUEUE = "hal.device.queue."
 _ALLOCATES, _FREES = f"{_QUEUE}alloca", f"{_QUEUE}dealloca"
@@ -69,7 +65,7 @@ def add_fenced_functions(ir: Any, module: Any) -> None:
             if waits is None:
                 fenced.erase()
             else:
-                _take_fences(ir, fenced, waits)
+                _take_fence(ir, fenced, waits)
 
 
 def _is_known(function: Any) -> bool:
@@ -104,14 +100,13 @@ def _signalled(op: Any) -> Any:
 
 
 def _copy(ir: Any, function: Any) -> Any:
-    """A copy of a function before it, of which nothing is recorded but that it takes fences."""
+    """A copy of a function before it, of which nothing is recorded."""
     made = function.clone(ir.InsertionPoint(function)).operation
     with function.context:
         made.attributes["sym_name"] = ir.StringAttr.get(made.attributes["sym_name"].value + FENCED)
-        model = {MODEL_KEY: ir.StringAttr.get(FENCES)}
-        made.attributes["iree.reflection"] = ir.DictAttr.get(model)
-    if "arg_attrs" in made.attributes:
-        del made.attributes["arg_attrs"]
+    for said in ("arg_attrs", "iree.reflection"):
+        if said in made.attributes:
+            del made.attributes[said]
     return made
 
 
@@ -131,10 +126,14 @@ def _allocate_at_once(ir: Any, function: Any) -> None:
             made.result.replace_all_uses_with(_awaited(op))
             op.erase()
             made.erase()
+    for op in operations_in(function):
+        if op.name == _JOINS and all(is_made_by(each.owner, _NONE) for each in op.operands):
+            op.result.replace_all_uses_with(op.operands[0])
+            op.erase()
 
 
 def _last_wait(function: Any) -> Any:
-    """What waits for the command buffer, if nothing but a return is behind it."""
+    """What waits for the command buffer, if that waits for nothing, and only a return is behind."""
     operations = [op.operation for op in list(function.regions[0].blocks)[-1].operations]
     names = [op.name for op in operations]
     if _WAITS not in names:
@@ -143,32 +142,29 @@ def _last_wait(function: Any) -> Any:
     waits = operations[place]
     stops = [use.owner.name for use in waits.result.uses]
     fences = list(waits.operands)[1:]
-    users = [use.owner.name for fence in fences for use in fence.uses]
+    users = [use.owner.operation for fence in fences for use in fence.uses]
+    submitted = [op for op in users if op.name in _SUBMITS]
     is_of_device = (
         len(fences) == 1
-        and is_made_by(fences[0].owner, _MAKES)
         and len(users) == 2
-        and any(name in _SUBMITS for name in users)
+        and len(submitted) == 1
+        and _signalled(submitted[0]) == fences[0]
+        and is_made_by(_awaited(submitted[0]).owner, _NONE)
     )
     is_last = set(names[place + 1 :]) <= set(_RETURNS) and set(stops) <= {_STOPS}
     return waits if is_of_device and is_last else None
 
 
-def _take_fences(ir: Any, function: Any, waits: Any) -> None:
-    """Have a function take fences in the place of what it makes, and not wait."""
+def _take_fence(ir: Any, function: Any, waits: Any) -> None:
+    """Have a function take a fence in the place of the one that it waits for, and not wait."""
     block = function.regions[0].blocks[0]
     made = waits.operands[1]
-    ready, done = (block.add_argument(made.type, function.location) for _ in range(2))
+    done = block.add_argument(made.type, function.location)
     for use in list(waits.result.uses):
         use.owner.operation.erase()
     waits.erase()
     made.replace_all_uses_with(done)
     made.owner.erase()
-    for op in operations_in(function):
-        is_none = op.name == _NONE and str(op.result.type) == _FENCE
-        if is_none or (op.name == _JOINS and all(fence == ready for fence in op.operands)):
-            op.result.replace_all_uses_with(ready)
-            op.erase()
     with function.context:
         taken = [argument.type for argument in block.arguments]
         type_ = ir.FunctionType.get(taken, function.attributes["function_type"].value.results)
