@@ -32,7 +32,7 @@ wait
 """
 COMPILE = """
 import sys, subquant.compiler.iree
-subquant.compiler.iree.compiler_path = lambda: sys.argv[1]
+subquant.compiler.iree.session_command = lambda: [sys.argv[1]]
 from subquant.cli import main
 main(sys.argv[2:])
 """
@@ -223,10 +223,10 @@ def test_no_place_for_a_child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_compiler_that_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subquant.compiler.iree.compiler_path", lambda: "/no/iree-compile")
+    monkeypatch.setattr("subquant.compiler.iree.session_command", lambda: ["/no/iree-compile"])
     with pytest.raises(EnvironmentProblem, match="'iree-compile' cannot be run: No such file"):
         compile_to_bytes(PROGRAM)
-    monkeypatch.setattr("subquant.compiler.iree.compiler_path", lambda: "/bin/false")
+    monkeypatch.setattr("subquant.compiler.iree.session_command", lambda: ["/bin/false"])
     with pytest.raises(CompilerError, match="failed with status 1"):
         compile_to_bytes(PROGRAM)
 

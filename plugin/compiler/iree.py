@@ -82,6 +82,7 @@ def run_iree(
         UsageError: it knows no such target.
     """
     given, made = "module.mlirbc", "module.vmfb"
+    compiler = compiler_path()
     command: list[str | dict[str, str]]
     files = {given: bytecode}
     if is_by_session(options):
@@ -90,7 +91,7 @@ def run_iree(
             shared, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": threads}
         command = [*session_command(), {"file": given}, {"file": made}, shared, *options.flags]
     else:
-        command = [compiler_path(), {"file": given}, "-o", {"file": made}, *options.flags]
+        command = [compiler, {"file": given}, "-o", {"file": made}, *options.flags]
     result = run_guarded(command, files, output=made, variables=_variables())
     if result.status == 0 and result.output is not None:
         return result.output
