@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..numerics.element_types import AnyArray, Array
+from ..numerics.element_types import Array
 
 __all__ = ["Line"]
 
@@ -40,8 +40,11 @@ _MOST_NEAR = 2.0**-7
 """The distance from a half up to which floats are worth asking."""
 _FACTORS = 2
 """How many are tried on both sides of the nearest one."""
-_OFFSETS = [n / 16 for n in (8, 4, 12, 2, 6, 10, 14, 1, 3, 5, 7, 9, 11, 13, 15)]
-"""Where they are tried between the least and the greatest one."""
+_OFFSETS = [
+    np.array(numbers).reshape(-1, 1) / 16
+    for numbers in ([8], [4, 12], [2, 6, 10, 14], [1, 3, 5, 7, 9, 11, 13, 15])
+]
+"""Where they are tried between the least and the greatest one, some at once."""
 _MOVED = 2.0**-16
 """By which offsets are moved at most."""
 _MOST_BESIDE = 8
@@ -142,16 +145,19 @@ class Line:
             tried = _next(nearest[0][left], (number + 1) // 2 * (1 if number % 2 else -1))
             first = [each[left] for each in nearest[1:]]
             room = self._room(x[:, left], wanted[:, left], tried, *first)
-            for part in (None, *_OFFSETS):
+            for parts in (None, *_OFFSETS):
                 if not len(left):
                     break
-                moved: list[AnyArray] = [0.0, 0.0]
-                if part is not None:
+                moved = [np.zeros((1, 1))] * 2
+                if parts is not None:
                     moved = [
-                        np.clip(low + part * (high - low), -_MOVED, _MOVED) for low, high in room
+                        np.clip(low + parts * (high - low), -_MOVED, _MOVED) for low, high in room
                     ]
-                floats = tried, *self._moved(first, *moved)
-                told = self._is_told(x[:, left], wanted[:, left], *floats)
+                offsets, jumps = self._moved(first, *moved)
+                here, then = x[:, left][:, None], wanted[:, left][:, None]
+                are_told = self._is_told(here, then, tried, offsets, jumps)
+                told, part = are_told.any(0), (are_told.argmax(0), np.arange(len(left)))
+                floats = tried, offsets[part], jumps[part]
                 for kept, each in zip(found, floats, strict=True):
                     kept[left[told]] = each[told]
                 left, tried, first = left[~told], tried[~told], [each[~told] for each in first]
@@ -171,11 +177,15 @@ class Line:
     def _jumps(self) -> Array:
         return np.zeros((), np.float32) if self.jumps is None else self.jumps
 
-    def _moved(self, first: Sequence[Array], below: AnyArray, above: AnyArray) -> list[Array]:
-        """Offsets and jumps with which reals are moved, those below 0 and those from there on."""
+    def _moved(self, first: Sequence[Array], below: Array, above: Array) -> list[Array]:
+        """Offsets and jumps with which reals are moved, those below 0 and those from there on.
+
+        There is a row of them for each of `below` and `above`.
+        """
         offsets, jumps = (each.astype(np.float64) for each in first)
         if self.jumps is None:
-            return [(offsets + below).astype(np.float32), first[1]]
+            moved = (offsets + below).astype(np.float32)
+            return [moved, np.broadcast_to(first[1], moved.shape)]
         offsets, jumps = offsets + (below + above) / 2, jumps + (above - below) / 2
         return [offsets.astype(np.float32), jumps.astype(np.float32)]
 
@@ -222,8 +232,8 @@ class Line:
     def _is_told(
         self, x: Array, wanted: Array, factors: Array, offsets: Array, jumps: Array
     ) -> Array:
-        """True for the columns of which floats tell all these integers."""
-        is_told = np.ones(x.shape[1:], bool)
+        """True for the columns of which floats tell all these integers, on the first axis."""
+        is_told = np.ones(offsets.shape, bool)
         sums = x.astype(np.float32).astype(np.float64) * factors + offsets
         for toward in (-np.inf, np.inf):
             real = np.nextafter(sums, toward).astype(np.float32)
