@@ -15,14 +15,34 @@ import numpy.typing as npt
 from ..numerics.element_types import Array
 from ..numerics.parameters import QuantizationParameters, spread_blocks
 
-__all__ = ["axis_grid", "exact", "grids_of", "scale_grid", "zero_point_grid"]
+__all__ = ["axis_grid", "exact", "exact_product", "grids_of", "scale_grid", "zero_point_grid"]
+
+_DOUBLE_BITS, _MOST_EXPONENT = 53, 1000
+"""The significant bits of f64, and a magnitude that its exponents may have."""
 
 
 def exact(values: npt.ArrayLike) -> Array:
     """Floats as rationals, an object array of the same shape."""
-    array = np.asarray(values)
-    flat = [Fraction(float(value)) for value in array.reshape(-1)]
+    array = np.asarray(values, np.float64)
+    flat = [Fraction(value) for value in array.reshape(-1).tolist()]
     return np.array(flat, object).reshape(array.shape)
+
+
+def exact_product(factors: Sequence[Array]) -> Array | None:
+    """The product of f64 if no bit of it is lost whatever they are, else None.
+
+    Factors whose significant bits are 53 together have such a product: two scales of f32 do. Their
+    exponents are so small that it is no subnormal number.
+    """
+    product, bits, greatest = np.ones(()), 0, 0
+    for factor in factors:
+        mantissas, exponents = np.frexp(factor)
+        whole = np.ldexp(mantissas, _DOUBLE_BITS).astype(np.int64)
+        trailing = np.frexp(whole & -whole)[1] - 1  # of the lowest bit that is set
+        bits += _DOUBLE_BITS - int(trailing.min(initial=_DOUBLE_BITS))
+        greatest += int(np.abs(exponents).max(initial=0))
+        product = np.asarray(product * factor)
+    return product if bits <= _DOUBLE_BITS and greatest < _MOST_EXPONENT else None
 
 
 def scale_grid(

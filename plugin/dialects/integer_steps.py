@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
@@ -58,10 +57,11 @@ def read_requantize(op: Operation) -> RequantizedSum:
         op.operands, op.attributes["scales"], op.attributes["bounds"], strict=True
     ):
         shape = [int(n) for n in value.type.shape]
-        multiplier: Array = np.array(Fraction(1), object)
-        for factor in _factors_of(scale):
-            multiplier = multiplier * _spread(exact(array_of_dense(factor)), shape)
-        terms.append(Term(value, int(bound), multiplier / scales))
+        factors = [_spread(exact(array_of_dense(factor)), shape) for factor in _factors_of(scale)]
+        multiplier = 1 / scales
+        for factor in sorted(factors, key=np.size):  # fractions are slow: first what is one number
+            multiplier = multiplier * factor
+        terms.append(Term(value, int(bound), multiplier))
     return RequantizedSum(terms, zero_points, parameters.storage)
 
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from .._mlir import Value, ir
-from ..dialects.grids import exact
+from ..dialects.grids import exact, exact_product
 from ..dialects.quant import parameters_of, storage_mlir_type, type_of
 from ..dialects.subquant import MAX_TERMS, REQUANTIZE
 from ..numerics.array_functions import convert
@@ -151,6 +151,9 @@ def requantize(total: ScaledSum, target: QuantizationParameters) -> Value:
 def _scales(factors: Sequence[Array]) -> ir.Attribute:
     """One dense attribute where the product of all factors is exact in f64, else each."""
     f64 = ir.F64Type.get()
+    known = exact_product([np.asarray(factor, np.float64) for factor in factors])
+    if known is not None:
+        return dense(known, f64)
     product: Array = np.array(Fraction(1), object)
     for factor in factors:
         product = np.asarray(product * exact(factor), object)

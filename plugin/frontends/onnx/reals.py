@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ...dialects.grids import exact
 from ...formats.onnx import element_of
 from ...numerics.array_functions import convert, is_known
 from ...numerics.block_form import BlockForm, quantize
@@ -152,8 +153,7 @@ def factor_of(scales: AnyArray) -> AnyArray:
         return scales.astype(np.float32)
     if not (np.isfinite(scales) & (scales != 0)).all():  # which are left to floats
         return np.asarray(scales, np.float32)
-    flat = [Fraction(s) for s in scales.reshape(-1).astype(np.float64).tolist()]
-    return np.array(flat, object).reshape(scales.shape)
+    return exact(scales)
 
 
 def _is_exact(factor: AnyArray) -> bool:
