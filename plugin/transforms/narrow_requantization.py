@@ -121,11 +121,15 @@ def _sign(term: Term) -> int:
 
 def _is_sum(terms: Sequence[Term]) -> bool:
     """True where the nearest integer of the scaled sum is the sum, for all integers in bounds."""
-    distance = Fraction(0)
+    distance, most = Fraction(0), Fraction(1, 2) - Fraction(1, 1 << TIE_BITS)
     for term in terms:
-        sign = _sign(term)
-        distance += term.bound * max(abs(m - sign) for m in term.multiplier.reshape(-1))
-    return distance < Fraction(1, 2) - Fraction(1, 1 << TIE_BITS)
+        sign, greatest = _sign(term), Fraction(0)
+        for multiplier in term.multiplier.reshape(-1):
+            greatest = max(greatest, term.bound * abs(multiplier - sign))
+            if distance + greatest >= most:  # of most terms the first number tells: it is slow
+                return False
+        distance += greatest
+    return True
 
 
 def _narrowed(value: Value) -> Value:
