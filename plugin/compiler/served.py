@@ -45,7 +45,6 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
         record_cpu_features,
         recorded_signatures,
     )
-    from .parameters import program_archive
 
     options = options_of_json(arguments["options"])
     remarks: list[Remark] = []
@@ -55,6 +54,8 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
     if arguments["parameters"] is None:
         lower(module, options, _limiting(arguments, steps), on_remark)
     else:
+        from .parameters import program_archive  # which reads files of weights
+
         with program_archive(arguments["parameters"], arguments["weights"]) as archive:
             lower(module, options, _limiting(arguments, steps), on_remark)
             limit_time(None)
