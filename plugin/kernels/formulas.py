@@ -30,168 +30,49 @@ greatest magnitude, the scale and the rounding of a layer were three dispatches 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
-
-import numpy as np
 
 from .._mlir import Operation, Value, ir
-from ..emit import Formula, Scalars, scalar
-from ..emit.linalg import Extent, constant_index
 from ..emit.operation import element_of, erase_unused, is_dynamic, values_read
-from ..emit.subnormals import floor
-from ..emit.vectors import (
-    Vectors,
-    broadcast,
-    load,
-    load_element,
-    loop,
-    reduced,
-    store,
-    store_element,
-)
-from ..numerics.array_functions import bits_of, convert
 from ..numerics.element_types import BOOL, F16, F32, I8, I16, I32, I64, ElementType
 from .constants import is_fixed
-from .executables import Binding, Kernel, KernelCall, Library
+from .executables import KernelCall, Library
+from .formula_kernel import (
+    BITCAST,
+    CONVERT,
+    FOLDS,
+    FUNCTIONS,
+    OF_BITS,
+    OF_FLOATS,
+    RULES,
+    SELECT,
+    SHIFTS,
+    Apply,
+    FormulaKernel,
+    Node,
+    Number,
+    Read,
+    Result,
+    Steps,
+)
 
 __all__ = ["write_formulas"]
 
 _MOST_ELEMENTS = 1 << 13
 """Of a result: what has more is worth IREE's threads."""
-_AS_LONG, _AS_LONG_OF_FUNCTIONS = 8, 64
-"""How many products of bytes take as long as one element of an operation, about."""
-_AT_ONCE = 4
-"""Vectors of partial results: a sum takes four cycles, and one begins in each."""
 _MOST_OPERATIONS = 32
 """Of a formula; what is behind them is another one."""
 
-_OF_FLOATS: dict[str, Callable[..., Formula]] = {
-    "stablehlo.divide": np.divide,
-    "stablehlo.exponential": np.exp,
-    "stablehlo.floor": lambda given: floor(given, np.floor),
-    "stablehlo.logistic": lambda given: np.float32(1) / (np.float32(1) + np.exp(-given)),
-    "stablehlo.round_nearest_even": np.rint,
-    "stablehlo.sqrt": np.sqrt,
-    "stablehlo.tanh": np.tanh,
-}
-_OF_NUMBERS: dict[str, Callable[..., Formula]] = {
-    "stablehlo.abs": np.abs,
-    "stablehlo.add": np.add,
-    "stablehlo.maximum": np.maximum,
-    "stablehlo.minimum": np.minimum,
-    "stablehlo.multiply": np.multiply,
-    "stablehlo.negate": np.negative,
-    "stablehlo.subtract": np.subtract,
-}
-_OF_BITS: dict[str, Callable[..., Formula]] = {
-    "stablehlo.and": np.bitwise_and,
-    "stablehlo.or": np.bitwise_or,
-    "stablehlo.xor": np.bitwise_xor,
-}
-_SHIFTS: dict[str, Callable[..., Formula]] = {
-    "stablehlo.shift_left": np.left_shift,
-    "stablehlo.shift_right_arithmetic": np.right_shift,
-}
-_COMPARISONS: dict[str, Callable[..., Formula]] = {
-    "EQ": np.equal, "NE": np.not_equal, "GE": np.greater_equal, "GT": np.greater,
-    "LE": np.less_equal, "LT": np.less,
-}  # fmt: skip
-_BITCAST, _COMPARE, _CONVERT = "stablehlo.bitcast_convert", "stablehlo.compare", "stablehlo.convert"
-_SELECT = "stablehlo.select"
-_RULES: dict[str, Callable[..., Formula]] = {
-    **_OF_FLOATS,
-    **_OF_NUMBERS,
-    **_OF_BITS,
-    **_SHIFTS,
-    **_COMPARISONS,
-    _SELECT: np.where,
-}
-"""Operations, comparisons by their direction, and how formulas compute them; `_applied` has those
-that say what element they compute."""
-_FUNCTIONS = ("stablehlo.exponential", "stablehlo.logistic", "stablehlo.tanh")
-_LONG = (*_FUNCTIONS, "stablehlo.divide", "stablehlo.sqrt")
+_LONG = (*FUNCTIONS, "stablehlo.divide", "stablehlo.sqrt")
 """Operations that are not done again for each element that reads a result."""
-_REDUCE, _CONSTANT = "stablehlo.reduce", "stablehlo.constant"
+_REDUCE, _COMPARE, _CONSTANT = "stablehlo.reduce", "stablehlo.compare", "stablehlo.constant"
 _BROADCAST, _RESHAPE, _SLICE = "stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.slice"
 _VIEWS = (_BROADCAST, _RESHAPE, "stablehlo.reverse", _SLICE)
 """Operations that say where an element is read, in the forms that `_Place` has."""
 
 
-# -- formulas -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Read:
-    """An operand, read at ``offset + sum_i strides[i] * position[i]``."""
-
-    operand: int
-    offset: int
-    strides: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Number:
-    """A number, as `float.hex` or `int` writes it: -0.0 is not 0.0."""
-
-    text: str
-    element: ElementType
-
-
-@dataclass(frozen=True)
-class _Result:
-    """What an operation of a formula computes, by its number."""
-
-    number: int
-
-
-_Node: TypeAlias = "_Read | _Number | _Result"
-"""An element of what is computed."""
-
-
-@dataclass(frozen=True)
-class _Apply:
-    """An operation: of `_RULES`, or what makes another element type of one."""
-
-    name: str
-    given: tuple[_Node, ...]
-    element: ElementType
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """Operations, in an order in which each reads those before it, and what is wanted of them."""
-
-    steps: tuple[_Apply, ...]
-    last: _Node
-
-    def reads(self) -> list[_Read]:
-        """The operands, as often as they are read."""
-        given = [node for step in self.steps for node in step.given]
-        return [node for node in (*given, self.last) if isinstance(node, _Read)]
-
-    def moved(self, strides: Callable[[tuple[int, ...]], tuple[int, ...]]) -> _Steps:
-        """The same, with operands that are read with other strides."""
-
-        def of_node(node: _Node) -> _Node:
-            return replace(node, strides=strides(node.strides)) if isinstance(node, _Read) else node
-
-        steps = [replace(each, given=tuple(map(of_node, each.given))) for each in self.steps]
-        return _Steps(tuple(steps), of_node(self.last))
-
-    def cost(self) -> int:
-        """How many products of bytes take as long as an element."""
-        names = [step.name for step in self.steps]
-        return sum(_AS_LONG_OF_FUNCTIONS if name in _FUNCTIONS else _AS_LONG for name in names)
-
-
-def _applied(step: _Apply, given: Sequence[Formula]) -> Formula:
-    if step.name == _CONVERT:
-        return convert(given[0], step.element)
-    if step.name == _BITCAST:
-        return bits_of(given[0], step.element)
-    return _RULES[step.name](*given)
+# -- where elements are read -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -235,7 +116,7 @@ class _Place:
         axes = {int(axis) for axis in op.attributes["dimensions"]}
         return replace(self, turned=tuple(n ^ (i in axes) for i, n in enumerate(self.turned)))
 
-    def read(self, operand: int, shape: Sequence[int], rank: int) -> _Read:
+    def read(self, operand: int, shape: Sequence[int], rank: int) -> Read:
         """How an operand of a shape is read, for a result of so many axes."""
         offset, strides, stride = 0, [0] * rank, math.prod(shape)
         for axis, turned, extent in zip(self.axes, self.turned, shape, strict=True):
@@ -244,7 +125,7 @@ class _Place:
                 continue
             strides[axis] += -stride if turned else stride
             offset += (extent - 1) * stride if turned else 0
-        return _Read(operand, offset, tuple(strides))
+        return Read(operand, offset, tuple(strides))
 
 
 # -- which operations -----------------------------------------------------------------------------
@@ -273,7 +154,7 @@ _ELEMENTS = frozenset(map(str, (*_STORED, F16, BOOL)))
 
 def _is_computed(op: Operation) -> bool:
     """True for what is computed element by element."""
-    if op.name not in (*_RULES, _BITCAST, _COMPARE, _CONVERT):
+    if op.name not in (*RULES, BITCAST, _COMPARE, CONVERT):
         return False
     *given, made = elements = [_element(value) for value in (*op.operands, *op.results)]
     shapes = (
@@ -281,20 +162,20 @@ def _is_computed(op: Operation) -> bool:
     )
     if not shapes or any(shape != shapes[-1] for shape in shapes):
         return False
-    if op.name == _CONVERT:
+    if op.name == CONVERT:
         return (given[0] in (*_STORED, BOOL) and made in _STORED) or (given[0], made) == (F32, F16)
-    if op.name == _BITCAST:
+    if op.name == BITCAST:
         return {given[0], made} <= {F32, I32}
     if op.name == _COMPARE:
         return given[0] in _STORED and _is_ordinary(op)
-    if op.name == _SELECT:
+    if op.name == SELECT:
         return made in _STORED
-    if op.name in _OF_BITS:
+    if op.name in OF_BITS:
         return made in (*_INTEGERS, BOOL)
-    if op.name in _SHIFTS:
+    if op.name in SHIFTS:
         by = _number(_behind(op.operands[1])[0])
         return made in _INTEGERS and by is not None and 0 <= int(by.text) < made.bits
-    return made == F32 if op.name in _OF_FLOATS else made in _STORED
+    return made == F32 if op.name in OF_FLOATS else made in _STORED
 
 
 def _is_ordinary(op: Operation) -> bool:
@@ -302,14 +183,6 @@ def _is_ordinary(op: Operation) -> bool:
     if "compare_type" not in op.attributes:
         return True
     return str(op.attributes["compare_type"]).split()[-1].rstrip(">") in ("FLOAT", "SIGNED")
-
-
-_FOLDS: dict[str, tuple[str, Callable[..., Formula], str, float]] = {
-    "stablehlo.add": ("sum", np.add, "add", 0.0),
-    "stablehlo.maximum": ("greatest", np.maximum, "maximumf", -math.inf),
-    "stablehlo.minimum": ("least", np.minimum, "minimumf", math.inf),
-}
-"""What reductions compute: the name, of two elements, of those of a vector, and of none."""
 
 
 def _fold_of(op: Operation) -> str | None:
@@ -321,10 +194,10 @@ def _fold_of(op: Operation) -> str | None:
     body = op.regions[0].blocks[0]
     inner = [each.operation for each in body.operations]
     names = [each.name for each in inner]
-    if len(names) != 2 or names[0] not in _FOLDS or names[1] != "stablehlo.return":
+    if len(names) != 2 or names[0] not in FOLDS or names[1] != "stablehlo.return":
         return None
     start = _number(op.operands[1])
-    if start is None or float.fromhex(start.text) != _FOLDS[names[0]][-1]:
+    if start is None or float.fromhex(start.text) != FOLDS[names[0]][-1]:
         return None
     axes = sorted(int(axis) for axis in op.attributes["dimensions"])
     rank = op.operands[0].type.rank
@@ -333,7 +206,7 @@ def _fold_of(op: Operation) -> str | None:
     return names[0] if has_both and is_last else None
 
 
-def _number(value: Value) -> _Number | None:
+def _number(value: Value) -> Number | None:
     """The number that each element of a constant is; None for what is none."""
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != _CONSTANT:
@@ -344,7 +217,7 @@ def _number(value: Value) -> _Number | None:
     if _element(value) not in _STORED:
         return None
     element, number = element_of(value.type), attribute.get_splat_value().value
-    return _Number(float(number).hex() if element.is_float else str(int(number)), element)
+    return Number(float(number).hex() if element.is_float else str(int(number)), element)
 
 
 def _readers(value: Value) -> int:
@@ -383,7 +256,7 @@ class _Formula:
     """
 
     op: Operation
-    kernel: _FormulaKernel
+    kernel: FormulaKernel
     operands: tuple[Value, ...]
     absorbed: tuple[Operation, ...]
 
@@ -414,15 +287,15 @@ class _Writer:
         order = sorted(self._places, key=self._order.__getitem__)
         numbers = {each: number for number, each in enumerate(order)}
         steps = tuple(self._step(each, numbers) for each in order)
-        wanted = self._node(own[0], place, numbers) if self._fold else _Result(len(steps) - 1)
+        wanted = self._node(own[0], place, numbers) if self._fold else Result(len(steps) - 1)
         if any(_element(each) not in _STORED for each in self._operands):
             return None
-        formula = _Steps(steps, wanted)
+        formula = Steps(steps, wanted)
         kept = _shape(op.results[0])
         groups = _axes_together(self._shape, formula.reads(), len(kept))
         if self._fold and len([group for group in groups if group[0] >= len(kept)]) != 1:
             return None
-        kernel = _FormulaKernel(
+        kernel = FormulaKernel(
             tuple(math.prod(self._shape[axis] for axis in group) for group in groups),
             formula.moved(lambda strides: tuple(strides[group[-1]] for group in groups)),
             tuple(math.prod(_shape(each)) for each in self._operands),
@@ -466,21 +339,21 @@ class _Writer:
         is_once = math.prod(_shape(result)) == math.prod(self._shape)
         return (is_once or op.name not in _LONG) and _readers(result) == len(places)
 
-    def _step(self, op: Operation, numbers: Mapping[Operation, int]) -> _Apply:
+    def _step(self, op: Operation, numbers: Mapping[Operation, int]) -> Apply:
         given = tuple(self._node(operand, self._places[op], numbers) for operand in op.operands)
         name = op.name
         if name == _COMPARE:
             name = str(op.attributes["comparison_direction"]).split()[-1].rstrip(">")
-        return _Apply(name, given, element_of(op.results[0].type))
+        return Apply(name, given, element_of(op.results[0].type))
 
-    def _node(self, value: Value, place: _Place, numbers: Mapping[Operation, int]) -> _Node:
+    def _node(self, value: Value, place: _Place, numbers: Mapping[Operation, int]) -> Node:
         """What an element of a value is, where it is read."""
         value, place = _behind(value, place)
         number = _number(value)
         if number is not None:
             return number
         if not isinstance(value.owner, ir.Block) and value.owner.operation in numbers:
-            return _Result(numbers[value.owner.operation])
+            return Result(numbers[value.owner.operation])
         memory = _memory(value)
         if memory not in self._operands:
             self._operands.append(memory)
@@ -498,7 +371,7 @@ def _behind(value: Value, place: _Place | None = None) -> tuple[Value, _Place]:
     return value, place
 
 
-def _axes_together(shape: Sequence[int], reads: Sequence[_Read], end: int) -> list[list[int]]:
+def _axes_together(shape: Sequence[int], reads: Sequence[Read], end: int) -> list[list[int]]:
     """The axes of a formula that are one for all that it reads.
 
     Args:
@@ -577,7 +450,7 @@ def _is_between(
     return False
 
 
-_ERASED = (*_RULES, *_VIEWS, _BITCAST, _COMPARE, _CONVERT, _CONSTANT)
+_ERASED = (*RULES, *_VIEWS, BITCAST, _COMPARE, CONVERT, _CONSTANT)
 
 
 def _formulas_of(block: ir.Block, lanes: int, elements: Collection[ElementType]) -> list[_Formula]:
@@ -613,161 +486,3 @@ def _connected(formulas: Sequence[_Formula], calls: Sequence[Operation]) -> list
             reached.add(other)
             pending.append(other)
     return [each for each in formulas if each.op in reached]
-
-
-# -- the kernel -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _FormulaKernel:
-    """A formula of each position, or what is folded of it along the last axis.
-
-    Attributes:
-        shape: the positions.
-        formula: what is computed.
-        sizes, elements: how many elements operands have, and their types.
-        count: how many elements the result has.
-        result: their type.
-        fold: what is folded along the last axis, a name in `_FOLDS`.
-        lanes: of f32 in a vector.
-    """
-
-    shape: tuple[int, ...]
-    formula: _Steps
-    sizes: tuple[int, ...]
-    elements: tuple[ElementType, ...]
-    count: int
-    result: ElementType
-    fold: str | None
-    lanes: int
-
-    def kernel(self) -> Kernel:
-        """The kernel: bindings are the operands and the result, with one axis each."""
-        given = zip(self.sizes, self.elements, strict=True)
-        bindings = [Binding((size,), element) for size, element in given]
-        bindings.append(Binding((self.count,), self.result))
-        cost = self.formula.cost() + _AS_LONG * (self.fold is not None)
-        name = _FOLDS[self.fold][0] if self.fold else "formula"
-        products = math.prod(self.shape) * cost
-        return Kernel(name, bindings, 1, self._body, 0, products=products)
-
-    @property
-    def _together(self) -> int:
-        """How many elements of the last axis are computed together."""
-        if any(each.strides and each.strides[-1] not in (0, 1) for each in self.formula.reads()):
-            return 1
-        last = self.shape[-1] if self.shape else 1
-        return next((n for n in (self.lanes, 8, 4) if last % n == 0), 1)
-
-    def _body(self, memories: Sequence[Value], _: Value, __: Extent) -> None:
-        *operands, result = memories
-        outer, last = self.shape[:-1], self.shape[-1] if self.shape else 1
-        lanes = self._together
-        strides = [math.prod(outer[axis + 1 :]) for axis in range(len(outer))]
-
-        def at(positions: Sequence[Formula]) -> Formula:
-            """Where the elements begin that are computed at a position of the outer axes."""
-            return _sum(0, zip(positions, strides, strict=True))
-
-        def element(positions: Sequence[Formula], place: Formula) -> Formula:
-            return _Element(operands, self.elements, lanes, positions, place).of(self.formula)
-
-        def folded(positions: Sequence[Formula], fold: str) -> None:
-            _, combined, kind, none = _FOLDS[fold]
-            many = _AT_ONCE if last % (_AT_ONCE * lanes) == 0 else 1
-
-            def more(place: Value, *so_far: Formula) -> list[Formula]:
-                return [
-                    combined(total, element(positions, scalar(place) + n * lanes))
-                    for n, total in enumerate(so_far)
-                ]
-
-            start = _form(lanes).known(none, F32)
-            totals = loop(0, last, many * lanes, more, [start] * many)
-            while len(totals) > 1:
-                totals = [combined(*pair) for pair in zip(*[iter(totals)] * 2, strict=True)]
-            total = reduced(kind, totals[0]) if lanes > 1 else totals[0]
-            store_element(total, result, [at(positions).value])
-
-        def computed(positions: Sequence[Formula]) -> None:
-            first = at(positions) * last
-
-            def of_place(place: Value) -> None:
-                made = element(positions, scalar(place))
-                index = [(first + scalar(place)).value]
-                if lanes > 1:
-                    store(made, result, index)
-                else:
-                    store_element(made, result, index)
-
-            loop(0, last, lanes, of_place)
-
-        fold = self.fold
-        _nested(outer, computed if fold is None else lambda positions: folded(positions, fold))
-
-
-def _nested(
-    extents: Sequence[int],
-    body: Callable[[Sequence[Formula]], None],
-    before: Sequence[Formula] = (),
-) -> None:
-    """A loop for each axis; the body is called with the positions."""
-    if not extents:
-        body(before)
-        return
-    loop(0, extents[0], 1, lambda place: _nested(extents[1:], body, [*before, scalar(place)]))
-
-
-def _form(lanes: int) -> Scalars:
-    return Vectors(lanes) if lanes > 1 else Scalars()
-
-
-def _sum(offset: int, terms: Iterable[tuple[Formula, int]]) -> Formula:
-    """``offset`` and positions times their strides."""
-    total = scalar(constant_index(offset))
-    for position, stride in terms:
-        if stride:
-            total = total + position * stride
-    return total
-
-
-@dataclass(frozen=True)
-class _Element:
-    """A position, or as many from there on as are computed together.
-
-    Attributes:
-        operands: memrefs.
-        elements: of them.
-        lanes: how many.
-        outer: the position along the axes before the last.
-        last: along the last one.
-    """
-
-    operands: Sequence[Value]
-    elements: Sequence[ElementType]
-    lanes: int
-    outer: Sequence[Formula]
-    last: Formula
-
-    def of(self, formula: _Steps) -> Formula:
-        """What a formula is there."""
-        results: list[Formula] = []
-        for step in formula.steps:
-            results.append(_applied(step, [self._node(each, results) for each in step.given]))
-        return self._node(formula.last, results)
-
-    def _node(self, node: _Node, results: Sequence[Formula]) -> Formula:
-        if isinstance(node, _Result):
-            return results[node.number]
-        if isinstance(node, _Number):
-            is_float = node.element.is_float
-            number = float.fromhex(node.text) if is_float else int(node.text)
-            return _form(self.lanes).known(number, node.element)
-        positions = [*self.outer, self.last][-len(node.strides) :] if node.strides else []
-        index = _sum(node.offset, zip(positions, node.strides, strict=True)).value
-        memory, element = self.operands[node.operand], self.elements[node.operand]
-        if self.lanes == 1:
-            return load_element(memory, [index])
-        if node.strides[-1]:
-            return load(memory, [index], self.lanes, element)
-        return broadcast(load_element(memory, [index]), self.lanes)
