@@ -424,25 +424,25 @@ class _Words:
 
     def integer(self, group: _Group, member: int, part: int) -> Formula:
         """One of the four integers of a group, i32, in the columns of a tile of the thread."""
-        tiles, integer, low = self.thread.product.tiles, None, 0
-        for plane, (bits, count) in enumerate(zip(tiles.plane_bits, tiles.vectors, strict=True)):
-            piece = self._word(plane, count, group, part)
-            field_, word = group.field, group.word
-            if plane:
-                ratio = tiles.vectors[0] // count
-                more, _ = _divided(word, count)
-                field_ = more + group.field * ratio
-            shift = field_ * bits + member * 8
-            piece = _shifted(piece, shift)
+        tiles, integer = self.thread.product.tiles, None
+        pieces = tiles.pieces(group.word, group.field, self._divided)
+        for plane, number, bits, stored, low in pieces:
+            piece = _shifted(self._word(plane, number, part), stored + member * 8)
             if bits < 8 or member < 3:
                 piece = piece & ((1 << bits) - 1)
             piece = piece.form.emitted(piece.value, I32)
             integer = piece if integer is None else integer | (piece << low)
-            low += bits
         return integer
 
-    def _word(self, plane: int, count: int, group: _Group, part: int) -> Formula:
-        word = group.word if not plane else _divided(group.word, count)[1]
+    def _divided(self, number: Formula | int, count: int) -> tuple[Formula | int, Formula | int]:
+        """Quotient and remainder of the number of a word of the first plane."""
+        if count == self.thread.product.tiles.vectors[0]:
+            return 0, number
+        if isinstance(number, int):
+            return divmod(number, count)
+        return quotient(number, count), remainder(number, count)
+
+    def _word(self, plane: int, word: Formula | int, part: int) -> Formula:
         key = (plane, part, word if isinstance(word, int) else -1)
         if key not in self.loaded:
             tiles, thread = self.thread.product.tiles, self.thread
@@ -453,13 +453,6 @@ class _Words:
             words = load_element(thread.memory.weight, [place.value])
             self.loaded[key] = words.form.emitted(words.value, U32)
         return self.loaded[key]
-
-
-def _divided(number: Formula | int, divisor: int) -> tuple[Formula | int, Formula | int]:
-    """Quotient and remainder of a position."""
-    if isinstance(number, int):
-        return divmod(number, divisor)
-    return quotient(number, divisor), remainder(number, divisor)
 
 
 def _shifted(words: Formula, by: Formula | int) -> Formula:

@@ -22,6 +22,7 @@ The functions take NumPy's arrays and values of programs alike.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -45,9 +46,9 @@ class Piece(NamedTuple):
     """
 
     plane: int
-    vector: int
+    vector: Any
     bits: int
-    stored: int
+    stored: Any
     low: int
 
 
@@ -135,12 +136,24 @@ class Tiles:
             return vector + min(vector, between)
         return vector + np.minimum(vector, between) if between else vector
 
-    def pieces(self, number: int) -> list[Piece]:
-        """What planes have of the integers of a group of a step."""
-        found, low = [], 0
-        for plane, (bits, vectors) in enumerate(zip(self.plane_bits, self.vectors, strict=True)):
-            field, vector = divmod(number, vectors)
-            found.append(Piece(plane, vector, bits, bits * field, low))
+    def pieces(
+        self,
+        number: _Place,
+        field: int = 0,
+        divided: Callable[[_Place, int], tuple[_Place, _Place]] = divmod,
+    ) -> list[Piece]:
+        """What planes have of the integers of a group of a step.
+
+        Args:
+            number: of the group, or of its vector in the first plane.
+            field: of that vector, which the group is.
+            divided: the quotient and the remainder of a number.
+        """
+        found, low, vectors = [], 0, self.vectors
+        for plane, (bits, count) in enumerate(zip(self.plane_bits, vectors, strict=True)):
+            more, vector = divided(number, count)
+            own = more + field * (vectors[0] // count)
+            found.append(Piece(plane, vector, bits, own * bits, low))
             low += bits
         return found
 
