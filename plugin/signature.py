@@ -31,6 +31,7 @@ __all__ = [
     "LAYOUTS_KEY",
     "LOOPS_KEY",
     "MOST_ITERATIONS",
+    "MOST_THREADS",
     "REFLECTION_KEY",
     "TARGET_KEY",
     "WORK_KEY",
@@ -54,6 +55,8 @@ BOUND_LOOPS = "__subquant_bound_loops"
 """The function of an executable that is told how many iterations its device runs of a loop."""
 MOST_ITERATIONS = 65535
 """After so many Mesa's llvmpipe ends the loops of an invocation, without an error."""
+MOST_THREADS = 256
+"""Of a CPU that run a program: IREE makes no more, without a word."""
 _VERSION = 1
 _LARGEST_LIST = 64
 

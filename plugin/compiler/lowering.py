@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from .._mlir import Operation, in_context_of, ir
 from ..errors import Remark
-from ..signature import CPU_FEATURES_KEY, REFLECTION_KEY, WORK_KEY, Work
+from ..signature import CPU_FEATURES_KEY, MOST_THREADS, REFLECTION_KEY, WORK_KEY, Work
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, named
 from ..transforms.check_hand_off import REFLECTION_ATTRIBUTE
 from .options import CompileOptions
@@ -70,15 +70,12 @@ def recorded_signatures(module: ir.Module) -> dict[str, str]:
     }
 
 
-_MANY = 256
-"""Threads: a program that does not gain by so many does not by fewer."""
-
-
 def gains_by_threads(module: ir.Module) -> bool:
     """True if several threads may run one of the public functions in less time than one."""
     works = [entries.get(WORK_KEY) for _, entries in _reflections(module)]
     texts = [None if work is None else Work.from_text(work.value) for work in works]
-    return any(work is None or work.is_worth(_MANY, team=True) for work in texts)
+    # A program that does not gain by the most threads does not by fewer.
+    return any(work is None or work.is_worth(MOST_THREADS, team=True) for work in texts)
 
 
 def _reflections(module: ir.Module) -> Iterator[tuple[Operation, dict[str, ir.Attribute]]]:

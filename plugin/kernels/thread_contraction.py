@@ -13,6 +13,7 @@ from ..emit.rounding import rounded
 from ..numerics.casts import Cast
 from ..numerics.element_types import F32
 from ..numerics.parameters import StorageType
+from ..signature import MOST_ITERATIONS
 from .contraction import Product
 from .executables import Library
 from .operands import Refusal
@@ -37,8 +38,6 @@ _AT_ONCE = 4
 """Rows that a thread has at most."""
 _LEAST_WORKGROUPS = 8
 """What fewer workgroups are not worth more tiles for: cores, or parts of a GPU, would have none."""
-_MOST_ITERATIONS = 65535
-"""After so many Mesa's llvmpipe ends the loops of a thread."""
 _CODES = StorageType(8, False)
 
 
@@ -70,7 +69,7 @@ class ThreadContraction(Product):
         if planned.batch:
             return Refusal("it has batch dimensions")
         tiles = planned.tiles
-        if tiles.steps * (1 + tiles.vectors[0]) >= _MOST_ITERATIONS:
+        if tiles.steps * (1 + tiles.vectors[0]) >= MOST_ITERATIONS:
             return Refusal("its columns are longer than the loops of some devices")
         return planned
 

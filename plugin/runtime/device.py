@@ -10,16 +10,13 @@ from collections.abc import Sequence
 import numpy.typing as npt
 
 from ..errors import EnvironmentProblem, UsageError, quoted
-from ..signature import ValueType, Work
+from ..signature import MOST_THREADS, ValueType, Work
 from .device_arrays import DeviceArray, put
 from .native_calls import native_call
 from .open_device import DEVICES, OpenDevice, iree_runtime, no_device
 from .team import Team
 
 __all__ = ["Device", "list_devices"]
-
-MOST_THREADS = 256
-"""IREE makes no more, without a word."""
 
 
 class Device:
