@@ -21,6 +21,7 @@ from subquant.compiler.reading import parse_text
 from subquant.conformance.program import Program
 from subquant.conformance.suite import programs
 from subquant.dialects import create_context
+from subquant.dialects.grids import exact, exact_product
 from subquant.dialects.quant import element_type
 from subquant.errors import UnsupportedError
 from subquant.numerics.fixed_point import apply_scale, multiplier_and_shift
@@ -67,6 +68,29 @@ def integer_programs() -> list[Program]:
 
 
 # -- the steps ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("factors", "is_exact"),
+    [
+        ([np.float32(0.1), np.float32([0.3, 1e-20, 7])], True),
+        ([np.array([0.1, 0.7])], True),
+        ([np.array(0.1), np.array([0.5, 2.0**40])], True),
+        ([np.float32(0.1), np.float32(-0.3), np.float32(2**16)], True),
+        ([np.float32(0.1), np.float32(0.3), np.float32(0.7)], False),
+        ([np.array(0.1), np.array([3.0])], False),
+        ([np.array(2.0**-600), np.array(2.0**-600)], False),
+    ],
+)
+def test_products_of_scales_lose_no_bit(factors: list[Any], is_exact: bool) -> None:
+    wide = [np.asarray(factor, np.float64) for factor in factors]
+    product = exact_product(wide)
+    assert (product is not None) == is_exact
+    if product is not None:
+        expected: Any = Fraction(1)
+        for factor in wide:
+            expected = expected * exact(factor)
+        assert (exact(product) == expected).all()
 
 
 def test_every_step_is_a_pass() -> None:
