@@ -40,12 +40,12 @@ from ..emit.vectors import (
 from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32
 from .epilogue import Finish, last_bindings
-from .executables import Binding, Kernel
+from .executables import Binding, Kernel, evenly
 from .instructions import INSTRUCTIONS, Instructions
 from .tap_groups import TapGroups
 from .windows import Axis
 
-__all__ = ["TIME_OF_A_PRODUCT", "DepthwiseProduct"]
+__all__ = ["DepthwiseProduct"]
 
 _BYTES_AT_ONCE = 64
 """Channels whose groups are gathered together: a position's share of a line of the cache."""
@@ -55,8 +55,8 @@ _SCRATCH = 24 << 10
 """Bytes of gathered groups at most: IREE gives a workgroup 32 KiB, and they stay in the cache."""
 _MOST_WRITTEN_OUT = 64
 """Groups of the windows of a period that are written out at most; more lines are a loop."""
-TIME_OF_A_PRODUCT = 4
-"""In products of a contraction, about."""
+_TIME_OF_A_PRODUCT, _TIME_TO_GATHER = 4, 5
+"""Of a product, and of a byte that is gathered, in products of a contraction, about."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,13 @@ class DepthwiseProduct:
     def products(self) -> int:
         """About how many products of a contraction take as long."""
         windows = self.images * self.lines.count * self.windows.count
-        return TIME_OF_A_PRODUCT * windows * self.channels * self.lines.taps * self.windows.taps
+        return _TIME_OF_A_PRODUCT * windows * self.channels * self.lines.taps * self.windows.taps
+
+    @property
+    def again(self) -> int:
+        """The same of what each block of lines gathers that the one before has gathered, too."""
+        lines = max(0, self.lines.span - self.lines.step)
+        return _TIME_TO_GATHER * lines * self.windows.extent * self.channels
 
     def kernel(self) -> Kernel:
         """The kernel.
@@ -147,9 +153,7 @@ class DepthwiseProduct:
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         plan = self._plan
         assert plan is not None
-        share = -(-plan.tasks // self.workgroups)
-        begin = scalar(number) * share
-        end = np.minimum(begin + share, plan.tasks)
+        begin, end = evenly(scalar(number), self.workgroups, plan.tasks)
         room = scratch(plan.scratch, self.target.factor)
         is_kept = self.finish is not None and not self.finish.is_certain
         sums = scratch([plan.at_once, self.target.lanes], I32) if is_kept else None
@@ -257,9 +261,7 @@ class _Task:
     def write(self) -> None:
         """Write the loop over its lines."""
         lines, ring = self.product.lines, self.plan.ring
-        share = -(-lines.count // self.plan.blocks)
-        begin = self.block * share
-        end = np.minimum(begin + share, lines.count)
+        begin, end = evenly(self.block, self.plan.blocks, lines.count)
         # Lines of the picture that the line before has gathered.
         kept = max(0, ring - lines.step) if lines.apart == 1 else 0
 

@@ -19,9 +19,9 @@ from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32, AnyArray, Array, ElementType
 from ..numerics.requantization import Requantization
 from .constants import elements_of, is_fixed
-from .depthwise_product import TIME_OF_A_PRODUCT, DepthwiseProduct
+from .depthwise_product import DepthwiseProduct
 from .epilogue import Epilogue, Finish
-from .executables import FEW_WORKGROUPS, MANY_WORKGROUPS, Library
+from .executables import FEW_WORKGROUPS, Library, workgroups_of
 from .instructions import INSTRUCTIONS, Instructions
 from .integer_product import IntegerProduct
 from .matrix_product import MatrixProduct, Runs
@@ -51,10 +51,6 @@ _LEAST_BESIDE_OTHERS = 1 << 8
 """Of integers, where a contraction may be done in the call of another."""
 _ENOUGH_ROWS = 16
 """From which on it pays to lay out a weight at every call."""
-_PRODUCTS_OF_A_WORKGROUP = 1 << 18
-_FEW_PARTS = 4
-"""Of the lines of a picture, which cost little, though the first lines of each are gathered again.
-"""
 _PRODUCTS_WITH_TILES, _PRODUCTS_OF_A_SUM = 1 << 24, 1 << 8
 """Of a workgroup with tiles, and how many take as long as it takes to finish a sum."""
 _SMALL_WEIGHT = 1 << 18
@@ -496,9 +492,8 @@ class IntegerContraction:
         product = DepthwiseProduct(
             images, lines, windows, channels + missing, self.outside, instructions, 1
         )
-        parts = product.products // _PRODUCTS_OF_A_WORKGROUP
-        parts = max(min(parts, _FEW_PARTS), parts // TIME_OF_A_PRODUCT)
-        return replace(product, workgroups=max(1, min(FEW_WORKGROUPS, parts))), missing
+        workgroups = workgroups_of(product.products, again=product.again)
+        return replace(product, workgroups=workgroups), missing
 
     def _activations(
         self, library: Library, instructions: str, missing: int, *, is_widened: bool
@@ -552,10 +547,7 @@ class IntegerContraction:
     def _shares(windows: Windows, products: int, tiles: int) -> int:
         """How many share the windows, of so many products each, of each tile."""
         every = windows.images * windows.lines * windows.count
-        most = every * products // _PRODUCTS_OF_A_WORKGROUP
-        if tiles > FEW_WORKGROUPS and most >= MANY_WORKGROUPS:
-            return min(every, -(-MANY_WORKGROUPS // tiles))
-        return max(1, min(FEW_WORKGROUPS, most) // tiles)
+        return min(every, workgroups_of(every * products, tiles))
 
     def _axes(self) -> list[Axis]:
         """The two axes of a picture: it has one line where there is one spatial axis."""

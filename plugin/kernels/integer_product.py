@@ -43,7 +43,7 @@ from ..numerics.array_functions import convert
 from ..numerics.element_types import I8, I32
 from .columns import SumWriter
 from .epilogue import last_bindings
-from .executables import Binding, Kernel
+from .executables import Binding, Kernel, evenly
 from .window_product import WindowProduct
 
 __all__ = ["IntegerProduct"]
@@ -121,10 +121,8 @@ class IntegerProduct(WindowProduct):
         windows = self.windows
         of_line = -(-windows.count // self.at_once)
         parts = of_line * windows.lines * windows.images
-        share = -(-parts // self.workgroups)
         tile = quotient(scalar(number), self.workgroups)
-        begin = remainder(scalar(number), self.workgroups) * share
-        end = np.minimum(begin + share, parts)
+        begin, end = evenly(remainder(scalar(number), self.workgroups), self.workgroups, parts)
 
         def place(part: Formula) -> tuple[Formula, Formula]:
             line = quotient(part, of_line)

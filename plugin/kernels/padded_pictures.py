@@ -17,7 +17,7 @@ from ..emit import Formula, scalar
 from ..emit.linalg import Extent, constant_index
 from ..emit.vectors import Vectors, load, loop, quotient, remainder, store, when
 from ..numerics.element_types import I8
-from .executables import Binding, Kernel
+from .executables import Binding, Kernel, evenly
 from .instructions import INSTRUCTIONS
 from .windows import Axis
 
@@ -72,9 +72,7 @@ class PaddedPictures:
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         count = self.images * self.shape[1]
-        share = -(-count // self.workgroups)
-        begin = scalar(number) * share
-        end = np.minimum(begin + share, count)
+        begin, end = evenly(scalar(number), self.workgroups, count)
         loop(begin.value, end.value, 1, lambda line: self._line(memories, scalar(line)))
 
     def _line(self, memories: Sequence[Value], number: Formula) -> None:
