@@ -53,11 +53,13 @@ MANY_WORKGROUPS = 16 * _TAKEN
 """Of a kernel, at least, where there are more: they are taken in as many parts."""
 _LEAST_PRODUCTS = 1 << 16
 """Of one of so many, which costs a thread 0.1 us."""
-_SHARED_PRODUCTS, _PRODUCTS_OF_A_START = 1 << 19, 1 << 14
+_SHARED_PRODUCTS, _PRODUCTS_OF_A_START = 1 << 19, 1 << 15
 """Of a kernel that several workgroups share, at least; and how many take as long as to begin one.
 
-With two threads that takes 0.06 us (Zen 4).
+With one thread that takes 0.02 us, with two of a team 0.1 (Zen 4).
 """
+_WEIGHT = 4
+"""How much more what is done again counts than that threads wait."""
 _ALIKE = 4
 """A number of workgroups is a multiple of this."""
 
@@ -88,11 +90,12 @@ def workgroups_of(products: int, tiles: int = 1, again: int = 0) -> int:
     Args:
         products: in all, of 8 bits.
         tiles: how many there are.
-        again: how many products take as long as what each workgroup does that others do, too.
+        again: how many products take as long as what each workgroup does that others do, too. One
+            thread does it for nothing, so it counts more than the wait.
     """
     if products < _SHARED_PRODUCTS:
         return 1
-    most = math.isqrt(products // (_PRODUCTS_OF_A_START + again)) // tiles
+    most = math.isqrt(products // (_PRODUCTS_OF_A_START + _WEIGHT * again)) // tiles
     alike = _ALIKE // math.gcd(tiles, _ALIKE)
     return max(1, most // alike * alike)
 

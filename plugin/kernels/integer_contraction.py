@@ -55,6 +55,10 @@ _PRODUCTS_WITH_TILES, _PRODUCTS_OF_A_SUM = 1 << 24, 1 << 8
 """Of a workgroup with tiles, and how many take as long as it takes to finish a sum."""
 _SMALL_WEIGHT = 1 << 18
 """Bytes of one that stays in the cache."""
+_COST_OF_A_POSITION = 4
+"""Products, of which so many take as long as to write a byte of what is around pictures."""
+_MOST_WRITTEN_AGAIN = 2
+"""Tiles of the weight for each of which lines are written with what is around them."""
 _BYTES_OF_A_WORKGROUP = 1 << 15
 _LEAST_WINDOWS = 8
 """From which on tiles are faster than vectors."""
@@ -321,6 +325,8 @@ class IntegerContraction:
         product = IntegerProduct(
             tiles, instructions, windows, channels + missing, share, finish, slices, is_widening
         )
+        if windows.lines > 1 and self._is_copied(missing):
+            product = self._with_pictures(product, instructions, missing)
         rows = self._columns(missing, slices)
         first = self._first(convert(rows, I32).sum(1, dtype=np.int32), instructions, finish)
         width = tiles.count * tiles.width
@@ -335,11 +341,26 @@ class IntegerContraction:
                 I32,
             ),
             self._in_order(self.activations)
-            if is_widening
+            if is_widening or product.pictures is not None
             else self._activations(library, instructions, missing, is_widened=True),
             *(finish.operands(width) if finish else ()),
         ]
         return self._call(library, product, operands)
+
+    def _with_pictures(
+        self, product: IntegerProduct, instructions: str, missing: int
+    ) -> IntegerProduct:
+        """The same with what is around pictures written in the kernel, if that takes less."""
+        pictures, windows = self._pictures(instructions, missing, is_widened=True), product.windows
+        lines, (_, _, positions, channels) = pictures.lines, pictures.shape
+        products = windows.images * windows.lines * windows.count * product.tiles.depth
+        again = max(0, lines.span - lines.step) * positions * channels * _COST_OF_A_POSITION
+        share = workgroups_of(products * product.tiles.columns, product.tiles.count, again)
+        inside = replace(product, pictures=pictures, workgroups=share)
+        if missing or product.tiles.count > _MOST_WRITTEN_AGAIN or not inside.accepts:
+            return product
+        blocks = windows.images * windows.lines // inside.block
+        return replace(inside, workgroups=blocks) if blocks < 2 * share else inside
 
     @staticmethod
     def _first(sums: AnyArray, instructions: str, finish: Finish | None) -> AnyArray:

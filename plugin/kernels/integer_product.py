@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -31,12 +32,14 @@ from ..emit.vectors import (
     load,
     load_element,
     loop,
+    memref_type,
     prefetch,
     quotient,
     remainder,
     reread,
     scratch,
     store,
+    view,
     when,
 )
 from ..numerics.array_functions import convert
@@ -44,6 +47,7 @@ from ..numerics.element_types import I8, I32
 from .columns import SumWriter
 from .epilogue import last_bindings
 from .executables import Binding, Kernel, evenly
+from .padded_pictures import PaddedPictures
 from .window_product import WindowProduct
 
 __all__ = ["IntegerProduct"]
@@ -54,6 +58,10 @@ _LEAST_WRITTEN_OUT = 4
 """Groups that are written out at least, where something is done between them."""
 _DEEP = 1 << 11
 """Products of a sum from which on it takes less than a hundredth of them to finish it."""
+_ROOM = 16 << 10
+"""Bytes of lines with what is around them at most, which stay in the cache beside the weight.
+IREE gives a workgroup 32 KiB.
+"""
 _MOST_FACTORS = 1 << 10
 """Bytes of factors that a workgroup keeps: IREE allows 32 KiB for all that are joined."""
 _COST_OF_A_WEIGHT = 0.25
@@ -69,10 +77,12 @@ class IntegerProduct(WindowProduct):
             each follow one another, and are as many.
         is_widening: activations are i8, and become factors, which have as many bits, when they are
             read: where that is once, it takes less than to do it before.
+        pictures: what is put around activations, which are i8, in the kernel; None if they have it.
     """
 
     slices: int = 1
     is_widening: bool = False
+    pictures: PaddedPictures | None = None
 
     @property
     def groups(self) -> int:
@@ -91,6 +101,32 @@ class IntegerProduct(WindowProduct):
         choices = range((most + 1) // 2, most + 1)
         return min(choices, key=lambda n: (-(-count // n) * (n + _COST_OF_A_WEIGHT), -n))
 
+    @property
+    def accepts(self) -> bool:
+        """True if the lines that a window reads fit where they are written with what is around."""
+        return self._room(1) <= _ROOM
+
+    def _room(self, lines: int) -> int:
+        """How many bytes the windows of some lines read of what is written."""
+        if self.pictures is None:
+            return 0
+        *_, positions, channels = self.pictures.shape
+        return self._lines_read(lines) * positions * channels * self.target.factor.bits // 8
+
+    def _lines_read(self, lines: int) -> int:
+        """How many lines of a picture the windows of some lines read."""
+        assert self.pictures is not None
+        axis = self.pictures.lines
+        return (lines - 1) * axis.step + axis.span
+
+    @cached_property
+    def block(self) -> int:
+        """How many lines of windows read what is written together; there are enough to share."""
+        lines, images = self.windows.lines, self.windows.images
+        most = max(1, lines * images // self.workgroups)
+        choices = (n for n in range(min(most, lines), 0, -1) if lines % n == 0)
+        return next(n for n in choices if n == 1 or self._room(n) <= _ROOM)
+
     def kernel(self) -> Kernel:
         """The kernel.
 
@@ -101,7 +137,9 @@ class IntegerProduct(WindowProduct):
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((tiles.count, tiles.width), I32),
-            Binding((windows.positions * self.groups,), I32),
+            Binding((windows.positions * self.groups,), I32)
+            if self.pictures is None
+            else Binding((self.pictures.given,), I8),
             *last_bindings(self.finish, tiles.count * tiles.width, self.shape),
         ]
         count = tiles.count * self.workgroups
@@ -111,6 +149,7 @@ class IntegerProduct(WindowProduct):
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         weight, first, activations, *tables, result = memories
+        factor = self.target.factor
         writer = SumWriter(
             self.tiles, self.at_once, self.finish, tables, result, in_memory=self._is_behind
         )
@@ -122,7 +161,18 @@ class IntegerProduct(WindowProduct):
         of_line = -(-windows.count // self.at_once)
         parts = of_line * windows.lines * windows.images
         tile = quotient(scalar(number), self.workgroups)
-        begin, end = evenly(remainder(scalar(number), self.workgroups), self.workgroups, parts)
+        together = 1 if self.pictures is None else self.block * of_line
+        begin, end = (
+            place * together
+            for place in evenly(
+                remainder(scalar(number), self.workgroups), self.workgroups, parts // together
+            )
+        )
+        given, room = activations, self._room(self.block)
+        if self.pictures is not None:
+            memory = scratch([room], I8)
+            padded = view(memory, 0, memref_type([room * 8 // factor.bits], factor))
+            activations = view(memory, 0, memref_type([room * 8 // I32.bits], I32))
 
         def place(part: Formula) -> tuple[Formula, Formula]:
             line = quotient(part, of_line)
@@ -138,6 +188,11 @@ class IntegerProduct(WindowProduct):
         def of_part(number: Value) -> None:
             part = scalar(number)
             line, row = place(part)
+            read_line = line
+            if self.pictures is not None:
+                read_line = remainder(line, self.block)
+                is_first = remainder(part, together) == 0
+                when(is_first, lambda: self._write_lines(given, padded, line))
             before, is_later = np.maximum(part, begin + 1) - 1, part > begin
             groups = -(-self.at_once // writer.together(self.at_once))
 
@@ -153,15 +208,16 @@ class IntegerProduct(WindowProduct):
                 first = leaf * of_leaf
                 loop(0, of_leaf, 1, lambda group: write(first + scalar(group)))
 
-            start, apart, read = windows.start(line, row) * self.groups, self._apart, activations
+            start = windows.start(read_line, row) * self.groups
+            apart, read = self._apart, activations
             if self._is_spread_from_memory:
                 self._widen(activations, start, factors)
                 start, apart, read = scalar(constant_index(0)), self.groups, factors
-            given = weight, first, read, tile, start, apart
+            operands = weight, first, read, tile, start, apart
             if not self._is_behind:
-                writer.write(self._sums(*given), line, row, tile)
+                writer.write(self._sums(*operands), line, row, tile)
                 return
-            writer.keep(self._sums(*given, beside, groups))
+            writer.keep(self._sums(*operands, beside, groups))
 
         loop(begin.value, end.value, 1, of_part)
         if self._is_behind:
@@ -174,6 +230,26 @@ class IntegerProduct(WindowProduct):
                 loop(0, groups, 1, write_last)
 
             when(end > begin, write_all)
+
+    def _write_lines(self, given: Value, padded: Value, line: Formula) -> None:
+        """Write the lines of a picture that a block reads, with what is around them.
+
+        Args:
+            given: the pictures.
+            padded: memory of factors.
+            line: the first line of windows, among those of all images.
+        """
+        pictures, lines = self.pictures, self.windows.lines
+        assert pictures is not None
+        *_, positions, channels = pictures.shape
+        image, first = quotient(line, lines), remainder(line, lines) * pictures.lines.step
+
+        def write(number: Value) -> None:
+            offset = scalar(number)
+            place = offset * (positions * channels)
+            pictures.write_line(given, padded, image, first + offset, place)
+
+        loop(0, self._lines_read(self.block), 1, write)
 
     @property
     def _is_behind(self) -> bool:
