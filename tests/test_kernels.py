@@ -265,6 +265,8 @@ WINDOWS = {
     "one window": ((1, 4, 4, 40), (4, 4, 40, 100), {}),
     "images": ((3, 9, 6, 12), (3, 3, 12, 17), {"strides": (2, 1), "padding": (0, 1)}),
     "ragged channels and padding": ((2, 9, 8, 67), (3, 3, 67, 9), {"padding": (1, 2)}),
+    "shared": ((2, 24, 30, 32), (3, 3, 32, 48), {"padding": (1, 1)}),
+    "shared, with steps": ((1, 39, 33, 48), (3, 2, 48, 40), {"strides": (2, 3), "padding": (1, 2)}),
 }
 
 
@@ -287,6 +289,20 @@ def test_activations_that_are_read_once_become_factors_in_the_kernel(strides, is
     options = CompileOptions(kernels="avx512vnni", target_cpu="icelake-server")
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
     assert ("stablehlo.xor" in lowered) != is_inside
+
+
+@pytest.mark.parametrize(
+    ("columns", "missing", "is_inside"), [(64, 0, True), (640, 0, False), (64, 1, False)]
+)
+def test_what_is_around_pictures_is_written_by_the_kernel(columns, missing, is_inside):
+    """Not for each of many tiles, and not with channels that are missing."""
+    channels = 64 - missing
+    x, w = drawn(1, 30, 30, channels), drawn(3, 3, channels, columns, seed=1)
+    text, _ = convolution(x, w, padding=(1, 1))
+    options = CompileOptions(kernels="avx512vnni", target_cpu="icelake-server")
+    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    assert "integer_product" in lowered
+    assert ("padded_pictures" in lowered) != is_inside
 
 
 @pytest.mark.parametrize("instructions", HERE)
