@@ -31,7 +31,6 @@ from .given_parameters import LOAD, current, named_parameter
 
 __all__ = [
     "FEW_WORKGROUPS",
-    "MANY_WORKGROUPS",
     "Binding",
     "Kernel",
     "KernelCall",
@@ -49,7 +48,7 @@ IREE 3.13 has a thread take one workgroup, or eight where there are as many as e
 (``iree_hal_cmd_dispatch_tiles_per_reservation``). Of 16, two threads would have a half each, and
 the one that wakes first would wait for the other.
 """
-MANY_WORKGROUPS = 16 * _TAKEN
+_MANY_WORKGROUPS = 16 * _TAKEN
 """Of a kernel, at least, where there are more: they are taken in as many parts."""
 _LEAST_PRODUCTS = 1 << 16
 """Of one of so many, which costs a thread 0.1 us."""
@@ -67,14 +66,14 @@ _ALIKE = 4
 def shared(parts: int, products: int, calls: int = 1) -> int:
     """Return how many parts of what a kernel does a workgroup has.
 
-    There are `FEW_WORKGROUPS` or fewer of them, or `MANY_WORKGROUPS` or more.
+    There are `FEW_WORKGROUPS` or fewer of them, or `_MANY_WORKGROUPS` or more.
 
     Args:
         parts: as many as can be done apart.
         products: about how many products of 8 bits take as long as a part.
         calls: as many times the workgroups there are.
     """
-    many = parts * calls // MANY_WORKGROUPS
+    many = parts * calls // _MANY_WORKGROUPS
     if many * products >= _LEAST_PRODUCTS:
         return many
     return -(-parts // max(1, FEW_WORKGROUPS // calls))

@@ -323,7 +323,14 @@ class IntegerContraction:
         share = self._shares(windows, depth * columns, tiles.count)
         is_widening = self._is_widened_inside(windows, tiles.count, target, missing)
         product = IntegerProduct(
-            tiles, instructions, windows, channels + missing, share, finish, slices, is_widening
+            tiles,
+            instructions,
+            windows,
+            channels + missing,
+            share,
+            finish,
+            slices=slices,
+            is_widening=is_widening,
         )
         if windows.lines > 1 and self._is_copied(missing):
             product = self._with_pictures(product, instructions, missing)

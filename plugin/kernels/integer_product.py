@@ -10,6 +10,9 @@ product of matrices has one line, and windows of one tap. Activations are factor
 (`Instructions.factor`), and may be more than they are by a number: what that adds to a sum is the
 same for all windows, and is in ``first``.
 
+What is around pictures may be put into memory of the workgroup, with the lines that are inside, for
+the windows of some lines at a time, which are a *block*: workgroups share blocks then.
+
 Where channels are in groups, a tile of the weight reads those of its columns' groups only, which
 lie side by side.
 
@@ -47,8 +50,7 @@ from ..numerics.element_types import I8, I32
 from .columns import SumWriter
 from .epilogue import last_bindings
 from .executables import Binding, Kernel, evenly
-from .padded_pictures import PaddedPictures
-from .window_product import WindowProduct
+from .window_product import ROOM, WindowProduct
 
 __all__ = ["IntegerProduct"]
 
@@ -58,10 +60,6 @@ _LEAST_WRITTEN_OUT = 4
 """Groups that are written out at least, where something is done between them."""
 _DEEP = 1 << 11
 """Products of a sum from which on it takes less than a hundredth of them to finish it."""
-_ROOM = 16 << 10
-"""Bytes of lines with what is around them at most, which stay in the cache beside the weight.
-IREE gives a workgroup 32 KiB.
-"""
 _MOST_FACTORS = 1 << 10
 """Bytes of factors that a workgroup keeps: IREE allows 32 KiB for all that are joined."""
 _COST_OF_A_WEIGHT = 0.25
@@ -77,12 +75,10 @@ class IntegerProduct(WindowProduct):
             each follow one another, and are as many.
         is_widening: activations are i8, and become factors, which have as many bits, when they are
             read: where that is once, it takes less than to do it before.
-        pictures: what is put around activations, which are i8, in the kernel; None if they have it.
     """
 
     slices: int = 1
     is_widening: bool = False
-    pictures: PaddedPictures | None = None
 
     @property
     def groups(self) -> int:
@@ -101,31 +97,13 @@ class IntegerProduct(WindowProduct):
         choices = range((most + 1) // 2, most + 1)
         return min(choices, key=lambda n: (-(-count // n) * (n + _COST_OF_A_WEIGHT), -n))
 
-    @property
-    def accepts(self) -> bool:
-        """True if the lines that a window reads fit where they are written with what is around."""
-        return self._room(1) <= _ROOM
-
-    def _room(self, lines: int) -> int:
-        """How many bytes the windows of some lines read of what is written."""
-        if self.pictures is None:
-            return 0
-        *_, positions, channels = self.pictures.shape
-        return self._lines_read(lines) * positions * channels * self.target.factor.bits // 8
-
-    def _lines_read(self, lines: int) -> int:
-        """How many lines of a picture the windows of some lines read."""
-        assert self.pictures is not None
-        axis = self.pictures.lines
-        return (lines - 1) * axis.step + axis.span
-
     @cached_property
     def block(self) -> int:
         """How many lines of windows read what is written together; there are enough to share."""
         lines, images = self.windows.lines, self.windows.images
         most = max(1, lines * images // self.workgroups)
         choices = (n for n in range(min(most, lines), 0, -1) if lines % n == 0)
-        return next(n for n in choices if n == 1 or self._room(n) <= _ROOM)
+        return next(n for n in choices if n == 1 or self.room_of(n) <= ROOM)
 
     def kernel(self) -> Kernel:
         """The kernel.
@@ -168,7 +146,7 @@ class IntegerProduct(WindowProduct):
                 remainder(scalar(number), self.workgroups), self.workgroups, parts // together
             )
         )
-        given, room = activations, self._room(self.block)
+        given, room = activations, self.room_of(self.block)
         if self.pictures is not None:
             memory = scratch([room], I8)
             padded = view(memory, 0, memref_type([room * 8 // factor.bits], factor))
@@ -249,7 +227,7 @@ class IntegerProduct(WindowProduct):
             place = offset * (positions * channels)
             pictures.write_line(given, padded, image, first + offset, place)
 
-        loop(0, self._lines_read(self.block), 1, write)
+        loop(0, self.lines_read(self.block), 1, write)
 
     @property
     def _is_behind(self) -> bool:

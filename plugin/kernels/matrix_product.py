@@ -55,18 +55,13 @@ from .columns import SumWriter
 from .epilogue import last_bindings
 from .executables import Binding, Kernel
 from .instructions import Sum
-from .padded_pictures import PaddedPictures
-from .window_product import WindowProduct
+from .window_product import ROOM, WindowProduct
 from .windows import Windows
 
 __all__ = ["MatrixProduct", "Runs"]
 
 _ROWS, _BYTES, _REGISTERS = 16, 64, 8
 """Of a tile at most, and how many tiles there are."""
-_ROOM = 16 << 10
-"""Bytes of lines with what is around them at most, which stay in the cache beside the weight.
-IREE gives a workgroup 32 KiB.
-"""
 _WRITTEN_OUT = 4
 """Groups of rows that are written out at most; more are a loop."""
 _FIRST_CACHE, _SECOND_CACHE = 32 << 10, 1 << 20
@@ -134,30 +129,12 @@ class Runs:
 
 @dataclass(frozen=True)
 class MatrixProduct(WindowProduct):
-    """A product by tiles, of which workgroups share the windows of all tiles of the weight.
-
-    Args:
-        pictures: what is put around activations in the kernel, or None: they have it.
-    """
-
-    pictures: PaddedPictures | None = None
+    """A product by tiles, of which workgroups share the windows of all tiles of the weight."""
 
     @property
     def runs(self) -> Runs:
         """What is summed over."""
         return Runs(self.windows, self.channels)
-
-    @property
-    def accepts(self) -> bool:
-        """True if the lines that a window reads fit where they are written with what is around."""
-        return self._room(1) <= _ROOM
-
-    def _room(self, lines: int) -> int:
-        """How many bytes the windows of some lines read."""
-        if self.pictures is None:
-            return 0
-        axis, (*_, positions, channels) = self.pictures.lines, self.pictures.shape
-        return ((lines - 1) * axis.step + axis.span) * positions * channels
 
     @cached_property
     def block(self) -> int:
@@ -165,7 +142,7 @@ class MatrixProduct(WindowProduct):
         lines, images = self.windows.lines, self.windows.images
         if self.pictures is None:
             return lines * images
-        most = next(n for n in range(lines, 0, -1) if self._room(n) <= _ROOM)
+        most = next(n for n in range(lines, 0, -1) if self.room_of(n) <= ROOM)
         return -(-lines // -(-lines // most))
 
     @property
@@ -178,7 +155,7 @@ class MatrixProduct(WindowProduct):
     @property
     def room(self) -> int:
         """How many bytes the windows of a block read."""
-        return self._room(self.block)
+        return self.room_of(self.block)
 
     @property
     def at_once(self) -> int:

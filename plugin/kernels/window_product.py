@@ -6,10 +6,16 @@ from dataclasses import dataclass
 
 from .epilogue import Finish
 from .instructions import INSTRUCTIONS, Instructions
+from .padded_pictures import PaddedPictures
 from .tiles import Tiles
 from .windows import Windows
 
-__all__ = ["WindowProduct"]
+__all__ = ["ROOM", "WindowProduct"]
+
+ROOM = 16 << 10
+"""Bytes of lines with what is around them at most, which stay in the cache beside the weight.
+IREE gives a workgroup 32 KiB.
+"""
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,7 @@ class WindowProduct:
         channels: integers of a position, a multiple of what is multiplied in a lane.
         workgroups: how many share the work.
         finish: what is done with the sums before they are written.
+        pictures: what is put around activations in the kernel, or None: they have it.
     """
 
     tiles: Tiles
@@ -31,6 +38,7 @@ class WindowProduct:
     channels: int
     workgroups: int
     finish: Finish | None = None
+    pictures: PaddedPictures | None = None
 
     @property
     def target(self) -> Instructions:
@@ -42,3 +50,21 @@ class WindowProduct:
         """The extents of the result: lines, windows, columns."""
         windows = self.windows
         return windows.images * windows.lines, windows.count, self.tiles.columns
+
+    @property
+    def accepts(self) -> bool:
+        """True if the lines that a window reads fit where they are written with what is around."""
+        return self.room_of(1) <= ROOM
+
+    def room_of(self, lines: int) -> int:
+        """How many bytes the windows of some lines read of what is written."""
+        if self.pictures is None:
+            return 0
+        *_, positions, channels = self.pictures.shape
+        return self.lines_read(lines) * positions * channels * self.target.factor.bits // 8
+
+    def lines_read(self, lines: int) -> int:
+        """How many lines of a picture the windows of some lines read."""
+        assert self.pictures is not None
+        axis = self.pictures.lines
+        return (lines - 1) * axis.step + axis.span
