@@ -60,7 +60,7 @@ With one thread that takes 0.02 us, with two of a team 0.1 (Zen 4).
 _WEIGHT = 4
 """How much more what is done again counts than that threads wait."""
 _ALIKE = 4
-"""A number of workgroups is a multiple of this."""
+"""Several workgroups are a multiple of this, where they are as many."""
 
 
 def shared(parts: int, products: int, calls: int = 1) -> int:
@@ -84,7 +84,7 @@ def workgroups_of(products: int, tiles: int = 1, again: int = 0) -> int:
 
     Of `n` workgroups, each of which costs a time `c`, the last keeps threads waiting for up to a
     part ``1 / n`` of all the time ``t``: ``n * c + t / n`` is least for ``n = sqrt(t / c)``. Two or
-    four threads have as many each.
+    four threads have as many each, where there are four or more.
 
     Args:
         products: in all, of 8 bits.
@@ -94,9 +94,11 @@ def workgroups_of(products: int, tiles: int = 1, again: int = 0) -> int:
     """
     if products < _SHARED_PRODUCTS:
         return 1
-    most = math.isqrt(products // (_PRODUCTS_OF_A_START + _WEIGHT * again)) // tiles
-    alike = _ALIKE // math.gcd(tiles, _ALIKE)
-    return max(1, most // alike * alike)
+    most = math.isqrt(products // (_PRODUCTS_OF_A_START + _WEIGHT * again))
+    share, alike = max(1, most // tiles), _ALIKE // math.gcd(tiles, _ALIKE)
+    while alike > share:
+        alike //= 2
+    return share // alike * alike
 
 
 def evenly(number: Formula, workgroups: int, parts: int) -> tuple[Formula, Formula]:
