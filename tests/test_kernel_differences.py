@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import subquant
+from devices import main_of
 from integer_programs import convolved
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import recorded_features
@@ -65,11 +65,12 @@ def check(case, low, high, instructions, outside=131):
     w = rng.integers(low, high + 1, w_shape).astype(np.int16)
     w.reshape(-1)[:2] = low, high
     text = program(x_shape, w, padding, strides, groups, outside)
+    main = main_of(text, kernels=instructions)
     sides = [(0, 0), *((n, n) for n in padding), (0, 0)]
     padded = np.pad(x.astype(np.int64), sides, constant_values=outside)
     parts = zip(np.split(padded, groups, axis=3), np.split(w, groups, axis=3), strict=True)
     expected = np.concatenate([convolved(a, b, strides, (1, 1)) for a, b in parts], axis=3)
-    found = subquant.compile(text, kernels=instructions).main(x.view(np.int8))
+    found = main(x.view(np.int8))
     np.testing.assert_array_equal(found, expected)
     lowered = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
     return lowered.count('"flow.dispatch"')

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import subquant
+from devices import main_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import recorded_features
 from subquant.compiler.options import CompileOptions
@@ -111,7 +112,7 @@ def check(target, instructions, requantization="exact", rounding="half-up", step
     text = program(len(x), SCALES, target, bias)
     options |= {"requantization": requantization, "fixed_point_rounding": rounding}
     options |= {"kernels": instructions}
-    found = subquant.compile(text, **options).main(x)
+    found = main_of(text, **options)(x)
     wanted = expected(sums, target, bias, Requantization(requantization, rounding))
     assert (np.asarray(found).astype(np.int64) == wanted).all()
     lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import subquant
+from devices import main_of
 from integer_programs import convolution, convolved, drawn
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
@@ -25,6 +26,10 @@ HERE = [
 
 SOME = HERE if LONG else [name for name in HERE if name == HERE[0] or name == "avx2"]
 """Those of most cases in the short suite: the fastest, and those with taps in groups of two."""
+
+
+def lowered_text(text, **options):
+    return compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
 
 
 def grouped(x, w, groups, strides=(1, 1), dilations=(1, 1), padding=(0, 0)):
@@ -76,9 +81,9 @@ def test_depthwise_convolutions_are_exact(case, instructions):
     x_shape, w_shape, options = APART[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = depthwise(x, w, **options)
-    calls = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
-    assert '"flow.dispatch"' in calls
-    found = subquant.compile(text, kernels=instructions).main(x, w)
+    main = main_of(text, kernels=instructions)
+    assert '"flow.dispatch"' in lowered_text(text, kernels=instructions)
+    found = main(x, w)
     np.testing.assert_array_equal(found, expected)
 
 
@@ -100,9 +105,9 @@ def test_convolutions_of_groups_are_exact(case, instructions):
     x_shape, w_shape, groups, options = GROUPS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = grouped(x, w, groups, **options)
-    calls = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
-    assert '"flow.dispatch"' in calls
-    found = subquant.compile(text, kernels=instructions).main(x, w)
+    main = main_of(text, kernels=instructions)
+    assert '"flow.dispatch"' in lowered_text(text, kernels=instructions)
+    found = main(x, w)
     np.testing.assert_array_equal(found, expected)
 
 
@@ -131,7 +136,7 @@ def test_threads_share_small_depthwise_convolutions(size, workgroups):
 @pytest.mark.share(2)
 def test_depthwise_sums_of_extremes_are_exact(instructions):
     text, _ = depthwise(drawn(1, 12, 9, 40), drawn(3, 3, 1, 40), padding=(1, 1))
-    main = subquant.compile(text, kernels=instructions).main
+    main = main_of(text, kernels=instructions)
     for left, right in itertools.product((-128, 127), repeat=2):
         x, w = np.full((1, 12, 9, 40), left, np.int8), np.full((3, 3, 1, 40), right, np.int8)
         _, expected = depthwise(x, w, padding=(1, 1))

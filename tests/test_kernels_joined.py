@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import subquant
+from devices import main_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from test_kernel_epilogues import here
@@ -118,9 +119,10 @@ class Program:
 def check(program, results, dispatches, **options):
     """Compile a program, count its dispatches of kernels, and compare its results."""
     text = program.text(*results)
+    main = main_of(text, **options)
     lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
     assert lowered.count('"flow.dispatch"') == dispatches
-    found = subquant.compile(text, **options).main(program.x)
+    found = main(program.x)
     for array, name in zip(found if len(results) > 1 else [found], results, strict=True):
         np.testing.assert_array_equal(array, program.arrays[name])
     return lowered
