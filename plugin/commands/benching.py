@@ -137,11 +137,9 @@ class Bench:
             arguments = called.arranged(signature)
         else:
             arguments = draw_arguments(signature, self.seed)
-        placed = [function.put(number, array) for number, array in enumerate(arguments)]
+        bound = function.bind(*arguments)
         nanoseconds = time_calls(
-            lambda number: function.invoke(placed, resident=True),
-            seconds=self.seconds,
-            repeat=self.repeat,
+            lambda number: bound.invoke(), seconds=self.seconds, repeat=self.repeat
         )
         return name, Times.of(nanoseconds)
 
