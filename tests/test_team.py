@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from subquant.runtime.executable import _threads_program
 from subquant.runtime.processors import other_processors
 from subquant.runtime.team import Team, _Habits
 from subquant.runtime.vm_modules import load_module
+from subquant.signature import Work
 from subquant.team.session import MAILBOX_WORDS, SLOTS, TEAM, THREADS_KEY, threads_program
 
 # A product, and what is done with it in place, in workgroups of three dimensions and of one.
@@ -376,3 +378,25 @@ def test_a_team_of_the_device(program: bytes) -> None:
     first, second = (Executable(program, Device(threads=2)) for _ in range(2))
     assert first.threads == second.threads
     assert type(first.main._context) is type(second.main._context)
+
+
+@pytest.mark.parametrize(("nanoseconds", "expected"), [(50_000, "wake"), (5_000_000, "wake_all")])
+def test_long_calls_wake_threads_whatever_was_before(
+    nanoseconds: int,
+    expected: str,
+    team: Team,
+    program: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of short ones it is asked whether threads would come in time."""
+    work = Work(nanoseconds, 1)
+    monkeypatch.setattr("subquant.runtime.executable._work", lambda function: work)
+    woken: list[str] = []
+    for name in ("wake", "wake_all"):
+        monkeypatch.setattr(team, name, lambda name=name: woken.append(name))
+    executable = Executable(program, threads=2)
+    while not team.sleeping:
+        time.sleep(0.001)
+    executable.main(*_arrays())
+    monkeypatch.undo()
+    assert set(woken) == {expected}

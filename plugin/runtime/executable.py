@@ -49,6 +49,10 @@ from .vm_modules import (
 
 __all__ = ["Executable", "Function"]
 
+_LONG = 200_000
+"""Nanoseconds of a call from which on threads that are woken for it do a part; that takes 50,000.
+"""
+
 
 class Executable:
     """A loaded executable.
@@ -104,7 +108,7 @@ class Executable:
             context = runtime.VmContext(instance, [*modules, self._module])
         except (RuntimeError, ValueError, IndexError) as error:
             raise ExecutionError(_load_message(name, self.device, parameters, error)) from None
-        loaded = _loaded(context, self._module, opened, team)
+        loaded = _loaded(context, self._module, opened, team, work)
         if self.device.ends_long_loops and BOUND_LOOPS in self._module.function_names:
             most = runtime.VmVariantList(1)
             most.push_int(MOST_ITERATIONS)
@@ -155,15 +159,22 @@ class _Loaded:
 
 
 class _LoadedByTeam:
-    """As `_Loaded`, of an executable that a team runs: its threads are woken, if they sleep."""
+    """As `_Loaded`, of an executable that a team runs: its threads are woken, if they sleep.
 
-    def __init__(self, context: Any, team: Team) -> None:
+    Args:
+        context: of IREE's.
+        team: the team.
+        is_long: its functions last long enough for threads that have slept to come in time.
+    """
+
+    def __init__(self, context: Any, team: Team, *, is_long: bool) -> None:
         self._run, self._team = context.invoke, team
+        self._wake = team.wake_all if is_long else team.wake
 
     def invoke(self, function: Any, pushed: Any, popped: Any) -> None:
         """Run a function together with the team."""
         if self._team.sleeping:
-            self._team.wake()
+            self._wake()
         self._run(function, pushed, popped)
 
 
@@ -215,11 +226,12 @@ def _threads_program(module: Any) -> bytes | None:
 
 
 def _loaded(
-    context: Any, module: Any, opened: OpenDevice, team: Team | None
+    context: Any, module: Any, opened: OpenDevice, team: Team | None, work: Sequence[Work | None]
 ) -> _Loaded | _LoadedByTeam | _LoadedFenced:
     if team is not None:
         team.join(opened, context.invoke, module.lookup_function(TEAM))
-        return _LoadedByTeam(context, team)
+        is_long = any(each is None or each.nanoseconds > _LONG for each in work)
+        return _LoadedByTeam(context, team, is_long=is_long)
     recorded = ("iree.abi.model", "coarse-fences")  # by IREE
     handles = {name: module.lookup_function(name) for name in module.function_names}
     model = {name for name, each in handles.items() if recorded in dict(each.reflection).items()}
