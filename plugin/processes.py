@@ -25,11 +25,12 @@ not files that are mapped) while it serves a call. `limit_time` ends it by ``SIG
 ``SIGALRM``, whose default action no loop in C++ can delay.
 
 **Life.** A child ends with its parent, however that ends: an idle one reads the end of the pipe. A
-busy one is ended by ``SIGIO``, which Linux sends at that moment (``O_ASYNC``), and which, unlike
-``PR_SET_PDEATHSIG``, does not come when only the thread that started the child ends. Elsewhere it
-ends when its call does. It has a session of its own: Ctrl-C reaches the parent, which ends the
-child that it waits for. A process that is forked from the parent has no children, and starts its
-own.
+busy one is ended by ``SIGIO``, which Linux sends at the end of a pipe (``O_ASYNC``), and which,
+unlike ``PR_SET_PDEATHSIG``, does not come when only the thread that started the child ends. That is
+a pipe of its own, which nobody writes to: a writer is not done with its signal when its reader has
+what was written. Elsewhere a child ends when its call does. It has a session of its own: Ctrl-C
+reaches the parent, which ends the child that it waits for. A process that is forked from the parent
+has no children, and starts its own.
 
 **Threads.** Calls at the same time have a child each, up to `MOST` and the `places` that somebody
 adds; further ones wait. What a thread does as a piece of `Work` can be cancelled by another thread:
@@ -344,13 +345,16 @@ def _value_of(fields: dict[str, Any], blobs: list[bytes]) -> tuple[Any, list[byt
 
 # -- the parent's side ----------------------------------------------------------------------------
 
+_HAS_SIGNAL = sys.platform.startswith("linux")
+"""There is a signal at the end of a pipe."""
+
 # Names in the current folder are not imported; what else this process can import, the child can.
 _MAIN = (
     "import sys\n"
     "sys.path[:] = [entry for entry in sys.path if entry]\n"
     "sys.path += [entry for entry in sys.argv[1:] if entry not in sys.path]\n"
     "from subquant.processes import serve\n"
-    "serve({!r})\n"
+    "serve({!r}, {!r})\n"
 )
 
 
@@ -381,18 +385,28 @@ class _Child:
         with _starting("a child process"):
             # Nothing is buffered here: a forked process would have a copy of what is.
             self._words = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
+            self._life: IO[bytes] | None = None
+            others: list[int] = []
             try:
+                if _HAS_SIGNAL:
+                    other, own = os.pipe()
+                    others, self._life = [other], os.fdopen(own, "wb", buffering=0)
+                main = _MAIN.format(module, others[0] if others else None)
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _MAIN.format(module), *filter(os.path.isabs, sys.path)],
+                    [sys.executable, "-c", main, *filter(os.path.isabs, sys.path)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=self._words,
                     bufsize=0,
                     start_new_session=True,
+                    pass_fds=others,
                 )
             except BaseException:
-                self._words.close()
+                self._close(self._life, self._words)
                 raise
+            finally:
+                for handle in others:
+                    os.close(handle)
         self.has_answered = False
         _CHILDREN.add(self)
 
@@ -467,11 +481,15 @@ class _Child:
         """End the process, and return its exit status."""
         if kill:
             self._process.kill()
-        for stream in (self._process.stdin, self._process.stdout, self._words):
-            if stream is not None:
-                stream.close()
+        self._close(self._process.stdin, self._process.stdout, self._words, self._life)
         _CHILDREN.discard(self)
         return self._process.wait()
+
+    @staticmethod
+    def _close(*streams: IO[bytes] | None) -> None:
+        for stream in streams:
+            if stream is not None:
+                stream.close()
 
     def end(self) -> None:
         """End the process; the thread that waits for its answer does the rest."""
@@ -484,9 +502,7 @@ class _Child:
 
     def forget(self) -> None:
         """Let go of the parent's child, in a process that is forked from the parent."""
-        for stream in (self._process.stdin, self._process.stdout, self._words):
-            if stream is not None:
-                stream.close()
+        self._close(self._process.stdin, self._process.stdout, self._words, self._life)
         self._process.returncode = 0
 
 
@@ -798,11 +814,12 @@ def run_guarded(
 # -- the child's side -----------------------------------------------------------------------------
 
 
-def serve(module: str) -> None:
+def serve(module: str, life: int | None) -> None:
     """Serve calls until the parent's end of the pipe is closed: the main function of a child.
 
     Args:
         module: what is imported before the first call.
+        life: the pipe whose other end is open as long as the parent lives; None if there is none.
     """
     requests = os.fdopen(os.dup(0), "rb", buffering=0)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -818,7 +835,7 @@ def serve(module: str) -> None:
     gc.enable()
     while (frame := receive(requests)) is not None:
         send(answers, {"begun": True})
-        with _ending_with_parent(requests):
+        with _ending_with_parent(life):
             answer, blobs = _answer(*frame, answers)
         sys.stdout.flush()
         send(answers, answer, blobs)
@@ -866,28 +883,25 @@ def _has_grown() -> bool:
 
 
 @contextlib.contextmanager
-def _ending_with_parent(requests: IO[bytes]) -> Iterator[None]:
-    """End this process, even in a loop of C++, when the parent's end of the pipe is closed.
-
-    The parent writes nothing until it has the answer, so that SIGIO can mean nothing else.
-    """
-    if not sys.platform.startswith("linux"):
+def _ending_with_parent(life: int | None) -> Iterator[None]:
+    """End this process, even in a loop of C++, when the parent's end of a pipe is closed."""
+    if life is None:
         yield
         return
     import fcntl
     import select
 
-    flags = fcntl.fcntl(requests, fcntl.F_GETFL)
-    fcntl.fcntl(requests, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(requests, fcntl.F_SETFL, flags | os.O_ASYNC)
+    flags = fcntl.fcntl(life, fcntl.F_GETFL)
+    fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(life, fcntl.F_SETFL, flags | os.O_ASYNC)
     ended = select.poll()
-    ended.register(requests, 0)
+    ended.register(life, 0)
     if ended.poll(0):  # before it was asked for
         os._exit(1)
     try:
         yield
     finally:
-        fcntl.fcntl(requests, fcntl.F_SETFL, flags)
+        fcntl.fcntl(life, fcntl.F_SETFL, flags)
 
 
 @contextlib.contextmanager

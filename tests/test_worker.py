@@ -308,6 +308,40 @@ def test_a_busy_child_dies_with_its_parent(number: signal.Signals) -> None:
     assert ends(child)
 
 
+WAITS = """
+import os, time
+def wait(arguments, blobs, steps):
+    steps("wait")
+    while not os.path.exists(arguments["file"]):
+        time.sleep(0.01)
+    return "waited", []
+"""
+
+
+def test_what_is_written_to_a_busy_child_does_not_end_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux tells a reader of data after that has it, at any time: nobody may end of that."""
+    (here / "waiting.py").write_text(WAITS)
+    monkeypatch.syspath_prepend(here)
+    processes.close_idle()
+    asked = []
+
+    def write(step: str) -> None:
+        (child,) = processes._CHILDREN
+        asked.append(child)
+        child._process.stdin.write(b"?")
+        time.sleep(0.05)
+        (here / "go on").touch()
+
+    try:
+        assert call("waiting:wait", {"file": str(here / "go on")}, steps=write)[0] == "waited"
+    finally:
+        for child in asked:
+            child.close(kill=True)
+        processes._POOL.idle[:] = [each for each in processes._POOL.idle if each not in asked]
+
+
 def test_an_idle_child_dies_with_its_parent() -> None:
     code = "from subquant.processes import prepare; prepare(); print(flush=True); input()"
     pipe = subprocess.PIPE
