@@ -12,7 +12,7 @@ from ..errors import UsageError
 from ..numerics.element_types import Array
 from . import native_calls
 from .device_arrays import DeviceArray
-from .marshalling import Parameter, Prepared
+from .marshalling import Parameter, Prepared, returned_of
 
 if TYPE_CHECKING:
     from .executable import Function
@@ -133,8 +133,7 @@ class BoundCall:
             self._is_new = False
             if self._prepared is not None:
                 return self.invoke()
-        results = self._function.invoke(self._values, resident=True)
-        return results[0] if len(results) == 1 else tuple(results) or None
+        return returned_of(self._function.invoke(self._values, resident=True))
 
 
 def _is_full(parameter: Parameter) -> bool:

@@ -34,7 +34,7 @@ from .device import Device
 from .device_arrays import DeviceArray, put
 from .entries import Entry, entries_of
 from .laid_out import Layouts
-from .marshalling import Call, DirectCalls, Parameter, Result
+from .marshalling import Call, DirectCalls, Parameter, Result, returned_of
 from .native_calls import check_process, native_call
 from .open_device import OpenDevice, iree_runtime
 from .processors import giving_way
@@ -305,9 +305,7 @@ class Function:
             results = self.invoke(
                 arguments, quantized_io=quantized_io, resident=resident, donate=donate
             )
-        if len(results) == 1:
-            return results[0]
-        return tuple(results) or None
+        return returned_of(results)
 
     def put(
         self, argument: int | str, array: npt.ArrayLike, *, quantized_io: bool = False

@@ -32,7 +32,7 @@ from .laid_out import Layouts
 from .native_calls import Calls, begin_call, native_call
 from .open_device import OpenDevice, iree_runtime, is_large
 
-__all__ = ["Call", "DirectCalls", "Parameter", "Prepared", "Result"]
+__all__ = ["Call", "DirectCalls", "Parameter", "Prepared", "Result", "returned_of"]
 
 _MOST_TAKEN = 64
 """Types of arrays for which it is not found out again that they fit."""
@@ -450,7 +450,7 @@ class DirectCalls:
         for each in results:
             each.is_shared, each.laid_out = True, _Forgetful()
         return Prepared(
-            returned=results[0] if len(results) == 1 else tuple(results) or None,
+            returned=returned_of(results),
             function=function,
             pushed=pushed,
             popped=self._new_list(0),
@@ -481,6 +481,11 @@ class DirectCalls:
         return DeviceArray(self._device, view, type_, extents, memory)
 
 
+def returned_of(results: Sequence[Any]) -> Any:
+    """What a call returns: its result, if there is one, a tuple of more, or None."""
+    return results[0] if len(results) == 1 else tuple(results) or None
+
+
 class _Forgetful(dict[object, Sequence[Any]]):
     """What functions keep of an array that is written to again: nothing."""
 
@@ -492,7 +497,7 @@ class Prepared(NamedTuple):
     """What calls of a function with arguments, and memory for its results, that stay are made of.
 
     Args:
-        returned: what a call returns: the result, if there is one, a tuple of more, or None.
+        returned: what a call returns.
         function: what is run.
         pushed, popped: what it is given, and what it returns.
         free: has one entry, which who takes it takes alone.

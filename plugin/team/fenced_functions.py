@@ -26,9 +26,10 @@ from __future__ import annotations
 from typing import Any
 
 try:
-    from .unfenced_functions import is_made_by, is_public, operations_in
+    from .unfenced_functions import copy_of, is_made_by, is_public, operations_in
 except ImportError:  # in a program by itself
     from unfenced_functions import (  # type: ignore[import-not-found, no-redef]
+        copy_of,
         is_made_by,
         is_public,
         operations_in,
@@ -59,7 +60,7 @@ def add_fenced_functions(ir: Any, module: Any) -> None:
     """
     for function in operations_in(module):
         if is_public(function) and _is_known(function):
-            fenced = _copy(ir, function)
+            fenced = copy_of(ir, function, function.attributes["sym_name"].value + FENCED)
             _allocate_at_once(ir, fenced)
             waits = _last_wait(fenced)
             if waits is None:
@@ -97,17 +98,6 @@ def _awaited(op: Any) -> Any:
 def _signalled(op: Any) -> Any:
     """The fence that it signals."""
     return op.operands[3]
-
-
-def _copy(ir: Any, function: Any) -> Any:
-    """A copy of a function before it, of which nothing is recorded."""
-    made = function.clone(ir.InsertionPoint(function)).operation
-    with function.context:
-        made.attributes["sym_name"] = ir.StringAttr.get(made.attributes["sym_name"].value + FENCED)
-    for said in ("arg_attrs", "iree.reflection"):
-        if said in made.attributes:
-            del made.attributes[said]
-    return made
 
 
 def _allocate_at_once(ir: Any, function: Any) -> None:
@@ -165,6 +155,8 @@ def _take_fence(ir: Any, function: Any, waits: Any) -> None:
     waits.erase()
     made.replace_all_uses_with(done)
     made.owner.erase()
+    if "arg_attrs" in function.attributes:  # one for each that it took before
+        del function.attributes["arg_attrs"]
     with function.context:
         taken = [argument.type for argument in block.arguments]
         type_ = ir.FunctionType.get(taken, function.attributes["function_type"].value.results)

@@ -30,6 +30,7 @@ __all__ = [
     "REPLAY",
     "UNFENCED",
     "add_unfenced_functions",
+    "copy_of",
     "is_made_by",
     "is_public",
     "operations_in",
@@ -80,16 +81,16 @@ def add_unfenced_functions(ir: Any, module: Any) -> None:
     for function in operations_in(module):
         if is_public(function) and _is_known(function):
             name = function.attributes["sym_name"].value
-            unfenced = _copy(ir, function, name + UNFENCED)
+            unfenced = copy_of(ir, function, name + UNFENCED)
             _drop_fences(ir, unfenced)
             if _returns_memory(unfenced):
-                _give_memory(ir, _copy(ir, unfenced, name + MEMORY))
-                bound = _copy(ir, unfenced, name + BOUND)
+                _give_memory(ir, copy_of(ir, unfenced, name + MEMORY))
+                bound = copy_of(ir, unfenced, name + BOUND)
                 _take_memory(ir, bound)
                 recorder = _recorder(module, bound)
                 if recorder is not None:
-                    _record(ir, _copy(ir, bound, name + RECORD), recorder)
-                    _replay(ir, _copy(ir, bound, name + REPLAY))
+                    _record(ir, copy_of(ir, bound, name + RECORD), recorder)
+                    _replay(ir, copy_of(ir, bound, name + REPLAY))
 
 
 def operations_in(parent: Any) -> list[Any]:
@@ -119,8 +120,8 @@ def _is_known(function: Any) -> bool:
     return True
 
 
-def _copy(ir: Any, function: Any, name: str) -> Any:
-    """A copy of a function behind it, of which nothing is recorded."""
+def copy_of(ir: Any, function: Any, name: str) -> Any:
+    """A copy of a function before it, of which nothing is recorded."""
     made = function.clone(ir.InsertionPoint(function)).operation
     made.attributes["sym_name"] = ir.StringAttr.get(name, function.context)
     if "iree.reflection" in made.attributes:
@@ -239,11 +240,8 @@ def _record(ir: Any, function: Any, recorder: Any) -> None:
         for op in operations:
             values = [made.get(value, value) for value in op.operands]
             if op.name == _CREATES:
-                types, attributes = (
-                    [op.result.type],
-                    {key: op.attributes[key] for key in op.attributes},
-                )
-                copy = ir.Operation.create(op.name, types, values[:2], attributes)
+                said = {key: op.attributes[key] for key in op.attributes}
+                copy = ir.Operation.create(op.name, [op.result.type], values[:2], said)
             else:
                 copy = op.clone().operation
                 for place, offset in _slots(op):
