@@ -281,10 +281,15 @@ class _Dispatch:
         team: runs it.
         grid: columns, rows and layers of workgroups.
         fails: the workgroup that returns 7.
+        seconds: that each takes.
     """
 
     def __init__(
-        self, team: Team, grid: tuple[int, int, int], fails: tuple[int, int, int] | None = None
+        self,
+        team: Team,
+        grid: tuple[int, int, int],
+        fails: tuple[int, int, int] | None = None,
+        seconds: float = 0.0,
     ) -> None:
         self.mailbox, self.grid, self.counts = team._mailbox, grid, np.zeros(grid, np.int64)
         self.state = _State(columns=grid[0], rows=grid[1], layers=grid[2])
@@ -294,6 +299,8 @@ class _Dispatch:
             group = _Group.from_address(given)
             assert (environment, state) == (1, self.where)
             self.counts[group.x, group.y, group.z] += 1  # holding Python's lock
+            if seconds:
+                time.sleep(seconds)
             return 7 if (group.x, group.y, group.z) == fails else 0
 
         self.work = _WORK(work)
@@ -320,6 +327,21 @@ def test_workgroups_of_a_grid(team: Team, grid: tuple[int, int, int]) -> None:
         assert dispatch.run() == 0
         assert (dispatch.counts == call).all()
         dispatch.end()
+
+
+def test_threads_that_fall_asleep_find_work(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that begins meanwhile does not wake them."""
+    monkeypatch.setattr("subquant.runtime.team._LOOKS", (0.001,) * 10_000)
+    while len(team.sleeping) < THREADS - 1:
+        time.sleep(0.001)
+    team.wake_all()
+    while len(team.sleeping) < THREADS - 1:
+        time.sleep(0.001)
+    taken, dispatch = team.taken, _Dispatch(team, (64, 1, 1), seconds=0.001)
+    assert dispatch.run() == 0
+    assert (dispatch.counts == 1).all()
+    dispatch.end()
+    assert team.taken > taken
 
 
 @pytest.mark.parametrize("place", [0, 3, 7])

@@ -4,6 +4,10 @@ A thread asks for work for a millisecond after the last, as those of OpenMP, lla
 Runtime do, and sleeps then. A call wakes those that sleep, and does not wait for them: it takes
 the workgroups itself that no thread has taken. Where calls are short and rare, threads come too
 late: then fewer calls wake them, and they ask for less long (`_Habits`).
+
+A thread that stops to ask when a call has just begun is not woken by it. So it looks for work some
+more times while it falls asleep: it would sleep as long as the call lasts, which takes twice as
+long then.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import os
 import queue
 import threading
 import time
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,11 +36,14 @@ _LEAST_PATIENCE, _LONG = _PATIENCE // 8, 10 * _PATIENCE
 """The same where they sleep long, and what that is."""
 _LEAST_REST, _MOST_REST = 2 * _PATIENCE, 100 * _PATIENCE
 """Nanoseconds for which they are not woken where that was in vain, and again and again."""
-_TRIAL, _TRIALS = 1000, 5
+_TRIAL, _TRIALS = 10_000, 3
 """How often a thread asks to find out how long that takes, and how often it finds that out."""
+_LOOKS = (0.0, 0.0001, 0.0002, 0.0004, 0.0008, 0.0016)
+"""Seconds from one look for work to the next, of a thread that falls asleep."""
 _START = 10.0
 """Seconds in which a thread has started."""
 _ALIGNMENT = 128
+_Sleeper: TypeAlias = "tuple[int, queue.SimpleQueue[None]]"
 _LOADED: list[tuple[Any, ...]] = []
 """The programs of threads, for good: callers run functions of them when these have ended, too."""
 _TEAMS: dict[int, Team | None] = {}
@@ -100,7 +107,7 @@ class Team:
         self._habits, self._asks = _Habits(), 0.0
         self._places: dict[int, set[int]] = {}
         self.threads = threads
-        self.sleeping: list[tuple[int, queue.SimpleQueue[None]]] = []
+        self.sleeping: list[_Sleeper] = []
         self._is_ready = threading.Event()
         self._threads = [
             threading.Thread(target=self._serve, name=f"subquant-team-{number}", daemon=True)
@@ -199,18 +206,44 @@ class Team:
             self._call(device, context.invoke, handle)
             while not self._mailbox[SLOTS["stop"]]:
                 asleep = time.perf_counter_ns()
-                self.sleeping.append((threading.get_native_id(), awoken))
+                sleeper = threading.get_native_id(), awoken
+                self.sleeping.append(sleeper)
                 if self._mailbox[SLOTS["stop"]]:
                     break
-                awoken.get()
+                is_called = self._sleep(sleeper)
                 self._habits.woken(time.perf_counter_ns() - asleep)
                 self._ask_for(self._habits.patience)
                 before = self.taken
                 self._call(device, context.invoke, handle)
-                self._habits.tired(time.perf_counter_ns(), was_vain=self.taken == before)
+                was_vain = is_called and self.taken == before
+                self._habits.tired(time.perf_counter_ns(), was_vain=was_vain)
         except Exception:  # what IREE raises, of all kinds: nobody waits for this thread
             if is_first:
                 self._is_ready.set()
+
+    def _sleep(self, sleeper: _Sleeper) -> bool:
+        """Sleep until a call wakes this thread (True), or it finds work by itself, before long.
+
+        Args:
+            sleeper: what `sleeping` has of it.
+        """
+        _, awoken = sleeper
+        for seconds in _LOOKS:
+            with contextlib.suppress(queue.Empty):
+                awoken.get(timeout=seconds)
+                return True
+            if self._is_work_left:
+                with contextlib.suppress(ValueError):  # that wakes it at this moment
+                    self.sleeping.remove(sleeper)
+                    return False
+        awoken.get()
+        return True
+
+    @property
+    def _is_work_left(self) -> bool:
+        """True if a dispatch has workgroups that nobody has taken."""
+        word = int(self._mailbox[SLOTS["range"]])
+        return word & 0xFFFFFFFF < word >> 32
 
     def _set_patience(self, device: OpenDevice, invoke: Any, handle: Any) -> None:
         """Find out how long it takes to ask for work, which differs by ten between processors."""
