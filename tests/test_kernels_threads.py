@@ -30,7 +30,7 @@ CASES = [
     (13, 256, 100, 64),  # ragged rows, and columns that fill no tile; a block of two steps
     (3, 512, 65, 64, "u8"),  # columns that fill no vector
     (33, 512, 500, 16, "u5"),  # four tiles a thread, two blocks a step, two planes
-    (33, 256, 600, 32),  # three tiles a thread, of five
+    (33, 256, 600, 32),  # three tiles a thread; some threads of the last workgroup have none
     (7, 1024, 40, 1024, "i8"),  # one block a column
     *(
         [
