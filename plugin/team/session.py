@@ -1,7 +1,6 @@
 """IREE's compiler as a program by itself, with which programs get more than by ``iree-compile``.
 
-``python session.py MODULE EXECUTABLE TEAM FLAG...`` compiles a module of these flags. For a CPU
-they are those of a session of IREE's.
+``python session.py MODULE EXECUTABLE TEAM FLAG...`` compiles a module with these flags.
 
 There are functions beside the program's: for a CPU those of `subquant.team.unfenced_functions`, for
 Vulkan those of `subquant.team.fenced_functions`. With a ``TEAM`` of threads,
@@ -44,6 +43,7 @@ import base64
 import ctypes
 import os
 import sys
+import threading
 import types
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -114,7 +114,7 @@ for whose end threads wait, however long that takes. ``stop``: 1 to have threads
 that publishes. ``shift``: of what is left, whoever takes some takes this power of two's part.
 """
 MAILBOX_WORDS = 61
-"""Of the tensor that `TEAM` is given: an odd number, so that no other dispatch is like its own."""
+"""Of the tensor that `TEAM` and `THREADS` are given."""
 
 _STATE = "!llvm.struct<(i32, i32, i16, i16, i32, i32, i16, i8, i8, ptr, ptr, ptr)>"
 """``iree_hal_executable_dispatch_state_v0_t`` of IREE's executable_library.h."""
@@ -174,17 +174,60 @@ _MAILBOX_OF_BINDING = f"""
 """
 
 
-def _setter(name: str) -> str:
-    """The function of the dispatch of `TEAM`: its first binding is the mailbox from now on."""
-    return f"""
+_SETTER = f"""
 {_DECLARED_VARIABLE}
-llvm.func @{name}({_GIVEN}) -> i32 {{
+llvm.func @{TEAM}({_GIVEN}) -> i32 {{
   {_MAILBOX_OF_BINDING}
   %variable = llvm.mlir.addressof @{_VARIABLE} : !llvm.ptr
   %address = llvm.ptrtoint %mailbox : !llvm.ptr to i64
   {_store("%address", "%variable")}
   %done = llvm.mlir.constant(0 : i32) : i32
   llvm.return %done : i32
+}}
+"""
+"""The function of the dispatch of `TEAM`: its first binding is the mailbox from now on."""
+_EXPORT = "hal.executable.export"
+_SETTER_LAYOUT = "#hal.pipeline.layout<bindings = [#hal.pipeline.binding<storage_buffer>]>"
+
+
+def _host_setter(device: str, executable: str, binary: str, threads: bytes) -> str:
+    """The function `TEAM`, where IREE has reached its HAL dialect: it dispatches `_SETTER`.
+
+    Args:
+        device, executable: the globals that have them.
+        binary: what the executable is made of, with the function of the dispatch.
+        threads: the program that is recorded.
+    """
+    size = 8 * MAILBOX_WORDS
+    recorded = base64.b64encode(zlib.compress(threads, 9)).decode()
+    return f"""
+util.global private @{device} : !hal.device
+util.global private @{executable} : !hal.executable
+util.func public @{TEAM}(%view: !hal.buffer_view)
+    attributes {{iree.abi.stub, iree.reflection = {{{THREADS_KEY} = "{recorded}"}}}} {{
+  %any = arith.constant -1 : i64
+  %forever = arith.constant -1 : i32
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %size = arith.constant {size} : index
+  %none = util.null : !hal.fence
+  %device = util.global.load @{device} : !hal.device
+  %executable = util.global.load @{executable} : !hal.executable
+  %mailbox = hal.buffer_view.buffer<%view : !hal.buffer_view> : !hal.buffer
+  %commands = hal.command_buffer.create device(%device : !hal.device) mode("OneShot")
+      categories("Dispatch") affinity(%any) : !hal.command_buffer
+  %function = hal.executable.lookup.function target(%executable : !hal.executable)
+      function({binary}::@{TEAM}) : i64
+  hal.command_buffer.dispatch<%commands : !hal.command_buffer>
+      target(%executable : !hal.executable)[%function] workgroups([%one, %one, %one])
+      bindings([(%mailbox : !hal.buffer)[%zero, %size]]) flags("None")
+  hal.command_buffer.finalize<%commands : !hal.command_buffer>
+  %done = hal.fence.create device(%device : !hal.device) flags("None") : !hal.fence
+  hal.device.queue.execute<%device : !hal.device> affinity(%any) wait(%none) signal(%done)
+      commands(%commands) flags("None")
+  %status = hal.fence.await until([%done]) timeout_millis(%forever) flags("None") : i32
+  util.status.check_ok %status, "the team's mailbox"
+  util.return
 }}
 """
 
@@ -480,16 +523,12 @@ llvm.func @{name}({_GIVEN}) -> i32 {{
 """
 
 
-def _host_function(name: str) -> str:
-    """A function of a program, whose dispatch has the function that is put in its place.
-
-    Its constant is a number that no other has, so that no other dispatch is the same.
-    """
+def _threads_function() -> str:
+    """The program of the threads, whose dispatch has the function that is put in its place."""
     type_ = f"tensor<{MAILBOX_WORDS}xi64>"
     return f"""
-func.func @{name}(%mailbox: {type_}) -> {type_} {{
-  %c = arith.constant dense<{int.from_bytes(name[-7:].encode(), "little")}> : {type_}
-  %0 = arith.xori %mailbox, %c : {type_}
+func.func @{THREADS}(%mailbox: {type_}) -> {type_} {{
+  %0 = arith.addi %mailbox, %mailbox : {type_}
   return %0 : {type_}
 }}
 """
@@ -511,7 +550,22 @@ def threads_program(recorded: str) -> bytes:
 
 
 _Edit = tuple[str, Callable[[Any], None]]
-"""A phase of IREE's, or "" for the program as it is given, and what changes it there."""
+"""A phase of IREE's, and what changes the program there."""
+
+
+_IDLE_PLUGINS = (
+    *("hal_target_cuda", "hal_target_metal_spirv", "hal_target_rocm", "hal_target_vmvx"),
+    "input_torch",
+)
+_IDLE_PLUGINS_FOR_CPU = (*_IDLE_PLUGINS, "hal_target_vulkan_spirv")
+"""Parts of IREE's compiler that no program here needs; for constants it needs that for CPUs.
+
+They bring dialects, and IREE prepares each set of patterns for all operations that it knows, which
+is most of what it does for a small program.
+"""
+
+_GIVEN_FLAGS: list[str] = []
+_GIVES_FLAGS = threading.Lock()
 
 
 class _Failed(Exception):
@@ -528,6 +582,15 @@ def _do_without(*names: str) -> None:
         sys.modules.setdefault(name, types.ModuleType(name))
 
 
+def _give(flags: list[str], ctypes_dl: Any) -> None:
+    """Give flags to IREE's compiler: some are those of the process, which has one set of them."""
+    with _GIVES_FLAGS:
+        if not _GIVEN_FLAGS:
+            idle = _IDLE_PLUGINS_FOR_CPU if _OF_CPU in flags else _IDLE_PLUGINS
+            _GIVEN_FLAGS[:] = ["iree-compile", *(f"--iree-plugin=-{each}" for each in idle), *flags]
+            ctypes_dl._initializeGlobalCL(*_GIVEN_FLAGS)
+
+
 class _Session:
     """IREE's compiler with flags, for one program after the other."""
 
@@ -541,11 +604,8 @@ class _Session:
         self._api, self._ir = api, ir
         is_for_cpu = _OF_CPU in flags
         self._add_functions = add_unfenced_functions if is_for_cpu else add_fenced_functions
-        if not is_for_cpu:  # some are those of a process, which has one set of them
-            ctypes_dl._initializeGlobalCL("iree-compile", *flags)
+        _give(flags, ctypes_dl)
         self._session = api.Session()
-        if is_for_cpu:
-            self._session.set_flags(*flags)
         # Of IREE's C interface, for which its Python interface has no methods.
         self._compile_from, self._compile_to = (
             getattr(ctypes_dl._dylib, f"ireeCompilerInvocationSetCompile{which}Phase")
@@ -568,9 +628,8 @@ class _Session:
             raise _Failed
         reached = ""
         for phase, edit in edits:
-            if phase:
-                self._run(invocation, reached, phase)
-                reached = phase
+            self._run(invocation, reached, phase)
+            reached = phase
             module = invocation.export_module()
             edit(module)
             invocation.import_module(module)
@@ -587,7 +646,7 @@ class _Session:
 
     def threads_program(self) -> bytes:
         """Compile the program of a team's threads."""
-        text = _host_function(THREADS)
+        text = _threads_function()
         output = self._api.Output.open_membuffer()
         source = self._api.Source.wrap_buffer(self._session, text.encode() + b"\0")
         self.compile(source, output, [("executable-targets", self._wrap_all)])
@@ -601,33 +660,57 @@ class _Session:
             threads: the threads' own program of a team that can run it; None for no team.
         """
 
-        def add_team(module: Any) -> None:
-            self._append(module.regions[0].blocks[0], _host_function(TEAM))
-
         def share(module: Any) -> None:
             self._wrap_all(module)
-            for function in _named(module, "util.func"):
-                if threads is not None and _symbol(function) == TEAM:
-                    self._record(function, threads.result())
+            self._add_setter(module)
 
-        edits: list[_Edit] = []
-        if threads is not None:
-            edits = [("", add_team), ("executable-targets", share)]
-        edits.append(("hal", lambda module: self._add_functions(self._ir, module)))
+        def add_functions(module: Any) -> None:
+            self._add_functions(self._ir, module)
+            if threads is not None:
+                self._add_host_setter(module, threads)
+
+        edits: list[_Edit] = [("executable-targets", share)] if threads is not None else []
+        edits.append(("hal", add_functions))
         output = self._api.Output.open_file(made)
         self.compile(self._api.Source.open_file(self._session, given), output, edits)
         output.keep()
 
-    def _record(self, function: Any, program: bytes) -> None:
-        """Record the threads' program with a function."""
-        ir, key = self._ir, "iree.reflection"
-        text = base64.b64encode(zlib.compress(program, 9)).decode()
-        entries = {}
-        if key in function.attributes:
-            entries = {entry.name: entry.attr for entry in function.attributes[key]}
-        with function.context:
-            entries[THREADS_KEY] = ir.StringAttr.get(text)
-            function.attributes[key] = ir.DictAttr.get(entries)
+    def _add_setter(self, module: Any) -> None:
+        """Add the dispatch of `TEAM` to those of an executable; IREE joins all executables."""
+        ir = self._ir
+        for executable in _named(module, "hal.executable"):
+            for variant in _named(executable, "hal.executable.variant"):
+                for inside in _named(variant, "builtin.module"):
+                    self._append(inside.regions[0].blocks[0], _SETTER)
+                    ordinal = len([*_named(variant, _EXPORT)])
+                    with module.context, inside.location, ir.InsertionPoint(inside):
+                        attributes = {
+                            "sym_name": ir.StringAttr.get(TEAM),
+                            "ordinal": ir.IntegerAttr.get(ir.IndexType.get(), ordinal),
+                            "layout": ir.Attribute.parse(_SETTER_LAYOUT),
+                        }
+                        ir.Operation.create(_EXPORT, attributes=attributes, regions=2)
+                        # What nothing refers to is left out.
+                        path = "::".join(f"@{_symbol(each)}" for each in (executable, variant))
+                        known = next(_named(module, "util.global"))
+                        known.attributes[TEAM] = ir.Attribute.parse(f"{path}::@{TEAM}")
+                    return
+
+    def _add_host_setter(self, module: Any, threads: Future[bytes]) -> None:
+        """Add `TEAM`, with the threads' own program, if there is one executable."""
+        binaries = [
+            f"@{_symbol(executable)}::@{_symbol(binary)}"
+            for executable in _named(module, "hal.executable")
+            for binary in _named(executable, "hal.executable.binary")
+        ]
+        kept = {
+            str(each.attributes["type"].value): _symbol(each)
+            for each in _named(module, "util.global")
+        }
+        if len(binaries) == 1:
+            device, executable = kept["!hal.device"], kept["!hal.executable"]
+            text = _host_setter(device, executable, binaries[0], threads.result())
+            self._append(module.regions[0].blocks[0], text)
 
     def _wrap_all(self, module: Any) -> None:
         """Put functions around those of all dispatches."""
@@ -637,7 +720,7 @@ class _Session:
 
     def _wrap(self, variant: Any) -> None:
         """Put functions around those of the dispatches of one target."""
-        exports = {_symbol(each): each for each in _named(variant, "hal.executable.export")}
+        exports = {_symbol(each): each for each in _named(variant, _EXPORT)}
         for module in _named(variant, "builtin.module"):
             block = module.regions[0].blocks[0]
             triple = self._ir.StringAttr(module.attributes["llvm.target_triple"]).value
@@ -647,9 +730,6 @@ class _Session:
                 if name.startswith(f"{THREADS}_dispatch"):
                     function.erase()
                     self._append(block, _thread(name, pause))
-                elif name.startswith(f"{TEAM}_dispatch"):
-                    function.erase()
-                    self._append(block, _setter(name))
                 elif name in exports and not _has_local_memory(exports[name]):
                     work = _WORK.format(name)
                     function.attributes["sym_name"] = self._ir.StringAttr.get(work, module.context)
