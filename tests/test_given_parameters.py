@@ -174,7 +174,7 @@ def test_on_vulkan(vulkan: Device, tmp_path: Path) -> None:
         weights=weights,
         archive=tmp_path / "packed.irpa",
     )
-    assert all("@128x1x4-u" in name for name in Archive(tmp_path / "packed.irpa"))
+    assert all("@32x1x4-u" in name for name in Archive(tmp_path / "packed.irpa"))
     x = np.random.default_rng(3).standard_normal((3, DEPTH)).astype(np.float32)
     for tensor in tensors:
         name = tensor.name.removesuffix(".weight")
