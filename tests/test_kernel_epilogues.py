@@ -193,38 +193,65 @@ func.func @main(%x: tensor<32x64xi8>, %w: tensor<48x64xi8>) -> tensor<32x48xi32>
     assert (subquant.compile(text).main(x, w) == wanted).all()
 
 
-@pytest.mark.parametrize("channels", [3, 20, 64])
-@pytest.mark.parametrize("instructions", here())
-@pytest.mark.share(3)
-def test_windows_of_each_channel(channels, instructions):
-    """A depthwise convolution, with vectors of channels that share some."""
-    random = np.random.default_rng(channels)
-    w = random.integers(-127, 128, (3, 3, 1, channels))
-    scales = random.uniform(1e-3, 5e-3, channels).astype(np.float32)
-    dense = str(w.tolist())
+def check_windows(x_shape, w, strides, instructions):
+    """A convolution with positions outside on all sides, whose sums are requantized.
+
+    Args:
+        x_shape: ``images x height x width x channels``.
+        w: ``height x width x channels of a group x columns``.
+        strides: along height and width.
+        instructions: as the option spells it.
+    """
+    random = np.random.default_rng(w.shape[-1])
+    *taps, of_group, columns = w.shape
+    images, *extents, channels = x_shape
+    scales = random.uniform(1e-3, 5e-3, columns).astype(np.float32) / of_group**0.5
     numbers = ", ".join(repr(float(scale)) for scale in scales)
+    made = [(extent - 1) // step + 1 for extent, step in zip(extents, strides, strict=True)]
+    types = ["x".join(map(str, each)) for each in (x_shape, w.shape, (images, *made, columns))]
     text = f"""
 !x = !quant.uniform<i8:f32, 1.0:-5>
 !w = !quant.uniform<i8:f32:3, {{{numbers}}}>
 !y = !quant.uniform<i8:f32, 0.5:3>
-func.func @main(%x: tensor<2x45x40x{channels}x!x>) -> tensor<2x45x40x{channels}x!y> {{
-  %stored = stablehlo.constant dense<{dense}> : tensor<3x3x1x{channels}xi8>
-  %w = "quant.scast"(%stored) : (tensor<3x3x1x{channels}xi8>) -> tensor<3x3x1x{channels}x!w>
+func.func @main(%x: tensor<{types[0]}x!x>) -> tensor<{types[2]}x!y> {{
+  %stored = stablehlo.constant dense<{w.tolist()}> : tensor<{types[1]}xi8>
+  %w = "quant.scast"(%stored) : (tensor<{types[1]}xi8>) -> tensor<{types[1]}x!w>
   %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
-      window = {{pad = [[1, 1], [1, 1]]}}
-      {{batch_group_count = 1 : i64, feature_group_count = {channels} : i64}}
-      : (tensor<2x45x40x{channels}x!x>, tensor<3x3x1x{channels}x!w>)
-      -> tensor<2x45x40x{channels}x!y>
-  return %y : tensor<2x45x40x{channels}x!y>
+      window = {{stride = {list(strides)}, pad = [[1, 1], [1, 1]]}}
+      {{batch_group_count = 1 : i64, feature_group_count = {channels // of_group} : i64}}
+      : (tensor<{types[0]}x!x>, tensor<{types[1]}x!w>) -> tensor<{types[2]}x!y>
+  return %y : tensor<{types[2]}x!y>
 }}"""
-    x = random.integers(-128, 128, (2, 45, 40, channels)).astype(np.int8)
-    padded = np.pad(x.astype(np.int64) + 5, [(0, 0), (1, 1), (1, 1), (0, 0)])
-    sums = sum(padded[:, i : i + 45, j : j + 40] * w[i, j, 0] for i in range(3) for j in range(3))
+    x = random.integers(-128, 128, x_shape).astype(np.int8)
+    padded = np.pad(x.astype(np.float64) + 5, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    sums = np.zeros((images, *made, columns))
+    for i, j in np.ndindex(*taps):
+        high, wide = ((n - 1) * step + 1 for n, step in zip(made, strides, strict=True))
+        given = padded[:, i : i + high : strides[0], j : j + wide : strides[1]]
+        sums += given * w[i, j, 0] if of_group == 1 else given @ w[i, j].astype(np.float64)
     real = sums * (scales.astype(np.float64) / 0.5) + 3
     apart = np.abs(real - np.floor(real) - 0.5) > 2.0**-19
     assert apart.mean() > 0.99
     wanted = np.clip(np.rint(real), -128, 127).astype(np.int8)
     executable = subquant.compile(text, kernels=instructions)
     assert (executable.main(x) == wanted)[apart].all()
-    lowered = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
+    return compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
+
+
+@pytest.mark.parametrize("channels", [3, 20, 64])
+@pytest.mark.parametrize("instructions", here())
+@pytest.mark.share(3)
+def test_windows_of_each_channel(channels, instructions):
+    """A depthwise convolution, with vectors of channels that share some."""
+    w = np.random.default_rng(channels).integers(-127, 128, (3, 3, 1, channels))
+    lowered = check_windows((2, 45, 40, channels), w, (1, 1), instructions)
     assert "depthwise_product" in lowered or instructions == "portable"
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
+@pytest.mark.parametrize("instructions", here()[:1])
+def test_lines_that_are_written_beside_products(strides, instructions):
+    """What is around pictures is there, and the last windows of a line share some."""
+    w = np.random.default_rng(9).integers(-127, 128, (3, 3, 64, 64))
+    lowered = check_windows((2, 21, 33, 64), w, strides, instructions)
+    assert "stablehlo.pad" not in lowered

@@ -91,11 +91,9 @@ class PaddedPictures:
             image, line: which one; lines outside of the picture are counted.
             start: where it is written to.
         """
-        lines, axis, (_, whole, positions, width) = self.lines, self.windows, self.shape
-        line = line - lines.before
+        axis, (_, _, positions, width) = self.windows, self.shape
 
-        def copy() -> None:
-            source = (image * lines.extent + line) * (axis.extent * self.channels)
+        def copy(source: Formula) -> None:
             first = start + axis.before * width
             self._fill(result, start, axis.before * width)
             self._fill(result, first + axis.extent * width, axis.after * width)
@@ -111,12 +109,73 @@ class PaddedPictures:
 
             loop(0, axis.extent, 1, of_position)
 
-        if whole == lines.extent:
-            copy()
-            return
-        inside = (line >= 0) & (line < lines.extent)
-        when(inside, copy)
-        when(~inside, lambda: self._fill(result, start, positions * width))
+        self._of_line(image, line, copy, lambda: self._fill(result, start, positions * width))
+
+    def write_begin(
+        self,
+        given: Value,
+        result: Value,
+        image: Formula,
+        line: Formula,
+        start: Formula,
+        length: int,
+    ) -> None:
+        """Write the begin of a line of a picture, and what is around the line.
+
+        Args:
+            given, result, image, line, start: as of `write_line`.
+            length: how many integers of the line.
+        """
+        axis, (_, _, _, width) = self.windows, self.shape
+        first = start + axis.before * width
+        self._fill(result, start, axis.before * width)
+        self._fill(result, first + axis.extent * width, axis.after * width)
+        self._of_line(
+            image,
+            line,
+            lambda source: self._copy(given, source, result, first, length),
+            lambda: self._fill(result, first, length),
+        )
+
+    def write_vector(
+        self,
+        given: Value,
+        result: Value,
+        image: Formula,
+        line: Formula,
+        start: Formula,
+        offset: Formula,
+    ) -> None:
+        """Write a vector of a line of a picture.
+
+        Args:
+            given, result, image, line, start: as of `write_line`.
+            offset: its place in the line, without what is around.
+        """
+        first = start + self.windows.before * self.shape[-1] + offset
+        target = INSTRUCTIONS[self.instructions]
+        lanes = target.lanes * target.taps
+        self._of_line(
+            image,
+            line,
+            lambda source: self._copy(given, source + offset, result, first, lanes),
+            lambda: self._fill(result, first, lanes),
+        )
+
+    def _of_line(
+        self,
+        image: Formula,
+        line: Formula,
+        copy: Callable[[Formula], None],
+        fill: Callable[[], None],
+    ) -> None:
+        """Do the one with where a line of a picture is, or the other where there is none."""
+        lines, line = self.lines, line - self.lines.before
+        source = (image * lines.extent + line) * (self.windows.extent * self.channels)
+        if self.shape[1] == lines.extent:
+            copy(source)
+        else:
+            when((line >= 0) & (line < lines.extent), lambda: copy(source), fill)
 
     def _copy(
         self, given: Value, source: Formula, result: Value, target: Formula, length: int
