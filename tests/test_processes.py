@@ -243,9 +243,10 @@ program = sys.argv[2]
 executable = subquant.compile(program)
 x = np.ones(4, np.float32)
 def run():
+    bound = executable.main.bind(x)
     while True:
         if sys.argv[1] == "run":
-            executable.main(x)
+            executable.main(x), bound()
         else:
             compile_to_bytes(program.replace("main", f"f{time.time_ns()}"), emit=sys.argv[1])
 for _ in range(3):

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from subquant.runtime.processors import other_processors
 from subquant.runtime.team import Team, _Habits
 from subquant.runtime.vm_modules import load_module
 from subquant.signature import Work
+from subquant.team import session
 from subquant.team.session import MAILBOX_WORDS, SLOTS, TEAM, THREADS_KEY, threads_program
 
 # A product, and what is done with it in place, in workgroups of three dimensions and of one.
@@ -175,6 +177,37 @@ def test_what_is_compiled_for_teams(program: bytes, monkeypatch: pytest.MonkeyPa
     assert TEAM in module.function_names
     recorded = dict(module.lookup_function(TEAM).reflection)
     assert len(recorded[THREADS_KEY]) < 10_000
+
+
+def test_targets_are_registered_before_two_threads_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLVM's list of them becomes a ring where both add to it, and the compiler never ends."""
+    happened: list[str] = []
+
+    class Session:
+        def __init__(self, flags: list[str]) -> None:
+            assert flags == ["--flag"]
+
+        def register_targets(self) -> None:
+            time.sleep(0.05)
+            happened.append("registered")
+
+        def threads_program(self) -> bytes:
+            happened.append("threads")
+            return b"threads"
+
+        def compile_file(self, given: str, made: str, threads: Future[bytes]) -> None:
+            assert (given, made, threads.result()) == ("model", "made", b"threads")
+            happened.append("program")
+
+    monkeypatch.setattr(session, "_Session", Session)
+    assert session._main("model", "made", session.NEW_TEAM, "--flag") == 0
+    assert happened == ["registered", "threads", "program"]
+    happened.clear()
+    (tmp_path / "team").write_bytes(b"threads")
+    assert session._main("model", "made", str(tmp_path / "team"), "--flag") == 0
+    assert happened == ["program"]
 
 
 def test_small_programs_are_not() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,15 +75,18 @@ class BoundCall:
             free.append(None)
             raise
         try:
+            is_counted = get_ident() != calls.main
             try:
-                calls.under_way.append(None)
-                if calls.is_ending:
-                    calls.stay()
+                if is_counted:
+                    calls.under_way.append(None)
+                    if calls.is_ending:
+                        calls.stay()
                 invoke(function, pushed, popped)
             except (RuntimeError, ValueError, IndexError) as error:
                 raise failed(error) from None
             finally:
-                calls.under_way.pop()
+                if is_counted:
+                    calls.under_way.pop()
         finally:
             free.append(None)
         return returned

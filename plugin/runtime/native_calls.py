@@ -27,6 +27,8 @@ PATIENCE = 60.0
 """How many seconds the end of Python waits for calls."""
 _PAUSE = 0.001
 """Seconds after which it looks again."""
+_nothing: Callable[[], object] = tuple
+"""What ends a call that is not counted: nothing that has an effect takes less time."""
 
 
 class Calls(contextlib.AbstractContextManager["Calls"]):
@@ -34,9 +36,19 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
 
     A call is counted before it looks whether Python ends, and Python's end says so before it
     counts: one of the two sees the other, without a lock that each call would take twice.
+
+    Calls of the main thread are not counted. Python's end is in that one, so that none of them is
+    under way then; and a Ctrl-C, which comes there alone, and between any two lines, would leave
+    one counted forever.
+
+    Attributes:
+        main: the identity of the main thread.
+        under_way: one entry for each call of another thread.
+        is_ending: Python's end has begun.
     """
 
     def __init__(self) -> None:
+        self.main = threading.main_thread().ident
         self.under_way: collections.deque[None] = collections.deque()
         self.is_ending = False
 
@@ -45,10 +57,13 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.under_way.pop()
+        if threading.get_ident() != self.main:
+            self.under_way.pop()
 
-    def begin(self) -> Callable[[], None]:
+    def begin(self) -> Callable[[], object]:
         """Begin a call, and return what ends it: what a context does, in a third of the time."""
+        if threading.get_ident() == self.main:
+            return _nothing
         self.under_way.append(None)
         if self.is_ending:
             self.stay()
@@ -93,7 +108,7 @@ def native_call() -> contextlib.AbstractContextManager[object]:
     return CALLS
 
 
-def begin_call(loaded_in: int) -> Callable[[], None]:
+def begin_call(loaded_in: int) -> Callable[[], object]:
     """Check the process as `check_process` does, begin a call, and return what ends it.
 
     For those who make many short calls; others use `native_call`.

@@ -614,6 +614,16 @@ class _Session:
         for function in (self._compile_from, self._compile_to):
             function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_char_p], None
 
+    def register_targets(self) -> None:
+        """Have LLVM know its targets, before a session of another thread has it learn them.
+
+        IREE adds those of GPUs to LLVM's list where the first passes with executables begin. Two
+        threads that do so at once tie it to a ring, in which they then look for a CPU's forever.
+        """
+        invocation = self._session.invocation()
+        invocation.parse_source(self._api.Source.wrap_buffer(self._session, b"module {}\0"))
+        self._run(invocation, "executable-sources", "executable-configurations")
+
     def compile(self, source: Any, output: Any, edits: Iterable[_Edit]) -> None:
         """Compile a program.
 
@@ -779,13 +789,15 @@ def _main(given: str, made: str, team: str, *flags: str) -> int:
             with open(made, "wb") as file:
                 file.write(_threads_of([*flags]))
             return 0
+        session = _Session([*flags])
         with ThreadPoolExecutor(1) as other:
             threads = None
             if team == NEW_TEAM:
+                session.register_targets()
                 threads = other.submit(_threads_of, [*flags])
             elif team:
                 threads = other.submit(_read, team)
-            _Session([*flags]).compile_file(given, made, threads)
+            session.compile_file(given, made, threads)
     except _Failed:
         return 1
     return 0
