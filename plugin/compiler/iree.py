@@ -37,24 +37,36 @@ __all__ = [
 
 
 def compiler_path() -> str:
-    """Return the path of ``iree-compile``, without an import of its package: that has an MLIR too.
+    """Return the path of ``iree-compile``.
+
+    Raises:
+        EnvironmentProblem: it is not installed.
+    """
+    path = os.path.join(_package_folder(), "_mlir_libs", "iree-compile")
+    if os.access(path, os.X_OK) and "IREE_TOOL_PATH" not in os.environ:
+        return path
+    from iree.compiler.tools.binaries import find_tool
+
+    return str(find_tool("iree-compile"))
+
+
+def _package_folder() -> str:
+    """Return where the compiler's package is, without an import of it: that has an MLIR too.
 
     Raises:
         EnvironmentProblem: it is not installed.
     """
     try:
         spec = importlib.util.find_spec("iree.compiler")
-        for folder in spec.submodule_search_locations or () if spec is not None else ():
-            path = os.path.join(folder, "_mlir_libs", "iree-compile")
-            if os.access(path, os.X_OK) and "IREE_TOOL_PATH" not in os.environ:
-                return path
-        from iree.compiler.tools.binaries import find_tool
     except ImportError:
+        spec = None
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    if not folders:
         version = PINNED_VERSIONS["iree-base-compiler"]
         raise EnvironmentProblem(
             f"IREE's compiler is not installed; run: pip install iree-base-compiler=={version}"
-        ) from None
-    return str(find_tool("iree-compile"))
+        )
+    return folders[0]
 
 
 def run_iree(
@@ -99,8 +111,15 @@ def run_iree(
 
 
 def session_command() -> list[str]:
-    """The program that is IREE's compiler, and does more."""
-    return [sys.executable, "-s", session.__file__]
+    """The program that is IREE's compiler, and does more.
+
+    Python looks for no other packages, which takes most of the time that it needs to start.
+
+    Raises:
+        EnvironmentProblem: it is not installed.
+    """
+    packages = os.path.dirname(os.path.dirname(_package_folder()))
+    return [sys.executable, "-S", session.__file__, packages]
 
 
 def compile_threads(options: CompileOptions) -> bytes:

@@ -1,6 +1,7 @@
 """IREE's compiler as a program by itself, with which programs get more than by ``iree-compile``.
 
-``python session.py MODULE EXECUTABLE TEAM FLAG...`` compiles a module with these flags.
+``python session.py PACKAGES MODULE EXECUTABLE TEAM FLAG...`` compiles a module with these flags.
+``PACKAGES`` is the folder that has IREE's.
 
 There are functions beside the program's: for a CPU those of `subquant.team.unfenced_functions`, for
 Vulkan those of `subquant.team.fenced_functions`. With a ``TEAM`` of threads,
@@ -804,7 +805,8 @@ def _main(given: str, made: str, team: str, *flags: str) -> int:
 
 
 if __name__ == "__main__":
-    status = _main(*sys.argv[1:])
+    sys.path.append(sys.argv[1])
+    status = _main(*sys.argv[2:])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # without freeing what the process's end frees
