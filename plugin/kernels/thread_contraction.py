@@ -46,8 +46,8 @@ _AT_ONCE = 4
 _WRITTEN_OUT = 8
 """Rows times groups of integers that a word has: so many products are written out.
 
-Where a word has one group, of 8 bits, 8 rows take llvmpipe a fifth less time than 4. Of two groups
-they take it up to a tenth less, but twice the time to translate.
+Where a word has one group, of 8 bits, 8 rows take llvmpipe a fifth less time than 4. With two
+groups they take it up to a tenth less, but twice the time to translate: 0.6 s for 0.3.
 """
 _LEAST_WORKGROUPS = 8
 """What fewer workgroups are not worth more tiles for: cores, or parts of a GPU, would have none."""
