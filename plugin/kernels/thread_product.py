@@ -255,23 +255,22 @@ class _Thread:
         parts, unit = self.product.parts, self.product.unit
         count = len(self.rows) * parts
         zeros = [Vectors(COLUMNS).known(0.0, F32)] * count
-        sums = loop(0, self.product.tiles.steps // unit, 1, self._of_unit, zeros)
+        sums = loop(0, self.product.tiles.steps, unit, self._of_unit, zeros)
         for index, total in enumerate(sums):
             row, part = divmod(index, parts)
             self._store(total, self.rows[row], part)
 
     def _of_unit(self, number: Value, *sums: Formula) -> list[Formula]:
-        """Add the products of the steps that have outer scales in common."""
-        tiles, unit = self.product.tiles, self.product.unit
-        first = scalar(number) * unit
+        """Add the products of the steps that have outer scales in common, from one of a number."""
+        tiles, unit, first = self.product.tiles, self.product.unit, scalar(number)
         if unit == 1:
             return self._of_step(first, None, sums)
         outers = self._outers(quotient(first * tiles.step, tiles.block))
 
-        def of_step(own: Value, *so_far: Formula) -> list[Formula]:
-            return self._of_step(first + scalar(own), outers, so_far)
+        def of_step(step: Value, *so_far: Formula) -> list[Formula]:
+            return self._of_step(scalar(step), outers, so_far)
 
-        return loop(0, unit, 1, of_step, sums)
+        return loop(number, (first + unit).value, 1, of_step, sums)
 
     def _of_step(
         self, step: Formula, outers: _Outers | None, sums: Sequence[Formula]
