@@ -95,6 +95,38 @@ def test_zero_points_and_offsets(zeros, offsets, activations, vulkan):
 
 
 @ON_VULKAN
+@pytest.mark.parametrize(
+    ("storage", "several"),
+    [
+        ("u5", 1),  # they change within a step, of two blocks
+        ("i8", 4),  # one of each four steps
+    ],
+)
+@pytest.mark.share(2)
+def test_scales_that_are_quantized(storage, several, vulkan):
+    rows, depth, columns, block = 9, 256, 80, 16
+    count = depth // block
+    x, q, _ = arrays(rows, depth, columns, block, storage)
+    random = np.random.default_rng(1)
+    codes = random.integers(-128, 128, (count, columns)).astype(np.int8)
+    outer = random.uniform(0.5, 2, (count // several, columns)).astype(np.float32)
+    scales = codes * np.repeat(outer.astype(np.float64), several, 0)
+    kinds = f"tensor<{count}x{columns}xi8>", f"tensor<{len(outer)}x{columns}xf32>"
+    reals = f"tensor<{count}x{columns}xf32>"
+    text = program(rows, depth, columns, block, storage)
+    text = text.replace(f"%s: {reals}", f"%codes: {kinds[0]}, %outer: {kinds[1]}")
+    dequantize = f"""{{
+  %s = "subquant.dequantize"(%codes, %outer) {{block_sizes = array<i64: {several}, 1>,
+      operandSegmentSizes = array<i32: 1, 1, 0, 0>, quantized_type = !quant.any<i8:f32>}}
+      : ({", ".join(kinds)}) -> {reals}
+"""
+    text = text.replace("{\n", dequantize, 1)
+    found = subquant.compile(text, target="vulkan", device=vulkan).main(x, q, codes, outer)
+    expected = sums(x, q, scales, block)
+    assert np.abs(found - expected).max() <= 3e-6 * np.abs(expected).max()
+
+
+@ON_VULKAN
 @ACTIVATIONS
 def test_rows_that_are_known_at_run_time(activations, vulkan):
     text = program("?", 256, 96, 32)
