@@ -33,6 +33,8 @@ def layout_of(name: str) -> QuantizedLayout:
     for field, column in (("d", 0), ("m", 1), ("dmin", 1)):
         if field in blocks.dtype.names:
             blocks[field][: len(pairs)] = pairs[:, column]
+    if "e" in blocks.dtype.names:  # devices flush subnormal numbers
+        blocks["e"] = np.clip(blocks["e"], 2, 254)
     return GgmlTensor(raw, name, (2, 128 * kind.size)).unpack()
 
 

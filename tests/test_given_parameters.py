@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import subquant
+from ggml_blocks import moderate_blocks
 from subquant._mlir import Value, ir
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import host_features
@@ -47,13 +48,8 @@ KERNELS = [HERE[0], *(name for name in HERE[1:] if name == "avx2")]
 
 def weight(name: str, columns: int = 40, seed: int = 0) -> GgmlTensor:
     """Random blocks with scales of a moderate size; columns are no multiple of a tile's."""
-    kind = BLOCK_TYPES[name]
     random = np.random.default_rng(seed)
-    count = columns * DEPTH // kind.size
-    raw = random.integers(0, 256, count * kind.block.itemsize, np.uint8)
-    for field in {"d", "dmin", "m"} & set(kind.block.names or ()):
-        raw.view(kind.block)[field] = random.uniform(0.001, 0.02, count)
-    return GgmlTensor(raw, name, (columns, DEPTH), f"{name}.weight")
+    return moderate_blocks(name, (columns, DEPTH), random, f"{name}.weight")
 
 
 WEIGHTS: dict[str, QuantizedTensor] = {name: weight(name) for name in BLOCK_TYPES}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import subquant
+from ggml_blocks import moderate_blocks
 from subquant._mlir import ir
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
@@ -23,18 +24,12 @@ from subquant.numerics.parameters import StorageType
 from subquant.ops import compile_function, linear, trace_function
 from subquant.transforms.base import walk
 
-TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL")
+TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
 
 
 def weight(name: str) -> GgmlTensor:
     """Random blocks with moderate scales."""
-    kind, rng = BLOCK_TYPES[name], np.random.default_rng(0)
-    raw = rng.integers(0, 256, 64 * 512 // kind.size * kind.block.itemsize, np.uint8)
-    blocks = raw.view(kind.block)
-    for field in ("d", "m", "dmin"):
-        if field in blocks.dtype.names:
-            blocks[field] = rng.uniform(0.01, 0.02, len(blocks))
-    return GgmlTensor(raw, name, (64, 512))
+    return moderate_blocks(name, (64, 512), np.random.default_rng(0))
 
 
 def check_all_is_done(w: InferenceTensor, rows: int) -> None:

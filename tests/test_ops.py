@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ggml_blocks import moderate_blocks
 from programs import LONG, examples, share_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
@@ -17,7 +18,6 @@ from subquant.errors import UsageError
 from subquant.layouts import (
     DynamicScaledQuantizer,
     GgmlTensor,
-    LookupBlockScaledLayout,
     PlanarQuantizedTensor,
     PrimitiveTensor,
     QuantizedTensor,
@@ -117,14 +117,7 @@ def blocks(values: np.ndarray) -> QuantizedTensor:
 
 def ggml(name: str, shape: tuple[int, int], seed: int = 0) -> GgmlTensor:
     """Random blocks with scales of a moderate size."""
-    kind = BLOCK_TYPES[name]
-    count = shape[0] * shape[1] // kind.size
-    raw = np.frombuffer(rng(seed).bytes(count * kind.block.itemsize), np.uint8).copy()
-    fields = {"d", "dmin", "m"} & set(kind.block.names or ())
-    assert fields, f"{name} has no scale of f16: make its scales moderate here"
-    for field in fields:
-        raw.view(kind.block)[field] = rng(seed + 1).uniform(0.001, 0.02, count)
-    return GgmlTensor(raw, name, shape, "w")
+    return moderate_blocks(name, shape, rng(seed))
 
 
 # -- linear ---------------------------------------------------------------------------------------
@@ -259,7 +252,7 @@ def test_linear_with_blocks(name: str, device: str, request: pytest.FixtureReque
     assert count not in sizes_of(lowered, "f32"), "the weights were dequantized"
     layout = w.unpack()
     held = sum(plane.nbytes for plane in layout.planes.values() if plane.dtype.kind in "iu")
-    if held < count and not isinstance(layout, LookupBlockScaledLayout):
+    if held < count and "table" not in layout.metadata:
         assert count not in sizes_of(lowered, "i8"), "the weights were unpacked"
 
 

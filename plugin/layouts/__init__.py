@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .base import LAYOUTS, BlockLayout, QuantizedLayout, layout_class
 from .ggml import GgmlTensor
-from .lookup import LookupBlockScaledLayout
+from .lookup import LookupBlockScaledLayout, SuperBlockLookupScaled_4_6_Layout
 from .packed import BlockScaledPackedLayout
 from .quantizers import DynamicScaledQuantizer, StaticScaledQuantizer
 from .scaled import BlockAffineLayout, BlockScaledI4Layout, BlockScaledLayout, TensorScaledLayout
@@ -49,6 +49,7 @@ __all__ = [
     "QuantizerTensor",
     "StaticScaledQuantizer",
     "SuperBlockLayout",
+    "SuperBlockLookupScaled_4_6_Layout",
     "SuperBlockOffsetScaled_2_4_Layout",
     "SuperBlockOffsetScaled_4_6_Layout",
     "SuperBlockOffsetScaled_5_6_Layout",

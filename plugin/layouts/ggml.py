@@ -24,7 +24,7 @@ from ..errors import InputError
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import pack_bits
 from .base import QuantizedLayout
-from .lookup import LookupBlockScaledLayout
+from .lookup import LookupBlockScaledLayout, SuperBlockLookupScaled_4_6_Layout
 from .packed import BlockScaledPackedLayout
 from .scaled import BlockScaledI4Layout, BlockScaledLayout
 from .super_blocks import (
@@ -42,6 +42,8 @@ _ELEMENTS_AT_A_TIME = 2**20
 """How many elements are unpacked at once: a few megabytes of temporary arrays."""
 
 _IQ4_NL = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+_TWICE_E2M1 = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
+"""The numbers of MXFP4's elements (two bits of exponent, one of mantissa), which are halves."""
 
 PRIMITIVE_TYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
@@ -231,6 +233,23 @@ def _iq4_nl(blocks: Array) -> dict[str, Array]:
     return {"d": _column(blocks["d"]), "qs": pack_bits(_elements(blocks["qs"], 4, 16), 4)}
 
 
+def _iq4_xs(blocks: Array) -> dict[str, Array]:
+    # 8 scales of 6 bits: 4 bytes with the low 4 bits of two each, 2 with the high 2 of four.
+    low, high = _elements(blocks["scales_l"], 4, 1), _elements(blocks["scales_h"], 2, 1)
+    scales = low | (high << np.uint8(4))
+    return SuperBlockLookupScaled_4_6_Layout.pack(
+        _column(blocks["d"]),
+        scales.astype(np.int8) - np.int8(32),
+        _sub_blocks(_elements(blocks["qs"], 4, 16), 8),
+    )
+
+
+def _mxfp4(blocks: Array) -> dict[str, Array]:
+    # Half of 2**(e - 127), for elements that are twice theirs.
+    scales = np.ldexp(np.float32(1), blocks["e"].astype(np.int32) - 128)
+    return {"d": _column(scales), "qs": pack_bits(_elements(blocks["qs"], 4, 16), 4)}
+
+
 def _q2_k(blocks: Array) -> dict[str, Array]:
     return SuperBlockOffsetScaled_2_4_Layout.pack(
         _column(blocks["d"]),
@@ -360,6 +379,20 @@ BLOCK_TYPES: dict[str, GgmlBlockType] = {
     ),
     "IQ4_NL": GgmlBlockType(
         32, _fields(_D, ("qs", "u1", 16)), LookupBlockScaledLayout, _iq4_nl, {"table": _IQ4_NL}
+    ),
+    "IQ4_XS": GgmlBlockType(
+        256,
+        _fields(_D, ("scales_h", "u1", 2), ("scales_l", "u1", 4), ("qs", "u1", 128)),
+        SuperBlockLookupScaled_4_6_Layout,
+        _iq4_xs,
+        {"table": _IQ4_NL},
+    ),
+    "MXFP4": GgmlBlockType(
+        32,
+        _fields(("e", "u1", 0), ("qs", "u1", 16)),
+        LookupBlockScaledLayout,
+        _mxfp4,
+        {"table": _TWICE_E2M1},
     ),
 }
 """The types with blocks, by GGML's name."""

@@ -11,13 +11,32 @@ import numpy as np
 
 from ..errors import InputError
 from ..numerics.array_functions import lookup
-from ..numerics.packed_integers import unpack_planes
+from ..numerics.block_form import BlockForm
+from ..numerics.packed_integers import PackedIntegers, unpack_planes
 from ..numerics.parameters import StorageType
+from .base import QuantizedLayout, integers_of
 from .scaled import BlockScaledLayout
+from .super_blocks import SuperBlockLayout
 
-__all__ = ["LookupBlockScaledLayout"]
+__all__ = ["LookupBlockScaledLayout", "SuperBlockLookupScaled_4_6_Layout"]
 
 _LEVELS = 16
+
+
+def _check_table(layout: QuantizedLayout) -> None:
+    """Check the ``table`` of a layout's metadata."""
+    table = layout.metadata.get("table")
+    is_table = isinstance(table, list) and len(table) == _LEVELS
+    if not is_table or not all(type(n) is int and -128 <= n <= 127 for n in table or ()):
+        raise InputError(
+            f"'table' of {layout.name} must be a list of {_LEVELS} integers from -128 to 127, "
+            f"got {table!r}"
+        )
+
+
+def _entries(layout: QuantizedLayout, indices: Any) -> Any:
+    """The entries of a layout's table as int8."""
+    return lookup(np.array(layout.metadata["table"], np.int8), indices)
 
 
 class LookupBlockScaledLayout(BlockScaledLayout):
@@ -43,13 +62,7 @@ class LookupBlockScaledLayout(BlockScaledLayout):
         """Check the blocks of the last axis, and the table."""
         super().check()
         self.expect("qs", tuple(self.planes["qs"].shape), "uint8")
-        table = self.metadata.get("table")
-        is_table = isinstance(table, list) and len(table) == _LEVELS
-        if not is_table or not all(type(n) is int and -128 <= n <= 127 for n in table or ()):
-            raise InputError(
-                f"'table' of {self.name} must be a list of {_LEVELS} integers from -128 to 127, "
-                f"got {table!r}"
-            )
+        _check_table(self)
 
     @property
     def storage(self) -> StorageType:
@@ -58,5 +71,41 @@ class LookupBlockScaledLayout(BlockScaledLayout):
 
     def values(self) -> Any:
         """The entries of the table ``[..., K / B, B]`` as int8."""
-        table = np.array(self.metadata["table"], np.int8)
-        return lookup(table, unpack_planes(self.planes["qs"], [4]))
+        return _entries(self, unpack_planes(self.planes["qs"], [4]))
+
+
+class SuperBlockLookupScaled_4_6_Layout(SuperBlockLayout):  # noqa: N801 (as those of archives)
+    """``d * (scale - 32) * table[q]``: GGML's IQ4_XS with 8 sub-blocks of 32.
+
+    Planes, for a tensor of shape ``[..., K]`` and ``SUP * SUB * B = K``:
+        d: ``[..., SUP, 1]``.
+        sb_scales_low, sb_scales_high: low 4 and high 2 bits, ``[..., SUP, SUB / 2]`` and
+            ``[..., SUP, SUB / 4]`` (uint8).
+        qs: indices, 4 bits, ``[..., SUP, SUB, B / 2]`` (uint8).
+
+    Metadata:
+        table: 16 integers from -128 to 127.
+    """
+
+    SCALES: ClassVar = PackedIntegers("sb_scales", 4, 2, zero=32)
+    QS: ClassVar = PackedIntegers("qs", 4)
+    PLANES: ClassVar = ("d", *SCALES.bits, *QS.bits)
+
+    def check(self) -> None:
+        """Check the super-blocks of the last axis, and the table."""
+        super().check()
+        _check_table(self)
+
+    @property
+    def storage(self) -> StorageType:
+        """That of the entries."""
+        return StorageType(8, True)
+
+    def values(self) -> Any:
+        """The entries of the table ``[..., SUP, SUB, B]`` as int8."""
+        return _entries(self, super().values())
+
+    def _form(self, scales: BlockForm, offsets: BlockForm | None) -> BlockForm:
+        entries = self.values().reshape(self.shape)
+        sizes = (*(1,) * (len(self.shape) - 1), self.block_size)
+        return BlockForm(entries, integers_of(entries), sizes, scales, None, offsets)

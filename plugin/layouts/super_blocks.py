@@ -109,6 +109,11 @@ class SuperBlockLayout(BlockLayout):
         return self.QS.unpack(self.planes)
 
     @property
+    def storage(self) -> StorageType:
+        """The storage type of the integers, where there are no minimums."""
+        return StorageType(self.QS.low + self.QS.high)
+
+    @property
     def row_block(self) -> int | None:
         """The size of sub-blocks."""
         return self.block_size
@@ -119,8 +124,11 @@ class SuperBlockLayout(BlockLayout):
         if self.MINIMUMS is not None:
             minus = self.planes["dmin"].astype(self.compute_dtype()) * self.compute_dtype().type(-1)
             minimums = self._of_super_blocks(minus, self.MINIMUMS)
-        scales = self._of_super_blocks(self.planes["d"], self.SCALES)
-        return packed_form(self.QS, self.planes, self.shape, self.block_size, scales, minimums)
+        return self._form(self._of_super_blocks(self.planes["d"], self.SCALES), minimums)
+
+    def _form(self, scales: BlockForm, offsets: BlockForm | None) -> BlockForm:
+        """The integers with their scales and offsets."""
+        return packed_form(self.QS, self.planes, self.shape, self.block_size, scales, offsets)
 
     def _of_super_blocks(self, reals: Any, field: PackedIntegers) -> BlockForm:
         """Small integers, one for each sub-block, times a float for each super-block."""
@@ -140,9 +148,8 @@ class SuperBlockLayout(BlockLayout):
         axes = tuple(range(len(self.shape)))
         sizes = (*(1 for _ in axes[1:]), self.block_size)
         grid = (*self.shape[:-1], self.shape[-1] // self.block_size)
-        storage = StorageType(self.QS.low + self.QS.high)
         expressed = ExpressedType.of_dtype(scales.dtype)
-        return QuantizationParameters(storage, expressed, axes, sizes, scales.reshape(grid))
+        return QuantizationParameters(self.storage, expressed, axes, sizes, scales.reshape(grid))
 
     def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
         """The values ``[..., SUP, SUB, B]``."""
