@@ -26,7 +26,7 @@ from subquant.runtime.team import Team, _Habits
 from subquant.runtime.vm_modules import load_module
 from subquant.signature import Work
 from subquant.team import session
-from subquant.team.session import MAILBOX_WORDS, SLOTS, TEAM, THREADS_KEY, threads_program
+from subquant.team.protocol import MAILBOX_WORDS, SLOTS, TEAM, THREADS_KEY, threads_program
 
 # A product, and what is done with it in place, in workgroups of three dimensions and of one.
 PROGRAM = """

@@ -36,7 +36,7 @@ from blake3 import blake3
 
 from ..errors import SubquantError
 from ..files import file_beside, kind_of, open_input
-from ..team import fenced_functions, session, unfenced_functions
+from ..team import session
 from ..versions import PINNED_VERSIONS, versions_of
 from .flags import values_of, with_values
 from .iree import is_by_session
@@ -63,7 +63,7 @@ __all__ = [
 _FORM = 1
 """Of the keys, and of what is kept under them; another one finds nothing of this."""
 
-_SESSION = [str(each.__file__) for each in (session, fenced_functions, unfenced_functions)]
+_SESSION = sorted(map(str, Path(session.__file__).parent.glob("*.py")))
 """What runs in the process of IREE's compiler."""
 _CHUNK = 1 << 22
 _PARALLEL = 1 << 20

@@ -27,7 +27,7 @@ from ..signature import (
     Work,
 )
 from ..team.fenced_functions import FENCED
-from ..team.session import TEAM, THREADS_KEY, threads_program
+from ..team.protocol import TEAM, THREADS_KEY, threads_program
 from .arguments import check_count
 from .bound_calls import BoundCall
 from .device import Device

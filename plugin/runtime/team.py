@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..processes import available_cores
-from ..team.session import MAILBOX_WORDS, SLOTS, THREADS
+from ..team.protocol import MAILBOX_WORDS, SLOTS, THREADS
 from .open_device import OpenDevice, iree_runtime
 from .processors import other_processors
 from .vm_modules import vm_instance
@@ -88,7 +88,7 @@ class Team:
 
     Args:
         threads: how many there are with the caller, 2 or more.
-        program: the threads' own (`subquant.team.session.threads_program`).
+        program: the threads' own (`subquant.team.protocol.threads_program`).
 
     Attributes:
         threads: as given.
@@ -149,7 +149,7 @@ class Team:
         Args:
             device: that it is loaded on, whose calls are the caller's own.
             invoke: runs a function of it.
-            handle: of its function `subquant.team.session.TEAM`.
+            handle: of its function `subquant.team.protocol.TEAM`.
         """
         self._call(device, invoke, handle)
 

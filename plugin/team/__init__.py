@@ -10,8 +10,9 @@ until there is none left, and then for those that others have taken.
   of its own, in which each function of a dispatch gets a function around it. What no team runs is
   compiled there, too: `subquant.team.unfenced_functions` adds functions to programs for a CPU, and
   `subquant.team.fenced_functions` to those for Vulkan.
+* `subquant.team.protocol` has these functions, and says how they and the threads share work.
 * `subquant.runtime.team` has the threads.
 
-They meet in the **mailbox**, memory of the process with the words that `SLOTS` names. A program
-that was given none runs as any other of IREE's.
+They meet in the **mailbox**, memory of the process with the words that `SLOTS` of that file names.
+A program that was given none runs as any other of IREE's.
 """
