@@ -435,6 +435,27 @@ def test_i4_tensors_of_odd_size_need_containers(cpu: Device) -> None:
     assert b"does not have integral number of total bytes" in caught.value.stderr
 
 
+TRUTHS = """
+func.func @main(%x: tensor<8x64xf32>, %y: tensor<8xf32>) -> (tensor<8xi1>, tensor<8xTYPE>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %s = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [1]
+      : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
+  %t = stablehlo.compare GT, %s, %y : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xi1>
+  %i = stablehlo.convert %t : (tensor<8xi1>) -> tensor<8xTYPE>
+  return %t, %i : tensor<8xi1>, tensor<8xTYPE>
+}
+"""
+
+
+def test_truth_values_as_bytes_are_still_refused(cpu: Device) -> None:
+    x, y = np.ones((8, 64), np.float32), np.arange(60, 68, dtype=np.float32)
+    truths, integers = subquant.compile(TRUTHS.replace("TYPE", "i16"), device=cpu).main(x, y)
+    np.testing.assert_array_equal(truths, y < 64)
+    np.testing.assert_array_equal(integers, y < 64)
+    with pytest.raises(CompilerError, match="restricted to workgroup distributed contexts"):
+        subquant.compile(TRUTHS.replace("TYPE", "i8"), device=cpu)
+
+
 SHIFT_REGISTER = """
 tosa.variable @state = dense<-128> : tensor<1x2x40xi8>
 func.func @main(%x: tensor<1x3x40xi8>) -> tensor<1x5x40xi8> {
