@@ -94,9 +94,7 @@ class PaddedPictures:
         axis, (_, _, positions, width) = self.windows, self.shape
 
         def copy(source: Formula) -> None:
-            first = start + axis.before * width
-            self._fill(result, start, axis.before * width)
-            self._fill(result, first + axis.extent * width, axis.after * width)
+            first = self._fill_around(result, start)
             if not self.missing:
                 self._copy(given, source, result, first, axis.extent * width)
                 return
@@ -126,10 +124,7 @@ class PaddedPictures:
             given, result, image, line, start: as of `write_line`.
             length: how many integers of the line.
         """
-        axis, (_, _, _, width) = self.windows, self.shape
-        first = start + axis.before * width
-        self._fill(result, start, axis.before * width)
-        self._fill(result, first + axis.extent * width, axis.after * width)
+        first = self._fill_around(result, start)
         self._of_line(
             image,
             line,
@@ -161,6 +156,18 @@ class PaddedPictures:
             lambda source: self._copy(given, source + offset, result, first, lanes),
             lambda: self._fill(result, first, lanes),
         )
+
+    def _fill_around(self, result: Value, start: Formula) -> Formula:
+        """Write what is around a line that begins at a place, and return where the line itself is.
+
+        Args:
+            result, start: as of `write_line`.
+        """
+        axis, width = self.windows, self.shape[-1]
+        first = start + axis.before * width
+        self._fill(result, start, axis.before * width)
+        self._fill(result, first + axis.extent * width, axis.after * width)
+        return first
 
     def _of_line(
         self,
