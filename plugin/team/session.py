@@ -33,11 +33,14 @@ from typing import Any
 try:
     from . import protocol
     from .fenced_functions import add_fenced_functions
-    from .unfenced_functions import add_unfenced_functions
+    from .unfenced_functions import add_unfenced_functions, operations_in
 except ImportError:  # a program by itself
     import protocol  # type: ignore[import-not-found, no-redef]
     from fenced_functions import add_fenced_functions  # type: ignore[import-not-found, no-redef]
-    from unfenced_functions import add_unfenced_functions  # type: ignore[import-not-found, no-redef]
+    from unfenced_functions import (  # type: ignore[import-not-found, no-redef]
+        add_unfenced_functions,
+        operations_in,
+    )
 
 __all__ = ["NEW_TEAM"]
 
@@ -188,7 +191,7 @@ class _Session:
         for executable in _named(module, "hal.executable"):
             for variant in _named(executable, "hal.executable.variant"):
                 for inside in _named(variant, "builtin.module"):
-                    self._append(inside.regions[0].blocks[0], protocol.SETTER)
+                    self._append(inside, protocol.SETTER)
                     ordinal = len([*_named(variant, _EXPORT)])
                     with module.context, inside.location, ir.InsertionPoint(inside):
                         attributes = {
@@ -219,7 +222,7 @@ class _Session:
         if len(binaries) == 1:
             device, executable = kept["!hal.device"], kept["!hal.executable"]
             text = protocol.host_setter(device, executable, binaries[0], threads.result())
-            self._append(module.regions[0].blocks[0], text)
+            self._append(module, text)
 
     def _wrap_all(self, module: Any) -> None:
         """Put functions around those of all dispatches."""
@@ -231,37 +234,32 @@ class _Session:
         """Put functions around those of the dispatches of one target."""
         exports = {_symbol(each): each for each in _named(variant, _EXPORT)}
         for module in _named(variant, "builtin.module"):
-            block = module.regions[0].blocks[0]
             triple = self._ir.StringAttr(module.attributes["llvm.target_triple"]).value
             pause = protocol.pause_of(triple)
             for function in [*_named(module, "llvm.func")]:
                 name = _symbol(function)
                 if name.startswith(f"{protocol.THREADS}_dispatch"):
                     function.erase()
-                    self._append(block, protocol.thread(name, pause))
+                    self._append(module, protocol.thread(name, pause))
                 elif name in exports and not _has_local_memory(exports[name]):
                     work = protocol.WORK.format(name)
                     function.attributes["sym_name"] = self._ir.StringAttr.get(work, module.context)
                     function.attributes["no_inline"] = self._ir.UnitAttr.get(module.context)
-                    self._append(block, protocol.around(name))
+                    self._append(module, protocol.around(name))
 
-    def _append(self, block: Any, text: str) -> None:
-        """Append operations, without those that are there."""
-        there = {_symbol(op) for op in _operations(block)}
+    def _append(self, module: Any, text: str) -> None:
+        """Append operations to a module, without those that are there."""
+        there = {_symbol(op) for op in operations_in(module)}
         parsed = self._ir.Module.parse(text, self._session.context)
-        for op in _operations(parsed.body):
+        for op in operations_in(parsed.operation):
             if _symbol(op) not in there:
                 op.detach_from_parent()
-                block.append(op)
-
-
-def _operations(block: Any) -> list[Any]:
-    return [op.operation for op in block.operations]
+                module.regions[0].blocks[0].append(op)
 
 
 def _named(parent: Any, name: str) -> Iterator[Any]:
     """The operations of a name right inside another."""
-    return (op for op in _operations(parent.regions[0].blocks[0]) if op.name == name)
+    return (op for op in operations_in(parent) if op.name == name)
 
 
 def _symbol(op: Any) -> str:
