@@ -467,6 +467,42 @@ def test_weights_are_rotated(bench: Any, workers: Any, monkeypatch: pytest.Monke
     assert asked[0]["copies"] == 3
 
 
+def test_turns_are_short_and_in_varied_order(bench: Any) -> None:
+    calls = {"fast": 0.0001, "slower": 0.0008, "slow": 0.04}
+    asked: list[tuple[str, float]] = []
+
+    def worker(name: str) -> Any:
+        def ask(do: str, *, seconds: float) -> list[int]:
+            asked.append((name, seconds))
+            return [int(calls[name] * 1e9)] * max(1, round(seconds / calls[name]))
+
+        return SimpleNamespace(ask=ask)
+
+    turns = [(bench.measurement.Measured(name), worker(name), []) for name in calls]
+    bench.measurement._take_turns(turns, 1, None, 0.3)
+    for each, _, nanoseconds in turns:
+        assert 0.299 < sum(nanoseconds) / 1e9 < 0.4, each.name
+    lengths = {name: [seconds for each, seconds in asked[3:] if each == name] for name in calls}
+    assert set(lengths["fast"]) == {0.003}
+    assert lengths["slower"] == pytest.approx([0.008] * len(lengths["slower"]))
+    assert set(lengths["slow"]) == {0.1}
+    rounds = [tuple(name for name, _ in asked[at : at + 3]) for at in range(0, 9, 3)]
+    assert all(sorted(each) == sorted(calls) for each in rounds)
+    assert len({*itertools.pairwise(name for name, _ in asked[:60])}) > 3
+
+
+def test_copies_go_on_in_the_next_turn(bench: Any) -> None:
+    called: list[int] = []
+    state = {
+        "prepared": SimpleNamespace(call=called.append),
+        "copies": 3,
+        "numbers": itertools.count(),
+    }
+    for _ in range(3):
+        bench.worker.answer(None, state, {"do": "time", "seconds": 1e-9})
+    assert called == [0, 1, 2, 0, 1, 2]
+
+
 def test_a_peer_takes_no_time_but_in_its_turn(bench: Any, workers: Any) -> None:
     worker = workers.get("iree", 1)
     process = worker._process

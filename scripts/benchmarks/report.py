@@ -207,8 +207,9 @@ _PAGE = """# {title}
 
 Written by `scripts/bench --write`; do not edit it. Each case is computed by subquant, ONNX Runtime,
 LiteRT with XNNPACK, llama.cpp's ggml and IREE alone, from the same weights, with as many threads,
-in turns of a tenth of a second in one run. Each result is compared with NumPy's in 64 bits before
-it is timed.
+in one run: in turns of ten calls, of 3 ms at least and 0.1 s at most, in another order each time.
+A turn's first call does not count. Each result is compared with NumPy's in 64 bits before it is
+timed.
 {others}
 * Times are minimum / median of a call in milliseconds. `~` stands before a median when the middle
   half of the times spans more than a quarter: the machine did something else meanwhile.

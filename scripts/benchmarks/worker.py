@@ -8,7 +8,7 @@ Requests are lines of JSON on standard input, answers lines of JSON on standard 
 * ``{"do": "prepare", "case": {...}, "arrays": FILE, "threads": N, "copies": N}``: build a case of
   `benchmarks.cases` with as many copies of its weights, at different addresses.
 * ``{"do": "time", "seconds": S}``: after one call that does not count, call for S seconds, each
-  time with the next copy; answers nanoseconds.
+  time with the copy after that of the last one; answers nanoseconds.
 * ``{"do": "result", "file": FILE}``: call once more, and write what it gives as ``.npy``.
 * ``{"do": "release"}``: forget the case.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -47,15 +48,16 @@ def answer(peer: Any, state: dict[str, Any], request: dict[str, Any]) -> Any:
             raise Unsupported("it chooses its instructions by this machine")
         os.environ["LP_NUM_THREADS"] = str(request["threads"])  # of Mesa's llvmpipe
         with np.load(request["arrays"]) as arrays:
-            state["copies"] = request["copies"]
+            state |= {"copies": request["copies"], "numbers": itertools.count()}
             state["prepared"] = peer.prepare(
                 request["case"], dict(arrays), request["threads"], request["copies"]
             )
         return state["prepared"].notes
     if do == "time":
         prepared, copies = state["prepared"], state["copies"]
+        numbers = state["numbers"]  # goes on in the next turn, which may be of few calls
         return time_calls(
-            lambda number: prepared.call(number % copies), seconds=request["seconds"], warm_up=1
+            lambda _: prepared.call(next(numbers) % copies), seconds=request["seconds"], warm_up=1
         )
     if do == "result":
         state["prepared"].call(0)
