@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import subquant
+from devices import ON_DEVICES
 from spirv import writes_tables
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.iree import compiler_path
@@ -454,6 +455,103 @@ def test_truth_values_as_bytes_are_still_refused(cpu: Device) -> None:
     np.testing.assert_array_equal(integers, y < 64)
     with pytest.raises(CompilerError, match="restricted to workgroup distributed contexts"):
         subquant.compile(TRUTHS.replace("TYPE", "i8"), device=cpu)
+
+
+UNSIGNED_FACTORS = """
+func.func @truths(%x: tensor<3x5xf32>, %y: tensor<3x5xf32>, %w: tensor<5x4xi8>) -> tensor<3x4xi32> {
+  %t = stablehlo.compare LT, %x, %y : (tensor<3x5xf32>, tensor<3x5xf32>) -> tensor<3x5xi1>
+  %f = stablehlo.convert %t : (tensor<3x5xi1>) -> tensor<3x5xi8>
+  %r = stablehlo.dot_general %f, %w, contracting_dims = [1] x [0]
+      : (tensor<3x5xi8>, tensor<5x4xi8>) -> tensor<3x4xi32>
+  return %r : tensor<3x4xi32>
+}
+func.func @reals(%x: tensor<3x5xf32>, %w: tensor<?x4xui8>) -> tensor<3x4xf32> {
+  %f = stablehlo.convert %w : (tensor<?x4xui8>) -> tensor<?x4xf32>
+  %r = stablehlo.dot %x, %f : (tensor<3x5xf32>, tensor<?x4xf32>) -> tensor<3x4xf32>
+  return %r : tensor<3x4xf32>
+}
+func.func @batches(%x: tensor<2x3x5xui16>, %w: tensor<2x5x4xi64>) -> tensor<2x3x4xi64> {
+  %i = stablehlo.convert %x : (tensor<2x3x5xui16>) -> tensor<2x3x5xi32>
+  %f = stablehlo.convert %i : (tensor<2x3x5xi32>) -> tensor<2x3x5xi64>
+  %r = stablehlo.dot_general %f, %w, batching_dims = [0] x [0], contracting_dims = [2] x [1]
+      : (tensor<2x3x5xi64>, tensor<2x5x4xi64>) -> tensor<2x3x4xi64>
+  return %r : tensor<2x3x4xi64>
+}
+func.func @windows(%x: tensor<1x7x5xui8>, %w: tensor<1x5x4xui8>) -> tensor<1x7x4xui32> {
+  %f = stablehlo.convert %x : (tensor<1x7x5xui8>) -> tensor<1x7x5xui32>
+  %g = stablehlo.convert %w : (tensor<1x5x4xui8>) -> tensor<1x5x4xui32>
+  %r = stablehlo.convolution(%f, %g) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {}
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<1x7x5xui32>, tensor<1x5x4xui32>) -> tensor<1x7x4xui32>
+  return %r : tensor<1x7x4xui32>
+}
+"""
+
+
+def unsigned_factors() -> dict[str, tuple[list[np.ndarray], np.ndarray]]:
+    """What each function is called with, and what it gives."""
+    random = np.random.default_rng(0)
+    x, y = random.integers(-9, 10, (2, 3, 5)).astype(np.float32)
+    w = random.integers(-128, 128, (5, 4)).astype(np.int8)
+    bytes_ = random.integers(128, 256, (5, 4)).astype(np.uint8)
+    words = random.integers(1 << 15, 1 << 16, (2, 3, 5)).astype(np.uint16)
+    wide = random.integers(-(1 << 40), 1 << 40, (2, 5, 4))
+    line = random.integers(0, 256, (1, 7, 5)).astype(np.uint8)
+    return {
+        "truths": ([x, y, w], (x < y).astype(np.int64) @ w.astype(np.int64)),
+        "reals": ([x, bytes_], x.astype(np.float64) @ bytes_),
+        "batches": ([words, wide], words.astype(np.int64) @ wide),
+        "windows": ([line, bytes_[None]], line.astype(np.int64) @ bytes_.astype(np.int64)),
+    }
+
+
+@ON_DEVICES
+def test_factors_that_are_widened_without_a_sign(device: Device, device_name: str) -> None:
+    target = "vulkan" if device.is_vulkan else "llvm-cpu"
+    executable = subquant.compile(UNSIGNED_FACTORS, target=target, device=device)
+    for name, (arguments, expected) in unsigned_factors().items():
+        np.testing.assert_array_equal(executable[name](*arguments), expected, err_msg=name)
+
+
+def test_factors_that_are_widened_are_still_read_with_a_sign(cpu: Device) -> None:
+    arguments, expected = unsigned_factors()["truths"]
+    text = UNSIGNED_FACTORS.partition("func.func @reals")[0]
+    found = Executable(_iree(text, *CPU_FLAGS), cpu)["truths"](*arguments)
+    message = FIXED + "iree.unsigned_factors, and _is_widened in iree.convolutions"
+    np.testing.assert_array_equal(found, -expected, err_msg=message)
+
+
+WIDENED_DEPTHWISE = """
+func.func @main(%x: tensor<1x5x5x4xf16>, %w: tensor<3x3x1x4xf16>) -> tensor<1x3x3x4xf32> {
+  %f = stablehlo.convert %x : (tensor<1x5x5x4xf16>) -> tensor<1x5x5x4xf32>
+  %g = stablehlo.convert %w : (tensor<3x3x1x4xf16>) -> tensor<3x3x1x4xf32>
+  %r = stablehlo.convolution(%f, %g) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      window = {} {batch_group_count = 1 : i64, feature_group_count = 4 : i64}
+      : (tensor<1x5x5x4xf32>, tensor<3x3x1x4xf32>) -> tensor<1x3x3x4xf32>
+  return %r : tensor<1x3x3x4xf32>
+}
+"""
+
+
+def test_a_depthwise_convolution_of_what_is_widened(cpu: Device) -> None:
+    """In the program, and by the convolution itself."""
+    x, w = (
+        np.arange(np.prod(shape), dtype=np.float16).reshape(shape) % 7
+        for shape in ((1, 5, 5, 4), (3, 3, 1, 4))
+    )
+    places = [(i, j) for i in range(3) for j in range(3)]
+    expected = sum(x[:, i : i + 3, j : j + 3].astype(np.float64) * w[i, j] for i, j in places)
+    mixed = re.sub(r"  %[fg] = .*\n", "", WIDENED_DEPTHWISE).replace("@main", "@mixed")
+    mixed = mixed.replace("%f, %g", "%x, %w")
+    mixed = mixed.replace("5x4xf32>, tensor<3x3x1x4xf32>", "5x4xf16>, tensor<3x3x1x4xf16>")
+    executable = subquant.compile(WIDENED_DEPTHWISE + mixed, device=cpu)
+    for function in (executable.main, executable.mixed):
+        np.testing.assert_array_equal(function(x, w), expected)
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        _iree(WIDENED_DEPTHWISE, *CPU_FLAGS)
+    assert b"expected collapsed type" in caught.value.stderr, (
+        FIXED + "_is_widened in iree.convolutions"
+    )
 
 
 SHIFT_REGISTER = """

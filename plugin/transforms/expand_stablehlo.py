@@ -31,6 +31,8 @@ and gives wrong results for
   no buffer, as two argsorts: `iree.updates_in_place`.
 * loops and branches that hand one buffer on several times: `iree.carried_tensors`.
 * ``add`` of i1, which is a logical or.
+* ``dot``, ``dot_general`` and ``convolution`` of what is converted from truth values or unsigned
+  integers: `iree.unsigned_factors`.
 * ``atan2``, ``power``, ``cbrt``, ``remainder``, ``ceil`` and ``floor`` of zeros, infinities, NaN or
   subnormals: `iree.special_points`.
 * ``batch_norm_training`` on Vulkan, whose sums must not be fused with the rest: `iree.batch_norm`.
@@ -85,9 +87,11 @@ from .iree.scatter_axes import scatter_rows
 from .iree.select_and_scatter import expand_select_and_scatter
 from .iree.special_points import SPECIAL, expand_special
 from .iree.stable_sort import keep_sorted, stabilize_sort
+from .iree.unsigned_factors import widen_factors
 from .iree.unsigned_windows import signless_window
 from .iree.updates_in_place import UPDATES, separate_updated
 from .iree.window_ends import cut_windows
+from .math.contraction import CONTRACTIONS
 
 __all__ = ["ExpandStablehlo"]
 
@@ -116,7 +120,7 @@ class ExpandStablehlo(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
-        steps = [_SHAPES, _BOUNDS, _PATTERNS]  # what one makes is for the next
+        steps = [_SHAPES, _BOUNDS, _PATTERNS, _FACTORS]  # what one makes is for the next
         if self.widen_bodies:
             steps.append({"stablehlo.sort": keep_sorted})
             steps.append({"stablehlo.scatter": widen_body, "stablehlo.sort": widen_body})
@@ -177,6 +181,7 @@ _PATTERNS: dict[str, Pattern] = {
     **dict.fromkeys(SPECIAL, expand_special),
     **dict.fromkeys(UPDATES, separate_updated),
 }
+_FACTORS: dict[str, Pattern] = dict.fromkeys(CONTRACTIONS, widen_factors)
 _COUNTS: dict[str, Pattern] = {"stablehlo.while": count_on_host}
 _IN_PLACE: dict[str, Pattern] = {"scf.for": hand_on_buffers}
 _SUMS: dict[str, Pattern] = {

@@ -6,7 +6,8 @@ IREE refuses
 * a convolution whose result has one position along a window that leaves some of the operand unread:
   its verifier takes the extents for wrong. The operand is padded before, and dilated, so that there
   is something to cut.
-* a depthwise convolution of integers into wider ones: the operands are widened before.
+* a depthwise convolution into wider elements: the operands are widened before; and one of what is
+  converted to more bits: a barrier keeps the conversions apart.
 
 and gives wrong results on Vulkan, where a convolution is written as loops before IREE sees it, for
 
@@ -31,6 +32,7 @@ from ...emit.operation import integer, parse_attribute, with_shape
 from ...numerics.element_types import Array
 from ..base import NoMatch
 from .reversal import reversed_along
+from .unsigned_factors import is_widening
 
 __all__ = ["expand_convolution", "split_groups"]
 
@@ -153,17 +155,36 @@ def _pad_before(op: Operation, spatial: list[int], padding: Array, between: list
 
 
 def _widen_depthwise(op: Operation) -> bool:
-    """Give the integer operands of a convolution in groups the elements of its result."""
-    element, wide = element_type(op.operands[0].type), element_type(op.results[0].type)
-    groups = int(op.attributes["feature_group_count"].value)
-    if groups == 1 or not isinstance(element, ir.IntegerType) or element == wide:
+    """Give the operands of a depthwise convolution the elements of its result.
+
+    So are the integer operands of any other in groups. IREE would take conversions, these or those
+    of the program, back into a depthwise convolution, and refuse it.
+    """
+    element, wide = (element_type(each.type) for each in (op.operands[0], op.results[0]))
+    if int(op.attributes["feature_group_count"].value) == 1:
         return False
+    kernel = op.operands[1].type
+    is_depthwise = kernel.shape[_dimension_numbers(op).kernel_input_feature_dimension] == 1
+    kinds = (ir.IntegerType, ir.FloatType) if is_depthwise else ir.IntegerType
+    is_narrow = element != wide and isinstance(element, kinds)
+    changed = False
     for number in (0, 1):
-        widened = stablehlo.convert(op.operands[number], wide)
-        # IREE would take the conversion back into the convolution.
-        barrier = emit.value("stablehlo.optimization_barrier", [widened], widened.type)
-        op.operands[number] = barrier
-    return True
+        operand = op.operands[number]
+        if is_narrow:
+            operand = stablehlo.convert(operand, wide)
+        elif not is_depthwise or not _is_widened(operand):
+            continue
+        op.operands[number] = emit.value("stablehlo.optimization_barrier", [operand], operand.type)
+        changed = True
+    return changed
+
+
+def _is_widened(value: Value) -> bool:
+    """True for what is converted from fewer bits."""
+    if isinstance(value.owner, ir.Block):
+        return False
+    op = value.owner.operation
+    return op.name == "stablehlo.convert" and is_widening(op)
 
 
 _MOST_SPLIT = 16

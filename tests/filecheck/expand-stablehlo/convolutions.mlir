@@ -19,3 +19,14 @@ func.func @groups(%x: tensor<2x10x4xf32>, %k: tensor<5x2x6xf32>) -> tensor<2x6x6
   %0 = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {} {batch_group_count = 1 : i64, feature_group_count = 2 : i64} : (tensor<2x10x4xf32>, tensor<5x2x6xf32>) -> tensor<2x6x6xf32>
   return %0 : tensor<2x6x6xf32>
 }
+
+// IREE would take the conversion back into the convolution.
+// CHECK-LABEL: func.func @depthwise_of_widened
+// CHECK: %[[F:.*]] = stablehlo.convert %arg0
+// CHECK: %[[B:.*]] = stablehlo.optimization_barrier %[[F]]
+// CHECK: stablehlo.convolution(%[[B]], %arg1)
+func.func @depthwise_of_widened(%x: tensor<2x10x4xf16>, %k: tensor<5x1x4xf32>) -> tensor<2x6x4xf32> {
+  %f = stablehlo.convert %x : (tensor<2x10x4xf16>) -> tensor<2x10x4xf32>
+  %0 = stablehlo.convolution(%f, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {} {batch_group_count = 1 : i64, feature_group_count = 4 : i64} : (tensor<2x10x4xf32>, tensor<5x1x4xf32>) -> tensor<2x6x4xf32>
+  return %0 : tensor<2x6x4xf32>
+}

@@ -189,3 +189,17 @@ func.func @without_axes(%x: tensor<f32>, %u: tensor<f32>) -> (tensor<f32>, tenso
   %z = "stablehlo.dynamic_update_slice"(%x, %u) : (tensor<f32>, tensor<f32>) -> tensor<f32>
   return %y, %z : tensor<f32>, tensor<f32>
 }
+
+// CHECK-LABEL: func.func @unsigned_factors
+// CHECK: %[[BITS:.*]] = stablehlo.bitcast_convert %arg0 : (tensor<2x3xui8>) -> tensor<2x3xi8>
+// CHECK: %[[WIDE:.*]] = stablehlo.convert %[[BITS]] : (tensor<2x3xi8>) -> tensor<2x3xi32>
+// CHECK: %[[KEPT:.*]] = stablehlo.and %[[WIDE]]
+// CHECK: %[[REAL:.*]] = stablehlo.convert %[[KEPT]] : (tensor<2x3xi32>) -> tensor<2x3xf32>
+// CHECK: %[[TRUE:.*]] = stablehlo.select %arg1
+// CHECK: stablehlo.dot %[[REAL]], %[[TRUE]]
+func.func @unsigned_factors(%x: tensor<2x3xui8>, %w: tensor<3x4xi1>) -> tensor<2x4xf32> {
+  %f = stablehlo.convert %x : (tensor<2x3xui8>) -> tensor<2x3xf32>
+  %g = stablehlo.convert %w : (tensor<3x4xi1>) -> tensor<3x4xf32>
+  %r = stablehlo.dot %f, %g : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>
+  return %r : tensor<2x4xf32>
+}
