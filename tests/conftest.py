@@ -12,9 +12,11 @@ device; ``scripts/test`` installs software devices on Debian.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import threading
+import weakref
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -81,6 +83,28 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         used |= {value for value in item.callspec.params.values() if isinstance(value, str)}
     if not used.isdisjoint(("cpu", "vulkan", "vulkan_32bit")):
         item.add_marker("device")
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage among what is made from here on: it is a small part of all there is."""
+    gc.collect()
+    gc.freeze()
+
+
+_left_open: weakref.WeakSet[OpenDevice] = weakref.WeakSet()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol() -> Iterator[None]:
+    """Close Vulkan devices with the test that opened them: threads are busy as long as one is open.
+
+    What an error refers to that a test has caught lives until garbage is collected, which is rare.
+    What fixtures hold is looked at once.
+    """
+    yield
+    if any(not (each.is_host or each in _left_open) for each in open_device._OPEN):
+        gc.collect()
+        _left_open.update(open_device._OPEN)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
