@@ -225,7 +225,7 @@ def part_of(given: Formula, first: int, lanes: int) -> Formula:
 
 
 def reduced(kind: str, given: Formula) -> Formula:
-    """The sum (``add``) or the greatest (``maximumf``) of a vector's elements."""
+    """The sum (``add``) or the greatest (``maximumf``, ``maxui``) of a vector's elements."""
     attributes = {"kind": operation.parse_attribute(f"#vector.kind<{kind}>")}
     type_ = mlir_type(given.element)
     return scalar(value("vector.reduction", [given.value], type_, attributes), given.element)

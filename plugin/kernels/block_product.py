@@ -161,27 +161,31 @@ class BlockProduct:
                 return tile
             return (scalar(batch) * self.tiles.count + scalar(tile)).value
 
-        def of_rows(count: int, row: Value, tile: Value, tiles: int = 1) -> None:
+        def of_rows(count: int, row: Value, tile: Value, ahead: int, tiles: int = 1) -> None:
             if self.batches > 1:
                 before = scalar(batch) * (rows if isinstance(rows, int) else scalar(rows))
                 row = (before + scalar(row)).value
             numbers = [_plus(row, number) for number in range(count)]
             rows_of = _FloatRows if self.of_floats else _Rows
             places = [_plus(tile, n) for n in range(tiles)]
-            _write([rows_of(self, memory, of_all(each), numbers, each) for each in places])
+            _write([rows_of(self, memory, of_all(each), numbers, each, ahead) for each in places])
 
         def of_few(count: int, row: Value) -> None:
-            tiles = self.target.tiles_together(count, self.tiles.parts)
+            tiles, ahead = self.target.tiles_together(count, self.tiles.parts), self.target.ahead
             rest = last - remainder(last - first, tiles)
-            loop(first.value, rest.value, tiles, lambda tile: of_rows(count, row, tile, tiles))
+            loop(
+                *(first.value, rest.value, tiles),
+                lambda tile: of_rows(count, row, tile, ahead, tiles),
+            )
             if self.tiles.count % tiles or self.tiles_at_once % tiles:
-                loop(rest.value, last.value, 1, lambda tile: of_rows(count, row, tile))
+                loop(rest.value, last.value, 1, lambda tile: of_rows(count, row, tile, ahead))
 
         def of_many(tile: Value) -> None:
             whole = rows - rows % self.at_once if isinstance(rows, int) else self._whole(rows)
-            loop(0, whole, self.at_once, lambda row: of_rows(self.at_once, row, tile))
+            ahead = self.target.ahead_of_many
+            loop(0, whole, self.at_once, lambda row: of_rows(self.at_once, row, tile, ahead))
             if isinstance(rows, int) and whole < rows:
-                of_rows(rows - whole, constant_index(whole), tile)
+                of_rows(rows - whole, constant_index(whole), tile, ahead)
 
         if isinstance(rows, int) and rows <= self.at_once:
             of_few(rows, constant_index(0))
@@ -223,6 +227,7 @@ class _Rows:
         tile: its number.
         rows: their numbers.
         place: the number of the tile among those of its weight.
+        ahead: bytes of the weight that are asked for before they are read; 0 for none.
     """
 
     product: BlockProduct
@@ -230,6 +235,7 @@ class _Rows:
     tile: Value
     rows: Sequence[Value]
     place: Value
+    ahead: int
 
     @property
     def tiles(self) -> Tiles:
@@ -306,7 +312,7 @@ class _Rows:
     def _step(self, turn: Value, number: Formula | int, step: Value) -> _Step:
         """A step of the tile: of a turn, and of all."""
         memory, start = self.memory.weight.step(scalar(turn), number)
-        return _Step(memory, self.product, self.tile, start, step)
+        return _Step(memory, self.product, self.tile, start, step, self.ahead)
 
     def _first(self, pair: _Pair, block: Block, place: Value) -> Formula:
         """What the zero points take from the sum of a block's products."""
@@ -482,6 +488,7 @@ class _Step:
         tile: the number of the tile.
         start: where the step begins in the tile, in bytes.
         number: of the step.
+        ahead: as of the rows.
         loaded: vectors by their place.
     """
 
@@ -490,6 +497,7 @@ class _Step:
     tile: Value
     start: Formula
     number: Value
+    ahead: int
     loaded: dict[int, Formula] = field(default_factory=dict)
 
     def group(self, part: int, number: int) -> Formula:
@@ -508,11 +516,11 @@ class _Step:
 
     def _vector(self, number: int) -> Formula:
         if number not in self.loaded:
-            size, ahead = self.product.tiles.lanes * 4, self.product.target.ahead
+            size = self.product.tiles.lanes * 4
             place = self.start + number * size
             self.loaded[number] = load(self.memory, [self.tile, place.value], size, U8)
-            if ahead:
-                prefetch(self.memory, [self.tile, (place + ahead).value])
+            if self.ahead:
+                prefetch(self.memory, [self.tile, (place + self.ahead).value])
         return self.loaded[number]
 
 

@@ -13,10 +13,20 @@ import numpy as np
 from .._mlir import Value
 from ..emit import Formula, scalar
 from ..emit.linalg import Extent
-from ..emit.vectors import Vectors, broadcast, load, loop, reduced, store, store_element
+from ..emit.vectors import (
+    Vectors,
+    broadcast,
+    element_at,
+    load,
+    loop,
+    reduced,
+    reread,
+    store,
+    store_element,
+)
 from ..numerics.array_functions import convert
 from ..numerics.block_contraction import activation_scale
-from ..numerics.element_types import F32, I8, I32
+from ..numerics.element_types import F32, I8, I32, U32
 from .executables import FEW_WORKGROUPS, Binding, Kernel
 from .instructions import nearest
 
@@ -24,6 +34,8 @@ __all__ = ["RoundRows"]
 
 _AS_LONG = 32
 """How many products of bytes take as long as to round one activation, about."""
+_MAGNITUDE = 0x7FFFFFFF
+"""The bits of an f32 but its sign."""
 _WRITTEN_OUT = 8
 """Vectors of a block that are kept in registers; longer blocks are read twice."""
 
@@ -82,11 +94,13 @@ class RoundRows:
             first = scalar(block) * self.block
 
             def greater(place: Formula, so_far: Formula) -> Formula:
-                return np.maximum(so_far, abs(load(given, [row, place.value], lanes, F32)))
+                bits = reread(load(given, [row, place.value], lanes, F32), U32)
+                return np.maximum(so_far, bits & _MAGNITUDE)
 
-            greatest = self._folded(first, lanes, greater, known(0.0, F32))
-            scale = activation_scale(reduced("maximumf", greatest))
-            divisor = broadcast(scale, lanes)
+            # Bits of magnitudes are in their order, and those of NaN are above: one instruction.
+            greatest = reduced("maxui", self._folded(first, lanes, greater, known(0, U32)))
+            divisor = activation_scale(reread(broadcast(greatest, lanes), F32))
+            scale = element_at(divisor, 0)
 
             def round_(place: Formula, total: Formula) -> Formula:
                 reals = load(given, [row, place.value], lanes, F32) / divisor
