@@ -485,6 +485,23 @@ func.func @windows(%x: tensor<1x7x5xui8>, %w: tensor<1x5x4xui8>) -> tensor<1x7x4
       : (tensor<1x7x5xui32>, tensor<1x5x4xui32>) -> tensor<1x7x4xui32>
   return %r : tensor<1x7x4xui32>
 }
+func.func @direct(%x: tensor<3x5xui8>, %w: tensor<5x4xui8>) -> tensor<3x4xi32> {
+  %r = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<3x5xui8>, tensor<5x4xui8>) -> tensor<3x4xi32>
+  return %r : tensor<3x4xi32>
+}
+func.func @depthwise(%x: tensor<1x7x4xui8>, %w: tensor<3x1x4xui8>) -> tensor<1x5x4xui32> {
+  %r = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {}
+      {batch_group_count = 1 : i64, feature_group_count = 4 : i64}
+      : (tensor<1x7x4xui8>, tensor<3x1x4xui8>) -> tensor<1x5x4xui32>
+  return %r : tensor<1x5x4xui32>
+}
+func.func @groups(%x: tensor<1x7x6xui16>, %w: tensor<1x3x4xui16>) -> tensor<1x7x4xui32> {
+  %r = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {}
+      {batch_group_count = 1 : i64, feature_group_count = 2 : i64}
+      : (tensor<1x7x6xui16>, tensor<1x3x4xui16>) -> tensor<1x7x4xui32>
+  return %r : tensor<1x7x4xui32>
+}
 """
 
 
@@ -497,7 +514,16 @@ def unsigned_factors() -> dict[str, tuple[list[np.ndarray], np.ndarray]]:
     words = random.integers(1 << 15, 1 << 16, (2, 3, 5)).astype(np.uint16)
     wide = random.integers(-(1 << 40), 1 << 40, (2, 5, 4))
     line = random.integers(0, 256, (1, 7, 5)).astype(np.uint8)
+    places, taps = line[..., :4].copy(), bytes_[:3, None].copy()
+    deep = sum(places[:, i : i + 5].astype(np.int64) * taps[i, 0] for i in range(3))
+    channels = random.integers(1 << 12, 1 << 14, (1, 7, 6)).astype(np.uint16)
+    weight = random.integers(1 << 15, 1 << 16, (1, 3, 4)).astype(np.uint16)
+    halves = [channels[..., n : n + 3].astype(np.int64) for n in (0, 3)]
+    sides = [half @ weight[0, :, n : n + 2] for half, n in zip(halves, (0, 2), strict=True)]
     return {
+        "direct": ([line[0, :3], bytes_], line[0, :3].astype(np.int64) @ bytes_.astype(np.int64)),
+        "depthwise": ([places, taps], deep),
+        "groups": ([channels, weight], np.concatenate(sides, 2) % (1 << 32)),
         "truths": ([x, y, w], (x < y).astype(np.int64) @ w.astype(np.int64)),
         "reals": ([x, bytes_], x.astype(np.float64) @ bytes_),
         "batches": ([words, wide], words.astype(np.int64) @ wide),
@@ -513,12 +539,11 @@ def test_factors_that_are_widened_without_a_sign(device: Device, device_name: st
         np.testing.assert_array_equal(executable[name](*arguments), expected, err_msg=name)
 
 
-def test_factors_that_are_widened_are_still_read_with_a_sign(cpu: Device) -> None:
+def test_factors_are_still_read_with_a_sign(cpu: Device) -> None:
     arguments, expected = unsigned_factors()["truths"]
     text = UNSIGNED_FACTORS.partition("func.func @reals")[0]
     found = Executable(_iree(text, *CPU_FLAGS), cpu)["truths"](*arguments)
-    message = FIXED + "iree.unsigned_factors, and _is_widened in iree.convolutions"
-    np.testing.assert_array_equal(found, -expected, err_msg=message)
+    np.testing.assert_array_equal(found, -expected, err_msg=FIXED + "iree.unsigned_factors")
 
 
 WIDENED_DEPTHWISE = """

@@ -31,8 +31,8 @@ and gives wrong results for
   no buffer, as two argsorts: `iree.updates_in_place`.
 * loops and branches that hand one buffer on several times: `iree.carried_tensors`.
 * ``add`` of i1, which is a logical or.
-* ``dot``, ``dot_general`` and ``convolution`` of what is converted from truth values or unsigned
-  integers: `iree.unsigned_factors`.
+* ``dot``, ``dot_general`` and ``convolution`` of unsigned integers, into more bits, and of what is
+  converted from such or from truth values: `iree.unsigned_factors`.
 * ``atan2``, ``power``, ``cbrt``, ``remainder``, ``ceil`` and ``floor`` of zeros, infinities, NaN or
   subnormals: `iree.special_points`.
 * ``batch_norm_training`` on Vulkan, whose sums must not be fused with the rest: `iree.batch_norm`.

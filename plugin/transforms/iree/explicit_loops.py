@@ -21,11 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..._mlir import Operation, ir, passmanager, register_upstream_passes, translate_errors
-from ...dialects.quant import element_type, is_quantized
+from ...dialects.quant import is_quantized
 from ...emit import linalg
-from ...emit.operation import create, integer, with_element
+from ...emit.operation import create, integer
 from ...errors import UnsupportedError
 from ..base import TypePredicate, convert_signature, named, walk
+from .unsigned_windows import is_unsigned, signless
 
 __all__ = ["hides_a_loop", "make_loops_explicit"]
 
@@ -74,7 +75,7 @@ def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type]
     _put_scalar_bodies(root, bodies)
     _rewrite_fills(root)
     _separate_pads(root)
-    _make_signless(root)
+    _makesignless(root)
     return True
 
 
@@ -140,7 +141,7 @@ def _separate_pads(root: Operation) -> None:
             op.operands[0] = linalg.behind_barrier(source)
 
 
-def _make_signless(root: Operation) -> None:
+def _makesignless(root: Operation) -> None:
     """Take the casts away that upstream leaves between unsigned integers and its loops.
 
     The loops say themselves what is unsigned. What is left of StableHLO asks its types, so then the
@@ -148,7 +149,7 @@ def _make_signless(root: Operation) -> None:
     """
     casts = named(root, [_CAST])
     operations = walk(root) if casts else []
-    unsigned = TypePredicate(lambda type_: _signless(type_) != type_)
+    unsigned = TypePredicate(is_unsigned)
     for op in operations:
         if op.name.startswith("stablehlo.") and any(
             unsigned(value.type) for value in (*op.operands, *op.results)
@@ -157,21 +158,13 @@ def _make_signless(root: Operation) -> None:
     for op in operations:
         if op.name == "func.func":
             with op.location:
-                convert_signature(op, _signless)
+                convert_signature(op, signless)
         for value in unsigned.values_of(op):
-            value.set_type(_signless(value.type))
+            value.set_type(signless(value.type))
     for cast in casts:
         if cast.operands[0].type == cast.results[0].type:
             cast.results[0].replace_all_uses_with(cast.operands[0])
             cast.erase()
-
-
-def _signless(type_: ir.Type) -> ir.Type:
-    """The type with signless integers for unsigned ones."""
-    element = element_type(type_)
-    if not isinstance(element, ir.IntegerType) or not element.is_unsigned:
-        return type_
-    return with_element(type_, ir.IntegerType.get_signless(element.width))
 
 
 # -- bodies of scalars ----------------------------------------------------------------------------

@@ -14,46 +14,49 @@ from ...dialects.quant import element_type
 from ...emit.operation import with_element
 from ..base import NoMatch
 
-__all__ = ["signless_window"]
+__all__ = ["bits_as", "is_unsigned", "signless", "signless_window"]
 
 
 def signless_window(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Write a ``reduce_window`` of unsigned integers as one of their bits."""
-    if not any(_is_unsigned(value.type) for value in (*op.operands, *op.results)):
+    if not any(is_unsigned(value.type) for value in (*op.operands, *op.results)):
         return NoMatch("reduces no unsigned integers")
-    operands = [_cast(value, _signless(value.type)) for value in op.operands]
-    created = emit.like(op, operands, [_signless(v.type) for v in op.results], take_bodies=True)
+    operands = [bits_as(value, signless(value.type)) for value in op.operands]
+    created = emit.like(op, operands, [signless(v.type) for v in op.results], take_bodies=True)
     block = created.regions[0].blocks[0]
     with ir.InsertionPoint.at_block_begin(block):
         for argument in block.arguments:
             type_ = argument.type
-            if _is_unsigned(type_):
-                argument.set_type(_signless(type_))
+            if is_unsigned(type_):
+                argument.set_type(signless(type_))
                 users = [(use.owner, use.operand_number) for use in argument.uses]
-                unsigned = _cast(argument, type_)
+                unsigned = bits_as(argument, type_)
                 for user, number in users:
                     user.operands[number] = unsigned
     terminator = list(block.operations)[-1].operation
     with ir.InsertionPoint(terminator):
         for number, value in enumerate(list(terminator.operands)):
-            terminator.operands[number] = _cast(value, _signless(value.type))
+            terminator.operands[number] = bits_as(value, signless(value.type))
     types = [result.type for result in op.results]
     rewriter.replace_op(
-        op, [_cast(value, type_) for value, type_ in zip(created.results, types, strict=True)]
+        op, [bits_as(value, type_) for value, type_ in zip(created.results, types, strict=True)]
     )
     return None
 
 
-def _is_unsigned(type_: ir.Type) -> bool:
+def is_unsigned(type_: ir.Type) -> bool:
+    """True for a type with unsigned integers."""
     element = element_type(type_)
     return isinstance(element, ir.IntegerType) and bool(element.is_unsigned)
 
 
-def _signless(type_: ir.Type) -> ir.Type:
-    if not _is_unsigned(type_):
+def signless(type_: ir.Type) -> ir.Type:
+    """The type with signless integers for unsigned ones."""
+    if not is_unsigned(type_):
         return type_
     return with_element(type_, ir.IntegerType.get_signless(element_type(type_).width))
 
 
-def _cast(value: Value, type_: ir.Type) -> Value:
+def bits_as(value: Value, type_: ir.Type) -> Value:
+    """The bits of a tensor as another type."""
     return value if value.type == type_ else emit.value("stablehlo.bitcast_convert", [value], type_)
