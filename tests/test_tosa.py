@@ -271,6 +271,35 @@ func.func @main(%a: tensor<1x4x4x3x!q>, %w: tensor<2x1x1x3x!w>, %b: tensor<2xi32
 """
 
 
+ROUNDED = """
+!q = !quant.uniform<i8:f32, 0.5:3>
+func.func @beside(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %q = quant.qcast %x : tensor<4xf32> to tensor<4x!q>
+  %r = quant.dcast %q : tensor<4x!q> to tensor<4xf32>
+  return %r : tensor<4xf32>
+}
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %q = quant.qcast %x : tensor<4xf32> to tensor<4x!q>
+  %r = quant.dcast %q : tensor<4x!q> to tensor<4xf32>
+  %y = tosa.negate %r, %zero, %zero : (tensor<4xf32>, tensor<1xf32>, tensor<1xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+"""
+
+
+def test_values_that_are_rounded_stay_rounded(cpu: Device) -> None:
+    """Upstream's passes for TOSA take a value that is quantized and dequantized for itself."""
+    zero = (
+        '  %zero = "tosa.const"() <{values = dense<0.0> : tensor<1xf32>}> : () -> tensor<1xf32>\n'
+    )
+    text = ROUNDED.replace("  %y =", f"{zero}  %y =")
+    executable = Executable(compile_to_bytes(text), cpu)
+    x = np.array([0.3, -1.2, 70.0, -70.0], np.float32)
+    rounded = np.array([0.5, -1.0, 62.0, -65.5], np.float32)
+    np.testing.assert_array_equal(executable.beside(x), rounded)
+    np.testing.assert_array_equal(executable.main(x), -rounded)
+
+
 @pytest.mark.parametrize("device", ["cpu", "vulkan"])
 def test_quantized_types_in_tosa(device: str, request: pytest.FixtureRequest) -> None:
     """Reals in, reals out: each value is what its type says, narrow ranges included."""

@@ -2,7 +2,9 @@
 
 IREE 3.13 does not parse the TOSA of newer MLIR (``tosa.const_shape``, the attributes of
 ``tosa.conv2d`` and others), so upstream's own lowerings are run here, on the bindings' side of the
-hand-over. Casts between equal types, which converters leave around variables, go away.
+hand-over. Casts between equal types, which converters leave around variables, go away. Casts of the
+dialect ``quant`` are written as those of ``subquant`` meanwhile: upstream's canonicalization makes
+``dcast(qcast(x))`` the ``x`` that was not rounded, in every function of the module.
 
 Before::
 
@@ -20,9 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .._mlir import Operation, passmanager, register_upstream_passes, translate_errors
+from .._mlir import Operation, ir, passmanager, register_upstream_passes, translate_errors
+from ..emit.operation import create
 from ..errors import Remark, UnsupportedError
-from .base import UNCHANGED, ModulePass, walk
+from .base import UNCHANGED, ModulePass, named, walk
 
 __all__ = ["LowerTosa"]
 
@@ -31,6 +34,9 @@ _PASSES = (
     "tosa-make-broadcastable,tosa-to-linalg-named,tosa-to-linalg,"
     "tosa-to-arith{include-apply-rescale},tosa-to-tensor,tosa-to-scf,canonicalize))"
 )
+_FOLDED = ("qcast", "dcast")
+_RENAMED = "of_quant"
+"""On a cast that is the other dialect's."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +58,28 @@ class LowerTosa(ModulePass):
             if _is_identity_cast(op):
                 op.results[0].replace_all_uses_with(op.operands[0])
                 op.erase()
+        for op in named(module, [f"quant.{each}" for each in _FOLDED]):
+            _rename(op, "subquant", {_RENAMED: ir.UnitAttr.get(op.context)})
         register_upstream_passes()
         manager = passmanager.PassManager.parse(_PASSES)
         with translate_errors(UnsupportedError, "upstream's lowering of TOSA failed"):
             manager.run(module)
+        for op in named(module, [f"subquant.{each}" for each in _FOLDED]):
+            if _RENAMED in op.attributes:
+                _rename(op, "quant", {})
         for op in walk(module):
             if op.name.startswith("tosa."):
                 raise UnsupportedError("is not lowered by upstream's passes", op)
         return None
+
+
+def _rename(op: Operation, dialect: str, attributes: dict[str, ir.Attribute]) -> None:
+    """Replace a cast by that of a dialect."""
+    with op.location, ir.InsertionPoint(op):
+        name = f"{dialect}.{op.name.partition('.')[2]}"
+        other = create(name, [*op.operands], [op.results[0].type], attributes)
+    op.results[0].replace_all_uses_with(other.results[0])
+    op.erase()
 
 
 def _is_identity_cast(op: Operation) -> bool:
