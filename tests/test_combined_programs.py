@@ -1,7 +1,7 @@
 """Programs that combine operations as models do are right, or refused for a documented reason.
 
-Eight programs of a family are compiled as one module (`together.Together`). The short suite runs
-some, ``scripts/test --long`` all of them.
+Eight programs are compiled as one module (`together.Together`), of a family in the long suite. The
+short suite runs some, ``scripts/test --long`` all of them.
 """
 
 from __future__ import annotations
@@ -59,14 +59,15 @@ def program(name: str) -> Program:
 
 
 def together(name: str, device: str) -> Together:
-    family, number = name.split("-")
-    return eight_of(family, int(number) // 8, device)
+    family = f"{name.split('-')[0]}-" if LONG else ""
+    names = [each for on, each in CHOSEN if on == device and each.startswith(family)]
+    start = names.index(name) // 8 * 8
+    return programs_of(tuple(names[start : start + 8]), device)
 
 
 @cache
-def eight_of(family: str, part: int, device: str) -> Together:
-    names = [f"{family}-{number}" for number in range(8 * part, 8 * part + 8)]
-    return Together({n: program(n).text for n in names if (device, n) in CHOSEN})
+def programs_of(names: tuple[str, ...], device: str) -> Together:
+    return Together({name: program(name).text for name in names})
 
 
 @pytest.mark.parametrize(("device", "name"), CASES)

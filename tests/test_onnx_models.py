@@ -177,8 +177,8 @@ def test_devices_compute_mnist(form: str, device_name: str, device: Device) -> N
 @pytest.mark.parametrize("form", FORMS)
 @ON_DEVICES
 def test_devices_compute_ultraface(form: str, device_name: str, device: Device) -> None:
-    """All forms on both devices in the long suite, which takes a minute for each."""
-    if not LONG and (form, device_name) != ("qdq-u8s8", "cpu"):
+    """It takes a minute for each."""
+    if not LONG:
         pytest.skip("of the long suite")
     check_device("ultraface", form, device)
 

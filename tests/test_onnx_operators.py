@@ -339,7 +339,7 @@ def test_every_tensor_is_exact(case: str, seed: int) -> None:
     assert oracle.integers + oracle.floats > 0
 
 
-ON_DEVICE = share_of(CASES, 3)
+ON_DEVICE = share_of(CASES, 5)
 
 
 @functools.cache

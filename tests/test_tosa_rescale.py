@@ -196,6 +196,11 @@ def byte_modes(scale32: bool) -> list[Mode]:
     ]  # fmt: skip
 
 
+def some(modes: list[Mode], count: int) -> list[Mode]:
+    """One of `count` modes, which divides the numbers of no flag; all in the long suite."""
+    return modes if LONG else modes[::count]
+
+
 def check_modes(modes: list[Mode], values: np.ndarray, results: list[np.ndarray]) -> None:
     assert len(results) == len(modes)
     for mode, result in zip(modes, results, strict=True):
@@ -221,7 +226,7 @@ def test_all_bytes_in_every_mode_through_stablehlo(scale32: bool) -> None:
 @pytest.mark.share(2)
 def test_all_bytes_in_every_mode_on_llvm_cpu(scale32: bool, back: bool, cpu: Device) -> None:
     """As StableHLO, and as the rescales that ``compile`` lowers itself."""
-    modes = byte_modes(scale32)
+    modes = some(byte_modes(scale32), 5)
     module, _ = lowered(program(modes, ALL_BYTES.shape), BACK if back else "verify-quantization")
     executable = subquant.compile(module, device=cpu)
     check_modes(modes, ALL_BYTES, executable["main"].invoke([ALL_BYTES]))
@@ -230,7 +235,7 @@ def test_all_bytes_in_every_mode_on_llvm_cpu(scale32: bool, back: bool, cpu: Dev
 @pytest.mark.vulkan
 @pytest.mark.parametrize("back", [True, False])
 def test_bytes_on_vulkan(back: bool, vulkan: Device) -> None:
-    modes = [*byte_modes(True)[::5], *byte_modes(False)[::5]]
+    modes = some([*byte_modes(True)[::5], *byte_modes(False)[::5]], 3)
     module, _ = lowered(program(modes, ALL_BYTES.shape), BACK if back else "verify-quantization")
     executable = subquant.compile(module, target="vulkan", device=vulkan)
     check_modes(modes, ALL_BYTES, executable["main"].invoke([ALL_BYTES]))
@@ -256,6 +261,7 @@ def test_wide_inputs(rounding: str, cpu: Device) -> None:
     ]
     module, _ = lowered(program(modes, values.shape), BACK)
     check_modes(modes, values, InterpretedModule(module)["main"].invoke([values]))
+    modes = some(modes, 3)
     plain = subquant.compile(program(modes, values.shape), device=cpu)
     check_modes(modes, values, plain["main"].invoke([values]))
 
