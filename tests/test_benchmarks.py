@@ -552,6 +552,27 @@ def test_the_best_peer_counts_and_a_wrong_result_of_ours_does_not(bench: Any) ->
     assert outcome_of(bench, 2.0).shares() == {"read": 0.25}
 
 
+def test_a_cpu_without_dot_products_has_marks_of_its_own(bench: Any) -> None:
+    made = {each.name: each for each in bench.cases.make_cases()}
+    one, many, other = (
+        made[f"{kind}x4096x4096"] for kind in ("int4 block 32 1", "int4 block 32 128", "Q4_K 1")
+    )
+    for features, marks in (
+        ({"avx2"}, [1.25, 2.0, 1.1]),
+        ({"avx2", "avxvnni"}, [1.1, 1.1, 1.1]),
+        ({"avx2", "avx512vnni"}, [1.1, 1.1, 1.1]),
+    ):
+        assert [each.mark_for(features) for each in (one, many, other)] == marks
+
+
+def test_what_is_compiled_for_another_cpu_says_so(bench: Any) -> None:
+    peers = {"subquant": "subquant 1", "other": "Other 2"}
+    machine = {"CPU": "one", "compiled for": "znver3"}
+    written = bench.report.page(machine, peers, [outcome_of(bench, 1.0)], {}, None, {})
+    assert written.startswith("# Benchmarks on one, compiled for znver3\n")
+    assert "compiled for `znver3`" in written
+
+
 def test_a_mark_that_is_missed_is_reported_with_what_is_known(bench: Any) -> None:
     peers = {"subquant": "subquant 1"}
     remarks = {"tiny": "the caches are too small"}

@@ -124,9 +124,10 @@ def run(
         data = case.data()
         data = replace(data, values=data.values | {"target_cpu": target_cpu})
         work = data.bytes if data.rotated else data.products
+        mark = case.mark_for(features_of(data.values))
         for count in threads:
             found = measure(data, count, names, workers, seconds)
-            outcome = Outcome(case.name, count, case.mark, work, found)
+            outcome = Outcome(case.name, count, mark, work, found)
             outcomes.append(outcome)
             _say(f"[{number + 1}/{len(cases)}] {case.name}, threads: {count}{_summary(outcome)}")
     return outcomes

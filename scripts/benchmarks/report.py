@@ -190,8 +190,11 @@ def page(
     rows[0][2 : 2 + len(peers)] = peers.values()
     drawn = f"\n![The best peer's median over ours, and the marks]({picture})\n" if picture else ""
     links = ", ".join(f"[{title}]({name})" for name, title in others.items())
+    title = f"Benchmarks on {machine['CPU']}" if "CPU" in machine else "Benchmarks"
+    cpu = machine.get("compiled for")
     return _PAGE.format(
-        title=f"Benchmarks on {machine['CPU']}" if "CPU" in machine else "Benchmarks",
+        title=f"{title}, compiled for {cpu}" if cpu else title,
+        compiled=_COMPILED_FOR.format(cpu=cpu) if cpu else "",
         others=f"\nOther machines: {links}.\n" if links else "",
         machine=_markdown([["", "this machine"], *([k, str(v)] for k, v in machine.items())]),
         times=_markdown(rows),
@@ -202,6 +205,11 @@ def page(
         checks=_markdown(_check_rows(outcomes, peers)),
     )
 
+
+_COMPILED_FOR = """\
+* What is timed is compiled for `{cpu}`, which has less than this machine: subquant's programs,
+  llama.cpp and the ceilings. Others always use all that a machine has, and are left out.
+"""
 
 _PAGE = """# {title}
 
@@ -223,7 +231,7 @@ timed.
   f32 and on the device; activations are floats, where nothing else is said.
 * Elsewhere activations are 8 bits with a scale for each block (`--activations int8`; accuracy
   level 4 of ONNX Runtime).
-
+{compiled}
 ## The machine
 
 {machine}
