@@ -448,13 +448,29 @@ func.func @main(%x: tensor<8x64xf32>, %y: tensor<8xf32>) -> (tensor<8xi1>, tenso
 """
 
 
-def test_truth_values_as_bytes_are_still_refused(cpu: Device) -> None:
+@pytest.mark.parametrize("element", ["i8", "ui8"])
+def test_truth_values_and_the_same_as_bytes(element: str, cpu: Device) -> None:
     x, y = np.ones((8, 64), np.float32), np.arange(60, 68, dtype=np.float32)
-    truths, integers = subquant.compile(TRUTHS.replace("TYPE", "i16"), device=cpu).main(x, y)
-    np.testing.assert_array_equal(truths, y < 64)
-    np.testing.assert_array_equal(integers, y < 64)
-    with pytest.raises(CompilerError, match="restricted to workgroup distributed contexts"):
-        subquant.compile(TRUTHS.replace("TYPE", "i8"), device=cpu)
+    text = TRUTHS.replace("TYPE", element)
+    chosen = re.sub(
+        r"  %i = .*\n",
+        f"  %one = stablehlo.constant dense<1> : tensor<8x{element}>\n"
+        f"  %none = stablehlo.constant dense<0> : tensor<8x{element}>\n"
+        f"  %i = stablehlo.select %t, %one, %none : tensor<8xi1>, tensor<8x{element}>\n",
+        text.replace("@main", "@chosen"),
+    )
+    executable = subquant.compile(text + chosen, device=cpu)
+    for function in (executable.main, executable.chosen):
+        for found in function(x, y):
+            np.testing.assert_array_equal(found, y < 64)
+
+
+def test_truth_values_as_bytes_are_still_refused() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        _iree(TRUTHS.replace("TYPE", "i8"), *CPU_FLAGS)
+    assert b"restricted to workgroup distributed contexts" in caught.value.stderr, (
+        FIXED + "iree.returned_truths"
+    )
 
 
 UNSIGNED_FACTORS = """

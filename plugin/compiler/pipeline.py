@@ -303,7 +303,10 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
         ("narrow-byte-sums", {}),
         *([("check-integer-only", {})] if options.integer_only else []),
         ("separate-variables", {}),
-        ("expand-stablehlo", dict.fromkeys(_EXPANDED_FOR_VULKAN, is_vulkan)),
+        (
+            "expand-stablehlo",
+            {"separate_truths": not is_vulkan, **dict.fromkeys(_EXPANDED_FOR_VULKAN, is_vulkan)},
+        ),
         ("lower-unranked-tensors", {}),
         ("box-half-scalars", {}),
         ("legalize-integer-widths", {"containers": options.containers}),

@@ -9,6 +9,8 @@ IREE 3.13 refuses
   whose padding is no constant: `iree.dynamic_shapes`.
 * ``select_and_scatter`` of values that are not quantized: `iree.select_and_scatter`.
 * ``batch_norm_grad``, for which it has no lowering: `iree.batch_norm`.
+* truth values behind a sum that are returned, and are integers of 8 bits, too:
+  `iree.returned_truths`.
 * convolutions with ``window_reversal``, of integers in groups, and some of one position:
   `iree.convolutions`.
 * ``gather`` in batches whose axes are after that of the index vector: `iree.index_bounds`.
@@ -82,6 +84,7 @@ from .iree.index_bounds import clamp_gather, contain_scatter, order_indices, wid
 from .iree.inner_pads import separate_bytes, separate_pad
 from .iree.long_loops import split_dot, split_reduce
 from .iree.narrow_bodies import widen_body
+from .iree.returned_truths import separate_truths
 from .iree.reversal import expand_reverse
 from .iree.scatter_axes import scatter_rows
 from .iree.select_and_scatter import expand_select_and_scatter
@@ -105,6 +108,8 @@ class ExpandStablehlo(ModulePass):
             that IREE is given for it are wrong).
         split_sums: write long reductions and contractions as those of parts (Vulkan, where one
             invocation adds up all of an element, and a device may end its loop).
+        separate_truths: have truth values in memory that are returned, before integers of 8 bits
+            are made of them (llvm-cpu, where IREE refuses what it writes for both).
         separate_bytes: have narrow integers in memory before they are padded (Vulkan, where some
             are put to other places).
         widen_bodies: write sorts and scatters of narrow integers as those of 32 bits, and use all
@@ -115,6 +120,7 @@ class ExpandStablehlo(ModulePass):
 
     split_groups: bool = False
     split_sums: bool = False
+    separate_truths: bool = False
     separate_bytes: bool = False
     widen_bodies: bool = False
 
@@ -131,8 +137,9 @@ class ExpandStablehlo(ModulePass):
         if self.separate_bytes:
             steps.append({"stablehlo.pad": separate_bytes})
         steps += [_COUNTS, _IN_PLACE, dict.fromkeys(CARRIES, separate_carried)]
+        is_changed = self.separate_truths and separate_truths(module)
         if not named(module, {root for patterns in steps for root in patterns}):
-            return UNCHANGED
+            return None if is_changed else UNCHANGED
         for patterns in steps:
             apply_patterns(module, patterns)
         return None
