@@ -39,6 +39,25 @@ func.func @main(%x: {types[0]}i8>, %w: {types[1]}i8>) -> {types[2]}i32> {{
     return text, expected
 
 
+def padded_convolution(x, w, padding, outside, strides=(1, 1)):
+    """The same of pictures that a ``stablehlo.pad`` has put something around, on all four sides."""
+    sides = [(0, 0), *padding, (0, 0)]
+    text, expected = convolution(np.pad(x, sides, constant_values=outside), w, strides=strides)
+    low, high = (", ".join(str(pair[side]) for pair in padding) for side in (0, 1))
+    given, padded = (
+        f"tensor<{'x'.join(map(str, shape))}xi8>"
+        for shape in (x.shape, [n + sum(p) for n, p in zip(x.shape, sides, strict=True)])
+    )
+    text = text.replace(f"%x: {padded}", f"%given: {given}").replace(
+        "  %y = ",
+        f"""  %outside = stablehlo.constant dense<{outside}> : tensor<i8>
+  %x = stablehlo.pad %given, %outside, low = [0, {low}, 0], high = [0, {high}, 0],
+      interior = [0, 0, 0, 0] : ({given}, tensor<i8>) -> {padded}
+  %y = """,
+    )
+    return text, expected
+
+
 def drawn(*shape, seed=0):
     """Integers of 8 bits, with both extremes among them."""
     found = np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)

@@ -16,7 +16,7 @@ import pytest
 import subquant
 from block_programs import arrays, program, reference, with_constants
 from devices import main_of
-from integer_programs import convolution, drawn, product
+from integer_programs import convolution, drawn, padded_convolution, product
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import host_features
@@ -279,6 +279,36 @@ def test_convolutions_are_exact(case, instructions):
     text, expected = convolution(x, w, **options)
     found = main_of(text, kernels=instructions)(x, w)
     np.testing.assert_array_equal(found, expected)
+
+
+LEFT_OUT = {
+    # images x height x width x channels, window, padding (before and after), strides, how many
+    # numbers sums begin with
+    "steps": ((2, 16, 20, 64), (3, 3, 64, 64), ((1, 0), (1, 1)), (2, 2), 2),
+    "both sides": ((2, 9, 11, 16), (3, 3, 16, 20), ((1, 1), (1, 1)), (1, 1), 4),
+    "several lines": ((1, 5, 8, 8), (5, 5, 8, 16), ((2, 2), (2, 2)), (1, 1), 9),
+    "few lines": ((1, 1, 60, 16), (3, 3, 16, 24), ((1, 1), (0, 0)), (1, 1), 4),
+    "channels that are missing": ((1, 12, 9, 15), (3, 2, 15, 33), ((2, 1), (0, 1)), (2, 1), 6),
+    "nothing inside": ((1, 4, 8, 16), (3, 3, 16, 16), ((3, 0), (1, 1)), (1, 1), 1),
+}
+
+
+@pytest.mark.parametrize("instructions", SOME)
+@pytest.mark.parametrize("case", LEFT_OUT)
+@pytest.mark.share(3)
+def test_lines_of_taps_around_pictures_are_left_out(case, instructions):
+    x_shape, w_shape, padding, strides, begins = LEFT_OUT[case]
+    x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
+    text, expected = padded_convolution(x, w, padding, -7, strides)
+    text = with_constants(text, w)
+    found = main_of(text, kernels=instructions)(x)
+    np.testing.assert_array_equal(found, expected)
+    lowered = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
+    columns = INSTRUCTIONS[instructions]
+    parts = columns.parts(w_shape[-1], columns.most_columns)
+    width = parts * columns.lanes
+    rows = begins * -(-w_shape[-1] // width)
+    assert f"memref<{rows}x{width}xi32" in lowered
 
 
 @pytest.mark.parametrize(("strides", "is_inside"), [((2, 2), True), ((1, 1), True), (None, False)])

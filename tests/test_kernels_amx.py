@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import subquant
-from integer_programs import convolution, drawn, product
+from integer_programs import convolution, drawn, padded_convolution, product
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import host_features, recorded_features
 from subquant.compiler.options import CompileOptions
@@ -75,21 +75,8 @@ AROUND = {
 @pytest.mark.share(2)
 def test_what_is_around_pictures_is_put_in_by_the_kernel(case):
     x_shape, w_shape, padding, strides, dispatches = AROUND[case]
-    sides = [(0, 0), *padding, (0, 0)]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
-    text, expected = convolution(np.pad(x, sides, constant_values=-7), w, strides=strides)
-    low, high = (", ".join(str(pair[side]) for pair in padding) for side in (0, 1))
-    given, padded = (
-        f"tensor<{'x'.join(map(str, shape))}xi8>"
-        for shape in (x_shape, [n + sum(p) for n, p in zip(x_shape, sides, strict=True)])
-    )
-    text = text.replace(f"%x: {padded}", f"%given: {given}").replace(
-        "  %y = ",
-        f"""  %outside = stablehlo.constant dense<-7> : tensor<i8>
-  %x = stablehlo.pad %given, %outside, low = [0, {low}, 0], high = [0, {high}, 0],
-      interior = [0, 0, 0, 0] : ({given}, tensor<i8>) -> {padded}
-  %y = """,
-    )
+    text, expected = padded_convolution(x, w, padding, -7, strides)
     options = CompileOptions(kernels="amx")
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
     assert ("padded_pictures" in lowered) == (dispatches == 2)

@@ -334,23 +334,22 @@ class IntegerContraction:
         )
         if windows.lines > 1 and self._is_copied(missing):
             product = self._with_pictures(product, instructions, missing)
+        lines, _ = self._axes()
+        if is_fixed(self.weight) and product.leaves_out(lines):
+            product = replace(product, around=lines)
         rows = self._columns(missing, slices)
-        first = self._first(convert(rows, I32).sum(1, dtype=np.int32), instructions, finish)
-        width = tiles.count * tiles.width
-        if width != columns:
-            first = np.pad(first, [(0, width - columns)])
         operands = [
             self._laid_out(library, (tiles, missing), lambda: tiles.pack(rows), I8),
             self._laid_out(
                 library,
-                (tiles, missing, target.excess, *_begin_of(finish)),
-                lambda: first.reshape((tiles.count, tiles.width)),
+                (tiles, missing, target.excess, *self._left_out(product), *_begin_of(finish)),
+                lambda: self._begins(rows, product),
                 I32,
             ),
             self._in_order(self.activations)
             if is_widening or product.pictures is not None
             else self._activations(library, instructions, missing, is_widened=True),
-            *(finish.operands(width) if finish else ()),
+            *(finish.operands(tiles.count * tiles.width) if finish else ()),
         ]
         return self._call(library, product, operands)
 
@@ -368,6 +367,34 @@ class IntegerContraction:
             return product
         blocks = windows.images * windows.lines // inside.block
         return replace(inside, workgroups=blocks) if blocks < 2 * share else inside
+
+    def _left_out(self, product: IntegerProduct) -> list[object]:
+        """What says of `_begins` what is left out; nothing where that is nothing."""
+        return [] if product.around is None else [product.around, self.outside]
+
+    def _begins(self, rows: AnyArray, product: IntegerProduct) -> AnyArray:
+        """What the sums of a product begin with, in rows of the columns of a tile.
+
+        Where lines of taps are left out, that is what they would add, too.
+
+        Args:
+            rows: the weight, ``columns x depth``.
+            product: the kernel.
+        """
+        tiles, target, integers = product.tiles, product.target, convert(rows, I32)
+        first = self._first(integers.sum(1, dtype=np.int32), product.instructions, product.finish)
+        missing, found = tiles.count * tiles.width - tiles.columns, []
+        for before, behind in product.begins:
+            each = first
+            if product.around is not None:
+                taps = product.around.taps
+                of_lines = integers.reshape((tiles.columns, taps, -1)).sum(2, dtype=np.int32)
+                left_out = of_lines[:, :before].sum(1) + of_lines[:, taps - behind :].sum(1)
+                each = each + (self.outside + target.excess) * left_out.astype(np.int32)
+            if missing:
+                each = np.pad(each, [(0, missing)])
+            found.append(each.reshape((tiles.count, tiles.width)))
+        return np.concatenate(found, axis=0) if len(found) > 1 else found[0]
 
     @staticmethod
     def _first(sums: AnyArray, instructions: str, finish: Finish | None) -> AnyArray:

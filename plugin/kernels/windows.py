@@ -6,6 +6,8 @@ import itertools
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..emit import Formula
 from ..emit.vectors import quotient
 
@@ -40,6 +42,32 @@ class Axis:
     def count(self) -> int:
         """How many windows there are."""
         return (self.before + self.extent + self.after - self.span) // self.step + 1
+
+    def inside(self, window: Formula) -> tuple[Formula, Formula]:
+        """The first tap of a window that is in the picture, and the one behind the last.
+
+        Those are all between: taps are side by side.
+        """
+        first = self.before - window * self.step
+        return np.maximum(first, 0), np.minimum(first + self.extent, self.taps)
+
+    @property
+    def least_inside(self) -> int:
+        """How many taps of a window are in the picture, at least; 0 where taps are apart."""
+        first, end = self.inside(np.arange(self.count))
+        return int((end - first).min()) if self.apart == 1 else 0
+
+    @property
+    def share_outside(self) -> float:
+        """Which share of the taps of all windows are not in the picture."""
+        first, end = self.inside(np.arange(self.count))
+        return 1 - float((end - first).mean()) / self.taps
+
+    @property
+    def most_outside(self) -> tuple[int, int]:
+        """How many taps of a window are before the picture, and behind it, at most."""
+        first, end = self.inside(np.arange(self.count))
+        return int(first.max()), self.taps - int(end.min())
 
 
 @dataclass(frozen=True)
