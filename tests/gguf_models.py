@@ -20,6 +20,9 @@ TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",
 
 ARCHITECTURES = ("gemma3", "llama", "qwen2", "qwen3")
 
+SMALL = {"width": 64, "hidden": 64, "size": 32}
+"""Sizes of a model that IREE compiles in half the time; super-blocks do not fit."""
+
 _FIELDS = {
     "Q2_K": [("scales", 16), ("qs", 64), ("d", 2), ("dmin", 2)],
     "Q3_K": [("hmask", 32), ("qs", 64), ("scales", 12), ("d", 2)],

@@ -36,13 +36,13 @@ def check(generated: list[Cast], device: Device, rounding: str = "nearest-even")
         assert same_bits(real, dequantize(stored, cast.parameters)), f"dequantize {cast}"
 
 
-@settings(max_examples=examples(4))
+@settings(max_examples=examples(3))
 @given(generated=st.lists(casts(), min_size=8, max_size=12))
 def test_llvm_cpu_equals_the_reference(generated: list[Cast], cpu: Device) -> None:
     check(generated, cpu)
 
 
-@settings(max_examples=examples(3))
+@settings(max_examples=examples(2))
 @given(
     generated=st.lists(
         casts(expressed=[ExpressedType.F32, ExpressedType.F64]), min_size=8, max_size=12
@@ -54,7 +54,7 @@ def test_llvm_cpu_equals_the_reference_toward_zero(generated: list[Cast], cpu: D
 
 
 @pytest.mark.vulkan
-@settings(max_examples=examples(3))
+@settings(max_examples=examples(2))
 @given(generated=st.lists(casts(), min_size=8, max_size=12))
 def test_vulkan_equals_the_reference(generated: list[Cast], vulkan: Device) -> None:
     check(generated, vulkan)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from gguf_models import TinyModel
+from gguf_models import SMALL, TinyModel
 from programs import LONG
 from subquant.cli import main
 from subquant.commands import generate as generate_command
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Path:
-    return TinyModel("gemma3", ("Q8_0",), blocks=1, context=64).write(folder / "tiny.gguf")
+    return TinyModel("gemma3", ("Q8_0",), blocks=1, context=64, **SMALL).write(folder / "tiny.gguf")
 
 
 @pytest.fixture(autouse=True)
@@ -173,7 +173,7 @@ def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> Non
     for command in (emitted, [*compiled, *weights]):
         result = run(*command)
         assert result.exit_code == 0, (result.output, result.exception)
-    empty = f"{session.context + 16}x2x64xf16=0"
+    empty = f"{session.context + 16}x2x32xf16=0"
     caches, files = [empty, empty], [f"@{folder / name}.npy" for name in ("logits", "k", "v")]
     parameters = ["--parameters", f"model={archive}"]
 

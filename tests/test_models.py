@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gguf_models import TYPES, TinyModel
+from gguf_models import SMALL, TinyModel
 from subquant.compiler.cache import Cache
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
@@ -25,6 +25,12 @@ from subquant.runtime import Device, Executable
 from subquant.weights.sources import open_weights
 from transformer_oracle import Oracle
 
+FLOATS = ("F32", "F16", "BF16", "Q5_0", "Q8_0", "Q3_K", "Q6_K")
+INTEGERS = ("Q4_0", "Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K", "Q8_0")
+"""Of the two models that are compiled: together every type of weights.
+
+Each block of a model has the seven in the same places, so that what it calls is compiled once.
+"""
 TOKENS = np.random.default_rng(3).integers(0, 300, 20).tolist()
 SHAPE = Shape(24, (8, 4))
 
@@ -63,17 +69,17 @@ class Compiled:
 
 @pytest.fixture(scope="module")
 def floats(cpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """Every type of weights, activations that stay floats, a window of 8 tokens."""
+    """Activations that stay floats, a window of 8 tokens."""
     folder = tmp_path_factory.mktemp("floats")
-    return Compiled(TinyModel("gemma3", TYPES), cpu, folder, CompileOptions())
+    return Compiled(TinyModel("gemma3", FLOATS), cpu, folder, CompileOptions())
 
 
 @pytest.fixture(scope="module")
 def integers(cpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """Every type of weights, activations of 8 bits; pieces of one length."""
+    """Activations of 8 bits; pieces of one length."""
     folder = tmp_path_factory.mktemp("integers")
     options = CompileOptions(activations="int8", explain=True)
-    return Compiled(TinyModel("llama", TYPES), cpu, folder, options, Shape(24, (8,)))
+    return Compiled(TinyModel("llama", INTEGERS), cpu, folder, options, Shape(24, (8,)))
 
 
 def check(found: np.ndarray, expected: np.ndarray) -> None:
@@ -235,7 +241,7 @@ def test_vulkan(vulkan: Device, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = TinyModel("qwen2", ["Q8_0"], blocks=1, vocabulary="gpt2")
+    model = TinyModel("qwen2", ["Q8_0"], blocks=1, vocabulary="gpt2", **SMALL)
     return model.write(tmp_path_factory.mktemp("kept") / "tiny.gguf")
 
 

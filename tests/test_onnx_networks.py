@@ -79,7 +79,8 @@ ON_THE_CPU = tuple(
 ON_VULKAN = tuple(
     case
     for case in CASES
-    if case.endswith("qdq-s8s8") and (LONG or not case.startswith("decoder"))  # as the encoder
+    if case.endswith("qdq-s8s8")
+    and (LONG or not case.startswith(("decoder", "residual")))  # as the encoder, and "mobile"
 )
 
 

@@ -6,9 +6,10 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from programs import examples
 from subquant.errors import ExecutionError, UsageError
 from subquant.models.sampling import Sampler, Sampling
 
@@ -36,6 +37,7 @@ def defined(logits: np.ndarray, sampling: Sampling) -> dict[int, float]:
     return {token: weight / sum(weights.values()) for token, weight in weights.items()}
 
 
+@settings(max_examples=examples(30))
 @given(
     seed=st.integers(0, 2**32),
     spread=st.sampled_from([0.1, 1.0, 4.0]),
