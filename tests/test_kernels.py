@@ -266,6 +266,7 @@ WINDOWS = {
     "images": ((3, 9, 6, 12), (3, 3, 12, 17), {"strides": (2, 1), "padding": (0, 1)}),
     "ragged channels and padding": ((2, 9, 8, 67), (3, 3, 67, 9), {"padding": (1, 2)}),
     "shared": ((2, 24, 30, 32), (3, 3, 32, 48), {"padding": (1, 1)}),
+    "deep": ((1, 6, 7, 200), (3, 3, 200, 24), {"padding": (0, 1)}),
     "shared, with steps": ((1, 39, 33, 48), (3, 2, 48, 40), {"strides": (2, 3), "padding": (1, 2)}),
 }
 

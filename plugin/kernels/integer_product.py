@@ -69,6 +69,8 @@ _MOST_FACTORS = 1 << 10
 """Bytes of factors that a workgroup keeps: IREE allows 32 KiB for all that are joined."""
 _COST_OF_A_WEIGHT = 0.25
 """What reading the weight for some windows costs, in windows."""
+_CACHE = 24 << 10
+"""Bytes of a weight that stay in the first cache, beside activations."""
 _LEAST_LEFT_OUT = 0.01
 """Of the products, at least, that are of lines around pictures: fewer take as long as to find them.
 
@@ -233,7 +235,8 @@ class IntegerProduct(WindowProduct):
             if self._is_spread_from_memory:
                 self._widen(activations, start, factors)
                 start, apart, read = scalar(constant_index(0)), self.groups, factors
-            operands = weight, first, read, tile, line, start, apart
+            is_back = remainder(part, 2) == 1 if self._is_turned else None
+            operands = weight, first, read, tile, line, start, apart, is_back
             if not self._is_behind:
                 writer.write(self._sums(*operands), line, row, tile)
                 return
@@ -347,6 +350,15 @@ class IntegerProduct(WindowProduct):
         return is_estimated and self.target.most_behind > 0 and self.tiles.depth < _DEEP
 
     @property
+    def _is_turned(self) -> bool:
+        """True if the weight of a tile is gone through forwards and backwards in turn.
+
+        What was read last is still in the first cache, where not all fits it, but a part that
+        counts: a 3x3 convolution of 56x56x64 with steps of two takes 0.1265 ms for 0.1277 (Zen 4).
+        """
+        return _CACHE < self.tiles.steps * self.tiles.step_bytes <= 4 * _CACHE
+
+    @property
     def _is_spread_from_memory(self) -> bool:
         """True if factors are written, before they are read, to memory that a workgroup has.
 
@@ -402,6 +414,7 @@ class IntegerProduct(WindowProduct):
         line: Formula,
         start: Formula,
         apart: int,
+        is_back: Formula | None,
         beside: Callable[[Formula, int], None] | None = None,
         least: int = 1,
     ) -> list[Formula]:
@@ -413,6 +426,7 @@ class IntegerProduct(WindowProduct):
             line: of the windows, among those of all images.
             start: the first word of the first window.
             apart: words from a window to the next.
+            is_back: if groups are gone through from the last to the first; None for never.
             beside: called where something else may be done, with the number of the place, and how
                 many there are.
             least: how many places there should be.
@@ -465,17 +479,20 @@ class IntegerProduct(WindowProduct):
                 step = next(n for n in range(most, 0, -1) if count % n == 0)
 
             def body(position: Value, *so_far: Formula) -> Sequence[Formula]:
-                index = scalar(position)
+                index = order = scalar(position)
+                if is_back is not None:
+                    whole = scalar(constant_index(count)) if level else lines
+                    index = np.where(is_back, whole - step - order, order)
                 if inner:
                     return of_loop(
                         level + 1,
-                        done + index * of_inner,
+                        done + order * of_inner,
                         number + index * of_inner,
                         place + index * distance,
                         so_far,
                     )
                 at = [(number + index + n, place + index + n) for n in range(step)]
-                return of_leaf(done + index, at, so_far)
+                return of_leaf(done + order, at, so_far)
 
             return loop(0, count if level else lines.value, step, body, words)
 
