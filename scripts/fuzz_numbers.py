@@ -16,10 +16,10 @@ Kinds:
 * ``staircases``: roundings as `subquant.kernels.staircase` sees them: what it proves is compared
   with every sum of a range. Nothing is compiled.
 
-The others are compiled some together, with kernels and without, and run; what they give must be
-what Python's integers give. A program that is wrong is made smaller, and written with its numbers
-to ``build/fuzz/KIND-NUMBER``. Each follows from its kind, the seed and its number. Exit status 1
-if one is wrong.
+The others are compiled some together, with kernels and without (``--kernels spirv``: on Vulkan),
+and called from several threads at once; what they give must be what Python's integers give. A
+program that is wrong is made smaller, and written with its numbers to ``build/fuzz/KIND-NUMBER``.
+Each follows from its kind, the seed and its number. Exit status 1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ import numpy as np
 _KEPT = Path(__file__).resolve().parent.parent / "build/fuzz"
 _TOGETHER = 24
 """Programs of a module: IREE's compiler takes longer to start than to compile a few."""
+_THREADS = 4
+"""That call programs at once, each twice."""
 _MOST_SUMS = 2500
 """On each side of 0, where all are looked at."""
 _TRIES = 60
@@ -91,19 +94,38 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Window:
+    """How a convolution reads pictures, along both axes.
+
+    Attributes:
+        steps: from a window to the next.
+        apart: of its positions.
+        around: what is added before and after a picture; less than nothing takes some away.
+        groups: of channels.
+    """
+
+    steps: tuple[int, int] = (1, 1)
+    apart: tuple[int, int] = (1, 1)
+    around: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1))
+    groups: int = 1
+
+
+@dataclass(frozen=True)
 class Contraction:
     """Integers, multiplied and summed.
 
     Attributes:
-        kind: a name in `_CONTRACTIONS`.
+        kind: dot, transposed (a dot with a weight of rows), or convolution.
         x, w: the operands.
         is_given: the weight is an argument.
+        window: of a convolution.
     """
 
     kind: str
     x: Numbers
     w: Numbers
     is_given: bool
+    window: Window = Window()
 
     def sums(self) -> Numbers:
         """What the sums are."""
@@ -112,14 +134,32 @@ class Contraction:
             return x @ w
         if self.kind == "transposed":
             return x @ w.T
-        padded = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
-        height, width = x.shape[1:3]
-        parts = [
-            (padded[:, i : i + height, j : j + width], w[i, j]) for i in range(3) for j in range(3)
+        window, columns = self.window, self.w.shape[3]
+        padded = np.pad(x, [(0, 0), *((max(0, n), max(0, m)) for n, m in window.around), (0, 0)])
+        for axis, (before, after) in enumerate(window.around, 1):
+            kept = np.arange(max(0, -before), padded.shape[axis] - max(0, -after))
+            padded = padded.take(kept, axis)
+        counts = [
+            (extent - (size - 1) * apart - 1) // step + 1
+            for extent, size, apart, step in zip(
+                padded.shape[1:3], w.shape, window.apart, window.steps, strict=False
+            )
         ]
-        if self.kind == "depthwise":
-            return sum((part * tap[0] for part, tap in parts), np.zeros((), np.int64))
-        return sum((part @ tap for part, tap in parts), np.zeros((), np.int64))
+        sums = np.zeros((x.shape[0], *counts, columns), np.int64)
+        depth, of_group = self.w.shape[2], columns // window.groups
+        for tap in np.ndindex(*w.shape[:2]):
+            at = [
+                np.arange(count) * step + n * apart
+                for count, step, n, apart in zip(
+                    counts, window.steps, tap, window.apart, strict=True
+                )
+            ]
+            part = padded[:, at[0]][:, :, at[1]]
+            for group in range(window.groups):
+                own = slice(group * of_group, (group + 1) * of_group)
+                channels = part[..., group * depth : (group + 1) * depth]
+                sums[..., own] += channels @ w[tap][:, own]
+        return sums
 
     def text(self, shape: str) -> str:
         """The operation; its operands are ``%x`` and ``%w``."""
@@ -127,12 +167,14 @@ class Contraction:
         if self.kind in ("dot", "transposed"):
             axis = int(self.kind == "transposed")
             return f"stablehlo.dot_general %x, %w, contracting_dims = [1] x [{axis}] : {types}"
-        groups = self.x.shape[3] if self.kind == "depthwise" else 1
+        window = self.window
+        around = ", ".join(f"[{before}, {after}]" for before, after in window.around)
         return (
             "stablehlo.convolution(%x, %w) "
             "dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], "
-            "window = {pad = [[1, 1], [1, 1]]} {batch_group_count = 1 : i64, "
-            f"feature_group_count = {groups} : i64}} : {types}"
+            f"window = {{stride = {[*window.steps]}, pad = [{around}], "
+            f"rhs_dilate = {[*window.apart]}}} {{batch_group_count = 1 : i64, "
+            f"feature_group_count = {window.groups} : i64}} : {types}"
         )
 
 
@@ -885,17 +927,22 @@ def draw_contraction(rng: random.Random) -> Contraction:
     kind = rng.choice(("dot", "transposed", "transposed", "convolution", "depthwise"))
     columns = rng.choice((1, 3, 8, 16, 17, 20, 32, 33, 48, 64))
     depth = rng.choice((1, 4, 8, 13, 16, 32, 64))
-    is_given = kind in ("dot", "transposed") and rng.random() < 0.2
+    is_given, window = kind in ("dot", "transposed") and rng.random() < 0.2, Window()
     if kind in ("dot", "transposed"):
         rows = rng.choice((1, 1, 2, 5, 16, 33, 64))
         shapes = [(rows, depth), (depth, columns) if kind == "dot" else (columns, depth)]
     else:
         picture = (rng.choice((1, 2)), rng.choice((1, 5, 9)), rng.choice((3, 8, 16)))
-        if kind == "depthwise":
-            shapes = [(*picture, columns), (3, 3, 1, columns)]
-        else:
+        taps, window = (3, 3), Window(groups=columns if kind == "depthwise" else 1)
+        if rng.random() < 0.5:
+            taps, picture, window = _draw_window(rng, window)
+        shapes = [(*picture, columns), (*taps, 1, columns)]
+        if kind == "convolution":
             depth = min(depth, 16)
-            shapes = [(*picture, depth), (3, 3, depth, columns)]
+            if rng.random() < 0.3:
+                window = replace(window, groups=rng.choice((2, 3, 4, 8)))
+                depth, columns = rng.randint(1, 5), window.groups * rng.choice((1, 2, 5, 8, 16))
+            shapes = [(*picture, depth * window.groups), (*taps, depth, columns)]
     x, w = (numpy.integers(-128, 128, shape).astype(np.int8) for shape in shapes)
     style = rng.randrange(4)
     if style == 0:  # sums of every size
@@ -906,7 +953,30 @@ def draw_contraction(rng: random.Random) -> Contraction:
         x = numpy.choice(np.array([-128, 127, 127], np.int8), x.shape)
     elif style == 2:
         w = numpy.integers(-1, 2, w.shape).astype(np.int8)
-    return Contraction(kind, x, w, is_given)
+    return Contraction(kind, x, w, is_given, window)
+
+
+def _draw_window(
+    rng: random.Random, window: Window
+) -> tuple[tuple[int, int], tuple[int, int, int], Window]:
+    """The positions of a window, pictures that have some windows, and how it reads them."""
+    axes = []
+    for _ in range(2):
+        size, apart, step = (
+            rng.choice((1, 2, 3, 5)),
+            rng.choice((1, 1, 2, 3)),
+            rng.choice((1, 2, 3)),
+        )
+        around = rng.choice(((0, 0), (1, 1), (0, 1), (2, 0), (3, 4), (-1, 0), (0, -1)))
+        least = max(1, (size - 1) * apart + 1 - sum(around), 2)
+        extent = rng.choice((least, least + 1, least + 5, 14, 17, 33))
+        axes.append((size, apart, step, around, max(extent, least)))
+    (h, v), aparts, steps, arounds, extents = zip(*axes, strict=True)
+    return (
+        (h, v),
+        (rng.choice((1, 2)), *extents),
+        replace(window, apart=aparts, steps=steps, around=arounds),
+    )
 
 
 def _columns(contraction: Contraction) -> int:
@@ -1082,8 +1152,9 @@ def _compared(programs: dict[str, Program], kernels: str) -> dict[str, str]:
     import subquant
 
     text = "".join(program.text(name) for name, program in programs.items())
+    target = "vulkan" if kernels == "spirv" else "llvm-cpu"
     try:
-        executable = subquant.compile(text, kernels=kernels, cache="")
+        executable = subquant.compile(text, kernels=kernels, target=target, cache="")
     except Exception as error:  # a refusal, or a traceback, is as wrong as a number
         if len(programs) == 1:
             return dict.fromkeys(programs, f"kernels {kernels}: {str(error)[-2000:]}")
@@ -1092,15 +1163,23 @@ def _compared(programs: dict[str, Program], kernels: str) -> dict[str, str]:
             for name in programs
             for why in _compared({name: programs[name]}, kernels).values()
         }
-    wrong = {}
-    for name, program in programs.items():
-        function, arguments = executable[name], program.arguments()
+
+    def call(name: str) -> list[Any]:
+        program, function = programs[name], executable[name]
+        arguments = program.arguments()
         if (
             program.contraction.is_given and program.contraction.w.sum() % 2
         ):  # laid out for the kernel
             arguments[1] = function.put(1, arguments[1])
         found = function(*arguments)
-        found = found if isinstance(found, tuple | list) else [found]
+        return [*found] if isinstance(found, tuple | list) else [found]
+
+    wrong: dict[str, str] = {}
+    names = [*programs] * 2
+    with ThreadPoolExecutor(_THREADS) as pool:
+        calls = [*zip(names, pool.map(call, names), strict=True)]
+    for name, found in calls:
+        program = programs[name]
         for place, (each, wanted) in enumerate(zip(found, program.wanted(), strict=True)):
             each = np.asarray(each)
             differs = each.astype(wanted.dtype) != wanted
