@@ -9,6 +9,7 @@ IREE 3.13 refuses
   whose padding is no constant: `iree.dynamic_shapes`.
 * ``select_and_scatter`` of values that are not quantized: `iree.select_and_scatter`.
 * ``batch_norm_grad``, for which it has no lowering: `iree.batch_norm`.
+* ``einsum`` of integers on Vulkan, and into another element type: `iree.einsum`.
 * truth values behind a sum that are returned, and are integers of 8 bits, too:
   `iree.returned_truths`.
 * convolutions with ``window_reversal``, of integers in groups, and some of one position:
@@ -79,6 +80,7 @@ from .iree.dynamic_shapes import (
     expand_dynamic_pad,
     expand_dynamic_reshape,
 )
+from .iree.einsum import EINSUMS, expand_einsum
 from .iree.held_buffers import hand_on_buffers
 from .iree.index_bounds import clamp_gather, contain_scatter, order_indices, widen_starts
 from .iree.inner_pads import separate_bytes, separate_pad
@@ -166,6 +168,7 @@ _SHAPES: dict[str, Pattern] = {
     "stablehlo.reduce_window": signless_window,
     "stablehlo.scatter": scatter_rows,
     "stablehlo.select_and_scatter": _select_and_scatter,
+    **dict.fromkeys(EINSUMS, expand_einsum),
 }
 _BOUNDS: dict[str, Pattern] = {
     "stablehlo.dynamic_slice": widen_starts,
