@@ -383,18 +383,18 @@ class IntegerContraction:
         """
         tiles, target, integers = product.tiles, product.target, convert(rows, I32)
         first = self._first(integers.sum(1, dtype=np.int32), product.instructions, product.finish)
-        missing, found = tiles.count * tiles.width - tiles.columns, []
-        for before, behind in product.begins:
-            each = first
-            if product.around is not None:
-                taps = product.around.taps
-                of_lines = integers.reshape((tiles.columns, taps, -1)).sum(2, dtype=np.int32)
-                left_out = of_lines[:, :before].sum(1) + of_lines[:, taps - behind :].sum(1)
-                each = each + (self.outside + target.excess) * left_out.astype(np.int32)
-            if missing:
-                each = np.pad(each, [(0, missing)])
-            found.append(each.reshape((tiles.count, tiles.width)))
-        return np.concatenate(found, axis=0) if len(found) > 1 else found[0]
+        missing = tiles.count * tiles.width - tiles.columns
+        if product.around is not None:
+            taps = product.around.taps
+            of_lines = integers.reshape((1, tiles.columns, taps, -1)).sum(3, dtype=np.int32)
+            tap = np.arange(taps)
+            is_left_out = np.array([(tap < n) | (tap >= taps - m) for n, m in product.begins])
+            factors = is_left_out[:, None].astype(np.int32) * (self.outside + target.excess)
+            first = first + (of_lines * factors).sum(2, dtype=np.int32)
+        first = first.reshape((len(product.begins), tiles.columns))
+        if missing:
+            first = np.pad(first, [(0, 0), (0, missing)])
+        return first.reshape((-1, tiles.width))
 
     @staticmethod
     def _first(sums: AnyArray, instructions: str, finish: Finish | None) -> AnyArray:

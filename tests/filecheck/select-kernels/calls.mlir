@@ -11,7 +11,7 @@
 // CHECK: scf.yield
 // CHECK: sym_name = "block_product", sym_visibility = "private"
 // CHECK: func.func @round_rows(
-// CHECK: vector.reduction <maximumf>
+// CHECK: vector.reduction <maxui>, {{.*}} into i32
 // CHECK-LABEL: func.func @product(
 // CHECK-SAME: %[[X:.*]]: tensor<3x128xf32>,
 // CHECK: %[[R:.*]]:3 = "flow.dispatch"(%[[X]]) {entry_points = [@round_rows::@round_rows]
