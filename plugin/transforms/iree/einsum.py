@@ -54,7 +54,7 @@ def expand_einsum(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         terms.append(_summed(value, names, others.union(result), element_type(type_)))
     product, names = terms[0]
     if len(terms) == 2:
-        product, names = _product(terms[0], terms[1], result, element_type(type_))
+        product, names = _product(terms[0], terms[1], result)
     product = stablehlo.convert(product, element_type(type_))
     product = stablehlo.transpose(product, [names.index(name) for name in result])
     if product.type != type_:  # an extent that is known on one side alone
@@ -143,7 +143,6 @@ def _product(
     left: tuple[Value, list[str]],
     right: tuple[Value, list[str]],
     result: Sequence[str],
-    element: ir.Type,
 ) -> tuple[Value, list[str]]:
     """The contraction of two tensors that have each label once; and its labels."""
     (lhs, of_left), (rhs, of_right) = left, right
