@@ -547,7 +547,7 @@ def is_short(scheme: str, kind: str) -> bool:
     [case for case in CASES if LONG or is_short(*case)] + [("all", "block")],
 )
 @ON_DEVICES
-@pytest.mark.share(6)
+@pytest.mark.share(9)
 def test_the_answers_are_those_of_jax(scheme: str, kind: str, device: Device) -> None:
     """The reals of weights are the same numbers; sums of at most 128 products differ in order.
 

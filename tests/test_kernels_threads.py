@@ -80,7 +80,7 @@ def check(case, device, activations, *, transposed=False, zeros=False, offsets=F
 @ON_VULKAN
 @ACTIVATIONS
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.share(3)
+@pytest.mark.share(4)
 def test_sums_are_those_of_float64(case, activations, vulkan):
     check(case, vulkan, activations)
 
