@@ -24,6 +24,7 @@ from ..errors import InputError
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import pack_bits
 from .base import QuantizedLayout
+from .codebooks import LEVELS, codebook, even_signs
 from .lookup import LookupBlockScaledLayout, SuperBlockLookupScaled_4_6_Layout
 from .packed import BlockScaledPackedLayout
 from .scaled import BlockScaledI4Layout, BlockScaledLayout
@@ -69,6 +70,8 @@ class GgmlBlockType:
         planes: the planes (without the axes before the blocks) of some blocks.
         metadata: of the layout.
         in_place: whether the planes are views of the blocks.
+        parts: how many blocks of the layout a block is; where that is not 1, the planes have an axis
+            of them after that of the blocks.
     """
 
     size: int
@@ -77,6 +80,7 @@ class GgmlBlockType:
     planes: Callable[[Array], dict[str, Array]]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     in_place: bool = False
+    parts: int = 1
 
     def unpack(self, blocks: Array) -> dict[str, Array]:
         """The planes of blocks ``[n]``, with the blocks as first axis."""
@@ -146,9 +150,12 @@ class GgmlTensor(QuantizedTensor):
     def unpack(self) -> QuantizedLayout:
         """The layout, of planes that are made at each call."""
         kind = self.kind
-        grid = (*self.shape[:-1], self.shape[-1] // kind.size)
-        planes = kind.unpack(self.raw.view(kind.block))
-        planes = {name: plane.reshape((*grid, *plane.shape[1:])) for name, plane in planes.items()}
+        grid = (*self.shape[:-1], self.shape[-1] // kind.size * kind.parts)
+        axes = 1 if kind.parts == 1 else 2
+        planes = {
+            name: plane.reshape((*grid, *plane.shape[axes:]))
+            for name, plane in kind.unpack(self.raw.view(kind.block)).items()
+        }
         return kind.layout(self.shape, planes, kind.metadata)
 
     def rows(self, start: int, stop: int) -> GgmlTensor:
@@ -248,6 +255,156 @@ def _mxfp4(blocks: Array) -> dict[str, Array]:
     # Half of 2**(e - 127), for elements that are twice theirs.
     scales = np.ldexp(np.float32(1), blocks["e"].astype(np.int32) - 128)
     return {"d": _column(scales), "qs": pack_bits(_elements(blocks["qs"], 4, 16), 4)}
+
+
+def _nvfp4(blocks: Array) -> dict[str, Array]:
+    # Half of an e4m3 without sign, for elements that are twice theirs: 0, or 2**-10 to 240, which
+    # f16 has. 127 is NaN, which GGML takes as 0.
+    bits = blocks["scales"]
+    exponents, mantissas = (bits >> 3 & 15).astype(np.int32), (bits & 7).astype(np.int32)
+    normal = np.ldexp((8 + mantissas).astype(np.float16), exponents - 11)
+    scales = np.where(exponents == 0, np.ldexp(mantissas.astype(np.float16), -10), normal)
+    qs = _elements(blocks["qs"], 4, 8).reshape((len(blocks), 4, 16))
+    return {
+        "d": np.where(bits == 127, np.float16(0), scales)[..., None],
+        "qs": pack_bits(qs, 4),
+    }
+
+
+def _trits(packed: Array, run: int, count: int) -> Array:
+    """The digits 0 to 2 of bytes, in the order of the elements.
+
+    A byte is a fraction of 256 with `count` digits in base 3, which times 3 has the first before
+    the point and times a power of 3 before has the next ones there.
+    """
+    powers = (3 ** np.arange(count)).astype(np.uint8)[:, None]
+    shifted = packed.reshape((len(packed), packed.shape[1] // run, 1, run)) * powers
+    digits = (shifted.astype(np.uint16) * 3) >> 8
+    return digits.astype(np.uint8).reshape((len(packed), packed.shape[1] * count))
+
+
+_TERNARY = {"bits": 2, "signed": True, "zero": 1}
+
+
+def _ternary(blocks: Array, qs: Array) -> dict[str, Array]:
+    values = qs.astype(np.int8) - np.int8(_TERNARY["zero"])
+    return {"d": _column(blocks["d"]), **BlockScaledPackedLayout.pack(values, **_TERNARY)}
+
+
+def _tq1_0(blocks: Array) -> dict[str, Array]:
+    first, second = blocks["qs"][:, :32], blocks["qs"][:, 32:]
+    trits = [_trits(first, 32, 5), _trits(second, 16, 5), _trits(blocks["qh"], 4, 4)]
+    return _ternary(blocks, np.concatenate(trits, axis=1))
+
+
+def _tq2_0(blocks: Array) -> dict[str, Array]:
+    return _ternary(blocks, _elements(blocks["qs"], 2, 32))
+
+
+def _signed_table(name: str) -> list[int]:
+    """The levels of a codebook of magnitudes, and from half of the table on, their negatives."""
+    levels = [*LEVELS[name], *(0,) * (8 - len(LEVELS[name]))]
+    return [*levels, *(-level for level in levels)]
+
+
+def _of_codebook(
+    d: Array, divisor: int, scales: Array, magnitudes: Array, signs: Array
+) -> dict[str, Array]:
+    """Planes of ``d / divisor * (2 * scales + 1)`` times what `_signed_table` says.
+
+    Args:
+        d: f16 ``[n]``; its quotient is kept in f32, where a subnormal f16 has one, too.
+        divisor: a power of two.
+        scales: 3 or 4 bits ``[n, SUB]``.
+        magnitudes, signs: of 256 elements in order, in any shape ``[n, ...]``.
+    """
+    count = scales.shape[1]
+    indices = magnitudes.reshape((len(d), 256)) | (signs.reshape((len(d), 256)) << np.uint8(3))
+    with np.errstate(invalid="ignore"):  # of a signaling NaN
+        scale = d if divisor == 1 else d.astype(np.float32) / np.float32(divisor)
+    return SuperBlockLookupScaled_4_6_Layout.pack(
+        _column(scale),
+        scales.astype(np.int8) * np.int8(2) + np.int8(1),
+        _sub_blocks(indices, count),
+    )
+
+
+def _iq2_xxs(blocks: Array) -> dict[str, Array]:
+    pairs = blocks["qs"].reshape((len(blocks), 8, 2))
+    numbers, words = np.ascontiguousarray(pairs[..., 0]).view(np.uint8), pairs[..., 1]
+    magnitudes = codebook("IQ2_XXS")[numbers]
+    return _of_codebook(blocks["d"], 8, words >> 28, magnitudes, _signs_of_words(words))
+
+
+def _signs_of_words(words: Array) -> Array:
+    """The signs of 32 elements in the lowest 28 bits of each word."""
+    return even_signs(words[..., None] >> (7 * np.arange(4, dtype=np.uint32)))
+
+
+def _iq2_xs(blocks: Array) -> dict[str, Array]:
+    qs = blocks["qs"]
+    return _of_codebook(
+        blocks["d"],
+        8,
+        _elements(blocks["scales"], 4, 1),
+        codebook("IQ2_XS")[qs & 511],
+        even_signs(qs >> 9),
+    )
+
+
+def _iq2_s(blocks: Array) -> dict[str, Array]:
+    numbers = blocks["qs"] | (_elements(blocks["qh"], 2, 1).astype(np.uint16) << 8)
+    return _of_codebook(
+        blocks["d"],
+        8,
+        _elements(blocks["scales"], 4, 1),
+        codebook("IQ2_S")[numbers],
+        _elements(blocks["signs"], 1, 1),
+    )
+
+
+def _iq3_xxs(blocks: Array) -> dict[str, Array]:
+    words = blocks["scales"]
+    magnitudes = codebook("IQ3_XXS")[blocks["qs"]]
+    return _of_codebook(blocks["d"], 4, words >> 28, magnitudes, _signs_of_words(words))
+
+
+def _iq3_s(blocks: Array) -> dict[str, Array]:
+    numbers = blocks["qs"] | (_elements(blocks["qh"], 1, 1).astype(np.uint16) << 8)
+    return _of_codebook(
+        blocks["d"],
+        1,
+        _elements(blocks["scales"], 4, 1),
+        codebook("IQ3_S")[numbers],
+        _elements(blocks["signs"], 1, 1),
+    )
+
+
+_IQ1 = [8 * level + delta for delta in (1, -1) for level in (*LEVELS["IQ1_S"], 0, 0, 0, 0, 0)]
+"""Eight times a level and a delta of 1/8, or of -1/8 from half of the table on."""
+
+
+def _iq1_s(blocks: Array) -> dict[str, Array]:
+    qh = blocks["qh"]
+    high = (qh[..., None] >> (3 * np.arange(4, dtype=np.uint16))) & 7
+    numbers = blocks["qs"] | (high.reshape((len(blocks), 32)) << 8)
+    signs = np.repeat((qh >> 15).astype(np.uint8), 32, axis=1)
+    return _of_codebook(blocks["d"], 8, (qh >> 12) & 7, codebook("IQ1_S")[numbers], signs)
+
+
+def _iq1_m(blocks: Array) -> dict[str, Array]:
+    # Words of 16 bits: three scales of 3 bits and a fourth, and 4 bits of `d`, the lowest first.
+    words, qh = blocks["scales"], _elements(blocks["qh"], 4, 1)
+    d = np.bitwise_or.reduce((words & 0xF000) >> np.array([12, 8, 4, 0], np.uint16), axis=1)
+    scales = (words[..., None] >> (3 * np.arange(4, dtype=np.uint16))) & 7
+    numbers = blocks["qs"] | ((qh & 7).astype(np.uint16) << 8)
+    return _of_codebook(
+        d.astype("<u2").view("<f2"),
+        8,
+        scales.reshape((len(blocks), 16)),
+        codebook("IQ1_S")[numbers],
+        np.repeat(qh >> 3, 8, axis=1),
+    )
 
 
 def _q2_k(blocks: Array) -> dict[str, Array]:
@@ -393,6 +550,73 @@ BLOCK_TYPES: dict[str, GgmlBlockType] = {
         LookupBlockScaledLayout,
         _mxfp4,
         {"table": _TWICE_E2M1},
+    ),
+    "NVFP4": GgmlBlockType(
+        64,
+        _fields(("scales", "u1", 4), ("qs", "u1", 32)),
+        LookupBlockScaledLayout,
+        _nvfp4,
+        {"table": _TWICE_E2M1},
+        parts=4,
+    ),
+    "TQ1_0": GgmlBlockType(
+        256,
+        _fields(("qs", "u1", 48), ("qh", "u1", 4), _D),
+        BlockScaledPackedLayout,
+        _tq1_0,
+        _TERNARY,
+    ),
+    "TQ2_0": GgmlBlockType(
+        256, _fields(("qs", "u1", 64), _D), BlockScaledPackedLayout, _tq2_0, _TERNARY
+    ),
+    "IQ1_S": GgmlBlockType(
+        256,
+        _fields(_D, ("qs", "u1", 32), ("qh", "<u2", 8)),
+        SuperBlockLookupScaled_4_6_Layout,
+        _iq1_s,
+        {"table": _IQ1},
+    ),
+    "IQ1_M": GgmlBlockType(
+        256,
+        _fields(("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)),
+        SuperBlockLookupScaled_4_6_Layout,
+        _iq1_m,
+        {"table": _IQ1},
+    ),
+    "IQ2_XXS": GgmlBlockType(
+        256,
+        _fields(_D, ("qs", "<u4", 16)),
+        SuperBlockLookupScaled_4_6_Layout,
+        _iq2_xxs,
+        {"table": _signed_table("IQ2_XXS")},
+    ),
+    "IQ2_XS": GgmlBlockType(
+        256,
+        _fields(_D, ("qs", "<u2", 32), ("scales", "u1", 8)),
+        SuperBlockLookupScaled_4_6_Layout,
+        _iq2_xs,
+        {"table": _signed_table("IQ2_XS")},
+    ),
+    "IQ2_S": GgmlBlockType(
+        256,
+        _fields(_D, ("qs", "u1", 32), ("signs", "u1", 32), ("qh", "u1", 8), ("scales", "u1", 8)),
+        SuperBlockLookupScaled_4_6_Layout,
+        _iq2_s,
+        {"table": _signed_table("IQ2_S")},
+    ),
+    "IQ3_XXS": GgmlBlockType(
+        256,
+        _fields(_D, ("qs", "u1", 64), ("scales", "<u4", 8)),
+        SuperBlockLookupScaled_4_6_Layout,
+        _iq3_xxs,
+        {"table": _signed_table("IQ3_XXS")},
+    ),
+    "IQ3_S": GgmlBlockType(
+        256,
+        _fields(_D, ("qs", "u1", 64), ("qh", "u1", 8), ("signs", "u1", 32), ("scales", "u1", 4)),
+        SuperBlockLookupScaled_4_6_Layout,
+        _iq3_s,
+        {"table": _signed_table("IQ3_S")},
     ),
 }
 """The types with blocks, by GGML's name."""

@@ -75,7 +75,10 @@ class LookupBlockScaledLayout(BlockScaledLayout):
 
 
 class SuperBlockLookupScaled_4_6_Layout(SuperBlockLayout):  # noqa: N801 (as those of archives)
-    """``d * (scale - 32) * table[q]``: GGML's IQ4_XS with 8 sub-blocks of 32.
+    """``d * (scale - 32) * table[q]``: GGML's IQ4_XS, and its types with codebooks.
+
+    They have 8 sub-blocks of 32, or 16 of 16. Products are exact: ``d`` has 11 bits, the scale 6,
+    and an entry 7 in IQ4_XS; 5 and 6 at most where there is a codebook.
 
     Planes, for a tensor of shape ``[..., K]`` and ``SUP * SUB * B = K``:
         d: ``[..., SUP, 1]``.

@@ -1,4 +1,4 @@
-"""Blocks of integers of 2, 3, 5 or 6 bits that take no more: GGML's Q5_0 and Q5_1 as planes.
+"""Blocks of integers of 2, 3, 5 or 6 bits that take no more: GGML's Q5_0, Q5_1 and TQ2_0 as planes.
 
 Source: ggml's block formats, as PyPI's ``gguf`` reads them.
 """
@@ -34,18 +34,23 @@ class BlockScaledPackedLayout(BlockScaledLayout):
     Metadata:
         bits: 2, 3, 5 or 6.
         signed: whether half of the range is subtracted from what the planes hold.
+        zero: what is subtracted instead, from 1 to ``2**bits - 1``; only with ``signed``.
     """
 
     PLANES: ClassVar = ("d", "qs?", "qs_low?", "qs_high?", "m?")
 
     @classmethod
-    def pack(cls, values: Array, bits: int, signed: bool) -> dict[str, Array]:
+    def pack(
+        cls, values: Array, bits: int, signed: bool, zero: int | None = None
+    ) -> dict[str, Array]:
         """The planes of integers ``[..., B]``, beside scales and offsets."""
-        return _field(bits, signed).pack(values)
+        return _field(bits, signed, zero).pack(values)
 
     @property
     def _integers(self) -> PackedIntegers:
-        return _field(self.metadata["bits"], self.metadata["signed"])
+        return _field(
+            self.metadata["bits"], self.metadata["signed"], self.metadata.get("zero")
+        )
 
     @property
     def block_size(self) -> int:
@@ -60,6 +65,12 @@ class BlockScaledPackedLayout(BlockScaledLayout):
             raise InputError(f"'bits' of {self.name} must be 2, 3, 5 or 6, got {bits!r}")
         if not isinstance(signed, bool):
             raise InputError(f"'signed' of {self.name} must be true or false, got {signed!r}")
+        zero = self.metadata.get("zero")
+        if zero is not None and not (signed and type(zero) is int and 0 < zero < 2**bits):
+            raise InputError(
+                f"'zero' of {self.name} must be an integer from 1 to {2**bits - 1}, with 'signed' "
+                f"being true, got {zero!r} with {signed}"
+            )
         names = [name for name in self.planes if name.startswith("qs")]
         if sorted(names) != sorted(self._integers.bits):
             raise InputError(
@@ -75,8 +86,11 @@ class BlockScaledPackedLayout(BlockScaledLayout):
 
     @property
     def storage(self) -> StorageType:
-        """Signed or unsigned, of so many bits."""
-        return StorageType(self.metadata["bits"], self.metadata["signed"])
+        """Signed or unsigned, of so many bits; of 8 in which they are, with another zero."""
+        zero, bits = self.metadata.get("zero"), self.metadata["bits"]
+        if zero is not None:
+            return StorageType(8, True, -zero, 2**bits - 1 - zero)
+        return StorageType(bits, self.metadata["signed"])
 
     def values(self) -> Any:
         """The storage values ``[..., K / B, B]`` as int8 or uint8."""
@@ -90,5 +104,6 @@ class BlockScaledPackedLayout(BlockScaledLayout):
         )
 
 
-def _field(bits: int, signed: bool) -> PackedIntegers:
-    return PackedIntegers.of("qs", bits, zero=2 ** (bits - 1) if signed else 0)
+def _field(bits: int, signed: bool, zero: int | None) -> PackedIntegers:
+    half = 2 ** (bits - 1) if signed else 0
+    return PackedIntegers.of("qs", bits, zero=half if zero is None else zero)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..errors import InputError, UnsupportedError, expected_name, printable, quoted
-from .requirements import require
+from ..requirements import require
 from .vocabulary import Vocabulary
 
 __all__ = ["SPLITS", "BytePairs"]
@@ -71,7 +71,7 @@ class BytePairs:
                 f"not known; {expected_name(vocabulary.split, SPLITS)}"
             )
         split = SPLITS[vocabulary.split]
-        tokenizers = require("tokenizers", "the vocabulary of this model")
+        tokenizers = require("tokenizers", "the vocabulary of this model", "models")
         self.add_start = split.add_start
         numbers = {piece: number for number, piece in enumerate(vocabulary.pieces)}
         if len(numbers) != len(vocabulary.pieces):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, UnsupportedError, printable, quoted
 from ..processes import ChildEnded, Limits, Steps, call, time_limit
-from .requirements import require
+from ..requirements import require
 from .tokenizer import Tokenizer, check_text
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class ChatTemplate:
                 halves of characters.
             EnvironmentProblem: Jinja is not installed.
         """
-        require("jinja2", "the model's template for conversations")
+        require("jinja2", "the model's template for conversations", "models")
         values = {
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": answer,

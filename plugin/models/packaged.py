@@ -15,7 +15,7 @@ from types import ModuleType
 
 from ..errors import InputError
 from ..files import open_whole
-from .requirements import require
+from ..requirements import require
 
 __all__ = ["PACKAGED", "path_of"]
 

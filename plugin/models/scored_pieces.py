@@ -24,7 +24,7 @@ import numpy as np
 
 from ..errors import InputError, printable, quoted
 from ..numerics.element_types import Array
-from .requirements import require
+from ..requirements import require
 from .vocabulary import PieceType, Vocabulary
 
 __all__ = ["ScoredPieces"]
@@ -55,7 +55,7 @@ class ScoredPieces:
     add_start = True
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._package = require("sentencepiece", "the vocabulary of this model")
+        self._package = require("sentencepiece", "the vocabulary of this model", "models")
         self._types = vocabulary.types
         self._add_space = vocabulary.add_space
         self._proto, self._starts, self._ends = _model_proto(vocabulary)

@@ -1,19 +1,16 @@
-"""Packages that running a model needs beside those of subquant, and what to do when one is missing.
-
-They are in the extra ``models``, so that who compiles programs need not have them.
-"""
+"""Packages of extras that some work needs beside those of subquant, and what to do without one."""
 
 from __future__ import annotations
 
 import importlib
 from types import ModuleType
 
-from ..errors import EnvironmentProblem
+from .errors import EnvironmentProblem
 
 __all__ = ["require"]
 
 
-def require(package: str, purpose: str, extra: str = "models") -> ModuleType:
+def require(package: str, purpose: str, extra: str) -> ModuleType:
     """Import a package of an extra.
 
     Args:
