@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
+from programs import LONG
 from subquant.layouts import GgmlTensor
 from subquant.layouts.ggml import BLOCK_TYPES
 
-__all__ = ["moderate_blocks"]
+__all__ = ["COMPUTED", "moderate_blocks"]
+
+
+def _computed() -> list[str]:
+    """One type of those whose planes differ in their numbers alone; the long suite has all."""
+    kinds: dict[tuple[object, ...], str] = {}
+    for name, kind in BLOCK_TYPES.items():
+        planes = kind.unpack(np.zeros(0, kind.block))
+        shapes = ((plane, array.dtype.str, array.shape[1:]) for plane, array in planes.items())
+        kinds.setdefault((name,) if LONG else (kind.layout, *shapes), name)
+    return list(kinds.values())
+
+
+COMPUTED = _computed()
+"""The types that programs compute with in tests."""
 
 
 def moderate_blocks(
@@ -17,6 +32,15 @@ def moderate_blocks(
     kind = BLOCK_TYPES[name]
     count = shape[0] * shape[1] // kind.size
     raw = random.integers(0, 256, count * kind.block.itemsize, np.uint8)
+    if name == "IQ1_M":  # 4 bits of an f16 in each word
+        bits = random.uniform(0.001, 0.02, count).astype("<f2").view("<u2")
+        words = raw.view(kind.block)["scales"]
+        words &= 0xFFF
+        words |= (bits[:, None] >> np.array([0, 4, 8, 12], np.uint16)) << np.uint16(12)
+        return GgmlTensor(raw, name, shape, tensor)
+    if name == "NVFP4":  # powers of two from 1/256 to 1/64, and what is between
+        raw.view(kind.block)["scales"] = random.integers(1 << 3, 2 << 3, (count, 4))
+        return GgmlTensor(raw, name, shape, tensor)
     fields = [field for field in ("d", "dmin", "m", "e") if field in (kind.block.names or ())]
     assert fields, f"{name} has no scale that is known here"
     for field in fields:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import subquant
-from ggml_blocks import moderate_blocks
+from ggml_blocks import COMPUTED, moderate_blocks
 from programs import LONG
 from subquant._mlir import Value, ir
 from subquant.compiler.compilation import compile_to_bytes
@@ -29,7 +29,6 @@ from subquant.errors import ExecutionError, InputError, UsageError
 from subquant.formats.irpa import Archive, create_archive
 from subquant.kernels.instructions import INSTRUCTIONS, instructions_of
 from subquant.layouts import GgmlTensor, InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
-from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.numerics.array_functions import concatenate
 from subquant.numerics.block_contraction import round_activations
 from subquant.numerics.element_types import AnyArray, ElementType
@@ -53,7 +52,7 @@ def weight(name: str, columns: int = 40, seed: int = 0) -> GgmlTensor:
     return moderate_blocks(name, (columns, DEPTH), random, f"{name}.weight")
 
 
-WEIGHTS: dict[str, QuantizedTensor] = {name: weight(name) for name in BLOCK_TYPES}
+WEIGHTS: dict[str, QuantizedTensor] = {name: weight(name) for name in COMPUTED}
 
 
 def some_types(is_other: bool) -> list[str]:
@@ -167,7 +166,7 @@ def test_every_type_is_computed_from_tiles(
 
 @pytest.mark.vulkan
 def test_on_vulkan(vulkan: Device, tmp_path: Path) -> None:
-    tensors = [WEIGHTS["Q5_0"], WEIGHTS["Q4_K"]]
+    tensors = [WEIGHTS["Q5_0"], WEIGHTS["Q4_K"], WEIGHTS["IQ1_M"]]
     module, weights = program(tensors), {"model": plain(tensors, tmp_path)}
     executable = subquant.compile(
         module,

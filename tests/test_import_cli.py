@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from subquant.layouts import (
     QuantizedTensor,
     StaticScaledQuantizer,
 )
+from subquant.layouts.codebooks import codebook
 from subquant.weights import Dataset, Theta
 from subquant.weights.inspection import describe, property_lines
 from subquant.weights.sources import import_weights, open_weights
@@ -107,6 +109,33 @@ def test_gguf_becomes_planes(tmp_path: Path) -> None:
         tensor = imported.theta.tensor("blk", 0, name)
         assert isinstance(tensor, PlanarQuantizedTensor)
         np.testing.assert_array_equal(tensor.layout.dequant(), expected, strict=True)
+
+
+def test_codebooks_are_of_the_package_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, files that need none are imported; others are described, and refused."""
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    codebook.cache_clear()
+    for name in ("NVFP4", "TQ1_0", "TQ2_0", "IQ1_M", "IQ2_XS", "IQ3_S"):
+        path, out = tmp_path / f"{name}.gguf", tmp_path / f"{name}.irpa"
+        writer = gguf.GGUFWriter(path, "llama")
+        raw = np.zeros((2, gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][1]), np.uint8)
+        writer.add_tensor("w", raw, raw_dtype=gguf.GGMLQuantizationType[name])
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        assert name in run("inspect", path).stdout
+        result = run("import", path, "-o", out)
+        if not name.startswith("IQ"):
+            assert result.exit_code == 0, result.stderr
+            continue
+        assert result.exit_code == 1
+        assert re.search(
+            f"error: a tensor of the GGML type {name[:4]}.* needs the package 'gguf', which cannot "
+            r'be imported \(.*\); run: pip install "subquant\[gguf\]"\n',
+            result.stderr,
+        )
+        assert not out.exists()
 
 
 def test_irpa_is_written_again(tmp_path: Path) -> None:

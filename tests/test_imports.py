@@ -21,7 +21,17 @@ MODULES = {
     for path in sorted(PLUGIN.rglob("*.py"))
 }
 ORDER = (
-    *("errors", "requirements", "versions", "files", "options", "guardian", "processes", "numerics", "signature"),
+    *(
+        "errors",
+        "requirements",
+        "versions",
+        "files",
+        "options",
+        "guardian",
+        "processes",
+        "numerics",
+        "signature",
+    ),
     *("_mlir", "dialects", "emit", "kernels", "transforms"),
     *(
         "layouts",

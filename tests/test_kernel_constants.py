@@ -24,7 +24,19 @@ from subquant.numerics.parameters import StorageType
 from subquant.ops import compile_function, linear, trace_function
 from subquant.transforms.base import walk
 
-TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
+TYPES = (
+    "Q4_0",
+    "Q4_1",
+    "Q5_0",
+    "Q5_1",
+    "Q8_0",
+    "Q4_K",
+    "Q5_K",
+    "Q6_K",
+    "IQ4_NL",
+    "IQ4_XS",
+    "TQ1_0",
+)
 
 
 def weight(name: str) -> GgmlTensor:

@@ -605,6 +605,20 @@ def test_packed_blocks(bits: int, signed: bool) -> None:
     np.testing.assert_array_equal(layout.dequant(), expected.reshape(shape))
 
 
+def test_packed_blocks_with_another_zero() -> None:
+    """GGML's TQ2_0 has 3, which nothing writes, and it is 2; zeros have the sign of the scale."""
+    values = np.array([[[-1, 0, 1, 2]]], np.int8)
+    planes = BlockScaledPackedLayout.pack(values, 2, True, 1)
+    d, metadata = np.full((1, 1, 1), -0.5, np.float16), {"bits": 2, "signed": True, "zero": 1}
+    layout = BlockScaledPackedLayout((1, 4), {"d": d, **planes}, metadata)
+    assert planes["qs"].tolist() == [[[0b11100100]]]
+    assert str(layout.storage) == "i8<-1:2>"
+    np.testing.assert_array_equal(layout.values(), values)
+    assert_same_bits(layout.dequant(), np.array([[0.5, -0.0, -0.5, -1]], np.float32))
+    again = dequantize(layout.values().reshape((1, 4)), layout.parameters())
+    assert_same_bits(again.astype(np.float32), layout.dequant())
+
+
 @pytest.mark.parametrize(
     ("planes", "metadata", "message"),
     [
@@ -619,6 +633,14 @@ def test_packed_blocks(bits: int, signed: bool) -> None:
             r"plane 'qs_high' .* has the shape \(1, 4\), expected \(1, 2\)",
         ),
         ({"qs": (1, 0)}, {"bits": 2, "signed": True}, "plane 'qs' .* has no blocks"),
+        *(
+            (
+                {"qs": (1, 8)},
+                {"bits": 2, "signed": signed, "zero": zero},
+                f"'zero' of .* an integer from 1 to 3, with 'signed' being true, got {zero!r} with",
+            )
+            for signed, zero in [(True, 0), (True, 4), (True, True), (True, "1"), (False, 1)]
+        ),
         ({"qs": (1, 3)}, {"bits": 2, "signed": True}, "no multiple of its block size 12"),
     ],
 )

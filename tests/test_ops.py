@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggml_blocks import moderate_blocks
+from ggml_blocks import COMPUTED, moderate_blocks
 from programs import LONG, examples, share_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
@@ -204,7 +204,7 @@ def magnitude_of(x: Any, w: Any) -> np.ndarray:
     return np.asarray(np.abs(reals(x)) @ (parts + offsets).T)
 
 
-BLOCKS = (*BLOCK_TYPES, "dynamic", "zero points")
+BLOCKS = (*COMPUTED, "dynamic", "zero points")
 BLOCKS_ON_VULKAN = ("Q4_1", "Q8_0", "Q4_K", "Q6_K", "zero points")
 
 
@@ -334,7 +334,7 @@ def test_bias_and_matmul(cpu: Device) -> None:
     np.testing.assert_allclose(found, linear(x, w, bias), rtol=1e-5, atol=1e-5)
 
 
-KINDS = ("affine", "dynamic", "dynamic per row", *BLOCK_TYPES, "float")
+KINDS = ("affine", "dynamic", "dynamic per row", *COMPUTED, "float")
 
 
 def random_linear(seed: int) -> tuple[Any, Any, str]:
@@ -540,10 +540,10 @@ def test_convolution_by_float_values(case: str, cpu: Device) -> None:
 @functools.cache
 def lookups() -> dict[str, Any]:
     ids = np.array([[3, 0, 10], [3, 3, 7]], np.int32)
-    return {name: (embedding_lookup, [ids, ggml(name, (11, 256))]) for name in BLOCK_TYPES}
+    return {name: (embedding_lookup, [ids, ggml(name, (11, 256))]) for name in COMPUTED}
 
 
-@pytest.mark.parametrize("name", BLOCK_TYPES)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_embedding_lookup(name: str, cpu: Device) -> None:
     """Rows of the planes are taken, and nothing else is dequantized; the same bits."""
     ids, table = lookups()[name][1]

@@ -47,8 +47,9 @@ def codebook(name: str) -> Array:
     of_type = getattr(gguf.quants, name)
     of_type.init_grid()
     rows = of_type.grid[0, 0]
-    indices = np.searchsorted(np.array(LEVELS[name], np.float32), rows).astype(np.uint8)
-    assert (np.array(LEVELS[name])[indices] == rows).all(), name
+    levels = np.array(LEVELS[name], np.float32)
+    indices: Array = np.searchsorted(levels, rows).astype(np.uint8)
+    assert (levels[indices] == rows).all(), name
     return indices
 
 

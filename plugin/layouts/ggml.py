@@ -70,7 +70,7 @@ class GgmlBlockType:
         planes: the planes (without the axes before the blocks) of some blocks.
         metadata: of the layout.
         in_place: whether the planes are views of the blocks.
-        parts: how many blocks of the layout a block is; where that is not 1, the planes have an axis
+        parts: how many blocks of the layout a block is; with more than one, the planes have an axis
             of them after that of the blocks.
     """
 
@@ -283,12 +283,9 @@ def _trits(packed: Array, run: int, count: int) -> Array:
     return digits.astype(np.uint8).reshape((len(packed), packed.shape[1] * count))
 
 
-_TERNARY = {"bits": 2, "signed": True, "zero": 1}
-
-
 def _ternary(blocks: Array, qs: Array) -> dict[str, Array]:
-    values = qs.astype(np.int8) - np.int8(_TERNARY["zero"])
-    return {"d": _column(blocks["d"]), **BlockScaledPackedLayout.pack(values, **_TERNARY)}
+    planes = BlockScaledPackedLayout.pack(qs.astype(np.int8) - np.int8(1), 2, True, 1)
+    return {"d": _column(blocks["d"]), **planes}
 
 
 def _tq1_0(blocks: Array) -> dict[str, Array]:
@@ -478,6 +475,7 @@ def _fields(*fields: tuple[str, str, int]) -> np.dtype[Any]:
     return np.dtype([(name, kind, (n,)) if n else (name, kind) for name, kind, n in fields])
 
 
+_TERNARY = {"bits": 2, "signed": True, "zero": 1}
 _D, _M, _DMIN = ("d", "<f2", 0), ("m", "<f2", 0), ("dmin", "<f2", 0)
 
 BLOCK_TYPES: dict[str, GgmlBlockType] = {

@@ -48,9 +48,7 @@ class BlockScaledPackedLayout(BlockScaledLayout):
 
     @property
     def _integers(self) -> PackedIntegers:
-        return _field(
-            self.metadata["bits"], self.metadata["signed"], self.metadata.get("zero")
-        )
+        return _field(self.metadata["bits"], self.metadata["signed"], self.metadata.get("zero"))
 
     @property
     def block_size(self) -> int:
