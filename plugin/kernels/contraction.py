@@ -412,7 +412,7 @@ class Product:
             return Scale(element), [self._reals(given, element)]
         codes, outer, blocks = inner
         element = _float_of(outer)
-        how = "scales", codes.element, codes.mask
+        how = "scales", codes.element, codes.mask, codes.zero
         integers = _Part([codes.given], codes.element, how, lambda: self._laid_out(codes.bytes))
         return Scale(codes.element, element, blocks), [
             integers,
@@ -431,7 +431,7 @@ class Product:
             return None
         op = owner.operation
         operands = operands_of(op)
-        if set(operands) != {"input", "scales"}:
+        if not {"input", "scales"} <= set(operands) <= {"input", "scales", "zero_points"}:
             return None
         storage, expressed = described_type(op)
         blocks = [int(size) for size in op.attributes["block_sizes"]]
@@ -450,7 +450,18 @@ class Product:
             return None
         element = I8 if storage.signed else U8
         mask = 255 if storage.signed else 2**storage.width - 1
-        return _Codes(operands["input"], element, mask), operands["scales"], count
+        zero = 0
+        if "zero_points" in operands:
+            same = _same(operands["zero_points"])
+            if same is None:
+                return None
+            zero = int(same.view(element.dtype))
+            least, most = storage.minimum - zero, storage.maximum - zero
+            element = I8 if least < 0 else U8
+            info = np.iinfo(element.dtype)
+            if not info.min <= least <= most <= info.max:
+                return None
+        return _Codes(operands["input"], element, mask, zero), operands["scales"], count
 
     def _laid_out(self, array: AnyArray, blocks: int = 1) -> AnyArray:
         """Scales, zero points or offsets of so many blocks each as the kernel reads them."""
@@ -500,17 +511,20 @@ class _Codes:
         given: the integers, of 8 bits at most.
         element: what bytes are read as.
         mask: the bits that count.
+        zero: subtracted from them.
     """
 
     given: Value
     element: ElementType
     mask: int
+    zero: int
 
     @property
     def bytes(self) -> AnyArray:
         """The integers."""
         integers = bytes_of(self.given)
-        return integers if self.mask == 255 else integers & np.uint8(self.mask)
+        integers = integers if self.mask == 255 else integers & np.uint8(self.mask)
+        return integers - np.uint8(self.zero & 255) if self.zero else integers
 
 
 def _block(shape: Sequence[int], sizes: Sequence[int]) -> int | None:
