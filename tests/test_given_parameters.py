@@ -28,7 +28,13 @@ from subquant.emit.trace import traced
 from subquant.errors import ExecutionError, InputError, UsageError
 from subquant.formats.irpa import Archive, create_archive
 from subquant.kernels.instructions import INSTRUCTIONS, instructions_of
-from subquant.layouts import GgmlTensor, InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
+from subquant.layouts import (
+    GgmlTensor,
+    InferenceTensor,
+    PlanarQuantizedTensor,
+    QuantizedTensor,
+    SuperBlockLayout,
+)
 from subquant.numerics.array_functions import concatenate
 from subquant.numerics.block_contraction import round_activations
 from subquant.numerics.element_types import AnyArray, ElementType
@@ -162,6 +168,21 @@ def test_every_type_is_computed_from_tiles(
         # f32 sums of 512 products, each of which rounds once or twice.
         bound = 2.0**-24 * (DEPTH + 8) * (np.abs(given) @ np.abs(real).T)
         assert (np.abs(found - given @ real.T) <= bound).all(), name
+
+
+@pytest.mark.parametrize("name", ["Q3_K", "Q6_K"])
+def test_integers_of_scales_take_a_byte(name: str, tmp_path: Path) -> None:
+    """Those of Q3_K have a zero point."""
+    tensor = weight(name, columns=128)
+    weights, archive = {"model": plain([tensor], tmp_path)}, tmp_path / "packed.irpa"
+    options = CompileOptions(kernels="portable", activations="int8")
+    compile_to_bytes(program([tensor]), options, emit="mlirbc", parameters=archive, weights=weights)
+    layout = tensor.unpack()
+    assert isinstance(layout, SuperBlockLayout)
+    integers = sum(layout.planes[plane].nbytes for plane in layout.QS.bits)
+    scales = 128 * DEPTH // layout.block_size
+    laid_out = sum(entry.length for entry in Archive(archive).values())
+    assert laid_out == integers + scales + layout.planes["d"].nbytes
 
 
 @pytest.mark.vulkan
