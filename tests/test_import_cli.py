@@ -131,7 +131,7 @@ def test_codebooks_are_of_the_package_gguf(tmp_path: Path, monkeypatch: pytest.M
             continue
         assert result.exit_code == 1
         assert re.search(
-            f"error: a tensor of the GGML type {name[:4]}.* needs the package 'gguf', which cannot "
+            f"error: a tensor of the GGML type {name} needs the package 'gguf', which cannot "
             r'be imported \(.*\); run: pip install "subquant\[gguf\]"\n',
             result.stderr,
         )

@@ -22,13 +22,14 @@ __all__ = ["LEVELS", "codebook", "even_signs"]
 _IQ1, _IQ2 = (-1, 0, 1), (8, 25, 43)
 LEVELS: dict[str, tuple[int, ...]] = {
     "IQ1_S": _IQ1,
+    "IQ1_M": _IQ1,
     "IQ2_XXS": _IQ2,
     "IQ2_XS": _IQ2,
     "IQ2_S": _IQ2,
     "IQ3_XXS": (4, 12, 20, 28, 36, 44, 52, 62),
     "IQ3_S": (1, 3, 5, 7, 9, 11, 13, 15),
 }
-"""The integers in each codebook, in ascending order; IQ1_M has that of IQ1_S."""
+"""The integers in each codebook, in ascending order."""
 
 
 @functools.cache

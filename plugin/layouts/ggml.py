@@ -399,7 +399,7 @@ def _iq1_m(blocks: Array) -> dict[str, Array]:
         d.astype("<u2").view("<f2"),
         8,
         scales.reshape((len(blocks), 16)),
-        codebook("IQ1_S")[numbers],
+        codebook("IQ1_M")[numbers],
         np.repeat(qh >> 3, 8, axis=1),
     )
 
