@@ -12,7 +12,7 @@ from subquant.errors import ExecutionError
 from subquant.runtime import Device
 
 QUANTIZED = "!quant.uniform<i8:f32, 0.5:3>"
-ELEMENTS = {"f32": np.float32, "i8": np.int8, QUANTIZED: np.int8}
+ELEMENTS = {"f32": np.float32, "i8": np.int8, "ui8": np.uint8, QUANTIZED: np.int8}
 
 
 def numbers(*values: int) -> np.ndarray:
@@ -57,6 +57,30 @@ def test_pads(
         place = low[0] + i * (between[0] + 1), low[1] + j * (between[1] + 1)
         if all(0 <= at < extent for at, extent in zip(place, shape, strict=True)):
             expected[place] = x[i, j]
+    np.testing.assert_array_equal(found, expected)
+
+
+DYNAMIC_CONVOLUTION = """
+func.func @main(%x: tensor<1x5x5x2xui8>, %w: tensor<3x3x2x4xui8>, %p: tensor<2x2xi32>)
+    -> tensor<1x4x4x4xi32> {
+  %0 = "stablehlo.dynamic_conv"(%x, %w, %p) {
+      batch_group_count = 1 : i64, feature_group_count = 1 : i64,
+      dimension_numbers = #stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>}
+      : (tensor<1x5x5x2xui8>, tensor<3x3x2x4xui8>, tensor<2x2xi32>) -> tensor<1x4x4x4xi32>
+  return %0 : tensor<1x4x4x4xi32>
+}
+"""
+
+
+@ON_DEVICES
+def test_unsigned_pictures_are_padded(device: Device, device_name: str) -> None:
+    random = np.random.default_rng(1)
+    x = random.integers(128, 256, (1, 5, 5, 2), np.uint8)
+    w = random.integers(128, 256, (3, 3, 2, 4), np.uint8)
+    padded = np.pad(x.astype(np.int32), ((0, 0), (1, 0), (0, 1), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
+    expected = np.einsum("nhwcij,ijco->nhwo", windows, w.astype(np.int32))
+    found = run(DYNAMIC_CONVOLUTION, device, x, w, np.array([[1, 0], [0, 1]], np.int32))
     np.testing.assert_array_equal(found, expected)
 
 

@@ -23,6 +23,7 @@ from ...emit.operation import INDEX, attributes_of, integers, is_dynamic, tensor
 from ..base import NoMatch
 from ..casts.run_time_checks import name_and_place
 from .dynamic_broadcasts import entry_of_shape
+from .unsigned_windows import bits_as, signless
 
 __all__ = [
     "expand_dynamic_conv",
@@ -33,9 +34,13 @@ __all__ = [
 
 
 def expand_dynamic_pad(op: Operation, rewriter: Rewriter) -> None:
-    """Element ``i`` is that at ``(i - low) / (interior + 1)``, where that is one."""
+    """Element ``i`` is that at ``(i - low) / (interior + 1)``, where that is one.
+
+    Unsigned integers are taken as their bits: IREE extracts signless ones alone.
+    """
     operand, padding, *numbers = op.operands
-    target, rank = op.results[0].type, operand.type.rank
+    operand, padding = (bits_as(value, signless(value.type)) for value in (operand, padding))
+    target, rank = signless(op.results[0].type), operand.type.rank
     low, high, between = (
         [_index(entry_of_shape(number, axis)) for axis in range(rank)] for number in numbers
     )
@@ -66,7 +71,8 @@ def expand_dynamic_pad(op: Operation, rewriter: Rewriter) -> None:
         return emit.value("arith.select", [is_inside.value, read, filling], read.type)
 
     output = linalg.empty(extents, target.element_type, target.encoding)
-    rewriter.replace_op(op, [linalg.generic([], output, [linalg.identity_map(rank)], element)])
+    padded = linalg.generic([], output, [linalg.identity_map(rank)], element)
+    rewriter.replace_op(op, [bits_as(padded, op.results[0].type)])
 
 
 def expand_dynamic_reshape(op: Operation, rewriter: Rewriter) -> NoMatch | None:
