@@ -44,7 +44,6 @@ KernelChoice = Literal[
     "avx512vnni-amd",
     "avx512vnni",
     "avxvnni",
-    "avx2-amd",
     "avx2",
     "neon-dotprod",
     "portable",

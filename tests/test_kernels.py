@@ -461,7 +461,6 @@ ASSEMBLY = {
     "avx512vnni-amd": ("znver4", "vpdpbusd", "zmm"),
     "avx512vnni": ("icelake-server", "vpdpbusd", "zmm"),
     "avxvnni": ("alderlake", "vpdpbusd", "ymm"),
-    "avx2-amd": ("znver3", "vpmaddubsw", "ymm"),
     "avx2": ("haswell", "vpmaddubsw", "ymm"),
     "portable": ("znver3", "vpmaddwd", "ymm"),  # LLVM finds that the factors have few bits
 }
@@ -485,8 +484,8 @@ def test_instructions_are_what_was_asked_for(instructions, tmp_path):
 def test_kernels_for_amd_are_chosen_by_what_only_amd_has():
     vectors = ["avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vnni"]
     assert instructions_of([*vectors, "sse4a"]).name == "avx512vnni-amd"
-    assert instructions_of(["avx2", "sse4a"]).name == "avx2-amd"
-    for cpu, name in [("znver4", "avx512vnni-amd"), ("znver2", "avx2-amd"), ("haswell", "avx2")]:
+    assert instructions_of(["avx2", "sse4a"]).name == "avx2"
+    for cpu, name in [("znver4", "avx512vnni-amd"), ("znver3", "avx2"), ("haswell", "avx2")]:
         passes = compile_pipeline(CompileOptions(activations="int8", target_cpu=cpu))
         [chosen] = [each for each in passes if each.name == "select-kernels"]
         assert chosen.instructions == name

@@ -44,7 +44,7 @@ from ..emit.vectors import (
     remainder,
     reread,
 )
-from ..numerics.array_functions import convert
+from ..numerics.array_functions import bits_of, convert
 from ..numerics.element_types import F32, I8, I32, U8, U16, U32
 from .columns import store_columns
 from .epilogue import Finish, last_bindings
@@ -105,8 +105,8 @@ class BlockProduct:
     def kernel(self) -> Kernel:
         """The kernel.
 
-        Bindings are those of the weight; activations, their scales, and their sums times
-        `sum_factor`, as `RoundRows` gives them, or activations alone; and the result.
+        Bindings are those of the weight; activations, and the scales and sums times `sum_factor`
+        of their blocks, as `RoundRows` gives them, or activations alone; and the result.
         """
         tiles = self.tiles
         blocks, count = tiles.depth // tiles.block, self.batches * tiles.count
@@ -118,8 +118,7 @@ class BlockProduct:
                 if self.of_floats
                 else [
                     Binding((None, tiles.depth // 4), I32),
-                    Binding((None, blocks), F32),
-                    Binding((None, blocks), I32),
+                    Binding((None, 2 * blocks), I32),
                 ]
             ),
             *last_bindings(self.finish, tiles.count * tiles.width, (None, tiles.columns), sums=F32),
@@ -142,9 +141,9 @@ class BlockProduct:
         given = list(memories)
         weight = self.stored.take(given)
         activations, result = given[0], given[-1]
-        first_table = 1 if self.of_floats else 3
-        integers, tables = given[1:first_table], given[first_table:-1]
-        memory = _Memory(weight, activations, integers, tables, result)
+        first_table = 1 if self.of_floats else 2
+        of_blocks, tables = given[1:first_table], given[first_table:-1]
+        memory = _Memory(weight, activations, of_blocks, tables, result)
         batch, share = number, scalar(number)
         if self.batches > 1:
             batch = quotient(share, self._workgroups).value
@@ -205,14 +204,14 @@ class BlockProduct:
 
 @dataclass(frozen=True)
 class _Memory:
-    """The memrefs of the kernel's bindings; `of_rows` are scales and sums of integers.
+    """The memrefs of the kernel's bindings; `of_blocks` has scales and sums of integers.
 
     `tables` are what is read to finish sums.
     """
 
     weight: Reader
     activations: Value
-    of_rows: Sequence[Value]
+    of_blocks: Sequence[Value]
     tables: Sequence[Value]
     result: Value
 
@@ -319,7 +318,7 @@ class _Rows:
         (row, part), lanes = pair, self.tiles.lanes
         if self.product.stored.zero == 0:
             return Vectors(lanes).known(0, I32)
-        total = broadcast(load_element(self.memory.of_rows[1], [row, place]), lanes)
+        total = broadcast(self._total(row, place), lanes)
         zeros = self.memory.weight.zero(self.tile, block, part * lanes, lanes)
         return total if zeros is None else convert(zeros, I32) * total
 
@@ -356,11 +355,11 @@ class _Rows:
         reals: Sequence[Formula],
     ) -> list[Formula]:
         """Add the sums of a block's integers, times its scales, to those of f32."""
-        lanes, memory, given = self.tiles.lanes, self.memory, {}
+        lanes, given = self.tiles.lanes, {}
         scales, offsets = self._scales(block), self._offsets(block)
         for row, _ in pairs:
             if row not in given:
-                given[row] = load_element(memory.of_rows[0], [row, place])
+                given[row] = self._scale(row, place)
         found = [
             self.target.fused(convert(word, F32) * scales[part], broadcast(given[row], lanes), real)
             for (row, part), word, real in zip(pairs, words, reals, strict=True)
@@ -369,12 +368,25 @@ class _Rows:
             return found
         totals = {}
         for row, scale in given.items():
-            total = convert(load_element(memory.of_rows[1], [row, place]), F32)
+            total = convert(self._total(row, place), F32)
             totals[row] = broadcast(total * (1 / self.product.sum_factor) * scale, lanes)
         return [
             self.target.fused(offsets[part], totals[row], real)
             for (row, part), real in zip(pairs, found, strict=True)
         ]
+
+    def _scale(self, row: Value, place: Value) -> Formula:
+        """The scale of a block of a row of activations."""
+        return bits_of(self._of_activations(row, place, 0), F32)
+
+    def _total(self, row: Value, place: Value) -> Formula:
+        """The sum of a block of a row of activations, times `sum_factor`."""
+        return self._of_activations(row, place, 1)
+
+    def _of_activations(self, row: Value, place: Value, which: int) -> Formula:
+        """One of two words of a block of a row, as `RoundRows` writes them."""
+        [of_blocks] = self.memory.of_blocks
+        return load_element(of_blocks, [row, _plus(_times(place, 2), which)])
 
     def _scales(self, block: Block) -> list[Formula]:
         """Scales of a block, for each part of the columns."""

@@ -257,14 +257,13 @@ class Product:
     def _integer_rows(
         self, activations: Value, factor: int, library: Library, rows: Extent
     ) -> list[Value]:
-        """Activations of 8 bits, their scales, and their sums times a factor."""
+        """Activations of 8 bits; and of their blocks scales, and sums times a factor."""
         tiles = self.tiles
         blocks, lanes = tiles.depth // tiles.block, INSTRUCTIONS[self.instructions].lanes
         rounding = RoundRows(self.rows, tiles.depth, tiles.block, lanes, factor)
         types = [
             tensor_type([self.rows, tiles.depth], mlir_type(I8)),
-            tensor_type([self.rows, blocks], mlir_type(F32)),
-            tensor_type([self.rows, blocks], mlir_type(I32)),
+            tensor_type([self.rows, 2 * blocks], mlir_type(I32)),
         ]
         return library.call(rounding, rounding.kernel(), [activations], types, rows)
 
