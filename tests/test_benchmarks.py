@@ -546,10 +546,54 @@ def outcome_of(bench: Any, ours: float, *, is_right: bool = True, mark: float = 
     return bench.report.Outcome("tiny", 1, mark, 50, found)
 
 
-def test_the_best_peer_counts_and_a_wrong_result_of_ours_does_not(bench: Any) -> None:
-    assert outcome_of(bench, 4.0).ratio == 0.5
+def test_the_best_peer_that_is_right_counts(bench: Any) -> None:
+    assert outcome_of(bench, 4.0).ratio == 1.0
     assert outcome_of(bench, 4.0, is_right=False).ratio is None
     assert outcome_of(bench, 2.0).shares() == {"read": 0.25}
+    only_wrong = replace(outcome_of(bench, 4.0), found=outcome_of(bench, 4.0).found[::2])
+    assert only_wrong.ratio == 0.5
+
+
+def test_peers_that_are_faster_and_wrong_are_listed(bench: Any) -> None:
+    peers = {"subquant": "subquant 1"}
+    outcomes = [outcome_of(bench, 4.0), replace(outcome_of(bench, 4.0), found=[])]
+    written = bench.report.page({}, peers, outcomes, {}, None, {})
+    assert "## Faster, and wrong\n\n* tiny, 1 thread: litert, 0.50 of our time: " in written
+    other = replace(outcomes[0], found=outcomes[0].found[:2])
+    assert "Faster, and wrong" not in bench.report.page({}, peers, [other], {}, None, {})
+
+
+def test_onnx_runtime_has_unsigned_weights_where_it_saturates(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    faster = SimpleNamespace(
+        describe=lambda: {"name": "it", "version": "1"},
+        prepare=lambda *given, **how: asked.append((*given, how)),
+    )
+    monkeypatch.setitem(sys.modules, "benchmarks.peers.onnxruntime", faster)
+    monkeypatch.setattr(sys.modules["benchmarks.peers"], "onnxruntime", faster, raising=False)
+    exact = importlib.import_module("benchmarks.peers.onnxruntime_exact")
+    monkeypatch.setattr(exact, "features_of", lambda case: {"avx2"})
+    assert exact.describe() == {"name": "it, unsigned weights", "version": "1"}
+    exact.prepare({"kind": "int8 matmul"}, {}, 1, 2)
+    assert asked == [({"kind": "int8 matmul"}, {}, 1, 2, {"is_exact": True})]
+    with pytest.raises(bench.subquant.Unsupported):
+        exact.prepare({"kind": "block matmul"}, {}, 1, 2)
+    monkeypatch.setattr(exact, "features_of", lambda case: {"avx2", "avxvnni"})
+    with pytest.raises(bench.subquant.Unsupported, match="exact"):
+        exact.describe()
+
+
+def test_a_page_is_named_by_what_the_cpu_multiplies_with(bench: Any) -> None:
+    for features, wanted in [
+        ("avx2, avx512vnni, amx-int8", "AMX"),
+        ("avx2, avx512vnni", "AVX512-VNNI"),
+        ("avx2", "AVX2"),
+    ]:
+        machine = {"CPU": "one", "features": features}
+        written = bench.report.page(machine, {}, [], {}, None, {})
+        assert written.startswith(f"# Benchmarks on one with {wanted}\n")
 
 
 def test_a_cpu_without_dot_products_has_marks_of_its_own(bench: Any) -> None:
@@ -576,8 +620,8 @@ def test_what_is_compiled_for_another_cpu_says_so(bench: Any) -> None:
 def test_a_mark_that_is_missed_is_reported_with_what_is_known(bench: Any) -> None:
     peers = {"subquant": "subquant 1"}
     remarks = {"tiny": "the caches are too small"}
-    missed = bench.report.page({}, peers, [outcome_of(bench, 4.0)], remarks, None, {})
-    assert "* tiny, 1 thread: 0.50 of 1.00; 12% of `read`; the caches are too small" in missed
+    missed = bench.report.page({}, peers, [outcome_of(bench, 8.0)], remarks, None, {})
+    assert "* tiny, 1 thread: 0.50 of 1.00; 6% of `read`; the caches are too small" in missed
     reached = bench.report.page({}, peers, [outcome_of(bench, 1.0)], remarks, None, {})
     assert "the caches are too small" not in reached
 

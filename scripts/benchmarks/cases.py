@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from .blocks import dequantized, drawn
+from .peers import DOT_PRODUCTS
 
 __all__ = ["Case", "Check", "Data", "check", "make_cases", "window_sums"]
 
@@ -332,10 +333,6 @@ def language_model(name: str, prompt: int, count: int) -> Data:
 # -- all ------------------------------------------------------------------------------------------
 
 
-_DOT_PRODUCTS = ("avx512vnni", "avxvnni", "dotprod")
-"""Features that have it, by LLVM's names."""
-
-
 @dataclass(frozen=True)
 class Case:
     """A case without its data.
@@ -355,7 +352,7 @@ class Case:
 
     def mark_for(self, features: AbstractSet[str]) -> float:
         """The mark on a CPU with these features, by LLVM's names."""
-        if self.mark_of_avx2 is None or not features.isdisjoint(_DOT_PRODUCTS):
+        if self.mark_of_avx2 is None or not features.isdisjoint(DOT_PRODUCTS):
             return self.mark
         return self.mark_of_avx2
 

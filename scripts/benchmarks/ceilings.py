@@ -167,17 +167,19 @@ def _multiply(lanes: int, loads: bool) -> str:
     is_vnni = lanes == 16
     kind = wide if is_vnni else "vector<16xi16>"
     chains = range(_CHAINS)
+    start = "%zero" if is_vnni or loads else "%factor"  # products of products
     lines = [
         f"%count = arith.constant {_ITERATIONS} : index",
         "%mask = arith.constant 1023 : index",
         "%four = arith.constant 4 : index",
         f"%zero = arith.constant dense<0> : {kind}",
         f"%a = vector.load %x[%0] : memref<4096xi8>, {bytes_}",
+        f"%factor = vector.bitcast %a : {bytes_} to {kind}",
         f"%place = arith.constant {4 * lanes} : index",
         f"%b = vector.load %x[%place] : memref<4096xi8>, {bytes_}",
         *(f"%place{n} = arith.constant {4 * n} : index" for n in chains),
         f"%sums:{_CHAINS} = scf.for %i = %0 to %count step %1 iter_args("
-        f"{', '.join(f'%s{n} = %zero' for n in chains)}) -> ({', '.join([kind] * _CHAINS)}) {{",
+        f"{', '.join(f'%s{n} = {start}' for n in chains)}) -> ({', '.join([kind] * _CHAINS)}) {{",
         "%word = arith.muli %i, %four : index",
         "%near = arith.andi %word, %mask : index",
     ]

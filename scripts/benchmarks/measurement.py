@@ -25,7 +25,7 @@ from .ceilings import CEILINGS, READ_COPIES
 __all__ = ["OURS", "PEERS", "Measured", "PeerEnded", "PeerFailed", "Worker", "Workers", "measure"]
 
 OURS = "subquant"
-PEERS = ("onnxruntime", "litert", "llama", "iree")
+PEERS = ("onnxruntime", "onnxruntime_exact", "litert", "llama", "iree")
 
 _ROTATED_BYTES = 360 * 2**20
 """So many bytes of weights are gone through: no cache holds them."""

@@ -44,9 +44,19 @@ class Outcome:
 
     @property
     def best(self) -> Measured | None:
-        """The peer with the lowest median; wrong results count too, since they are fast."""
+        """The peer with the lowest median, of those that are right, if there are such."""
         timed = [each for each in self.peers if each.times is not None]
-        return min(timed, key=lambda each: each.times.median, default=None)  # type: ignore[union-attr]
+        right = [each for each in timed if each.check is None or each.check.is_right]
+        return min(right or timed, key=_median, default=None)
+
+    @property
+    def faster_and_wrong(self) -> list[Measured]:
+        """Peers with a lower median than the best one, whose results are wrong."""
+        best = self.best
+        if best is None:
+            return []
+        timed = [each for each in self.peers if each.times is not None]
+        return [each for each in timed if _median(each) < _median(best)]
 
     @property
     def ratio(self) -> float | None:
@@ -88,6 +98,11 @@ class Outcome:
             "ceilings": {name: round(value, 2) for name, value in self.ceilings().items()},
             "found": [each.as_json() for each in self.found],
         }
+
+
+def _median(each: Measured) -> float:
+    assert each.times is not None
+    return each.times.median
 
 
 def to_json(
@@ -191,6 +206,9 @@ def page(
     drawn = f"\n![The best peer's median over ours, and the marks]({picture})\n" if picture else ""
     links = ", ".join(f"[{title}]({name})" for name, title in others.items())
     title = f"Benchmarks on {machine['CPU']}" if "CPU" in machine else "Benchmarks"
+    features = str(machine.get("features", "")).split(", ")
+    with_ = next((text for name, text in _MULTIPLYING.items() if name in features), "")
+    title += f" with {with_}" if with_ else ""
     cpu = machine.get("compiled for")
     return _PAGE.format(
         title=f"{title}, compiled for {cpu}" if cpu else title,
@@ -202,9 +220,18 @@ def page(
         ceilings=_markdown(_ceiling_rows(outcomes)),
         sizes=_markdown(_size_rows(outcomes)),
         missed=_missed(outcomes, remarks),
+        wrong=_wrong(outcomes),
         checks=_markdown(_check_rows(outcomes, peers)),
     )
 
+
+_MULTIPLYING = {
+    "amx-int8": "AMX",
+    "avx512vnni": "AVX512-VNNI",
+    "avxvnni": "AVX-VNNI",
+    "avx2": "AVX2",
+}
+"""What a CPU multiplies bytes with, by features, the fastest first."""
 
 _COMPILED_FOR = """\
 * What is timed is compiled for `{cpu}`, which has less than this machine: subquant's programs,
@@ -221,7 +248,8 @@ timed.
 {others}
 * Times are minimum / median of a call in milliseconds. `~` stands before a median when the middle
   half of the times spans more than a quarter: the machine did something else meanwhile.
-* The ratio is the median of the best peer over ours; the mark is what it should be.
+* The ratio is the median of the best peer whose result is right over ours (of the best of all, if
+  none is right); the mark is what it should be.
 * With one row (1x...) each call has another copy of the weights, so that they come from
   memory.
 * The share of the ceiling is of the memory's bandwidth where weights come from memory; else of what
@@ -243,7 +271,7 @@ timed.
 ## Marks that are missed
 
 {missed}
-
+{wrong}
 ## Ceilings
 
 In billions a second, of the same run: bytes read, and products.
@@ -311,13 +339,30 @@ def _missed(outcomes: Sequence[Outcome], remarks: Mapping[str, str]) -> str:
     for outcome in outcomes:
         if outcome.ratio is not None and outcome.ratio >= outcome.mark:
             continue
-        name = f"{outcome.case}, {outcome.threads} thread{'' if outcome.threads == 1 else 's'}"
+        name = _name(outcome)
         remark = next((text for key, text in remarks.items() if re.search(key, name)), "")
         ratio = "not computed" if outcome.ratio is None else f"{outcome.ratio:.2f}"
         shares = ", ".join(f"{share:.0%} of `{name}`" for name, share in outcome.shares().items())
         parts = [f"{ratio} of {outcome.mark:.2f}", shares, remark]
         lines.append(f"* {name}: {'; '.join(filter(None, parts))}")
     return "\n".join(lines) or "None."
+
+
+def _name(outcome: Outcome) -> str:
+    return f"{outcome.case}, {outcome.threads} thread{'' if outcome.threads == 1 else 's'}"
+
+
+def _wrong(outcomes: Sequence[Outcome]) -> str:
+    """The section about peers that are faster than the best one, and wrong; "" without any."""
+    lines = []
+    for outcome in outcomes:
+        for each in outcome.faster_and_wrong:
+            ours, check = outcome.ours, each.check
+            if ours is None or ours.times is None or check is None:
+                continue
+            share = _median(each) / _median(ours)
+            lines.append(f"* {_name(outcome)}: {each.name}, {share:.2f} of our time: {check.text}")
+    return "\n## Faster, and wrong\n\n" + "\n".join(lines) + "\n" if lines else ""
 
 
 def draw(path: Path, outcomes: Sequence[Outcome]) -> None:

@@ -13,11 +13,22 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["HOST", "Array", "Case", "Prepared", "Unsupported", "features_of", "target_cpu"]
+__all__ = [
+    "DOT_PRODUCTS",
+    "HOST",
+    "Array",
+    "Case",
+    "Prepared",
+    "Unsupported",
+    "features_of",
+    "target_cpu",
+]
 
 Array = np.ndarray[Any, Any]
 Case = dict[str, Any]
 HOST = "host"
+DOT_PRODUCTS = frozenset(("avx512vnni", "avxvnni", "dotprod"))
+"""Features of CPUs that add products of bytes without a step that saturates, by LLVM's names."""
 
 
 class Unsupported(Exception):

@@ -1,6 +1,8 @@
 """ONNX Runtime: MatMulNBits at accuracy level 4, QLinearMatMul, QLinearConv; a session a copy.
 
-Activations of 8 bits are unsigned here, which is its faster way: the same values, 128 higher.
+Activations of 8 bits are unsigned here, which is its faster way: the same values, 128 higher. Where
+a CPU has no dot products of bytes, it adds pairs of products in 16 bits then, which saturate: the
+module `onnxruntime_exact` beside this one has weights that are unsigned, too, which it widens.
 """
 
 from __future__ import annotations
@@ -38,8 +40,12 @@ class Sessions:
         threads: int,
         copies: int,
         notes: dict[str, Any],
+        *,
+        is_exact: bool = False,
     ) -> None:
         options = onnxruntime.SessionOptions()
+        if is_exact:  # it makes the weights of a network unsigned itself
+            options.add_session_config_entry("session.x64quantprecision", "1")
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -87,15 +93,22 @@ def _model(node: NodeProto, x: Array, constants: dict[str, Array], y: Array) -> 
     return data
 
 
-def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Sessions:
-    """As `benchmarks.peers` says."""
+def prepare(
+    case: Case, arrays: dict[str, Array], threads: int, copies: int, *, is_exact: bool = False
+) -> Sessions:
+    """As `benchmarks.peers` says.
+
+    Args:
+        is_exact: no sums of 8-bit products saturate.
+    """
     if case["kind"] == "network":
         result = np.zeros((1, 1000), np.float32)
-        return Sessions(arrays["model"].tobytes(), arrays["x"], result, threads, copies, {})
+        model = arrays["model"].tobytes()
+        return Sessions(model, arrays["x"], result, threads, copies, {}, is_exact=is_exact)
     if case["kind"] == "block matmul":
         node, x, constants, y = _block_matmul(case, arrays)
     elif case["kind"] in ("int8 matmul", "int8 convolution"):
-        node, x, constants, y = _integers(case, arrays)
+        node, x, constants, y = _integers(case, arrays, is_exact=is_exact)
     else:
         raise Unsupported("it reads other models")
     notes: dict[str, Any] = {"path": node.op_type}
@@ -126,13 +139,15 @@ def _block_matmul(
 
 
 def _integers(
-    case: Case, arrays: dict[str, Array]
+    case: Case, arrays: dict[str, Array], *, is_exact: bool
 ) -> tuple[NodeProto, Array, dict[str, Array], Array]:
     x, w, bias = _flipped(arrays["x"]), arrays["w"], arrays["bias"]
     is_matmul = case["kind"] == "int8 matmul"
     # weights are [N, K] in a matmul, and in a convolution [height, width, inputs, outputs]
     w = w.T if is_matmul else w.transpose(3, 2, 0, 1)
     zero_points = np.zeros(arrays["w_scales"].shape, np.int8)
+    if is_exact:
+        w, zero_points = _flipped(w), _flipped(zero_points)
     constants = {
         "x_scale": np.array(case["x_scale"], np.float32),
         "x_zero_point": np.array(case["x_zero_point"] + 128, np.uint8),
