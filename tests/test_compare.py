@@ -114,7 +114,8 @@ def test_onnx_beside_onnx_runtime(in_temporary_folder: Path, cpu: Device) -> Non
     constants = {
         "s": np.float32(0.02), "z": np.uint8(120), "ws": np.float32(0.01), "wz": np.int8(0),
         "ys": np.float32(0.05), "yz": np.uint8(7),
-        "w": rng.integers(-127, 128, (16, 4)).astype(np.int8),
+        # Of more bits, sums of two products saturate in ONNX Runtime on a CPU with AVX2 only.
+        "w": rng.integers(-64, 65, (16, 4)).astype(np.int8),
     }  # fmt: skip
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),

@@ -128,7 +128,7 @@ def test_files_and_links_exist(page: Path) -> None:
 def test_every_page_is_on_the_site() -> None:
     """The generator says so too; here without it."""
     index = (ROOT / "docs/index.md").read_text()
-    listed = set(re.findall(r"^([a-z][a-z/-]*)$", index, re.MULTILINE)) | {"index"}
+    listed = set(re.findall(r"^([a-z][a-z0-9/-]*)$", index, re.MULTILINE)) | {"index"}
     pages = {
         str(p.relative_to(ROOT / "docs").with_suffix("")) for p in (ROOT / "docs").rglob("*.md")
     }

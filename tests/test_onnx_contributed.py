@@ -93,7 +93,8 @@ def attention(rng: Rng, *, mask: bool, **attributes: Any) -> tuple[onnx.ModelPro
 def quantized_attention(rng: Rng) -> tuple[onnx.ModelProto, Feeds]:
     feeds = {"i0": rng.integers(0, 256, (2, 5, 8)).astype(np.uint8)}
     constants = {
-        "i1": rng.integers(-128, 128, (8, 24)).astype(np.int8), "i2": reals(rng, 24),
+        # Of more bits, sums of two products saturate in ONNX Runtime on a CPU with AVX2 only.
+        "i1": rng.integers(-64, 65, (8, 24)).astype(np.int8), "i2": reals(rng, 24),
         "i3": np.float32(0.02), "i4": np.float32(0.01), "i6": np.uint8(120), "i7": np.int8(3),
     }  # fmt: skip
     return written(ms("QAttention"), feeds, constants, num_heads=2)

@@ -529,6 +529,16 @@ def _listed(names: Sequence[str], most: int = 4) -> str:
     return " and ".join([", ".join(quoted(name)[1:-1] for name in names[:most]), *more])
 
 
+_LOST = "VK_ERROR_DEVICE_LOST"
+
+
+def _lost(device: str) -> str:
+    return (
+        f"the device '{device}' was lost, as its driver says ({_LOST}); nothing runs on it any "
+        "more: open it again in another process"
+    )
+
+
 def _load_message(
     name: str,
     device: Device,
@@ -538,6 +548,8 @@ def _load_message(
     reason = str(error).splitlines()[0]
     if "io_parameters" in reason or "io/parameter" in reason:
         return _parameter_message(name, parameters, reason)
+    if _LOST in reason:
+        return f"{name} cannot be loaded: {_lost(device.name)}"
     return (
         f"{name} cannot be loaded on the device '{device.name}': {reason}; compile it for this "
         f"device (--target {'vulkan' if device.is_vulkan else 'llvm-cpu'})"
@@ -596,6 +608,8 @@ def _run_message(name: str, error: Exception, inputs: Sequence[ValueType]) -> st
             f"function '{name}' failed: a dynamic tensor has no elements, which IREE's Vulkan "
             "driver does not run; leave out the call, or run it on llvm-cpu"
         )
+    if _LOST in text:
+        return f"function '{name}' failed: {_lost('vulkan')}"
     parts = [part.strip() for part in text.split(";") if part.strip()]
     for index, part in enumerate(parts):
         if "FAILED_PRECONDITION" in part and index + 1 < len(parts):

@@ -14,10 +14,10 @@
 // CHECK: vector.reduction <maxui>, {{.*}} into i32
 // CHECK-LABEL: func.func @product(
 // CHECK-SAME: %[[X:.*]]: tensor<3x128xf32>,
-// CHECK: %[[R:.*]]:3 = "flow.dispatch"(%[[X]]) {entry_points = [@round_rows::@round_rows]
-// CHECK-SAME: -> (tensor<3x128xi8>, tensor<3x4xf32>, tensor<3x4xi32>)
-// CHECK: %[[Y:.*]] = "flow.dispatch"(%{{.*}}, %{{.*}}, %[[R]]#0, %[[R]]#1, %[[R]]#2) {entry_points = [@block_product::@block_product]
-// CHECK-SAME: (tensor<16x4x128xi8>, tensor<16x4x8xf32>, tensor<3x128xi8>, tensor<3x4xf32>, tensor<3x4xi32>) -> tensor<3x128xf32>
+// CHECK: %[[R:.*]]:2 = "flow.dispatch"(%[[X]]) {entry_points = [@round_rows::@round_rows]
+// CHECK-SAME: -> (tensor<3x128xi8>, tensor<3x8xi32>)
+// CHECK: %[[Y:.*]] = "flow.dispatch"(%{{.*}}, %{{.*}}, %[[R]]#0, %[[R]]#1) {entry_points = [@block_product::@block_product]
+// CHECK-SAME: (tensor<16x4x128xi8>, tensor<16x4x8xf32>, tensor<3x128xi8>, tensor<3x8xi32>) -> tensor<3x128xf32>
 // CHECK: return %[[Y]]
 func.func @product(%x: tensor<3x128xf32>, %q: tensor<128x64xi8>, %s: tensor<128x4xf32>) -> tensor<3x128xf32> {
   %y = "subquant.block_contraction"(%x, %q, %s) {
