@@ -6,6 +6,8 @@ import gc
 import traceback
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +20,7 @@ from subquant.errors import ExecutionError, InputError, SignatureError, UsageErr
 from subquant.numerics.casts import dequantize, dequantize_blocks, quantize
 from subquant.numerics.parameters import ExpressedType
 from subquant.runtime import Device, Executable, Function, read_signatures
+from subquant.runtime.executable import _load_message, _run_message
 
 PROGRAM = """
 !u = !quant.uniform<u4<1:14>:f32:{0:2}, {{0.5:3}, {0.25:7}}>
@@ -374,3 +377,17 @@ def test_small_arrays_are_handed_over_as_they_are(
     for wrong in ((x.T, q, s, h), (x, q.astype(np.int64) + 1, s, h), (x, q, s)):
         with pytest.raises(SignatureError):
             main(*wrong)
+
+
+def test_a_lost_device_is_said_to_be_that() -> None:
+    said = RuntimeError(
+        "c/runtime/src/iree/hal/drivers/vulkan/queue.c:2867: DATA_LOSS; [vkSignalSemaphore] "
+        "VK_ERROR_DEVICE_LOST; while invoking native function hal.device.queue.alloca"
+    )
+    device: Any = SimpleNamespace(name="vulkan", is_vulkan=True)
+    for message in (
+        _run_message("main", said, []),
+        _load_message("the executable", device, {}, said),
+    ):
+        assert "the device 'vulkan' was lost" in message
+        assert "compile it for this" not in message

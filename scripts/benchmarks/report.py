@@ -43,20 +43,20 @@ class Outcome:
         return [each for each in self.found if each.name not in (OURS, *CEILINGS)]
 
     @property
+    def _timed(self) -> list[Measured]:
+        return [each for each in self.peers if each.times is not None]
+
+    @property
     def best(self) -> Measured | None:
         """The peer with the lowest median, of those that are right, if there are such."""
-        timed = [each for each in self.peers if each.times is not None]
-        right = [each for each in timed if each.check is None or each.check.is_right]
-        return min(right or timed, key=_median, default=None)
+        right = [each for each in self._timed if each.check is None or each.check.is_right]
+        return min(right or self._timed, key=_median, default=None)
 
     @property
     def faster_and_wrong(self) -> list[Measured]:
         """Peers with a lower median than the best one, whose results are wrong."""
         best = self.best
-        if best is None:
-            return []
-        timed = [each for each in self.peers if each.times is not None]
-        return [each for each in timed if _median(each) < _median(best)]
+        return [] if best is None else [n for n in self._timed if _median(n) < _median(best)]
 
     @property
     def ratio(self) -> float | None:
