@@ -481,6 +481,21 @@ def test_instructions_are_what_was_asked_for(instructions, tmp_path):
     assert ("prefetcht0" in text) == (not instructions.endswith("-amd"))
 
 
+def test_two_tiles_share_the_activations_that_are_read(tmp_path):
+    flag = f"--iree-hal-dump-executable-intermediates-to={tmp_path}"
+    for rows, is_shared in (8, True), (4, False):  # many, and few
+        options = CompileOptions(
+            activations="int8",
+            kernels="avx2",
+            target_cpu="haswell",
+            iree_flags=(f"{flag}/{rows}",),
+        )
+        compile_to_bytes(program(rows, 256, 96, 32), options)
+        [file] = (tmp_path / str(rows)).glob("*.s")
+        products, read = map(file.read_text().count, ["vpmaddubsw", "vpbroadcastd"])
+        assert (read < 0.75 * products) == is_shared
+
+
 def test_kernels_for_amd_are_chosen_by_what_only_amd_has():
     vectors = ["avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vnni"]
     assert instructions_of([*vectors, "sse4a"]).name == "avx512vnni-amd"

@@ -25,7 +25,7 @@ offset[n, b]`` is what is multiplied then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -160,38 +160,59 @@ class BlockProduct:
                 return tile
             return (scalar(batch) * self.tiles.count + scalar(tile)).value
 
-        def of_rows(count: int, row: Value, tile: Value, ahead: int, tiles: int = 1) -> None:
+        def of_tiles(together: int, body: Callable[[Sequence[Value]], None]) -> None:
+            """Do something with so many tiles at a time, and with those that are left."""
+            rest = last - remainder(last - first, together)
+            loop(
+                *(first.value, rest.value, together),
+                lambda tile: body([_plus(tile, number) for number in range(together)]),
+            )
+            if self.tiles.count % together or self.tiles_at_once % together:
+                loop(rest.value, last.value, 1, lambda tile: body([tile]))
+
+        def of_rows(count: int, row: Value, tiles: Sequence[Sequence[Value]], ahead: int) -> None:
             if self.batches > 1:
                 before = scalar(batch) * (rows if isinstance(rows, int) else scalar(rows))
                 row = (before + scalar(row)).value
             numbers = [_plus(row, number) for number in range(count)]
             rows_of = _FloatRows if self.of_floats else _Rows
-            places = [_plus(tile, n) for n in range(tiles)]
-            _write([rows_of(self, memory, of_all(each), numbers, each, ahead) for each in places])
+            _write(
+                [
+                    rows_of(self, memory, [(of_all(tile), tile) for tile in each], numbers, ahead)
+                    for each in tiles
+                ]
+            )
 
         def of_few(count: int, row: Value) -> None:
-            tiles, ahead = self.target.tiles_together(count, self.tiles.parts), self.target.ahead
-            rest = last - remainder(last - first, tiles)
-            loop(
-                *(first.value, rest.value, tiles),
-                lambda tile: of_rows(count, row, tile, ahead, tiles),
+            ahead = self.target.ahead
+            of_tiles(
+                self.target.tiles_together(count, self.tiles.parts),
+                lambda tiles: of_rows(count, row, [[tile] for tile in tiles], ahead),
             )
-            if self.tiles.count % tiles or self.tiles_at_once % tiles:
-                loop(rest.value, last.value, 1, lambda tile: of_rows(count, row, tile, ahead))
 
-        def of_many(tile: Value) -> None:
+        def of_many(tiles: Sequence[Value]) -> None:
             whole = rows - rows % self.at_once if isinstance(rows, int) else self._whole(rows)
             ahead = self.target.ahead_of_many
-            loop(0, whole, self.at_once, lambda row: of_rows(self.at_once, row, tile, ahead))
+            loop(0, whole, self.at_once, lambda row: of_rows(self.at_once, row, [tiles], ahead))
             if isinstance(rows, int) and whole < rows:
-                of_rows(rows - whole, constant_index(whole), tile, ahead)
+                of_rows(rows - whole, constant_index(whole), [tiles], ahead)
 
         if isinstance(rows, int) and rows <= self.at_once:
             of_few(rows, constant_index(0))
             return
-        loop(first.value, last.value, 1, of_many)
+        of_tiles(self.tiles_together, of_many)
         if not isinstance(rows, int):
             loop(self._whole(rows), rows, 1, lambda row: of_few(1, row))
+
+    @property
+    def tiles_together(self) -> int:
+        """How many tiles are multiplied with the same rows together."""
+        parts, rows = self.tiles.parts, self.rows and self.rows // self.batches
+        if rows is not None and rows <= self.at_once:
+            return self.target.tiles_together(rows, parts)
+        if self.of_floats:
+            return 1
+        return self.target.tiles_of_many(self.at_once, parts, self.stored.greatest)
 
     def _rows_of_batch(self, rows: Value) -> Value:
         """How many of the rows each weight is multiplied with."""
@@ -218,22 +239,20 @@ class _Memory:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some rows of the result, of the columns of a tile.
+    """Some rows of the result, of the columns of tiles that use activations together.
 
     Attributes:
         product: what is computed.
         memory: of the kernel.
-        tile: its number.
+        together: of each tile its number, and that among those of its weight.
         rows: their numbers.
-        place: the number of the tile among those of its weight.
         ahead: bytes of the weight that are asked for before they are read; 0 for none.
     """
 
     product: BlockProduct
     memory: _Memory
-    tile: Value
+    together: Sequence[tuple[Value, Value]]
     rows: Sequence[Value]
-    place: Value
     ahead: int
 
     @property
@@ -247,7 +266,17 @@ class _Rows:
     @property
     def pairs(self) -> list[_Pair]:
         """Those of which there is a sum."""
-        return [(row, part) for row in self.rows for part in range(self.tiles.parts)]
+        return [(row, part) for row in self.rows for part in range(self.parts)]
+
+    @property
+    def parts(self) -> int:
+        """How many vectors of columns the tiles have."""
+        return len(self.together) * self.tiles.parts
+
+    def place(self, part: int) -> tuple[Value, Value, int]:
+        """The tile of a part, as in `together`, and the first of its columns there."""
+        number, part = divmod(part, self.tiles.parts)
+        return *self.together[number], part * self.tiles.lanes
 
     def added(self, number: Value, reals: Sequence[Formula]) -> list[Formula]:
         """The sums, and those of a block or step."""
@@ -258,7 +287,8 @@ class _Rows:
         """Write the sums to the result."""
         tiles, result = self.tiles, self.memory.result
         for (row, part), real in zip(self.pairs, reals, strict=True):
-            column = scalar(self.place) * tiles.width + part * tiles.lanes
+            _, tile, start = self.place(part)
+            column = scalar(tile) * tiles.width + start
             if self.product.finish is not None:
                 real = self.product.finish.emit(self.memory.tables, real, column)
             store_columns(real, result, [row], tiles.columns, column, tiles.width)
@@ -269,7 +299,7 @@ class _Rows:
         """Add the blocks of a step, all of whose groups are written out."""
         tiles = self.tiles
         blocks, groups = self.product.stored.turn_blocks, tiles.block // 4
-        weight = self._step(step, 0, step)
+        weight = self._steps(step, 0, step)
         found = list(reals)
         for number in range(blocks):
             block = Block(scalar(step), number)
@@ -280,7 +310,12 @@ class _Rows:
         return found
 
     def _sums(
-        self, pairs: Sequence[_Pair], block: Block, place: Value, weight: _Step, numbers: range
+        self,
+        pairs: Sequence[_Pair],
+        block: Block,
+        place: Value,
+        weight: Sequence[_Step],
+        numbers: range,
     ) -> list[Formula]:
         """The sums of a block whose groups are these of a step."""
         if self.product.of_floats or not self.target.adds_last:
@@ -301,41 +336,44 @@ class _Rows:
         first = scalar(_times(turn, steps))
 
         def of_step(number: Value, *words: Formula) -> list[Formula]:
-            weight = self._step(turn, scalar(number), (first + scalar(number)).value)
+            weight = self._steps(turn, scalar(number), (first + scalar(number)).value)
             groups = range(tiles.step // 4)
             return self._groups(pairs, block, weight, groups, [Sum(w) for w in words])
 
         words = loop(0, steps, 1, of_step, [self._first(pair, block, turn) for pair in pairs])
         return self._scaled(pairs, block, turn, words, reals)
 
-    def _step(self, turn: Value, number: Formula | int, step: Value) -> _Step:
-        """A step of the tile: of a turn, and of all."""
+    def _steps(self, turn: Value, number: Formula | int, step: Value) -> list[_Step]:
+        """A step of each tile: of a turn, and of all."""
         memory, start = self.memory.weight.step(scalar(turn), number)
-        return _Step(memory, self.product, self.tile, start, step, self.ahead)
+        return [
+            _Step(memory, self.product, tile, start, step, self.ahead) for tile, _ in self.together
+        ]
 
     def _first(self, pair: _Pair, block: Block, place: Value) -> Formula:
         """What the zero points take from the sum of a block's products."""
-        (row, part), lanes = pair, self.tiles.lanes
+        row, part = pair
+        lanes, (tile, _, column) = self.tiles.lanes, self.place(part)
         if self.product.stored.zero == 0:
             return Vectors(lanes).known(0, I32)
         total = broadcast(self._total(row, place), lanes)
-        zeros = self.memory.weight.zero(self.tile, block, part * lanes, lanes)
+        zeros = self.memory.weight.zero(tile, block, column, lanes)
         return total if zeros is None else convert(zeros, I32) * total
 
     def _groups(
         self,
         pairs: Sequence[_Pair],
         block: Block,
-        weight: _Step,
+        weight: Sequence[_Step],
         numbers: range,
         sums: Sequence[Sum],
     ) -> list[Formula]:
         """Add the products of some groups of a step to the sums, which are i32 then."""
         tiles, target, totals = self.tiles, self.target, list(sums)
-        first, greatest = _times(weight.number, tiles.step // 4), self.product.stored.greatest
+        first, greatest = _times(weight[0].number, tiles.step // 4), self.product.stored.greatest
         held_after = target.held_after[len(tiles.plane_bits) - 1]
         for done, number in enumerate(numbers, 1):
-            stored = [weight.group(part, number) for part in range(tiles.parts)]
+            stored = self._group(weight, number)
             place, given = _plus(first, number), {}
             for index, (row, part) in enumerate(pairs):
                 if row not in given:
@@ -345,6 +383,10 @@ class _Rows:
             if done % held_after == 0:
                 totals = [target.held(total) for total in totals]
         return [target.words(total) for total in totals]
+
+    def _group(self, weight: Sequence[_Step], number: int) -> list[Formula]:
+        """The integers of a group of a step, u8, of each part of the columns."""
+        return [each.group(part, number) for each in weight for part in range(self.tiles.parts)]
 
     def _scaled(
         self,
@@ -390,15 +432,19 @@ class _Rows:
 
     def _scales(self, block: Block) -> list[Formula]:
         """Scales of a block, for each part of the columns."""
-        lanes = self.tiles.lanes
-        columns = range(0, self.tiles.width, lanes)
-        return [self.memory.weight.scale(self.tile, block, each, lanes) for each in columns]
+        places = map(self.place, range(self.parts))
+        return [
+            self.memory.weight.scale(tile, block, column, self.tiles.lanes)
+            for tile, _, column in places
+        ]
 
     def _offsets(self, block: Block) -> list[Formula]:
         """Offsets of a block in the same way, if there are such."""
-        lanes = self.tiles.lanes
-        columns = range(0, self.tiles.width, lanes)
-        found = [self.memory.weight.offset(self.tile, block, each, lanes) for each in columns]
+        places = map(self.place, range(self.parts))
+        found = [
+            self.memory.weight.offset(tile, block, column, self.tiles.lanes)
+            for tile, _, column in places
+        ]
         return [each for each in found if each is not None]
 
 
@@ -417,17 +463,17 @@ class _FloatRows(_Rows):
         self,
         pairs: Sequence[_Pair],
         block: Block,
-        weight: _Step,
+        weight: Sequence[_Step],
         numbers: range,
         sums: Sequence[Sum],
     ) -> list[Formula]:
         tiles, lanes, found = self.tiles, self.tiles.lanes, [each.words for each in sums]
-        first = _times(weight.number, tiles.step)
-        zeros = [self._zero(part, block) for part in range(tiles.parts)]
+        first = _times(weight[0].number, tiles.step)
+        zeros = [self._zero(part, block) for part in range(self.parts)]
         offsets = self._offsets(block)
         scales = self._scales(block) if offsets else []
         for number in numbers:
-            words = [reread(weight.group(part, number), U32) for part in range(tiles.parts)]
+            words = [reread(each, U32) for each in self._group(weight, number)]
             for place in range(4):
                 reals = []
                 for part, word in enumerate(words):
@@ -447,9 +493,10 @@ class _FloatRows(_Rows):
     def _zero(self, part: int, block: Block) -> Formula:
         """``2**23`` and the zero point."""
         lanes, zero = self.tiles.lanes, self.product.stored.zero
+        tile, _, column = self.place(part)
         if zero is not None:
             return Vectors(lanes).known(float(2**23 + zero), F32)
-        zeros = self.memory.weight.zero(self.tile, block, part * lanes, lanes)
+        zeros = self.memory.weight.zero(tile, block, column, lanes)
         return convert(zeros, F32) + float(2**23)
 
     def _scaled(

@@ -183,24 +183,24 @@ class Product:
     def emit(self, library: Library, result: ir.Type) -> Value:
         """Write the calls, and return the result, that of what follows if there is something."""
         tiles, batches = self.tiles, self.batches
-        target = INSTRUCTIONS[self.instructions]
         weight = self.weight(library)
         most = self._most_rows
         rows_of_batch = 0 if self.rows is None else self.rows // batches
         at_once = min(most, rows_of_batch or most)
-        together = target.tiles_together(rows_of_batch or 1, tiles.parts)
-        parts = -(-tiles.count // together)
-        products = (rows_of_batch or 1) * together * tiles.width * tiles.depth
         product = BlockProduct(
             weight.stored,
             self.instructions,
             self.rows,
             at_once,
-            shared(parts, products, batches) * together,
+            1,
             self._of_floats,
             batches,
             self.finish,
         )
+        together = product.tiles_together
+        parts = -(-tiles.count // together)
+        products = (rows_of_batch or 1) * together * tiles.width * tiles.depth
+        product = replace(product, tiles_at_once=shared(parts, products, batches) * together)
         activations, extents = self._rows()
         rows: Extent = self.rows if self.rows is not None else linalg.dim(activations, 0)
         given = [activations]
