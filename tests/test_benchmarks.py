@@ -52,7 +52,7 @@ def bench() -> Any:
         modules = {name: importlib.import_module(f"benchmarks.{name}") for name in _MODULES}
         peers = {
             name: importlib.import_module(f"benchmarks.peers.{name}")
-            for name in ("iree", "subquant")
+            for name in ("iree", "limits", "subquant")
         }
     finally:
         sys.path.remove(str(ROOT / "scripts"))
@@ -287,8 +287,6 @@ def test_peers_that_are_for_this_cpu_say_so(bench: Any) -> None:
 
 @pytest.mark.parametrize("what", ["read", "multiply", "multiply and load"])
 def test_ceilings_run(bench: Any, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from iree.runtime import HalElementType
-
     from subquant.compiler.cpu_features import host_features
 
     monkeypatch.setattr(bench.ceilings, "_BYTES", 2**20)
@@ -297,8 +295,7 @@ def test_ceilings_run(bench: Any, what: str, monkeypatch: pytest.MonkeyPatch) ->
     if made is None:
         pytest.skip("no instruction is known for this CPU")
     given = np.resize(np.arange(7, dtype=np.uint8), made.size)
-    arguments = [(given, given.shape, HalElementType.SINT_8)]
-    program = bench.iree.Program(made.text, arguments, np.int32, 1, 1, input_type="none")
+    program = bench.limits.calls_of(made, given, 1, 1)
     program.call(0)
     result = program.result()
     assert result.size == made.result
@@ -312,8 +309,6 @@ def test_ceilings_run(bench: Any, what: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("what", ["AMX multiply", "AMX multiply and load"])
 def test_tiles_are_multiplied(bench: Any, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from iree.runtime import HalElementType
-
     if "amx-int8" not in describe_machine().get("features", ""):
         pytest.skip("the CPU has no AMX")
     assert bench.ceilings.request_tiles()
@@ -321,8 +316,7 @@ def test_tiles_are_multiplied(bench: Any, what: str, monkeypatch: pytest.MonkeyP
     made = bench.ceilings.kernel(what, frozenset({"amx-int8"}))
     given = np.random.default_rng(0).integers(0, 256, made.size).astype(np.uint8)
     given[: len(made.head)] = np.frombuffer(made.head, np.uint8)
-    arguments = [(given, given.shape, HalElementType.SINT_8)]
-    program = bench.iree.Program(made.text, arguments, np.int32, 1, 1, input_type="none")
+    program = bench.limits.calls_of(made, given, 1, 1)
     program.call(0)
     tiles = given[64:].view(np.int8).reshape(4, 16, 64).astype(np.int64)
     # rows of the second are groups of four along the depth, for each of 16 outputs

@@ -46,14 +46,12 @@ class Program:
         dtype: Any,
         threads: int,
         copies: int,
-        input_type: str = "stablehlo",
-        shared: int = 1,
         target_cpu: str = HOST,
     ) -> None:
         started = time.perf_counter()
         data = iree.compiler.compile_str(
             text,
-            input_type=input_type,
+            input_type="stablehlo",
             extra_args=[
                 "--iree-opt-level=O3",
                 "--iree-hal-target-device=local",
@@ -73,11 +71,11 @@ class Program:
         hal = rt.create_hal_module(instance, self._device)
         self._context = rt.VmContext(instance, [hal, module])
         self._function = module.lookup_function("main")
-        same = [self._view(*argument) for argument in arguments[:shared]]
+        same = self._view(*arguments[0])
         self._arguments = []
         for _ in range(copies):
             views = rt.VmVariantList(len(arguments))
-            for view in [*same, *(self._view(*argument) for argument in arguments[shared:])]:
+            for view in [same, *(self._view(*argument) for argument in arguments[1:])]:
                 views.push_ref(view)
             self._arguments.append(views)
         self._results: Any = None

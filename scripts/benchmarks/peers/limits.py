@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
-from iree.runtime import HalElementType
 
-from ..ceilings import kernel, request_tiles
-from . import Array, Case, Unsupported, features_of, target_cpu
-from .iree import Program, describe
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.runtime import Device, Executable
 
-__all__ = ["HAS_TARGET_CPU", "describe", "prepare"]
+from ..ceilings import Kernel, kernel, request_tiles
+from . import HOST, Array, Case, Unsupported, features_of, target_cpu
+from .iree import describe
+from .subquant import Calls
+
+__all__ = ["HAS_TARGET_CPU", "calls_of", "describe", "prepare"]
 
 HAS_TARGET_CPU = True
 
 
-def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Program:
+def calls_of(made: Kernel, given: Array, threads: int, copies: int, cpu: str = HOST) -> Calls:
+    """Calls of a kernel, each with a copy of the bytes that it reads."""
+    data = compile_to_bytes(made.text, CompileOptions(target_cpu=cpu))
+    main = Executable(data, Device("llvm-cpu", threads=threads))["main"]
+    calls = [main.bind(main.put(0, given.view(np.int8))) for _ in range(copies)]
+    return Calls(calls, {"work": made.work, "path": made.name})
+
+
+def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Calls:
     """As `benchmarks.peers` says; `case` says which kernel."""
     features = features_of(case)
     if not request_tiles():
@@ -24,15 +36,4 @@ def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> 
         raise Unsupported("no such instruction here")
     given = np.resize(np.arange(251, dtype=np.uint8), made.size)
     given[: len(made.head)] = np.frombuffer(made.head, np.uint8)
-    program = Program(
-        made.text,
-        [(given, given.shape, HalElementType.SINT_8)],
-        np.int32,
-        threads,
-        copies,
-        input_type="none",
-        shared=0,
-        target_cpu=target_cpu(case),
-    )
-    program.notes = {"work": made.work, "path": made.name}
-    return program
+    return calls_of(made, given, threads, copies, target_cpu(case))

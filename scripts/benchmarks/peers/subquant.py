@@ -20,7 +20,7 @@ from subquant.compiler.options import CompileOptions
 from subquant.layouts import GgmlTensor
 from subquant.models import load
 from subquant.ops import linear, trace_function
-from subquant.runtime import Device, Executable
+from subquant.runtime import BoundCall, Device, Executable
 
 from ..programs import quantized_integers
 from . import HOST, Array, Case, Prepared, Unsupported, target_cpu
@@ -33,7 +33,29 @@ def describe() -> dict[str, str]:
     return {"name": "subquant", "version": subquant.__version__}
 
 
-class Executables:
+class Calls:
+    """Calls that are bound, one for each copy of what they read.
+
+    Args:
+        calls: they may have results.
+        notes: as of `Prepared`.
+    """
+
+    def __init__(self, calls: Sequence[BoundCall], notes: dict[str, Any]) -> None:
+        self._calls = calls
+        self._result: Any = None
+        self.notes = notes
+
+    def call(self, copy: int) -> None:
+        """As of `Prepared`."""
+        self._result = self._calls[copy].invoke()
+
+    def result(self) -> Array:
+        """As of `Prepared`."""
+        return np.asarray(self._result)
+
+
+class Executables(Calls):
     """Executables of one program, each with the weights in memory of its own."""
 
     def __init__(
@@ -49,19 +71,9 @@ class Executables:
         device = Device(options.target, threads=None if options.target == "vulkan" else threads)
         functions = [Executable(data, device)["main"] for _ in range(copies)]
         given = [functions[0].put(n, each) for n, each in enumerate([x, *weights])]
-        self._calls = [function.bind(*given) for function in functions]
-        self._result: Any = None
-        self.notes: dict[str, Any] = {"bytes": len(data)}
+        super().__init__([each.bind(*given) for each in functions], {"bytes": len(data)})
         if seconds is not None:
             self.notes["seconds"] = seconds
-
-    def call(self, copy: int) -> None:
-        """As of `Prepared`."""
-        self._result = self._calls[copy].invoke()
-
-    def result(self) -> Array:
-        """As of `Prepared`."""
-        return np.asarray(self._result)
 
 
 class LanguageModel:
