@@ -496,6 +496,18 @@ def test_two_tiles_share_the_activations_that_are_read(tmp_path):
         assert (read < 0.75 * products) == is_shared
 
 
+def test_a_weight_that_the_second_cache_has_is_not_asked_for(tmp_path):
+    for columns, is_asked_for in (64, False), (1024, True):  # 32 KiB, and 512
+        w = np.full((512, columns), 3, np.int8)
+        flag = f"--iree-hal-dump-executable-intermediates-to={tmp_path}/{columns}"
+        options = CompileOptions(
+            kernels="avx512vnni", target_cpu="icelake-server", iree_flags=(flag,)
+        )
+        compile_to_bytes(product(1, 512, columns, constant=w), options)
+        [file] = (tmp_path / str(columns)).glob("*.s")
+        assert ("prefetcht0" in file.read_text()) == is_asked_for
+
+
 def test_kernels_for_amd_are_chosen_by_what_only_amd_has():
     vectors = ["avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vnni"]
     assert instructions_of([*vectors, "sse4a"]).name == "avx512vnni-amd"

@@ -417,3 +417,23 @@ def test_activations_that_are_rounded_at_run_time(cpu):
         given = x.astype(np.float32)
         expected = rounded_layer(rounded_layer(given, weights[0]), weights[1])
         np.testing.assert_array_equal(main(given), expected)
+
+
+def test_the_greatest_magnitude_is_that_of_the_greatest_bits(cpu):
+    """One instruction for each vector, of any float, infinities and NaN."""
+    weight = np.random.default_rng(7).integers(-127, 128, (128, 64))
+    layer = rounding_layer(1, "x", weight)
+    types = "(tensor<1x64xf32>, tensor<1xf32>)"
+    text = f"func.func @main(%x: tensor<1x128xf32>) -> {types} {{{layer}\n"
+    text += f"  return %y1, %max1 : {types[1:-1]}\n}}"
+    lowered = compile_to_bytes(text, emit="mlir").decode()
+    assert calls(lowered) == ["joined"]
+    assert "<maxui>" in lowered
+    assert "maximumf" not in lowered
+    main = Executable(compile_to_bytes(text)).main
+    least = np.finfo(np.float32).tiny
+    for place, number in [(0, -3.5), (63, least), (127, -np.inf), (40, -np.nan), (5, 0.0)]:
+        x = np.full((1, 128), -least if number != 0 else -0.0, np.float32)
+        x[0, place] = number
+        _, found = main(x)
+        np.testing.assert_array_equal(found, np.abs(x).max(1))

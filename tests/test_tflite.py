@@ -34,6 +34,7 @@ from subquant.formats.flexbuffer import read_numbers
 from subquant.formats.tflite import read_tflite
 from subquant.frontends.options import ImportOptions
 from subquant.frontends.tflite import Interpreter, write_module
+from subquant.frontends.tflite.hybrid import _rounded
 from subquant.numerics.element_types import ElementType
 from subquant.runtime import Device, Executable
 from tflite_builder import Graph, Quantized
@@ -151,6 +152,18 @@ def test_activations_of_8_bits_on_devices(
             tolerance = max(SUMS_OF_FLOATS.get(case, 0.0) for case in part)
             data = model(part, 0)
             assert compare(data, device, 3, activations="int8", tolerance=tolerance) > 0
+
+
+def test_halves_are_rounded_away_from_zero() -> None:
+    """At each half below 2**12, at the floats beside it, and at the greatest that there may be."""
+    halves = np.concatenate([np.arange(2**12), 2.0 ** np.arange(13, 22)]) + 0.5
+    middle = halves.astype(np.float32)
+    below, above = (np.nextafter(middle, np.float32(end)) for end in (0, np.inf))
+    for sign in (1, -1):
+        up = sign * np.ceil(halves).astype(np.int32)
+        np.testing.assert_array_equal(_rounded(sign * middle), up)
+        np.testing.assert_array_equal(_rounded(sign * above), up)
+        np.testing.assert_array_equal(_rounded(sign * below), up - sign)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])

@@ -71,6 +71,8 @@ _COST_OF_A_WEIGHT = 0.25
 """What reading the weight for some windows costs, in windows."""
 _CACHE = 24 << 10
 """Bytes of a weight that stay in the first cache, beside activations."""
+_SECOND_CACHE = 256 << 10
+"""Bytes of a weight that the second cache of any processor still has from the call before."""
 _LEAST_LEFT_OUT = 0.01
 """Of the products, at least, that are of lines around pictures: fewer take as long as to find them.
 
@@ -359,6 +361,17 @@ class IntegerProduct(WindowProduct):
         return _CACHE < self.tiles.steps * self.tiles.step_bytes <= 4 * _CACHE
 
     @property
+    def _ahead(self) -> int:
+        """Bytes of the weight that are asked for before they are read; 0 for none.
+
+        One window reads a weight once, from memory if it is large. Where the second cache has it
+        from the call before, to ask for each line takes as long as to read it: ten layers of 0.3 MB
+        together take 3.7 us for 4.1 (Emerald Rapids).
+        """
+        size = self.tiles.count * self.tiles.steps * self.tiles.step_bytes
+        return self.target.bytes_ahead if self.at_once == 1 and size >= _SECOND_CACHE else 0
+
+    @property
     def _is_spread_from_memory(self) -> bool:
         """True if factors are written, before they are read, to memory that a workgroup has.
 
@@ -516,8 +529,8 @@ class IntegerProduct(WindowProduct):
             first = part * length
             column = load(weight, [tile.value, number.value, first], length, I8)
             stored.append(convert(column, target.factor))
-            if self.at_once == 1 and target.bytes_ahead:
-                prefetch(weight, [tile.value, number.value, first + target.bytes_ahead])
+            if self._ahead:
+                prefetch(weight, [tile.value, number.value, first + self._ahead])
         totals = []
         for window in range(self.at_once):
             given = load_element(activations, [(place + window * apart).value])

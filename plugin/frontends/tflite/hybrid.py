@@ -13,6 +13,7 @@ Sources: LiteRT, ``EvalHybridDense`` of ``fully_connected.cc``, ``EvalHybrid`` a
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from ...numerics.element_types import F32, F64, I32, AnyArray, Array
 from .call import Call, Operand
 
 __all__ = ["batch_matmul", "convolved", "is_hybrid", "of_rows"]
+
+_BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
 
 
 def is_hybrid(call: Call, weights: Operand) -> bool:
@@ -36,11 +39,18 @@ def is_hybrid(call: Call, weights: Operand) -> bool:
     )
 
 
-def _rounded(values: AnyArray) -> AnyArray:
-    """The nearest integers of f32 under ``2**23``, half away from zero."""
-    magnitude = np.abs(values)
-    whole = np.floor(magnitude)
-    nearest = convert(whole, I32) + convert(magnitude - whole >= np.float32(0.5), I32)
+def _rounded(values: AnyArray, below_half: np.floating[Any] = _BELOW_HALF) -> AnyArray:
+    """The nearest integers of f32 under ``2**23``, half away from zero.
+
+    The float below a half takes the sum with ``n + 1/2`` to ``n + 1``, as a tie or from above, and
+    no sum with less so far. It is added to a magnitude: IREE would make one rounding of a product
+    and a sum.
+
+    Args:
+        values: f32, or another type with `below_half` of that.
+        below_half: the greatest float that is less than a half.
+    """
+    nearest = convert(np.abs(values) + below_half, I32)
     return np.where(values < 0, -nearest, nearest)
 
 
@@ -69,7 +79,7 @@ def _asymmetric(rows: AnyArray) -> tuple[AnyArray, AnyArray]:
     is_low = np.abs(below) + np.float64(128) < np.abs(above) + np.float64(127)
     place = np.where(is_low, np.float64(-128) - below, np.float64(127) - above)
     place = np.minimum(np.maximum(place, np.float64(-128)), np.float64(127))
-    offset = convert(_rounded(convert(place, F64)), I32)
+    offset = _rounded(place, np.nextafter(np.float64(0.5), 0))
     offset = np.where(is_zero, np.int32(0), offset)
     factor = convert(scale, F32)
     nearest = _rounded(rows * (np.float32(1) / factor)) + offset
