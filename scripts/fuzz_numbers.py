@@ -1141,10 +1141,9 @@ def instructions_here() -> list[str]:
     """The kernels that this CPU has."""
     from subquant.compiler.cpu_features import recorded_features
     from subquant.compiler.options import CompileOptions
-    from subquant.kernels.instructions import INSTRUCTIONS
+    from subquant.kernels.instructions import names_of
 
-    features = {*recorded_features(CompileOptions()).split(",")}
-    return [name for name, each in INSTRUCTIONS.items() if each.features <= features]
+    return names_of(recorded_features(CompileOptions()).split(","))
 
 
 def _compared(programs: dict[str, Program], kernels: str) -> dict[str, str]:

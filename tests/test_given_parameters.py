@@ -27,7 +27,7 @@ from subquant.emit.operation import create, mlir_type, tensor_type, value
 from subquant.emit.trace import traced
 from subquant.errors import ExecutionError, InputError, UsageError
 from subquant.formats.irpa import Archive, create_archive
-from subquant.kernels.instructions import INSTRUCTIONS, instructions_of
+from subquant.kernels.instructions import INSTRUCTIONS, instructions_of, names_of
 from subquant.layouts import (
     GgmlTensor,
     InferenceTensor,
@@ -43,11 +43,7 @@ from subquant.runtime import Device, Executable
 from subquant.weights import Dataset, Theta
 
 DEPTH = 512
-HERE = [
-    name
-    for name in ("amx", "avx512vnni", "avxvnni", "avx2", "portable")
-    if INSTRUCTIONS[name].features <= (host_features() or frozenset())
-]
+HERE = names_of(host_features() or ())
 KERNELS = [HERE[0], *(name for name in HERE[1:] if name == "avx2")]
 """The fastest, and those that take the most care."""
 

@@ -8,9 +8,9 @@ import pytest
 from devices import main_of
 from integer_programs import convolved
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.cpu_features import recorded_features
+from subquant.compiler.cpu_features import host_features
 from subquant.compiler.options import CompileOptions
-from subquant.kernels.instructions import INSTRUCTIONS
+from subquant.kernels.instructions import names_of
 
 WINDOWS = {
     # images x height x width x channels, window, padding, strides, groups
@@ -22,9 +22,7 @@ WINDOWS = {
 }
 
 
-def here():
-    features = recorded_features(CompileOptions()).split(",")
-    return [name for name, each in INSTRUCTIONS.items() if each.features <= set(features)]
+HERE = names_of(host_features() or ())
 
 
 def program(x_shape, w, padding, strides, groups, outside):
@@ -76,7 +74,7 @@ def check(case, low, high, instructions, outside=131):
     return lowered.count('"flow.dispatch"')
 
 
-@pytest.mark.parametrize("instructions", here())
+@pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize("case", [case for case in WINDOWS if case != "channels apart"])
 @pytest.mark.share(3)
 def test_a_weight_is_the_sum_of_two(case, instructions):
@@ -85,16 +83,16 @@ def test_a_weight_is_the_sum_of_two(case, instructions):
 
 @pytest.mark.parametrize(("low", "high"), [(-255, 0), (-1, 254), (-128, 127)])
 def test_the_extremes(low, high):
-    assert check("several lines", low, high, here()[0])
+    assert check("several lines", low, high, HERE[0])
 
 
 @pytest.mark.parametrize("outside", [0, 255])
 def test_what_is_around_is_any_byte(outside):
-    assert check("several lines", -200, 55, here()[0], outside)
+    assert check("several lines", -200, 55, HERE[0], outside)
 
 
 def test_what_no_kernel_takes_is_right():
-    assert not check("channels apart", -120, 135, here()[0])
-    assert not check("several lines", 0, 255, here()[0])
-    assert not check("several lines", -255, 255, here()[0])
-    assert not check("several lines", -120, 135, here()[0], outside=256)
+    assert not check("channels apart", -120, 135, HERE[0])
+    assert not check("several lines", 0, 255, HERE[0])
+    assert not check("several lines", -255, 255, HERE[0])
+    assert not check("several lines", -120, 135, HERE[0], outside=256)

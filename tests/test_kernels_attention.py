@@ -12,14 +12,12 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import host_features
 from subquant.compiler.options import CompileOptions
 from subquant.errors import Remark
-from subquant.kernels.instructions import INSTRUCTIONS
+from subquant.kernels.instructions import names_of
 from subquant.numerics.attention import bounded, exponential
 from subquant.runtime import Device, Executable
 from together import Together
 
-HERE = [
-    name for name, each in INSTRUCTIONS.items() if each.features <= (host_features() or frozenset())
-]
+HERE = names_of(host_features() or ())
 SOME = HERE if LONG else [name for name in HERE if name in (HERE[0], "avx2", "portable")]
 """Of 16 lanes, of 8, and without an instruction that multiplies and adds."""
 

@@ -15,13 +15,11 @@ from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import host_features
 from subquant.compiler.options import CompileOptions
-from subquant.kernels.instructions import INSTRUCTIONS
+from subquant.kernels.instructions import names_of
 from subquant.kernels.tap_groups import TapGroups
 from subquant.kernels.windows import Axis
 
-HERE = [
-    name for name, each in INSTRUCTIONS.items() if each.features <= (host_features() or frozenset())
-]
+HERE = names_of(host_features() or ())
 """The instructions that this machine has."""
 
 SOME = HERE if LONG else [name for name in HERE if name == HERE[0] or name == "avx2"]

@@ -18,9 +18,7 @@ from subquant.numerics.block_contraction import round_activations
 from subquant.ops import linear, trace_function
 from subquant.ops.others import silu
 from subquant.runtime import Executable
-from test_kernel_epilogues import here
-
-HERE = here()
+from test_kernel_epilogues import HERE
 
 
 def weight(columns, depth, seed=0):

@@ -11,9 +11,7 @@ import subquant
 from devices import main_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
-from test_kernel_epilogues import here
-
-HERE = here()
+from test_kernel_epilogues import HERE
 
 
 class Program:
