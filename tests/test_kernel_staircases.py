@@ -14,7 +14,7 @@ import pytest
 import subquant
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
-from test_kernel_epilogues import COLUMNS, DEPTH, FACTORS, here, rows
+from test_kernel_epilogues import COLUMNS, DEPTH, FACTORS, HERE, rows
 from together import Together
 
 BIAS = np.random.default_rng(5).integers(-3000, 3000, COLUMNS)
@@ -411,15 +411,15 @@ def check(case, instructions, main, step=1):
 def together():
     count = len(rows(1)[0])
     texts = {case: function(write, count) for case, (write, _, _) in CASES.items()}
-    return Together(texts, kernels=here()[0])
+    return Together(texts, kernels=HERE[0])
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_sum_is_rounded_as_written(case, cpu):
-    check(case, here()[0], together().function(case, cpu))
+    check(case, HERE[0], together().function(case, cpu))
 
 
-@pytest.mark.parametrize("instructions", here()[1:])
+@pytest.mark.parametrize("instructions", HERE[1:])
 @pytest.mark.parametrize("case", [*CASES][:5])
 @pytest.mark.share(4)
 def test_with_all_instructions(case, instructions):
@@ -440,9 +440,9 @@ def test_kernels_that_differ_in_numbers_are_one():
 
     x, sums = rows(7)
     text = "".join(function(writer(*each), len(x), name) for name, each in numbers.items())
-    lowered = compile_to_bytes(text, CompileOptions(kernels=here()[0]), emit="mlir")
+    lowered = compile_to_bytes(text, CompileOptions(kernels=HERE[0]), emit="mlir")
     assert lowered.count(b'"stream.executable"()') == 1
-    executable = subquant.compile(text, kernels=here()[0])
+    executable = subquant.compile(text, kernels=HERE[0])
     for name, (count, zero_point) in numbers.items():
         rounded = (sums[:, None] + BIAS + (1 << (count - 1))) >> count
         expected = np.clip(rounded + zero_point, -128, 127)
