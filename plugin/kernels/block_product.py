@@ -200,19 +200,24 @@ class BlockProduct:
         if isinstance(rows, int) and rows <= self.at_once:
             of_few(rows, constant_index(0))
             return
-        of_tiles(self.tiles_together, of_many)
+        of_tiles(self._tiles_of_many, of_many)
         if not isinstance(rows, int):
             loop(self._whole(rows), rows, 1, lambda row: of_few(1, row))
 
     @property
     def tiles_together(self) -> int:
-        """How many tiles are multiplied with the same rows together."""
-        parts, rows = self.tiles.parts, self.rows and self.rows // self.batches
-        if rows is not None and rows <= self.at_once:
-            return self.target.tiles_together(rows, parts)
+        """How many tiles are multiplied with the same rows together; with one, if that is unknown."""
+        rows = 1 if self.rows is None else self.rows // self.batches
+        if rows <= self.at_once:
+            return self.target.tiles_together(rows, self.tiles.parts)
+        return self._tiles_of_many
+
+    @property
+    def _tiles_of_many(self) -> int:
+        """The same of many rows."""
         if self.of_floats:
             return 1
-        return self.target.tiles_of_many(self.at_once, parts, self.stored.greatest)
+        return self.target.tiles_of_many(self.at_once, self.tiles.parts, self.stored.greatest)
 
     def _rows_of_batch(self, rows: Value) -> Value:
         """How many of the rows each weight is multiplied with."""
