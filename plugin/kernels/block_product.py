@@ -206,7 +206,7 @@ class BlockProduct:
 
     @property
     def tiles_together(self) -> int:
-        """How many tiles are multiplied with the same rows together; with one, if that is unknown."""
+        """How many tiles are multiplied with the same rows; with one, if rows are not known."""
         rows = 1 if self.rows is None else self.rows // self.batches
         if rows <= self.at_once:
             return self.target.tiles_together(rows, self.tiles.parts)
