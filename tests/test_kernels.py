@@ -314,14 +314,27 @@ def test_lines_of_taps_around_pictures_are_left_out(case, instructions):
     assert f"memref<{rows}x{width}xi32" in lowered
 
 
-@pytest.mark.parametrize(("strides", "is_inside"), [((2, 2), True), ((1, 1), True), (None, False)])
-def test_activations_that_are_read_once_become_factors_in_the_kernel(strides, is_inside):
-    """Others are written as factors before: here those of three by three positions."""
-    shape, options = ((1, 1), {"strides": strides}) if is_inside else ((3, 3), {})
+@pytest.mark.parametrize(
+    ("instructions", "strides", "is_inside"),
+    [
+        ("avx512vnni", (2, 2), True),
+        ("avx512vnni", (1, 1), True),
+        ("avx512vnni", None, False),
+        ("avx2", (2, 2), True),
+        ("avx2", (1, 1), False),
+    ],
+)
+def test_activations_that_are_read_once_become_factors_in_the_kernel(
+    instructions, strides, is_inside
+):
+    """Others are written as factors before: of three by three positions, or for three tiles."""
+    shape, options = ((1, 1), {"strides": strides}) if strides else ((3, 3), {})
     text, _ = convolution(drawn(1, 60, 60, 64), drawn(*shape, 64, 48, seed=1), **options)
-    options = CompileOptions(kernels="avx512vnni", target_cpu="icelake-server")
+    cpu = {"avx512vnni": "icelake-server", "avx2": "haswell"}[instructions]
+    options = CompileOptions(kernels=instructions, target_cpu=cpu)
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
-    assert ("stablehlo.xor" in lowered) != is_inside
+    written = re.search(r"stablehlo\.(xor|convert) .*tensor<1x60x60x64x", lowered)
+    assert (written is None) == is_inside
 
 
 @pytest.mark.parametrize(

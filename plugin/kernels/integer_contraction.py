@@ -22,7 +22,7 @@ from .constants import elements_of, is_fixed
 from .depthwise_product import DepthwiseProduct
 from .epilogue import Epilogue, Finish
 from .executables import FEW_WORKGROUPS, Library, workgroups_of
-from .instructions import INSTRUCTIONS, Instructions
+from .instructions import INSTRUCTIONS
 from .integer_product import IntegerProduct
 from .matrix_product import MatrixProduct, Runs
 from .operands import (
@@ -321,7 +321,6 @@ class IntegerContraction:
         depth = windows.size * (channels + missing) // slices
         tiles = Tiles(8, target.taps, columns, depth, target.lanes, parts, target.taps)
         share = self._shares(windows, depth * columns, tiles.count)
-        is_widening = self._is_widened_inside(windows, tiles.count, target, missing)
         product = IntegerProduct(
             tiles,
             instructions,
@@ -330,8 +329,10 @@ class IntegerContraction:
             share,
             finish,
             slices=slices,
-            is_widening=is_widening,
+            is_widening=self._is_read_once(windows, tiles.count, missing),
         )
+        if not product.widens:
+            product = replace(product, is_widening=False)
         if windows.lines > 1 and self._is_copied(missing):
             product = self._with_pictures(product, instructions, missing)
         lines, _ = self._axes()
@@ -347,7 +348,7 @@ class IntegerContraction:
                 I32,
             ),
             self._in_order(self.activations)
-            if is_widening or product.pictures is not None
+            if product.is_widening or product.pictures is not None
             else self._activations(library, instructions, missing, is_widened=True),
             *(finish.operands(tiles.count * tiles.width) if finish else ()),
         ]
@@ -405,15 +406,11 @@ class IntegerContraction:
             return first
         return first + np.pad(begin, [(0, sums.shape[0] - len(begin))])
 
-    def _is_widened_inside(
-        self, windows: Windows, tiles: int, target: Instructions, missing: int
-    ) -> bool:
+    def _is_read_once(self, windows: Windows, tiles: int, missing: int) -> bool:
         """True if the kernel reads each activation once, which nothing else writes as a factor."""
         every = windows.images * windows.lines * windows.count * windows.size
         return (
-            target.factor.bits == I8.bits
-            and target.excess != 0
-            and every * tiles <= windows.positions
+            every * tiles <= windows.positions
             and not self._is_copied(missing)
             and not _is_made_for_one(self.activations)
         )

@@ -96,8 +96,8 @@ class IntegerProduct(WindowProduct):
     Args:
         slices: how many parts of the channels there are, of which a tile reads one; the tiles of
             each follow one another, and are as many.
-        is_widening: activations are i8, and become factors, which have as many bits, when they are
-            read: where that is once, it takes less than to do it before.
+        is_widening: activations are i8, and become factors when they are read: where that is once,
+            it takes less than to do it before.
         around: the lines of pictures, with what is around them; None if that is multiplied.
     """
 
@@ -160,15 +160,28 @@ class IntegerProduct(WindowProduct):
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((len(self.begins) * tiles.count, tiles.width), I32),
-            Binding((windows.positions * self.groups,), I32)
-            if self.pictures is None
-            else Binding((self.pictures.given,), I8),
+            self._given,
             *last_bindings(self.finish, tiles.count * tiles.width, self.shape),
         ]
         count = tiles.count * self.workgroups
         rows = windows.images * windows.lines * windows.count
         products = rows * tiles.depth * tiles.columns
         return Kernel("integer_product", bindings, count, self._body, rows, products=products)
+
+    @property
+    def _given(self) -> Binding:
+        """That of the activations: bytes where they are written as factors, or words of these."""
+        if self.pictures is not None:
+            return Binding((self.pictures.given,), I8)
+        if self._is_spread_from_memory:
+            return Binding((self.windows.positions * self.channels,), I8)
+        return Binding((self.windows.positions * self.groups,), I32)
+
+    @property
+    def widens(self) -> bool:
+        """True if activations can become factors when they are read, and are none."""
+        factor, excess = self.target.factor, self.target.excess
+        return self._is_spread_from_memory or (factor.bits == I8.bits and excess != 0)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         weight, first, activations, *tables, result = memories
@@ -382,7 +395,9 @@ class IntegerProduct(WindowProduct):
         Those of windows of one position: larger ones share factors, and lie apart.
         """
         size = self.at_once * self.groups * I32.bits // 8
-        return self.is_widening and self.windows.size == 1 and size <= _MOST_FACTORS
+        are_factors = self.target.factor == I8 and not self.target.excess
+        is_small = self.windows.size == 1 and size <= _MOST_FACTORS
+        return self.is_widening and is_small and not are_factors
 
     @property
     def _apart(self) -> int:
@@ -394,7 +409,7 @@ class IntegerProduct(WindowProduct):
 
         Args:
             activations: memory.
-            place: the first word of the first window.
+            place: the first word of the first window, of factors.
             factors: memory, from which they are spread: from registers that would take as long as
                 a product does.
         """
@@ -408,12 +423,13 @@ class IntegerProduct(WindowProduct):
     def _widen_run(
         self, activations: Value, place: Formula, factors: Value, first: int, length: int
     ) -> None:
-        lanes, begin = self.target.lanes, scalar(constant_index(first))
+        """Write words of factors that lie one behind the other."""
+        lanes, begin, taps = self.target.lanes, scalar(constant_index(first)), self.target.taps
         while lanes > length:
             lanes //= 2
 
         def write(offset: Formula) -> None:
-            given = reread(load(activations, [(place + offset).value], lanes, I32), I8)
+            given = load(activations, [((place + offset) * taps).value], lanes * taps, I8)
             made = reread(self.target.factors(given), I32)
             store(made, factors, [(begin + offset).value])
 
