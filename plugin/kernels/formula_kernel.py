@@ -234,8 +234,8 @@ class FormulaKernel:
     def _is_of_magnitudes(self) -> bool:
         """True for the greatest of magnitudes, whose bits are in their order, and NaN's above all.
 
-        One instruction of a cycle in place of four of nine, after one another as often as a vector
-        has halves: a layer of 128 activations takes 25 ns less (Emerald Rapids).
+        One instruction of a cycle in place of four, one after another as often as a vector has
+        halves.
         """
         last = self.formula.last
         if self.fold != "stablehlo.maximum" or not isinstance(last, Result):

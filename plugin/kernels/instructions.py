@@ -392,7 +392,7 @@ class Avx512VnniAmd(Avx512Vnni):
 
     A product of 512 bits takes two steps there, beside which sums before are finished for nothing;
     Intel's take one, and would wait: a 3x3 convolution of 56x56x64 takes 0.319 ms so for 0.312, and
-    0.48 for 0.39 while the other thread of the core computes too; MobileNet v2 2.07 for 1.91.
+    on a busy host 0.48 for 0.39; MobileNet v2 2.07 for 1.91.
     """
 
     name = Avx512Vnni.name + _AMD
@@ -472,7 +472,7 @@ class Avx2(Instructions):
         rows times 4096 x 4096 integers take 237 of these for 2 x 1024 products, where one tile
         takes 138 for 1024, and four are done in a cycle (64 cycles for 71, by llvm-mca; integers of
         Q4_K 74 for 86). On Emerald Rapids Q4_K takes 31.4 ms for 32.7, Q6_K 42.9 for 46.1, and
-        int4 what it took.
+        int4 24.6 for 23.9.
         """
         halves = 2 if self._room(greatest) == 0 else 1
         return max(1, _REGISTERS // 2 // (rows * parts * halves))
