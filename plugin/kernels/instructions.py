@@ -471,8 +471,8 @@ class Avx2(Instructions):
         Activations are read for all tiles at once, which Zen 3 pays as an operation on vectors: 128
         rows times 4096 x 4096 integers take 237 of these for 2 x 1024 products, where one tile
         takes 138 for 1024, and four are done in a cycle (64 cycles for 71, by llvm-mca; integers of
-        Q4_K 74 for 86). On Emerald Rapids Q4_K takes 31.4 ms for 32.7, Q6_K 42.9 for 46.1, and
-        int4 24.6 for 23.9.
+        Q4_K 74 for 86). On Emerald Rapids Q4_K takes 30.1 ms for 32.5, Q6_K 42.4 for 45.2, and
+        int4 24.1 for 23.8.
         """
         halves = 2 if self._room(greatest) == 0 else 1
         return max(1, _REGISTERS // 2 // (rows * parts * halves))
