@@ -1,28 +1,28 @@
-"""Functions beside those of a program, that return before the device is done (Vulkan).
+"""What is changed of a program for Vulkan where IREE has reached its HAL dialect.
+
+All functions have their memory from the device's allocator, which gives it at once. IREE's have it
+from a queue, in the order of what the device does, and give it back to another one. In IREE 3.13
+who asks for memory that is not back yet, and what waits for that, has the queue's thread woken
+(``iree_hal_vulkan_queue_deferred_submission_ready``). A number that grows is signalled for that,
+and nothing orders the threads that do (``iree_hal_vulkan_queue_signal_wakeup``): when a call follows
+the last one at once, or one round of a loop the other, two are there. Mesa takes the lower number
+after the higher one for a lost device. What waits for nothing that is still to be asked for wakes
+nobody.
 
 A function that waits itself waits for a thread of IREE's, which can take longer than the device
 does: `subquant.runtime.open_device` says why. So beside a public function ``@f`` there is
-``@f$fenced``, made where IREE has reached its HAL dialect. After the arguments of ``@f`` it takes a
+``@f$fenced``, that returns before the device is done. After the arguments of ``@f`` it takes a
 fence, which the device signals when it is done, and does not wait: its caller does. IREE's tools
-take what has a ``$`` in its name for nothing that a user calls.
-
-It asks the device for one thing, to run a command buffer. Memory it has from the device's
-allocator, which gives it at once. IREE's functions have it from a queue, in the order of what the
-device does, and give it back to another one. In IREE 3.13 who asks for memory that is not back yet
-has the queue's thread woken (``iree_hal_vulkan_queue_deferred_submission_ready``). A number that
-grows is signalled for that, and nothing orders the threads that do
-(``iree_hal_vulkan_queue_signal_wakeup``): when a call follows the last one at once, two are there.
-Mesa takes the lower number after the higher one for a lost device. What waits for nothing that is
-still to be asked for wakes nobody.
-
-So there is none where a function asks for more than that, for example in a loop, or does anything
-when it has waited but return.
+take what has a ``$`` in its name for nothing that a user calls. It asks the device for one thing,
+to run a command buffer: there is none where a function asks for more than that, for example in a
+loop, or does anything when it has waited but return.
 
 This file imports nothing of the package, which has another MLIR.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 try:
@@ -43,10 +43,11 @@ FENCED = "$fenced"
 _QUEUE = "hal.device.queue."
 _ALLOCATES, _FREES = f"{_QUEUE}alloca", f"{_QUEUE}dealloca"
 _SUBMITS = (f"{_QUEUE}execute", f"{_QUEUE}execute.indirect")
-_NONE, _MAKES, _JOINS = "util.null", "hal.fence.create", "hal.fence.join"
-_WAITS, _STOPS = "hal.fence.await", "util.status.check_ok"
+_OF_FENCE = "hal.fence."
+_NONE, _MAKES, _JOINS = "util.null", f"{_OF_FENCE}create", f"{_OF_FENCE}join"
+_WAITS, _STOPS = f"{_OF_FENCE}await", "util.status.check_ok"
 _FENCE = "!hal.fence"
-_OF_FENCES = (_NONE, _MAKES, _JOINS, _WAITS, _ALLOCATES, _FREES, *_SUBMITS)
+_OF_FENCES = (_NONE, _MAKES, _JOINS, _WAITS, *_SUBMITS)
 _RETURNS = (_STOPS, "arith.constant", "hal.buffer_view.create", "util.return")
 """What is done after the device."""
 
@@ -59,9 +60,9 @@ def add_fenced_functions(ir: Any, module: Any) -> None:
         module: in IREE's HAL dialect.
     """
     for function in operations_in(module):
+        _allocate_at_once(ir, function)
         if is_public(function) and _is_known(function):
             fenced = copy_of(ir, function, function.attributes["sym_name"].value + FENCED)
-            _allocate_at_once(ir, fenced)
             waits = _last_wait(fenced)
             if waits is None:
                 fenced.erase()
@@ -70,7 +71,7 @@ def add_fenced_functions(ir: Any, module: Any) -> None:
 
 
 def _is_known(function: Any) -> bool:
-    """True if the device is asked for memory and one command buffer, and each is done once."""
+    """True if the device is asked for one command buffer, once."""
     blocks = list(function.regions[0].blocks)
     ends = blocks if len(blocks) == 1 else [blocks[0], blocks[-1]]
     once = [op.operation for block in ends for op in block.operations]
@@ -102,7 +103,9 @@ def _signalled(op: Any) -> Any:
 
 def _allocate_at_once(ir: Any, function: Any) -> None:
     """Have a function allocate memory by itself, which is freed by who uses it last."""
-    for op in operations_in(function):
+    for op in _all_in(function):
+        if op.name not in (_ALLOCATES, _FREES) or not _is_for_waits(_signalled(op)):
+            continue
         if op.name == _ALLOCATES:
             device, affinity, _, _, _, memory, usage, size = op.operands
             with ir.InsertionPoint(op), op.location:
@@ -111,15 +114,31 @@ def _allocate_at_once(ir: Any, function: Any) -> None:
                 given = [allocator, affinity, memory, usage, size]
                 made = ir.Operation.create("hal.allocator.allocate", [op.result.type], given)
             op.result.replace_all_uses_with(made.result)
-        if op.name in (_ALLOCATES, _FREES):
-            made = _signalled(op).owner
-            made.result.replace_all_uses_with(_awaited(op))
-            op.erase()
-            made.erase()
-    for op in operations_in(function):
+        made = _signalled(op).owner
+        made.result.replace_all_uses_with(_awaited(op))
+        op.erase()
+        made.erase()
+    for op in _all_in(function):
         if op.name == _JOINS and all(is_made_by(each.owner, _NONE) for each in op.operands):
             op.result.replace_all_uses_with(op.operands[0])
             op.erase()
+
+
+def _all_in(parent: Any) -> Iterator[Any]:
+    """What lies in an operation, however deep."""
+    for region in parent.regions:
+        for block in region.blocks:
+            for op in [each.operation for each in block.operations]:
+                yield from _all_in(op)
+                yield op
+
+
+def _is_for_waits(fence: Any) -> bool:
+    """True for a fence that is made here, and that nobody signals but the device."""
+    names = {use.owner.name for use in fence.uses}
+    return is_made_by(fence.owner, _MAKES) and not any(
+        name.startswith(_OF_FENCE) and name not in (_JOINS, _WAITS) for name in names
+    )
 
 
 def _last_wait(function: Any) -> Any:
