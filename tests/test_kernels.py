@@ -103,6 +103,38 @@ def test_zero_points_and_offsets(storage, zeros, offsets, is_known, instructions
     check(case, instructions, zeros=zeros, offsets=offsets, transposed=True, is_known=is_known)
 
 
+MANY = [
+    (37, 1312, 100, 32),  # a shorter panel, a tile and a row that are over
+    (70, 640, 72, 64, "u5"),  # rows whose sums are in memory after those of others
+    (40, 1024, 40, 16, "i6"),
+    (64, 768, 33, 32, "u2"),
+    (48, 2048, 40, 2048),  # a block that is longer than a panel
+    (35, 512, 64, 32, "u8"),  # nothing to unpack
+]
+
+
+@pytest.mark.parametrize("instructions", SOME)
+@pytest.mark.parametrize(("zeros", "offsets"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("case", MANY, ids=str)
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.share(8)
+def test_many_rows_meet_a_weight_that_is_unpacked(case, zeros, offsets, is_known, instructions):
+    check(case, instructions, zeros=zeros, offsets=offsets, is_known=is_known)
+
+
+def test_a_weight_is_unpacked_where_that_pays():
+    for case, is_unpacked in [
+        ((64, 512, 64, 32), True),
+        (("?", 512, 64, 32), True),
+        ((8, 512, 64, 32), False),
+        ((64, 512, 64, 32, "u8"), False),
+        ((64, 2048, 64, 2048), False),
+    ]:
+        options = CompileOptions(activations="int8", kernels="avx2", target_cpu="haswell")
+        text = compile_to_bytes(program(*case), options, emit="mlir").decode()
+        assert ("memref.alloca" in text) == is_unpacked
+
+
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize(
     ("case", "zeros", "offsets"),
@@ -144,10 +176,11 @@ def test_activations_that_stay_floats(case, zeros, offsets, instructions):
 
 @pytest.mark.parametrize("instructions", HERE)
 @pytest.mark.parametrize("storage", ["u2", "u3", "u4", "u5", "u6", "u8", "i8"])
+@pytest.mark.parametrize("rows", [3, 36])
 @pytest.mark.share(9)
-def test_nothing_saturates_at_the_extremes(storage, instructions):
+def test_nothing_saturates_at_the_extremes(storage, rows, instructions):
     """All products have the greatest magnitude: the sums of a block are whole numbers in f32."""
-    rows, depth, columns, block = 3, 512, 32, 128
+    depth, columns, block = 512, 32, 128
     bits, signed = int(storage[1:]), storage[0] == "i"
     extreme = -(1 << (bits - 1)) if signed else (1 << bits) - 1
     x = np.full((rows, depth), 127, np.float32)
@@ -186,10 +219,11 @@ def test_activations_are_rounded_to_even(instructions):
     ("block", "blocks", "is_known"),
     [(32, (8, 8), False), (32, (8, 8), True), (32, (4, 8), True), (16, (16, 32), True)],
 )
-@pytest.mark.share(12)
-def test_scales_that_are_quantized(block, blocks, is_known, inner, transposed, instructions):
+@pytest.mark.parametrize("rows", [4, 35])
+@pytest.mark.share(16)
+def test_scales_that_are_quantized(block, blocks, is_known, inner, transposed, rows, instructions):
     """As K-quants of GGUF have them: integers times an f16 for every eight blocks, or others."""
-    rows, depth, columns = 4, 512, 40
+    depth, columns = 512, 40
     random, bits = np.random.default_rng(0), int(inner[1:])
     low = -(1 << (bits - 1)) if inner[0] == "i" else 0
     x = random.standard_normal((rows, depth)).astype(np.float32)
@@ -245,7 +279,7 @@ func.func @main(%x: tensor<{rows}x{depth}xf32>, %q: tensor<{w}xi4>,
 def test_rows_that_are_known_at_run_time(instructions):
     text = program("?", 256, 96, 32)
     main = main_of(text, activations="int8", kernels=instructions)
-    for rows in (0, 1, 5, 6, 14):
+    for rows in (0, 1, 5, 6, 14, 45, 100):
         given = arrays(rows, 256, 96, 32, seed=rows)
         expected = reference(*given, 32)
         found = main(*given)
@@ -673,6 +707,8 @@ func.func @main(%x: tensor<{x}>, %q: tensor<{q}>, %s: tensor<{s}>, %o: tensor<{s
         ((13, 2, 256, 100, 64), True),
         ((5, 20, 128, 24, 16), False),
         ((9, 2, 256, 40, 32, "i5"), True),
+        ((37, 2, 640, 100, 32), False),
+        ((37, 2, 640, 100, 32, "i5"), True),
     ],
     ids=str,
 )

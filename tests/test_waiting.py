@@ -99,13 +99,11 @@ def test_functions_that_take_fences_are_called(
 
 @pytest.mark.parametrize("text", [PROGRAM, SEVERAL], ids=["a loop", "several results"])
 def test_no_function_asks_a_queue_for_memory(text: str) -> None:
-    """Where one did in a round of a loop, what the last had being on its way, Mesa's device was lost.
-
-    IREE's own still do.
-    """
+    """Where one did in rounds of a loop, Mesa's device was lost. IREE's own still do."""
     data = compile_to_bytes(text, CompileOptions("vulkan"))
     assert b"hal.allocator.allocate" in data
-    assert b"queue.alloca" not in data and b"queue.dealloca" not in data
+    assert b"queue.alloca" not in data
+    assert b"queue.dealloca" not in data
     as_iree = ("--iree-hal-indirect-command-buffers=true",)
     assert b"queue.alloca" in compile_to_bytes(text, CompileOptions("vulkan", iree_flags=as_iree))
 

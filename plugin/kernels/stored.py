@@ -100,6 +100,7 @@ class Stored:
         offset: how offsets are stored; None where there are none.
         is_apart: integers, and each of what blocks have, are tensors of their own.
         table: the bytes that integers of 4 bits are the numbers of; None where they are integers.
+        limit: the greatest integer that there may be; None for what the bits hold.
     """
 
     tiles: Tiles
@@ -108,11 +109,23 @@ class Stored:
     offset: Scale | None
     is_apart: bool
     table: tuple[int, ...] | None = None
+    limit: int | None = None
 
     @property
     def greatest(self) -> int:
         """The greatest integer that there may be."""
+        if self.limit is not None:
+            return self.limit
         return 2**self.tiles.bits - 1 if self.table is None else max(self.table)
+
+    def unpacked(self, count: int, depth: int) -> Stored:
+        """How some tiles lie, up to a depth, when they are unpacked.
+
+        Integers are bytes, scales and offsets f32.
+        """
+        tiles = replace(self.tiles, bits=8, columns=count * self.tiles.width, depth=depth)
+        offset = None if self.offset is None else Scale(F32)
+        return Stored(tiles, Scale(F32), self.zero, offset, True, limit=self.greatest)
 
     @property
     def fields(self) -> list[Field]:
@@ -248,15 +261,18 @@ class Reader:
     Args:
         stored: how it is given.
         memories: the memrefs of its bindings.
+        first: the turn that they begin with; None for that of the weight.
     """
 
     stored: Stored
     memories: Sequence[Value]
+    first: Formula | None = None
 
     def step(self, turn: Formula, number: Formula | int) -> tuple[Value, Formula]:
         """The memref and the byte of a tile at which a step of a turn begins."""
         stored, size = self.stored, self.stored.tiles.step_bytes
         if stored.is_apart:
+            turn = _after(turn, self.first)
             return self.memories[0], (_times(turn, stored.turn_steps) + number) * size
         return self.memories[0], self._turn(turn) + number * size
 
@@ -312,7 +328,7 @@ class Reader:
         stored, field = self.stored, self.stored.fields[number]
         size = stored.size(field)
         if stored.is_apart:
-            place = _times(block.turn, stored.turn_blocks) + block.number
+            place = _times(_after(block.turn, self.first), stored.turn_blocks) + block.number
             return self.memories[number + 1], _divided(place, field.blocks) * size
         [memory], start = self.memories, stored.start(number)
         if field.blocks == 1:
@@ -331,6 +347,10 @@ class Reader:
             return turn * stored.turn_bytes + stored.first_bytes
         unit = _divided(turn, stored.unit_turns) * stored.unit_bytes + stored.first_bytes
         return unit + remainder(turn, stored.unit_turns) * stored.turn_bytes
+
+
+def _after(position: Formula, first: Formula | None) -> Formula:
+    return position if first is None else position - first
 
 
 def _times(position: Formula, number: int) -> Formula:

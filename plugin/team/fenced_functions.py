@@ -4,10 +4,10 @@ All functions have their memory from the device's allocator, which gives it at o
 from a queue, in the order of what the device does, and give it back to another one. In IREE 3.13
 who asks for memory that is not back yet, and what waits for that, has the queue's thread woken
 (``iree_hal_vulkan_queue_deferred_submission_ready``). A number that grows is signalled for that,
-and nothing orders the threads that do (``iree_hal_vulkan_queue_signal_wakeup``): when a call follows
-the last one at once, or one round of a loop the other, two are there. Mesa takes the lower number
-after the higher one for a lost device. What waits for nothing that is still to be asked for wakes
-nobody.
+and nothing orders the threads that do (``iree_hal_vulkan_queue_signal_wakeup``): when a call
+follows the last one at once, or one round of a loop the other, two are there. Mesa takes the lower
+number after the higher one for a lost device. What waits for nothing that is still to be asked for
+wakes nobody.
 
 A function that waits itself waits for a thread of IREE's, which can take longer than the device
 does: `subquant.runtime.open_device` says why. So beside a public function ``@f`` there is
