@@ -590,7 +590,8 @@ class _Panels:
         last = rows
         if not isinstance(rows, int):
             pays = scalar(rows) >= _GROUPS * self._product.at_once
-            last = np.where(pays, scalar(rows), scalar(constant_index(0))).value
+            chosen: Formula = np.where(pays, scalar(rows), scalar(constant_index(0)))
+            last = chosen.value
         loop(0, last, _ROWS, lambda begin: self._write_some(tiles, begin, last, numbered))
         return last
 
