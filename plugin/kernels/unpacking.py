@@ -100,10 +100,8 @@ class Panel:
     def __init__(self, stored: Stored, count: int, target: Instructions) -> None:
         self._weight, self._target = stored, target
         self.stored = _unpacked(stored, count)
-        tiles, blocks = self.stored.tiles, self.stored.turns * self.stored.turn_blocks
-        sizes = [tiles.steps * tiles.step_bytes]
-        sizes += [blocks * self.stored.size(each) for each in self.stored.fields]
-        self._memories = [scratch([count, size], U8) for size in sizes]
+        shapes = [each.shape for each in self.stored.bindings()]
+        self._memories = [scratch([size for size in each if size is not None], U8) for each in shapes]
 
     @staticmethod
     def fits(stored: Stored, count: int) -> bool:
