@@ -1,4 +1,4 @@
-"""Executables for Vulkan, looked at: threads that read what others write, or write whole tables.
+"""Executables for Vulkan, looked at: what threads read and write, and what drivers may change.
 
 IREE keeps what one loop of a dispatch hands to the next in workgroup memory. Without a barrier
 between, that is right only where each thread reads what it has written itself: whether it does can
@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from typing import TypeAlias
 
-__all__ = ["races", "writes_tables"]
+__all__ = ["loosely_computed", "races", "writes_tables"]
 
 _MAGIC = struct.pack("<I", 0x07230203)
 _HEADER = 5
@@ -22,6 +22,9 @@ _ENTRY_POINT, _EXECUTION_MODE, _CONSTANT, _COMPOSITE, _VARIABLE = 15, 16, 43, 44
 _LOAD, _STORE, _ACCESS_CHAINS, _DECORATE, _EXTRACT = 61, 62, (65, 66), 71, 81
 _ADD, _SUBTRACT, _MULTIPLY, _PHI, _BARRIER = 128, 130, 132, 245, 224
 _LOCAL_SIZE, _BUILT_IN, _LOCAL_INVOCATION_ID, _WORKGROUP = 17, 11, 27, 4
+_NO_CONTRACTION, _HAS_NAN = 42, (4461, 32)
+_ROUNDED = frozenset((127, 129, 131, 133, 136, 142, 148))
+"""``OpFNegate``, ``OpFAdd``, ``OpFSub``, ``OpFMul``, ``OpFDiv``, with a scalar, ``OpDot``."""
 _COMPUTING = frozenset((_LOAD, *_ACCESS_CHAINS, _PHI, *range(77, 84), *range(109, 215)))
 
 _Terms: TypeAlias = dict[object, int]
@@ -38,6 +41,29 @@ def writes_tables(executable: bytes) -> list[str]:
     return [shader.name for shader in map(_Shader, _modules(executable)) if shader.tables]
 
 
+def loosely_computed(executable: bytes) -> list[str]:
+    """Return what a driver may contract, and entry points for which it need not know NaN.
+
+    Results of operations without ``NoContraction``, and entry points without
+    ``SignedZeroInfNanPreserve`` of 32 bits, by their numbers.
+    """
+    found = []
+    for words in _modules(executable):
+        rounded, kept, entries, modes = [], set(), [], set()
+        for code, given in _instructions(words):
+            if code in _ROUNDED:
+                rounded.append(given[1])
+            elif code == _DECORATE and given[1] == _NO_CONTRACTION:
+                kept.add(given[0])
+            elif code == _ENTRY_POINT:
+                entries.append(given[1])
+            elif code == _EXECUTION_MODE and given[1:3] == _HAS_NAN:
+                modes.add(given[0])
+        found += [f"operation {each}" for each in rounded if each not in kept]
+        found += [f"entry point {each}" for each in entries if each not in modes]
+    return found
+
+
 def _modules(data: bytes) -> Iterator[tuple[int, ...]]:
     """The SPIR-V modules of an executable, each a vector of words after its length."""
     at = data.find(_MAGIC)
@@ -46,6 +72,15 @@ def _modules(data: bytes) -> Iterator[tuple[int, ...]]:
         if _HEADER < count <= (len(data) - at) // 4:
             yield struct.unpack_from(f"<{count}I", data, at)
         at = data.find(_MAGIC, at + 4)
+
+
+def _instructions(words: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The instructions of a module: the code, and what it is given."""
+    at = _HEADER
+    while at < len(words):
+        length, code = words[at] >> 16, words[at] & 0xFFFF
+        yield code, words[at + 1 : at + length]
+        at += length
 
 
 class _Shader:
@@ -60,11 +95,8 @@ class _Shader:
         self._has_barrier = False
         self._composites: set[int] = set()
         self.tables = 0
-        at = _HEADER
-        while at < len(words):
-            length, code = words[at] >> 16, words[at] & 0xFFFF
-            self._read(code, words[at + 1 : at + length])
-            at += length
+        for code, given in _instructions(words):
+            self._read(code, given)
 
     def _read(self, code: int, words: tuple[int, ...]) -> None:
         if code == _ENTRY_POINT:

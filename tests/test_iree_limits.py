@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import subquant
 from devices import ON_DEVICES
-from spirv import writes_tables
+from spirv import loosely_computed, writes_tables
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.iree import compiler_path
 from subquant.compiler.options import CompileOptions
@@ -751,3 +752,24 @@ def test_depthwise_convolutions_of_three_axes_are_still_wrong(vulkan: Device) ->
     np.testing.assert_array_equal(got, np.full((1, 3, 3, 3, 4), 8))
     bare = Executable(without(DEPTHWISE, "expand-stablehlo"), vulkan).main(x, k)
     assert (np.asarray(bare) != 8).any(), FIXED + "_one_output_a_channel of iree/convolutions.py"
+
+
+FLOATS = """
+func.func @main(%x: tensor<8xf32>, %y: tensor<8xf32>) -> (tensor<8xf32>, tensor<8x!q>) {
+  %0 = stablehlo.multiply %x, %y : tensor<8xf32>
+  %1 = stablehlo.add %0, %x : tensor<8xf32>
+  %2 = stablehlo.uniform_quantize %1 : (tensor<8xf32>) -> tensor<8x!q>
+  return %1, %2 : tensor<8xf32>, tensor<8x!q>
+}
+""".replace("!q", "!quant.uniform<i8:f32, 0.05:3>")
+
+
+@pytest.mark.parametrize("target", ["generic", "generic-32bit"])
+def test_drivers_may_not_compute_floats_otherwise(target: str) -> None:
+    """NVIDIA's rounds products and sums together, and has no NaN, where nothing forbids that."""
+    options = CompileOptions("vulkan", vulkan_target=target)
+    assert not loosely_computed(compile_to_bytes(FLOATS, options))
+    as_iree = replace(options, iree_flags=("--iree-hal-indirect-command-buffers=true",))
+    found = loosely_computed(compile_to_bytes(FLOATS, as_iree))
+    assert any(each.startswith("operation") for each in found)
+    assert any(each.startswith("entry point") for each in found)

@@ -100,8 +100,10 @@ class Panel:
     def __init__(self, stored: Stored, count: int, target: Instructions) -> None:
         self._weight, self._target = stored, target
         self.stored = _unpacked(stored, count)
-        shapes = [each.shape for each in self.stored.bindings()]
-        self._memories = [scratch([size for size in each if size is not None], U8) for each in shapes]
+        self._memories = [
+            scratch([size for size in each.shape if size is not None], U8)
+            for each in self.stored.bindings()
+        ]
 
     @staticmethod
     def fits(stored: Stored, count: int) -> bool:

@@ -22,13 +22,13 @@ This file imports nothing of the package, which has another MLIR.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 try:
-    from .unfenced_functions import copy_of, is_made_by, is_public, operations_in
+    from .unfenced_functions import all_in, copy_of, is_made_by, is_public, operations_in
 except ImportError:  # in a program by itself
     from unfenced_functions import (  # type: ignore[import-not-found, no-redef]
+        all_in,
         copy_of,
         is_made_by,
         is_public,
@@ -103,7 +103,7 @@ def _signalled(op: Any) -> Any:
 
 def _allocate_at_once(ir: Any, function: Any) -> None:
     """Have a function allocate memory by itself, which is freed by who uses it last."""
-    for op in _all_in(function):
+    for op in all_in(function):
         if op.name not in (_ALLOCATES, _FREES) or not _is_for_waits(_signalled(op)):
             continue
         if op.name == _ALLOCATES:
@@ -118,19 +118,10 @@ def _allocate_at_once(ir: Any, function: Any) -> None:
         made.result.replace_all_uses_with(_awaited(op))
         op.erase()
         made.erase()
-    for op in _all_in(function):
+    for op in all_in(function):
         if op.name == _JOINS and all(is_made_by(each.owner, _NONE) for each in op.operands):
             op.result.replace_all_uses_with(op.operands[0])
             op.erase()
-
-
-def _all_in(parent: Any) -> Iterator[Any]:
-    """What lies in an operation, however deep."""
-    for region in parent.regions:
-        for block in region.blocks:
-            for op in [each.operation for each in block.operations]:
-                yield from _all_in(op)
-                yield op
 
 
 def _is_for_waits(fence: Any) -> bool:

@@ -4,7 +4,8 @@
 ``PACKAGES`` is the folder that has IREE's.
 
 There are functions beside the program's: for a CPU those of `subquant.team.unfenced_functions`, for
-Vulkan those of `subquant.team.fenced_functions`. With a ``TEAM`` of threads, which share work as
+Vulkan those of `subquant.team.fenced_functions`, where floats are kept as they are, too
+(`subquant.team.exact_shaders`). With a ``TEAM`` of threads, which share work as
 `subquant.team.protocol` says,
 
 * a function `TEAM` is added, which a runtime calls once with the address of a mailbox;
@@ -32,10 +33,12 @@ from typing import Any
 
 try:
     from . import protocol
+    from .exact_shaders import keep_floats
     from .fenced_functions import add_fenced_functions
     from .unfenced_functions import add_unfenced_functions, operations_in
 except ImportError:  # a program by itself
     import protocol  # type: ignore[import-not-found, no-redef]
+    from exact_shaders import keep_floats  # type: ignore[import-not-found, no-redef]
     from fenced_functions import add_fenced_functions  # type: ignore[import-not-found, no-redef]
     from unfenced_functions import (  # type: ignore[import-not-found, no-redef]
         add_unfenced_functions,
@@ -102,8 +105,8 @@ class _Session:
 
         _mlir.globals.dialect_search_modules = []  # no classes of operations
         self._api, self._ir = api, ir
-        is_for_cpu = _OF_CPU in flags
-        self._add_functions = add_unfenced_functions if is_for_cpu else add_fenced_functions
+        self._is_for_cpu = _OF_CPU in flags
+        self._add_functions = add_unfenced_functions if self._is_for_cpu else add_fenced_functions
         _give(flags, ctypes_dl)
         self._session = api.Session()
         # Of IREE's C interface, for which its Python interface has no methods.
@@ -179,8 +182,12 @@ class _Session:
             if threads is not None:
                 self._add_host_setter(module, threads)
 
-        edits: list[_Edit] = [("executable-targets", share)] if threads is not None else []
-        edits.append(("hal", add_functions))
+        def keep(module: Any) -> None:
+            keep_floats(self._ir, module)
+
+        edits: list[_Edit] = [("hal", add_functions)]
+        if threads is not None or not self._is_for_cpu:
+            edits.insert(0, ("executable-targets", keep if threads is None else share))
         output = self._api.Output.open_file(made)
         self.compile(self._api.Source.open_file(self._session, given), output, edits)
         output.keep()

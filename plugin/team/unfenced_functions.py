@@ -21,6 +21,7 @@ This file imports nothing of the package, which has another MLIR.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "REPLAY",
     "UNFENCED",
     "add_unfenced_functions",
+    "all_in",
     "copy_of",
     "is_made_by",
     "is_public",
@@ -96,6 +98,15 @@ def add_unfenced_functions(ir: Any, module: Any) -> None:
 def operations_in(parent: Any) -> list[Any]:
     """What lies right inside an operation."""
     return [op.operation for block in parent.regions[0].blocks for op in block.operations]
+
+
+def all_in(parent: Any) -> Iterator[Any]:
+    """What lies in an operation, however deep; the inner ones first."""
+    for region in parent.regions:
+        for block in region.blocks:
+            for op in [each.operation for each in block.operations]:
+                yield from all_in(op)
+                yield op
 
 
 def is_public(op: Any) -> bool:

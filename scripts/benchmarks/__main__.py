@@ -6,7 +6,7 @@
     scripts/bench --json times.json --picture times.svg
     scripts/bench --write                            docs/benchmarks.md and its picture
     scripts/bench --write docs/benchmarks-epyc.md    the same of another machine
-    scripts/bench --target-cpu znver3 --peers        code for another CPU, run on this one
+    scripts/bench --target-cpu haswell               code for a CPU that has less, run on this one
     scripts/bench --agreement                        a language model's words beside llama.cpp's
 
 The models of MLPerf Tiny are timed if the environment variable SUBQUANT_MODELS names a folder with
@@ -30,6 +30,7 @@ from subquant.errors import SubquantError
 from subquant.runtime.machine import describe_machine
 
 from .cases import Case, make_cases
+from .hidden import build
 from .measurement import OURS, PEERS, Measured, PeerFailed, Workers, measure
 from .peers import HOST, features_of
 from .report import Outcome, draw, page, table, to_json
@@ -59,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
         default=HOST,
         metavar="CPU",
         help="what is compiled is for this CPU, by LLVM's name, which has less than this machine; "
-        "of the others, llama.cpp is timed if SUBQUANT_LLAMA names one that was built for it",
+        "of the others, llama.cpp is built for AVX2, and ONNX Runtime and LiteRT find no more than "
+        "that, where the processor can hide the rest and there is a C compiler",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the ratios (.svg, .png)")
@@ -180,7 +182,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.target_cpu != HOST:
         machine["compiled for"] = options.target_cpu
     log = options.log or Path(tempfile.mkstemp(prefix="subquant-bench-", suffix=".log")[1])
-    workers = Workers(log)
+    folder = tempfile.TemporaryDirectory()
+    preloaded = None
+    if options.target_cpu != HOST:
+        features = features_of({"target_cpu": options.target_cpu})
+        preloaded = build(features, Path(folder.name))
+        if preloaded is not None:
+            machine["peers find"] = "AVX2 and no more"
+    workers = Workers(log, preloaded)
     try:
         peers, missing = _describe([OURS, *options.peers], workers)
         for line in missing:
@@ -190,6 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     finally:
         workers.close()
+        folder.cleanup()
     print(table(outcomes, peers))
     if options.json:
         report = to_json(machine, peers, outcomes)

@@ -21,10 +21,13 @@ from subquant.runtime.timing import Times
 
 from .cases import Check, Data, check
 from .ceilings import CEILINGS, READ_COPIES
+from .hidden import HIDDEN
 
 __all__ = ["OURS", "PEERS", "Measured", "PeerEnded", "PeerFailed", "Worker", "Workers", "measure"]
 
 OURS = "subquant"
+CHOOSING = ("onnxruntime", "onnxruntime_exact", "litert")
+"""Peers that choose their instructions by what the processor says that it has."""
 PEERS = ("onnxruntime", "onnxruntime_exact", "litert", "llama", "iree")
 
 _ROTATED_BYTES = 360 * 2**20
@@ -69,10 +72,12 @@ class Worker:
     Args:
         name: of a module of `benchmarks.peers`, or a ceiling.
         log: where to write what it prints.
+        preloaded: a library that hides what a processor has from peers that look for it.
     """
 
-    def __init__(self, name: str, log: Path) -> None:
+    def __init__(self, name: str, log: Path, preloaded: Path | None = None) -> None:
         module = "limits" if name in CEILINGS else name
+        is_hidden_from = preloaded is not None and name in CHOOSING
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.worker", module],
@@ -82,7 +87,8 @@ class Worker:
                 text=True,
                 env=os.environ
                 | {"PYTHONPATH": _paths()}
-                | (_LARGE_PAGES if name in CEILINGS else {}),
+                | (_LARGE_PAGES if name in CEILINGS else {})
+                | ({"LD_PRELOAD": str(preloaded), HIDDEN: "1"} if is_hidden_from else {}),
             )
 
     def ask(self, do: str, **request: Any) -> Any:
@@ -154,17 +160,21 @@ class Measured:
 
 
 class Workers:
-    """A process for each peer and number of threads, started when it is asked for."""
+    """A process for each peer and number of threads, started when it is asked for.
 
-    def __init__(self, log: Path) -> None:
-        self._log = log
+    Args:
+        log, preloaded: as of a `Worker`.
+    """
+
+    def __init__(self, log: Path, preloaded: Path | None = None) -> None:
+        self._log, self._preloaded = log, preloaded
         self._started: dict[tuple[str, int], Worker] = {}
 
     def get(self, name: str, threads: int) -> Worker:
         """Return the process of a peer."""
         key = name, threads
         if key not in self._started:
-            self._started[key] = Worker(name, self._log)
+            self._started[key] = Worker(name, self._log, self._preloaded)
         return self._started[key]
 
     def drop(self, name: str, threads: int) -> None:
