@@ -6,7 +6,9 @@ import importlib
 import itertools
 import json
 import math
+import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -35,6 +37,7 @@ _MODULES = (
     "blocks",
     "cases",
     "ceilings",
+    "hidden",
     "measurement",
     "networks",
     "programs",
@@ -283,6 +286,58 @@ def test_peers_that_are_for_this_cpu_say_so(bench: Any) -> None:
     case = {"kind": "language model", "target_cpu": "generic"}
     with pytest.raises(Exception, match="compiled for this machine"):
         bench.subquant.prepare(case, {}, 1, 1)
+
+
+def test_what_a_processor_has_is_hidden(bench: Any, tmp_path: Path) -> None:
+    """NumPy asks the processor, as ONNX Runtime and LiteRT do, and so do threads."""
+    assert bench.hidden.build({"avx2", "avx512f"}, tmp_path) is None
+    library = bench.hidden.build({"avx2", "fma"}, tmp_path)
+    if library is None:
+        pytest.skip("no C compiler, or a processor that does not trap cpuid")
+    asks = """
+import json, os, threading
+found = []
+def ask():
+    from numpy._core._multiarray_umath import __cpu_features__ as features
+    found.append([name for name, is_here in features.items() if is_here])
+thread = threading.Thread(target=ask)
+thread.start()
+thread.join()
+print(json.dumps([*found, "LD_PRELOAD" in os.environ]))
+"""
+
+    def ask(preloaded: str) -> Any:
+        command = [sys.executable, "-c", asks]
+        environment = os.environ | {"LD_PRELOAD": preloaded}
+        return json.loads(subprocess.check_output(command, env=environment, text=True))
+
+    features, is_preloaded = ask(str(library))
+    assert "AVX2" in features
+    assert not [name for name in features if name.startswith("AVX512")]
+    assert not is_preloaded  # in what it starts
+    everything, _ = ask("")
+    assert {*features} <= {*everything}
+
+
+def test_peers_that_choose_are_preloaded(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {}
+
+    def started(command: list[str], env: dict[str, str], **options: Any) -> Any:
+        given[command[-1]] = env.get("LD_PRELOAD"), bench.hidden.HIDDEN in env
+        return SimpleNamespace()
+
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    monkeypatch.setattr(bench.measurement.subprocess, "Popen", started)
+    for name in ("onnxruntime", "litert", "llama", "subquant"):
+        bench.measurement.Worker(name, tmp_path / "log", Path("hidden.so"))
+    assert given == {
+        **dict.fromkeys(("onnxruntime", "litert"), ("hidden.so", True)),
+        **dict.fromkeys(("llama", "subquant"), (None, False)),
+    }
+    bench.measurement.Worker("litert", tmp_path / "log")
+    assert given["litert"] == (None, False)
 
 
 @pytest.mark.parametrize("what", ["read", "multiply", "multiply and load"])

@@ -178,7 +178,8 @@ def test_operations_are_created_in_one_place() -> None:
         calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute))
         if any(n.attr == "create" and ast.unparse(n.value).endswith("Operation") for n in calls):
             found.add(path.relative_to(ROOT / "plugin").as_posix())
-    of_iree = {f"team/{name}.py" for name in ("fenced_functions", "session", "unfenced_functions")}
+    names = ("exact_shaders", "fenced_functions", "session", "unfenced_functions")
+    of_iree = {f"team/{name}.py" for name in names}
     assert found == {"emit/operation.py"} | of_iree
 
 

@@ -212,7 +212,7 @@ def page(
     cpu = machine.get("compiled for")
     return _PAGE.format(
         title=f"{title}, compiled for {cpu}" if cpu else title,
-        compiled=_COMPILED_FOR.format(cpu=cpu) if cpu else "",
+        compiled=_compiled_for(cpu, machine.get("peers find")) if cpu else "",
         others=f"\nOther machines: {links}.\n" if links else "",
         machine=_markdown([["", "this machine"], *([k, str(v)] for k, v in machine.items())]),
         times=_markdown(rows),
@@ -235,8 +235,16 @@ _MULTIPLYING = {
 
 _COMPILED_FOR = """\
 * What is timed is compiled for `{cpu}`, which has less than this machine: subquant's programs,
-  llama.cpp and the ceilings. Others always use all that a machine has, and are left out.
+  llama.cpp and the ceilings. Others {others}.
 """
+
+
+def _compiled_for(cpu: str, found: str | None) -> str:
+    others = "always use all that a machine has, and are left out"
+    if found is not None:
+        others = f"find {found}: what else there is is hidden from them"
+    return _COMPILED_FOR.format(cpu=cpu, others=others)
+
 
 _PAGE = """# {title}
 

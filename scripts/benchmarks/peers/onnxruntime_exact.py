@@ -6,6 +6,9 @@ others both are right, and this one is left out.
 
 from __future__ import annotations
 
+import os
+
+from ..hidden import HIDDEN
 from . import DOT_PRODUCTS, HOST, Array, Case, Unsupported, features_of
 from . import onnxruntime as faster
 
@@ -14,7 +17,8 @@ _OF_BYTES = ("int8 matmul", "int8 convolution", "network")
 
 def describe() -> dict[str, str]:
     """The name and the version."""
-    if not features_of({"target_cpu": HOST}).isdisjoint(DOT_PRODUCTS):
+    has_dot_products = not features_of({"target_cpu": HOST}).isdisjoint(DOT_PRODUCTS)
+    if has_dot_products and HIDDEN not in os.environ:
         raise Unsupported("this CPU has dot products of bytes, with which ONNX Runtime is exact")
     found = faster.describe()
     return found | {"name": f"{found['name']}, unsigned weights"}
