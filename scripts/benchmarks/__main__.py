@@ -179,12 +179,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(refusal)
         return 2
     machine = describe_machine() | {"load before": f"{os.getloadavg()[0]:.1f}"}
-    if options.target_cpu != HOST:
-        machine["compiled for"] = options.target_cpu
     log = options.log or Path(tempfile.mkstemp(prefix="subquant-bench-", suffix=".log")[1])
     folder = tempfile.TemporaryDirectory()
     preloaded = None
     if options.target_cpu != HOST:
+        machine["compiled for"] = options.target_cpu
         features = features_of({"target_cpu": options.target_cpu})
         preloaded = build(features, Path(folder.name))
         if preloaded is not None:
