@@ -349,25 +349,27 @@ def test_lines_of_taps_around_pictures_are_left_out(case, instructions):
 
 
 @pytest.mark.parametrize(
-    ("instructions", "strides", "is_inside"),
+    ("instructions", "strides", "columns", "is_inside"),
     [
-        ("avx512vnni", (2, 2), True),
-        ("avx512vnni", (1, 1), True),
-        ("avx512vnni", None, False),
-        ("avx2", (2, 2), True),
-        ("avx2", (1, 1), False),
+        ("avx512vnni", (2, 2), 48, True),
+        ("avx512vnni", (1, 1), 48, True),
+        ("avx512vnni", None, 48, False),
+        ("avx2", (2, 2), 48, True),
+        ("avx2", (1, 1), 128, True),
+        ("avx2", (1, 1), 144, False),
+        ("avx2", None, 48, False),
     ],
 )
-def test_activations_that_are_read_once_become_factors_in_the_kernel(
-    instructions, strides, is_inside
+def test_activations_that_are_read_few_times_become_factors_in_the_kernel(
+    instructions, strides, columns, is_inside
 ):
-    """Others are written as factors before: of three by three positions, or for three tiles."""
+    """Others are written as factors before: of three by three positions, or for nine tiles."""
     shape, options = ((1, 1), {"strides": strides}) if strides else ((3, 3), {})
-    text, _ = convolution(drawn(1, 60, 60, 64), drawn(*shape, 64, 48, seed=1), **options)
+    text, _ = convolution(drawn(1, 60, 60, 64), drawn(*shape, 64, columns, seed=1), **options)
     cpu = {"avx512vnni": "icelake-server", "avx2": "haswell"}[instructions]
     options = CompileOptions(kernels=instructions, target_cpu=cpu)
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
-    written = re.search(r"stablehlo\.(xor|convert) .*tensor<1x60x60x64x", lowered)
+    written = re.search(r"stablehlo\.xor .*tensor<1x60x60x64x|padded_pictures", lowered)
     assert (written is None) == is_inside
 
 
@@ -441,23 +443,65 @@ def test_few_rows_meet_a_constant(rows, instructions):
         np.testing.assert_array_equal(main(x), expected)
 
 
-def test_quantized_programs_call_kernels():
+PICTURE = drawn(1, 40, 40, 64)
+WIDENED = {
+    "whole": (product(37, 130, 48), 65),
+    "whole, of windows": (convolution(PICTURE, drawn(3, 3, 64, 64), padding=(1, 1)), 288),
+    "four panels of 640": (product(1100, 1280, 32), 160),
+    "eight panels": (product(1500, 2560, 16), 160),
+    "five panels": (product(1100, 1020, 40), 102),
+    "steps": (convolution(drawn(1, 70, 70, 1280), drawn(1, 1, 1280, 16), strides=(2, 2)), 160),
+    "pictures": (convolution(PICTURE, drawn(3, 3, 64, 32), padding=(1, 1)), None),
+    "few rows": (product(31, 1280, 32), None),
+    "no divisor": (product(1100, 1282, 32), None),
+    "deep windows": (convolution(drawn(1, 40, 40, 96), drawn(3, 3, 96, 32), padding=(1, 1)), None),
+}
+
+
+@pytest.mark.parametrize("case", WIDENED)
+def test_a_weight_is_widened_for_many_windows(case):
+    """Into panels of so many words, 16 columns wide; other weights are read as they are."""
+    if "avx2" not in HERE:
+        pytest.skip("this CPU has no AVX2")
+    given, words = WIDENED[case]
+    text = given if isinstance(given, str) else given[0]
+    options = {"kernels": "avx2", "target_cpu": "haswell"}
+    lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
+    panels = re.findall(r"memref\.alloca\(.* : memref<1x(\d+)x32xi16>", lowered)
+    assert {*panels} == (set() if words is None else {str(words)})
+    main = main_of(text, **options)
+    shapes = [each.shape for each in main.signature.inputs]
+    left, right = drawn(*shapes[0]), drawn(*shapes[1], seed=1)
+    for x, w in ((left, right), (np.full_like(left, -128), np.full_like(right, -128))):
+        found = main(x, w)
+        if isinstance(given, str):
+            expected = x.astype(np.int32) @ w.astype(np.int32)
+        else:
+            window = {"strides": (2, 2)} if case == "steps" else {"padding": (1, 1)}
+            expected = convolution(x, w, **window)[1]
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(24, 96), (160, 1024)])
+def test_quantized_programs_call_kernels(rows, depth):
     """A zero point outside of the kernel, which multiplies storage."""
-    text = """
+    text = f"""
 !x = !quant.uniform<i8:f32, 0.02:3>
 !w = !quant.uniform<i8:f32, 0.01>
 !y = !quant.uniform<i8:f32, 0.5:-5>
-func.func @main(%x: tensor<24x96x!x>, %w: tensor<96x40x!w>) -> tensor<24x40x!y> {
+func.func @main(%x: tensor<{rows}x{depth}x!x>, %w: tensor<{depth}x40x!w>)
+    -> tensor<{rows}x40x!y> {{
   %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-      : (tensor<24x96x!x>, tensor<96x40x!w>) -> tensor<24x40x!y>
-  return %y : tensor<24x40x!y>
-}"""
-    x, w = drawn(24, 96), drawn(96, 40, seed=1)
-    real = (x.astype(np.float64) - 3) @ w.astype(np.float64) * (0.02 * 0.01)
-    expected = np.clip(np.rint(real / 0.5 - 5), -128, 127)
-    for kernels in ("auto", "portable", "none"):
+      : (tensor<{rows}x{depth}x!x>, tensor<{depth}x40x!w>) -> tensor<{rows}x40x!y>
+  return %y : tensor<{rows}x40x!y>
+}}"""
+    x, w = drawn(rows, depth), drawn(depth, 40, seed=1)
+    sums = (x.astype(np.float64) - 3) @ w.astype(np.float64)
+    scale = float(np.float32(0.02)) * float(np.float32(0.01)) / 0.5
+    expected = np.clip(np.rint(sums * scale - 5), -128, 127)
+    for kernels in {"auto", *SOME, "portable", "none"}:
         calls = text_of_main(text, kernels=kernels).count('"flow.dispatch"')
-        assert calls == (kernels != "none")
+        assert (calls > 0) == (kernels != "none")
         found = subquant.compile(text, kernels=kernels).main(x, w)
         np.testing.assert_array_equal(found, expected)
 

@@ -209,7 +209,6 @@ def interleaved(given: Sequence[Formula]) -> Formula:
 
 
 def shuffled(left: Formula, right: Formula, order: Sequence[int]) -> Formula:
-    """Some elements of two vectors, which are counted from the first of the left one."""
     """Elements of two vectors, by their places in one behind the other."""
     attributes = {"mask": integers(order)}
     type_ = vector_type(len(order), left.element)

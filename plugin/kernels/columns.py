@@ -62,7 +62,7 @@ class SumWriter:
 
     Args:
         tiles: the layout of the weight.
-        rows: how many are computed together.
+        rows: how many are computed together, or wait in memory.
         finish: what is done with the sums, or None.
         tables: what it reads.
         result: ``lines x rows x columns``.
@@ -115,15 +115,26 @@ class SumWriter:
             for total, (index, part) in zip(sums, np.ndindex(self._rows, parts), strict=True):
                 self._store(total, [line.value, (row + index).value], tile, part * lanes)
 
-    def keep(self, sums: Sequence[Formula]) -> None:
+    def keep(self, sums: Sequence[Formula], first: Formula | None = None) -> None:
         """Write sums to memory.
 
         Args:
-            sums: of each row, for each vector of columns of the tile.
+            sums: of some rows, for each vector of columns of the tile.
+            first: where the first row is in memory; None for its begin.
         """
-        lanes, places = self._tiles.lanes, np.ndindex(self._rows, self._tiles.parts)
-        for total, (row, part) in zip(sums, places, strict=True):
-            store(total, self.sums, [row, part * lanes])
+        for total, at in zip(sums, self._places(len(sums), first), strict=True):
+            store(total, self.sums, at)
+
+    def kept(self, first: Formula, rows: int) -> list[Formula]:
+        """The sums that are in memory, of some rows, as of `keep`."""
+        places = self._places(rows * self._tiles.parts, first)
+        return [load(self.sums, at, self._tiles.lanes, I32) for at in places]
+
+    def _places(self, count: int, first: Formula | None) -> list[list[Value | int]]:
+        """Where so many vectors of sums are in memory."""
+        lanes, parts = self._tiles.lanes, self._tiles.parts
+        rows = [n if first is None else (first + n).value for n in range(count // parts)]
+        return [[row, part * lanes] for row in rows for part in range(parts)]
 
     def together(self, count: int) -> int:
         """How many rows of so many, that are in memory, are written together."""

@@ -262,11 +262,15 @@ class Instructions(ABC):
         return reals - nearest(reals)[1]
 
     def greatest(self, distances: Sequence[Formula]) -> Formula:
-        """The greatest magnitude in each lane of some vectors of floats."""
-        found = np.abs(distances[0])
-        for each in distances[1:]:
-            found = np.maximum(found, np.abs(each))
-        return found
+        """The greatest magnitude in each lane of some vectors of floats, none of which is NaN.
+
+        Magnitudes are in the order of their bits, and the greater of two integers is one
+        instruction for the five of floats, which look for NaN.
+        """
+        found, *others = (bits_of(np.abs(each), I32) for each in distances)
+        for each in others:
+            found = np.maximum(found, each)
+        return reread(found, F32)
 
     def narrowed(self, words: Sequence[Formula], element: ElementType) -> Formula:
         """Vectors of words, `narrowed_at_once` or less, as one of bytes, saturated.

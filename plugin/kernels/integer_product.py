@@ -19,6 +19,9 @@ lie side by side.
 Lines of taps that are around pictures are not multiplied: what they add is the same for all windows
 of a line, and is in ``first``, which has numbers for each count of such lines.
 
+Where factors are no bytes, a tile of the weight is widened for many windows (`WidenedPanels`). Of a
+tile that is cut into panels, the sums of some windows wait in memory from one panel to the next.
+
 Sums are of i32, and exact: the caller sees to it that they fit.
 """
 
@@ -50,10 +53,11 @@ from ..emit.vectors import (
     when,
 )
 from ..numerics.array_functions import convert
-from ..numerics.element_types import I8, I32
+from ..numerics.element_types import I8, I32, ElementType
 from .columns import SumWriter
 from .epilogue import last_bindings
 from .executables import Binding, Kernel, evenly
+from .widened_panels import WidenedPanels, widened_panels
 from .window_product import ROOM, WindowProduct
 from .windows import Axis
 
@@ -83,10 +87,29 @@ _LEAST_LEFT_OUT = 0.01
 With 3x3 positions, 7x7x512 takes 0.538 ms for 0.591 and 14x14x256 0.556 for 0.581, each with as
 many columns; 112x112x16 with steps of two, of which it is 0.006, would take 2 % longer (Zen 4).
 """
+_MEMORY = 24 << 10
+"""Bytes that a workgroup has beside its sums, of the 32 KiB that IREE allows."""
+_WAITING = 8 << 10
+"""Bytes of sums that wait for the next panel of the weight."""
 _LEAST_BESIDE = 4
 """Times that windows of a line are computed together, where what later ones read is written beside
 the products of those before: of two times one is not.
 """
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A tile of the weight, in a memory of tiles.
+
+    Attributes:
+        memory: that it is in.
+        tile: its number there.
+        element: what it holds.
+    """
+
+    memory: Value
+    tile: Formula
+    element: ElementType = I8
 
 
 @dataclass(frozen=True)
@@ -143,6 +166,28 @@ class IntegerProduct(WindowProduct):
         return min(choices, key=lambda n: (-(-count // n) * (n + _COST_OF_A_WEIGHT), -n))
 
     @cached_property
+    def panels(self) -> WidenedPanels | None:
+        """How a tile of the weight is widened; None where it is read as it is.
+
+        It is cut where windows have one position, whose words follow one another.
+        """
+        windows = self.windows
+        of_workgroup = windows.images * windows.lines * windows.count // self.workgroups
+        most = _MEMORY - self.room_of(self.block)
+        is_cut = windows.size == self.slices == 1
+        return widened_panels(self.tiles, self.target, of_workgroup, most, is_cut=is_cut)
+
+    @property
+    def _is_cut(self) -> bool:
+        """True if sums wait from one panel to the next."""
+        return self.panels is not None and self.panels.count > 1
+
+    @property
+    def _groups_at_once(self) -> int:
+        """How many words of a position are multiplied before the next windows are."""
+        return self.panels.groups if self.panels and self._is_cut else self.groups
+
+    @cached_property
     def block(self) -> int:
         """How many lines of windows read what is written together; there are enough to share."""
         lines, images = self.windows.lines, self.windows.images
@@ -184,17 +229,22 @@ class IntegerProduct(WindowProduct):
         return self._is_spread_from_memory or (factor.bits == I8.bits and excess != 0)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
-        weight, first, activations, *tables, result = memories
+        stored, first, activations, *tables, result = memories
         factor = self.target.factor
+        waiting = _WAITING // (self.at_once * self.tiles.width * I32.bits // 8)
         writer = SumWriter(
-            self.tiles, self.at_once, self.finish, tables, result, in_memory=self._is_behind
+            self.tiles,
+            self.at_once * waiting if self._is_cut else self.at_once,
+            self.finish,
+            tables,
+            result,
+            in_memory=self._is_behind or self._is_cut,
         )
         factors = activations
         if self._is_spread_from_memory:
-            factors = scratch([self.at_once * self.groups], I32)
+            factors = scratch([self.at_once * self._groups_at_once], I32)
         # The rows of a line in parts of `at_once`: the last one may share rows with the one before.
-        windows = self.windows
-        of_line = -(-windows.count // self.at_once)
+        windows, of_line = self.windows, self._parts_of_line
         parts = of_line * windows.lines * windows.images
         tile = quotient(scalar(number), self.workgroups)
         together = 1 if self.pictures is None else self.block * of_line
@@ -204,26 +254,29 @@ class IntegerProduct(WindowProduct):
                 remainder(scalar(number), self.workgroups), self.workgroups, parts // together
             )
         )
+        if self._is_cut:
+            self._go_through_panels(
+                (stored, first, activations, factors), writer, waiting, tile, begin, end
+            )
+            return
+        weight = _Weight(stored, tile)
+        if self.panels is not None:
+            panel, zero = self.panels.memory(), scalar(constant_index(0))
+            self.panels.write(stored, tile, zero, panel)
+            weight = _Weight(panel, zero, factor)
         given, room = activations, self.room_of(self.block)
         if self.pictures is not None:
             memory = scratch([room], I8)
             padded = view(memory, 0, memref_type([room * 8 // factor.bits], factor))
             activations = view(memory, 0, memref_type([room * 8 // I32.bits], I32))
 
-        def place(part: Formula) -> tuple[Formula, Formula]:
-            line = quotient(part, of_line)
-            row = remainder(part, of_line) * self.at_once
-            if windows.count % self.at_once:
-                row = np.minimum(row, windows.count - self.at_once)
-            return line, row
-
         def write_behind(part: Formula, group: Formula) -> None:
             zero = scalar(constant_index(0))
-            writer.write_group(group, self.at_once, zero, *place(part), tile)
+            writer.write_group(group, self.at_once, zero, *self._place(part), tile)
 
         def of_part(number: Value) -> None:
             part = scalar(number)
-            line, row = place(part)
+            line, row = self._place(part)
             read_line = line
             if self.pictures is not None:
                 read_line = remainder(line, self.block)
@@ -250,10 +303,7 @@ class IntegerProduct(WindowProduct):
                 loop(0, of_leaf, 1, lambda group: write(first + scalar(group)))
 
             start = windows.start(read_line, row) * self.groups
-            apart, read = self._apart, activations
-            if self._is_spread_from_memory:
-                self._widen(activations, start, factors)
-                start, apart, read = scalar(constant_index(0)), self.groups, factors
+            read, start, apart = self._read_from(activations, start, factors)
             is_back = remainder(part, 2) == 1 if self._is_turned else None
             operands = weight, first, read, tile, line, start, apart, is_back
             if not self._is_behind:
@@ -272,6 +322,102 @@ class IntegerProduct(WindowProduct):
                 loop(0, groups, 1, write_last)
 
             when(end > begin, write_all)
+
+    def _go_through_panels(
+        self,
+        memories: Sequence[Value],
+        writer: SumWriter,
+        waiting: int,
+        tile: Formula,
+        begin: Formula,
+        end: Formula,
+    ) -> None:
+        """Multiply windows with a tile of the weight, panel by panel, and write their sums.
+
+        Args:
+            memories: the weight, what sums begin with, activations, and those for their factors.
+            writer: has the sums of some windows.
+            waiting: how many parts of `at_once` windows these are.
+            tile: its number.
+            begin, end: the windows' parts.
+        """
+        stored, first, activations, factors = memories
+        panels, zero = self.panels, scalar(constant_index(0))
+        assert panels is not None
+        weight = _Weight(panels.memory(), zero, self.target.factor)
+        groups = -(-self.at_once // writer.together(self.at_once))
+        lanes, parts = self.tiles.lanes, range(self.tiles.parts)
+        begin_with = [load(first, [tile.value, part * lanes], lanes, I32) for part in parts]
+
+        def of_block(number: Value) -> None:
+            block = scalar(number)
+            stop = np.minimum(block + waiting, end)
+
+            def wait_at(part: Formula) -> Formula:
+                return (part - block) * self.at_once
+
+            def begin_part(number: Value) -> None:
+                writer.keep(begin_with * self.at_once, wait_at(scalar(number)))
+
+            def of_panel(number: Value) -> None:
+                panel = scalar(number)
+                panels.write(stored, tile, panel, weight.memory)
+
+                def add(number: Value) -> None:
+                    at = wait_at(scalar(number))
+                    line, row = self._place(scalar(number))
+                    start = self.windows.start(line, row) * self.groups + panel * panels.groups
+                    read, start, apart = self._read_from(activations, start, factors)
+                    sums = writer.kept(at, self.at_once)
+                    operands = weight, first, read, tile, line, start, apart, None
+                    writer.keep(self._sums(*operands, sums=sums), at)
+
+                loop(block.value, stop.value, 1, add)
+
+            def finish(number: Value) -> None:
+                part = scalar(number)
+
+                def write(group: Value) -> None:
+                    place = self._place(part)
+                    at = wait_at(part)
+                    writer.write_group(scalar(group), self.at_once, at, *place, tile)
+
+                loop(0, groups, 1, write)
+
+            loop(block.value, stop.value, 1, begin_part)
+            loop(0, panels.count, 1, of_panel)
+            loop(block.value, stop.value, 1, finish)
+
+        loop(begin.value, end.value, waiting, of_block)
+
+    @property
+    def _parts_of_line(self) -> int:
+        """How many times `at_once` windows of a line are computed."""
+        return -(-self.windows.count // self.at_once)
+
+    def _place(self, part: Formula) -> tuple[Formula, Formula]:
+        """The line of `at_once` windows, and the first one in it."""
+        windows = self.windows
+        line = quotient(part, self._parts_of_line)
+        row = remainder(part, self._parts_of_line) * self.at_once
+        if windows.count % self.at_once:
+            row = np.minimum(row, windows.count - self.at_once)
+        return line, row
+
+    def _read_from(
+        self, activations: Value, start: Formula, factors: Value
+    ) -> tuple[Value, Formula, int]:
+        """What memory factors are read from, the first word there, and words between windows.
+
+        Args:
+            activations: memory.
+            start: the first word of the first window.
+            factors: memory for them, to which they are written if they are spread from it.
+        """
+        if not self._is_spread_from_memory:
+            return activations, start, self._apart
+        self._widen(activations, start, factors)
+        return factors, scalar(constant_index(0)), self._groups_at_once
 
     def _write_lines(self, given: Value, padded: Value, line: Formula) -> None:
         """Write the lines of a picture that a block reads, with what is around them.
@@ -394,7 +540,7 @@ class IntegerProduct(WindowProduct):
 
         Those of windows of one position: larger ones share factors, and lie apart.
         """
-        size = self.at_once * self.groups * I32.bits // 8
+        size = self.at_once * self._groups_at_once * I32.bits // 8
         are_factors = self.target.factor == I8 and not self.target.excess
         is_small = self.windows.size == 1 and size <= _MOST_FACTORS
         return self.is_widening and is_small and not are_factors
@@ -413,7 +559,7 @@ class IntegerProduct(WindowProduct):
             factors: memory, from which they are spread: from registers that would take as long as
                 a product does.
         """
-        apart, of_window = self._apart, self.groups
+        apart, of_window = self._apart, self._groups_at_once
         runs = [(window * apart, of_window) for window in range(self.at_once)]
         if apart == of_window:
             runs = [(0, self.at_once * of_window)]
@@ -439,7 +585,7 @@ class IntegerProduct(WindowProduct):
 
     def _sums(
         self,
-        weight: Value,
+        weight: _Weight,
         first: Value,
         activations: Value,
         tile: Formula,
@@ -449,12 +595,14 @@ class IntegerProduct(WindowProduct):
         is_back: Formula | None,
         beside: Callable[[Formula, int], None] | None = None,
         least: int = 1,
+        sums: Sequence[Formula] = (),
     ) -> list[Formula]:
         """The sums of `at_once` windows, for each part of the columns.
 
         Args:
-            weight, first, activations: memory.
-            tile: of the weight.
+            weight: the tile, or a panel of it.
+            first, activations: memory.
+            tile: its number.
             line: of the windows, among those of all images.
             start: the first word of the first window.
             apart: words from a window to the next.
@@ -462,9 +610,10 @@ class IntegerProduct(WindowProduct):
             beside: called where something else may be done, with the number of the place, and how
                 many there are.
             least: how many places there should be.
+            sums: those of the panels before, which they begin with.
         """
         lanes, parts = self.tiles.lanes, self.tiles.parts
-        groups, read = self.groups, self.groups // self.slices
+        groups, read = self.groups, self._groups_at_once // self.slices
         loops = [(count, distance * groups) for count, distance in self.windows.taps]
         loops.append((read, 1))
         every = math.prod(n for n, _ in loops)
@@ -479,7 +628,9 @@ class IntegerProduct(WindowProduct):
             number, place = before * (every // taps), place + before * loops[0][1]
             lines = end - before
             every = every // taps * self.around.least_inside
-        begin = [load(first, [row.value, part * lanes], lanes, I32) for part in range(parts)]
+        if not sums:
+            of_row = [load(first, [row.value, part * lanes], lanes, I32) for part in range(parts)]
+            sums = of_row * self.at_once
         most = max(_LEAST_WRITTEN_OUT, min(_WRITTEN_OUT, every // least))
 
         def of_leaf(
@@ -488,7 +639,7 @@ class IntegerProduct(WindowProduct):
             """Groups that are written out, by their numbers and places, after so many others."""
             totals = list(sums)
             for number, place in indices:
-                totals = self._group(weight, activations, tile, number, place, apart, totals)
+                totals = self._group(weight, activations, number, place, apart, totals)
             if beside is not None:
                 size = len(indices)
                 beside(quotient(done, size), every // size)
@@ -528,13 +679,12 @@ class IntegerProduct(WindowProduct):
 
             return loop(0, count if level else lines.value, step, body, words)
 
-        return list(of_loop(0, zero, number, place, begin * self.at_once))
+        return list(of_loop(0, zero, number, place, sums))
 
     def _group(
         self,
-        weight: Value,
+        weight: _Weight,
         activations: Value,
-        tile: Formula,
         number: Formula,
         place: Formula,
         apart: int,
@@ -546,10 +696,11 @@ class IntegerProduct(WindowProduct):
         stored = []
         for part in range(parts):
             first = part * length
-            column = load(weight, [tile.value, number.value, first], length, I8)
+            at = [weight.tile.value, number.value]
+            column = load(weight.memory, [*at, first], length, weight.element)
             stored.append(convert(column, target.factor))
             if self._ahead:
-                prefetch(weight, [tile.value, number.value, first + self._ahead])
+                prefetch(weight.memory, [*at, first + self._ahead])
         totals = []
         for window in range(self.at_once):
             given = load_element(activations, [(place + window * apart).value])
