@@ -445,7 +445,7 @@ def test_few_rows_meet_a_constant(rows, instructions):
 
 PICTURE = drawn(1, 40, 40, 64)
 WIDENED = {
-    "whole": (product(37, 130, 48), 65),
+    "whole": (product(370, 130, 48), 65),
     "whole, of windows": (convolution(PICTURE, drawn(3, 3, 64, 64), padding=(1, 1)), 288),
     "four panels of 640": (product(1100, 1280, 32), 160),
     "eight panels": (product(1500, 2560, 16), 160),

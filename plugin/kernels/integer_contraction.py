@@ -65,7 +65,8 @@ _MOST_WIDENED = 8
 
 With AVX2 a 1x1 convolution of 28x28x128 with as many columns, which are eight tiles, takes 0.217 ms
 so and 0.210 if they are widened before, by one thread, and 0.110 and 0.123 by two; of 14x14x256,
-sixteen tiles, 0.206 and 0.196, and 0.105 and 0.110 (code for Haswell on Emerald Rapids).
+sixteen tiles, 0.206 and 0.196, and 0.105 and 0.110 (code for Haswell on Emerald Rapids). A copy of
+few activations is part of the same dispatch.
 """
 _LEAST_WINDOWS = 8
 """From which on tiles are faster than vectors."""
@@ -418,14 +419,15 @@ class IntegerContraction:
     ) -> bool:
         """True if the kernel reads each activation so few times that it makes the factors itself.
 
-        Nothing else is to write them.
+        Nothing else is to write them: what makes the activations may, if factors are bytes.
         """
         every = windows.images * windows.lines * windows.count * windows.size
-        most = 1 if target.factor == I8 else _MOST_WIDENED
+        is_of_bytes, size = target.factor == I8, math.prod(self.activations.type.shape)
+        most = 1 if is_of_bytes or size <= _BYTES_OF_A_WORKGROUP else _MOST_WIDENED
         return (
             every * tiles <= windows.positions * most
             and not self._is_copied(missing)
-            and not _is_made_for_one(self.activations)
+            and not (is_of_bytes and _is_made_for_one(self.activations))
         )
 
     def _with_tiles(self, library: Library, instructions: str, finish: Finish | None) -> Value:
@@ -574,13 +576,12 @@ class IntegerContraction:
         given, is_copied = self.activations, self._is_copied(missing)
         factor, size = INSTRUCTIONS[instructions].factor, math.prod(given.type.shape)
         if is_widened:
-            # A kernel that makes them alone may write factors, of few only if these are bytes.
-            # Else a copy is part of the same dispatch, where the contraction is small. What IREE
-            # widens takes as long as the products of 30 columns, where AVX2 has no masked loads
-            # and the number of activations is no multiple of 4096: for 28x28x128 0.07 ms.
+            # A kernel that makes them alone may write factors, if these are bytes. Else a copy is
+            # part of the same dispatch, where the contraction is small. What IREE widens takes as
+            # long as the products of 30 columns, where AVX2 has no masked loads of bytes and the
+            # number of activations is no multiple of 4096: for 28x28x128 0.07 ms.
             is_small, is_alone = size <= _BYTES_OF_A_WORKGROUP, not _is_made_for_one(given)
-            is_of_bytes = factor.bits == I8.bits
-            is_copied |= is_small and is_alone if is_of_bytes else is_small or is_alone
+            is_copied |= factor.bits > I8.bits or (is_small and is_alone)
         if is_widened and not is_copied:
             given = INSTRUCTIONS[instructions].factors(tensor(given)).value
         given = self._in_order(given)
