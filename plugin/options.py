@@ -48,10 +48,11 @@ KernelChoice = Literal[
     "neon-dotprod",
     "portable",
     "spirv",
+    "spirv-cpu",
 ]
 """What kernels multiply with: the fastest that the CPU has, no kernels, or instructions by name.
 
-``spirv`` is what Vulkan's kernels are, and no CPU's.
+``spirv`` and ``spirv-cpu`` are what Vulkan's kernels are: for GPUs, and for devices that are CPUs.
 """
 
 Semantics = Literal["litert", "exact"]

@@ -1151,7 +1151,7 @@ def _compared(programs: dict[str, Program], kernels: str) -> dict[str, str]:
     import subquant
 
     text = "".join(program.text(name) for name, program in programs.items())
-    target = "vulkan" if kernels == "spirv" else "llvm-cpu"
+    target = "vulkan" if kernels in ("spirv", "spirv-cpu") else "llvm-cpu"
     try:
         executable = subquant.compile(text, kernels=kernels, target=target, cache="")
     except Exception as error:  # a refusal, or a traceback, is as wrong as a number

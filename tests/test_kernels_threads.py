@@ -58,10 +58,21 @@ def sums(x, q, scales, block, zeros=None, offsets=None):
     return x.astype(np.float64) @ weight
 
 
-def check(case, device, activations, *, transposed=False, zeros=False, offsets=False, rows=None):
+def check(
+    case,
+    device,
+    activations,
+    *,
+    transposed=False,
+    zeros=False,
+    offsets=False,
+    rows=None,
+    kernels="spirv",
+):
     given = arrays(*case, zeros=zeros, offsets=offsets)
     text = program(rows or case[0], *case[1:], zeros=zeros, offsets=offsets, transposed=transposed)
-    executable = subquant.compile(text, target="vulkan", device=device, activations=activations)
+    options = {"activations": activations, "kernels": kernels}
+    executable = subquant.compile(text, target="vulkan", device=device, **options)
     turned = [given[0], *(each.T.copy() for each in given[1:])] if transposed else given
     names = iter(given[3:])
     exact = {"float": sums, "int8": reference}[activations]
@@ -83,6 +94,64 @@ def check(case, device, activations, *, transposed=False, zeros=False, offsets=F
 @pytest.mark.share(4)
 def test_sums_are_those_of_float64(case, activations, vulkan):
     check(case, vulkan, activations)
+
+
+@ON_VULKAN
+@ACTIVATIONS
+@pytest.mark.share(2)
+def test_devices_that_are_cpus_have_sums_as_a_whole(activations, vulkan):
+    check((1, 256, 128, 32), vulkan, activations, kernels="spirv-cpu")
+
+
+@ON_VULKAN
+def test_the_device_says_which_kernels_it_has(vulkan):
+    remarks: list[str] = []
+    subquant.compile(
+        program(1, 1024, 256, 32),
+        target="vulkan",
+        device=vulkan,
+        explain=True,
+        on_remark=lambda remark: remarks.append(remark.message),
+    )
+    named = "spirv-cpu" if vulkan.driver == "llvmpipe" else "spirv"
+    assert remarks == [f"is computed by a kernel ({named})"]
+
+
+@ON_VULKAN
+def test_activations_that_are_no_numbers_or_small(vulkan):
+    """A block of NaN or infinities is NaN, one of subnormals counts as zeros; as on CPUs."""
+    x, q, scales = arrays(9, 128, 64, 32)
+    x[1, 40], x[2, 99], x[3, 5], x[4, :32] = np.nan, np.inf, -np.inf, 1e-40
+    x[5], x[6, 32:64], x[7, 3], x[8, 64:] = 0, 2.0**-101, 3e30, -0.0
+    given, text = (x, q, scales), program(9, 128, 64, 32)
+    options = {"activations": "int8", "kernels": "spirv"}
+    found = subquant.compile(text, target="vulkan", device=vulkan, **options).main(*given)
+    expected = subquant.compile(text, activations="int8").main(*given)
+    assert np.isnan(expected[1:4]).all()
+    assert np.isfinite(expected[4:]).all()
+    bound = 3e-6 * np.abs(expected).max(1, keepdims=True, initial=0, where=np.isfinite(expected))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    assert (np.abs(found - expected)[[0, *range(4, 9)]] <= bound[[0, *range(4, 9)]]).all()
+
+
+SHARED = {
+    "one row": (program(1, 1024, 256, 32), 8),
+    "as few steps as that": (program(1, 352, 256, 32), 1),
+    "steps that 8 does not divide": (program(1, 1120, 256, 32), 7),
+    "many rows": (program(128, 1024, 256, 32), 4),
+    "rows that are counted at run time": (program("?", 1024, 256, 32), 1),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+@pytest.mark.parametrize("target", ["generic", "generic-cpu"])
+def test_few_rows_are_shared_by_workgroups(case, target):
+    """What a large GPU is too large for: so many have a part of each sum."""
+    text, shares = SHARED[case]
+    options = CompileOptions("vulkan", vulkan_target=target)
+    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    found = re.search(r"@thread_product.*->\s*tensor<(?:\?|\d+)x(?:(\d+)x)?256xf32>", lowered)
+    assert int(found[1] or 1) == (shares if target == "generic" else 1)
 
 
 @ON_VULKAN
@@ -121,7 +190,8 @@ def test_scales_that_are_quantized(storage, several, vulkan):
       : ({", ".join(kinds)}) -> {reals}
 """
     text = text.replace("{\n", dequantize, 1)
-    found = subquant.compile(text, target="vulkan", device=vulkan).main(x, q, codes, outer)
+    executable = subquant.compile(text, target="vulkan", device=vulkan, kernels="spirv")
+    found = executable.main(x, q, codes, outer)
     expected = sums(x, q, scales, block)
     assert np.abs(found - expected).max() <= 3e-6 * np.abs(expected).max()
 

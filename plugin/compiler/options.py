@@ -65,8 +65,8 @@ class CompileOptions:
     )
     vulkan_target: str = option(
         "generic",
-        "The device for vulkan: generic (8-bit storage), generic-32bit, auto (what is here), or a "
-        "name that IREE knows, such as ampere.",
+        "The device for vulkan: generic (8-bit storage), generic-cpu (the same, of a CPU), "
+        "generic-32bit, auto (what is here), or a name that IREE knows, such as ampere.",
         "NAME",
     )
     rounding: Rounding = option(
@@ -89,7 +89,7 @@ class CompileOptions:
     kernels: KernelChoice = option(
         "auto",
         "What kernels multiply with: the fastest that the CPU has, none for IREE's own loops, or "
-        "instructions by name (spirv on vulkan).",
+        "instructions by name (on vulkan: spirv, or spirv-cpu).",
     )
     joined_products: int = option(
         1 << 19,

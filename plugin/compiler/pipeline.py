@@ -22,7 +22,7 @@ from .._mlir import (
 from ..emit.operation import types_kept
 from ..errors import Remark, UnsupportedError, UsageError, expected_name, near_names, quoted
 from ..kernels.instructions import INSTRUCTIONS, instructions_of
-from ..kernels.thread_contraction import SPIRV
+from ..kernels.thread_contraction import OF_THREADS, SPIRV, SPIRV_CPU
 from ..options import parse_option
 from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass, beside_kernels
@@ -326,12 +326,16 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
 
 
 def _of_threads(options: CompileOptions) -> str:
-    if options.kernels not in ("auto", SPIRV):
+    if options.kernels not in ("auto", *OF_THREADS):
         raise UsageError(
-            f"kernels '{options.kernels}' are those of CPUs; choose 'auto', '{SPIRV}' or 'none' "
-            f"for {options.target}"
+            f"kernels '{options.kernels}' are those of CPUs; choose 'auto', '{SPIRV}', "
+            f"'{SPIRV_CPU}' or 'none' for {options.target}"
         )
-    return SPIRV if options.containers == 8 else "none"
+    if options.containers != 8:
+        return "none"
+    if options.kernels == "auto":
+        return SPIRV_CPU if options.vulkan_target == "generic-cpu" else SPIRV
+    return options.kernels
 
 
 def _instructions(options: CompileOptions) -> str:
@@ -348,8 +352,10 @@ def _instructions(options: CompileOptions) -> str:
     features = recorded_features(options).split(",")
     if options.kernels == "auto":
         return instructions_of(features).name
-    if options.kernels == SPIRV:
-        raise UsageError(f"kernels '{SPIRV}' are those of vulkan; choose 'auto' or another target")
+    if options.kernels in OF_THREADS:
+        raise UsageError(
+            f"kernels '{options.kernels}' are those of vulkan; choose 'auto' or another target"
+        )
     missing = INSTRUCTIONS[options.kernels].features.difference(features)
     if missing:
         raise UsageError(

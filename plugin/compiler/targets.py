@@ -15,13 +15,18 @@ subgroup = none, subgroup_size_choices = [{subgroup}], max_workgroup_sizes = [12
 max_thread_count_per_workgroup = 128, max_workgroup_memory_bytes = 16384, \
 max_workgroup_counts = [65535, 65535, 65535]>>}}>]>"""
 
-VULKAN_TARGETS = {
-    "generic": _GENERIC_GPU.format(
-        arch="subquant-generic",
+_WITH_BYTES = {
+    name: _GENERIC_GPU.format(
+        arch=f"subquant-{name}",
         compute="fp64|fp32|fp16|int64|int32|int16|int8",
         storage="b64|b32|b16|b8",
         subgroup=8,
-    ),
+    )
+    for name in ("generic", "generic-cpu")
+}
+
+VULKAN_TARGETS = {
+    **_WITH_BYTES,
     "generic-32bit": _GENERIC_GPU.format(
         arch="subquant-generic-32bit", compute="fp32|int32", storage="b32", subgroup=64
     ),
@@ -29,8 +34,9 @@ VULKAN_TARGETS = {
 """Vulkan device descriptions that assume no more than their name says.
 
 ``generic`` needs 8- and 16-bit storage (nearly every device since 2018, and llvmpipe), and f64 or
-i64 only where the program uses them. ``generic-32bit`` loads and stores 32-bit words only
-(SwiftShader). Neither uses subgroup operations: IREE's named targets assume a subgroup size, and
+i64 only where the program uses them. ``generic-cpu`` is the same for devices that are CPUs, whose
+kernels divide their work into fewer parts. ``generic-32bit`` loads and stores 32-bit words only
+(SwiftShader). None uses subgroup operations: IREE's named targets assume a subgroup size, and
 reductions are wrong on a device with another one.
 """
 

@@ -16,7 +16,9 @@ which is exact: they stay below ``32 * 128 * 255 < 2**24``.
 A thread has four columns of each of some tiles, which are side by side in memory with those of its
 neighbours, and some rows. It reads words of the weight, which have four integers of a column or
 more, and shifts and masks these out, once for its rows: no real of the weight is written. Nothing
-is shared between threads, so there is nothing to wait for. Some threads have the columns of a tile
+is shared between threads, so there is nothing to wait for. Where few rows and columns are too
+little work for a device, several workgroups have a *share* each of the integers that are summed
+over, and what adds their sums is a dispatch of its own. Some threads have the columns of a tile
 together, and a workgroup has some such groups of threads, each with tiles of its own, however many
 of them a thread reads: kernels of one row and of many read the same.
 
@@ -86,6 +88,7 @@ class ThreadProduct:
         at_once: how many rows a thread has.
         threads: of a workgroup, a multiple of those that have a tile together.
         is_rounded: activations are integers with a scale for each block.
+        shares: how many workgroups have a part each of the steps, which it divides.
     """
 
     tiles: Tiles
@@ -98,13 +101,14 @@ class ThreadProduct:
     at_once: int
     threads: int
     is_rounded: bool
+    shares: int = 1
 
     def kernel(self) -> Kernel:
         """The kernel.
 
         Bindings are the weight, scales, zero points and offsets if there are such, all as `Tiles`
         lays them out; activations, of f32, or if these are rounded bytes, and the scales of their
-        blocks; and the result.
+        blocks; and the result, with the sums of each share (``rows x shares x columns``).
         """
         tiles = self.tiles
         blocks = tiles.depth // tiles.block
@@ -118,9 +122,13 @@ class ThreadProduct:
                 if self.is_rounded
                 else [Binding((None, tiles.depth), F32, 4)]
             ),
-            Binding((None, tiles.columns), F32, 1 if tiles.columns % COLUMNS else COLUMNS),
+            Binding(
+                (None, self.shares, tiles.columns),
+                F32,
+                1 if tiles.columns % COLUMNS else COLUMNS,
+            ),
         ]
-        workgroups = -(-tiles.count // self.most_tiles)
+        workgroups = -(-tiles.count // self.most_tiles) * self.shares
         return Kernel(
             "thread_product", bindings, workgroups, self._body, self.rows, self.threads,
             self.at_once,
@@ -143,14 +151,13 @@ class ThreadProduct:
 
     @property
     def unit(self) -> int:
-        """How many steps have outer scales in common, and outer offsets, which are read once.
+        """How many steps of a share have outer scales in common, and outer offsets: read once.
 
         All steps where there are none; 1 where these change within a step.
         """
         tiles, kept = self.tiles, [self.scale, *([] if self.offset is None else [self.offset])]
-        length = math.gcd(
-            tiles.depth, *[each.blocks * tiles.block for each in kept if each.outer is not None]
-        )
+        outer = [each.blocks * tiles.block for each in kept if each.outer is not None]
+        length = math.gcd(tiles.depth // self.shares, *outer)
         return max(1, length // tiles.step) if length % tiles.step == 0 else 1
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
@@ -172,10 +179,12 @@ class ThreadProduct:
             last = scalar(rows) - 1 if not isinstance(rows, int) else rows - 1
             places = [np.minimum(place, last) for place in places]
         memory = _Memory(weight, scales, zeros, offsets, activations, row_scales, result)
+        group = quotient(scalar(number), self.shares)
+        share = remainder(scalar(number), self.shares)
 
         def of_thread(thread: Value) -> None:
             place = scalar(thread)
-            together = quotient(place, self.side) + scalar(number) * (self.threads // self.side)
+            together = quotient(place, self.side) + group * (self.threads // self.side)
             first, own = together * self.parts, remainder(place, self.side)
             numbers = [first + part for part in range(self.parts)]
             if not self.has_whole_tiles:
@@ -183,7 +192,7 @@ class ThreadProduct:
                 numbers = [np.minimum(tile, self.tiles.count - 1) for tile in numbers]
             words = self.tiles.steps * self.tiles.step_bytes // (4 * COLUMNS)
             starts = [tile * words + own for tile in numbers]
-            _Thread(self, memory, first, numbers, starts, own, places).write()
+            _Thread(self, memory, first, numbers, starts, own, places, share).write()
 
         of_threads(self.threads, of_thread)
 
@@ -240,6 +249,7 @@ class _Thread:
         starts: where the words of each begin.
         number: of the thread among those that have a tile together.
         rows: their numbers.
+        share: its number.
     """
 
     product: ThreadProduct
@@ -249,13 +259,15 @@ class _Thread:
     starts: Sequence[Formula]
     number: Formula
     rows: Sequence[Formula]
+    share: Formula
 
     def write(self) -> None:
         """Compute the sums, and store them."""
         parts, unit = self.product.parts, self.product.unit
-        count = len(self.rows) * parts
+        count, steps = len(self.rows) * parts, self.product.tiles.steps // self.product.shares
         zeros = [Vectors(COLUMNS).known(0.0, F32)] * count
-        sums = loop(0, self.product.tiles.steps, unit, self._of_unit, zeros)
+        begin = self.share * steps
+        sums = loop(begin.value, (begin + steps).value, unit, self._of_unit, zeros)
         for index, total in enumerate(sums):
             row, part = divmod(index, parts)
             self._store(total, self.rows[row], part)
@@ -454,6 +466,7 @@ class _Thread:
     def _store(self, total: Formula, row: Formula, part: int) -> None:
         """Write the thread's columns of a tile, of which some may be after the last."""
         tiles, result = self.product.tiles, self.memory.result
+        row = row * self.product.shares + self.share
         number = (self.first + part) * (tiles.width // COLUMNS) + self.number
         whole, rest = divmod(tiles.columns, COLUMNS)
 

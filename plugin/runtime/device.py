@@ -18,6 +18,9 @@ from .team import Team
 
 __all__ = ["Device", "list_devices"]
 
+_LLVMPIPE = "llvmpipe"
+"""The driver of Mesa's software device."""
+
 
 class Device:
     """A device that runs executables; a Vulkan device is opened when one is loaded on it.
@@ -82,12 +85,14 @@ class Device:
     @property
     def ends_long_loops(self) -> bool:
         """True for Mesa's software device, on which no invocation runs its loops to the end."""
-        return self.driver == "llvmpipe"
+        return self.driver == _LLVMPIPE
 
     @property
     def vulkan_target(self) -> str:
         """The key of `subquant.compiler.targets.VULKAN_TARGETS` that this device can run."""
-        return "generic" if self.has_8bit_storage else "generic-32bit"
+        if not self.has_8bit_storage:
+            return "generic-32bit"
+        return "generic-cpu" if self.driver == _LLVMPIPE else "generic"
 
     def open(self, work: Sequence[Work | None] = (None,)) -> OpenDevice:
         """Return the open device: the one that an executable holds, or else a new one.

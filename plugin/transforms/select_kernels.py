@@ -62,7 +62,7 @@ from ..kernels.laid_out_arguments import copies_of, is_argument_behind
 from ..kernels.operands import Refusal
 from ..kernels.row_contraction import RowContraction
 from ..kernels.row_lookup import lookups_of
-from ..kernels.thread_contraction import SPIRV, ThreadContraction
+from ..kernels.thread_contraction import OF_THREADS, ThreadContraction
 from ..numerics.element_types import Array
 from ..numerics.requantization import Requantization
 from ..options import FixedPointRounding, RequantizationForm
@@ -86,8 +86,8 @@ class SelectKernels(ModulePass):
     """Turn every contraction that a kernel computes into calls.
 
     Options:
-        instructions: what kernels multiply with, a name in `INSTRUCTIONS`, or ``spirv``: those of
-            weights in blocks for devices of many threads.
+        instructions: what kernels multiply with, a name in `INSTRUCTIONS`, or ``spirv`` or
+            ``spirv-cpu``: those of weights in blocks for devices of many threads.
         requantization: as of ``lower-requantization``, for sums that a kernel finishes.
         fixed_point_rounding: as of ``lower-requantization``.
         integer_only: requantize without floats, which tell sooner what integers give.
@@ -107,12 +107,16 @@ class SelectKernels(ModulePass):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = (*INSTRUCTIONS, SPIRV)
+        known = (*INSTRUCTIONS, *OF_THREADS)
         if self.instructions not in known:
             raise UsageError(
                 f"{self.name} knows no instructions '{self.instructions}'; "
                 f"{expected_name(self.instructions, known)}"
             )
+
+    @property
+    def _is_of_threads(self) -> bool:
+        return self.instructions in OF_THREADS
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Select in `module`; never fails."""
@@ -120,14 +124,14 @@ class SelectKernels(ModulePass):
             return self._select(module)
 
     def _select(self, module: Operation) -> Sequence[Remark] | None:
-        integers = () if self.instructions == SPIRV else _INTEGERS
+        integers = () if self._is_of_threads else _INTEGERS
         contractions = named(module, integers)
         is_alone = not self.joined_products or all(
             isinstance(IntegerContraction.of_shape(op), Refusal) for op in contractions
         )
         for op in contractions:
             _contract_storage(op, is_alone)
-        attentions = () if self.instructions == SPIRV else (ATTENTION,)
+        attentions = () if self._is_of_threads else (ATTENTION,)
         found = named(module, [BLOCK_CONTRACTION, *attentions, *integers])
         if not found:
             return UNCHANGED
@@ -155,7 +159,7 @@ class SelectKernels(ModulePass):
             if self.explain and not is_copy and (told or refusal is None):
                 remarks.append((replace(at, message=said), library.calls[before:]))
         library.share()
-        if self.instructions != SPIRV and self.joined_products:
+        if not self._is_of_threads and self.joined_products:
             write_formulas(library, INSTRUCTIONS[self.instructions].lanes)
         joined = join_calls(library, self.joined_products)
         for copy in copies:
@@ -170,7 +174,7 @@ class SelectKernels(ModulePass):
         remarks: list[tuple[Remark, list[KernelCall]]],
     ) -> None:
         """Look rows up in the tiles of contractions that are not replaced yet."""
-        if self.instructions == SPIRV:
+        if self._is_of_threads:
             return
         contractions = [op for op in found if op.name == BLOCK_CONTRACTION]
         if not contractions or not named(module, ["stablehlo.gather"]):
@@ -190,11 +194,11 @@ class SelectKernels(ModulePass):
         result, replaced = op.results[0], [op]
         finish: Finish | None = None
         if op.name == BLOCK_CONTRACTION:
-            planner = ThreadContraction if self.instructions == SPIRV else Product
+            planner = ThreadContraction if self._is_of_threads else Product
             product = planner.of(BlockContraction.of(op), self.instructions)
             if isinstance(product, Refusal):
                 return product
-            if self.instructions != SPIRV:
+            if not self._is_of_threads:
                 product = product.with_what_follows(result)
             made, finish = product.emit(library, result.type), product.finish
         elif op.name == ATTENTION:
@@ -237,8 +241,8 @@ class SelectKernels(ModulePass):
             contraction = IntegerContraction.of(op, is_alone=is_alone)
             if not isinstance(contraction, Refusal) and contraction.has_tiles(self.instructions):
                 return self.instructions
-        if self.instructions == SPIRV:
-            return SPIRV
+        if self._is_of_threads:
+            return self.instructions
         return INSTRUCTIONS[self.instructions].without_tiles
 
 

@@ -9,6 +9,7 @@ import hashlib
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,8 @@ def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> 
     weights = GgmlTensor(arrays["weights"].reshape(-1), case["format"], shape)
     module = trace_function(lambda given: linear(given, weights), x)
     options = CompileOptions(case["target"], target_cpu=cpu, activations=case["activations"])
+    if case["target"] == "vulkan":
+        options = replace(options, vulkan_target=Device("vulkan").vulkan_target)
     made = Executables(module, options, x, threads, copies)
     if case["activations"] == "int8":
         made.notes["activations"] = {"block": 16 if case["format"] == "Q6_K" else 32, "steps": 254}
