@@ -238,7 +238,9 @@ def _verify(module: ir.Operation) -> bool:
     return parts == [module]
 
 
-_EXPANDED_FOR_VULKAN = ("separate_bytes", "split_groups", "split_sums", "widen_bodies")
+_EXPANDED_FOR_VULKAN = (
+    *("divide_exactly", "separate_bytes", "split_groups", "split_sums", "widen_bodies"),
+)
 
 
 def compile_pipeline(options: CompileOptions) -> list[ModulePass]:

@@ -222,6 +222,11 @@ def divide(value: AnyArray, divisor: AnyArray) -> AnyArray:
     return _exact_quotient(value, divisor)
 
 
+def _quotient_of_target(value: AnyArray, divisor: AnyArray) -> AnyArray:
+    """What a target's division of f32 gives."""
+    return value / divisor
+
+
 def _exact_quotient(value: AnyArray, scale: AnyArray) -> AnyArray:
     """The f32 nearest to ``value / scale`` on a device whose division is only nearly right.
 
@@ -242,11 +247,11 @@ def _exact_quotient(value: AnyArray, scale: AnyArray) -> AnyArray:
     less = x < s
     x = np.where(less, x << 1, x)
     exponent_field = exponent - scale_exponent + 127 - less
-    ratio = convert(x, F32) / convert(s, F32)
+    ratio = _quotient_of_target(convert(x, F32), convert(s, F32))
     m = truncate(ratio * float(1 << 23), I32)
     remainder = (x << 23) - m * s
     # The device's quotient of the remainder is within one of the floor.
-    step = truncate(convert(remainder, F32) / convert(s, F32), I32)
+    step = truncate(_quotient_of_target(convert(remainder, F32), convert(s, F32)), I32)
     m, remainder = m + step, remainder - step * s
     below = remainder < 0
     m, remainder = np.where(below, m - 1, m), np.where(below, remainder + s, remainder)

@@ -81,6 +81,7 @@ from .iree.dynamic_shapes import (
     expand_dynamic_reshape,
 )
 from .iree.einsum import EINSUMS, expand_einsum
+from .iree.exact_divisions import divide_exactly
 from .iree.held_buffers import hand_on_buffers
 from .iree.index_bounds import clamp_gather, contain_scatter, order_indices, widen_starts
 from .iree.inner_pads import separate_bytes, separate_pad
@@ -114,6 +115,7 @@ class ExpandStablehlo(ModulePass):
             are made of them (llvm-cpu, where IREE refuses what it writes for both).
         separate_bytes: have narrow integers in memory before they are padded (Vulkan, where some
             are put to other places).
+        divide_exactly: correct quotients of f32 (Vulkan, whose division is nearly right only).
         widen_bodies: write sorts and scatters of narrow integers as those of 32 bits, and use all
             results of sorts (Vulkan, where IREE refuses what is written for narrow ones).
     """
@@ -124,6 +126,7 @@ class ExpandStablehlo(ModulePass):
     split_sums: bool = False
     separate_truths: bool = False
     separate_bytes: bool = False
+    divide_exactly: bool = False
     widen_bodies: bool = False
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
@@ -139,7 +142,8 @@ class ExpandStablehlo(ModulePass):
         if self.separate_bytes:
             steps.append({"stablehlo.pad": separate_bytes})
         steps += [_COUNTS, _IN_PLACE, dict.fromkeys(CARRIES, separate_carried)]
-        is_changed = self.separate_truths and separate_truths(module)
+        is_changed = self.divide_exactly and divide_exactly(module)
+        is_changed |= self.separate_truths and separate_truths(module)
         if not named(module, {root for patterns in steps for root in patterns}):
             return None if is_changed else UNCHANGED
         for patterns in steps:

@@ -18,7 +18,6 @@ import numpy as np
 from ...errors import UnsupportedError
 from ...formats.onnx import ELEMENTS, element_of
 from ...numerics.array_functions import convert, is_known
-from ...numerics.casts import divide
 from ...numerics.element_types import F32, I32, AnyArray, DType, ElementType
 from ...numerics.parameters import EXPRESSED_TYPES
 from ...numerics.small_floats import SMALL_FLOATS, PowerOfTwo
@@ -223,7 +222,7 @@ def _small(call: Call, type_: str) -> Typed:
     scales = spread(1)
     precision = ElementType.of_dtype(_precision(call, scales))
     real = convert(convert(call.floats(operand.value), precision), F32)
-    quotient = divide(real, convert(convert(scales, precision), F32))
+    quotient = real / convert(convert(scales, precision), F32)
     quotient = convert(convert(quotient, precision), F32)
     if call.optional(2) is not None:
         quotient = quotient + small.decode(spread(2), np.float32)
@@ -277,9 +276,9 @@ def dynamically_quantized(real: AnyArray) -> tuple[Typed, Typed, Typed]:
     """
     zero = np.float32(0)
     low, high = np.minimum(-((-real).max()), zero), np.maximum(real.max(), zero)
-    scale = divide(high - low, np.float32(255))
+    scale = (high - low) / np.float32(255)
     divisor = np.where(scale == zero, np.float32(1), scale)
-    steps = np.rint(zero - divide(low, divisor))
+    steps = np.rint(zero - low / divisor)
     zero_point = np.minimum(np.maximum(convert(steps, I32), 0), 255)
     rank = len(real.shape)
     counted = rounded(real, divisor.reshape((1,) * rank), tuple(real.shape))

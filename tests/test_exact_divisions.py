@@ -1,0 +1,104 @@
+"""Quotients of f32 on Vulkan are those of IEEE 754, on devices that divide nearly right only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import subquant
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.numerics import casts
+from subquant.numerics.parameters import ExpressedType, StorageType
+from subquant.runtime import Device
+
+COUNT = 1 << 14
+PROGRAM = f"""
+func.func @main(%x: tensor<{COUNT}xf32>, %y: tensor<{COUNT}xf32>) -> tensor<{COUNT}xf32> {{
+  %q = stablehlo.divide %x, %y : tensor<{COUNT}xf32>
+  return %q : tensor<{COUNT}xf32>
+}}"""
+BY_SOME = """
+func.func @main(%x: tensor<?x8xf32>, %s: tensor<f32>) -> tensor<?x8xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %half = stablehlo.constant dense<0.7> : tensor<f32>
+  %scale = stablehlo.divide %s, %half : tensor<f32>
+  %sums = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [1]
+      : (tensor<?x8xf32>, tensor<f32>) -> tensor<?xf32>
+  %extent = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?x8xf32>) -> tensor<i32>
+  %one = stablehlo.reshape %extent : (tensor<i32>) -> tensor<1xi32>
+  %eight = stablehlo.constant dense<8> : tensor<1xi32>
+  %shape = stablehlo.concatenate %one, %eight, dim = 0
+      : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+  %wide = stablehlo.dynamic_broadcast_in_dim %sums, %shape, dims = [0]
+      : (tensor<?xf32>, tensor<2xi32>) -> tensor<?x8xf32>
+  %share = stablehlo.divide %x, %wide : tensor<?x8xf32>
+  %scales = stablehlo.dynamic_broadcast_in_dim %scale, %shape, dims = []
+      : (tensor<f32>, tensor<2xi32>) -> tensor<?x8xf32>
+  %y = stablehlo.divide %share, %scales : tensor<?x8xf32>
+  return %y : tensor<?x8xf32>
+}"""
+
+
+@pytest.fixture(params=["vulkan", "vulkan_32bit"])
+def any_vulkan(request: pytest.FixtureRequest) -> Device:
+    """Devices with 8-bit storage, and without."""
+    found: Device = request.getfixturevalue(request.param)
+    return found
+
+
+def drawn(seed: int) -> npt.NDArray[np.float32]:
+    """Of many magnitudes, and of both signs; their quotients are normal numbers."""
+    rng = np.random.default_rng(seed)
+    magnitudes = rng.uniform(1, 2, COUNT) * 2.0 ** rng.integers(-60, 60, COUNT)
+    return (magnitudes * rng.choice([-1, 1], COUNT)).astype(np.float32)
+
+
+@pytest.mark.parametrize("units", [-2, -1, 1, 2])
+def test_a_device_may_be_off_by_two_units(units: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The formula, in NumPy, with such a division in the place of the target's."""
+
+    def nearly(value: npt.NDArray[np.float32], divisor: npt.NDArray[np.float32]) -> Any:
+        return ((value / divisor).view(np.int32) + np.int32(units)).view(np.float32)
+
+    monkeypatch.setattr(casts, "_quotient_of_target", nearly)
+    cast = casts.Cast(StorageType(32, True), ExpressedType.F32, division="exact")
+    x, y = drawn(3), drawn(4)
+    assert (nearly(x, y) != x / y).all()
+    np.testing.assert_array_equal(cast._quotient(x, y), x / y)
+
+
+@pytest.mark.vulkan
+def test_quotients_are_the_nearest_floats(any_vulkan: Device) -> None:
+    x, y = drawn(0), drawn(1)
+    x[:8], y[:8] = [0, -0.0, np.inf, -np.inf, np.nan, 3, 1, 0], [2, 2, 2, 2, 2, np.inf, 0, 0]
+    found = subquant.compile(PROGRAM, target="vulkan", device=any_vulkan).main(x, y)
+    with np.errstate(all="ignore"):
+        expected = x / y
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found[:4]), np.signbit(expected[:4]))
+
+
+@pytest.mark.vulkan
+def test_scalars_and_extents_that_are_known_at_run_time(any_vulkan: Device) -> None:
+    x = np.abs(drawn(2)[:48]).reshape(6, 8)
+    main = subquant.compile(BY_SOME, target="vulkan", device=any_vulkan).main
+    for rows in (6, 1):
+        found = main(x[:rows], np.float32(0.3))
+        sums = found * (np.float32(0.3) / np.float32(0.7))
+        np.testing.assert_allclose(sums.sum(1), np.ones(rows), rtol=1e-5)
+
+
+def test_devices_that_divide_right_divide_once() -> None:
+    """A CPU's quotient is a division; on Vulkan integers correct it, but of f64."""
+    lowered = compile_to_bytes(PROGRAM, CompileOptions(), emit="mlir").decode()
+    assert "stablehlo.divide" in lowered
+    assert "bitcast_convert" not in lowered
+    lowered = compile_to_bytes(PROGRAM, CompileOptions("vulkan"), emit="mlir").decode()
+    assert "bitcast_convert" in lowered
+    wide = PROGRAM.replace("f32", "f64")
+    lowered = compile_to_bytes(wide, CompileOptions("vulkan"), emit="mlir").decode()
+    assert "bitcast_convert" not in lowered
