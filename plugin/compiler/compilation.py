@@ -140,7 +140,14 @@ class _Compilation:
         team = is_for_cpu and lowered.gains_by_threads and is_by_session(self.options)
         threads = self._threads(cache) if team and cache is not None else b""
         try:
-            return run_iree(lowered.data, self.options, self.reproducer, team=team, threads=threads)
+            return run_iree(
+                lowered.data,
+                self.options,
+                self.reproducer,
+                peels_loops=lowered.peels_loops,
+                team=team,
+                threads=threads,
+            )
         except SubquantError as error:
             raise error.in_file(self.given.file) from None
 

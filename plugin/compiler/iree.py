@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import (
@@ -69,11 +70,16 @@ def _package_folder() -> str:
     return folders[0]
 
 
+_STRATEGY = "iree-llvmcpu-vector-pproc-strategy"
+"""What is done with what fills no vector."""
+
+
 def run_iree(
     bytecode: bytes,
     options: CompileOptions,
     reproducer: str | os.PathLike[str] | None = None,
     *,
+    peels_loops: bool = False,
     team: bool = False,
     threads: bytes = b"",
 ) -> bytes:
@@ -84,6 +90,7 @@ def run_iree(
         options: what to compile for.
         reproducer: where to write it; by default ``subquant.reproducer.mlir`` in the current
             folder.
+        peels_loops: what fills no vector is to be written by itself, unless a flag says how.
         team: a team of threads can run it (`subquant.team`), for a CPU; of options for which
             `is_by_session`.
         threads: what `compile_threads` gives for them, where that is there already.
@@ -94,20 +101,22 @@ def run_iree(
         UsageError: it knows no such target.
     """
     given, made = "module.mlirbc", "module.vmfb"
-    compiler = compiler_path()
+    compiler, flags = compiler_path(), options.flags
+    if peels_loops and not any(_STRATEGY in flag for flag in flags):
+        flags.append(f"--{_STRATEGY}=peel")
     command: list[str | dict[str, str]]
     files = {given: bytecode}
     if is_by_session(options):
         shared: str | dict[str, str] = session.NEW_TEAM if team else ""
         if team and threads:
             shared, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": threads}
-        command = [*session_command(), {"file": given}, {"file": made}, shared, *options.flags]
+        command = [*session_command(), {"file": given}, {"file": made}, shared, *flags]
     else:
-        command = [compiler, {"file": given}, "-o", {"file": made}, *options.flags]
+        command = [compiler, {"file": given}, "-o", {"file": made}, *flags]
     result = run_guarded(command, files, output=made, variables=_variables())
     if result.status == 0 and result.output is not None:
         return result.output
-    raise _compiler_error(bytecode, options, reproducer, result)
+    raise _compiler_error(bytecode, options, flags, reproducer, result)
 
 
 def session_command() -> list[str]:
@@ -208,6 +217,7 @@ def _unknown_target(stderr: str, options: CompileOptions) -> UsageError | None:
 def _compiler_error(
     bytecode: bytes,
     options: CompileOptions,
+    flags: Sequence[str],
     reproducer: str | os.PathLike[str] | None,
     result: Finished,
 ) -> SubquantError:
@@ -217,7 +227,7 @@ def _compiler_error(
     if unknown is not None:
         return unknown
     path = Path(reproducer or "subquant.reproducer.mlir")
-    replay = shlex.join(["iree-compile", str(path), "-o", os.devnull, *options.flags])
+    replay = shlex.join(["iree-compile", str(path), "-o", os.devnull, *flags])
     text = text_of(bytecode)
     try:
         write_whole(path, f"// {replay}\n{text}\n".encode())

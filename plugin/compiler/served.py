@@ -42,6 +42,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
         gains_by_threads,
         has_public_function,
         lower,
+        peels_loops,
         record_cpu_features,
         recorded_signatures,
     )
@@ -71,6 +72,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
             "has_public_function": has_public_function(module),
             "signatures": recorded_signatures(module),
             "gains_by_threads": gains_by_threads(module),
+            "peels_loops": peels_loops(module, arguments["cpu_features"]),
         }
         return described, [bytecode_of(module)]
 

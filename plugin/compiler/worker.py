@@ -73,6 +73,7 @@ class LoweredModule:
         remarks: what was asked for by ``explain``; they do not name the source.
         parameter_bytes: of constants that are in the file of parameters.
         gains_by_threads: several threads may run one of its functions in less time than one.
+        peels_loops: what fills no vector is to be written by itself.
     """
 
     data: bytes
@@ -81,6 +82,7 @@ class LoweredModule:
     remarks: Sequence[Remark] = ()
     parameter_bytes: int = 0
     gains_by_threads: bool = False
+    peels_loops: bool = False
 
 
 def signatures_of(signature_texts: Mapping[str, str]) -> dict[str, Signature]:
@@ -212,6 +214,7 @@ def lower(
         [Remark.from_json(remark) for remark in value["remarks"]],
         int(value.get("parameter_bytes", 0)),
         bool(value.get("gains_by_threads", False)),
+        bool(value.get("peels_loops", False)),
     )
 
 

@@ -1,0 +1,78 @@
+"""What fills no vector: the rest of a loop by itself, where that takes less time than a mask."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import subquant
+from subquant.compiler import iree
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.lowering import peels_loops
+from subquant.compiler.options import CompileOptions
+from subquant.compiler.reading import parse_text
+from subquant.dialects import create_context
+
+SUMS = """
+func.func @main(%x: tensor<33x103xi8>) -> tensor<33xi32> {
+  %wide = stablehlo.convert %x : (tensor<33x103xi8>) -> tensor<33x103xi32>
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %y = stablehlo.reduce(%wide init: %zero) applies stablehlo.add across dimensions = [1]
+      : (tensor<33x103xi32>, tensor<i32>) -> tensor<33xi32>
+  return %y : tensor<33xi32>
+}"""
+WINDOWS = """
+func.func @main(%x: tensor<1x9x9x3xf32>, %w: tensor<3x3x3x5xf32>) -> tensor<1x7x7x5xf32> {
+  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      window = {pad = [[0, 0], [0, 0]]}
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<1x9x9x3xf32>, tensor<3x3x3x5xf32>) -> tensor<1x7x7x5xf32>
+  return %y : tensor<1x7x7x5xf32>
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "features", "expected"),
+    [
+        (SUMS, "avx,avx2,fma", True),
+        (SUMS, "avx,avx2,avx512f", True),
+        (WINDOWS, "avx,avx2,fma", True),
+        (WINDOWS, "avx,avx2,avx512f", False),
+        (SUMS, "", False),
+        (SUMS, "neon,dotprod", False),
+    ],
+)
+def test_the_choice(text: str, features: str, expected: bool) -> None:
+    assert peels_loops(parse_text(text, create_context()), features) == expected
+
+
+@pytest.mark.parametrize(
+    ("cpu", "flags", "expected"),
+    [
+        ("haswell", (), ["peel"]),
+        ("generic", (), []),
+        ("haswell", ("--iree-llvmcpu-vector-pproc-strategy=none",), ["none"]),
+    ],
+)
+def test_the_compiler_is_told(
+    cpu: str, flags: tuple[str, ...], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, also where a flag says something else."""
+    commands, run = [], iree.run_guarded
+
+    def recorded(command: list[str], *given: object, **others: object) -> object:
+        commands.append(command)
+        return run(command, *given, **others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(iree, "run_guarded", recorded)
+    compile_to_bytes(SUMS, CompileOptions(target_cpu=cpu, iree_flags=flags))
+    texts = [part for part in commands[-1] if isinstance(part, str)]
+    assert re.findall(r"vector-pproc-strategy=(\w+)", " ".join(texts)) == expected
+
+
+def test_rests_are_computed() -> None:
+    x = np.random.default_rng(0).integers(-128, 128, (33, 103)).astype(np.int8)
+    found = subquant.compile(SUMS).main(x)
+    np.testing.assert_array_equal(found, x.astype(np.int32).sum(1))
