@@ -67,7 +67,7 @@ def test_the_compiler_is_told(
         return run(command, *given, **others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(iree, "run_guarded", recorded)
-    compile_to_bytes(SUMS, CompileOptions(target_cpu=cpu, iree_flags=flags))
+    compile_to_bytes(SUMS, CompileOptions(target_cpu=cpu, iree_flags=flags), cache="")
     texts = [part for part in commands[-1] if isinstance(part, str)]
     assert re.findall(r"vector-pproc-strategy=(\w+)", " ".join(texts)) == expected
 

@@ -100,7 +100,7 @@ def peels_loops(module: ir.Module, features: str) -> bool:
 
 
 def _is_convolution(op: Operation) -> bool:
-    return op.name.startswith(_CONVOLUTIONS)
+    return str(op.name).startswith(_CONVOLUTIONS)
 
 
 def _reflections(module: ir.Module) -> Iterator[tuple[Operation, dict[str, ir.Attribute]]]:
