@@ -72,6 +72,21 @@ def test_the_compiler_is_told(
     assert re.findall(r"vector-pproc-strategy=(\w+)", " ".join(texts)) == expected
 
 
+def test_what_iree_refuses_so_is_compiled_as_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried once, and what follows is the default."""
+    commands, run = [], iree.run_guarded
+
+    def refusing(command: list[str], *given: object, **others: object) -> object:
+        commands.append(command)
+        flags = ["--nonsense"] if any("pproc" in str(part) for part in command) else []
+        return run([*command, *flags], *given, **others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(iree, "run_guarded", refusing)
+    options = CompileOptions(target_cpu="haswell")
+    assert compile_to_bytes(SUMS, options, cache="")
+    assert sum("pproc" in " ".join(map(str, command)) for command in commands) == 1
+
+
 def test_rests_are_computed() -> None:
     x = np.random.default_rng(0).integers(-128, 128, (33, 103)).astype(np.int8)
     found = subquant.compile(SUMS).main(x)

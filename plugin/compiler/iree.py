@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import (
@@ -90,7 +90,8 @@ def run_iree(
         options: what to compile for.
         reproducer: where to write it; by default ``subquant.reproducer.mlir`` in the current
             folder.
-        peels_loops: what fills no vector is to be written by itself, unless a flag says how.
+        peels_loops: what fills no vector is to be written by itself, unless a flag says how, or
+            IREE refuses the module so.
         team: a team of threads can run it (`subquant.team`), for a CPU; of options for which
             `is_by_session`.
         threads: what `compile_threads` gives for them, where that is there already.
@@ -100,23 +101,42 @@ def run_iree(
         CompilerError: it refused the module, or crashed.
         UsageError: it knows no such target.
     """
-    given, made = "module.mlirbc", "module.vmfb"
-    compiler, flags = compiler_path(), options.flags
+    flags, files = options.flags, {"module.mlirbc": bytecode}
+    shared: str | dict[str, str] = session.NEW_TEAM if team else ""
+    if team and threads:
+        shared, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": threads}
     if peels_loops and not any(_STRATEGY in flag for flag in flags):
-        flags.append(f"--{_STRATEGY}=peel")
-    command: list[str | dict[str, str]]
-    files = {given: bytecode}
-    if is_by_session(options):
-        shared: str | dict[str, str] = session.NEW_TEAM if team else ""
-        if team and threads:
-            shared, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": threads}
-        command = [*session_command(), {"file": given}, {"file": made}, shared, *flags]
-    else:
-        command = [compiler, {"file": given}, "-o", {"file": made}, *flags]
-    result = run_guarded(command, files, output=made, variables=_variables())
+        result = _finished(files, options, shared, [f"--{_STRATEGY}=peel", *flags])
+        if result.status == 0 and result.output is not None:
+            return result.output
+        # IREE has a bound for vectors, which what is not masked may exceed.
+    result = _finished(files, options, shared, flags)
     if result.status == 0 and result.output is not None:
         return result.output
-    raise _compiler_error(bytecode, options, flags, reproducer, result)
+    raise _compiler_error(bytecode, options, reproducer, result)
+
+
+def _finished(
+    files: Mapping[str, bytes],
+    options: CompileOptions,
+    shared: str | dict[str, str],
+    flags: Sequence[str],
+) -> Finished:
+    """Run IREE's compiler on a module.
+
+    Args:
+        files: the module, and the program of a team's threads if it is there.
+        options: as of `run_iree`.
+        shared: what a session is told of a team.
+        flags: for the compiler.
+    """
+    given, made = "module.mlirbc", "module.vmfb"
+    command: list[str | dict[str, str]]
+    if is_by_session(options):
+        command = [*session_command(), {"file": given}, {"file": made}, shared, *flags]
+    else:
+        command = [compiler_path(), {"file": given}, "-o", {"file": made}, *flags]
+    return run_guarded(command, files, output=made, variables=_variables())
 
 
 def session_command() -> list[str]:
@@ -217,7 +237,6 @@ def _unknown_target(stderr: str, options: CompileOptions) -> UsageError | None:
 def _compiler_error(
     bytecode: bytes,
     options: CompileOptions,
-    flags: Sequence[str],
     reproducer: str | os.PathLike[str] | None,
     result: Finished,
 ) -> SubquantError:
@@ -227,7 +246,7 @@ def _compiler_error(
     if unknown is not None:
         return unknown
     path = Path(reproducer or "subquant.reproducer.mlir")
-    replay = shlex.join(["iree-compile", str(path), "-o", os.devnull, *flags])
+    replay = shlex.join(["iree-compile", str(path), "-o", os.devnull, *options.flags])
     text = text_of(bytecode)
     try:
         write_whole(path, f"// {replay}\n{text}\n".encode())
