@@ -217,9 +217,10 @@ class Product:
         product: BlockProduct | ThreadProduct,
         operands: Sequence[Value],
         rows: Extent,
+        shares: Sequence[int] = (),
     ) -> Value:
-        """Call the kernel, and return its sums ``rows x columns``."""
-        type_ = tensor_type([self.rows, self.tiles.columns], mlir_type(F32))
+        """Call the kernel, and return its sums ``rows x columns``, or those of shares of these."""
+        type_ = tensor_type([self.rows, *shares, self.tiles.columns], mlir_type(F32))
         [sums] = library.call(product, product.kernel(), operands, [type_], rows)
         return sums
 

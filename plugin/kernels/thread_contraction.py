@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,8 +24,6 @@ from .tiles import Tiles
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from .block_product import BlockProduct
 
 __all__ = ["OF_THREADS", "SPIRV", "SPIRV_CPU", "ThreadContraction"]
 
@@ -165,23 +162,11 @@ class ThreadContraction(Product):
         given = [activations]
         if is_rounded:
             given = self._rounded(library, activations, rows)
-        sums = self._called(library, product, [*weight.operands, *given], rows)
+        shares = [product.shares] if product.shares > 1 else []
+        sums = self._called(library, product, [*weight.operands, *given], rows, shares)
+        if shares:
+            sums = emit_stablehlo.reduce(sums, [1])
         return self._result(sums, extents, result)
-
-    def _called(
-        self,
-        library: Library,
-        product: BlockProduct | ThreadProduct,
-        operands: Sequence[Value],
-        rows: Extent,
-    ) -> Value:
-        """Call the kernel, and return the sums of its shares' sums."""
-        assert isinstance(product, ThreadProduct)
-        if product.shares == 1:
-            return super()._called(library, product, operands, rows)
-        type_ = tensor_type([self.rows, product.shares, self.tiles.columns], mlir_type(F32))
-        [sums] = library.call(product, product.kernel(), operands, [type_], rows)
-        return emit_stablehlo.reduce(sums, [1])
 
     def _rounded(self, library: Library, activations: Value, rows: Extent) -> list[Value]:
         """Activations as bytes, four to a word, and the scales of their blocks."""
