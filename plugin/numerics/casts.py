@@ -49,7 +49,7 @@ __all__ = [
     "Division",
     "dequantize",
     "dequantize_blocks",
-    "divide",
+    "exact_quotient",
     "is_masked",
     "quantize",
     "quantize_blocks",
@@ -101,7 +101,7 @@ class Cast:
             return self._rounded(convert(value, self._work) / convert(scale, self._work))
         # A quotient rounded to f32 and then to f16 or bf16 is the one rounded once: f32 has more
         # than twice their bits.
-        quotient = _exact_quotient(convert(value, F32), convert(convert(scale, self._work), F32))
+        quotient = exact_quotient(convert(value, F32), convert(convert(scale, self._work), F32))
         if self.expressed is ExpressedType.F16:
             return convert(quotient, F16)
         return self._rounded(quotient)
@@ -214,20 +214,12 @@ class Cast:
         return np.where(value != value, value, rounded)
 
 
-def divide(value: AnyArray, divisor: AnyArray) -> AnyArray:
-    """The f32 nearest to a quotient, also where a program's division is only nearly right."""
-    if is_known(value) and is_known(divisor):
-        with np.errstate(all="ignore"):
-            return np.asarray(value, np.float32) / np.asarray(divisor, np.float32)
-    return _exact_quotient(value, divisor)
-
-
 def _quotient_of_target(value: AnyArray, divisor: AnyArray) -> AnyArray:
     """What a target's division of f32 gives."""
     return value / divisor
 
 
-def _exact_quotient(value: AnyArray, scale: AnyArray) -> AnyArray:
+def exact_quotient(value: AnyArray, scale: AnyArray) -> AnyArray:
     """The f32 nearest to ``value / scale`` on a device whose division is only nearly right.
 
     With 24-bit significands ``x`` and ``s``, ``x`` doubled if it is less than ``s``, the quotient's

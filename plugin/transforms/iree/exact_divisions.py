@@ -14,7 +14,7 @@ from __future__ import annotations
 from ... import emit
 from ..._mlir import Operation, ir
 from ...dialects.quant import element_type
-from ...numerics.casts import divide
+from ...numerics.casts import exact_quotient
 from ..base import named
 
 __all__ = ["divide_exactly"]
@@ -29,7 +29,7 @@ def divide_exactly(module: Operation) -> bool:
     ]
     for op in found:
         with ir.InsertionPoint(op), op.location:
-            quotient = divide(*(emit.tensor(value) for value in op.operands))
+            quotient = exact_quotient(*(emit.tensor(value) for value in op.operands))
         op.results[0].replace_all_uses_with(quotient.value)
         op.erase()
     return bool(found)
