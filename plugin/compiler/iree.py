@@ -105,14 +105,14 @@ def run_iree(
     shared: str | dict[str, str] = session.NEW_TEAM if team else ""
     if team and threads:
         shared, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": threads}
+    attempts = [flags]
     if peels_loops and not any(_STRATEGY in flag for flag in flags):
-        result = _finished(files, options, shared, [f"--{_STRATEGY}=peel", *flags])
+        # IREE has a bound for vectors, which what is not masked may exceed: the default is next.
+        attempts.insert(0, [f"--{_STRATEGY}=peel", *flags])
+    for each in attempts:
+        result = _finished(files, options, shared, each)
         if result.status == 0 and result.output is not None:
             return result.output
-        # IREE has a bound for vectors, which what is not masked may exceed.
-    result = _finished(files, options, shared, flags)
-    if result.status == 0 and result.output is not None:
-        return result.output
     raise _compiler_error(bytecode, options, reproducer, result)
 
 
