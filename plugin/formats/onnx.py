@@ -451,6 +451,8 @@ class _Reader:
             return self.tensor(value, f"{node}, attribute {quoted(attribute.name)}")
         if isinstance(value, bytes):
             return value.decode(errors="replace")
+        if isinstance(value, list):
+            return [n.decode(errors="replace") if isinstance(n, bytes) else n for n in value]
         return value
 
     # -- tensors ----------------------------------------------------------------------------------

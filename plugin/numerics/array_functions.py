@@ -40,6 +40,7 @@ __all__ = [
     "stack",
     "take",
     "take_slice",
+    "tanh",
     "truncate",
     "unpack_bits",
     "unpack_nibbles",
@@ -155,6 +156,18 @@ def rounded_product(left: AnyArray, right: AnyArray) -> AnyArray:
     sign = (signs[0] ^ signs[1]) & np.int32(-(1 << 31))
     magnitude = np.abs(left) * np.abs(right)
     return bits_of(bits_of(magnitude, I32) | sign, F32)
+
+
+def tanh(x: AnyArray) -> AnyArray:
+    """Compute ``np.tanh`` of floats. In a program, that of f64 is written with ``expm1``.
+
+    ``tanh |x| = -e / (e + 2)`` with ``e = expm1(-2 |x|)``: IREE has no f64 tanh.
+    """
+    if is_known(x) or x.dtype != np.float64:
+        return np.tanh(x)
+    less = np.expm1(np.float64(-2) * np.abs(x))
+    magnitude = -less / (less + np.float64(2))
+    return np.where(x < np.float64(0), -magnitude, magnitude)
 
 
 # -- shapes and sums -------------------------------------------------------------------------------

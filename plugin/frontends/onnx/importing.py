@@ -44,6 +44,7 @@ from . import (
     movements,
     pooling,
     quantization,
+    recurrent,
     shapes,
     transformers,
 )
@@ -57,7 +58,8 @@ from .reals import Quantized, Sum
 __all__ = ["Interpreter", "Program", "write_module"]
 
 _FAMILIES = (
-    contractions, control, elementwise, movements, pooling, quantization, shapes, transformers,
+    contractions, control, elementwise, movements, pooling, quantization, recurrent, shapes,
+    transformers,
 )  # fmt: skip
 """What registers the kernels."""
 

@@ -1,0 +1,343 @@
+"""LSTM, GRU and RNN beside ONNX Runtime, and beside the specification in float64."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from onnx_models import computed, node_tests, text_of
+from programs import share_of
+from subquant.errors import SubquantError
+from subquant.runtime import Device
+from together import Together
+
+Array = np.ndarray[Any, Any]
+
+STEPS, BATCH, DEPTH, HIDDEN = 5, 3, 4, 6
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+STATES = {"LSTM": ("initial_h", "initial_c"), "GRU": ("initial_h",), "RNN": ("initial_h",)}
+INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+LENGTHS = np.array([3, 5, 1], np.int32)
+
+
+# -- the specification ----------------------------------------------------------------------------
+
+
+def activation(name: str, alpha: float | None, beta: float | None, x: Array) -> Array:
+    """The table of activation functions of LSTM 22."""
+    a, b = (0.0 if value is None else value for value in (alpha, beta))
+    return {
+        "relu": lambda: np.maximum(x, 0),
+        "tanh": lambda: np.tanh(x),
+        "sigmoid": lambda: 1 / (1 + np.exp(-x)),
+        "affine": lambda: a * x + b,
+        "leakyrelu": lambda: np.where(x >= 0, x, a * x),
+        "thresholdedrelu": lambda: np.where(x > a, x, 0),
+        "scaledtanh": lambda: a * np.tanh(b * x),
+        "hardsigmoid": lambda: np.minimum(np.maximum(a * x + b, 0), 1),
+        "elu": lambda: np.where(x >= 0, x, a * (np.exp(x) - 1)),
+        "softsign": lambda: x / (1 + np.abs(x)),
+        "softplus": lambda: np.log(1 + np.exp(x)),
+    }[name.lower()]()
+
+
+USES = {"affine": "ab", "leakyrelu": "a", "thresholdedrelu": "a", "scaledtanh": "ab",
+        "hardsigmoid": "ab", "elu": "a"}  # fmt: skip
+DEFAULTS = {"a": {"hardsigmoid": 0.2, "leakyrelu": 0.01, "elu": 1.0}, "b": {"hardsigmoid": 0.5}}
+
+
+def functions_of(operator: str, attributes: Mapping[str, Any], directions: int) -> list[Any]:
+    defaults = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+    names = attributes.get("activations", defaults[operator] * directions)
+    values = {letter: list(attributes.get(f"activation_{word}", ()))
+              for letter, word in (("a", "alpha"), ("b", "beta"))}  # fmt: skip
+    found = []
+    for name in names:
+        chosen = {}
+        for letter in USES.get(name.lower(), ""):
+            queue = values[letter]
+            chosen[letter] = queue.pop(0) if queue else DEFAULTS[letter][name.lower()]
+        found.append(functools.partial(activation, name, chosen.get("a"), chosen.get("b")))
+    return found
+
+
+def specified(
+    operator: str, attributes: Mapping[str, Any], given: Mapping[str, Array]
+) -> list[Array]:
+    """Y and the final states, one sequence and one step at a time."""
+    v = {name: value.astype(np.float64) for name, value in given.items()}
+    by_batch = attributes.get("layout", 0)
+    x = v["X"].transpose(1, 0, 2) if by_batch else v["X"]
+    steps, batch, _ = x.shape
+    directions, _, hidden = v["R"].shape
+    gates = GATES[operator]
+    clip = attributes.get("clip", np.inf)
+    functions = functions_of(operator, attributes, directions)
+    each = len(functions) // directions
+    states = np.zeros((len(STATES[operator]), directions, batch, hidden))
+    for n, name in enumerate(STATES[operator]):
+        if name in v:
+            states[n] = v[name].transpose(1, 0, 2) if by_batch else v[name]
+    y = np.zeros((steps, directions, batch, hidden))
+    for d in range(directions):
+        f, g, h = (functions[d * each : (d + 1) * each] * 3)[:3]
+        is_reverse = attributes.get("direction") == "reverse" or d == 1
+        bias = v.get("B", np.zeros((directions, 2 * gates * hidden)))[d].reshape(2, gates, hidden)
+        peephole = v.get("P", np.zeros((directions, 3 * hidden)))[d].reshape(3, hidden)
+        for n in range(batch):
+            length = int(given["sequence_lens"][n]) if "sequence_lens" in given else steps
+            for t in reversed(range(length)) if is_reverse else range(length):
+                state = states[0, d, n]
+                of_x = (v["W"][d] @ x[t, n]).reshape(gates, hidden) + bias[0]
+                of_h = (v["R"][d] @ state).reshape(gates, hidden) + bias[1]
+                total = of_x + of_h
+
+                def clipped(values: Array) -> Array:
+                    return np.clip(values, -clip, clip)
+
+                if operator == "RNN":
+                    after = f(clipped(total[0]))
+                elif operator == "GRU":
+                    z, r = f(clipped(total[0])), f(clipped(total[1]))
+                    if attributes.get("linear_before_reset", 0):
+                        inner = of_x[2] + r * of_h[2]
+                    else:
+                        last = v["R"][d].reshape(gates, hidden, hidden)[2]
+                        inner = of_x[2] + last @ (r * state) + bias[1, 2]
+                    after = (1 - z) * g(clipped(inner)) + z * state
+                else:
+                    cell = states[1, d, n]
+                    i = f(clipped(total[0] + peephole[0] * cell))
+                    kept = f(clipped(total[2] + peephole[2] * cell))
+                    kept = 1 - i if attributes.get("input_forget", 0) else kept
+                    cell = kept * cell + i * g(clipped(total[3]))
+                    after = f(clipped(total[1] + peephole[1] * cell)) * h(cell)
+                    states[1, d, n] = cell
+                y[t, d, n] = states[0, d, n] = after
+            if not length:
+                states[:, d, n] = 0
+    if by_batch:
+        return [y.transpose(2, 0, 1, 3), *states.transpose(0, 2, 1, 3)]
+    return [y, *states]
+
+
+# -- cases ----------------------------------------------------------------------------------------
+
+SOME = {"HardSigmoid": (0.3, 0.6), "Affine": (0.7, 0.1), "LeakyRelu": (0.1, None),
+        "ThresholdedRelu": (0.2, None), "ScaledTanh": (0.9, 1.2), "Elu": (0.8, None)}  # fmt: skip
+
+
+def chosen(*names: str) -> dict[str, Any]:
+    """The attributes of activation functions with a value for each that reads one."""
+    values = [SOME.get(name, (None, None)) for name in names]
+    found: dict[str, Any] = {"activations": list(names)}
+    for n, word in enumerate(("alpha", "beta")):
+        read = [float(np.float32(value[n])) for value in values if value[n] is not None]
+        if read:
+            found[f"activation_{word}"] = read
+    return found
+
+
+BOTH = {"direction": "bidirectional"}
+CASES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "LSTM": ("LSTM", {}, ""),
+    "LSTM-plain": ("LSTM", {}, "no B, no states"),
+    "LSTM-reverse": ("LSTM", {"direction": "reverse"}, ""),
+    "LSTM-bidirectional": ("LSTM", BOTH, ""),
+    "LSTM-lengths": ("LSTM", {}, "lengths"),
+    "LSTM-reverse-lengths": ("LSTM", {"direction": "reverse"}, "lengths"),
+    "LSTM-bidirectional-lengths": ("LSTM", BOTH, "lengths"),
+    "LSTM-empty-sequence": ("LSTM", BOTH, "an empty sequence"),
+    "LSTM-peepholes": ("LSTM", BOTH, "P"),
+    "LSTM-clip": ("LSTM", {"clip": 0.25}, "P"),
+    "LSTM-input-forget": ("LSTM", {"input_forget": 1}, "P"),
+    "LSTM-hard": ("LSTM", {"activations": ["HardSigmoid", "Softsign", "Tanh"]}, ""),
+    "LSTM-six": ("LSTM", BOTH | chosen("HardSigmoid", "Softplus", "Elu", "sigmoid", "ScaledTanh",
+                                       "LeakyRelu"), "lengths"),
+    "LSTM-batch-first": ("LSTM", BOTH | {"layout": 1}, "lengths"),
+    "LSTM-f64": ("LSTM", {}, "f64"),
+    "LSTM-f16": ("LSTM", BOTH, "f16"),
+    "GRU": ("GRU", {}, ""),
+    "GRU-plain": ("GRU", {"direction": "reverse"}, "no B, no states"),
+    "GRU-linear": ("GRU", {"linear_before_reset": 1}, ""),
+    "GRU-bidirectional": ("GRU", BOTH, "lengths"),
+    "GRU-bidirectional-linear": ("GRU", BOTH | {"linear_before_reset": 1}, "lengths"),
+    "GRU-empty-sequence": ("GRU", {}, "an empty sequence"),
+    "GRU-clip": ("GRU", {"clip": 0.3, "direction": "reverse"}, "lengths"),
+    "GRU-hard": ("GRU", chosen("HardSigmoid", "Tanh"), ""),
+    "GRU-hard-linear": ("GRU", chosen("HardSigmoid", "Affine") | {"linear_before_reset": 1}, ""),
+    "GRU-batch-first": ("GRU", {"layout": 1, "direction": "reverse"}, "lengths"),
+    "GRU-f64": ("GRU", BOTH, "f64"),
+    "RNN": ("RNN", {}, ""),
+    "RNN-plain": ("RNN", {}, "no B, no states"),
+    "RNN-bidirectional": ("RNN", BOTH | {"clip": 0.4}, "lengths"),
+    "RNN-reverse": ("RNN", {"direction": "reverse"}, "lengths"),
+    "RNN-batch-first": ("RNN", BOTH | {"layout": 1}, "lengths"),
+    "RNN-f64": ("RNN", {}, "f64"),
+    **{f"RNN-{name}": ("RNN", chosen(name), "")
+       for name in ("Relu", "Sigmoid", "Softsign", "Softplus", *SOME)},
+}  # fmt: skip
+
+
+def written(case: str) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """A model whose operands are all arguments, and their values."""
+    operator, attributes, more = CASES[case]
+    rng = np.random.default_rng(3)
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    gates = GATES[operator]
+    dtype = {"f64": np.float64, "f16": np.float16}.get(more, np.float32)
+
+    def reals(*shape: int) -> Array:
+        return (rng.normal(size=shape) * 0.5).astype(dtype)
+
+    by_batch = attributes.get("layout", 0)
+    states = (BATCH, directions, HIDDEN) if by_batch else (directions, BATCH, HIDDEN)
+    values = {
+        "X": reals(BATCH, STEPS, DEPTH) if by_batch else reals(STEPS, BATCH, DEPTH),
+        "W": reals(directions, gates * HIDDEN, DEPTH),
+        "R": reals(directions, gates * HIDDEN, HIDDEN),
+    }
+    if more != "no B, no states":
+        values["B"] = reals(directions, 2 * gates * HIDDEN)
+        values |= {name: reals(*states) for name in STATES[operator]}
+    if more == "P":
+        values["P"] = reals(directions, 3 * HIDDEN)
+    if more == "lengths":
+        values["sequence_lens"] = LENGTHS
+    if more == "an empty sequence":
+        values["sequence_lens"] = np.array([4, 0, 2], np.int32)
+    inputs = [name if name in values else "" for name in INPUTS]
+    while not inputs[-1]:
+        inputs.pop()
+    feeds = {name: values[name] for name in inputs if name}
+    outputs = ["Y", "Y_h", "Y_c"][: 1 + len(STATES[operator])]
+    type_ = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return of_node(
+        helper.make_node(operator, inputs, outputs, hidden_size=HIDDEN, **attributes), feeds, type_
+    ), feeds
+
+
+def of_node(node: Any, feeds: Mapping[str, Array], type_: int) -> onnx.ModelProto:
+    ends = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+        )
+        for name, value in feeds.items()
+    ]
+    results = [helper.make_tensor_value_info(name, type_, None) for name in node.output]
+    graph = helper.make_graph([node], "graph", ends, results)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+
+
+def assert_close(found: list[Array], expected: list[Array], scale: float = 1.0) -> None:
+    """Compare five steps of sums of up to ten products: units in the last place of 1."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        bound = scale * {2: 2e-3, 4: 2e-6, 8: 1e-14}[one.dtype.itemsize]
+        np.testing.assert_allclose(
+            one.astype(np.float64), other.astype(np.float64), rtol=0, atol=bound
+        )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numpy_computes_the_formulas(case: str) -> None:
+    proto, feeds = written(case)
+    operator, attributes, _ = CASES[case]
+    assert_close(computed(proto, None, *feeds.values()), specified(operator, attributes, feeds))
+
+
+def of_onnx_runtime(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return list(session.run(None, dict(feeds)))
+
+
+WITHOUT = ("batch-first", "f64", "f16")
+"""Cases that ONNX Runtime does not compute."""
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.endswith(WITHOUT)])
+def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
+    """Its tanh and sigmoid are rational functions: they add 1e-6 to the tolerance."""
+    proto, feeds = written(case)
+    assert_close(computed(proto, None, *feeds.values()), of_onnx_runtime(proto, feeds), 2.0)
+
+
+ON_DEVICE = share_of(CASES, 3)
+
+
+@functools.cache
+def programs() -> Together:
+    return Together({name: text_of(written(name)[0]) for name in ON_DEVICE})
+
+
+@pytest.mark.parametrize("case", ON_DEVICE)
+def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
+    proto, feeds = written(case)
+    results = programs().function(case, cpu)(*feeds.values())
+    found = [np.asarray(each) for each in results]
+    assert_close(found, computed(proto, None, *feeds.values()))
+
+
+@pytest.mark.parametrize("name", sorted(node_tests("lstm", "gru", "rnn")))
+def test_onnx_node_tests(name: str) -> None:
+    case = node_tests("lstm", "gru", "rnn")[name]
+    if case.model.graph.node[0].op_type not in GATES:
+        pytest.skip("another operator")
+    ((inputs, outputs),) = case.data_sets
+    assert_close(computed(case.model, None, *inputs), [np.asarray(each) for each in outputs])
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def changed(case: str, **attributes: Any) -> onnx.ModelProto:
+    proto, _ = written(case)
+    node = proto.graph.node[0]
+    for name, value in attributes.items():
+        for attribute in [each for each in node.attribute if each.name == name]:
+            node.attribute.remove(attribute)
+        node.attribute.append(helper.make_attribute(name, value))
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("case", "attributes", "message"),
+    [
+        ("LSTM", {"hidden_size": 7}, "has the hidden_size 7, and R for one of 6"),
+        ("LSTM", {"direction": "bidirectional"}, "the direction 'bidirectional', and weights of 1"),
+        ("LSTM", {"direction": "up"}, "the direction 'up'"),
+        ("LSTM", {"clip": -1.0}, "has the clip -1.0"),
+        ("LSTM", {"activations": ["Sigmoid", "Tanh"]}, "expected 3 of relu"),
+        ("GRU", {"activations": ["Sigmoid", "Cosh"]}, "expected 2 of relu"),
+        ("GRU", {"activations": ["Sigmoid", "Affine"]}, "'affine' without a value"),
+        ("RNN", {"activations": ["LeakyRelu"]}, "'leakyrelu' without a value"),
+        ("LSTM", {"activations": ["Tanh", "Elu", "Elu"], "activation_alpha": [1.0, 2.0, 3.0]},
+         "has 3 values in 'activation_alpha' for 2"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_by_name(case: str, attributes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SubquantError, match=message):
+        text_of(changed(case, **attributes))
+
+
+def test_constant_lengths_are_checked() -> None:
+    proto, _ = written("LSTM-lengths")
+    tensor = helper.make_tensor("sequence_lens", TensorProto.INT32, (BATCH,), [3, 6, 1])
+    proto.graph.initializer.append(tensor)
+    for value in [each for each in proto.graph.input if each.name == "sequence_lens"]:
+        proto.graph.input.remove(value)
+    with pytest.raises(SubquantError, match="has sequence_lens outside of 0 to 5"):
+        text_of(proto)
