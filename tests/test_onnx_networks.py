@@ -17,7 +17,6 @@ from onnx_models import computed, text_of
 from onnx_networks import FORMS, NETWORKS, drawn, quantized
 from onnx_oracle import Oracle
 from programs import LONG
-from subquant.errors import UnsupportedError
 from subquant.formats.onnx import read_onnx
 from subquant.frontends.onnx import Interpreter
 from subquant.runtime import Device
@@ -95,6 +94,20 @@ def test_vulkan_computes_the_same(case: str, vulkan: Device) -> None:
     check(case, ON_VULKAN, vulkan)
 
 
-def test_an_lstm_with_quantized_weights_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match=r"node 0 \(com.microsoft.DynamicQuantizeLSTM\)"):
-        text_of(written("recurrent-dynamic"))
+def test_an_lstm_with_quantized_weights_computes_what_onnx_runtime_does() -> None:
+    """The state is quantized in each step, with one range for the whole batch: with one thread.
+
+    Sums of floats differ by units in the last place.
+    """
+    onnxruntime = pytest.importorskip("onnxruntime")
+    proto = written("recurrent-dynamic")
+    assert "DynamicQuantizeLSTM" in {node.op_type for node in proto.graph.node}
+    feeds = drawn(proto, 7)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    (expected,) = session.run(None, feeds)
+    (found,) = computed(proto, None, *feeds.values())
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
-from onnx_models import computed, node_tests, text_of
+from onnx_models import MICROSOFT, computed, node_tests, text_of
 from programs import share_of
 from subquant.errors import SubquantError
 from subquant.runtime import Device
@@ -230,9 +230,13 @@ def of_node(node: Any, feeds: Mapping[str, Array], type_: int) -> onnx.ModelProt
         )
         for name, value in feeds.items()
     ]
-    results = [helper.make_tensor_value_info(name, type_, None) for name in node.output]
+    results = [helper.make_tensor_value_info(name, type_, None) for name in node.output if name]
     graph = helper.make_graph([node], "graph", ends, results)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    return helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", 22), helper.make_opsetid(MICROSOFT, 1)],
+        ir_version=10,
+    )
 
 
 def assert_close(found: list[Array], expected: list[Array], scale: float = 1.0) -> None:
@@ -298,6 +302,82 @@ def test_onnx_node_tests(name: str) -> None:
         pytest.skip("another operator")
     ((inputs, outputs),) = case.data_sets
     assert_close(computed(case.model, None, *inputs), [np.asarray(each) for each in outputs])
+
+
+# -- DynamicQuantizeLSTM --------------------------------------------------------------------------
+
+QUANTIZED: dict[str, dict[str, Any]] = {
+    "uint8": {},
+    "int8": {"dtype": np.int8},
+    "columns": {"dtype": np.int8, "columns": True},
+    "columns-uint8": {"columns": True, "directions": 2},
+    "reverse": {"direction": "reverse", "more": ("sequence_lens", "initial_h", "initial_c")},
+    "bidirectional": {"directions": 2, "more": ("sequence_lens", "P"), "clip": 0.4},
+    "no-outputs": {"more": ("sequence_lens", "initial_h"), "outputs": ["", "Y_h", "Y_c"]},
+    "no-bias": {"bias": False, "input_forget": 1},
+}
+
+
+def quantized(
+    *,
+    dtype: Any = np.uint8,
+    directions: int = 1,
+    columns: bool = False,
+    more: tuple[str, ...] = (),
+    outputs: tuple[str, ...] = ("Y", "Y_h", "Y_c"),
+    bias: bool = True,
+    **attributes: Any,
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """A model whose weights are constants, and its arguments."""
+    rng = np.random.default_rng(7)
+    if directions == 2:
+        attributes["direction"] = "bidirectional"
+    info = np.iinfo(dtype)
+    # Of more bits, sums of two products saturate in ONNX Runtime on a CPU with AVX2 only.
+    low, high = (info.min // 2, info.max // 2) if dtype == np.int8 else (0, 256)
+    parameters = (directions, 4 * HIDDEN) if columns else (directions,)
+    zero_point = 0 if dtype == np.int8 and columns else 3 if dtype == np.int8 else 121
+    states = (directions, BATCH, HIDDEN)
+    values = {
+        "X": rng.normal(size=(STEPS, BATCH, DEPTH)).astype(np.float32),
+        "sequence_lens": np.array([3, 4, 1], np.int32),
+        "initial_h": (2 * rng.normal(size=states)).astype(np.float32),
+        "initial_c": rng.normal(size=states).astype(np.float32),
+    }
+    constants = {
+        "W": rng.integers(low, high, (directions, DEPTH, 4 * HIDDEN)).astype(dtype),
+        "R": rng.integers(low, high, (directions, HIDDEN, 4 * HIDDEN)).astype(dtype),
+        "B": rng.normal(size=(directions, 8 * HIDDEN)).astype(np.float32),
+        "P": rng.normal(size=(directions, 3 * HIDDEN)).astype(np.float32),
+        **{f"{side}_scale": rng.uniform(0.002, 0.008, parameters).astype(np.float32)
+           for side in "WR"},
+        **{f"{side}_zero_point": np.full(parameters, zero_point, dtype) for side in "WR"},
+    }  # fmt: skip
+    wanted = {"X", "W", "R", *("B" for _ in range(bias)), *more}
+    inputs = [name if name in wanted else "" for name in INPUTS]
+    inputs += [f"{side}_{name}" for side in "WR" for name in ("scale", "zero_point")]
+    node = helper.make_node("DynamicQuantizeLSTM", inputs, list(outputs), domain=MICROSOFT,
+                            hidden_size=HIDDEN, **attributes)  # fmt: skip
+    feeds = {name: values[name] for name in inputs if name in values}
+    proto = of_node(node, feeds, TensorProto.FLOAT)
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(constants[name], name) for name in inputs if name in constants
+    )
+    return proto, feeds
+
+
+@pytest.mark.parametrize("case", QUANTIZED)
+def test_the_state_is_quantized_as_in_onnx_runtime(case: str) -> None:
+    """The same integers in each step: one that differed would change results by 1e-3."""
+    proto, feeds = quantized(**QUANTIZED[case])
+    assert_close(computed(proto, None, *feeds.values()), of_onnx_runtime(proto, feeds), 2.0)
+
+
+def test_the_cpu_computes_quantized_steps(cpu: Device) -> None:
+    proto, feeds = quantized(**QUANTIZED["bidirectional"])
+    found = computed(proto, cpu, *feeds.values())
+    assert_close(found, computed(proto, None, *feeds.values()))
+    assert "i32" in text_of(proto)
 
 
 # -- refusals -------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from . import (
     pooling,
     quantization,
     recurrent,
+    recurrent_quantized,
     shapes,
     transformers,
 )
@@ -58,8 +59,8 @@ from .reals import Quantized, Sum
 __all__ = ["Interpreter", "Program", "write_module"]
 
 _FAMILIES = (
-    contractions, control, elementwise, movements, pooling, quantization, recurrent, shapes,
-    transformers,
+    contractions, control, elementwise, movements, pooling, quantization, recurrent,
+    recurrent_quantized, shapes, transformers,
 )  # fmt: skip
 """What registers the kernels."""
 

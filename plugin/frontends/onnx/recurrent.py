@@ -13,17 +13,17 @@ from ...numerics.element_types import AnyArray
 from .call import Call, kernel
 from .recurrent_layer import FloatProducts, Layer, Step, element_of_layer
 
-__all__ = ["lstm_of"]
+__all__ = ["LSTM_FUNCTIONS", "lstm_of"]
+
+LSTM_FUNCTIONS = ("sigmoid", "tanh", "tanh")
+"""The default activation functions f, g and h."""
 
 
 @kernel("LSTM")
 def lstm(call: Call) -> list[AnyArray]:
     """``X, W, R, B, sequence_lens, initial_h, initial_c, P`` to ``Y, Y_h, Y_c``."""
     element = element_of_layer(call)
-    return lstm_of(Layer(call, FloatProducts(call, 4, element), element, _LSTM))
-
-
-_LSTM = ("sigmoid", "tanh", "tanh")
+    return lstm_of(Layer(call, FloatProducts(call, 4, element), element, LSTM_FUNCTIONS))
 
 
 def lstm_of(layer: Layer) -> list[AnyArray]:
@@ -75,16 +75,16 @@ def gru(call: Call) -> list[AnyArray]:
         f, g = layer.functions[n]
 
         def step(row: AnyArray, state: AnyArray) -> Sequence[AnyArray]:
-            given = row.reshape((layer.batch, 3, products.hidden))
+            inputs = row.reshape((layer.batch, 3, products.hidden))
             count = 3 if is_linear_first else 2
             total = products.of_state(n, state, 0, count)
             total = total.reshape((layer.batch, count, products.hidden))
-            update, reset = (f(clipped(given[:, k] + total[:, k])) for k in (0, 1))
+            update, reset = (f(clipped(inputs[:, k] + total[:, k])) for k in (0, 1))
             if is_linear_first:
                 hidden = reset * (total[:, 2] + bias[n, 1, 2])
             else:
                 hidden = products.of_state(n, reset * state, 2, 3)
-            hidden = g(clipped(given[:, 2] + hidden))
+            hidden = g(clipped(inputs[:, 2] + hidden))
             return [(one - update) * hidden + update * state]
 
         return step

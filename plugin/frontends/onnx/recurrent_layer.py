@@ -64,7 +64,7 @@ class _Activation:
     A default of None is one on which the specification and ONNX Runtime do not agree.
     """
 
-    function: Callable[[AnyArray, Any, Any], AnyArray]
+    function: Callable[..., AnyArray]
     has_alpha: bool = False
     has_beta: bool = False
     alpha: float | None = None
@@ -129,8 +129,8 @@ def _functions(
 ) -> list[list[Function]]:
     """Return the activation functions of each direction."""
     each = len(defaults)
-    given = call.attribute("activations")
-    names = [str(name).lower() for name in given or [*defaults] * directions]
+    listed = call.attribute("activations")
+    names = [str(name).lower() for name in listed or [*defaults] * directions]
     if call.node.operator == "RNN" and directions == 1 and len(names) == 2 == len({*names, ""}):
         names = names[:1]  # the default of the specification is a list of two
     unknown = [name for name in names if name not in _ACTIVATIONS]
@@ -319,15 +319,19 @@ class Layer:
     ) -> tuple[list[AnyArray], AnyArray]:
         """Return the final states of one direction, and the outputs of all steps."""
         if self.lengths is None:
-            return over_time(lambda *given: step(given[-1], *given[:-1]), states, [rows])
+            return over_time(lambda *values: step(values[-1], *values[:-1]), states, [rows])
         lengths, zero = self.lengths.reshape((self.batch, 1)), self.element.dtype.type(0)
+        has_outputs = bool(self.call.node.outputs[0])
 
-        def masked(output: AnyArray, *given: AnyArray) -> list[AnyArray]:
-            *states, row, index = given
+        def masked(output: AnyArray, *others: AnyArray) -> list[AnyArray]:
+            *states, row, index = others
             is_inside = index < lengths
+            operand = (
+                output if has_outputs else states[0]
+            )  # its range matters where it is quantized
             after = [
                 np.where(is_inside, new, old)
-                for new, old in zip(step(row, *states), states, strict=True)
+                for new, old in zip(step(row, operand, *states[1:]), states, strict=True)
             ]
             return [np.where(is_inside, after[0], zero), *after]
 
