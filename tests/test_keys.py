@@ -248,10 +248,15 @@ def test_a_key_holds_while_its_files_are_as_they_were(tmp_path: Path) -> None:
 
 
 def test_files_of_weights(tmp_path: Path) -> None:
-    for name in ("a.gguf", "b.safetensors", "config.json", "readme.md"):
+    files = [f"c-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    for name in ("a.gguf", "b.safetensors", "config.json", "readme.md", *files):
         (tmp_path / name).write_text(name)
     both = [str(tmp_path / "b.safetensors"), str(tmp_path / "config.json")]
     assert weights_files(tmp_path / "a.gguf") == [str(tmp_path / "a.gguf")]
+    for part in files:
+        assert weights_files(tmp_path / part) == [str(tmp_path / each) for each in files]
+    alone = str(tmp_path / "none-00002-of-00003.gguf")
+    assert weights_files(alone) == [alone]
     assert weights_files(tmp_path) == both
     assert weights_files(tmp_path / "b.safetensors") == [both[0], *both]
     assert weights_files(tmp_path / "none/x.safetensors") == [str(tmp_path / "none/x.safetensors")]

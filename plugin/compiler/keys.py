@@ -36,6 +36,7 @@ from blake3 import blake3
 
 from ..errors import SubquantError
 from ..files import file_beside, kind_of, open_input
+from ..formats.gguf_parts import part_files
 from ..team import session
 from ..versions import PINNED_VERSIONS, versions_of
 from .flags import values_of, with_values
@@ -293,14 +294,15 @@ def _has_settled(identities: Sequence[tuple[int, ...]]) -> bool:
 def weights_files(path: str | os.PathLike[str]) -> list[str]:
     """Return the files that weights are read from, in order.
 
-    Those of a folder are its ``.safetensors`` and ``.json`` files. They count too for a file of
-    these, which is an index, or read with the configuration beside it.
+    Those of a GGUF model in several parts are its parts. Those of a folder are its
+    ``.safetensors`` and ``.json`` files. They count too for a file of these, which is an index, or
+    read with the configuration beside it.
     """
     name = os.fspath(path)
     folder = name
     if not os.path.isdir(name):
         if not name.lower().endswith((".safetensors", ".json")):
-            return [name]
+            return part_files(name)
         folder = os.path.dirname(name) or "."
     try:
         entries = sorted(os.listdir(folder))

@@ -37,9 +37,10 @@ from ..errors import InputError, Place, UnsupportedError
 from ..layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES, GgmlTensor
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
 from ..numerics.element_types import Array, DType
+from .gguf_parts import Contents, read_parts
 from .strict_json import Json, JsonObject
 
-__all__ = ["MAGIC", "read_gguf"]
+__all__ = ["MAGIC", "read_gguf", "read_gguf_file"]
 
 MAGIC = b"GGUF"
 """What a GGUF file starts with."""
@@ -51,6 +52,8 @@ _MOST_ELEMENTS = 2**22  # of all arrays among the properties
 _MOST_AXES = 4
 _LONGEST_NAME = 2**16 - 1
 _DEFAULT_ALIGNMENT = 32
+_VOCABULARY = "tokenizer."
+"""The beginning of the keys of the vocabulary's properties."""
 
 _SCALARS: dict[int, DType] = {
     0: np.dtype("u1"),
@@ -77,25 +80,30 @@ _GGML_TYPES = {
 """GGML's names of types by number."""
 
 
-def read_gguf(
-    path: str | os.PathLike[str], *, lists: bool = True
-) -> tuple[JsonObject, dict[str, InferenceTensor]]:
-    """Read a GGUF file of version 2 or 3, little endian.
+def read_gguf(path: str | os.PathLike[str], *, lists: bool = True) -> Contents:
+    """Read a model of GGUF's version 2 or 3, little endian.
 
     Args:
-        path: of the file. It must not change while the tensors are in use: they are views of it.
-        lists: whether the properties that are lists are read. Vocabularies are: 262,144 pieces with
-            scores and types take 0.12 s, and 0.03 s to pass over.
+        path: of the file, or of any part of a model in several files, which are all read
+            (`subquant.formats.gguf_parts`). Files must not change while the tensors are in use:
+            they are views of them.
+        lists: whether the lists of the vocabulary (``tokenizer.*``) are among the properties:
+            262,144 pieces with scores and types take 0.12 s, and 0.03 s to pass over.
 
     Returns:
         The properties (numbers, truth values, strings, and lists of them), and the tensors by name:
         `PrimitiveTensor`, or `GgmlTensor` for types with blocks.
 
     Raises:
-        InputError: the file cannot be read, or is no valid GGUF file.
-        UnsupportedError: it is of another version or byte order, or has a tensor of a type that
+        InputError: a file cannot be read, is no valid GGUF file, or does not fit the other parts.
+        UnsupportedError: a file is of another version or byte order, or has a tensor of a type that
             there is no layout for.
     """
+    return read_parts(path, lambda part: read_gguf_file(part, lists=lists))
+
+
+def read_gguf_file(path: str | os.PathLike[str], *, lists: bool = True) -> Contents:
+    """Read one file as `read_gguf`: of a model in several files, that part alone."""
     file = os.fspath(path)
     try:
         status = os.stat(file)
@@ -122,12 +130,20 @@ class _Info(NamedTuple):
 
 
 class _Reader:
-    """A place in the header of a file; `lists` is whether properties that are such are read."""
+    """A place in the header of a file.
+
+    Args:
+        data: of the file.
+        file: its name.
+        lists: whether the lists of the vocabulary are read.
+    """
 
     def __init__(self, data: mmap.mmap, file: str, lists: bool = True) -> None:
         self.data = data
         self.file = file
         self.lists = lists
+        self.passes_over = False
+        """True while a list of the vocabulary is not read."""
         self.offset = 0
         self.elements = 0
 
@@ -135,7 +151,7 @@ class _Reader:
         """An error with the name of the file."""
         return InputError(message, Place(self.file))
 
-    def read(self) -> tuple[JsonObject, dict[str, InferenceTensor]]:
+    def read(self) -> Contents:
         """The whole file."""
         tensors, properties = self.counts()
         values = self.properties(properties)
@@ -227,7 +243,7 @@ class _Reader:
         return tensors, properties
 
     def properties(self, count: int) -> JsonObject:
-        """The properties by key; without lists, if these are not read."""
+        """The properties by key; without lists of the vocabulary, if these are not read."""
         values: JsonObject = {}
         passed: list[str] = []
         for number in range(count):
@@ -238,8 +254,9 @@ class _Reader:
             kind = self.integer("I", f"the type of {what}")
             if key == "general.alignment" and kind != _U32:
                 raise self.error(f"{what} is of the type {kind}, expected {_U32} (u32)")
+            self.passes_over = not self.lists and key.startswith(_VOCABULARY)
             values[key] = self.value(kind, what)
-            if kind == _ARRAY and not self.lists:
+            if kind == _ARRAY and self.passes_over:
                 passed.append(key)
         for key in passed:
             del values[key]
@@ -261,7 +278,7 @@ class _Reader:
         return self.scalars(kind, 1, what)[0]
 
     def array(self, what: str) -> list[Json]:
-        """An array, as a list; it is empty if lists are not read."""
+        """An array, as a list; it is empty if it is passed over."""
         kind = self.integer("I", f"the type of the elements of {what}")
         if kind == _ARRAY:
             raise UnsupportedError(
@@ -275,14 +292,14 @@ class _Reader:
         self.elements += count
         if kind == _STRING:
             return self.strings(count, what)
-        if not self.lists:
+        if self.passes_over:
             self.take(count * _SCALARS[kind].itemsize, what)
             return []
         return self.scalars(kind, count, what)
 
     def strings(self, count: int, what: str) -> list[Json]:
         """Some strings; a vocabulary has hundreds of thousands."""
-        length_at, data, reads = struct.Struct("<Q").unpack_from, self.data, self.lists
+        length_at, data, reads = struct.Struct("<Q").unpack_from, self.data, not self.passes_over
         room = min(len(data), _LARGEST_HEADER)
         found: list[Json] = []
         offset, left = self.offset, count

@@ -108,7 +108,7 @@ def _checked_format(path: str | os.PathLike[str]) -> str:
     Raises:
         InputError, UnsupportedError: it is none of the formats, or not valid.
     """
-    from ..formats.gguf import read_gguf  # with the layouts, which few calls need
+    from ..formats.gguf import read_gguf_file  # with the layouts, which few calls need
     from ..formats.irpa import check_mountable
     from ..formats.safetensors import read_safetensors
 
@@ -118,7 +118,7 @@ def _checked_format(path: str | os.PathLike[str]) -> str:
         check_mountable(path)
         return "irpa"
     if start == b"GGUF":
-        read_gguf(path, lists=False)
+        read_gguf_file(path, lists=False)
         return "gguf"
     if os.fspath(path).endswith(".irpa"):
         check_mountable(path)  # which says what is wrong

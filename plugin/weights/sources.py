@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError, UsageError
+from ..formats.gguf_parts import without_part_number
 from ..formats.kinds import SUFFIXES, weights_format
 from ..formats.strict_json import Json
 from ..layouts.tensors import InferenceTensor
@@ -29,7 +30,7 @@ __all__ = [
 
 def default_output(source: str | os.PathLike[str], suffix: str = ".irpa") -> str:
     """Return the name of an archive of a source, in the current folder: its own with `suffix`."""
-    name = Path(os.path.abspath(source)).name
+    name = without_part_number(Path(os.path.abspath(source)).name)
     if not os.path.isdir(source):
         known = next((s for s in reversed(SUFFIXES) if name.lower().endswith(s)), "")
         name = name[: len(name) - len(known)]
@@ -52,11 +53,11 @@ def open_weights(path: str | os.PathLike[str], *, lists: bool = True) -> Dataset
     """Open weights of any format, with its files mapped.
 
     Args:
-        path: a ``.gguf``, ``.irpa`` or ``.safetensors`` file, or a folder of safetensors with
-            their ``config.json``; of Brevitas, with ``params.safetensors`` and
-            ``quant_params.json``.
-        lists: False if the properties are wanted without lists: a vocabulary is not read then, if
-            that saves time (`read_gguf`).
+        path: a ``.gguf`` file or any part of several, an ``.irpa`` or ``.safetensors`` file, or a
+            folder of safetensors with their ``config.json``; of Brevitas, with
+            ``params.safetensors`` and ``quant_params.json``.
+        lists: False if the lists of a vocabulary are not needed among the properties, which saves
+            time (`read_gguf`).
 
     Raises:
         InputError: the source is of no known format, cannot be read, or is not valid.
