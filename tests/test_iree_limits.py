@@ -720,6 +720,15 @@ func.func @main(%x: tensor<f32>) -> tensor<f32> {
   return %r : tensor<f32>
 }
 """,
+    "index_switches": """
+func.func @main(%k: index, %x: tensor<f32>, %y: tensor<f32>) -> tensor<f32> {
+  %r = scf.index_switch %k -> tensor<f32>
+  case 0 { scf.yield %x : tensor<f32> }
+  case 1 { scf.yield %y : tensor<f32> }
+  default { scf.yield %x : tensor<f32> }
+  return %r : tensor<f32>
+}
+""",
 }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from devices import ON_DEVICES, run
+from devices import ON_DEVICES, main_of, run
 from subquant import compile as compiled
 from subquant.compiler.iree import compiler_path
 from subquant.errors import ExecutionError
@@ -254,3 +254,42 @@ def test_iree_still_copies_what_a_loop_updates(cpu: Device) -> None:
     before = addresses(kept)
     if addresses(main(rows, *kept, resident=True, donate=(1, 2))) == before:
         pytest.fail("IREE is fixed: remove transforms/iree/held_buffers.py, and its use")
+
+
+SWITCH = """
+!q = !quant.uniform<i8:f32, 0.5:3>
+func.func @main(%k: index, %x: tensor<?x!q>, %y: tensor<?x!q>) -> (tensor<?x!q>, index) {
+  %seven = arith.constant 7 : index
+  %r:2 = scf.index_switch %k -> tensor<?x!q>, index
+  case 5 {
+    %0 = stablehlo.maximum %x, %y : tensor<?x!q>
+    scf.yield %0, %k : tensor<?x!q>, index
+  }
+  case -1 {
+    %0 = stablehlo.minimum %x, %y : tensor<?x!q>
+    scf.yield %0, %seven : tensor<?x!q>, index
+  }
+  case 2 {
+    %0 = scf.index_switch %seven -> tensor<?x!q>
+    case 1 { scf.yield %x : tensor<?x!q> }
+    case 7 { scf.yield %y : tensor<?x!q> }
+    default { scf.yield %x : tensor<?x!q> }
+    scf.yield %0, %k : tensor<?x!q>, index
+  }
+  default {
+    scf.yield %x, %seven : tensor<?x!q>, index
+  }
+  return %r#0, %r#1 : tensor<?x!q>, index
+}
+"""
+
+
+@ON_DEVICES
+def test_a_switch_of_several_cases(device: Device, device_name: str) -> None:
+    x, y = np.array([1, -2, 3, 9], np.int8), np.array([3, -4, 3, 0], np.int8)
+    function = main_of(SWITCH, device)
+    cases = {5: (np.maximum(x, y), 5), -1: (np.minimum(x, y), 7), 2: (y, 2), 0: (x, 7), 4: (x, 7)}
+    for selector, (expected, number) in cases.items():
+        chosen, index = function(selector, x, y)
+        np.testing.assert_array_equal(chosen, expected)
+        assert index == number

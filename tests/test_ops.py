@@ -133,6 +133,10 @@ AFFINE: dict[str, tuple[Any, Any]] = {
     ),
     "square": (per_tensor(normal((6, 6)), 17), per_row(normal((6, 6), 1), [1, -2, 3, -4, 5, 6])),
     "16 bits": (per_tensor(normal((3, 40)), 5, np.int16), per_tensor(normal((5, 40), 1), 3)),
+    "offset that is an unsigned scalar": (
+        per_tensor(normal((3, 40)), np.uint8(131), np.uint8),
+        per_tensor(normal((5, 40), 1)),
+    ),
 }
 
 

@@ -323,3 +323,91 @@ def test_quantized_types_in_tosa(device: str, request: pytest.FixtureRequest) ->
     assert (finest == -127).any()
     np.testing.assert_array_equal(narrow, finest * 0.0625)
     np.testing.assert_array_equal(executable.main(a, w, b, quantized_io=True)[2], stored * 0.5)
+
+
+# -- transposed convolutions ----------------------------------------------------------------------
+
+PADS = [(0, 0, 0, 0), (1, 2, 0, 3), (-1, -1, -1, 0), (-1, 2, 1, -1)]
+TRANSPOSED = [
+    # elements of input, weight and result; strides; kernel; padding of the output; zero points
+    *(
+        ("i8", "i8", "i32", strides, kernel, pads, zero_points)
+        for (strides, kernel), pads, zero_points in itertools.product(
+            [((1, 1), (2, 3)), ((2, 2), (2, 2)), ((3, 2), (3, 4)), ((2, 3), (5, 2))],
+            PADS,
+            [(0, 0), (5, -3)],
+        )
+    ),
+    ("i8", "i8", "i32", (4, 3), (2, 2), (0, 0, 0, 0), (5, -3)),
+    ("i16", "i8", "i48", (2, 2), (3, 2), (-1, 2, 1, 0), (0, 0)),
+    ("i8", "i4", "i32", (2, 2), (3, 2), (-1, 2, 1, 0), (5, 0)),
+    ("f32", "f32", "f32", (2, 2), (3, 2), (-1, 2, 1, 0), (0, 0)),
+]
+
+
+def transposed_function(name: str, case: tuple, batch: str) -> str:
+    source, filter_, target, strides, (kh, kw), pads, zero_points = case
+    h, w = (
+        (size - 1) * stride + sum(ends) + kernel
+        for size, stride, ends, kernel in zip(
+            (3, 4), strides, (pads[:2], pads[2:]), (kh, kw), strict=True
+        )
+    )
+    x, k, b, y = (
+        f"tensor<{batch}x3x4x2x{source}>", f"tensor<3x{kh}x{kw}x2x{filter_}>",
+        f"tensor<3x{target}>", f"tensor<{batch}x{h}x{w}x3x{target}>",
+    )  # fmt: skip
+    xz, wz = (
+        f'"tosa.const"() <{{values = dense<{number}> : tensor<1x{element}>}}> '
+        f": () -> tensor<1x{element}>"
+        for number, element in (
+            (float(n) if element == "f32" else n, element)
+            for n, element in zip(zero_points, (source, filter_), strict=True)
+        )
+    )
+    return f"""
+  func.func @{name}(%x: {x}, %w: {k}, %b: {b}) -> {y} {{
+    %xz = {xz}
+    %wz = {wz}
+    %y = tosa.transpose_conv2d %x, %w, %b, %xz, %wz {{acc_type = {target},
+      out_pad = array<i64: {str(pads)[1:-1]}>, stride = array<i64: {str(strides)[1:-1]}>}}
+      : ({x}, {k}, {b}, tensor<1x{source}>, tensor<1x{filter_}>) -> {y}
+    return %y : {y}
+  }}"""
+
+
+def transposed(x: np.ndarray, w: np.ndarray, b: np.ndarray, case: tuple) -> np.ndarray:
+    """TOSA's pseudo-code: each input pixel adds to the output pixels of a kernel's extent."""
+    _, _, _, (sy, sx), (kh, kw), (top, bottom, left, right), zero_points = case
+    n, ih, iw, _ = x.shape
+    oh, ow = (ih - 1) * sy + top + bottom + kh, (iw - 1) * sx + left + right + kw
+    y = np.zeros((n, oh, ow, 3)) + b
+    x, w = x.astype(np.float64) - zero_points[0], w.astype(np.float64) - zero_points[1]
+    for iy, ix, ky, kx in np.ndindex(ih, iw, kh, kw):
+        oy, ox = iy * sy + top + ky, ix * sx + left + kx
+        if 0 <= oy < oh and 0 <= ox < ow:
+            y[:, oy, ox] += x[:, iy, ix] @ w[:, ky, kx].T
+    return y
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan"])
+def test_transposed_convolutions(device: str, request: pytest.FixtureRequest) -> None:
+    """Strides, padding of both signs, zero points; the sums are exact but for f32."""
+    where: Device = request.getfixturevalue(device)
+    cases = TRANSPOSED[:: 3 if where.is_vulkan and not LONG else 1]
+    text = "".join(
+        transposed_function(f"f{n}", case, "?" if n % 2 else "2") for n, case in enumerate(cases)
+    )
+    target = "vulkan" if where.is_vulkan else "llvm-cpu"
+    executable = subquant.compile(text, target=target, device=where)
+    arrays = {"i4": np.int8, "i8": np.int8, "i16": np.int16, "f32": np.float32}
+    rng = np.random.default_rng(0)
+    for number, case in enumerate(cases):
+        lowest = -8 if case[1] == "i4" else -128
+        x = rng.integers(-128, 128, (2, 3, 4, 2)).astype(arrays[case[0]])
+        w = rng.integers(lowest, -lowest, (3, *case[4], 2)).astype(arrays[case[1]])
+        b = rng.integers(-9999, 9999, 3).astype(
+            {"i32": np.int32, "i48": np.int64, "f32": np.float32}[case[2]]
+        )
+        found = executable[f"f{number}"](x, w, b)
+        np.testing.assert_array_equal(found, transposed(x, w, b, case), err_msg=str(case))

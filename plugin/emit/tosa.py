@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from .._mlir import Value, ir
 from ..dialects.dense import dense_of_array
 from ..dialects.quant import element_type, parameters_of
 from ..numerics.element_types import Array
-from .operation import value
+from .operation import is_dynamic, value, with_shape
 
-__all__ = ["create_rescale"]
+__all__ = ["create_rescale", "pad", "reshape", "reverse", "slice_", "tile", "transpose"]
 
 
 def create_rescale(
@@ -51,6 +53,67 @@ def create_rescale(
         "output_unsigned": ir.BoolAttr.get(unsigned[1]),
     }
     return value("tosa.rescale", operands, result_type, attributes)
+
+
+# -- shapes: the extent of an axis that is dynamic stays as it is ---------------------------------
+
+
+def pad(tensor: Value, ends: Sequence[tuple[int, int]], fill: Value) -> Value:
+    """Pad each axis by a number of elements before and after.
+
+    Args:
+        tensor: the tensor.
+        ends: for each axis, not negative.
+        fill: their value, a tensor of one element.
+    """
+    if not any(map(any, ends)):
+        return tensor
+    shape = [
+        extent if is_dynamic(extent) else extent + before + after
+        for extent, (before, after) in zip(map(int, tensor.type.shape), ends, strict=True)
+    ]
+    padding = _shape([number for pair in ends for number in pair])
+    return value("tosa.pad", [tensor, padding, fill], with_shape(tensor.type, shape))
+
+
+def reshape(tensor: Value, shape: Sequence[int]) -> Value:
+    """Give a tensor another shape, of which one extent may be dynamic."""
+    return value("tosa.reshape", [tensor, _shape(shape)], with_shape(tensor.type, shape))
+
+
+def reverse(tensor: Value, axis: int) -> Value:
+    """Reverse the order of elements along an axis."""
+    i32 = ir.IntegerType.get_signless(32)
+    return value("tosa.reverse", [tensor], tensor.type, {"axis": ir.IntegerAttr.get(i32, axis)})
+
+
+def slice_(tensor: Value, starts: Sequence[int], sizes: Sequence[int]) -> Value:
+    """Take a part of a tensor."""
+    operands = [tensor, _shape(starts), _shape(sizes)]
+    return value("tosa.slice", operands, with_shape(tensor.type, sizes))
+
+
+def tile(vector: Value, count: int) -> Value:
+    """Repeat a tensor of one axis."""
+    if count == 1:
+        return vector
+    shape = [int(vector.type.shape[0]) * count]
+    return value("tosa.tile", [vector, _shape([count])], with_shape(vector.type, shape))
+
+
+def transpose(tensor: Value, order: Sequence[int]) -> Value:
+    """Put axis ``order[i]`` at place ``i``."""
+    shape = [int(tensor.type.shape[axis]) for axis in order]
+    attributes = {"perms": ir.DenseI32ArrayAttr.get(list(order))}
+    return value("tosa.transpose", [tensor], with_shape(tensor.type, shape), attributes)
+
+
+def _shape(numbers: Sequence[int]) -> Value:
+    """A constant shape; -1 for an extent that is dynamic."""
+    extents = [-1 if is_dynamic(number) else number for number in numbers]
+    attribute = ir.Attribute.parse(f"dense<{extents}> : tensor<{len(extents)}xindex>")
+    type_ = ir.Type.parse(f"!tosa.shape<{len(extents)}>")
+    return value("tosa.const_shape", [], type_, {"values": attribute})
 
 
 def _constant(numbers: Array, element: ir.Type) -> Value:

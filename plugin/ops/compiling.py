@@ -102,6 +102,7 @@ def _rebuilt(example: Argument, arrays: Sequence[AnyArray]) -> Argument:
 
 
 def _stored(array: Array) -> Array:
+    """Unsigned integers as signed integers of the same bits and shape."""
     if array.dtype.kind != "u":
         return array
-    return np.ascontiguousarray(array).view(f"i{array.dtype.itemsize}")
+    return np.asarray(array, order="C").view(f"i{array.dtype.itemsize}")

@@ -20,6 +20,7 @@ IREE 3.13 refuses
 * ``reduce_window`` of unsigned integers with padding: `iree.unsigned_windows`.
 * ``sort`` along a negative dimension.
 * ``scatter`` in batches, with windows along scattered axes, and others: `iree.scatter_axes`.
+* ``scf.index_switch`` of several cases: `iree.index_switches`.
 
 and gives wrong results for
 
@@ -84,6 +85,7 @@ from .iree.einsum import EINSUMS, expand_einsum
 from .iree.exact_divisions import divide_exactly
 from .iree.held_buffers import hand_on_buffers
 from .iree.index_bounds import clamp_gather, contain_scatter, order_indices, widen_starts
+from .iree.index_switches import expand_index_switch
 from .iree.inner_pads import separate_bytes, separate_pad
 from .iree.long_loops import split_dot, split_reduce
 from .iree.narrow_bodies import widen_body
@@ -172,6 +174,7 @@ _SHAPES: dict[str, Pattern] = {
     "stablehlo.reduce_window": signless_window,
     "stablehlo.scatter": scatter_rows,
     "stablehlo.select_and_scatter": _select_and_scatter,
+    "scf.index_switch": expand_index_switch,
     **dict.fromkeys(EINSUMS, expand_einsum),
 }
 _BOUNDS: dict[str, Pattern] = {

@@ -25,7 +25,8 @@ from typing import ClassVar
 from .._mlir import Operation, ir, passmanager, register_upstream_passes, translate_errors
 from ..emit.operation import create
 from ..errors import Remark, UnsupportedError
-from .base import UNCHANGED, ModulePass, named, walk
+from .base import UNCHANGED, ModulePass, apply_patterns, named, walk
+from .math.transposed_convolution import lower_transpose_conv2d
 
 __all__ = ["LowerTosa"]
 
@@ -41,7 +42,11 @@ _RENAMED = "of_quant"
 
 @dataclass(frozen=True)
 class LowerTosa(ModulePass):
-    """Run upstream's lowerings of TOSA; fail if one of its operations is left."""
+    """Run upstream's lowerings of TOSA; fail if one of its operations is left.
+
+    Upstream lowers no ``tosa.transpose_conv2d``: it becomes a ``tosa.conv2d`` before
+    (`math.transposed_convolution`).
+    """
 
     name: ClassVar[str] = "lower-tosa"
 
@@ -60,6 +65,7 @@ class LowerTosa(ModulePass):
                 op.erase()
         for op in named(module, [f"quant.{each}" for each in _FOLDED]):
             _rename(op, "subquant", {_RENAMED: ir.UnitAttr.get(op.context)})
+        apply_patterns(module, {"tosa.transpose_conv2d": lower_transpose_conv2d})
         register_upstream_passes()
         manager = passmanager.PassManager.parse(_PASSES)
         with translate_errors(UnsupportedError, "upstream's lowering of TOSA failed"):

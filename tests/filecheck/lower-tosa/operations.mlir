@@ -44,3 +44,17 @@ func.func @avg_pool2d(%x: tensor<1x4x4x2xi8>) -> tensor<1x2x2x2xi8> {
   %0 = tosa.avg_pool2d %x, %z, %z {acc_type = i32, kernel = array<i64: 2, 2>, pad = array<i64: 0, 0, 0, 0>, stride = array<i64: 2, 2>} : (tensor<1x4x4x2xi8>, tensor<1xi8>, tensor<1xi8>) -> tensor<1x2x2x2xi8>
   return %0 : tensor<1x2x2x2xi8>
 }
+
+// -----
+
+// Two phases along each axis are output channels, 12 in all, and interleaved.
+// CHECK-LABEL: func.func @transpose_conv2d(
+// CHECK: linalg.conv_2d_nhwc_fhwc{{.*}} ins({{.+}} : tensor<1x4x6x2xi8>, tensor<12x2x2x2xi8>{{.*}}) outs(%{{.+}} : tensor<1x3x5x12xi32>)
+// CHECK: linalg.transpose
+// CHECK: tensor.extract_slice {{.+}}[0, 1, 0, 0] [1, 5, 8, 3]
+// CHECK-NOT: tosa
+func.func @transpose_conv2d(%x: tensor<1x2x3x2xi8>, %w: tensor<3x4x3x2xi8>, %b: tensor<3xi32>) -> tensor<1x5x8x3xi32> {
+  %z = "tosa.const"() <{values = dense<0> : tensor<1xi8>}> : () -> tensor<1xi8>
+  %0 = tosa.transpose_conv2d %x, %w, %b, %z, %z {acc_type = i32, out_pad = array<i64: -1, 0, 0, 1>, stride = array<i64: 2, 2>} : (tensor<1x2x3x2xi8>, tensor<3x4x3x2xi8>, tensor<3xi32>, tensor<1xi8>, tensor<1xi8>) -> tensor<1x5x8x3xi32>
+  return %0 : tensor<1x5x8x3xi32>
+}
