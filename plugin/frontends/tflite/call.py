@@ -39,6 +39,10 @@ __all__ = [
 ]
 
 
+MAX_STORAGE_BITS = 32
+"""The widest storage of a quantized type."""
+
+
 @dataclass(frozen=True, eq=False)
 class Operand:
     """An input: the tensor as the file describes it, and its value.
@@ -83,6 +87,15 @@ class Graphs(Protocol):
 
     def run(self, index: int, inputs: Sequence[AnyArray]) -> list[AnyArray]:
         """Compute a graph of the model."""
+
+    def passed(self, value: AnyArray, source: Tensor, target: Tensor) -> AnyArray:
+        """Return the value of one tensor as the value of another."""
+
+    def kept_as(self, variable: str, like: Tensor) -> Tensor:
+        """Return the tensor whose parameters the value of a variable has."""
+
+    def tensors_of(self, index: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Return the inputs and the outputs of a graph of the model."""
 
     def lifted(self, value: AnyArray, like: Tensor) -> AnyArray:
         """A value of the program that is written, where one is, of the type of a tensor."""
@@ -277,6 +290,11 @@ def parameters_of(tensor: Tensor) -> QuantizationParameters:
     """What the storage values of a tensor stand for."""
     found, element = tensor.quantization, ElementType.parse(tensor.element)
     assert found is not None  # is_stored
+    if element.bits > MAX_STORAGE_BITS:
+        raise UnsupportedError(
+            f"has {tensor} of type {tensor.type} with a scale; a quantized type has at most "
+            f"{MAX_STORAGE_BITS} bits"
+        )
     storage = StorageType(element.bits, element.kind == "int")
     axes: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()

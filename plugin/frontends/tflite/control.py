@@ -6,8 +6,10 @@ Sources: LiteRT, ``var_handle.cc``, ``read_variable.cc``, ``assign_variable.cc``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from ...formats.tflite import Tensor
 from ...numerics.array_functions import choose, repeat_while
 from ...numerics.element_types import AnyArray
 from .call import Call, Handle, kernel
@@ -31,13 +33,17 @@ def _variable(call: Call) -> str:
 @kernel("READ_VARIABLE")
 def read_variable(call: Call) -> AnyArray:
     """The value of a variable."""
-    return call.graphs.read(_variable(call), call.output)
+    variable, graphs = _variable(call), call.graphs
+    holder = graphs.kept_as(variable, call.output)
+    return graphs.passed(graphs.read(variable, holder), holder, call.output)
 
 
 @kernel("ASSIGN_VARIABLE")
 def assign_variable(call: Call) -> list[Any]:
     """Give a variable a value."""
-    call.graphs.write(_variable(call), call.input(1).value)
+    variable, graphs, operand = _variable(call), call.graphs, call.input(1)
+    holder = graphs.kept_as(variable, operand.tensor)
+    graphs.write(variable, graphs.passed(operand.value, operand.tensor, holder))
     return []
 
 
@@ -47,52 +53,88 @@ def call_once(call: Call) -> list[Any]:
     return []
 
 
+def _tensors(call: Call, first: int = 0) -> list[Tensor]:
+    return [call.input(index).tensor for index in range(first, len(call.inputs))]
+
+
 def _operands(call: Call, first: int = 0) -> list[AnyArray]:
     return [call.input(index).value for index in range(first, len(call.inputs))]
+
+
+def _passed(
+    call: Call, values: Sequence[AnyArray], sources: Sequence[Tensor], targets: Sequence[Tensor]
+) -> list[AnyArray]:
+    if not len(values) == len(sources) == len(targets):
+        raise call.error(f"passes {len(values)} values on as {len(targets)}")
+    each = zip(values, sources, targets, strict=True)
+    return [call.graphs.passed(value, source, target) for value, source, target in each]
+
+
+def _run(
+    call: Call,
+    index: int,
+    values: Sequence[AnyArray],
+    sources: Sequence[Tensor],
+    targets: Sequence[Tensor] | None = None,
+) -> list[AnyArray]:
+    """Compute a graph.
+
+    Args:
+        call: the operator.
+        index: the number of the graph.
+        values: the operands.
+        sources: the tensors of the operands.
+        targets: the tensors of the results; None for the outputs of the graph.
+    """
+    inputs, outputs = call.graphs.tensors_of(index)
+    results = call.graphs.run(index, _passed(call, values, sources, inputs))
+    return results if targets is None else _passed(call, results, outputs, targets)
 
 
 @kernel("CALL")
 def call_(call: Call) -> list[AnyArray]:
     """Another graph."""
-    return call.graphs.run(call.options.subgraph, _operands(call))
+    results = call.operator.outputs
+    return _run(call, call.options.subgraph, _operands(call), _tensors(call), results)
 
 
 @kernel("STABLEHLO_COMPOSITE")
 def composite(call: Call) -> list[AnyArray]:
     """A function that others may know by its name: the graph that computes it."""
-    return call.graphs.run(call.options.decomposition_subgraph_index, _operands(call))
+    index, results = call.options.decomposition_subgraph_index, call.operator.outputs
+    return _run(call, index, _operands(call), _tensors(call), results)
 
 
 @kernel("WHILE")
 def while_(call: Call) -> list[AnyArray]:
     """A graph again and again, while another says so; a loop in the program too."""
-    options, graphs = call.options, call.graphs
+    options, graphs, carried = call.options, call.graphs, _tensors(call)
     values = [
-        graphs.lifted(value, call.input(index).tensor)
-        for index, value in enumerate(_operands(call))
+        graphs.lifted(value, tensor) for value, tensor in zip(_operands(call), carried, strict=True)
     ]
 
     def condition(*values: AnyArray) -> AnyArray:
-        found = graphs.run(options.cond_subgraph_index, values)
-        if len(found) != 1:
-            raise call.error(f"has a condition of {len(found)} results")
-        return found[0].reshape(())
+        results = _run(call, options.cond_subgraph_index, values, carried)
+        if len(results) != 1:
+            raise call.error(f"has a condition of {len(results)} results")
+        return results[0].reshape(())
 
     def body(*values: AnyArray) -> list[AnyArray]:
-        return graphs.run(options.body_subgraph_index, values)
+        return _run(call, options.body_subgraph_index, values, carried, carried)
 
-    return repeat_while(condition, body, values)
+    results = repeat_while(condition, body, values)
+    return _passed(call, results, carried, call.operator.outputs)
 
 
 @kernel("IF")
 def if_(call: Call) -> list[AnyArray]:
     """One graph or another; where the condition is known, only that one is in the program."""
-    options, graphs, values = call.options, call.graphs, _operands(call, 1)
-    condition = call.input(0).value.reshape(())
+    options, values, sources = call.options, _operands(call, 1), _tensors(call, 1)
+    condition, results = call.input(0).value.reshape(()), call.operator.outputs
     return list(
         choose(
             condition,
-            lambda: graphs.run(options.then_subgraph_index, values),
-            lambda: graphs.run(options.else_subgraph_index, values),
+            lambda: _run(call, options.then_subgraph_index, values, sources, results),
+            lambda: _run(call, options.else_subgraph_index, values, sources, results),
         )
     )

@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import InputError, Place, SubquantError, UnsupportedError
 from ...formats.tflite import Model, Operator, Subgraph, Tensor
 from ...numerics import litert
-from ...numerics.array_functions import convert
+from ...numerics.array_functions import convert, is_known
 from ...numerics.casts import dequantize, quantize
 from ...numerics.element_types import F32, AnyArray, Array, ElementType
 from ..options import AS_IN_FILE, ImportOptions
@@ -38,13 +38,13 @@ from . import (
     suppression,
 )
 from .call import CUSTOM_KERNELS, KERNELS, Call, Operand, parameters_of
+from .movers import MOVERS, data_operands, is_stored, moved, requantized_storage, same_parameters
 
 __all__ = [
     "Graphs",
     "Interpreter",
     "RealInterpreter",
     "first_value",
-    "is_stored",
 ]
 
 _FAMILIES = (
@@ -68,9 +68,9 @@ _FAMILIES = (
 _ONE_MEANING = frozenset(
     name
     for name, function in KERNELS.items()
-    if function.__module__ in (control.__name__, lstm.__name__, recurrent.__name__, shapes.__name__)
-)
-"""Operators that compute nothing, or whose integers only LiteRT defines."""
+    if function.__module__ in (control.__name__, lstm.__name__, recurrent.__name__)
+) | {"BITCAST"}
+"""Operators whose integers only LiteRT defines, that compute other graphs, or that read bits."""
 
 OnTensor = Callable[[Tensor, AnyArray], None]
 
@@ -96,6 +96,7 @@ class Graphs(ABC):
         self.activations = options.activations
         self._around = around
         self._running: list[int] = []
+        self._kept_as: dict[str, Tensor] = {}
 
     @property
     def running(self) -> int:
@@ -115,9 +116,9 @@ class Graphs(ABC):
         Raises:
             UnsupportedError, InputError: at an operator.
         """
-        if not 0 <= index < len(self.model.subgraphs) or index in self._running:
-            raise InputError(f"an operator calls graph {index}", self.place)
-        graph = self.model.subgraphs[index]
+        if index in self._running:
+            raise InputError(f"an operator calls graph {index}, which is its own", self.place)
+        graph = self._graph(index)
         values: dict[int, AnyArray] = {
             tensor.index: value for tensor, value in zip(graph.inputs, inputs, strict=True)
         }
@@ -138,7 +139,7 @@ class Graphs(ABC):
                     for tensor in operator.inputs
                 ]
                 with self._around(operator):
-                    computed = self._compute(Call(operator, operands, self))
+                    computed = self._located(Call(operator, operands, self))
                 for tensor, value in zip(operator.outputs, computed, strict=True):
                     values[tensor.index] = value
                     if on_tensor is not None:
@@ -147,30 +148,72 @@ class Graphs(ABC):
             self._running.pop()
         return [value_of(tensor) for tensor in graph.outputs]
 
+    def _located(self, call: Call) -> list[AnyArray]:
+        """Compute an operator; an error without a place is the operator's."""
+        try:
+            return self._compute(call)
+        except SubquantError as error:
+            if error.place is None:
+                raise call.error(error.message, type(error)) from None
+            raise
+
+    def _graph(self, index: int) -> Subgraph:
+        if not 0 <= index < len(self.model.subgraphs):
+            raise InputError(f"an operator calls graph {index}, which is missing", self.place)
+        return self.model.subgraphs[index]
+
+    def tensors_of(self, index: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Return the inputs and the outputs of a graph of the model."""
+        graph = self._graph(index)
+        return graph.inputs, graph.outputs
+
     def _compute(self, call: Call) -> list[AnyArray]:
-        if self.options.semantics != "exact" or call.operator.name in _ONE_MEANING:
+        name = call.operator.name
+        if self.options.semantics != "exact" or name in _ONE_MEANING:
             return _computed(call)
+        if name in MOVERS:
+            results = moved(call, self.requantized, _computed)
+            if results is not None:
+                return self._clamped(call, results)
         return self._compute_exactly(call)
+
+    def _clamped(self, call: Call, storage: Sequence[AnyArray]) -> list[AnyArray]:
+        """Clamp the storage of quantized results to the range of the fused activation function."""
+        if call.activation == "NONE":
+            return list(storage)
+        return [
+            litert.narrowed(value, *call.range(tensor), call.dtype(tensor))
+            if is_stored(tensor)
+            else value
+            for value, tensor in zip(storage, call.operator.outputs, strict=True)
+        ]
 
     def _compute_exactly(self, call: Call) -> list[AnyArray]:
         """Dequantize operands, compute floats, quantize results, and clamp what is fused."""
         results = []
         reals = self._reals(call, is_real=True)
         for tensor, real in zip(call.operator.outputs, reals, strict=True):
-            if not is_stored(tensor) or real.dtype.kind != "f":
+            if not is_stored(tensor):
                 results.append(call.activated(real) if tensor.is_float else real)
-                continue
-            storage = self.quantized(real, tensor)
-            if call.activation != "NONE":
-                storage = litert.narrowed(storage, *call.range(tensor), call.dtype(tensor))
-            results.append(storage)
-        return results
+            elif real.dtype.kind != "f":
+                raise call.error(
+                    f"computes integers without a scale, and {tensor} has one; use --semantics "
+                    "litert, which copies them",
+                    UnsupportedError,
+                )
+            else:
+                results.append(self.quantized(real, tensor))
+        return self._clamped(call, results)
 
     def _reals(self, call: Call, *, is_real: bool) -> list[AnyArray]:
         """The floats that an operator computes of dequantized operands."""
-        inputs = [None if each is None else self._real_operand(each) for each in call.inputs]
+        inputs = list(call.inputs)
+        for index in data_operands(call):
+            operand = call.inputs[index]
+            inputs[index] = None if operand is None else self._real_operand(operand)
         real = replace(call, inputs=inputs, is_real=is_real)
-        if call.operator.name in ("QUANTIZE", "DEQUANTIZE"):
+        name = call.operator.name
+        if name in ("QUANTIZE", "DEQUANTIZE") or (name == "CAST" and is_stored(call.output)):
             return [real.input(0).value]
         return _computed(real)
 
@@ -190,6 +233,32 @@ class Graphs(ABC):
     def quantized(self, real: AnyArray, tensor: Tensor) -> AnyArray:
         """The nearest storage values of reals."""
 
+    def requantized(self, storage: AnyArray, source: Tensor, target: Tensor) -> AnyArray:
+        """Return the storage of one tensor as storage of another tensor."""
+        if same_parameters(source, target):
+            return storage
+        if is_known(storage):
+            return requantized_storage(np.asarray(storage), source, target)
+        return self.quantized(self.dequantized(storage, source), target)
+
+    def passed(self, value: AnyArray, source: Tensor, target: Tensor) -> AnyArray:
+        """Return the value of one tensor as the value of another, between graphs and variables.
+
+        LiteRT copies storage; with exact semantics it is requantized where parameters differ.
+        """
+        if self.options.semantics != "exact" or same_parameters(source, target):
+            return value
+        if not (is_stored(source) and is_stored(target)):
+            raise UnsupportedError(
+                f"passes {source} on as {target}, and only one of them has a scale; use "
+                "--semantics litert, which copies storage"
+            )
+        return self.requantized(value, source, target)
+
+    def kept_as(self, variable: str, like: Tensor) -> Tensor:
+        """Return the tensor whose parameters the value of a variable has: the first one in use."""
+        return self._kept_as.setdefault(variable, like)
+
     def lifted(self, value: AnyArray, like: Tensor) -> AnyArray:
         """A value of the program that is written, where one is, of the type of a tensor."""
         return value
@@ -201,12 +270,6 @@ class Graphs(ABC):
     @abstractmethod
     def write(self, variable: str, value: AnyArray) -> None:
         """Give a variable a value."""
-
-
-def is_stored(tensor: Tensor) -> bool:
-    """The values of a tensor are storage: integers with scales."""
-    is_number = not tensor.is_float and tensor.type != "BOOL"
-    return tensor.quantization is not None and is_number
 
 
 def _wide_reals(operand: Operand) -> AnyArray:
@@ -264,10 +327,6 @@ def _computed(call: Call) -> list[AnyArray]:
         raise call.error(f"is not lowered{why and ': '}{why}", UnsupportedError)
     try:
         found = kernel(call)
-    except SubquantError as error:
-        if error.place is None:
-            raise call.error(error.message, type(error)) from None
-        raise
     except _UNFIT as error:
         reason = str(error).partition("\n")[0]
         raise call.error(f"does not fit its operands: {reason}") from error
@@ -328,7 +387,13 @@ class RealInterpreter(Interpreter):
     """
 
     def _compute(self, call: Call) -> list[AnyArray]:
+        if call.operator.name == "BITCAST" and is_stored(call.input(0).tensor):
+            raise call.error("reads the bits of storage, which reals do not have", UnsupportedError)
         return self._reals(call, is_real=False)
+
+    def passed(self, value: AnyArray, source: Tensor, target: Tensor) -> AnyArray:
+        """Return the reals of a value: they have no parameters."""
+        return self.real(np.asarray(value), source)
 
     def dequantized(self, storage: AnyArray, tensor: Tensor) -> AnyArray:
         """The reals of a constant's storage values; what is computed is real already."""

@@ -30,7 +30,8 @@ from ..batches import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
 from .batches import batched_inputs, input_shapes
 from .call import Handle, parameters_of
-from .graphs import Graphs, Interpreter, first_value, is_stored
+from .graphs import Graphs, Interpreter, first_value
+from .movers import is_stored
 
 __all__ = ["Program", "write_module"]
 
@@ -74,7 +75,8 @@ class Program(Graphs):
     ) -> None:
         super().__init__(model, options, _located)
         self._module = module
-        self._first = Interpreter(model, options).variables
+        initialized = Interpreter(model, options)
+        self._first, self._kept_as = initialized.variables, initialized._kept_as
         self._defined: dict[str, ElementType] = {}
 
     def lifted(self, value: AnyArray, like: Tensor) -> AnyArray:

@@ -258,8 +258,9 @@ def fill(call: Call) -> AnyArray:
 
 @kernel("ZEROS_LIKE")
 def zeros_like(call: Call) -> AnyArray:
-    """Zeros."""
-    return np.zeros(call.input(0).shape, call.dtype(call.output))
+    """Zeros: storage zeros of storage, as LiteRT writes them."""
+    operand = call.input(0)
+    return np.zeros(operand.shape, operand.value.dtype)
 
 
 @kernel("SHAPE")

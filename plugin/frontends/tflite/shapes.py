@@ -123,11 +123,12 @@ def concatenation(call: Call) -> AnyArray:
 def pad(call: Call) -> AnyArray:
     """With input 2, or the zero point."""
     operand = call.input(0)
+    fill: AnyArray | int
     widths = [tuple(map(int, pair)) for pair in call.known(1).reshape(-1, 2)]
     if len(widths) != len(operand.shape) or any(n < 0 for pair in widths for n in pair):
         raise call.error(f"has the paddings {widths}")
     if call.optional(2) is not None:
-        fill = call.known(2).reshape(-1)[0].item()
+        fill = call.input(2).value.reshape(())
     elif operand.tensor.quantization is not None:
         fill = call.per_tensor(call.output).zero_point
     else:
@@ -139,7 +140,7 @@ def pad(call: Call) -> AnyArray:
 def stablehlo_pad(call: Call) -> AnyArray:
     """Input 1 between elements, and around them; negative widths take elements away."""
     operand, options = call.input(0), call.options
-    value, fill = operand.value, call.known(1).reshape(-1)[0].item()
+    value, fill = operand.value, call.input(1).value.reshape(())
     widths = (options.edge_padding_low, options.edge_padding_high, options.interior_padding)
     for axis, (low, high, between) in enumerate(
         zip(*(map(int, each) for each in widths), strict=True)
@@ -156,7 +157,7 @@ def stablehlo_pad(call: Call) -> AnyArray:
 @kernel("DILATE")
 def dilate(call: Call) -> AnyArray:
     """Input 2 between elements, so that they are as far apart as input 1 says."""
-    value, fill = call.input(0).value, call.known(2).reshape(-1)[0].item()
+    value, fill = call.input(0).value, call.input(2).value.reshape(())
     for axis, distance in enumerate(call.known(1).reshape(-1).tolist()):
         if distance < 1:
             raise call.error(f"has elements {distance} apart")
@@ -164,7 +165,7 @@ def dilate(call: Call) -> AnyArray:
     return value
 
 
-def spread(value: AnyArray, axis: int, stride: int, fill: float) -> AnyArray:
+def spread(value: AnyArray, axis: int, stride: int, fill: AnyArray | float) -> AnyArray:
     """Put ``stride - 1`` elements between any two along an axis."""
     if stride == 1 or not value.shape[axis]:
         return value
@@ -177,7 +178,9 @@ def spread(value: AnyArray, axis: int, stride: int, fill: float) -> AnyArray:
     return spread[(slice(None),) * axis + (slice(0, (shape[axis] - 1) * stride + 1),)]
 
 
-def padded_or_cut(value: AnyArray, axis: int, low: int, high: int, fill: float) -> AnyArray:
+def padded_or_cut(
+    value: AnyArray, axis: int, low: int, high: int, fill: AnyArray | float
+) -> AnyArray:
     """Negative widths take elements away."""
     extent = value.shape[axis]
     inside = slice(min(max(-low, 0), extent), max(extent + min(high, 0), 0))
@@ -276,7 +279,7 @@ def strided_slice(call: Call) -> AnyArray:
         raise call.error(f"has {used} slices of {len(operand.shape)} dimensions")
     index: list[slice | int | None] = []
     turned: list[int] = []
-    extents = iter(operand.shape)
+    extents = iter(enumerate(operand.shape))
     for entry, (start, stop, step) in enumerate(zip(starts, stops, steps, strict=True)):
         if has(options.ellipsis_mask, entry):
             index += [slice(None) for _ in range(len(operand.shape) - used)]
@@ -287,7 +290,7 @@ def strided_slice(call: Call) -> AnyArray:
         elif not step:
             raise call.error("has the stride 0")
         else:
-            extent = next(extents)
+            axis, extent = next(extents)
             first = None if has(options.begin_mask, entry) else start
             if has(options.shrink_axis_mask, entry):
                 if not -extent <= (first or 0) < extent:
@@ -299,9 +302,8 @@ def strided_slice(call: Call) -> AnyArray:
             if step > 0:
                 index.append(slice(places.start, max(places.stop, places.start), step))
                 continue
-            if len(places) > 1:
-                turned.append(sum(not isinstance(each, int) for each in index))
-            low, high = (places[-1], places[0] + 1) if len(places) else (0, 0)
+            turned.append(axis)
+            low, high = (extent - 1 - places[0], extent - places[-1]) if len(places) else (0, 0)
             index.append(slice(low, high, -step))
-    value = operand.value[tuple(index)]
-    return np.flip(value, tuple(turned)) if turned else value
+    value = np.flip(operand.value, tuple(turned)) if turned else operand.value
+    return value[tuple(index)]

@@ -1,0 +1,245 @@
+"""Movers between tensors of different scales, with exact semantics: NumPy's reals, rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from litert import drawn
+from subquant.comparison.models import compare_layers, model_of
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.dialects import create_context
+from subquant.errors import UnsupportedError
+from subquant.formats.tflite import read_tflite
+from subquant.frontends.options import ImportOptions
+from subquant.frontends.tflite import Interpreter, write_module
+from subquant.frontends.tflite.movers import MOVERS
+from subquant.runtime import Device, Executable
+from tflite_builder import Array, Graph, Quantized
+from tflite_mover_cases import MOVERS_OF_CASES, add_mover, nearest, reals_of
+
+EXACT = ImportOptions(semantics="exact")
+NAMES = sorted(MOVERS_OF_CASES)
+
+
+def by_numpy(data: bytes, inputs: Sequence[Array]) -> Array:
+    """Compute the first result of a model with NumPy."""
+    return np.asarray(Interpreter(read_tflite(data), EXACT).run(0, inputs)[0])
+
+
+def _seed(name: str) -> int:
+    return sum(map(ord, name))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_movers_requantize_by_numpy(name: str, dtype: str) -> None:
+    for constants in (False, True):
+        graph, rng = Graph(), np.random.default_rng(_seed(name))
+        inputs, outputs, storage, right = add_mover(graph, name, rng, dtype, constants)
+        results = Interpreter(read_tflite(graph.model(inputs, outputs)), EXACT).run(0, storage)
+        for found, expected in zip(results, right, strict=True):
+            np.testing.assert_array_equal(found, expected)
+            assert found.dtype == expected.dtype
+
+
+def test_movers_requantize_on_the_cpu(cpu: Device) -> None:
+    """All of them in one program, of integers only."""
+    graph, rng = Graph(), np.random.default_rng(5)
+    ends: list[list[Any]] = [[], [], [], []]
+    for name in NAMES:
+        for end, more in zip(ends, add_mover(graph, name, rng, "int8", True), strict=True):
+            end += more
+    inputs, outputs, storage, right = ends
+    options = CompileOptions(semantics="exact", integer_only=True)
+    function = Executable(compile_to_bytes(graph.model(inputs, outputs), options), cpu).main
+    for number, (found, expected) in enumerate(zip(function(*storage), right, strict=True)):
+        np.testing.assert_array_equal(np.asarray(found), expected, str(number))
+
+
+def test_every_mover_has_a_case() -> None:
+    assert set(MOVERS) - {"DENSIFY"} == set(MOVERS_OF_CASES)
+
+
+@pytest.mark.parametrize("name", ["TRANSPOSE", "RESHAPE", "GATHER"])
+def test_a_comparison_with_reals_shows_scales_that_litert_ignores(name: str) -> None:
+    graph, rng = Graph(), np.random.default_rng(1)
+    inputs, outputs, storage, _ = add_mover(graph, name, rng, "int8")
+    model = model_of(graph.model(inputs, outputs), "model.tflite")
+    shares = {}
+    for semantics in ("litert", "exact"):
+        options = CompileOptions(semantics=semantics)
+        (layer,) = compare_layers(model, [storage], "float", options)
+        shares[semantics] = layer.equal / layer.elements
+    assert shares["exact"] == 1
+    assert shares["litert"] < 0.5
+
+
+# -- parameters of several scales, and none -------------------------------------------------------
+
+
+def test_a_scale_for_each_index_moves_with_its_axis(cpu: Device) -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.integers(-127, 128, (3, 3)).astype(np.int8)
+    graph, scales = Graph(), np.array([0.1, 0.02, 0.3], np.float32)
+    operand = graph.tensor((3, 3), "int8", Quantized(scales.tolist(), 0, 0), weights)
+    order = graph.tensor((2,), "int32", None, np.array([1, 0], np.int32))
+    # The same numbers along the same dimension, which is another one after the transposition.
+    result = graph.tensor((3, 3), "int8", Quantized(scales.tolist(), 0, 0))
+    more = graph.tensor((3, 3), "int8", Quantized(0.25))
+    total = graph.tensor((3, 3), "int8", Quantized(0.5))
+    graph.operator("TRANSPOSE", [operand, order], [result])
+    graph.operator("ADD", [more, result], [total], "AddOptions", potScaleInt16=False)
+    data = graph.model([more], [result, total])
+    reals = (weights * scales.astype(np.float64)[:, None]).T
+    expected = np.clip(np.rint(reals / scales[:, None]), -128, 127)
+    zeros = np.zeros((3, 3), np.int8)
+    np.testing.assert_array_equal(
+        Interpreter(read_tflite(data), EXACT).run(0, [zeros])[0], expected
+    )
+    function = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main
+    np.testing.assert_array_equal(np.asarray(function(zeros)[0]), expected)
+
+
+def test_zeros_like_storage_are_zero_points() -> None:
+    graph = Graph()
+    operand = graph.tensor((2, 3), "int8", Quantized(0.5, 3))
+    result = graph.tensor((2, 3), "int8", Quantized(0.25, -7))
+    graph.operator("ZEROS_LIKE", [operand], [result])
+    model = read_tflite(graph.model([operand], [result]))
+    storage = np.ones((2, 3), np.int8)
+    assert (Interpreter(model, EXACT).run(0, [storage])[0] == -7).all()
+    assert (Interpreter(model).run(0, [storage])[0] == 0).all()
+
+
+def test_a_joined_activation_is_applied() -> None:
+    graph, rng = Graph(), np.random.default_rng(2)
+    parts = [Quantized(0.1, 3), Quantized(0.07, -20)]
+    operands = [graph.tensor((4, 3), "int8", each) for each in parts]
+    target = Quantized(0.05, -12)
+    result = graph.tensor((4, 6), "int8", target)
+    graph.operator("CONCATENATION", operands, [result], "ConcatenationOptions", axis=1,
+                   fusedActivationFunction=3)  # fmt: skip
+    model = read_tflite(graph.model(operands, [result]))
+    storage = [drawn(tensor, rng) for tensor in model.subgraphs[0].inputs]
+    reals = [reals_of(each, part) for each, part in zip(storage, parts, strict=True)]
+    expected = nearest(np.clip(np.concatenate(reals, 1), 0, 6), target, "int8")
+    np.testing.assert_array_equal(Interpreter(model, EXACT).run(0, storage)[0], expected)
+
+
+def test_a_cast_between_scales_keeps_the_reals() -> None:
+    graph, rng = Graph(), np.random.default_rng(3)
+    source, target = Quantized(0.1, 3), Quantized(0.004)
+    operand, result = graph.tensor((40,), "int8", source), graph.tensor((40,), "int16", target)
+    graph.operator("CAST", [operand], [result], "CastOptions")
+    storage = rng.integers(-128, 128, 40).astype(np.int8)
+    expected = nearest(reals_of(storage, source), target, "int16")
+    np.testing.assert_array_equal(by_numpy(graph.model([operand], [result]), [storage]), expected)
+
+
+def test_a_mover_from_integers_without_a_scale_is_refused() -> None:
+    graph = Graph()
+    operand = graph.tensor((2, 3), "int8")
+    result = graph.tensor((6,), "int8", Quantized(0.5))
+    graph.operator("RESHAPE", [operand], [result], "ReshapeOptions", newShape=[6])
+    model = read_tflite(graph.model([operand], [result]))
+    with pytest.raises(UnsupportedError, match=r"operator 0 \(RESHAPE\) computes integers without"):
+        write_module(model, create_context(), EXACT)
+
+
+# -- between graphs and variables -----------------------------------------------------------------
+
+
+SIDES = [Quantized(0.1, 3), Quantized(0.05, -20), Quantized(0.08, 11), Quantized(0.12, 1)]
+"""Of an operand, the argument and the result of the graph that an operator computes, and of the
+operator's result."""
+
+
+def _called(name: str) -> bytes:
+    """An operator that computes a graph which returns its argument transposed."""
+    outer = Graph()
+    inner = outer.part()
+    argument = inner.tensor((2, 3), "int8", SIDES[1])
+    flipped = inner.tensor((1,), "int32", None, np.array([1], np.int32))
+    value = inner.tensor((2, 3), "int8", SIDES[2])
+    inner.operator("REVERSE_V2", [argument, flipped], [value])
+    number = outer.called(inner, [argument], [value])
+    operand = outer.tensor((2, 3), "int8", SIDES[0])
+    result = outer.tensor((2, 3), "int8", SIDES[3])
+    if name == "IF":
+        condition = outer.tensor((), "bool")
+        outer.operator("IF", [condition, operand], [result], "IfOptions",
+                       thenSubgraphIndex=number, elseSubgraphIndex=number)  # fmt: skip
+        return outer.model([condition, operand], [result])
+    outer.operator("CALL", [operand], [result], "CallOptions", subgraph=number)
+    return outer.model([operand], [result])
+
+
+def _through(storage: Array, parameters: list[Quantized]) -> Array:
+    for source, target in pairwise(parameters):
+        storage = nearest(reals_of(storage, source), target, "int8")
+    return storage
+
+
+@pytest.mark.parametrize("name", ["CALL", "IF"])
+def test_graphs_requantize_arguments_and_results(name: str, cpu: Device) -> None:
+    data, storage = _called(name), np.arange(-60, 60, 20, dtype=np.int8).reshape(2, 3)
+    inputs = [np.array(True), storage] if name == "IF" else [storage]
+    expected = _through(storage, SIDES)[:, ::-1]
+
+    np.testing.assert_array_equal(by_numpy(data, inputs), expected)
+    function = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main
+    np.testing.assert_array_equal(np.asarray(function(*inputs)), expected)
+
+
+def test_loops_requantize_what_they_carry(cpu: Device) -> None:
+    outer = Graph()
+    condition, body = outer.part(), outer.part()
+    counter, value = condition.tensor((), "int32"), condition.tensor((2, 3), "int8", SIDES[0])
+    limit = condition.tensor((), "int32", None, np.array(2, np.int32))
+    verdict = condition.tensor((), "bool")
+    condition.operator("LESS", [counter, limit], [verdict])
+    first = outer.called(condition, [counter, value], [verdict])
+    counter, value = body.tensor((), "int32"), body.tensor((2, 3), "int8", SIDES[1])
+    one = body.tensor((), "int32", None, np.array(1, np.int32))
+    axis = body.tensor((1,), "int32", None, np.array([1], np.int32))
+    more, flipped = body.tensor((), "int32"), body.tensor((2, 3), "int8", SIDES[2])
+    body.operator("ADD", [counter, one], [more], "AddOptions", potScaleInt16=False)
+    body.operator("REVERSE_V2", [value, axis], [flipped])
+    second = outer.called(body, [counter, value], [more, flipped])
+    start = outer.tensor((), "int32", None, np.array(0, np.int32))
+    operand = outer.tensor((2, 3), "int8", SIDES[0])
+    results = [outer.tensor((), "int32"), outer.tensor((2, 3), "int8", SIDES[3])]
+    outer.operator("WHILE", [start, operand], results, "WhileOptions",
+                   condSubgraphIndex=first, bodySubgraphIndex=second)  # fmt: skip
+    data = outer.model([operand], [results[1]])
+    storage = np.arange(-60, 60, 20, dtype=np.int8).reshape(2, 3)
+    once = [SIDES[0], SIDES[1], SIDES[2]]
+    expected = _through(storage, [*once, *once, SIDES[0], SIDES[3]])
+    np.testing.assert_array_equal(
+        Interpreter(read_tflite(data), EXACT).run(0, [storage])[0], expected
+    )
+    function = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main
+    np.testing.assert_array_equal(np.asarray(function(storage)), expected)
+
+
+def test_variables_requantize_between_assignment_and_reading(cpu: Device) -> None:
+    graph = Graph()
+    handle = graph.tensor((), "int32", type_name="RESOURCE")
+    operand = graph.tensor((2, 3), "int8", SIDES[0])
+    result = graph.tensor((2, 3), "int8", SIDES[1])
+    graph.operator("VAR_HANDLE", [], [handle], "VarHandleOptions", sharedName=b"v")
+    graph.operator("ASSIGN_VARIABLE", [handle, operand], [])
+    graph.operator("READ_VARIABLE", [handle], [result])
+    data, storage = graph.model([operand], [result]), np.arange(6, dtype=np.int8).reshape(2, 3)
+    expected = _through(storage, SIDES[:2])
+    np.testing.assert_array_equal(
+        Interpreter(read_tflite(data), EXACT).run(0, [storage])[0], expected
+    )
+    function = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main
+    np.testing.assert_array_equal(np.asarray(function(storage)), expected)

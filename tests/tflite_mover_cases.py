@@ -1,0 +1,211 @@
+"""Operators of TensorFlow Lite that move elements, each with NumPy's function of the reals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tflite_builder import Array, Graph, Quantized
+from tflite_cases import Rng
+
+IMAGES = (2, 4, 6, 8)
+
+
+@dataclass
+class Mover:
+    """An operator and its meaning.
+
+    Args:
+        operands: the shape of each operand that has a scale, or a constant of positions.
+        reals: from the reals of the operands with scales to the reals of the results.
+        options: the name of the table of options, and its fields.
+    """
+
+    operands: Sequence[tuple[int, ...] | Array]
+    reals: Callable[..., Array | Sequence[Array]]
+    options: str | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+def _int32(*values: Any) -> Array:
+    return np.array(values, np.int32)
+
+
+def _depth_to_space(x: Array) -> Array:
+    n, h, w, c = x.shape
+    blocks = x.reshape(n, h, w, 2, 2, c // 4).transpose(0, 1, 3, 2, 4, 5)
+    return blocks.reshape(n, h * 2, w * 2, c // 4)
+
+
+def _space_to_depth(x: Array) -> Array:
+    n, h, w, c = x.shape
+    blocks = x.reshape(n, h // 2, 2, w // 2, 2, c).transpose(0, 1, 3, 2, 4, 5)
+    return blocks.reshape(n, h // 2, w // 2, 4 * c)
+
+
+def _space_to_batch(x: Array) -> Array:
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (0, 0)))
+    return np.concatenate([padded[:, i::2, j::2] for i in range(2) for j in range(2)])
+
+
+def _batch_to_space(x: Array) -> Array:
+    whole = np.zeros((1, 8, 12, 8))
+    for place in range(4):
+        whole[0, place // 2 :: 2, place % 2 :: 2] = x[place]
+    return whole[:, :, 1:-2]
+
+
+def _update(x: Array, part: Array) -> Array:
+    result = x.copy()
+    result[1:3, 2:5] = part
+    return result
+
+
+def _dilate(x: Array, fill: Array) -> Array:
+    result = np.full((4, 13), fill)
+    result[:, ::3] = x
+    return result
+
+
+def _edges(x: Array, fill: Array) -> Array:
+    result = np.full((1 + 2 * 4 - 1, 5), fill)
+    result[1::2] = x
+    return result
+
+
+def _set_diagonal(x: Array, diagonal: Array) -> Array:
+    return np.where(np.eye(4, 5), np.pad(diagonal, ((0, 0), (0, 1)))[:, None], x)
+
+
+def _reversed(x: Array) -> Array:
+    return np.stack(
+        [np.concatenate([row[:n][::-1], row[n:]]) for row, n in zip(x, (1, 3), strict=True)]
+    )
+
+
+def _dense(values: Array, other: Array) -> Array:
+    result = np.full(7, other)
+    result[[1, 4, 6]] = values
+    return result
+
+
+_POSITIONS = _int32([0, 2], [1, 1])
+_CONDITION = np.array([True, False, True, True])
+
+MOVERS_OF_CASES: dict[str, Mover] = {
+    "BATCH_TO_SPACE_ND": Mover(
+        [(4, 4, 6, 8), _int32(2, 2), _int32([0, 0], [1, 2])], _batch_to_space),
+    "BROADCAST_TO": Mover([(3, 1), _int32(2, 3, 5)], lambda x: np.broadcast_to(x, (2, 3, 5))),
+    "CONCATENATION": Mover([(2, 3), (2, 4), (2, 1)], lambda *x: np.concatenate(x, 1),
+                           "ConcatenationOptions", {"axis": 1}),
+    "DEPTH_TO_SPACE": Mover([IMAGES], _depth_to_space, "DepthToSpaceOptions", {"blockSize": 2}),
+    "DILATE": Mover([(4, 5), _int32(1, 3), ()], _dilate),
+    "DYNAMIC_UPDATE_SLICE": Mover([(4, 6), (2, 3), _int32(1, 2)], _update),
+    "EMBEDDING_LOOKUP": Mover([_int32(2, 0, 1, 2), (3, 5)], lambda x: x[[2, 0, 1, 2]]),
+    "EXPAND_DIMS": Mover([(4, 6), _int32(1)], lambda x: x[:, None]),
+    "FILL": Mover([_int32(2, 3), ()], lambda x: np.full((2, 3), x)),
+    "GATHER": Mover([(4, 5), _int32(3, 0)], lambda x: x[:, [3, 0]], "GatherOptions", {"axis": 1}),
+    "GATHER_ND": Mover([(4, 5), _POSITIONS], lambda x: x[[0, 1], [2, 1]]),
+    "MATRIX_SET_DIAG": Mover([(2, 4, 5), (2, 4)], _set_diagonal),
+    "MIRROR_PAD": Mover([(4, 5), _int32([1, 0], [0, 2])],
+                        lambda x: np.pad(x, ((1, 0), (0, 2)), "reflect"), "MirrorPadOptions"),
+    "ONE_HOT": Mover([_int32(1, 0, 2), _int32(4)[0], (), ()],
+                     lambda on, off: np.where(np.eye(4)[[1, 0, 2]], on, off),
+                     "OneHotOptions", {"axis": -1}),
+    "PACK": Mover([(3, 4), (3, 4)], lambda *x: np.stack(x, 1), "PackOptions",
+                  {"axis": 1, "valuesCount": 2}),
+    "PAD": Mover([(4, 5), _int32([1, 0], [0, 2])], lambda x: np.pad(x, ((1, 0), (0, 2)))),
+    "PADV2": Mover([(4, 5), _int32([1, 0], [0, 2]), ()],
+                   lambda x, fill: np.pad(x, ((1, 0), (0, 2)), constant_values=fill)),
+    "RESHAPE": Mover([(4, 6), _int32(3, -1)], lambda x: x.reshape(3, 8)),
+    "RESIZE_NEAREST_NEIGHBOR": Mover([IMAGES, _int32(8, 3)],
+                                     lambda x: np.repeat(x, 2, 1)[:, :, ::2],
+                                     "ResizeNearestNeighborOptions"),
+    "REVERSE_SEQUENCE": Mover([(2, 4, 3), _int32(1, 3)], _reversed, "ReverseSequenceOptions",
+                              {"seqDim": 1, "batchDim": 0}),
+    "REVERSE_V2": Mover([(4, 5), _int32(1)], lambda x: x[:, ::-1]),
+    "SELECT": Mover([_CONDITION, (4,), (4,)], lambda x, y: np.where(_CONDITION, x, y)),
+    "SELECT_V2": Mover([_CONDITION, (3, 4), (4,)], lambda x, y: np.where(_CONDITION, x, y)),
+    "SLICE": Mover([(4, 5), _int32(1, 2), _int32(2, -1)], lambda x: x[1:3, 2:]),
+    "SPACE_TO_BATCH_ND": Mover([IMAGES, _int32(2, 2), _int32([0, 0], [1, 1])], _space_to_batch),
+    "SPACE_TO_DEPTH": Mover([IMAGES], _space_to_depth, "SpaceToDepthOptions", {"blockSize": 2}),
+    "SPARSE_TO_DENSE": Mover([_int32(1, 4, 6), _int32(7), (3,), ()], _dense),
+    "SPLIT": Mover([_int32(1)[0], (3, 6)], lambda x: np.split(x, 3, 1), "SplitOptions",
+                   {"numSplits": 3}),
+    "SPLIT_V": Mover([(3, 6), _int32(1, 5), _int32(1)[0]], lambda x: np.split(x, [1], 1),
+                     "SplitVOptions", {"numSplits": 2}),
+    "SQUEEZE": Mover([(4, 1, 5)], lambda x: x[:, 0], "SqueezeOptions", {"squeezeDims": [1]}),
+    "STABLEHLO_PAD": Mover([(4, 5), ()], _edges, "StablehloPadOptions",
+                           {"edgePaddingLow": [1, 0], "edgePaddingHigh": [0, 0],
+                            "interiorPadding": [1, 0]}),
+    "STRIDED_SLICE": Mover([(4, 6), _int32(0, 5), _int32(4, 0), _int32(2, -2)],
+                           lambda x: x[::2, 5:0:-2], "StridedSliceOptions"),
+    "TILE": Mover([(2, 3), _int32(2, 2)], lambda x: np.tile(x, (2, 2))),
+    "TRANSPOSE": Mover([(2, 3, 4), _int32(2, 0, 1)], lambda x: x.transpose(2, 0, 1)),
+    "UNPACK": Mover([(2, 3)], lambda x: [x[:, n] for n in range(3)], "UnpackOptions",
+                    {"axis": 1, "num": 3}),
+}  # fmt: skip
+"""The operators by name."""
+
+
+def parameters(rng: Rng, dtype: str) -> Quantized:
+    """A scale around 0.1, and a zero point."""
+    zero_point = 0 if dtype == "int16" else int(rng.integers(-30, 30)) + 64 * (dtype == "uint8")
+    return Quantized(float(np.float32(rng.uniform(0.05, 0.2))), zero_point)
+
+
+def reals_of(storage: Array, quantized: Quantized) -> Array:
+    """``(q - z) * s`` in f64."""
+    scale = np.float64(np.float32(quantized.scales))
+    return (storage.astype(np.float64) - quantized.zero_points) * scale
+
+
+def nearest(reals: Array, quantized: Quantized, dtype: str) -> Array:
+    """``clamp(round_half_even(x / s + z))`` in f64."""
+    info = np.iinfo(dtype)
+    steps = np.rint(reals / np.float64(np.float32(quantized.scales)) + quantized.zero_points)
+    return np.clip(steps, info.min, info.max).astype(dtype)
+
+
+def add_mover(
+    graph: Graph, name: str, rng: Rng, dtype: str, constants: bool = False
+) -> tuple[list[int], list[int], list[Array], list[Array]]:
+    """Add an operator whose operands and results all have scales of their own.
+
+    Args:
+        graph: the model.
+        name: the operator.
+        rng: draws parameters and storage values.
+        dtype: of the storage.
+        constants: operands without axes are constants of the file.
+
+    Returns:
+        The numbers of the inputs and outputs, the inputs' storage, and the outputs' right storage.
+    """
+    mover = MOVERS_OF_CASES[name]
+    numbers, inputs, storage, reals = [], [], [], []
+    for operand in mover.operands:
+        if not isinstance(operand, tuple):
+            is_condition = operand.dtype == bool
+            numbers.append(graph.tensor(operand.shape, operand.dtype.name, None, operand))
+            assert is_condition or operand.dtype == np.int32
+            continue
+        info, quantized = np.iinfo(dtype), parameters(rng, dtype)
+        values = rng.integers(info.min // 4, info.max // 4, operand).astype(dtype)
+        is_constant = constants and not operand
+        numbers.append(graph.tensor(operand, dtype, quantized, values if is_constant else None))
+        if not is_constant:
+            inputs.append(numbers[-1])
+            storage.append(values)
+        reals.append(reals_of(values, quantized))
+    found = mover.reals(*reals)
+    outputs, right = [], []
+    for result in [found] if isinstance(found, np.ndarray) else found:
+        quantized = parameters(rng, dtype)
+        outputs.append(graph.tensor(result.shape, dtype, quantized))
+        right.append(nearest(result, quantized, dtype))
+    graph.operator(name, numbers, outputs, mover.options, **mover.fields)
+    return inputs, outputs, storage, right
