@@ -91,6 +91,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Have the interpreter collect all garbage when it ends: nanobind reports the rest as leaks."""
+    gc.unfreeze()
+
+
 _left_open: weakref.WeakSet[OpenDevice] = weakref.WeakSet()
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import subquant
 from ggml_blocks import COMPUTED, moderate_blocks
+from instruction_sets import AUTO, HERE, case_of
 from programs import LONG
 from subquant._mlir import Value, ir
 from subquant.compiler.compilation import compile_to_bytes
@@ -27,7 +28,7 @@ from subquant.emit.operation import create, mlir_type, tensor_type, value
 from subquant.emit.trace import traced
 from subquant.errors import ExecutionError, InputError, UsageError
 from subquant.formats.irpa import Archive, create_archive
-from subquant.kernels.instructions import INSTRUCTIONS, instructions_of, names_of
+from subquant.kernels.instructions import INSTRUCTIONS, instructions_of
 from subquant.layouts import (
     GgmlTensor,
     InferenceTensor,
@@ -43,9 +44,7 @@ from subquant.runtime import Device, Executable
 from subquant.weights import Dataset, Theta
 
 DEPTH = 512
-HERE = names_of(host_features() or ())
-KERNELS = [HERE[0], *(name for name in HERE[1:] if name == "avx2")]
-"""The fastest, and those that take the most care."""
+KERNELS = [AUTO, case_of("avx2")]
 
 
 def weight(name: str, columns: int = 40, seed: int = 0) -> GgmlTensor:
@@ -152,7 +151,8 @@ def test_every_type_is_computed_from_tiles(
     assert read == set(Archive(archive))
     assert all("@" in name for name in read), "something is read as it was imported"
     for looked_up in (name for name in read if name.startswith("IQ4_NL")):
-        assert ("-u4-32." in looked_up) == bool(INSTRUCTIONS[kernels].shuffle)
+        instructions = INSTRUCTIONS[HERE[0] if kernels == "auto" else kernels]
+        assert ("-u4-32." in looked_up) == bool(instructions.shuffle)
     executable = Executable(data, cpu, {"model": archive})
     x = np.random.default_rng(3).standard_normal((3, DEPTH)).astype(np.float32)
     for name, tensor in zip(names, tensors, strict=True):

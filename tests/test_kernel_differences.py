@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from devices import main_of
+from instruction_sets import EVERY, HERE
 from integer_programs import convolved
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.cpu_features import host_features
 from subquant.compiler.options import CompileOptions
-from subquant.kernels.instructions import names_of
 
 WINDOWS = {
     # images x height x width x channels, window, padding, strides, groups
@@ -20,9 +19,6 @@ WINDOWS = {
     "groups": ((1, 9, 9, 24), (3, 3, 12, 32), (0, 1), (1, 1), 2),
     "channels apart": ((1, 16, 12, 32), (3, 3, 1, 32), (1, 1), (1, 1), 32),
 }
-
-
-HERE = names_of(host_features() or ())
 
 
 def program(x_shape, w, padding, strides, groups, outside):
@@ -74,7 +70,7 @@ def check(case, low, high, instructions, outside=131):
     return lowered.count('"flow.dispatch"')
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("case", [case for case in WINDOWS if case != "channels apart"])
 @pytest.mark.share(3)
 def test_a_weight_is_the_sum_of_two(case, instructions):

@@ -13,10 +13,9 @@ import pytest
 
 import subquant
 from devices import main_of
+from instruction_sets import AUTO, EVERY, HERE, case_of
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.cpu_features import host_features
 from subquant.compiler.options import CompileOptions
-from subquant.kernels.instructions import INSTRUCTIONS, names_of
 from subquant.numerics.fixed_point import ROUNDINGS, saturate
 from subquant.numerics.parameters import StorageType
 from subquant.numerics.requantization import Requantization, Term, requantize
@@ -24,9 +23,6 @@ from subquant.numerics.requantization import Requantization, Term, requantize
 DEPTH, COLUMNS = 8, 20
 FACTORS = np.array([1, 127], np.int64)
 """``x0 + 127 * x1`` takes every value from -16384 to 16256."""
-
-
-HERE = names_of(host_features() or ())
 
 
 def rows(step):
@@ -126,7 +122,7 @@ def test_each_sum_is_requantized_exactly(target):
     assert asks_floats == (width == 8)
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 def test_with_all_instructions(instructions):
     lowered = check("i8:f32, 0.5:3", instructions, step=3)
     assert f"tensor<{len(rows(3)[0])}x{COLUMNS}xi8>" in lowered
@@ -237,7 +233,7 @@ func.func @main(%x: tensor<{types[0]}x!x>) -> tensor<{types[2]}x!y> {{
 
 
 @pytest.mark.parametrize("channels", [3, 20, 64])
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.share(3)
 def test_windows_of_each_channel(channels, instructions):
     """A depthwise convolution, with vectors of channels that share some."""
@@ -247,9 +243,7 @@ def test_windows_of_each_channel(channels, instructions):
 
 
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
-@pytest.mark.parametrize(
-    "instructions", [name for name in HERE if name == HERE[0] or INSTRUCTIONS[name].most_behind]
-)
+@pytest.mark.parametrize("instructions", [AUTO, case_of("avx512vnni-amd")])
 def test_lines_that_are_written_beside_products(strides, instructions):
     """What is around pictures is there, and the last windows of a line share some."""
     w = np.random.default_rng(9).integers(-127, 128, (3, 3, 64, 64))

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import subquant
+from instruction_sets import EVERY, HERE
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
-from test_kernel_epilogues import COLUMNS, DEPTH, FACTORS, HERE, rows
+from test_kernel_epilogues import COLUMNS, DEPTH, FACTORS, rows
 from together import Together
 
 BIAS = np.random.default_rng(5).integers(-3000, 3000, COLUMNS)
@@ -419,7 +420,7 @@ def test_each_sum_is_rounded_as_written(case, cpu):
     check(case, HERE[0], together().function(case, cpu))
 
 
-@pytest.mark.parametrize("instructions", HERE[1:])
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("case", [*CASES][:5])
 @pytest.mark.share(4)
 def test_with_all_instructions(case, instructions):

@@ -16,29 +16,23 @@ import pytest
 import subquant
 from block_programs import arrays, program, reference, with_constants
 from devices import main_of
+from instruction_sets import EVERY, HERE, SOME, case_of
 from integer_programs import convolution, drawn, padded_convolution, product
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.cpu_features import host_features
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline
 from subquant.errors import UsageError
 from subquant.formats.irpa import create_archive
-from subquant.kernels.instructions import INSTRUCTIONS, instructions_of, names_of
+from subquant.kernels.instructions import INSTRUCTIONS, instructions_of
 from subquant.kernels.stored import Scale, Stored
 from subquant.kernels.tiles import Tiles
 from subquant.numerics.element_types import F16, F32, U8
 from subquant.runtime import Device
 from together import Together
 
-HERE = names_of(host_features() or ())
-"""The instructions that this machine has."""
-
-SOME = HERE if LONG else [name for name in HERE if name == HERE[0] or name == "avx2"]
-"""Those of most cases in the short suite: the fastest, and those that take the most care."""
-
-OF_WINDOWS = [name for name in HERE if name in SOME or INSTRUCTIONS[name].most_behind]
-"""And those that finish sums beside the next products."""
+OF_WINDOWS = SOME if LONG else [*SOME, case_of("avx512vnni-amd")]
+"""The kernels for AMD pipeline the epilogues of convolutions."""
 
 
 def check(case, instructions, *, transposed=False, zeros=False, offsets=False, is_known=False):
@@ -174,7 +168,7 @@ def test_activations_that_stay_floats(case, zeros, offsets, instructions):
     assert (np.abs(found - x.astype(np.float64) @ real) <= bound).all()
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("storage", ["u2", "u3", "u4", "u5", "u6", "u8", "i8"])
 @pytest.mark.parametrize("rows", [3, 36])
 @pytest.mark.share(9)
@@ -213,7 +207,7 @@ def test_activations_are_rounded_to_even(instructions):
     assert np.isnan(found[3:]).all()
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize(("inner", "transposed"), [("u6", True), ("i8", False), ("u8", True)])
 @pytest.mark.parametrize(
     ("block", "blocks", "is_known"),
@@ -274,7 +268,7 @@ func.func @main(%x: tensor<{rows}x{depth}xf32>, %q: tensor<{w}xi4>,
     assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.share(2)
 def test_rows_that_are_known_at_run_time(instructions):
     text = program("?", 256, 96, 32)
@@ -333,14 +327,34 @@ LEFT_OUT = {
 @pytest.mark.parametrize("instructions", OF_WINDOWS)
 @pytest.mark.parametrize("case", LEFT_OUT)
 @pytest.mark.share(3)
-def test_lines_of_taps_around_pictures_are_left_out(case, instructions):
-    x_shape, w_shape, padding, strides, begins = LEFT_OUT[case]
+def test_convolutions_with_padding_are_exact(case, instructions):
+    x_shape, w_shape, padding, strides, _ = LEFT_OUT[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = padded_convolution(x, w, padding, -7, strides)
-    text = with_constants(text, w)
-    found = main_of(text, kernels=instructions)(x)
+    found = main_of(with_constants(text, w), kernels=instructions)(x)
     np.testing.assert_array_equal(found, expected)
-    lowered = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
+
+
+CPUS = {
+    "avx512vnni-amd": "znver4",
+    "avx512vnni": "icelake-server",
+    "avxvnni": "alderlake",
+    "avx2": "haswell",
+    "portable": "x86-64-v2",
+}
+"""A CPU that has the vector instructions. The kernels of AMX have a file of tests of their own."""
+
+
+@pytest.mark.parametrize("instructions", CPUS)
+@pytest.mark.parametrize("case", LEFT_OUT)
+@pytest.mark.share(2)
+def test_lines_of_taps_around_pictures_are_left_out(case, instructions):
+    """The accumulators of output pixels begin with the sums of the taps that lie in the padding."""
+    x_shape, w_shape, padding, strides, begins = LEFT_OUT[case]
+    x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
+    text, _ = padded_convolution(x, w, padding, -7, strides)
+    options = CompileOptions(kernels=instructions, target_cpu=CPUS[instructions])
+    lowered = compile_to_bytes(with_constants(text, w), options, emit="mlir").decode()
     columns = INSTRUCTIONS[instructions]
     parts = columns.parts(w_shape[-1], columns.most_columns)
     width = parts * columns.lanes
@@ -387,7 +401,7 @@ def test_what_is_around_pictures_is_written_by_the_kernel(columns, missing, is_i
     assert ("padded_pictures" in lowered) != is_inside
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.share(3)
 def test_sums_of_extremes_are_exact(instructions):
     text, _ = convolution(drawn(1, 6, 7, 37), drawn(3, 3, 37, 20), padding=(1, 1))
@@ -421,7 +435,7 @@ def test_two_threads_share_what_is_left(text, kernel):
     assert taken / workgroups <= 1 / 8
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(16, 128, 64), (37, 130, 50), (64, 7, 100)])
 @pytest.mark.share(5)
 def test_matrices_are_exact(rows, depth, columns, instructions):
@@ -430,7 +444,7 @@ def test_matrices_are_exact(rows, depth, columns, instructions):
     np.testing.assert_array_equal(main(x, w), x.astype(np.int32) @ w.T.astype(np.int32))
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.share(3)
 def test_few_rows_meet_a_constant(rows, instructions):
@@ -504,7 +518,7 @@ func.func @main(%x: tensor<{rows}x{depth}x!x>, %w: tensor<{depth}x40x!w>)
     sums = (x.astype(np.float64) - 3) @ w.astype(np.float64)
     scale = float(np.float32(0.02)) * float(np.float32(0.01)) / 0.5
     expected = np.clip(np.rint(sums * scale - 5), -128, 127)
-    for kernels in dict.fromkeys(("auto", *SOME, "portable", "none")):
+    for kernels in (*HERE, "none"):
         calls = text_of_main(text, kernels=kernels).count('"flow.dispatch"')
         assert calls == {"portable": portable, "none": 0}.get(kernels, 1)
         found = subquant.compile(text, kernels=kernels).main(x, w)
@@ -827,7 +841,7 @@ func.func @main(%x: tensor<{rows}x{batches}x{depth}xf32>)
 # -- rows that are counted at run time ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize(("depth", "columns"), [(128, 70), (130, 50)])
 @pytest.mark.share(3)
 def test_matrices_of_any_rows_are_exact(depth, columns, instructions):

@@ -7,18 +7,17 @@ import pytest
 
 import subquant
 from attention_programs import Case, bound, expected
+from instruction_sets import AUTO, EVERY, case_of
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.cpu_features import host_features
 from subquant.compiler.options import CompileOptions
 from subquant.errors import Remark
-from subquant.kernels.instructions import names_of
+from subquant.kernels.instructions import INSTRUCTIONS
 from subquant.numerics.attention import bounded, exponential
 from subquant.runtime import Device, Executable
 from together import Together
 
-HERE = names_of(host_features() or ())
-SOME = HERE if LONG else [name for name in HERE if name in (HERE[0], "avx2", "portable")]
+SOME = EVERY if LONG else [AUTO, case_of("avx2"), case_of("portable")]
 """Of 16 lanes, of 8, and without an instruction that multiplies and adds."""
 
 CASES = {
@@ -41,18 +40,22 @@ CASES = {
 }
 OF_ALL = ("decode", "decode in a window", "prompt", "prompt in a window", "dynamic")
 CHOSEN = [
-    (instructions, name)
-    for instructions in SOME
+    pytest.param(*each.values, name, id=f"{each.id}-{name}", marks=each.marks)
+    for each in SOME
     for name in CASES
-    if LONG or instructions == HERE[0] or name in OF_ALL
+    if LONG or each is AUTO or name in OF_ALL
 ]
 """In the short suite the fastest instructions have all cases."""
 COMPILED = {
     instructions: Together(
-        {name: CASES[name].text for each, name in CHOSEN if each == instructions},
+        {
+            name: CASES[name].text
+            for name in CASES
+            if LONG or name in OF_ALL or instructions == "auto"
+        },
         kernels=instructions,
     )
-    for instructions in SOME
+    for instructions in ("auto", *INSTRUCTIONS)
 }
 
 

@@ -10,20 +10,12 @@ import pytest
 
 import subquant
 from devices import main_of
+from instruction_sets import EVERY, SOME
 from integer_programs import convolution, convolved, drawn
-from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.cpu_features import host_features
 from subquant.compiler.options import CompileOptions
-from subquant.kernels.instructions import names_of
 from subquant.kernels.tap_groups import TapGroups
 from subquant.kernels.windows import Axis
-
-HERE = names_of(host_features() or ())
-"""The instructions that this machine has."""
-
-SOME = HERE if LONG else [name for name in HERE if name == HERE[0] or name == "avx2"]
-"""Those of most cases in the short suite: the fastest, and those with taps in groups of two."""
 
 
 def lowered_text(text, **options):
@@ -130,7 +122,7 @@ def test_threads_share_small_depthwise_convolutions(size, workgroups):
     assert found == {workgroups}
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.share(2)
 def test_depthwise_sums_of_extremes_are_exact(instructions):
     text, _ = depthwise(drawn(1, 12, 9, 40), drawn(3, 3, 1, 40), padding=(1, 1))
@@ -141,7 +133,7 @@ def test_depthwise_sums_of_extremes_are_exact(instructions):
         np.testing.assert_array_equal(main(x, w), expected)
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("written", [convolution, depthwise])
 @pytest.mark.share(2)
 def test_windows_of_quantized_pictures_read_zero_points_outside(written, instructions):

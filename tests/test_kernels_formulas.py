@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from block_programs import arrays, program, reference
+from instruction_sets import EVERY
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.layouts import GgmlTensor
@@ -18,7 +19,6 @@ from subquant.numerics.block_contraction import round_activations
 from subquant.ops import linear, trace_function
 from subquant.ops.others import silu
 from subquant.runtime import Executable
-from test_kernel_epilogues import HERE
 
 
 def weight(columns, depth, seed=0):
@@ -60,7 +60,7 @@ def normed(x, scale):
     return x / np.sqrt((x * x).sum(-1, keepdims=True) / np.float32(x.shape[-1]) + 1e-6) * scale
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.share(2)
 def test_a_block_of_one_token_is_one_dispatch(instructions, cpu):
     """A norm, a gate, what is added to and a norm again, around three small products."""

@@ -9,9 +9,9 @@ import pytest
 
 import subquant
 from devices import main_of
+from instruction_sets import EVERY
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
-from test_kernel_epilogues import HERE
 
 
 class Program:
@@ -143,7 +143,7 @@ def pictures():
     return program, [program.product(program.reshape(given, 7, 6 * 20), 24)]
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("network", [rows, pictures])
 @pytest.mark.share(2)
 def test_a_network_is_one_dispatch(network, instructions):
@@ -274,7 +274,7 @@ def of_layers(x, arrays):
     return x, error
 
 
-@pytest.mark.parametrize("instructions", HERE)
+@pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.share(2)
 def test_what_follows_sums_of_floats_is_done_by_their_kernel(instructions):
     """A bias and a clamp; layers are one dispatch."""

@@ -16,6 +16,7 @@ import re
 from pathlib import Path
 
 from .options import CompileOptions
+from .targets import simulated_host_cpu
 
 __all__ = ["host_features", "missing_features", "recorded_features"]
 
@@ -46,6 +47,10 @@ _FLAGS = re.compile(r"(flags|Features)\s*:(.*)")
 @functools.cache
 def host_features() -> frozenset[str] | None:
     """Return the features of this machine's CPU, by LLVM's names; None where that is not known."""
+    if simulated_host_cpu():
+        from .iree import target_features
+
+        return target_features(CompileOptions()) & (_X86.keys() | _AARCH64.keys())
     try:
         with _CPUINFO.open() as lines:  # the first of many equal ones
             found = next(filter(None, map(_FLAGS.match, lines)), None)

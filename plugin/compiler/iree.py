@@ -25,7 +25,7 @@ from ..processes import Finished, cores_of_work, run_guarded
 from ..team import session
 from ..versions import PINNED_VERSIONS
 from .options import CompileOptions
-from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS
+from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS, simulated_host_cpu
 from .worker import text_of
 
 __all__ = [
@@ -221,9 +221,11 @@ def _unknown_target(stderr: str, options: CompileOptions) -> UsageError | None:
     found = _UNKNOWN_CPU.search(stderr)
     if found is not None:
         names = ["host", "generic", *found.group(2).split(", ")]
+        cpu = options.target_cpu
+        if cpu == "host":  # of which LLVM knows that of this machine
+            cpu = simulated_host_cpu().partition(",")[0]
         return UsageError(
-            f"LLVM knows no CPU {quoted(options.target_cpu)} of {found.group(1)}; "
-            f"{expected_name(options.target_cpu, names)}"
+            f"LLVM knows no CPU {quoted(cpu)} of {found.group(1)}; {expected_name(cpu, names)}"
         )
     if _UNKNOWN_VULKAN.search(stderr) is not None:
         names = [*VULKAN_TARGETS, "auto", *IREE_VULKAN_TARGETS]

@@ -42,6 +42,7 @@ from ..versions import PINNED_VERSIONS, versions_of
 from .flags import values_of, with_values
 from .iree import is_by_session
 from .options import CompileOptions, Emit
+from .targets import simulated_host_cpu
 from .worker import Input, Source, external_files, input_of
 
 __all__ = [
@@ -446,7 +447,9 @@ def machine_of(options: CompileOptions) -> list[str]:
 
 def is_for_host(options: CompileOptions) -> bool:
     """True if code is made for the CPU of this machine, as a flag says."""
-    return any("host" in flag for flag in options.flags)
+    if options.target == "llvm-cpu" and options.target_cpu == "host":
+        return True
+    return any("host" in flag for flag in options.iree_flags)
 
 
 _CPU_LINES = (
@@ -459,6 +462,8 @@ _CPU_LINES = (
 @functools.cache
 def host_cpu() -> tuple[str, ...]:
     """Return what tells this machine's CPU from another's: what Linux says of the first core."""
+    if simulated_host_cpu():
+        return (simulated_host_cpu(),)
     found: list[str] = []
     try:
         with open("/proc/cpuinfo") as lines:

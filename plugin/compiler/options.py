@@ -19,7 +19,7 @@ from ..options import (
     check_choices,
     option,
 )
-from .targets import VULKAN_TARGETS, Target
+from .targets import VULKAN_TARGETS, Target, cpu_flags
 
 __all__ = ["CompileOptions", "Emit", "options_of_json"]
 
@@ -171,7 +171,7 @@ class CompileOptions:
             flags += [
                 "--iree-hal-target-device=local",
                 "--iree-hal-local-target-device-backends=llvm-cpu",
-                f"--iree-llvmcpu-target-cpu={self.target_cpu}",
+                *cpu_flags(self.target_cpu),
             ]
         else:
             # A command buffer that is recorded once reads and writes the first call's buffers in

@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
-__all__ = ["IREE_VULKAN_TARGETS", "VULKAN_TARGETS", "Target"]
+__all__ = [
+    "IREE_VULKAN_TARGETS",
+    "VULKAN_TARGETS",
+    "Target",
+    "cpu_flags",
+    "simulated_host_cpu",
+]
 
 Target = Literal["llvm-cpu", "vulkan"]
+
+
+def simulated_host_cpu() -> str:
+    """Return the CPU that stands in for this machine's; "" if none does.
+
+    The environment variable ``SUBQUANT_HOST_CPU`` names it for tests: LLVM's name, and features
+    that are added or removed: ``haswell``, ``sapphirerapids,-avx512fp16``. The machine has to have
+    all instructions of code that it runs.
+    """
+    return os.environ.get("SUBQUANT_HOST_CPU", "")
+
+
+def cpu_flags(target_cpu: str) -> list[str]:
+    """Return the flags of ``iree-compile`` for a CPU: ``host``, or one that LLVM knows."""
+    if target_cpu != "host":
+        return [f"--iree-llvmcpu-target-cpu={target_cpu}"]
+    name, _, features = simulated_host_cpu().partition(",")
+    flags = [f"--iree-llvmcpu-target-cpu={name or 'host'}"]
+    return [*flags, f"--iree-llvmcpu-target-cpu-features={features}"] if features else flags
+
 
 _GENERIC_GPU = """#hal.device.target<"vulkan", [#hal.executable.target<"vulkan-spirv", \
 "vulkan-spirv-fb", {{iree_codegen.target_info = #iree_gpu.target<arch = "{arch}", \

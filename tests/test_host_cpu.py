@@ -1,0 +1,104 @@
+"""The variable ``SUBQUANT_HOST_CPU``: a CPU that stands in for this machine's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from subquant.compiler import cpu_features
+from subquant.compiler.cpu_features import host_features, missing_features
+from subquant.compiler.keys import machine_of
+from subquant.compiler.options import CompileOptions
+from subquant.errors import UsageError
+from subquant.kernels.instructions import names_of
+
+pytestmark = pytest.mark.skipif(
+    "sse3" not in (host_features() or ()), reason="this is not an x86-64 CPU"
+)
+TESTS = Path(__file__).parent
+
+
+def features_of(cpu: str, monkeypatch: pytest.MonkeyPatch) -> frozenset[str]:
+    monkeypatch.setenv("SUBQUANT_HOST_CPU", cpu)
+    features = host_features.__wrapped__()
+    assert features is not None
+    return features
+
+
+@pytest.mark.parametrize(
+    ("cpu", "instructions"),
+    [
+        ("x86-64-v2", "portable"),
+        ("haswell", "avx2"),
+        ("skylake-avx512", "avx2"),  # AVX512 without VNNI
+        ("icelake-server", "avx512vnni"),
+        ("znver4", "avx512vnni-amd"),
+        ("alderlake", "avxvnni"),
+        ("sapphirerapids", "amx"),
+        ("sapphirerapids,-amx-int8", "avx512vnni"),
+        ("haswell,+avxvnni", "avxvnni"),
+    ],
+)
+def test_kernels_are_those_of_the_cpu(
+    cpu: str, instructions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert names_of(features_of(cpu, monkeypatch))[0] == instructions
+
+
+def test_code_is_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBQUANT_HOST_CPU", "haswell,+avxvnni")
+    flags = CompileOptions().flags
+    assert "--iree-llvmcpu-target-cpu=haswell" in flags
+    assert "--iree-llvmcpu-target-cpu-features=+avxvnni" in flags
+    assert "--iree-llvmcpu-target-cpu=znver4" in CompileOptions(target_cpu="znver4").flags
+
+
+def test_executables_for_other_cpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = features_of("haswell", monkeypatch)
+    monkeypatch.setattr(cpu_features, "host_features", lambda: features)
+    assert missing_features("avx2,avx512f") == ["avx512f"]
+
+
+def test_the_cache_tells_cpus_apart() -> None:
+    code = (
+        "from subquant.compiler.keys import machine_of; from subquant.compiler.options import "
+        "CompileOptions; print(machine_of(CompileOptions()))"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "SUBQUANT_HOST_CPU": cpu},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for cpu in ("", "haswell", "znver3")
+    }
+    assert len(printed) == 3
+    assert len(machine_of(CompileOptions(target_cpu="haswell"))) == 2
+
+
+def test_a_cpu_that_llvm_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "LLVM knows no CPU 'haswel' of x86_64; did you mean 'haswell'"
+    with pytest.raises(UsageError, match=message):
+        features_of("haswel", monkeypatch)
+
+
+def test_the_names_of_tests_are_the_same_on_every_cpu() -> None:
+    """Which cases the short suite chooses follows from the names."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "test_kernels.py"]
+    printed = {
+        subprocess.run(
+            [*command, "-p", "no:cacheprovider"],
+            env={**os.environ, "SUBQUANT_HOST_CPU": cpu},
+            cwd=TESTS,
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout.partition("\n\n")[0]
+        for cpu in ("x86-64-v2", "sapphirerapids")
+    }
+    assert len(printed) == 1
