@@ -426,17 +426,19 @@ def _convolve(
     dilations: Sequence[int] = (1, 1),
     groups: int = 1,
     dtype: npt.DTypeLike = np.float32,
-    layout: tuple[str, str] = ("bf01", "oi01"),
+    layout: tuple[str, str] | None = None,
 ) -> TracedArray:
     target = ElementType.of_dtype(np.dtype(dtype))
     x, y = _factors(images, kernels, target)
+    spatial = "".join(str(axis) for axis in range(x.ndim - 2))
+    layout = layout or (f"bf{spatial}", f"oi{spatial}")
     x_shape, y_shape = (
         dict(zip(names, side.shape, strict=True))
         for names, side in zip(layout, (x, y), strict=True)
     )
     found = {"b": x_shape["b"], "f": y_shape["o"]} | {
         axis: (x_shape[axis] - (y_shape[axis] - 1) * d - 1) // s + 1
-        for axis, d, s in zip("01", dilations, strides, strict=True)
+        for axis, d, s in zip(spatial, dilations, strides, strict=True)
     }
     type_ = tensor_type([found[axis] for axis in layout[0]], mlir_type(target))
     window = {"window_strides": integers(strides), "rhs_dilation": integers(dilations)}
@@ -450,24 +452,50 @@ _CHANNELS_LAST = ("b01f", "01io")
 
 
 def _pool(
-    images: TracedArray, sizes: Sequence[int], strides: Sequence[int], function: str
+    images: AnyArray,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    function: str,
+    axes: Sequence[int] = (1, 2),
 ) -> TracedArray:
-    least = -np.inf if images.element.is_float else np.iinfo(images.dtype).min
-    start = _traced(np.array(0 if function == "add" else least, images.dtype)).value
-    extents = [
-        (n - size) // step + 1
-        for n, size, step in zip(images.shape[1:3], sizes, strides, strict=True)
-    ]
-    shape = [images.shape[0], *extents, images.shape[3]]
-    window = ([1, *sizes, 1], [1, *strides, 1])
-    return images._with(stablehlo.reduce_window(images.value, shape, *window, function, start))
+    operand = _traced(images)
+    least = -np.inf if operand.element.is_float else np.iinfo(operand.dtype).min
+    start = _traced(np.array(0 if function == "add" else least, operand.dtype)).value
+    window, steps, shape = [1] * operand.ndim, [1] * operand.ndim, list(operand.shape)
+    for axis, size, step in zip(axes, sizes, strides, strict=True):
+        window[axis], steps[axis] = size, step
+        shape[axis] = (shape[axis] - size) // step + 1
+    return operand._with(
+        stablehlo.reduce_window(operand.value, shape, window, steps, function, start)
+    )
 
 
 def _divide_truncated(dividend: AnyArray, divisor: AnyArray) -> TracedArray:
     dtype = _result_dtype((dividend, divisor))
     shape = np.broadcast_shapes(dividend.shape, getattr(divisor, "shape", ()))
     x, y = (_traced(side, dtype).broadcast_to(shape) for side in (dividend, divisor))
-    return x._with(x.form.apply("divide", x.element, [x.value, y.value]))
+    if x.element.kind != "uint":
+        return x._with(x.form.apply("divide", x.element, [x.value, y.value]))
+    if x.element.bits < 64:  # division reads signless integers as signed
+        wide = np.int32 if x.element.bits < 32 else np.int64
+        return _divide_truncated(x.astype(wide), y.astype(wide)).astype(dtype)  # type: ignore[no-any-return]
+    # Half of the dividend fits; the last bit of the quotient is found by comparison. A divisor of
+    # 2**63 or more is contained once or not at all.
+    half, signed = x >> 1, np.int64
+    quotient = _divide_truncated(half.astype(signed), np.maximum(y.astype(signed), 1))
+    doubled = quotient.astype(dtype) << 1
+    rest = x - doubled * y
+    small = doubled + (rest >= y).astype(dtype)
+    return np.where(y.astype(signed) < 0, (x >= y).astype(dtype), small)  # type: ignore[no-any-return]
+
+
+def _erf(value: TracedArray) -> TracedArray:
+    """``math.erf``, which IREE approximates in f32."""
+    if value.dtype.itemsize > 4:
+        raise UnsupportedError("the error function of f64 is not lowered; cast the operand to f32")
+    wide = value.astype(np.float32)
+    found = wide._with(create("math.erf", [wide.value], [wide.value.type]).results[0])
+    return found.astype(value.dtype)  # type: ignore[no-any-return]
 
 
 def _factors(left: AnyArray, right: AnyArray, target: ElementType) -> list[TracedArray]:
@@ -636,6 +664,7 @@ _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., AnyArray]] = {
     array_functions.convolve: _convolve,
     array_functions.convolve_last: functools.partial(_convolve, layout=_CHANNELS_LAST),
     array_functions.divide_truncated: _divide_truncated,
+    array_functions.erf: _erf,
     array_functions.lookup: _take,
     array_functions.over_time: _over_time,
     array_functions.pool: _pool,

@@ -7,6 +7,7 @@ meaning: as methods of these names, or as they do for NumPy's functions, by ``__
 from __future__ import annotations
 
 import functools
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ParamSpec
@@ -28,6 +29,7 @@ __all__ = [
     "convolve",
     "convolve_last",
     "divide_truncated",
+    "erf",
     "is_known",
     "is_zero",
     "lookup",
@@ -221,18 +223,19 @@ def contract(
 def convolve(
     images: AnyArray,
     kernels: AnyArray,
-    strides: tuple[int, int] = (1, 1),
-    dilations: tuple[int, int] = (1, 1),
+    strides: Sequence[int] = (1, 1),
+    dilations: Sequence[int] = (1, 1),
     groups: int = 1,
     dtype: npt.DTypeLike = np.float32,
 ) -> AnyArray:
-    """Sum products over windows, without padding.
+    """Convolve images of any number of spatial dimensions, without padding.
 
     Args:
-        images: ``[N, C, H, W]``; integers if `dtype` is.
-        kernels: ``[F, C / groups, KH, KW]``.
-        strides, dilations: of the windows, along height and width.
-        groups: how many parts features are in; each sees a part of the channels.
+        images: ``[N, C, H, W]``, or with one, three or more spatial dimensions; integers if
+            `dtype` is.
+        kernels: ``[F, C / groups, KH, KW]``, with as many spatial dimensions.
+        strides, dilations: one for each spatial dimension.
+        groups: the number of groups of features; each reads as many channels.
         dtype: as of `contract`.
 
     Returns:
@@ -240,13 +243,16 @@ def convolve(
     """
     count, channels, *_ = images.shape
     features, per_group, *sizes = kernels.shape
+    rank = len(sizes)
     spans = [(size - 1) * step + 1 for size, step in zip(sizes, dilations, strict=True)]
-    windows = np.lib.stride_tricks.sliding_window_view(images, spans, (2, 3))
-    windows = windows[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
+    windows = np.lib.stride_tricks.sliding_window_view(images, spans, tuple(range(2, 2 + rank)))
+    places = [slice(None, None, step) for step in (*strides, *dilations)]
+    windows = windows[(slice(None), slice(None), *places)]
     windows = windows.reshape((count, groups, channels // groups, *windows.shape[2:]))
     parts = kernels.reshape((groups, features // groups, per_group, *sizes))
-    result = np.einsum("ngchwij,gfcij->ngfhw", windows.astype(dtype), parts.astype(dtype),
-                       optimize=True)  # fmt: skip
+    outer, inner = "hwdxyz"[:rank], "ijklmo"[:rank]
+    result = np.einsum(f"ngc{outer}{inner},gfc{inner}->ngf{outer}", windows.astype(dtype),
+                       parts.astype(dtype), optimize=True)  # fmt: skip
     return result.reshape((count, features, *result.shape[3:]))
 
 
@@ -278,29 +284,52 @@ def convolve_last(
 
 @dispatched
 def pool(
-    images: AnyArray, sizes: tuple[int, int], strides: tuple[int, int], function: str
+    images: AnyArray,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    function: str,
+    axes: Sequence[int] = (1, 2),
 ) -> AnyArray:
-    """Reduce windows, without padding.
+    """Reduce windows of some axes, without padding.
 
     Args:
-        images: ``[N, H, W, C]``.
-        sizes, strides: of the windows, along height and width.
+        images: floats or signed integers.
+        sizes, strides: of the windows, one for each of `axes`.
         function: ``add`` or ``maximum``.
+        axes: the spatial dimensions; by default those of ``[N, H, W, C]``.
 
     Returns:
-        ``[N, OH, OW, C]``, of the dtype of `images`.
+        As many axes, of the dtype of `images`.
     """
-    windows = np.lib.stride_tricks.sliding_window_view(images, sizes, (1, 2))
-    windows = windows[:, :: strides[0], :: strides[1]]
+    windows = np.lib.stride_tricks.sliding_window_view(images, tuple(sizes), tuple(axes))
+    places = [slice(None)] * images.ndim
+    for axis, step in zip(axes, strides, strict=True):
+        places[axis] = slice(None, None, step)
+    windows = windows[tuple(places)]
     reduction = {"add": np.add, "maximum": np.maximum}[function]
-    return reduction.reduce(windows, axis=(-2, -1), dtype=images.dtype)
+    last = tuple(range(-len(sizes), 0))
+    return reduction.reduce(windows, axis=last, dtype=images.dtype)
 
 
 @dispatched
 def divide_truncated(dividend: AnyArray, divisor: AnyArray) -> AnyArray:
-    """Divide integers towards zero, as C++ does; divisors are positive."""
-    quotient = np.abs(dividend) // divisor
-    return np.where(np.asarray(dividend) < 0, -quotient, quotient)
+    """Divide integers towards zero, as C++ does; divisors are not 0."""
+    quotient = dividend // divisor
+    is_inexact = quotient * divisor != dividend
+    has_other_sign = (np.asarray(dividend) < 0) != (np.asarray(divisor) < 0)
+    return quotient + (is_inexact & has_other_sign).astype(np.asarray(quotient).dtype)
+
+
+@dispatched
+def erf(value: AnyArray) -> AnyArray:
+    """The error function of floats.
+
+    A program computes it in f32 by IREE's approximation, within 2 units in the last place; f64 has
+    no translation.
+    """
+    array = np.asarray(value)
+    found = np.array([math.erf(each) for each in array.reshape(-1).tolist()], array.dtype)
+    return found.reshape(array.shape)
 
 
 @dispatched

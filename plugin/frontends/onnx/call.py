@@ -7,7 +7,7 @@ written, on which the same formulas run; or reals that are still integers and sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -17,6 +17,7 @@ from ...errors import Place
 from ...formats.onnx import ELEMENTS, Model, Node, Subgraph
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array, DType, ElementType
+from ...read_record import Irrelevant, ReadRecord
 from ..calls import BaseCall, Kernels
 from .reals import Quantized, Real, Sum
 
@@ -27,6 +28,7 @@ __all__ = [
     "Graph",
     "Kernel",
     "Operand",
+    "ReadParts",
     "Typed",
     "kernel",
     "type_of_dtype",
@@ -91,6 +93,16 @@ class Graph(Protocol):
     ) -> list[Operand]:
         """Compute an operator of ONNX's own, as a part of what a node computes."""
 
+    def apply_node(
+        self,
+        call: Call,
+        operator: str,
+        inputs: Sequence[Operand | None],
+        attributes: Mapping[str, Any],
+        outputs: int | None = None,
+    ) -> list[Operand]:
+        """Compute an operator with as many outputs as the node has, or of another number."""
+
     def inner(self, graph: Subgraph, inputs: Sequence[Operand]) -> list[Operand]:
         """Compute a graph of the node that is being computed."""
 
@@ -103,23 +115,58 @@ class Arithmetic:
     reason: str = ""
 
 
+@dataclass
+class ReadParts:
+    """The parts of a node that its kernel has read."""
+
+    attributes: set[str] = field(default_factory=set)
+    inputs: set[int] = field(default_factory=set)
+
+
 @dataclass(frozen=True, eq=False)
 class Call(BaseCall[Operand]):
     """A node with the values of its inputs.
 
+    The node has the form of the newest operator set (`opset_converter`). The methods record which
+    attributes and inputs a kernel reads, and `check_all_is_read` refuses the others by name.
+
     Args:
-        node: as the file describes it.
-        version: of the operator set that it is of.
+        node: as the file describes it, in the form of the newest operator set.
         inputs: None for one that is absent.
-        graph: what is around it.
-        arithmetic: what the kernel says of itself.
+        graph: the graph around the node.
+        arithmetic: the arithmetic that the kernel reports.
+        read_parts: the attributes and inputs that were read.
     """
 
     node: Node
-    version: int
     inputs: Sequence[Operand | None]
     graph: Graph
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    read_parts: ReadParts = field(default_factory=ReadParts)
+
+    def optional(self, index: int) -> Operand | None:
+        """An input that may be absent."""
+        self.read_parts.inputs.add(index)
+        return super().optional(index)
+
+    def read_all(self) -> None:
+        """Record that the node is handed on whole, to something that reads all of it."""
+        self.read_parts.attributes.update(self.node.attributes)
+        self.read_parts.inputs.update(range(len(self.inputs)))
+
+    def check_all_is_read(self, irrelevant: Sequence[Irrelevant] = ()) -> None:
+        """Check that the kernel has read every attribute and every input that is present.
+
+        Raises:
+            UnsupportedError: it has not; the message names what it has not read.
+        """
+        record = ReadRecord(self.graph.place, str(self.node))
+        attributes = record.track("attribute", self.node.attributes, irrelevant)
+        attributes.names_read |= self.read_parts.attributes
+        inputs = {str(n): each for n, each in enumerate(self.inputs) if each is not None}
+        tracked = record.track("input", inputs, irrelevant)
+        tracked.names_read |= {str(n) for n in self.read_parts.inputs}
+        record.finish()
 
     @property
     def subject(self) -> tuple[Node, Place]:
@@ -137,6 +184,7 @@ class Call(BaseCall[Operand]):
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """What the node says, of the type of the default, or the default."""
+        self.read_parts.attributes.add(name)
         found = self.node.attributes.get(name)
         if found is None:
             return default
@@ -147,6 +195,7 @@ class Call(BaseCall[Operand]):
 
     def subgraph(self, name: str) -> Subgraph:
         """A graph that the node must have."""
+        self.read_parts.attributes.add(name)
         found = self.node.attributes.get(name)
         if not isinstance(found, Subgraph):
             raise self.error(f"has no graph {name!r}")

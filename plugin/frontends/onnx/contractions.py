@@ -16,9 +16,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...numerics.array_functions import contract, convolve, is_known, unpack_bits
+from ...numerics.array_functions import contract, convert, convolve, is_known, unpack_bits
 from ...numerics.block_form import BlockForm
-from ...numerics.element_types import AnyArray, Array, DType
+from ...numerics.element_types import AnyArray, Array, DType, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
 from .call import Call, Typed, kernel
 from .quantization import dynamically_quantized, grid, quantized, stored
@@ -163,17 +163,22 @@ def matmul_integer(call: Call) -> AnyArray:
 
 @kernel("MatMul")
 def float_matmul(call: Call) -> Sum | AnyArray:
-    """Integers where both operands are; floats where one is a weight; else torch-mlir's."""
+    """A sum of integer products where both operands are quantized; else of the operands' type."""
     left, right = call.input(0).value, call.input(1).value
     if isinstance(left, Quantized) and isinstance(right, Quantized):
         total = summed_product(call, left, right)
         if total is not None:
             return total
     call.with_floats(_mixed(left, right))
-    if not isinstance(right, Quantized) or len(right.shape) != 2:
-        return None
-    x, w = call.floats(left), right.reals(call.graph.lift)
-    return matmul(call, x, w, np.dtype(x.dtype))
+    x, w = call.floats(left), call.floats(right)
+    return _product(call, x, w)
+
+
+def _product(call: Call, x: AnyArray, w: AnyArray) -> AnyArray:
+    """A matrix product of the operands' type; f16 and bf16 are summed in f32, integers wrap."""
+    element = ElementType.of_dtype(np.dtype(x.dtype))
+    wide = np.dtype(np.float32) if element.is_float and element.bits < 32 else element.dtype
+    return convert(matmul(call, x, w, wide), element)
 
 
 def _mixed(left: Real, right: Real) -> str:
@@ -186,28 +191,30 @@ def _mixed(left: Real, right: Real) -> str:
 
 @kernel("Gemm")
 def gemm(call: Call) -> Sum | AnyArray:
-    """``alpha * A @ B + beta * C``; None where nothing is quantized."""
-    left, right = call.input(0).value, call.input(1).value
-    if not isinstance(right, Quantized) or len(right.shape) != 2 or len(left.shape) != 2:
-        call.with_floats(_mixed(left, right))
-        return None
-    if call.attribute("alpha", 1.0) != 1.0 or call.attribute("beta", 1.0) != 1.0:
-        call.with_floats("alpha or beta is not 1")
-        return None
-    if call.attribute("transA", 0):
-        left = left.transposed((1, 0)) if isinstance(left, Quantized) else call.floats(left).T
-    if call.attribute("transB", 0):
-        right = right.transposed((1, 0))
+    """``alpha * A @ B + beta * C``: a sum of integer products where A and B are quantized."""
+    sides: list[Real] = [call.input(index).value for index in (0, 1)]
+    if any(len(side.shape) != 2 for side in sides):
+        raise call.error(f"multiplies tensors of shapes {[list(side.shape) for side in sides]}")
+    for index, name in enumerate(("transA", "transB")):
+        if call.attribute(name, 0):
+            side = sides[index]
+            is_quantized = isinstance(side, Quantized)
+            sides[index] = side.transposed((1, 0)) if is_quantized else call.floats(side).T
+    alpha, beta = call.attribute("alpha", 1.0), call.attribute("beta", 1.0)
+    left, right = sides
     bias = call.optional(2)
-    total = summed_product(call, left, right) if isinstance(left, Quantized) else None
-    if total is None:
-        call.with_floats(_mixed(left, right))
-        x, w = call.floats(left), right.reals(call.graph.lift)
-        product = matmul(call, x, w, np.dtype(x.dtype))
-        return product if bias is None else product + call.floats(bias.value)
+    if isinstance(left, Quantized) and isinstance(right, Quantized) and alpha == beta == 1.0:
+        total = summed_product(call, left, right)
+        if total is not None:
+            return total if bias is None else _with_bias(call, total, bias.value, axis=1)
+    call.with_floats("alpha or beta is not 1" if alpha != 1 or beta != 1 else _mixed(left, right))
+    product = _product(call, call.floats(left), call.floats(right))
+    if alpha != 1.0:
+        product = product * np.asarray(alpha, product.dtype)
     if bias is None:
-        return total
-    return _with_bias(call, total, bias.value, axis=1)
+        return product
+    added = call.floats(bias.value)
+    return product + (added if beta == 1.0 else added * np.asarray(beta, product.dtype))
 
 
 def _with_bias(call: Call, total: Sum, bias: AnyArray, axis: int) -> Sum | AnyArray:
@@ -240,7 +247,7 @@ def _spatial(call: Call, images: Sequence[int], kernels: Sequence[int]) -> tuple
 ]:  # fmt: skip
     """Padding, strides, dilations and groups, checked."""
     rank = len(images) - 2
-    if rank not in (1, 2) or len(kernels) != rank + 2:
+    if rank < 1 or len(kernels) != rank + 2:
         raise call.error(
             f"convolves images of shape {list(images)} with kernels of shape {list(kernels)}",
             UnsupportedError,
@@ -292,15 +299,14 @@ def padding(
 def convolution(call: Call, images: AnyArray, kernels: AnyArray, dtype: DType) -> AnyArray:
     """``[N, C, ...]`` by ``[F, C / groups, ...]``; padding is 0."""
     pads, strides, dilations, groups = _spatial(call, images.shape, kernels.shape)
-    is_line = len(pads) == 1
+    if any(map(any, pads)):
+        images = np.pad(images, ((0, 0), (0, 0), *pads))
+    is_line = len(pads) == 1  # IREE has named operations of two spatial dimensions, fast ones
     if is_line:
         images = images.reshape((*images.shape[:2], 1, images.shape[2]))
         kernels = kernels.reshape((*kernels.shape[:2], 1, kernels.shape[2]))
-        pads, strides, dilations = [(0, 0), *pads], (1, *strides), (1, *dilations)
-    if any(map(any, pads)):
-        images = np.pad(images, ((0, 0), (0, 0), *pads))
-    (sh, sw), (dh, dw) = strides, dilations
-    found = convolve(images, kernels, (sh, sw), (dh, dw), groups, dtype)
+        strides, dilations = (1, *strides), (1, *dilations)
+    found = convolve(images, kernels, strides, dilations, groups, dtype)
     return found.reshape((*found.shape[:2], found.shape[3])) if is_line else found
 
 
@@ -311,9 +317,6 @@ def summed_convolution(call: Call, images: Quantized, kernels: Quantized) -> Sum
         return None
     if not kernels.broadcasts or math.prod(kernels.scales.shape[1:]) != 1:
         call.with_floats("the kernels have other scales than one for each feature")
-        return None
-    if len(images.shape) not in (3, 4):
-        call.with_floats(f"images of {len(images.shape)} dimensions are torch-mlir's")
         return None
     if images.dtype != np.float32:
         call.with_floats(f"the scale of the images is {images.dtype.name}")
@@ -373,17 +376,22 @@ def qlinear_conv(call: Call) -> Typed:
 
 
 @kernel("Conv")
-def float_conv(call: Call) -> Sum | AnyArray | None:
-    """Integers where both operands are; None where they are floats."""
-    images, kernels = call.input(0).value, call.input(1).value
-    if not (isinstance(images, Quantized) and isinstance(kernels, Quantized)):
-        call.with_floats(_mixed(images, kernels))
-        return None
-    total = summed_convolution(call, images, kernels)
-    bias = call.optional(2)
-    if total is None or bias is None:
-        return total
-    return _with_bias(call, total, bias.value, axis=1)
+def conv(call: Call) -> Sum | AnyArray:
+    """A sum of integer products where both operands are quantized; else of the operands' type."""
+    images, kernels, bias = call.input(0).value, call.input(1).value, call.optional(2)
+    if isinstance(images, Quantized) and isinstance(kernels, Quantized):
+        total = summed_convolution(call, images, kernels)
+        if total is not None:
+            return total if bias is None else _with_bias(call, total, bias.value, axis=1)
+    call.with_floats(_mixed(images, kernels))
+    x, w = call.floats(images), call.floats(kernels)
+    element = ElementType.of_dtype(np.dtype(x.dtype))
+    wide = np.dtype(np.float32) if element.bits < 32 else element.dtype
+    found = convolution(call, x, w, wide)
+    if bias is not None:
+        added = convert(call.floats(bias.value), ElementType.of_dtype(wide))
+        found = found + added.reshape((1, -1, *(1,) * (found.ndim - 2)))
+    return convert(found, element)
 
 
 # -- ONNX Runtime's -------------------------------------------------------------------------------

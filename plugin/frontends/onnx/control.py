@@ -213,9 +213,6 @@ def _put(stack: AnyArray, row: AnyArray, index: AnyArray) -> AnyArray:
 @kernel("Scan")
 def scan(call: Call) -> list[Any]:
     """A graph for each slice of some inputs, with values that it carries on."""
-    if call.version < 9:
-        raise call.error(f"of operator set {call.version} has a batch; write it as of 9",
-                         UnsupportedError)  # fmt: skip
     body, sliced = call.subgraph("body"), call.integer("num_scan_inputs")
     states = len(call.inputs) - sliced
     results = len(body.outputs) - states

@@ -6,7 +6,6 @@ Sources: ONNX, Add, Sub, Mul, Neg, Relu, LeakyRelu, Clip, ReduceMax, ReduceMin; 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +14,8 @@ from ...errors import UnsupportedError
 from ...formats.onnx import element_of
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I32, AnyArray
+from .activations import clipped, leaky, rectified
+from .arithmetic import added, multiplied, negated, subtracted
 from .call import Call, Typed, kernel
 from .quantization import quantized, stored
 from .reals import Quantized, Real, Sum
@@ -27,14 +28,15 @@ def _as_sum(real: Real) -> Sum | None:
 
 
 @kernel("Add")
-def add(call: Call) -> Sum | None:
-    """An exact sum of what is integers and known scales; else torch-mlir's."""
+def add(call: Call) -> Sum | Typed:
+    """An exact sum of integers with constant scales; of floats and plain integers otherwise."""
     sides = _aligned(call)
     if sides is None:
-        return None
+        return added(call)
     total = sides[0].plus(sides[1])
     if total is None:
         call.with_floats("it adds too many terms")
+        return added(call)
     return total
 
 
@@ -56,89 +58,69 @@ def _aligned(call: Call) -> list[Sum] | None:
 
 
 @kernel("Mul")
-def multiply(call: Call) -> Sum | None:
-    """An exact product of what is integers and known scales; else torch-mlir's."""
+def multiply(call: Call) -> Sum | Typed:
+    """An exact product of integers with constant scales; of floats and integers otherwise."""
     sides = _aligned(call)
     if sides is None:
-        return None
+        return multiplied(call)
     product = sides[0].times(sides[1])
     if product is None:
         call.with_floats("products take more than 31 bits")
+        return multiplied(call)
     return product
 
 
 @kernel("Relu")
-def relu(call: Call) -> Sum | None:
-    """Integers below 0 become 0."""
+def relu(call: Call) -> Sum | Typed:
+    """Elements below 0 become 0; quantized operands stay integers."""
     total = _as_sum(call.input(0).value)
-    return None if total is None else total.clamped_below()
+    found = None if total is None else total.clamped_below()
+    return rectified(call) if found is None else found
 
 
 @kernel("Sub")
-def subtract(call: Call) -> Sum | None:
-    """An exact difference of what is integers and known scales; else torch-mlir's."""
+def subtract(call: Call) -> Sum | Typed:
+    """An exact difference of integers with constant scales; of floats and integers otherwise."""
     sides = _aligned(call)
     if sides is None:
-        return None
+        return subtracted(call)
     total = sides[0].plus(sides[1].negated())
     if total is None:
         call.with_floats("it subtracts too many terms")
+        return subtracted(call)
     return total
 
 
 @kernel("Neg")
-def negate(call: Call) -> Sum | None:
-    """The negated integers; else torch-mlir's."""
+def negate(call: Call) -> Sum | Typed:
+    """Negated elements; quantized operands stay integers."""
     total = _as_sum(call.input(0).value)
-    return None if total is None else total.negated()
+    return negated(call) if total is None else total.negated()
 
 
 @kernel("LeakyRelu")
-def leaky_relu(call: Call) -> Sum | None:
-    """Two terms: integers from 0 on, and those below with a scale of their own."""
+def leaky_relu(call: Call) -> Sum | Typed:
+    """Two terms for a quantized operand: integers from 0 on, and those below, scaled otherwise."""
     total = _as_sum(call.input(0).value)
     found = None if total is None else total.leaky(call.attribute("alpha", 0.01))
     if found is None and total is not None:
         call.with_floats("it is of a sum of several terms, or of scales that are arguments")
-    return found
+    return leaky(call) if found is None else found
 
 
 @kernel("Clip")
-def clip(call: Call) -> Sum | None:
-    """Reals between two others, which a rounding keeps; else torch-mlir's."""
+def clip(call: Call) -> Sum | Typed:
+    """Elements between two bounds, which a later rounding of quantized operands keeps."""
     total = _as_sum(call.input(0).value)
     if total is None:
-        return None
-    bounds = []
-    for index, name in ((1, "min"), (2, "max")):
-        if call.version >= 11:
-            given = call.optional(index)
-            if given is not None and not given.is_known:
-                call.with_floats("a bound is an argument")
-                return None
-            bounds.append(None if given is None else float(call.known(index).reshape(-1)[0]))
-        else:
-            bounds.append(call.attribute(name))
-    return total.bounded(*bounds)
-
-
-@kernel("ReduceMax", "ReduceMin")
-def reduce_max(call: Call) -> AnyArray:
-    """Of all axes, or those that an attribute or an input names; torch-mlir knows few of them."""
-    value = call.array(0)
-    if value.dtype.kind not in "fi" or not math.prod(value.shape):
-        return None
-    axes = call.attribute("axes")
-    if call.version >= 18 and call.optional(1) is not None:
-        axes = call.known(1).reshape(-1).tolist()
-    rank, keep = len(value.shape), bool(call.attribute("keepdims", 1))
-    if not axes and call.attribute("noop_with_empty_axes", 0):
-        return value
-    chosen = tuple(sorted({call.checked_axis(a, rank) for a in axes or range(rank)}))
-    if call.node.operator == "ReduceMax":
-        return value.max(axis=chosen, keepdims=keep)
-    flip = np.negative if value.dtype.kind == "f" else np.invert  # no overflow
-    return flip(flip(value).max(axis=chosen, keepdims=keep))
+        return clipped(call)
+    bounds = [call.optional(index) for index in (1, 2)]
+    if any(bound is not None and not bound.is_known for bound in bounds):
+        call.with_floats("a bound is an argument")
+        return clipped(call)
+    numbers = [None if each is None else float(each.value.reshape(-1)[0]) for each in bounds]
+    bounded = total.bounded(*numbers)
+    return clipped(call) if bounded is None else bounded
 
 
 # -- ONNX Runtime's -------------------------------------------------------------------------------

@@ -28,7 +28,6 @@ from ...errors import (
     SubquantError,
     UnsupportedError,
     UsageError,
-    printable,
     quoted,
 )
 from ...formats.onnx import Model, Node, Subgraph, element_of
@@ -38,6 +37,8 @@ from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ..batches import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
 from . import (
+    activations,
+    arithmetic,
     contractions,
     control,
     elementwise,
@@ -46,22 +47,36 @@ from . import (
     quantization,
     recurrent,
     recurrent_quantized,
+    reductions,
     shapes,
     transformers,
 )
 from .batch_axes import Traced, check_batch, unlike
-from .call import KERNELS, Call, Operand, Typed, type_of_dtype
+from .call import KERNELS, Call, Operand, ReadParts, Typed, type_of_dtype
 from .explaining import Explained
 from .extents import Argument, arguments_of
-from .floats import FloatFunctions, evaluated
+from .irrelevant_parts import irrelevant_parts
+from .opset_converter import convert_to_newest, newest_opset
 from .reals import Quantized, Sum
+from .reference import evaluated, function_body
 
 __all__ = ["Interpreter", "Program", "write_module"]
 
 _FAMILIES = (
-    contractions, control, elementwise, movements, pooling, quantization, recurrent,
-    recurrent_quantized, shapes, transformers,
-)  # fmt: skip
+    activations,
+    arithmetic,
+    contractions,
+    control,
+    elementwise,
+    movements,
+    pooling,
+    quantization,
+    recurrent,
+    recurrent_quantized,
+    reductions,
+    shapes,
+    transformers,
+)
 """What registers the kernels."""
 
 OnTensor = Callable[[str, AnyArray], None]
@@ -86,6 +101,7 @@ class Graph(ABC):
         self.place = Place(model.file)
         self._around = around
         self._scope: dict[str, Operand] = {}
+        self._opset = model.opsets.get("", newest_opset())
         self._explained = None if on_remark is None else Explained(self.place, on_remark)
 
     def run(self, inputs: Mapping[str, AnyArray], on_tensor: OnTensor | None = None) -> list[Any]:
@@ -120,15 +136,26 @@ class Graph(ABC):
     def apply(
         self, call: Call, operator: str, inputs: Sequence[Operand | None], **attributes: Any
     ) -> list[Operand]:
-        """Compute an operator of ONNX's own, as a part of what a node computes."""
-        from onnx import helper
+        """Compute an operator of ONNX's newest operator set, as a part of a node."""
+        return self.apply_node(call, operator, inputs, attributes, 1)
 
-        names = ["" if each is None else f"operand.{n}" for n, each in enumerate(inputs)]
-        proto = helper.make_node(operator, names, ["result"], **attributes)
+    def apply_node(
+        self,
+        call: Call,
+        operator: str,
+        inputs: Sequence[Operand | None],
+        attributes: Mapping[str, Any],
+        outputs: int | None = None,
+    ) -> list[Operand]:
+        """Compute an operator with as many outputs as the node has, or of another number."""
+        names = tuple("" if each is None else f"operand.{n}" for n, each in enumerate(inputs))
+        results = call.node.outputs
+        if outputs is not None:
+            results = tuple(f"result.{n}" for n in range(outputs))
         node = replace(
-            call.node, operator=operator, outputs=("result",), attributes=attributes, proto=proto
+            call.node, operator=operator, inputs=names, outputs=results, attributes=attributes
         )
-        return self._computed(node, inputs)
+        return self._applied(replace(call, node=node, inputs=inputs, read_parts=ReadParts()))
 
     def inner(self, graph: Subgraph, inputs: Sequence[Operand]) -> list[Operand]:
         """Compute a graph of the node that is being computed, which reads what is around it."""
@@ -165,12 +192,24 @@ class Graph(ABC):
 
     def _computed(self, node: Node, operands: Sequence[Operand | None]) -> list[Operand]:
         domain = node.operator.rpartition(".")[0]
-        call = Call(node, self.model.opsets[domain], operands, self)
+        call = Call(node, operands, self)
+        if not domain:
+            converted = convert_to_newest(call, self._opset)
+            if isinstance(converted, list):
+                return [_typed(result) for result in converted]
+            call = converted
+        return self._applied(call)
+
+    def _applied(self, call: Call) -> list[Operand]:
+        """Compute a node in the form of the newest operator set."""
+        node = call.node
         kernel = KERNELS.get(node.operator)
         try:
             found = None if kernel is None else kernel(call)
             if found is None:
-                found = self._others(node, operands)
+                found = self._others(call)
+            else:
+                call.check_all_is_read(irrelevant_parts(node.operator))
         except SubquantError as error:
             if error.place is None:  # of arrays, which know nothing of the node
                 kind = UnsupportedError if isinstance(error, UsageError) else type(error)
@@ -185,29 +224,39 @@ class Graph(ABC):
             self._explained.add(call, typed)
         return typed
 
-    def _others(self, node: Node, operands: Sequence[Operand | None]) -> list[Any]:
+    def _others(self, call: Call) -> list[Any]:
+        """Compute a node that has no importer: by its body, or beforehand."""
+        node = call.node
         arrays = [
             operand and Operand(operand.name, _float_type(operand), self._array(operand))
-            for operand in operands
+            for operand in call.inputs
         ]
-        domain = node.operator.rpartition(".")[0]
-        if domain:
-            raise UnsupportedError(
-                f"{node} is an operator of {printable(domain[:80])}, and is not lowered; export "
-                "it by its parts",
-                self.place,
-            )
-        if all(operand is None or operand.is_known for operand in arrays):
-            return list(evaluated(self.model, node, arrays, self.place))
-        return self.floats(node, arrays)
+        if not node.operator.rpartition(".")[0]:
+            body = function_body(self.model, node, arrays, self.place)
+            if body is not None:
+                return self._of_newest(*body)
+            if all(operand is None or operand.is_known for operand in arrays):
+                return list(evaluated(self.model, node, arrays, self.place))
+        raise UnsupportedError(f"{node} is not lowered{_advice(node.operator)}", self.place)
+
+    def _of_newest(self, graph: Subgraph, operands: Sequence[Operand]) -> list[Typed]:
+        """Compute a graph whose nodes are of the newest operator set."""
+        around, self._opset = self._opset, newest_opset()
+        results = self.inner(graph, operands)
+        self._opset = around
+        return [Typed(each.type, each.value) for each in results]
 
     @abstractmethod
     def lift(self, array: Array, element: ElementType) -> AnyArray:
         """Make an array a value of the program, if one is written."""
 
-    @abstractmethod
-    def floats(self, node: Node, operands: Sequence[Operand | None]) -> list[AnyArray]:
-        """Compute a node that has no kernel here."""
+
+def _advice(operator: str) -> str:
+    """What a user can do about an operator that is not lowered."""
+    domain = operator.rpartition(".")[0]
+    if domain:
+        return f"; export the model with ONNX's own operators, not those of {quoted(domain)}"
+    return ""
 
 
 def _float_type(operand: Operand) -> str:
@@ -233,10 +282,6 @@ class Interpreter(Graph):
         """The array."""
         return array
 
-    def floats(self, node: Node, operands: Sequence[Operand | None]) -> list[AnyArray]:
-        """By the reference evaluator."""
-        return list(evaluated(self.model, node, operands, self.place))
-
 
 # -- modules --------------------------------------------------------------------------------------
 
@@ -260,10 +305,9 @@ def write_module(
     """
     with context, ir.Location.file("-", 0, 0, context):  # see `subquant.compiler.reading`
         module = ir.Module.create()
-        program = Program(model, module, on_remark)
+        program = Program(model, on_remark)
         with ir.InsertionPoint(module.body):
             program.write_function(options)
-        program.functions.finish()
         return module
 
 
@@ -272,26 +316,15 @@ class Program(Graph):
 
     Args:
         model: as read.
-        module: where to.
         on_remark: as of `Graph`.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        module: ir.Module,
-        on_remark: Callable[[Remark], None] | None = None,
-    ) -> None:
+    def __init__(self, model: Model, on_remark: Callable[[Remark], None] | None = None) -> None:
         super().__init__(model, _located, on_remark)
-        self.functions = FloatFunctions(model, module)
 
     def lift(self, array: Array, element: ElementType) -> AnyArray:
         """Write a constant."""
         return _constant(array, element)
-
-    def floats(self, node: Node, operands: Sequence[Operand | None]) -> list[AnyArray]:
-        """Write a call of a function that torch-mlir lowers."""
-        return self.functions.call(node, operands, self.lift)
 
     def write_function(self, options: ImportOptions = AS_IN_FILE) -> None:
         """Write the graph as the function ``main`` at the current place."""
@@ -381,7 +414,7 @@ def _traced_shapes(model: Model, options: ImportOptions, batch: int) -> dict[str
     """The shapes of all that nodes compute for a batch, by a program that is thrown away."""
     found: dict[str, Traced] = {}
     module = ir.Module.create()
-    program = Program(model, module)
+    program = Program(model)
     plain = replace(options, batch=str(batch), every_tensor=True)
     with ir.InsertionPoint(module.body):
         arguments = arguments_of(model, plain)

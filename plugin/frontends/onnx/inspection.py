@@ -40,11 +40,10 @@ def described(model: Model) -> dict[str, Any]:
     context = create_context()
     with context, ir.Location.unknown():
         module = ir.Module.create()
-        trial = _Trial(model, module)
+        trial = _Trial(model)
         try:
             with ir.InsertionPoint(module.body):
                 trial.write_function()
-            trial.functions.finish()
         except SubquantError as error:
             if not trial.refused:  # or it follows from what is
                 trial.whole = error.message
@@ -91,8 +90,8 @@ def _constant(tensor: Tensor) -> dict[str, Any]:
 class _Trial(Program):
     """Writes a program, and goes on after what is refused."""
 
-    def __init__(self, model: Model, module: ir.Module) -> None:
-        super().__init__(model, module)
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
         self.refused: dict[int, str] = {}
         self.results: dict[str, dict[str, Any]] = {}
         self.whole: str | None = None

@@ -20,8 +20,8 @@ from ...errors import UnsupportedError
 from ...numerics.array_functions import convert, is_known, take, unpack_bits
 from ...numerics.element_types import I32, AnyArray
 from .call import Call, Operand, Typed, kernel
-from .floats import evaluated
 from .reals import Quantized, Sum
+from .reference import evaluated
 
 __all__: list[str] = []
 
@@ -134,9 +134,9 @@ def pad(call: Call) -> Typed | None:
     mode, rank = call.attribute("mode", "constant"), len(operand.shape)
     if mode != "constant":
         return _by_numbers(call)
-    given = call.attribute("pads") if call.version < 11 else call.known(1).reshape(-1).tolist()
+    given = call.known(1).reshape(-1).tolist()
     axes = list(range(rank))
-    if call.version >= 18 and call.optional(3) is not None:
+    if call.optional(3) is not None:
         axes = [call.checked_axis(int(a), rank) for a in call.known(3).reshape(-1)]
     if len(given) != 2 * len(axes):
         raise call.error(f"has {len(given)} numbers of elements for {len(axes)} dimensions")
@@ -146,8 +146,8 @@ def pad(call: Call) -> Typed | None:
     if min(min(pair) for pair in widths) < 0:
         return None
     value = operand.value
-    fill: Any = call.attribute("value", 0.0) if call.version < 11 else 0
-    if call.version >= 11 and call.optional(2) is not None:
+    fill: Any = 0
+    if call.optional(2) is not None:
         fill = call.known(2).reshape(-1)[0]
     if isinstance(value, Quantized):
         if fill or (value.zero_points is not None and not is_known(value.zero_points)):
@@ -185,6 +185,7 @@ def _places(call: Call, shape: Sequence[int]) -> AnyArray:
     """The number of the element that comes to each place."""
     numbers = np.arange(math.prod(shape), dtype=np.float64).reshape(shape)
     operands = [Operand("", "DOUBLE", numbers), *call.inputs[1:]]
+    call.read_all()
     (found,) = evaluated(call.graph.model, call.node, operands, call.graph.place)
     return np.rint(found).astype(np.int32)
 

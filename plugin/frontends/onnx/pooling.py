@@ -9,19 +9,22 @@ Runtime, ``ContribOperators.md``.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from ...errors import UnsupportedError
 from ...numerics.array_functions import convert, is_known, pool
-from ...numerics.element_types import AnyArray, Array, ElementType
+from ...numerics.element_types import F32, AnyArray, Array, ElementType
 from .call import Call, Typed, kernel
 from .contractions import padding
 from .quantization import quantized, stored
 from .reals import Quantized, Real, Scaled, Sum, factor_of, product_of
+from .reductions import greatest, reduced, reduction_axes
 
 __all__: list[str] = []
 
@@ -62,10 +65,64 @@ def _whole(call: Call) -> Quantized | None:
 
 
 @kernel("GlobalAveragePool")
-def global_average_pool(call: Call) -> Sum | None:
-    """A mean of integers with one scale; else torch-mlir's."""
+def global_average_pool(call: Call) -> Sum | Typed:
+    """The mean of each channel: exact for integers with one scale."""
     real = _whole(call)
-    return None if real is None else _mean(real, range(2, len(real.shape)))
+    if real is not None:
+        return _mean(real, range(2, len(real.shape)))
+    value = _wide(call)
+    axes = tuple(range(2, value.ndim))
+    count = math.prod(value.shape[axis] for axis in axes)
+    total = value.sum(axis=axes, dtype=value.dtype, keepdims=True)
+    return _like_input(call, total / np.asarray(count, value.dtype))
+
+
+@kernel("GlobalMaxPool")
+def global_max_pool(call: Call) -> Typed:
+    """The greatest element of each channel."""
+    value = call.array(0)
+    return Typed(call.input(0).type, greatest(value, tuple(range(2, value.ndim)), True))
+
+
+@kernel("GlobalLpPool")
+def global_lp_pool(call: Call) -> Typed:
+    """``sum(|x| ** p) ** (1 / p)`` of each channel."""
+    value = _wide(call)
+    axes = tuple(range(2, value.ndim))
+    powers = _powers(call, value)
+    return _like_input(call, _root(call, powers.sum(axis=axes, dtype=value.dtype, keepdims=True)))
+
+
+def _wide(call: Call) -> AnyArray:
+    """The first input as floats, f16 and bf16 as f32."""
+    value = call.array(0)
+    dtype = np.dtype(value.dtype)
+    if dtype.kind in "iub":
+        raise call.error(f"of {call.input(0).type} is not lowered, expected floats",
+                         UnsupportedError)  # fmt: skip
+    return value if dtype.itemsize > 2 else convert(value, F32)
+
+
+def _like_input(call: Call, value: AnyArray) -> Typed:
+    """A result of the type of the first input."""
+    element = ElementType.of_dtype(np.dtype(call.array(0).dtype))
+    return Typed(call.input(0).type, convert(value, element))
+
+
+def _powers(call: Call, value: AnyArray) -> AnyArray:
+    """``|x| ** p``."""
+    magnitude, p = np.abs(value), call.attribute("p", 2)
+    if p == 1:
+        return magnitude
+    return magnitude * magnitude if p == 2 else np.power(magnitude, np.asarray(p, value.dtype))
+
+
+def _root(call: Call, value: AnyArray) -> AnyArray:
+    """``x ** (1 / p)``."""
+    p = call.attribute("p", 2)
+    if p == 1:
+        return value
+    return np.sqrt(value) if p == 2 else np.power(value, np.asarray(1 / p, value.dtype))
 
 
 @kernel("com.microsoft.QLinearGlobalAveragePool")
@@ -78,39 +135,45 @@ def qlinear_global_average_pool(call: Call) -> Typed:
 
 
 @kernel("ReduceMean")
-def reduce_mean(call: Call) -> Sum | None:
-    """A mean of integers with one scale; else torch-mlir's."""
+def reduce_mean(call: Call) -> Sum | Typed:
+    """The mean along axes: exact for integers with one scale."""
     real = _whole(call)
     if real is None:
-        return None
-    axes = call.attribute("axes")
-    if call.version >= 18 and call.optional(1) is not None:
-        axes = call.known(1).reshape(-1).tolist()
-    if not axes and call.attribute("noop_with_empty_axes", 0):
-        return real.sum()
-    return _mean(real, _chosen(call, real, axes), keep=bool(call.attribute("keepdims", 1)))
-
-
-def _chosen(call: Call, real: Quantized, axes: Sequence[int] | None) -> list[int]:
-    rank = len(real.shape)
-    return sorted({call.checked_axis(int(axis), rank) for axis in axes or range(rank)})
+        return reduced(call)
+    keep = bool(call.attribute("keepdims", 1))
+    axes = reduction_axes(call, len(real.shape))
+    if axes is None:
+        total = real.sum()
+        return reduced(call) if total is None else total
+    return _mean(real, axes, keep=keep)
 
 
 @kernel("com.microsoft.QLinearReduceMean")
 def qlinear_reduce_mean(call: Call) -> Typed:
     """``X, x_scale, x_zero, y_scale, y_zero``."""
     operand = quantized(call, 0, 1, 2)
-    axes = _chosen(call, operand, call.attribute("axes"))
+    rank = len(operand.shape)
+    chosen = call.attribute("axes") or range(rank)
+    axes = sorted({call.checked_axis(int(axis), rank) for axis in chosen})
     return stored(call, _mean(operand, axes, keep=bool(call.attribute("keepdims", 1))), 3, 4)
 
 
 @kernel("AveragePool")
-def average_pool(call: Call) -> Sum | None:
-    """Means of windows of integers with one scale; else torch-mlir's."""
+def average_pool(call: Call) -> Sum | Typed:
+    """Means of windows: exact for integers with one scale."""
     real = _whole(call)
-    if real is None or len(real.shape) != 4:
-        return None
-    return _window_means(call, real)
+    if real is not None:
+        return _window_means(call, real)
+    value = _wide(call)
+    total = _windows(call, value, 0, "add")
+    return _like_input(call, total / _counts(call, value.shape).astype(value.dtype))
+
+
+@kernel("LpPool")
+def lp_pool(call: Call) -> Typed:
+    """``sum(|x| ** p) ** (1 / p)`` of windows."""
+    powers = _powers(call, _wide(call))
+    return _like_input(call, _root(call, _windows(call, powers, 0, "add")))
 
 
 @kernel("com.microsoft.QLinearAveragePool")
@@ -118,14 +181,13 @@ def qlinear_average_pool(call: Call) -> Typed:
     """``X, x_scale, x_zero, y_scale, y_zero``: means of windows, rounded once."""
     operand = quantized(call, 0, 1, 2)
     is_last = bool(call.attribute("channels_last", 0))
-    if len(operand.shape) != 4:
-        raise call.error(f"of {len(operand.shape)} dimensions is not lowered", UnsupportedError)
+    rank = len(operand.shape)
     if is_last:
-        operand = operand.transposed((0, 3, 1, 2))
+        operand = operand.transposed((0, rank - 1, *range(1, rank - 1)))
     total = _window_means(call, operand)
     if is_last:
         (term,) = total.terms
-        order = (0, 2, 3, 1)
+        order = (0, *range(2, rank), 1)
         total = Sum(
             (Scaled(term.value.transpose(order), term.bound, term.factor.transpose(order)),)
         )
@@ -138,85 +200,124 @@ def _window_means(call: Call, operand: Quantized) -> Sum:
     bound *= math.prod(sizes)
     element = ElementType.of_dtype(np.dtype(np.int64 if bound >= 1 << 31 else np.int32))
     total = _windows(call, convert(value, element), 0, "add")
+    return _divided(operand, total, bound, _counts(call, value.shape))
+
+
+def _counts(call: Call, shape: Sequence[int]) -> Array:
+    """The number of elements that each window is divided by.
+
+    Padding counts with ``count_include_pad``; places beyond it, which only ``ceil_mode`` reaches,
+    never do.
+    """
     inside = bool(call.attribute("count_include_pad", 0))
-    ones = np.ones((1, 1, *value.shape[2:]), np.int32)
+    ones = np.ones((1, 1, *shape[2:]), np.int32)
     counts = _windows(call, ones, int(inside), "add", beyond=0)
-    return _divided(operand, total, bound, np.maximum(np.asarray(counts), 1))
+    found: Array = np.maximum(np.asarray(counts), 1)
+    return found
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The geometry of a pool: one number, or pair of numbers, for each spatial dimension.
+
+    Args:
+        sizes, strides, dilations: of the windows.
+        pads: elements before and after the image.
+        beyond: elements after the padding that the last window reaches with ``ceil_mode``.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+    beyond: tuple[int, ...]
+
+
+def _geometry(call: Call, shape: Sequence[int]) -> _Windows:
+    """Read the attributes of a pool of ``[N, C, ...]``, and check them."""
+    rank, sizes = len(shape) - 2, call.attribute("kernel_shape", [])
+    strides = call.attribute("strides", [1] * rank)
+    dilations = call.attribute("dilations", [1] * rank)
+    is_ceil = bool(call.attribute("ceil_mode", 0))
+    lists = (sizes, strides, dilations)
+    if rank < 1 or any(len(each) != rank or min(each) < 1 for each in lists):
+        raise call.error(
+            f"has windows of {list(sizes)}, strides {list(strides)} and dilations "
+            f"{list(dilations)} for images of {list(shape)}"
+        )
+    spans = [(size - 1) * step + 1 for size, step in zip(sizes, dilations, strict=True)]
+    pads = padding(call, shape[2:], spans, strides)
+    beyond = []
+    for extent, pair, span, stride in zip(shape[2:], pads, spans, strides, strict=True):
+        padded = extent + sum(pair)
+        if padded < span and not is_ceil:
+            raise call.error(f"has windows of {list(sizes)} in images of {list(shape)}")
+        beyond.append(_beyond(padded, span, stride, pair) if is_ceil else 0)
+    return _Windows(tuple(sizes), tuple(strides), tuple(dilations), tuple(pads), tuple(beyond))
+
+
+def _beyond(padded: int, span: int, stride: int, pads: tuple[int, int]) -> int:
+    """How far the last window reaches beyond the padding; it begins in the image or before it."""
+    count = max(-(-(padded - span) // stride), 0) + 1
+    if count > 1 and (count - 1) * stride >= padded - pads[1]:
+        count -= 1
+    return max((count - 1) * stride + span - padded, 0)
 
 
 def _windows(
-    call: Call, images: AnyArray, fill: int, function: str, beyond: int | None = None
+    call: Call, images: AnyArray, fill: float, function: str, beyond: int | None = None
 ) -> AnyArray:
-    """Sums or greatest elements of windows of ``[N, C, H, W]``.
+    """Sums or greatest elements of windows of ``[N, C, ...]``.
 
     Args:
-        call: with the windows.
-        images: integers of 32 or 64 bits.
-        fill: what padding is.
+        call: with the attributes of the pool.
+        images: floats, or integers of 32 or 64 bits.
+        fill: the value of padding.
         function: ``add`` or ``maximum``.
-        beyond: what is after padding, where windows begin that the images do not fill.
+        beyond: the value of places after the padding; `fill` by default.
     """
-    rank, sizes = len(images.shape) - 2, call.attribute("kernel_shape", [])
-    strides = call.attribute("strides", [1] * rank)
-    if rank != 2 or len(sizes) != 2 or len(strides) != 2 or min(*sizes, *strides) < 1:
-        raise call.error(f"has windows of {sizes} in images of {list(images.shape)}")
-    dilations = call.attribute("dilations", [1, 1])
-    spans = [(size - 1) * step + 1 for size, step in zip(sizes, dilations, strict=True)]
-    pads = padding(call, images.shape[2:], spans, strides)
-    if any(map(any, pads)):
-        images = np.pad(images, ((0, 0), (0, 0), *pads), constant_values=fill)
-    if any(n < span for n, span in zip(images.shape[2:], spans, strict=True)):
-        raise call.error(f"has windows of {sizes} in images of {list(images.shape)}")
-    if call.attribute("ceil_mode", 0):
-        more = [
-            _beyond(n, span, stride, pair)
-            for n, span, stride, pair in zip(images.shape[2:], spans, strides, pads, strict=True)
-        ]
-        images = np.pad(
-            images,
-            ((0, 0), (0, 0), *((0, n) for n in more)),
-            constant_values=fill if beyond is None else beyond,
-        )
-    if any(step != 1 for step in dilations):
-        return _dilated(images, sizes, strides, dilations, function)
-    found = pool(images.transpose(0, 2, 3, 1), tuple(sizes), tuple(strides), function)
+    geometry = _geometry(call, images.shape)
+    images = _padded(images, geometry, fill, fill if beyond is None else beyond)
+    rank = len(geometry.sizes)
+    if any(step != 1 for step in geometry.dilations):
+        parts = (part for _, part in _window_elements(images, geometry))
+        combine = np.add if function == "add" else np.maximum
+        return functools.reduce(combine, parts)
+    is_float = np.dtype(images.dtype).kind not in "iu"
+    if is_float or rank != 2:
+        axes = tuple(range(2, 2 + rank))
+        return pool(images, geometry.sizes, geometry.strides, function, axes)
+    found = pool(images.transpose(0, 2, 3, 1), geometry.sizes, geometry.strides, function)
     return found.transpose(0, 3, 1, 2)
 
 
-def _beyond(extent: int, span: int, stride: int, pads: tuple[int, int]) -> int:
-    """How much further the last window reaches, if it begins in the image or before it."""
-    count = -(-(extent - span) // stride) + 1
-    if (count - 1) * stride >= extent - pads[1]:
-        count -= 1
-    return max((count - 1) * stride + span - extent, 0)
+def _padded(images: AnyArray, geometry: _Windows, fill: float, beyond: float) -> AnyArray:
+    if any(map(any, geometry.pads)):
+        images = np.pad(images, ((0, 0), (0, 0), *geometry.pads), constant_values=fill)
+    if any(geometry.beyond):
+        after = [(0, n) for n in geometry.beyond]
+        images = np.pad(images, ((0, 0), (0, 0), *after), constant_values=beyond)
+    return images
 
 
-def _dilated(
-    images: AnyArray,
-    sizes: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    function: str,
-) -> AnyArray:
-    """Windows with gaps: each of their places is a part of the image."""
+def _window_elements(
+    images: AnyArray, geometry: _Windows
+) -> Iterator[tuple[tuple[int, ...], AnyArray]]:
+    """Each place of a window, in row-major order, and the elements at it of all windows."""
     counts = [
         (n - (size - 1) * step - 1) // stride + 1
-        for n, size, step, stride in zip(images.shape[2:], sizes, dilations, strides, strict=True)
+        for n, size, step, stride in zip(
+            images.shape[2:], geometry.sizes, geometry.dilations, geometry.strides, strict=True
+        )
     ]
-    found: AnyArray = None
-    for i in range(sizes[0]):
-        for j in range(sizes[1]):
-            y, x = i * dilations[0], j * dilations[1]
-            part = images[
-                :, :,
-                y : y + (counts[0] - 1) * strides[0] + 1 : strides[0],
-                x : x + (counts[1] - 1) * strides[1] + 1 : strides[1],
-            ]  # fmt: skip
-            if found is None:
-                found = part
-            else:
-                found = found + part if function == "add" else np.maximum(found, part)
-    return found
+    for place in np.ndindex(*geometry.sizes):
+        index = [slice(None), slice(None)]
+        for n, step, stride, count in zip(
+            place, geometry.dilations, geometry.strides, counts, strict=True
+        ):
+            start = n * step
+            index.append(slice(start, start + (count - 1) * stride + 1, stride))
+        yield place, images[tuple(index)]
 
 
 # -- greatest elements ----------------------------------------------------------------------------
@@ -224,36 +325,88 @@ def _dilated(
 
 @kernel("MaxPool")
 def max_pool(call: Call) -> Real:
-    """Of integers, or of reals with one scale that is above 0; else torch-mlir's."""
+    """The greatest elements of windows; integers with one positive scale stay integers."""
     operand = call.input(0)
+    if any(call.node.outputs[1:]):
+        return _max_pool_with_indices(call)
+    call.attribute("storage_order", 0)  # of the indices
     if isinstance(operand.value, Quantized):
         scales = operand.value.scales
-        if not is_known(scales) or not (np.asarray(scales) > 0).all():
-            call.with_floats("a scale is an argument, or not above 0")
-            return None
-        found = operand.value.moved(lambda storage: _max_pool(call, storage))
-        if found is None:
+        if is_known(scales) and (np.asarray(scales) > 0).all():
+            found = operand.value.moved(lambda storage: _max_pool(call, storage))
+            if found is not None:
+                return found
             call.with_floats("the operand has several scales")
-        return found
-    if operand.type not in ("INT8", "UINT8"):
-        return None
-    return Typed(operand.type, _max_pool(call, operand.value))
+        else:
+            call.with_floats("a scale is an argument, or not above 0")
+    return Typed(operand.type, _max_pool(call, call.array(0)))
+
+
+def _max_pool_with_indices(call: Call) -> list[Typed]:
+    """The greatest elements, and the index of the first of each in the whole operand.
+
+    With ``storage_order`` 1 the last two axes are numbered column by column.
+    """
+    value = call.array(0)
+    geometry = _geometry(call, value.shape)
+    extents = value.shape[2:]
+    places = np.arange(math.prod(extents), dtype=np.int64).reshape(extents)
+    if call.attribute("storage_order", 0):
+        if len(extents) != 2:
+            raise call.error("has storage_order = 1, which is for two spatial dimensions")
+        places = places.reshape(extents[::-1]).T
+    planes = np.arange(math.prod(value.shape[:2]), dtype=np.int64) * math.prod(extents)
+    numbers = planes.reshape((*value.shape[:2], *(1,) * len(extents))) + places
+    signed, least = _signed(value)
+    images = _padded(signed, geometry, least, least)
+    indices = _padded(numbers, geometry, -1, -1)  # of padding, which is never greater
+    best: AnyArray = None
+    index: AnyArray = None
+    for (_, part), (_, number) in zip(
+        _window_elements(images, geometry), _window_elements(indices, geometry), strict=True
+    ):
+        if best is None:
+            best, index = part, number
+            continue
+        is_better = (part > best) | ((index < 0) & (number >= 0))
+        best, index = np.where(is_better, part, best), np.where(is_better, number, index)
+    return [Typed(call.input(0).type, best.astype(value.dtype)), Typed("INT64", index)]
+
+
+def _signed(value: AnyArray) -> tuple[AnyArray, float]:
+    """Floats, or integers as i32 or i64, and their least value."""
+    dtype = np.dtype(value.dtype)
+    if dtype.kind not in "iu":
+        return value, -math.inf
+    return value.astype(np.int32 if dtype.itemsize < 4 else dtype), int(np.iinfo(dtype).min)
 
 
 @kernel("com.microsoft.NhwcMaxPool")
 def nhwc_max_pool(call: Call) -> Typed:
     """Of integers, with the channels last."""
     operand = call.input(0)
-    if operand.type not in ("INT8", "UINT8") or len(operand.shape) != 4:
-        raise call.error(f"of {operand.type} and {len(operand.shape)} dimensions is not lowered",
-                         UnsupportedError)  # fmt: skip
-    found = _max_pool(call, operand.value.transpose(0, 3, 1, 2))
-    return Typed(operand.type, found.transpose(0, 2, 3, 1))
+    value, rank = call.array(0), len(operand.shape)
+    found = _max_pool(call, value.transpose(0, rank - 1, *range(1, rank - 1)))
+    return Typed(operand.type, found.transpose(0, *range(2, rank), 1))
 
 
 def _max_pool(call: Call, images: AnyArray) -> AnyArray:
-    if len(call.node.outputs) > 1:
-        raise call.error("of integers gives indices", UnsupportedError)
-    wide = images.astype(np.int32)  # comparisons of signed integers
-    least = int(np.iinfo(images.dtype).min)
-    return _windows(call, wide, least, "maximum").astype(images.dtype)
+    signed, least = _signed(images)
+    return _windows(call, signed, least, "maximum").astype(images.dtype)
+
+
+@kernel("LRN")
+def local_response_normalization(call: Call) -> Typed:
+    """``x / (bias + alpha / size * sum(x ** 2)) ** beta`` over `size` channels around each."""
+    x = _wide(call)
+    size = call.integer("size")
+    alpha, beta, bias = (
+        call.attribute(name, value)
+        for name, value in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+    )
+    before = (size - 1) // 2
+    widths = [(0, 0)] * x.ndim
+    widths[1] = (before, size - 1 - before)
+    total = pool(np.pad(x * x, widths), (size,), (1,), "add", (1,))
+    base = np.asarray(bias, x.dtype) + np.asarray(alpha / size, x.dtype) * total
+    return _like_input(call, x / np.power(base, np.asarray(beta, x.dtype)))

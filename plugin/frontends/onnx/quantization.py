@@ -24,14 +24,15 @@ from ...numerics.small_floats import SMALL_FLOATS, PowerOfTwo
 from .call import Call, Operand, Typed, kernel
 from .reals import Quantized, Real, Sum, clamped, requantized, rounded
 
-__all__ = ["parameters", "quantized", "stored"]
+__all__ = ["parameters", "quantized", "stored", "type_name"]
 
 _STORAGE = frozenset(
     ("INT2", "UINT2", "INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16", "INT32")
 )
 
 
-def _type_name(call: Call, number: int) -> str:
+def type_name(call: Call, number: int) -> str:
+    """Return ONNX's name of an element type with a number."""
     from onnx import TensorProto
 
     try:
@@ -179,7 +180,7 @@ def _with_plain_scales(call: Call) -> Call:
 def _precision(call: Call, scales: AnyArray) -> DType:
     """What the division is computed in: what the node says, or the type of the scales."""
     asked = call.attribute("precision", 0)
-    type_ = _type_name(call, asked) if asked else call.input(1).type
+    type_ = type_name(call, asked) if asked else call.input(1).type
     if ELEMENTS.get(type_) not in EXPRESSED_TYPES:
         raise call.error(f"divides in {type_}, which is not lowered", UnsupportedError)
     return element_of(type_).dtype
@@ -199,10 +200,10 @@ def _output_type(call: Call) -> str:
     zero_point = call.optional(2)
     if zero_point is not None:
         type_ = zero_point.type
-        if asked and _type_name(call, asked) != type_:
-            raise call.error(f"says {_type_name(call, asked)}, and has zero points of {type_}")
+        if asked and type_name(call, asked) != type_:
+            raise call.error(f"says {type_name(call, asked)}, and has zero points of {type_}")
     else:
-        type_ = _type_name(call, asked) if asked else "UINT8"
+        type_ = type_name(call, asked) if asked else "UINT8"
     if type_ not in SMALL_FLOATS and (type_ not in _STORAGE or type_ == "INT32"):
         raise call.error(f"to {type_} is not lowered", UnsupportedError)
     return type_
@@ -242,9 +243,9 @@ def dequantize_linear(call: Call) -> Real:
         raise call.error("has scales of FLOAT8E8M0 and no output_dtype", UnsupportedError)
     target = scales.dtype
     if asked:
-        if ELEMENTS.get(_type_name(call, asked)) not in EXPRESSED_TYPES:
-            raise call.error(f"to {_type_name(call, asked)} is not lowered", UnsupportedError)
-        target = element_of(_type_name(call, asked)).dtype
+        if ELEMENTS.get(type_name(call, asked)) not in EXPRESSED_TYPES:
+            raise call.error(f"to {type_name(call, asked)} is not lowered", UnsupportedError)
+        target = element_of(type_name(call, asked)).dtype
     if operand.type in SMALL_FLOATS:
         small = SMALL_FLOATS[operand.type]
         real = small.decode(operand.value, target)
@@ -292,7 +293,7 @@ def cast(call: Call) -> Typed:
     """Between element types: floats are cut towards zero, integers wrap."""
     operand = call.input(0)
     is_like = call.node.operator == "CastLike"
-    type_ = call.input(1).type if is_like else _type_name(call, call.integer("to"))
+    type_ = call.input(1).type if is_like else type_name(call, call.integer("to"))
     if type_ == operand.type:
         return Typed(type_, operand.value)
     if type_ in SMALL_FLOATS:

@@ -74,7 +74,7 @@ def size(call: Call) -> AnyArray:
 @kernel("Reshape")
 def reshape(call: Call) -> Typed:
     """0 is the extent that was there, -1 what is left."""
-    given = call.attribute("shape") if call.version < 5 else call.known(1).reshape(-1).tolist()
+    given = call.known(1).reshape(-1).tolist()
     before = call.input(0).shape
     zeros_stay = bool(call.attribute("allowzero", 0))
     wanted = []
@@ -110,8 +110,8 @@ def flatten(call: Call) -> Typed:
 
 
 def _axes(call: Call, rank: int) -> list[int] | None:
-    given = call.attribute("axes") if call.version < 13 else None
-    if call.version >= 13 and call.optional(1) is not None:
+    given = None
+    if call.optional(1) is not None:
         given = call.known(1).reshape(-1).tolist()
     return None if given is None else sorted(call.checked_axis(axis, rank) for axis in given)
 
@@ -130,7 +130,7 @@ def squeeze(call: Call) -> Typed:
 def unsqueeze(call: Call) -> Typed:
     """With further axes of one element."""
     extents = list(call.input(0).shape)
-    given = call.attribute("axes") if call.version < 13 else call.known(1).reshape(-1).tolist()
+    given = call.known(1).reshape(-1).tolist()
     rank = len(extents) + len(given)
     for axis in sorted(call.checked_axis(axis, rank) for axis in given):
         extents.insert(axis, 1)
@@ -180,16 +180,12 @@ def _is_like(first: Quantized, other: Any) -> bool:
 def slice_(call: Call) -> Typed | None:
     """Python's slices of some axes; those with negative steps are torch-mlir's."""
     extents = call.input(0).shape
-    if call.version < 10:
-        starts, ends, axes = (call.attribute(name) for name in ("starts", "ends", "axes"))
-        steps: Any = [1] * len(starts)
-    else:
-        starts, ends = (call.known(index).reshape(-1).tolist() for index in (1, 2))
-        axes, steps = (
-            None if call.optional(index) is None else call.known(index).reshape(-1).tolist()
-            for index in (3, 4)
-        )
-        steps = [1] * len(starts) if steps is None else steps
+    starts, ends = (call.known(index).reshape(-1).tolist() for index in (1, 2))
+    axes, steps = (
+        None if call.optional(index) is None else call.known(index).reshape(-1).tolist()
+        for index in (3, 4)
+    )
+    steps = [1] * len(starts) if steps is None else steps
     axes = list(range(len(starts))) if axes is None else axes
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise call.error(f"has {len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
@@ -208,8 +204,10 @@ def split(call: Call) -> list[Typed]:
     """In parts of given sizes, or equal ones."""
     extents, count = call.input(0).shape, len(call.node.outputs)
     axis = call.axis("axis", len(extents), 0)
-    sizes = call.attribute("split")
-    if call.version >= 13 and call.optional(1) is not None:
+    if call.attribute("num_outputs", count) != count:
+        raise call.error(f"has {count} outputs, and num_outputs = {call.integer('num_outputs')}")
+    sizes = None
+    if call.optional(1) is not None:
         sizes = call.known(1).reshape(-1).tolist()
     if sizes is None:
         part = -(-extents[axis] // max(count, 1))

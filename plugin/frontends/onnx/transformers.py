@@ -137,28 +137,31 @@ def fused_matmul(call: Call) -> Any:
 def fused_gemm(call: Call) -> AnyArray:
     """``Gemm`` and an activation."""
     attributes = {
-        name: call.node.attributes[name]
-        for name in ("alpha", "beta", "transA", "transB")
-        if name in call.node.attributes
+        name: call.attribute(name, default)
+        for name, default in (("alpha", 1.0), ("beta", 1.0), ("transA", 0), ("transB", 0))
     }
-    (found,) = call.graph.apply(call, "Gemm", call.inputs, **attributes)
+    inputs = [call.optional(index) for index in range(3)]
+    (found,) = call.graph.apply(call, "Gemm", inputs, **attributes)
     return _activated(call, call.floats(found.value), call.attribute("activation_alpha", 0.01))
 
 
 @kernel("com.microsoft.FusedConv")
 def fused_conv(call: Call) -> AnyArray:
     """``Conv``, the sum with ``Z``, and an activation."""
-    attributes = {
-        name: value
-        for name, value in call.node.attributes.items()
-        if name not in ("activation", "activation_params")
-    }
-    (found,) = call.graph.apply(call, "Conv", call.inputs[:3], **attributes)
+    names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+    attributes = {name: call.attribute(name) for name in names if name in call.node.attributes}
+    inputs = [call.optional(index) for index in range(3)]
+    (found,) = call.graph.apply(call, "Conv", inputs, **attributes)
     value = call.floats(found.value)
     if call.optional(3) is not None:
         value = value + call.array(3)
-    parameters = call.node.attributes.get("activation_params", [0.01])
-    return _activated(call, value, float(parameters[0]))
+    parameters = call.attribute("activation_params")
+    if call.attribute("activation", "") == "LeakyRelu" and parameters:
+        return _activated(call, value, float(parameters[0]))
+    if parameters:
+        raise call.error("has the attribute 'activation_params' for another activation than "
+                         "LeakyRelu, which is not lowered", UnsupportedError)  # fmt: skip
+    return _activated(call, value, 0.01)
 
 
 # -- normalizations -------------------------------------------------------------------------------
