@@ -115,8 +115,8 @@ def external(**entries: str) -> onnx.ModelProto:
     [
         (one("Celu", alpha=[1]), InputError, "node 1 (Celu) 'the Celu' is not valid: "),
         (one(f"{MICROSOFT}.Inverse"), UnsupportedError,
-         "node 1 (com.microsoft.Inverse) 'the Inverse' is not lowered; export the model with ONNX's "
-          "own operators, not those of 'com.microsoft'"),
+         "node 1 (com.microsoft.Inverse) 'the Inverse' is not lowered; export the model with "
+         "ONNX's own operators, not those of 'com.microsoft'"),
         (one("QuantizeLinear"), InputError, "node 1 (QuantizeLinear) 'the QuantizeLinear' is not "),
         (changed(lambda m: m.graph.node.pop(0)), InputError,
          "node 0 (Relu) 'the Relu' reads 'y', which nothing computed before"),
