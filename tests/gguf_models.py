@@ -54,7 +54,9 @@ class TinyModel:
         rope_factors: it has ``rope_freqs.weight``.
         vocabulary: its kind: ``llama`` or ``gpt2``.
         properties: more of them, by GGUF's keys without the architecture.
+        of_file: more properties, by GGUF's whole keys.
         without: names of tensors that are left out.
+        extra: further tensors, by name.
         seed: of the weights.
     """
 
@@ -72,7 +74,9 @@ class TinyModel:
     rope_factors: bool = False
     vocabulary: str = "llama"
     properties: Mapping[str, Any] = field(default_factory=dict)
+    of_file: Mapping[str, Any] = field(default_factory=dict)
     without: Sequence[str] = ()
+    extra: Mapping[str, Sequence[int]] = field(default_factory=dict)
     seed: int = 0
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -112,6 +116,7 @@ class TinyModel:
             shapes["output.weight"] = shapes["token_embd.weight"]
         if self.rope_factors:
             shapes["rope_freqs.weight"] = (self.size // 2,)
+        shapes |= {name: tuple(shape) for name, shape in self.extra.items()}
         return {name: shape for name, shape in shapes.items() if name not in self.without}
 
     def write(self, path: str | Path) -> Path:
@@ -129,12 +134,10 @@ class TinyModel:
         writer.add_rope_freq_base(1_000_000.0 if self.architecture == "gemma3" else 10_000.0)
         if self.architecture == "gemma3":
             writer.add_sliding_window(self.window)
-            writer.add_uint32("gemma3.attention.sliding_window_pattern", 2)
-        for key, value in self.properties.items():
-            add = writer.add_string if isinstance(value, str) else (
-                writer.add_uint32 if isinstance(value, int) else writer.add_float32
-            )  # fmt: skip
-            add(f"{self.architecture}.{key}", value)
+            if "attention.sliding_window_pattern" not in self.properties:
+                writer.add_uint32("gemma3.attention.sliding_window_pattern", 2)
+        add_properties(writer, {f"{self.architecture}.{k}": v for k, v in self.properties.items()})
+        add_properties(writer, self.of_file)
         write_vocabulary(writer, self.vocabulary)
         rng = np.random.default_rng(self.seed)
         weights = 0
@@ -154,6 +157,21 @@ class TinyModel:
         return Path(path)
 
 
+def add_properties(writer: gguf.GGUFWriter, properties: Mapping[str, Any]) -> None:
+    """Write properties, each of the type that its value has in Python."""
+    for key, value in properties.items():
+        if isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
+        elif isinstance(value, list):
+            writer.add_array(key, value)
+        else:
+            writer.add_float32(key, value)
+
+
 def _vector(rng: np.random.Generator, name: str, count: int) -> np.ndarray:
     if name.endswith(".bias"):
         return rng.normal(0, 0.3, count).astype(np.float32)
@@ -164,6 +182,10 @@ def _vector(rng: np.random.Generator, name: str, count: int) -> np.ndarray:
 
 def random_weight(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> np.ndarray:
     """A weight as GGML has it in memory: floats, or rows of the bytes of blocks."""
+    if kind == "NVFP4":  # four scales of 64 elements, from 2**-6 to 2**-5, and 4 bits an element
+        scales = rng.integers(8, 16, (shape[0] * shape[1] // 64, 4), dtype=np.uint8)
+        elements = rng.integers(0, 256, (len(scales), 32), dtype=np.uint8)
+        return np.concatenate([scales, elements], axis=1).reshape((shape[0], -1))
     if kind not in _FIELDS:
         values = rng.normal(0, 1 / 16, shape).astype(np.float32)
         if kind == "F32":

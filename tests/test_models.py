@@ -69,9 +69,16 @@ class Compiled:
 
 @pytest.fixture(scope="module")
 def floats(cpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """Activations that stay floats, a window of 8 tokens."""
+    """Activations that stay floats, a window of 8 tokens, biases, scales and a soft cap."""
     folder = tmp_path_factory.mktemp("floats")
-    return Compiled(TinyModel("gemma3", FLOATS), cpu, folder, CompileOptions())
+    further = {"attn_q.bias": [256], "attn_q.scale": [1], "attn_output.scale": [1]}
+    model = TinyModel(
+        "gemma3",
+        FLOATS,
+        properties={"final_logit_softcapping": 3.0, "attention.scale": 0.1},
+        extra={f"blk.{n}.{name}": shape for n in range(2) for name, shape in further.items()},
+    )
+    return Compiled(model, cpu, folder, CompileOptions())
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gguf_models import ARCHITECTURES, TYPES, TinyModel
+from gguf_models import ARCHITECTURES, TYPES, TinyModel, tokens_of
 from subquant.errors import InputError, UnsupportedError
 from subquant.layouts import PrimitiveTensor
 from subquant.models import interface, transformer
@@ -48,6 +48,20 @@ def check(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=2**-11 * np.abs(expected).max())
 
 
+FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
+OUTPUTS = {"attn_q": 256, "attn_k": 128, "attn_v": 128, "attn_output": 256,
+           "ffn_gate": 512, "ffn_up": 512, "ffn_down": 256}  # fmt: skip
+"""The outputs of the linear layers of a `TinyModel`."""
+
+
+def biases(*layers: str) -> dict[str, list[int]]:
+    return {f"blk.{n}.{layer}.bias": [OUTPUTS[layer]] for n in range(2) for layer in layers}
+
+
+def scales(*layers: str) -> dict[str, list[int]]:
+    return {f"blk.{n}.{layer}.scale": [1] for n in range(2) for layer in layers}
+
+
 MODELS = [TinyModel(name, seed=number) for number, name in enumerate(ARCHITECTURES)]
 MODELS += [TinyModel(name, TYPES, seed=9 + n) for n, name in enumerate(ARCHITECTURES)]
 MODELS += [TinyModel("llama", [kind], blocks=1, seed=20) for kind in TYPES]
@@ -59,7 +73,21 @@ MODELS += [
     TinyModel("llama", properties={"rope.dimension_count": 32}),
     TinyModel("qwen3", heads=4, kv_heads=1, vocabulary="gpt2"),
     TinyModel("gemma3", kv_heads=4, window=3, blocks=3, tied=True),
-]
+    TinyModel("llama", extra=biases("attn_q", "attn_k", "attn_v", "attn_output", *FEED_FORWARD)),
+    TinyModel("llama", extra={"blk.1.attn_output.bias": [256], "blk.0.attn_k.bias": [128]}),
+    TinyModel("qwen2", extra={"output.bias": [len(tokens_of("llama"))]}),
+    TinyModel("qwen3", extra=biases("attn_q", "attn_k", "attn_v")),
+    TinyModel("gemma3", extra=biases("attn_q", "attn_v")),
+    TinyModel("llama", ["F32", *["NVFP4"] * 14, "F32"], extra=scales("attn_q", "attn_k", "attn_v",
+              "attn_output", *FEED_FORWARD) | {"output.scale": [1]}, seed=4),
+    TinyModel("qwen2", ["F16"], extra=scales("attn_q", "ffn_down"), seed=4),
+    TinyModel("gemma3", properties={"final_logit_softcapping": 3.0}),
+    TinyModel("gemma3", properties={"attention.scale": 0.25}),
+    TinyModel("llama", properties={"final_logit_softcapping": 0.5, "attention.scale": 0.03}),
+    TinyModel("gemma3", properties={"rope.freq_base_swa": 500.0}, window=3),
+    TinyModel("gemma3", blocks=3, window=3,
+              properties={"attention.sliding_window_pattern": [False, True, True]}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -58,19 +58,26 @@ class Oracle:
                 attended = self._norm(attended, p + "post_attention_norm")
             x = x + attended
             h = self._norm(x, p + "ffn_norm")
-            gate, up = w[p + "ffn_gate.weight"] @ h, w[p + "ffn_up.weight"] @ h
+            gate, up = self._linear(p + "ffn_gate", h), self._linear(p + "ffn_up", h)
             if self.name == "gemma3":
                 inner = np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)
                 gate = 0.5 * gate * (1 + np.tanh(inner))
             else:
                 gate = gate / (1 + np.exp(-gate))
-            h = w[p + "ffn_down.weight"] @ (gate * up)
+            h = self._linear(p + "ffn_down", gate * up)
             if self.name == "gemma3":
                 h = self._norm(h, p + "post_ffw_norm")
             x = x + h
             layers.append(x)
-        output = w.get("output.weight", w["token_embd.weight"])
-        return output @ self._norm(x, "output_norm"), layers
+        output = "output" if "output.weight" in w else "token_embd"
+        logits = self._linear(output, self._norm(x, "output_norm"))
+        softcap = self.get("final_logit_softcapping", 0)
+        return softcap * np.tanh(logits / softcap) if softcap else logits, layers
+
+    def _linear(self, name: str, x: Array) -> Array:
+        w = self.weights
+        product = w[f"{name}.weight"] @ x * w.get(f"{name}.scale", 1.0)
+        return product + w.get(f"{name}.bias", 0.0)
 
     def _norm(self, x: Array, name: str) -> Array:
         epsilon = self.get("attention.layer_norm_rms_epsilon")
@@ -81,14 +88,11 @@ class Oracle:
         heads, kv_heads = self.get("attention.head_count"), self.get("attention.head_count_kv")
         size = self.get("attention.key_length")
         window = self.get("attention.sliding_window", 0)
-        pattern = self.get("attention.sliding_window_pattern", 6)
-        local = self.name == "gemma3" and (block + 1) % pattern != 0
+        local = self.name == "gemma3" and self._is_local(block)
         position = len(self.keys[block])
         rows = {}
         for kind, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-            row = self.weights[f"blk.{block}.attn_{kind}.weight"] @ x
-            bias = self.weights.get(f"blk.{block}.attn_{kind}.bias")
-            rows[kind] = (row if bias is None else row + bias).reshape((count, size))
+            rows[kind] = self._linear(f"blk.{block}.attn_{kind}", x).reshape((count, size))
         if f"blk.{block}.attn_q_norm.weight" in self.weights:
             rows["q"] = self._norm(rows["q"], f"blk.{block}.attn_q_norm")
             rows["k"] = self._norm(rows["k"], f"blk.{block}.attn_k_norm")
@@ -101,17 +105,21 @@ class Oracle:
             shared = head // (heads // kv_heads)
             keys = np.array([key[shared] for key in self.keys[block][first:]])
             values = np.array([value[shared] for value in self.values[block][first:]])
-            products = keys @ queries[head] / np.sqrt(size)
+            products = keys @ queries[head] * self.get("attention.scale", size**-0.5)
             shares = np.exp(products - products.max())
             mixed.append(shares @ values / shares.sum())
-        return self.weights[f"blk.{block}.attn_output.weight"] @ np.concatenate(mixed)
+        return self._linear(f"blk.{block}.attn_output", np.concatenate(mixed))
+
+    def _is_local(self, block: int) -> bool:
+        pattern = self.get("attention.sliding_window_pattern", 6)
+        return bool(pattern[block]) if isinstance(pattern, list) else (block + 1) % pattern != 0
 
     def _rounded(self, x: Array) -> Array:
         return x.astype(np.float32).astype(self.cache).astype(np.float64)
 
     def _turned(self, x: Array, position: int, local: bool) -> Array:
         count = self.get("rope.dimension_count", x.shape[1]) // 2
-        base = 10_000.0 if local else self.get("rope.freq_base")
+        base = self.get("rope.freq_base_swa", 10_000.0) if local else self.get("rope.freq_base")
         factor = self.get("rope.scaling.factor", 1.0) if not local else 1.0
         x = x.copy()
         for pair in range(count):

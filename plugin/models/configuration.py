@@ -3,6 +3,7 @@
 The architectures are those of llama.cpp's converters; a row of `_ARCHITECTURES` says how one
 differs from the others. Everything that a program is written from is in a `Configuration`, and
 `expected_tensors` says which tensors it takes, so that a file is checked before anything is built.
+A tensor or property that is not read, and not known to be irrelevant, refuses the file.
 
 Sources: the keys of GGUF, as PyPI's ``gguf`` lists them; llama.cpp's graphs of these architectures.
 """
@@ -14,8 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..errors import InputError, UnsupportedError, quoted
+from ..errors import InputError, Place, UnsupportedError
 from ..layouts import InferenceTensor
+from ..read_record import ReadRecord
+from .irrelevant import irrelevant_properties
+from .properties import Properties, architecture_of
 
 __all__ = [
     "ARCHITECTURES",
@@ -30,6 +34,12 @@ Pairs = Literal["halves", "neighbors"]
 Activation = Literal["gelu", "silu"]
 
 
+_QKV = ("attn_q", "attn_k", "attn_v")
+_FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
+_LAYERS = (*_QKV, "attn_output", *_FEED_FORWARD)
+"""The linear layers of a block."""
+
+
 @dataclass(frozen=True)
 class _Architecture:
     """How an architecture differs.
@@ -40,8 +50,10 @@ class _Architecture:
             ``2 i + 1``.
         qk_norms: queries and keys are normalized, each head for itself.
         post_norms: what attention and feed-forward give is normalized before it is added.
-        biases: queries, keys and values have them: always, never, or as the file does.
+        biases: layers that have a bias in all files.
+        optional_biases: layers that have one where the file does, as in llama.cpp.
         scales_embedding: embeddings are multiplied by the root of their length.
+        rope_factors: frequencies may be divided by the elements of ``rope_freqs.weight``.
         pattern: every such block attends to all tokens where there is a window.
         window_base: of rotary embeddings where there is a window.
     """
@@ -50,8 +62,10 @@ class _Architecture:
     pairs: Pairs = "halves"
     qk_norms: bool = False
     post_norms: bool = False
-    biases: Literal["yes", "no", "maybe"] = "no"
+    biases: tuple[str, ...] = ()
+    optional_biases: tuple[str, ...] = _QKV
     scales_embedding: bool = False
+    rope_factors: bool = False
     pattern: int = 1
     window_base: float = 0.0
 
@@ -65,13 +79,10 @@ _ARCHITECTURES = {
         pattern=6,
         window_base=10_000.0,
     ),
-    "llama": _Architecture(pairs="neighbors", biases="maybe"),
-    "qwen2": _Architecture(biases="yes"),
+    "llama": _Architecture(pairs="neighbors", optional_biases=_LAYERS, rope_factors=True),
+    "qwen2": _Architecture(biases=_QKV, optional_biases=("output",)),
     "qwen3": _Architecture(qk_norms=True),
 }
-
-_LEAST_FACTOR = 1e-6
-"""What positions are divided by at least: the angle of a token is then one of 64 bits."""
 
 ARCHITECTURES = tuple(_ARCHITECTURES)
 """The names of the architectures that there are."""
@@ -113,11 +124,14 @@ class Configuration:
         activation: of the gate.
         rotation: of blocks that attend to all tokens.
         window_rotation: of blocks with a window.
-        window: how many tokens such a block attends to; 0 for all.
-        pattern: every such block attends to all tokens.
-        attention_scale: what products of queries and keys are multiplied by.
-        embedding_scale: what embeddings are multiplied by.
-        qk_norms, post_norms, biases: whether there are such.
+        window: the number of tokens that a block with a window attends to; 0 for all.
+        windowed_blocks: whether each block has the window.
+        attention_scale: the factor of products of queries and keys.
+        embedding_scale: the factor of embeddings.
+        logit_softcap: logits become ``c tanh(x / c)`` with this ``c``; 0 for as they are.
+        qk_norms, post_norms: True if there are norms of queries and keys, and after attention and
+            feed-forward.
+        optional_tensors: the names of biases and scales of linear layers that the file has.
         tied: the table of embeddings gives the logits, too.
     """
 
@@ -135,196 +149,193 @@ class Configuration:
     rotation: Rotation
     window_rotation: Rotation
     window: int
-    pattern: int
+    windowed_blocks: tuple[bool, ...]
     attention_scale: float
     embedding_scale: float
+    logit_softcap: float
     qk_norms: bool
     post_norms: bool
-    biases: bool
+    optional_tensors: frozenset[str]
     tied: bool
 
     @classmethod
     def of(
-        cls, properties: Mapping[str, Any], tensors: Mapping[str, InferenceTensor]
+        cls,
+        properties: Mapping[str, Any],
+        tensors: Mapping[str, InferenceTensor],
+        place: Place | None = None,
     ) -> Configuration:
         """Read the properties of a file.
+
+        The vocabulary's properties (``tokenizer.*``) are left to `subquant.models.vocabulary`.
 
         Args:
             properties: by GGUF's keys.
             tensors: of the file, by name; what is optional is found there.
+            place: of the file, for errors.
 
         Raises:
-            UnsupportedError: the architecture is none of `ARCHITECTURES`, or has what is not
-                computed: experts, or another scaling of rotary embeddings.
+            UnsupportedError: the architecture is none of `ARCHITECTURES`, or the file has a tensor
+                or a property that is not computed with: experts, or another scaling of rotary
+                embeddings, say.
             InputError: a property is missing or makes no sense, or a tensor is missing or has
                 other extents.
         """
-        found = _Properties(properties)
-        name = found.architecture()
+        name = architecture_of(properties, ARCHITECTURES)
+        record = ReadRecord(place)
+        of_model = record.track(
+            "property",
+            {key: value for key, value in properties.items() if not key.startswith("tokenizer.")},
+            irrelevant_properties(name),
+        )
+        tracked = record.track("tensor", tensors)
+        values = Properties(of_model)
+        configuration = cls._of(name, values, tracked)
+        check_tensors(configuration, tracked)
+        _check_rows(configuration.vocabulary, values, properties.get("tokenizer.ggml.tokens"))
+        record.finish("use a model without, or a tool that knows it")
+        return configuration
+
+    @classmethod
+    def _of(
+        cls, name: str, values: Properties, tensors: Mapping[str, InferenceTensor]
+    ) -> Configuration:
         kind = _ARCHITECTURES[name]
-        width, heads = found.count("embedding_length"), found.count("attention.head_count")
-        kv_heads = found.count("attention.head_count_kv", heads)
+        if values.count("expert_count", 0):
+            raise UnsupportedError("the model has experts (MoE), which are not supported")
+        width, heads = values.count("embedding_length"), values.count("attention.head_count")
+        kv_heads = values.count("attention.head_count_kv", heads)
         if heads % kv_heads:
             raise InputError(
                 f"the model has {heads} heads and {kv_heads} of keys and values, expected a divisor"
             )
-        size = found.count("attention.key_length", width // heads or None)
-        of_values = found.count("attention.value_length", size)
+        size = values.count("attention.key_length", width // heads or None)
+        of_values = values.count("attention.value_length", size)
         if of_values != size:
             raise UnsupportedError(
                 f"heads have keys of {size} and values of {of_values}, expected the same"
             )
-        window = found.count("attention.sliding_window", 0) if kind.pattern > 1 else 0
-        turned = found.count("rope.dimension_count", size)
+        turned = values.count("rope.dimension_count", size)
         if turned % 2 or turned > size:
             raise InputError(
                 f"{turned} elements of heads of {size} are turned, expected an even number of them"
             )
-        base = found.number("rope.freq_base", 10_000.0, 1.0)
-        rotation = Rotation(
-            base, turned, 1.0 / found.rope_factor(), kind.pairs, "rope_freqs.weight" in tensors
-        )
+        base = values.number("rope.freq_base", 10_000.0, 1.0)
+        has_factors = kind.rope_factors and "rope_freqs.weight" in tensors
+        rotation = Rotation(base, turned, 1.0 / values.rope_factor(), kind.pairs, has_factors)
         table = tensors.get("token_embd.weight")
-        blocks = found.count("block_count")
+        blocks = values.count("block_count")
         if blocks > len(tensors):
             raise InputError(
                 f"the model has {blocks:,} blocks, and the file {len(tensors)} tensors"
             )
-        # Gemma 3 27B alone, which has 62 blocks, divides the width by the heads.
-        scaled = max(width // heads, 1) if (name, blocks) == ("gemma3", 62) else size
-        pattern = kind.pattern
-        if window:
-            pattern = found.count("attention.sliding_window_pattern", pattern)
-        configuration = cls(
+        vocabulary = table.shape[0] if table is not None and table.shape else 0
+        context = values.count("context_length")
+        window = values.window(context, kind.pattern)
+        window_rotation = rotation
+        windowed = (False,) * blocks
+        if kind.window_base:
+            window_base = values.number("rope.freq_base_swa", kind.window_base, 1.0)
+            windowed = values.windowed_blocks(blocks, kind.pattern)
+            if window:
+                window_rotation = Rotation(window_base, turned, 1.0, kind.pairs)
+        return cls(
             architecture=name,
             blocks=blocks,
             width=width,
-            hidden=found.count("feed_forward_length"),
-            vocabulary=table.shape[0] if table is not None and table.shape else 0,
+            hidden=values.count("feed_forward_length"),
+            vocabulary=vocabulary,
             heads=heads,
             kv_heads=kv_heads,
             size=size,
-            context=found.count("context_length"),
-            epsilon=found.number("attention.layer_norm_rms_epsilon"),
+            context=context,
+            epsilon=values.number("attention.layer_norm_rms_epsilon"),
             activation=kind.activation,
             rotation=rotation,
-            window_rotation=Rotation(kind.window_base, turned, 1.0, kind.pairs)
-            if window
-            else rotation,
+            window_rotation=window_rotation,
             window=window,
-            pattern=pattern,
-            attention_scale=1 / math.sqrt(scaled),
+            windowed_blocks=windowed,
+            attention_scale=values.optional_number(
+                "attention.scale", _attention_scale(name, blocks, width // heads, size)
+            ),
             embedding_scale=math.sqrt(width) if kind.scales_embedding else 1.0,
+            logit_softcap=values.optional_number("final_logit_softcapping", 0.0),
             qk_norms=kind.qk_norms,
             post_norms=kind.post_norms,
-            biases=kind.biases == "yes"
-            or (kind.biases == "maybe" and "blk.0.attn_q.bias" in tensors),
+            optional_tensors=frozenset(_optional_names(kind, blocks) & tensors.keys()),
             tied="output.weight" not in tensors,
         )
-        check_tensors(configuration, tensors)
-        return configuration
 
     def has_window(self, block: int) -> bool:
-        """Whether a block attends to the last tokens only."""
-        return self.window > 0 and (block + 1) % self.pattern != 0
+        """Return whether a block attends to the last tokens only."""
+        return self.window > 0 and self.windowed_blocks[block]
 
 
-class _Properties:
-    """The properties of an architecture."""
+def _attention_scale(architecture: str, blocks: int, share: int, size: int) -> float:
+    """Return the factor of products of queries and keys where the file has none.
 
-    def __init__(self, properties: Mapping[str, Any]) -> None:
-        self._properties = properties
-        self._name = ""
+    Hugging Face's configuration of Gemma 3 has it as ``query_pre_attn_scalar``, which is the size
+    of a head for all of Google's models but 27B, where it is the width divided by the heads.
+    llama.cpp's converter does not write it, and its loader knows 27B by the 62 blocks that no other
+    model has. Source: llama.cpp, ``llm_type`` and ``f_attention_scale`` of LLM_ARCH_GEMMA3.
 
-    def architecture(self) -> str:
-        """The name, which is the prefix of the other keys."""
-        self._name = str(self._properties.get("general.architecture", ""))
-        if self._name not in _ARCHITECTURES:
-            known = f"expected one of: {', '.join(_ARCHITECTURES)}"
-            if not self._name:
-                raise UnsupportedError(f"the file does not say its model's architecture; {known}")
-            raise UnsupportedError(
-                f"the model is of the architecture {quoted(self._name)}, which is not supported; "
-                f"{known}"
-            )
-        if self.count("expert_count", 0):
-            raise UnsupportedError("the model has experts (MoE), which are not supported")
-        return self._name
+    Args:
+        architecture: its name.
+        blocks: of the model.
+        share: the width divided by the heads.
+        size: of a head.
+    """
+    return 1 / math.sqrt(max(share, 1) if (architecture, blocks) == ("gemma3", 62) else size)
 
-    def _value(self, key: str, default: Any) -> Any:
-        value = self._properties.get(f"{self._name}.{key}", default)
-        if value is None:
-            raise InputError(f"the file has no property '{self._name}.{key}'")
-        return value
 
-    def count(self, key: str, default: int | None = None) -> int:
-        """An integer; above 0 if there is no default."""
-        value = self._value(key, default)
-        least = 0 if default == 0 else 1
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(
-                f"property '{self._name}.{key}' is {str(value)[:40]}, expected an integer of at "
-                f"least {least}"
-            )
-        return value
+def _optional_names(kind: _Architecture, blocks: int) -> set[str]:
+    """Return the names of tensors of linear layers that a file may have.
 
-    def number(self, key: str, default: float | None = None, least: float = 0.0) -> float:
-        """A finite number above 0, and of at least another one."""
-        value = self._value(key, default)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not 0 < value < math.inf or value < least:
-            expected = f"of at least {least:g}" if least else "above 0"
-            raise InputError(
-                f"property '{self._name}.{key}' is {str(value)[:40]}, expected a number {expected}"
-            )
-        return float(value)
-
-    def rope_factor(self) -> float:
-        """What positions are divided by."""
-        kind = str(self._value("rope.scaling.type", "linear"))
-        if kind not in ("none", "linear"):
-            raise UnsupportedError(
-                f"rotary embeddings are scaled by '{kind[:40]}', which is not supported; expected "
-                "none or linear"
-            )
-        if kind == "none":
-            return 1.0
-        linear = self.number("rope.scale_linear", 1.0, _LEAST_FACTOR)
-        return self.number("rope.scaling.factor", linear, _LEAST_FACTOR)
+    Scales are the second scales of NVFP4, one for a whole weight.
+    """
+    of_layers = {f"{layer}.scale" for layer in (*_LAYERS, "output")}
+    of_layers |= {f"{layer}.bias" for layer in kind.optional_biases}
+    of_model = {name for name in of_layers if name.startswith("output.")}
+    of_block = of_layers - of_model
+    return of_model | {f"blk.{number}.{name}" for number in range(blocks) for name in of_block}
 
 
 def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]:
-    """The tensors that a model takes, with their shapes."""
+    """Return the tensors that a model takes, with their shapes."""
     c = configuration
     queries, keys = c.heads * c.size, c.kv_heads * c.size
-    found: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (c.vocabulary, c.width),
-        "output_norm.weight": (c.width,),
+    linear = {
+        "attn_q": (queries, c.width),
+        "attn_k": (keys, c.width),
+        "attn_v": (keys, c.width),
+        "attn_output": (c.width, queries),
+        "ffn_gate": (c.hidden, c.width),
+        "ffn_up": (c.hidden, c.width),
+        "ffn_down": (c.width, c.hidden),
     }
-    if not c.tied:
-        found["output.weight"] = (c.vocabulary, c.width)
-    if c.rotation.has_factors:
-        found["rope_freqs.weight"] = (c.rotation.size // 2,)
-    block: dict[str, tuple[int, ...]] = {
-        "attn_norm.weight": (c.width,),
-        "attn_q.weight": (queries, c.width),
-        "attn_k.weight": (keys, c.width),
-        "attn_v.weight": (keys, c.width),
-        "attn_output.weight": (c.width, queries),
-        "ffn_norm.weight": (c.width,),
-        "ffn_gate.weight": (c.hidden, c.width),
-        "ffn_up.weight": (c.hidden, c.width),
-        "ffn_down.weight": (c.width, c.hidden),
-    }
+    block: dict[str, tuple[int, ...]] = {"attn_norm.weight": (c.width,)}
+    block |= {"ffn_norm.weight": (c.width,)}
+    block |= {f"{layer}.weight": shape for layer, shape in linear.items()}
+    block |= {f"{layer}.bias": linear[layer][:1] for layer in _ARCHITECTURES[c.architecture].biases}
     if c.qk_norms:
         block |= {"attn_q_norm.weight": (c.size,), "attn_k_norm.weight": (c.size,)}
     if c.post_norms:
         block |= {"post_attention_norm.weight": (c.width,), "post_ffw_norm.weight": (c.width,)}
-    if c.biases:
-        block |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (keys,)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (c.vocabulary, c.width),
+        "output_norm.weight": (c.width,),
+    }
+    if not c.tied:
+        shapes["output.weight"] = linear["output"] = (c.vocabulary, c.width)
+    if c.rotation.has_factors:
+        shapes["rope_freqs.weight"] = (c.rotation.size // 2,)
     for number in range(c.blocks):
-        found |= {f"blk.{number}.{name}": shape for name, shape in block.items()}
-    return found
+        shapes |= {f"blk.{number}.{name}": shape for name, shape in block.items()}
+    for name in sorted(c.optional_tensors):
+        *_, layer, kind = name.split(".")
+        if layer in linear:  # not those of an output that is the table of embeddings
+            shapes[name] = (1,) if kind == "scale" else linear[layer][:1]
+    return shapes
 
 
 def check_tensors(configuration: Configuration, tensors: Mapping[str, InferenceTensor]) -> None:
@@ -343,3 +354,30 @@ def check_tensors(configuration: Configuration, tensors: Mapping[str, InferenceT
             raise InputError(
                 f"tensor '{name}' has the shape {list(tensors[name].shape)}, expected {list(shape)}"
             )
+
+
+def _check_rows(rows: int, values: Properties, tokens: Any) -> None:
+    """Compare the table of embeddings with the vocabulary.
+
+    Rows without a token have logits that count in no text, and llama.cpp refuses them too.
+
+    Args:
+        rows: of the table.
+        values: the properties of the architecture.
+        tokens: of the vocabulary, if that was read.
+
+    Raises:
+        InputError: the table has another number of rows.
+    """
+    if isinstance(tokens, list) and len(tokens) != rows:
+        raise InputError(
+            f"tensor 'token_embd.weight' has {rows} rows for the {len(tokens)} tokens of the "
+            "vocabulary, expected a row for each token; convert the model again, with a token for "
+            "each row"
+        )
+    declared = values.count("vocab_size", rows)
+    if declared != rows:
+        raise InputError(
+            f"tensor 'token_embd.weight' has {rows} rows, expected {declared}, the property "
+            "'vocab_size'; convert the model again"
+        )

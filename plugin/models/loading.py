@@ -19,7 +19,7 @@ from ..compiler.cache import Cache, Made, default_cache, description
 from ..compiler.keys import Key, key_of_source
 from ..compiler.options import CompileOptions
 from ..compiler.store import Held
-from ..errors import InputError, UsageError
+from ..errors import InputError, Place, UsageError
 from ..files import write_whole
 from ..numerics.element_types import Array
 from ..options import Activations
@@ -180,7 +180,7 @@ def load(
     folder = Path(cache) if cache is not None else default_cache()
     source = open_weights(path)
     tensors = source.theta.flatten()
-    configuration = Configuration.of(source.properties, tensors)
+    configuration = Configuration.of(source.properties, tensors, Place(os.fspath(path)))
     shape = _shape(configuration, context)
     model = Model(configuration, source.properties, shape)
     if check is not None:
@@ -271,7 +271,7 @@ def emit(
     """
     source = open_weights(path)
     tensors = source.theta.flatten()
-    configuration = Configuration.of(source.properties, tensors)
+    configuration = Configuration.of(source.properties, tensors, Place(os.fspath(path)))
     shape = _shape(configuration, context)
     notify = progress or (lambda step: None)
     from .module import write_module

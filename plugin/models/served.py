@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..compiler.lowering import bytecode_of
+from ..errors import Place
 from ..processes import Steps
 from ..weights.sources import open_weights
 from .configuration import Configuration
@@ -25,6 +26,6 @@ def program(
     steps("write the program")
     source = open_weights(arguments["path"], lists=False)
     tensors = source.theta.flatten()
-    configuration = Configuration.of(source.properties, tensors)
+    configuration = Configuration.of(source.properties, tensors, Place(arguments["path"]))
     shape = Shape.of_context(arguments["context"])
     return None, [bytecode_of(write_module(configuration, tensors, shape))]

@@ -67,7 +67,8 @@ class Tokenizer:
 
     Raises:
         InputError: the vocabulary is wrong.
-        UnsupportedError: it is of a kind that there is no tokenizer for.
+        UnsupportedError: it is of a kind that there is no tokenizer for, or has a property that no
+            tokenizer knows.
         EnvironmentProblem: the package that it needs is not installed.
     """
 
@@ -88,6 +89,7 @@ class Tokenizer:
         self._also_control = _Special(
             vocabulary, (PieceType.USER_DEFINED, PieceType.CONTROL, PieceType.UNKNOWN)
         )
+        vocabulary.finish()
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> Tokenizer:

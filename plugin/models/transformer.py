@@ -6,7 +6,7 @@
     for each block:
         x = x + norm(attention(norm(x)))
         x = x + norm(feed_forward(norm(x)))
-    logits = norm(x) @ output.T
+    logits = softcap(norm(x) @ output.T)
 
 The second norm of each line is in models that have it. Weights are taken from a tree of tensors
 (`subquant.weights.Theta`, or what gives its parts) by the names that they have in GGUF files, and
@@ -26,12 +26,13 @@ import numpy as np
 from ..numerics.array_functions import concatenate, put_slice
 from ..numerics.attention import attend
 from ..numerics.element_types import AnyArray
-from ..ops.layers import Embedding, Linear, RmsNorm
-from ..ops.others import silu
+from ..ops.layers import Embedding, RmsNorm
+from ..ops.linear import linear
+from ..ops.others import add, multiply, silu
 from .configuration import Configuration, Rotation
 from .interface import Cache
 
-__all__ = ["Turns", "Weights", "embed", "logits", "rotate", "run_blocks", "turns_of"]
+__all__ = ["Turns", "Weights", "embed", "logits", "project", "rotate", "run_blocks", "turns_of"]
 
 Weights = Callable[[str], Any]
 """A tree of tensors, or what else gives the part of a name: ``weights("blk.0")``."""
@@ -51,9 +52,29 @@ def embed(configuration: Configuration, weights: Weights, tokens: AnyArray) -> A
 
 
 def logits(configuration: Configuration, weights: Weights, x: AnyArray) -> AnyArray:
-    """``[T, vocabulary]`` of what the last block gives."""
+    """Return the logits ``[T, vocabulary]`` of the last block's results."""
     normed = RmsNorm(weights("output_norm"), configuration.epsilon)(x)
-    return Linear(weights("token_embd" if configuration.tied else "output"))(normed)
+    result = project(weights("token_embd" if configuration.tied else "output"), normed)
+    if not configuration.logit_softcap:
+        return result
+    softcap = np.float32(configuration.logit_softcap)
+    return np.tanh(result / softcap) * softcap
+
+
+def project(theta: Any, x: AnyArray) -> AnyArray:
+    """Return ``scale * (x @ weight.T) + bias``, with the scale and bias that the layer has.
+
+    A scale is a number for the whole weight, beside the block scales of NVFP4.
+
+    Args:
+        theta: the tensors of the layer.
+        x: ``[T, K]``.
+    """
+    scale, bias = theta.optional_tensor("scale"), theta.optional_tensor("bias")
+    if scale is None:
+        return linear(x, theta.tensor("weight"), bias)
+    scaled = multiply(linear(x, theta.tensor("weight")), scale)
+    return scaled if bias is None else add(scaled, bias)
 
 
 def run_blocks(
@@ -121,7 +142,7 @@ class _Block:
         return self._norm(name, x) if self.configuration.post_norms else x
 
     def _linear(self, name: str, x: AnyArray) -> AnyArray:
-        return Linear(self.theta(name))(x)
+        return project(self.theta(name), x)
 
     def _feed_forward(self, x: AnyArray) -> AnyArray:
         gate = self._linear("ffn_gate", x)

@@ -9,10 +9,13 @@ property                     meaning
 ``...scores``                for ``llama``: the score of each
 ``...token_type``            the type of each, a `PieceType`
 ``...merges``                for ``gpt2``: pairs, "left right", the first to be merged first
-``...bos_token_id``          and ``eos``, ``eot``, ``eom``, ``unknown``: tokens with a meaning
+``...bos_token_id``          and ``eos``, ``eot``, ``eom``, ``unknown``, ``fim_pad``, ``fim_rep``,
+                             ``fim_sep``: tokens with a meaning
 ``...add_bos_token``         whether text starts with the first of these
 ``...add_space_prefix``      for ``llama``: whether text gets a space in front
 ===========================  =======================================================================
+
+Another property of a vocabulary refuses the file, unless it is known to be irrelevant.
 
 Source: the GGUF specification of ggml; defaults are llama.cpp's.
 """
@@ -27,6 +30,8 @@ import numpy as np
 
 from ..errors import InputError, UnsupportedError, expected_name, quoted
 from ..numerics.element_types import Array
+from ..read_record import ReadRecord
+from .irrelevant import irrelevant_vocabulary
 
 __all__ = ["PieceType", "Vocabulary"]
 
@@ -70,7 +75,12 @@ class Vocabulary:
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
-        self._properties = properties
+        self._record = ReadRecord(None)
+        self._properties = self._record.track(
+            "property",
+            {key: value for key, value in properties.items() if key.startswith("tokenizer.")},
+            irrelevant_vocabulary(str(properties.get("tokenizer.ggml.model"))),
+        )
         self.kind: str = self._of("model", str)
         if self.kind not in KINDS:
             raise UnsupportedError(
@@ -88,8 +98,16 @@ class Vocabulary:
         self.types[list(self._ends)] = PieceType.CONTROL
         self.start_token = self._token("bos_token_id", 1 if self.kind == "llama" else None)
         self.unknown_token = self._token("unknown_token_id", 0 if self.kind == "llama" else None)
-        self.add_space = self._of("add_space_prefix", bool, self.kind == "llama")
+        self.add_space: bool = self.kind == "llama" and self._of("add_space_prefix", bool, True)
         self._add_start: bool | None = self._of("add_bos_token", bool, None)
+
+    def finish(self) -> None:
+        """Check that every property was read, or cannot change the tokens of a text.
+
+        Raises:
+            UnsupportedError: there is another property.
+        """
+        self._record.finish("use a model without, or a tool that knows it")
 
     def adds_start(self, default: bool) -> bool:
         """Whether text starts with the start token, of which there has to be one then."""
@@ -120,10 +138,10 @@ class Vocabulary:
 
     def end_tokens(self) -> frozenset[int]:
         """The tokens that end an answer."""
-        default = {"eos_token_id": 2 if self.kind == "llama" else None}
+        default = {"eos": 2 if self.kind == "llama" else None}
         named = [
-            self._token(name, default.get(name))
-            for name in ("eos_token_id", "eot_token_id", "eom_token_id")
+            self._token(f"{name}_token_id", default.get(name))
+            for name in ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
         ]
         return frozenset(self._ends | {number for number in named if number is not None})
 
