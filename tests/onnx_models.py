@@ -80,7 +80,7 @@ def plain(value: Any) -> Array:
         value = numpy_helper.to_array(value)
     array = np.asarray(value)
     name = array.dtype.name
-    if name.startswith(("float4", "float6", "float8")):
+    if name.startswith(("float4_", "float6_", "float8_")):
         return array.view(np.uint8)
     if name in ("int2", "int4"):
         return array.astype(np.int8)

@@ -336,7 +336,7 @@ def scatter(operand: Value, indices: Value, parts: Value, function: str) -> Valu
         operand: a tensor.
         indices: of one axis: the row of the operand for each part.
         parts: of the shape of a row each, along the first axis.
-        function: the operation of StableHLO.
+        function: the operation of StableHLO, or ``set``: the part itself.
     """
     windows = list(range(1, parts.type.rank))
     of_windows = f"update_window_dims = {windows}, " if windows else ""
@@ -350,7 +350,7 @@ def scatter(operand: Value, indices: Value, parts: Value, function: str) -> Valu
     )
     scalar = tensor_type([], operand.type.element_type)
     fill_body(scattered.regions[0], [scalar, scalar], lambda *pair: [
-        value(f"stablehlo.{function}", pair, scalar)
+        pair[1] if function == "set" else value(f"stablehlo.{function}", pair, scalar)
     ])  # fmt: skip
     return scattered.results[0]
 

@@ -386,9 +386,16 @@ def _scatter(
 ) -> TracedArray:
     rows = _traced(array)
     places, given = _traced(indices, np.dtype(np.int32)), _traced(parts, rows.dtype)
-    if rows.element.kind not in ("int", "float"):
+    if rows.element.kind not in ("int", "float") and function != "set":
         raise UnsupportedError(f"a scatter of {rows.dtype.name} cannot be traced")
     return rows._with(stablehlo.scatter(rows.value, places.value, given.value, function))
+
+
+def _dilate(array: TracedArray, steps: Sequence[int]) -> TracedArray:
+    nothing = [0] * array.ndim
+    return array._with(
+        stablehlo.pad(array.value, nothing, nothing, [int(step) - 1 for step in steps])
+    )
 
 
 def _pad(
@@ -663,6 +670,7 @@ _FUNCTIONS: dict[Callable[..., AnyArray], Callable[..., AnyArray]] = {
     array_functions.contract: _contract,
     array_functions.convolve: _convolve,
     array_functions.convolve_last: functools.partial(_convolve, layout=_CHANNELS_LAST),
+    array_functions.dilate: _dilate,
     array_functions.divide_truncated: _divide_truncated,
     array_functions.erf: _erf,
     array_functions.lookup: _take,

@@ -28,6 +28,7 @@ __all__ = [
     "convert",
     "convolve",
     "convolve_last",
+    "dilate",
     "divide_truncated",
     "erf",
     "is_known",
@@ -257,6 +258,15 @@ def convolve(
 
 
 @dispatched
+def dilate(array: AnyArray, steps: Sequence[int]) -> AnyArray:
+    """Insert ``steps[axis] - 1`` zeros between each two elements along each axis."""
+    shape = [max((n - 1) * step + 1, 0) for n, step in zip(array.shape, steps, strict=True)]
+    result = np.zeros(shape, array.dtype)
+    result[tuple(slice(None, None, step) for step in steps)] = array
+    return result
+
+
+@dispatched
 def convolve_last(
     images: AnyArray,
     kernels: AnyArray,
@@ -379,11 +389,14 @@ def scatter(array: AnyArray, indices: AnyArray, parts: AnyArray, function: str =
         array: at least one axis.
         indices: of one axis: the row for each part, in range.
         parts: of the shape of a row each, along the first axis.
-        function: ``add``, ``multiply``, ``maximum`` or ``minimum``; where several parts have one
-            row, in any order.
+        function: ``add``, ``multiply``, ``maximum``, ``minimum``, or ``set``, which replaces the
+            row; where several parts have one row, in any order.
     """
     result = array.copy()
-    getattr(np, function).at(result, indices, parts)
+    if function == "set":
+        result[indices] = parts
+    else:
+        getattr(np, function).at(result, indices, parts)
     return result
 
 

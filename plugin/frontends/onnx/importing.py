@@ -43,13 +43,19 @@ from . import (
     control,
     elementwise,
     movements,
+    overlapping,
+    padding,
     pooling,
     quantization,
     recurrent,
     recurrent_quantized,
     reductions,
+    regions,
+    resizing,
+    sampling,
     shapes,
     transformers,
+    transposed_convolutions,
 )
 from .batch_axes import Traced, check_batch, unlike
 from .call import KERNELS, Call, Operand, ReadParts, Typed, type_of_dtype
@@ -63,20 +69,10 @@ from .reference import evaluated, function_body
 __all__ = ["Interpreter", "Program", "write_module"]
 
 _FAMILIES = (
-    activations,
-    arithmetic,
-    contractions,
-    control,
-    elementwise,
-    movements,
-    pooling,
-    quantization,
-    recurrent,
-    recurrent_quantized,
-    reductions,
-    shapes,
-    transformers,
-)
+    activations, arithmetic, contractions, control, elementwise, movements, overlapping, padding,
+    pooling, quantization, recurrent, recurrent_quantized, reductions, regions, resizing, sampling,
+    shapes, transformers, transposed_convolutions,
+)  # fmt: skip
 """What registers the kernels."""
 
 OnTensor = Callable[[str, AnyArray], None]

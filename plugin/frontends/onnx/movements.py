@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -125,40 +124,7 @@ def gather_block_quantized(call: Call) -> Quantized | None:
 # -- movements ------------------------------------------------------------------------------------
 
 
-@kernel("Pad")
-def pad(call: Call) -> Typed | None:
-    """With a constant that is storage too; others are torch-mlir's, or by numbers."""
-    operand = call.input(0)
-    if not _is_moved_here(operand) or operand.is_known:
-        return None
-    mode, rank = call.attribute("mode", "constant"), len(operand.shape)
-    if mode != "constant":
-        return _by_numbers(call)
-    given = call.known(1).reshape(-1).tolist()
-    axes = list(range(rank))
-    if call.optional(3) is not None:
-        axes = [call.checked_axis(int(a), rank) for a in call.known(3).reshape(-1)]
-    if len(given) != 2 * len(axes):
-        raise call.error(f"has {len(given)} numbers of elements for {len(axes)} dimensions")
-    widths = [(0, 0)] * rank
-    for number, axis in enumerate(axes):
-        widths[axis] = (int(given[number]), int(given[number + len(axes)]))
-    if min(min(pair) for pair in widths) < 0:
-        return None
-    value = operand.value
-    fill: Any = 0
-    if call.optional(2) is not None:
-        fill = call.known(2).reshape(-1)[0]
-    if isinstance(value, Quantized):
-        if fill or (value.zero_points is not None and not is_known(value.zero_points)):
-            call.with_floats("the constant is not 0, or the zero point an argument")
-            return None
-        fill = 0 if value.zero_points is None else int(np.asarray(value.zero_points).reshape(-1)[0])
-        return Typed(operand.type, value.moved(lambda x: np.pad(x, widths, constant_values=fill)))
-    return Typed(operand.type, np.pad(value, widths, constant_values=int(fill)))
-
-
-@kernel("DepthToSpace", "Expand", "Resize", "SpaceToDepth", "Tile")
+@kernel("DepthToSpace", "Expand", "SpaceToDepth", "Tile")
 def moved_by_numbers(call: Call) -> Typed | None:
     """Elements at places that are found when the program is written; None for floats."""
     return _by_numbers(call)

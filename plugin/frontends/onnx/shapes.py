@@ -16,10 +16,10 @@ from ...numerics.element_types import AnyArray
 from .call import Call, Typed, kernel, type_of_dtype
 from .reals import Quantized
 
-__all__: list[str] = []
+__all__ = ["moved"]
 
 
-def _moved(call: Call, move: Callable[[AnyArray], AnyArray]) -> Typed:
+def moved(call: Call, move: Callable[[AnyArray], AnyArray]) -> Typed:
     """An input with its elements in other places; a real stays integers if it can."""
     operand = call.input(0)
     if isinstance(operand.value, Quantized):
@@ -95,7 +95,7 @@ def _reshaped(call: Call, wanted: Sequence[int]) -> Typed:
         known[known.index(-1)] = count // rest
     if min(known, default=0) < 0 or math.prod(known) != count:
         raise call.error(f"gives {list(call.input(0).shape)} the shape {list(wanted)}")
-    return _moved(call, lambda value: value.reshape(tuple(known)))
+    return moved(call, lambda value: value.reshape(tuple(known)))
 
 
 @kernel("Flatten")
@@ -196,7 +196,7 @@ def slice_(call: Call) -> Typed | None:
     index = [slice(None)] * len(extents)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         index[call.checked_axis(axis, len(extents))] = slice(int(start), int(end), int(step))
-    return _moved(call, lambda value: value[tuple(index)])
+    return moved(call, lambda value: value[tuple(index)])
 
 
 @kernel("Split")
@@ -216,6 +216,6 @@ def split(call: Call) -> list[Typed]:
         raise call.error(f"splits {extents[axis]} elements in parts of {list(sizes)}")
     starts = np.cumsum([0, *sizes[:-1]]).tolist()
     return [
-        _moved(call, lambda v, s=start, n=n: v[(slice(None),) * axis + (slice(s, s + n),)])  # type: ignore[misc]
+        moved(call, lambda v, s=start, n=n: v[(slice(None),) * axis + (slice(s, s + n),)])  # type: ignore[misc]
         for start, n in zip(starts, sizes, strict=True)
     ]

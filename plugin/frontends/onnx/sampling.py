@@ -1,0 +1,167 @@
+"""GridSample and AffineGrid: images sampled at computed coordinates.
+
+GridSample's output is a weighted sum of the pixels near each grid point: one for each spatial axis
+in mode ``nearest``, two in mode ``linear``, four in mode ``cubic``. All are gathered at once. The
+padding mode acts on the integer positions of these pixels.
+
+Source: ONNX, GridSample 22, AffineGrid 20; ONNX Runtime, ``grid_sample.cc``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...numerics.array_functions import contract, convert, take
+from ...numerics.element_types import I32, AnyArray, Array, DType
+from .call import Call, Typed, kernel
+
+__all__: list[str] = []
+
+_LIMIT = np.float32(1 << 30)
+"""The magnitude to which coordinates are clamped, such that they are integers of 32 bits."""
+_CUBIC_SLOPE = -0.75
+_MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic",
+          "bicubic": "cubic"}  # fmt: skip
+
+
+@kernel("GridSample")
+def grid_sample(call: Call) -> Typed:
+    """``X`` ``[N, C, ...]`` at the coordinates ``grid`` ``[N, ..., rank]``, from -1 to 1."""
+    images, grid = call.array(0), call.array(1)
+    rank, count = images.ndim - 2, images.shape[0]
+    mode = _MODES.get(call.attribute("mode", "linear"))
+    padding = call.attribute("padding_mode", "zeros")
+    corners = bool(call.attribute("align_corners", 0))
+    if mode is None or padding not in ("zeros", "border", "reflection"):
+        raise call.error(f"has the mode {call.attribute('mode', 'linear')!r} and the padding_mode "
+                         f"{padding!r}")  # fmt: skip
+    if rank < 1 or grid.ndim != rank + 2 or grid.shape[-1] != rank or grid.shape[0] != count:
+        raise call.error(f"has images {list(images.shape)} and a grid {list(grid.shape)}")
+    if not math.prod(images.shape):
+        raise call.error(f"samples images {list(images.shape)}, which have no elements")
+    margin = 1 if padding == "zeros" else 0
+    if margin:
+        images = np.pad(images, ((0, 0), (0, 0), *[(1, 1)] * rank))
+    extents = images.shape[2:]
+    coordinates, channels = grid.astype(np.float32), images.shape[1]
+    taps = []
+    for axis, padded in enumerate(extents):
+        extent = padded - 2 * margin
+        along = coordinates[..., rank - 1 - axis]
+        if corners:
+            along = (along + np.float32(1)) * np.float32(0.5) * np.float32(extent - 1)
+        else:
+            along = ((along + np.float32(1)) * np.float32(extent) - np.float32(1)) * np.float32(0.5)
+        along = np.minimum(np.maximum(along, -_LIMIT), _LIMIT)
+        taps.append([
+            (_inside(position, extent, padding, corners=corners), weight)
+            for position, weight in _taps(along, mode)
+        ])  # fmt: skip
+    pixels = images.transpose(0, *range(2, rank + 2), 1).reshape((-1, channels))
+    shape = tuple(grid.shape[:-1])
+    first = np.arange(count, dtype=np.int32).reshape((-1, *(1,) * rank)) * math.prod(extents)
+    positions: list[AnyArray] = []
+    weights: list[AnyArray] = []
+    for chosen in itertools.product(*taps):
+        flat: AnyArray = first
+        weight: AnyArray = None
+        for (position, factor), stride in zip(chosen, _strides(extents), strict=True):
+            flat = flat + position * np.int32(stride)
+            weight = factor if weight is None else weight if factor is None else weight * factor
+        positions.append(flat)
+        weights.append(weight)
+    found = take(pixels, np.stack(positions).reshape(-1), 0)
+    found = found.reshape((len(positions), *shape, channels))
+    if weights[0] is not None:
+        factors = np.stack(weights)[..., None]
+        found = found.astype(_wide(found.dtype)) * factors.astype(_wide(found.dtype))
+    total = found[0] if len(positions) == 1 else found.sum(axis=0, dtype=found.dtype)
+    order = (0, rank + 1, *range(1, rank + 1))
+    return Typed(call.input(0).type, total.astype(images.dtype).transpose(*order))
+
+
+def _wide(dtype: DType) -> DType:
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def _strides(extents: Sequence[int]) -> list[int]:
+    return [math.prod(extents[axis + 1 :]) for axis in range(len(extents))]
+
+
+def _taps(along: AnyArray, mode: str) -> list[tuple[AnyArray, AnyArray]]:
+    """Positions (f32) of the pixels near coordinates along one axis, and their weights."""
+    if mode == "nearest":
+        return [(np.rint(along), None)]
+    first = np.floor(along)
+    rest, one = along - first, np.float32(1)
+    if mode == "linear":
+        return [(first, one - rest), (first + one, rest)]
+    distances = [rest + one, rest, one - rest, np.float32(2) - rest]
+    return [
+        (first + np.float32(tap - 1), _cubic(distance, is_near=tap in (1, 2)))
+        for tap, distance in enumerate(distances)
+    ]
+
+
+def _cubic(distance: AnyArray, *, is_near: bool) -> AnyArray:
+    """The cubic convolution kernel: of distances up to 1, and from 1 to 2."""
+    slope = _CUBIC_SLOPE
+    if is_near:
+        factor = np.float32(slope + 2) * distance - np.float32(slope + 3)
+        return factor * distance * distance + np.float32(1)
+    inner = np.float32(slope) * distance - np.float32(5 * slope)
+    return (inner * distance + np.float32(8 * slope)) * distance - np.float32(4 * slope)
+
+
+def _inside(position: AnyArray, extent: int, padding: str, *, corners: bool) -> AnyArray:
+    """Positions (i32) inside an image, which has a margin of zeros in mode ``zeros``."""
+    index = convert(position, I32)
+    if padding == "zeros":
+        return np.minimum(np.maximum(index + np.int32(1), np.int32(0)), np.int32(extent + 1))
+    if padding == "reflection":
+        index = _reflected(index, extent, corners=corners)
+    return np.minimum(np.maximum(index, np.int32(0)), np.int32(extent - 1))
+
+
+def _reflected(index: AnyArray, extent: int, *, corners: bool) -> AnyArray:
+    """Positions reflected at the centers of the outer pixels, or at their outer edges."""
+    if extent == 1:
+        return index * np.int32(0)
+    if corners:
+        period, last = 2 * (extent - 1), 2 * (extent - 1)
+    else:
+        period, last = 2 * extent, 2 * extent - 1
+    # The remainder from 0 on: floats divide the magnitudes exactly enough only when small.
+    magnitude = np.where(index < 0, -index if corners else -1 - index, index)
+    quotient = convert(np.floor(magnitude.astype(np.float64) / np.float64(period)), I32)
+    rest = magnitude - quotient * np.int32(period)
+    return np.minimum(rest, np.int32(last) - rest)
+
+
+@kernel("AffineGrid")
+def affine_grid(call: Call) -> Typed:
+    """The coordinates ``theta @ [x, y, (z,) 1]`` of each pixel of images of a constant size."""
+    theta = call.array(0)
+    size = [int(n) for n in call.known(1).reshape(-1)]
+    corners, rank = bool(call.attribute("align_corners", 0)), len(size) - 2
+    if rank not in (2, 3) or tuple(theta.shape) != (size[0], rank, rank + 1):
+        raise call.error(f"has theta of shape {list(theta.shape)} for images {size}")
+    axes = [_centers(extent, corners=corners) for extent in reversed(size[2:])]
+    points = np.meshgrid(*axes, np.ones(1), indexing="ij")
+    order = (*reversed(range(rank)), rank)
+    homogeneous = np.stack([each.transpose(order).reshape(-1) for each in points], axis=-1)
+    dtype = _wide(theta.dtype)
+    found = contract(theta.astype(dtype), homogeneous.astype(dtype), ([2], [1]), dtype=dtype)
+    grid = found.transpose(0, 2, 1).reshape((size[0], *size[2:], rank))
+    return Typed(call.input(0).type, grid.astype(theta.dtype))
+
+
+def _centers(extent: int, *, corners: bool) -> Array:
+    """The centers of pixels from -1 to 1; with `corners`, the outer centers are -1 and 1."""
+    if corners:
+        return np.linspace(-1, 1, extent) if extent > 1 else np.zeros(1)
+    return (2 * np.arange(extent) + 1) / extent - 1

@@ -1,0 +1,163 @@
+"""Operators with drawn attributes beside ONNX Runtime.
+
+Each case is a model of one node. Inputs are arguments, but those that must be constants. NumPy
+computes every case; devices compute a share of them, compiled as one module.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+from onnx_models import plain, text_of
+from subquant.formats.onnx import read_onnx
+from subquant.frontends.onnx import Interpreter
+from subquant.runtime import Device
+from together import Together
+
+Array = np.ndarray[Any, Any]
+
+onnxruntime.set_default_logger_severity(4)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of one node, with the arguments of a call.
+
+    Args:
+        model: the model; its results have no types.
+        arguments: by name.
+    """
+
+    model: onnx.ModelProto
+    arguments: Mapping[str, Array]
+
+    @functools.cached_property
+    def expected(self) -> list[Array]:
+        """The results of ONNX Runtime."""
+        session = onnxruntime.InferenceSession(self.model.SerializeToString())
+        return [np.asarray(each) for each in session.run(None, dict(self.arguments))]
+
+    @functools.cached_property
+    def typed(self) -> onnx.ModelProto:
+        """The model with the types of its results."""
+        found = onnx.ModelProto()
+        found.CopyFrom(self.model)
+        for output, value in zip(found.graph.output, self.expected, strict=True):
+            type_ = helper.np_dtype_to_tensor_dtype(value.dtype)
+            output.CopyFrom(helper.make_tensor_value_info(output.name, type_, value.shape))
+        return found
+
+    def check_numpy(self, tolerance: float) -> None:
+        """Compare what NumPy computes."""
+        model = read_onnx(self.typed.SerializeToString())
+        feeds = {each.name: plain(self.arguments[each.name]) for each in model.inputs}
+        with np.errstate(all="ignore"):
+            self.compare(Interpreter(model).run(feeds), tolerance)
+
+    def compare(self, results: Sequence[Any], tolerance: float) -> None:
+        """Compare results with those of ONNX Runtime."""
+        assert len(results) == len(self.expected)
+        for ours, theirs in zip(results, map(plain, self.expected), strict=True):
+            assert np.asarray(ours).dtype == theirs.dtype
+            assert np.shape(ours) == theirs.shape
+            if theirs.dtype.kind not in "fV":
+                np.testing.assert_array_equal(ours, theirs)
+                continue
+            wide = theirs.astype(np.float64)
+            finite = np.where(np.isfinite(wide), np.abs(wide), 0)
+            np.testing.assert_allclose(
+                np.asarray(ours).astype(np.float64), wide, rtol=tolerance,
+                atol=tolerance * max(float(finite.max(initial=0)), 1e-30),
+            )  # fmt: skip
+
+
+def case(
+    operator: str,
+    inputs: Sequence[Any],
+    constants: Sequence[int] = (),
+    outputs: int = 1,
+    opset: int = 21,
+    **attributes: Any,
+) -> Case:
+    """A case of one node.
+
+    Args:
+        operator: with its domain in front, if that is not ONNX's own.
+        inputs: arrays; None for an input that is absent.
+        constants: the numbers of the inputs that are constants of the model.
+        outputs: the number of results.
+        opset: of ONNX's own domain.
+        attributes: of the node.
+    """
+    domain, _, name = operator.rpartition(".")
+    names = ["" if value is None else f"x{n}" for n, value in enumerate(inputs)]
+    results = [f"y{n}" for n in range(outputs)]
+    node = helper.make_node(name, names, results, domain=domain, **attributes)
+    arguments, values, tensors = {}, [], []
+    for number, (own, value) in enumerate(zip(names, inputs, strict=True)):
+        if value is None:
+            continue
+        array = np.asarray(value)
+        if number in constants:
+            tensors.append(numpy_helper.from_array(array, own))
+            continue
+        arguments[own] = array
+        type_ = helper.np_dtype_to_tensor_dtype(array.dtype)
+        values.append(helper.make_tensor_value_info(own, type_, array.shape))
+    untyped = [helper.make_empty_tensor_value_info(each) for each in results]
+    graph = helper.make_graph([node], "graph", values, untyped, tensors)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 4)]
+    if domain == "com.microsoft":
+        opsets.append(helper.make_opsetid(domain, 1))
+    return Case(helper.make_model(graph, opset_imports=opsets, ir_version=10), arguments)
+
+
+class Cases:
+    """Cases of one test file, by name.
+
+    Args:
+        draw: returns the cases.
+        tolerance: of floats, a part of the greatest magnitude.
+        share: devices compute one case of so many.
+    """
+
+    def __init__(
+        self, draw: Callable[[], Mapping[str, Case]], tolerance: float = 1e-5, share: int = 4
+    ) -> None:
+        self._cases = dict(draw())
+        self._tolerance, self._share = tolerance, share
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all cases."""
+        return list(self._cases)
+
+    @property
+    def on_devices(self) -> list[str]:
+        """The names of the cases that devices compute."""
+        from programs import share_of
+
+        return share_of(self.names, self._share)
+
+    @functools.cached_property
+    def _programs(self) -> Together:
+        return Together({name: text_of(self._cases[name].typed) for name in self.on_devices})
+
+    def check_numpy(self, name: str) -> None:
+        """Compare what NumPy computes of a case."""
+        self._cases[name].check_numpy(self._tolerance)
+
+    def check_device(self, name: str, device: Device) -> None:
+        """Compare what a device computes of a case."""
+        each = self._cases[name]
+        results = self._programs.function(name, device)(*map(plain, each.arguments.values()))
+        listed = list(results) if isinstance(results, (list, tuple)) else [results]
+        each.compare(listed, self._tolerance)
