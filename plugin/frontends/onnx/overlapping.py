@@ -45,8 +45,8 @@ def max_unpool(call: Call) -> Typed:
         raise call.error(f"has a result of {shape}", UnsupportedError)
     start = beside(pooled, np.zeros(count, pooled.dtype))
     index = convert(np.minimum(np.maximum(convert(positions, I64), 0), max(count - 1, 0)), I32)
-    found = scatter(start, index.reshape(-1), pooled.reshape(-1), "set")
-    return Typed(call.input(0).type, found.reshape(tuple(shape)))
+    result = scatter(start, index.reshape(-1), pooled.reshape(-1), "set")
+    return Typed(call.input(0).type, result.reshape(tuple(shape)))
 
 
 @kernel("Col2Im")
@@ -82,7 +82,7 @@ def col2im(call: Call) -> Typed:
         flat = flat + along * math.prod(padded[axis + 1 :])
     parts = blocks.reshape((number * channels, flat.size)).transpose(1, 0)
     start = beside(blocks, np.zeros((math.prod(padded), number * channels), blocks.dtype))
-    found = scatter(start, flat.reshape(-1).astype(np.int32), parts, "add")
-    whole = found.transpose(1, 0).reshape((number, channels, *padded))
+    result = scatter(start, flat.reshape(-1).astype(np.int32), parts, "add")
+    whole = result.transpose(1, 0).reshape((number, channels, *padded))
     inside = [slice(pads[axis], pads[axis] + n) for axis, n in enumerate(image)]
     return Typed(call.input(0).type, whole[(slice(None), slice(None), *inside)])

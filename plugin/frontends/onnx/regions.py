@@ -75,10 +75,10 @@ def roi_align(call: Call) -> Typed:
         )
     if not parts:
         parts.append(np.zeros((0, images.shape[1], *sizes), dtype))
-    found = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0)
+    result = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0)
     if order != list(range(len(order))):
-        found = take(found, np.argsort(order).astype(np.int32), 0)
-    return Typed(call.input(0).type, found.astype(images.dtype))
+        result = take(result, np.argsort(order).astype(np.int32), 0)
+    return Typed(call.input(0).type, result.astype(images.dtype))
 
 
 def _aligned(
@@ -132,7 +132,7 @@ def max_roi_pool(call: Call) -> Typed:
     batch = convert(regions[:, 0].astype(np.float32), I32)
     rows = take(images, np.minimum(np.maximum(batch, 0), images.shape[0] - 1), 0)
     low = np.asarray(-np.inf, images.dtype)
-    found = rows
+    result = rows
     for axis, first in ((2, 1), (3, 0)):
         size, extent = sizes[axis - 2], images.shape[axis]
         start, last = ends[:, first], ends[:, first + 2]
@@ -145,11 +145,11 @@ def max_roi_pool(call: Call) -> Typed:
         is_inside = (places >= begin[..., None]) & (places < end[..., None])
         if axis == 2:
             mask = is_inside[:, None, :, :, None]
-            found = np.where(mask, found[:, :, None, :, :], low).max(axis=3)
+            result = np.where(mask, result[:, :, None, :, :], low).max(axis=3)
         else:
             mask = is_inside[:, None, None, :, :]
-            found = np.where(mask, found[:, :, :, None, :], low).max(axis=4)
-    return Typed(call.input(0).type, np.where(found == low, np.zeros((), images.dtype), found))
+            result = np.where(mask, result[:, :, :, None, :], low).max(axis=4)
+    return Typed(call.input(0).type, np.where(result == low, np.zeros((), images.dtype), result))
 
 
 def _round_away(value: AnyArray) -> AnyArray:

@@ -63,7 +63,7 @@ def resize(call: Call) -> Typed:
     antialias = bool(call.attribute("antialias", 0))
     slope = call.attribute("cubic_coeff_a", -0.75)
     if mode == "nearest":
-        found = moved(call, lambda value: _nearest(call, value, axes, coordinates, rounding))
+        result = moved(call, lambda value: _nearest(call, value, axes, coordinates, rounding))
     elif mode in ("linear", "cubic"):
         value = call.array(0)
         if value.dtype.kind not in "fV":
@@ -79,31 +79,31 @@ def resize(call: Call) -> Typed:
                 continue
             taps = _taps(along, each, mode, slope, antialias=antialias, excludes=excludes)
             wide = _sampled(wide, each.axis, *taps)
-        found = Typed(operand.type, wide.astype(value.dtype))
+        result = Typed(operand.type, wide.astype(value.dtype))
     else:
         raise call.error(f"has the mode {mode!r}, expected nearest, linear or cubic")
     if transform != "tf_crop_and_resize":
-        return found
+        return result
     is_outside = np.zeros((1,) * len(operand.shape), np.bool_)
     for each, along in zip(axes, coordinates, strict=True):
         beyond = (along < 0) | (along > each.extent - 1)
         shape = [-1 if axis == each.axis else 1 for axis in range(len(operand.shape))]
         is_outside = is_outside | beyond.reshape(shape)
     if not is_outside.any():
-        return found
-    plain = call.floats(found.value)
+        return result
+    plain = call.floats(result.value)
     return Typed(operand.type, np.where(is_outside, np.asarray(fill, plain.dtype), plain))
 
 
 def _transform(call: Call) -> str:
-    found = call.attribute("coordinate_transformation_mode", "half_pixel")
+    result = call.attribute("coordinate_transformation_mode", "half_pixel")
     known = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
              "asymmetric", "tf_crop_and_resize", "tf_half_pixel_for_nn")  # fmt: skip
-    if found not in known:
+    if result not in known:
         raise call.error(
-            f"has the coordinate_transformation_mode {found!r}, expected one of {', '.join(known)}"
+            f"has the coordinate_transformation_mode {result!r}, expected one of {', '.join(known)}"
         )
-    return str(found)
+    return str(result)
 
 
 # -- sizes ----------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
         ]
     if min(factors, default=1) <= 0 or min(extents, default=1) < 1:
         raise call.error(f"resizes {list(shape)} by {factors}, which gives no elements")
-    found = []
+    result = []
     for axis, size, factor, region in zip(axes, extents, factors, regions, strict=True):
         whole = abs(factor * shape[axis] - size) < 1e-4
         if not whole and policy == "stretch" and transform in (
@@ -162,8 +162,8 @@ def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
                 "crop with Slice before it",
                 UnsupportedError,
             )
-        found.append(_Axis(axis, shape[axis], size, factor, region))
-    return found
+        result.append(_Axis(axis, shape[axis], size, factor, region))
+    return result
 
 
 def _listed(call: Call, index: int, count: int) -> list[float] | None:
@@ -273,16 +273,16 @@ def _sampled(value: AnyArray, axis: int, positions: Array, weights: Array) -> An
     """Weighted sums of elements along an axis."""
     size, taps = weights.shape
     if taps <= _MAX_GATHERS:
-        found: AnyArray = None
+        result: AnyArray = None
         for tap in range(taps):
             shape = [-1 if n == axis else 1 for n in range(value.ndim)]
             factors = weights[:, tap].astype(value.dtype).reshape(shape)
             term = take(value, positions[:, tap], axis) * factors
-            found = term if found is None else found + term
-        return found
+            result = term if result is None else result + term
+        return result
     matrix = np.zeros((size, value.shape[axis]), np.float64)
     np.add.at(matrix, (np.arange(size)[:, None], positions), weights)
-    found = contract(value, matrix.astype(value.dtype), ([axis], [1]), dtype=value.dtype)
+    result = contract(value, matrix.astype(value.dtype), ([axis], [1]), dtype=value.dtype)
     order = list(range(value.ndim - 1))
     order.insert(axis, value.ndim - 1)
-    return found.transpose(*order)
+    return result.transpose(*order)

@@ -74,12 +74,12 @@ def grid_sample(call: Call) -> Typed:
             weight = factor if weight is None else weight if factor is None else weight * factor
         positions.append(flat)
         weights.append(weight)
-    found = take(pixels, np.stack(positions).reshape(-1), 0)
-    found = found.reshape((len(positions), *shape, channels))
+    result = take(pixels, np.stack(positions).reshape(-1), 0)
+    result = result.reshape((len(positions), *shape, channels))
     if weights[0] is not None:
         factors = np.stack(weights)[..., None]
-        found = found.astype(_wide(found.dtype)) * factors.astype(_wide(found.dtype))
-    total = found[0] if len(positions) == 1 else found.sum(axis=0, dtype=found.dtype)
+        result = result.astype(_wide(result.dtype)) * factors.astype(_wide(result.dtype))
+    total = result[0] if len(positions) == 1 else result.sum(axis=0, dtype=result.dtype)
     order = (0, rank + 1, *range(1, rank + 1))
     return Typed(call.input(0).type, total.astype(images.dtype).transpose(*order))
 
@@ -155,8 +155,8 @@ def affine_grid(call: Call) -> Typed:
     order = (*reversed(range(rank)), rank)
     homogeneous = np.stack([each.transpose(order).reshape(-1) for each in points], axis=-1)
     dtype = _wide(theta.dtype)
-    found = contract(theta.astype(dtype), homogeneous.astype(dtype), ([2], [1]), dtype=dtype)
-    grid = found.transpose(0, 2, 1).reshape((size[0], *size[2:], rank))
+    result = contract(theta.astype(dtype), homogeneous.astype(dtype), ([2], [1]), dtype=dtype)
+    grid = result.transpose(0, 2, 1).reshape((size[0], *size[2:], rank))
     return Typed(call.input(0).type, grid.astype(theta.dtype))
 
 

@@ -49,10 +49,10 @@ def conv_transpose(call: Call) -> Typed:
     parts = mirrored.reshape((groups, channels // groups, per_group, *sizes))
     order = (0, 2, 1, *range(3, rank + 3))
     weights = parts.transpose(order).reshape((groups * per_group, channels // groups, *sizes))
-    found = _convolution(images, weights, dilations, groups)
+    result = _convolution(images, weights, dilations, groups)
     if call.optional(2) is not None:
-        found = found + call.array(2).astype(found.dtype).reshape((-1, *(1,) * rank))
-    return Typed(call.input(0).type, found.astype(images.dtype))
+        result = result + call.array(2).astype(result.dtype).reshape((-1, *(1,) * rank))
+    return Typed(call.input(0).type, result.astype(images.dtype))
 
 
 def _steps(call: Call, name: str, rank: int) -> list[int]:
@@ -119,5 +119,5 @@ def _convolution(
     line, row = (
         array.reshape((*array.shape[:2], 1, array.shape[2])) for array in (images, weights)
     )
-    found = convolve(line, row, (1, 1), (1, *dilations), groups, dtype)
-    return found.reshape((*found.shape[:2], math.prod(found.shape[2:])))
+    result = convolve(line, row, (1, 1), (1, *dilations), groups, dtype)
+    return result.reshape((*result.shape[:2], math.prod(result.shape[2:])))
