@@ -18,21 +18,24 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from ..errors import InputError, Place
 from ..numerics.element_types import Array
+from ..read_record import Irrelevant, ReadRecord, TrackedItems
 
 __all__ = [
+    "UNKNOWN",
     "Reader",
-    "Unread",
+    "Table",
     "scalar",
     "string",
     "table",
     "tables",
+    "tracked",
     "union",
     "unread",
     "vector",
@@ -43,6 +46,67 @@ _Read = Callable[["Reader", int, str, Mapping[str, Any]], Any]
 """The value of a field: of a reader, where the field is, its path, and the fields before it."""
 
 _LONGEST_STRING = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table. Subclasses have the fields of the schema, in its order.
+
+    Args:
+        unknown_slots: the places in the vtable of fields that the class does not have.
+    """
+
+    unknown_slots: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
+
+    def stated(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults, and the unknown ones, by name."""
+        stated: dict[str, Any] = {}
+        for field in _fields(type(self)):
+            value = getattr(self, field.name)
+            is_array = isinstance(value, np.ndarray)
+            if value.size if is_array else value != field.default:
+                stated[field.name] = value
+        return stated | {f"slot {slot}": UNKNOWN for slot in self.unknown_slots}
+
+
+class _Unknown:
+    """The value of a field that the schema of this package lacks."""
+
+
+UNKNOWN = _Unknown()
+_TTable = TypeVar("_TTable", bound=Table)
+
+
+_FIELDS: dict[type[Table], tuple[dataclasses.Field[Any], ...]] = {}
+
+
+def _fields(of: type[Table]) -> tuple[dataclasses.Field[Any], ...]:
+    """The fields of a table in the order of their slots."""
+    if of not in _FIELDS:
+        _FIELDS[of] = tuple(field for field in dataclasses.fields(of) if "read" in field.metadata)
+    return _FIELDS[of]
+
+
+def tracked(table: _TTable, record: ReadRecord, irrelevant: Sequence[Irrelevant] = ()) -> _TTable:
+    """Return a table whose attributes record that they are read.
+
+    Args:
+        table: of a schema.
+        record: gets the fields that differ from their defaults, and those that are unknown.
+        irrelevant: fields that need not be read.
+    """
+    return cast("_TTable", _Tracked(table, record.track("field", table.stated(), irrelevant)))
+
+
+class _Tracked:
+    """The fields of a table as attributes."""
+
+    def __init__(self, table: Table, items: TrackedItems[Any]) -> None:
+        self._table, self._items = table, items
+
+    def __getattr__(self, name: str) -> Any:
+        self._items.get(name)
+        return getattr(self._table, name)
 
 
 class Reader:
@@ -95,16 +159,23 @@ class Reader:
         if vtable < 0:
             raise self.error(path, f"has its vtable at byte {vtable:,}")
         size, extent = self.number(vtable, "H", path), self.number(vtable + 2, "H", path)
+        fields = _fields(of)
         values: dict[str, Any] = {}
-        for slot, field in enumerate(dataclasses.fields(of)):
-            entry = 4 + 2 * slot
-            offset = self.number(vtable + entry, "H", path) if entry + 2 <= size else 0
+        unknown: list[int] = []
+        for slot in range(max(size // 2 - 2, 0)):
+            offset = self.number(vtable + 4 + 2 * slot, "H", path)
             if not offset:
                 continue
+            if slot >= len(fields):
+                unknown.append(slot)
+                continue
+            field = fields[slot]
             name = f"{path}.{field.name}" if path else field.name
             if offset >= extent:
                 raise self.error(name, f"is at byte {offset} of a table of {extent}")
             values[field.name] = field.metadata["read"](self, position + offset, name, values)
+        if unknown:
+            values["unknown_slots"] = tuple(unknown)
         return of(**values)
 
     def count(self, position: int, size: int, path: str) -> int:
@@ -190,23 +261,18 @@ def tables(of: Callable[[], type]) -> Any:
 
 
 def unread() -> Any:
-    """A field that nobody asks for: None."""
-    return _field(None, lambda reader, position, path, values: None)
+    """A field that no importer understands: `UNKNOWN` if it is present."""
+    return _field(None, lambda reader, position, path, values: UNKNOWN)
 
 
-@dataclasses.dataclass(frozen=True)
-class Unread:
-    """A table whose fields nobody asks for."""
-
-
-def union(kind: str, kinds: Callable[[], Mapping[int, type]]) -> Any:
+def union(kind: str, kinds: Callable[[], Mapping[int, type[Table]]]) -> Any:
     """A table of the class that the field named `kind`, which comes before, says; or None.
 
-    Those that `kinds` lacks are `Unread`.
+    A table of a kind that `kinds` lacks is a `Table` without fields.
     """
 
     def read(reader: Reader, position: int, path: str, values: Mapping[str, Any]) -> Any:
-        of = kinds().get(values.get(kind, 0), Unread)
+        of = kinds().get(values.get(kind, 0), Table)
         return reader.table(of, reader.target(position, path), path)
 
     return _field(None, read)

@@ -13,10 +13,12 @@ Source: "FlexBuffers", of FlatBuffers' documentation; ``flexbuffers.h``.
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 from ..errors import InputError
+from .flatbuffer import UNKNOWN
 
-__all__ = ["read_numbers"]
+__all__ = ["read_map"]
 
 _INT, _UINT, _FLOAT, _MAP, _BOOL = 1, 2, 3, 9, 26
 _INDIRECT = {6: _INT, 7: _UINT, 8: _FLOAT}
@@ -29,19 +31,19 @@ _FORMATS = {
 _MOST = 1 << 12
 
 
-def read_numbers(data: bytes) -> dict[str, float]:
-    """The numbers and truth values of a map; what is something else is left out.
+def read_map(data: bytes) -> dict[str, Any]:
+    """Return the values of a map by name: numbers and booleans, and `UNKNOWN` for all others.
 
     Raises:
         InputError: the buffer is damaged, or is no map.
     """
     try:
-        return _numbers(data)
+        return _map(data)
     except (struct.error, IndexError, KeyError, UnicodeDecodeError) as error:
         raise InputError("the options are no map of a flexbuffer") from error
 
 
-def _numbers(data: bytes) -> dict[str, float]:
+def _map(data: bytes) -> dict[str, Any]:
     width, kind = data[-1], data[-2]
     if kind >> 2 != _MAP:
         raise KeyError(kind)
@@ -51,7 +53,7 @@ def _numbers(data: bytes) -> dict[str, float]:
     if not 0 <= count <= _MOST:
         raise KeyError(count)
     keys = _target(data, start - 3 * width, width)
-    found: dict[str, float] = {}
+    values: dict[str, Any] = {}
     for index in range(int(count)):
         place = _target(data, keys + index * int(key_width), int(key_width))
         name = data[place : data.index(b"\0", place)] if b"\0" in data[place:] else b""
@@ -59,9 +61,9 @@ def _numbers(data: bytes) -> dict[str, float]:
         where, size, type_ = start + index * width, width, kind >> 2
         if type_ in _INDIRECT:
             where, size, type_ = _target(data, where, width), 1 << (kind & 3), _INDIRECT[type_]
-        if type_ in _FORMATS:
-            found[name.decode()] = _number(data, where, type_, size)
-    return found
+        is_number = type_ in _FORMATS
+        values[name.decode()] = _number(data, where, type_, size) if is_number else UNKNOWN
+    return values
 
 
 def _number(data: bytes, place: int, kind: int, width: int) -> float:

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from ..numerics.element_types import Array
-from .flatbuffer import Reader, unread, vector
+from .flatbuffer import Reader, Table, unread, vector
 
 __all__ = ["exported_artifact"]
 
@@ -21,7 +21,7 @@ _ARTIFACT = re.compile(rb"ML\xefR.StableHLO_v", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class ExportedTable:
+class ExportedTable(Table):
     """The root, as far as it is read."""
 
     serialization_version: None = unread()

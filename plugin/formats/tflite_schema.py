@@ -1,7 +1,7 @@
 """The tables of a TensorFlow Lite model that are read, as `subquant.formats.flatbuffer` needs them.
 
-Fields are in the order of the schema; after the last that is read, the others are left out. The
-names, numbers and defaults are the schema's.
+Fields are in the order of the schema, with its names, numbers and defaults. A test compares them
+with the schema that LiteRT generates.
 
 Source: ``schema.fbs`` of LiteRT, version 3d.
 """
@@ -9,9 +9,11 @@ Source: ``schema.fbs`` of LiteRT, version 3d.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..numerics.element_types import Array
-from .flatbuffer import scalar, string, table, tables, union, vector
+from .flatbuffer import Table, scalar, string, table, tables, union, unread, vector
+from .tflite_options import OPTIONS, OPTIONS_2
 
 __all__ = ["ACTIVATIONS", "MAGIC", "OPERATORS", "PADDINGS", "TENSOR_TYPES", "ModelTable"]
 
@@ -67,16 +69,17 @@ STABLEHLO_SHIFT_LEFT STABLEHLO_CBRT STABLEHLO_CASE
 
 
 @dataclass(frozen=True)
-class BlockwiseQuantization:
+class BlockwiseQuantization(Table):
     """Scales and zero points in tensors of their own, by their numbers; -1 for none."""
 
     scales: int = scalar("i")
     zero_points: int = scalar("i")
     block_size: int = scalar("i")
+    block_shape: Array = vector("i4")
 
 
 @dataclass(frozen=True)
-class QuantizationTable:
+class QuantizationTable(Table):
     """``real = scale * (storage - zero_point)``, for the whole tensor or along one dimension."""
 
     min: Array = vector("f4")
@@ -91,12 +94,52 @@ class QuantizationTable:
 
 
 @dataclass(frozen=True)
-class SparsityTable:
-    """A tensor that is stored sparse: its fields are not read."""
+class Int32Vector(Table):
+    """Numbers of 32 bits."""
+
+    values: Array = vector("i4")
 
 
 @dataclass(frozen=True)
-class TensorTable:
+class Uint16Vector(Table):
+    """Numbers of 16 bits."""
+
+    values: Array = vector("u2")
+
+
+@dataclass(frozen=True)
+class Uint8Vector(Table):
+    """Numbers of 8 bits."""
+
+    values: Array = vector("u1")
+
+
+_VECTORS = {1: Int32Vector, 2: Uint16Vector, 3: Uint8Vector}
+
+
+@dataclass(frozen=True)
+class DimensionTable(Table):
+    """A dimension of a sparse tensor: dense (0), or in compressed rows (1)."""
+
+    format: int = scalar("b")
+    dense_size: int = scalar("i")
+    array_segments_type: int = scalar("B")
+    array_segments: Any = union("array_segments_type", lambda: _VECTORS)
+    array_indices_type: int = scalar("B")
+    array_indices: Any = union("array_indices_type", lambda: _VECTORS)
+
+
+@dataclass(frozen=True)
+class SparsityTable(Table):
+    """The order in which a sparse tensor's elements are stored, and where they belong."""
+
+    traversal_order: Array = vector("i4")
+    block_map: Array = vector("i4")
+    dim_metadata: tuple[DimensionTable, ...] = tables(lambda: DimensionTable)
+
+
+@dataclass(frozen=True)
+class TensorTable(Table):
     """A tensor: of a buffer, or computed."""
 
     shape: Array = vector("i4")
@@ -108,485 +151,15 @@ class TensorTable:
     sparsity: SparsityTable | None = table(lambda: SparsityTable)
     shape_signature: Array = vector("i4")
     has_rank: bool = scalar("?")
-    variant_tensors: tuple[SparsityTable, ...] = tables(lambda: SparsityTable)
+    variant_tensors: object = unread()
     external_buffer: int = scalar("I")
-
-
-# -- options of operators -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Conv2DOptions:
-    """Of CONV_2D."""
-
-    padding: int = scalar("b")
-    stride_w: int = scalar("i")
-    stride_h: int = scalar("i")
-    fused_activation_function: int = scalar("b")
-    dilation_w_factor: int = scalar("i", 1)
-    dilation_h_factor: int = scalar("i", 1)
-    quantized_bias_type: int = scalar("b")
-
-
-@dataclass(frozen=True)
-class DepthwiseConv2DOptions:
-    """Of DEPTHWISE_CONV_2D."""
-
-    padding: int = scalar("b")
-    stride_w: int = scalar("i")
-    stride_h: int = scalar("i")
-    depth_multiplier: int = scalar("i")
-    fused_activation_function: int = scalar("b")
-    dilation_w_factor: int = scalar("i", 1)
-    dilation_h_factor: int = scalar("i", 1)
-
-
-@dataclass(frozen=True)
-class Pool2DOptions:
-    """Of AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D."""
-
-    padding: int = scalar("b")
-    stride_w: int = scalar("i")
-    stride_h: int = scalar("i")
-    filter_width: int = scalar("i")
-    filter_height: int = scalar("i")
-    fused_activation_function: int = scalar("b")
-
-
-@dataclass(frozen=True)
-class SVDFOptions:
-    """Of SVDF."""
-
-    rank: int = scalar("i")
-    fused_activation_function: int = scalar("b")
-    asymmetric_quantize_inputs: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class FullyConnectedOptions:
-    """Of FULLY_CONNECTED."""
-
-    fused_activation_function: int = scalar("b")
-    weights_format: int = scalar("b")
-    keep_num_dims: bool = scalar("?")
-    asymmetric_quantize_inputs: bool = scalar("?")
-    quantized_bias_type: int = scalar("b")
-
-
-@dataclass(frozen=True)
-class SoftmaxOptions:
-    """Of SOFTMAX."""
-
-    beta: float = scalar("f")
-
-
-@dataclass(frozen=True)
-class ConcatenationOptions:
-    """Of CONCATENATION."""
-
-    axis: int = scalar("i")
-    fused_activation_function: int = scalar("b")
-
-
-@dataclass(frozen=True)
-class AddOptions:
-    """Of ADD and SUB."""
-
-    fused_activation_function: int = scalar("b")
-    pot_scale_int16: bool = scalar("?", True)
-
-
-@dataclass(frozen=True)
-class ActivationOptions:
-    """Of MUL, DIV and L2_NORMALIZATION."""
-
-    fused_activation_function: int = scalar("b")
-
-
-@dataclass(frozen=True)
-class LocalResponseNormalizationOptions:
-    """Of LOCAL_RESPONSE_NORMALIZATION."""
-
-    radius: int = scalar("i")
-    bias: float = scalar("f")
-    alpha: float = scalar("f")
-    beta: float = scalar("f")
-
-
-@dataclass(frozen=True)
-class ResizeBilinearOptions:
-    """Of RESIZE_BILINEAR."""
-
-    new_height: int = scalar("i")
-    new_width: int = scalar("i")
-    align_corners: bool = scalar("?")
-    half_pixel_centers: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class ResizeNearestNeighborOptions:
-    """Of RESIZE_NEAREST_NEIGHBOR."""
-
-    align_corners: bool = scalar("?")
-    half_pixel_centers: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class CallOptions:
-    """Of CALL."""
-
-    subgraph: int = scalar("I")
-
-
-@dataclass(frozen=True)
-class ReshapeOptions:
-    """Of RESHAPE."""
-
-    new_shape: Array = vector("i4")
-
-
-@dataclass(frozen=True)
-class BlockSizeOptions:
-    """Of SPACE_TO_DEPTH and DEPTH_TO_SPACE."""
-
-    block_size: int = scalar("i")
-
-
-@dataclass(frozen=True)
-class GatherOptions:
-    """Of GATHER."""
-
-    axis: int = scalar("i")
-    batch_dims: int = scalar("i")
-
-
-@dataclass(frozen=True)
-class ReducerOptions:
-    """Of MEAN, SUM, REDUCE_MAX and so on."""
-
-    keep_dims: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class SqueezeOptions:
-    """Of SQUEEZE."""
-
-    squeeze_dims: Array = vector("i4")
-
-
-@dataclass(frozen=True)
-class SplitOptions:
-    """Of SPLIT and SPLIT_V."""
-
-    num_splits: int = scalar("i")
-
-
-@dataclass(frozen=True)
-class StridedSliceOptions:
-    """Of STRIDED_SLICE."""
-
-    begin_mask: int = scalar("i")
-    end_mask: int = scalar("i")
-    ellipsis_mask: int = scalar("i")
-    new_axis_mask: int = scalar("i")
-    shrink_axis_mask: int = scalar("i")
-    offset: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class TransposeConvOptions:
-    """Of TRANSPOSE_CONV."""
-
-    padding: int = scalar("b")
-    stride_w: int = scalar("i")
-    stride_h: int = scalar("i")
-    fused_activation_function: int = scalar("b")
-    quantized_bias_type: int = scalar("b")
-
-
-@dataclass(frozen=True)
-class UnidirectionalSequenceLSTMOptions:
-    """Of UNIDIRECTIONAL_SEQUENCE_LSTM."""
-
-    fused_activation_function: int = scalar("b")
-    cell_clip: float = scalar("f")
-    proj_clip: float = scalar("f")
-    time_major: bool = scalar("?")
-    asymmetric_quantize_inputs: bool = scalar("?")
-    diagonal_recurrent_tensors: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class LSTMOptions:
-    """Of LSTM."""
-
-    fused_activation_function: int = scalar("b")
-    cell_clip: float = scalar("f")
-    proj_clip: float = scalar("f")
-    kernel_type: int = scalar("b")
-    asymmetric_quantize_inputs: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class BidirectionalSequenceLSTMOptions:
-    """Of BIDIRECTIONAL_SEQUENCE_LSTM."""
-
-    fused_activation_function: int = scalar("b")
-    cell_clip: float = scalar("f")
-    proj_clip: float = scalar("f")
-    merge_outputs: bool = scalar("?")
-    time_major: bool = scalar("?", True)
-    asymmetric_quantize_inputs: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class RNNOptions:
-    """Of RNN."""
-
-    fused_activation_function: int = scalar("b")
-    asymmetric_quantize_inputs: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class SequenceRNNOptions:
-    """Of UNIDIRECTIONAL_SEQUENCE_RNN."""
-
-    time_major: bool = scalar("?")
-    fused_activation_function: int = scalar("b")
-    asymmetric_quantize_inputs: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class BidirectionalSequenceRNNOptions:
-    """Of BIDIRECTIONAL_SEQUENCE_RNN."""
-
-    time_major: bool = scalar("?")
-    fused_activation_function: int = scalar("b")
-    merge_outputs: bool = scalar("?")
-    asymmetric_quantize_inputs: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class PackOptions:
-    """Of PACK."""
-
-    values_count: int = scalar("i")
-    axis: int = scalar("i")
-
-
-@dataclass(frozen=True)
-class UnpackOptions:
-    """Of UNPACK."""
-
-    num: int = scalar("i")
-    axis: int = scalar("i")
-
-
-@dataclass(frozen=True)
-class LeakyReluOptions:
-    """Of LEAKY_RELU."""
-
-    alpha: float = scalar("f")
-
-
-@dataclass(frozen=True)
-class MirrorPadOptions:
-    """Of MIRROR_PAD."""
-
-    mode: int = scalar("b")
-
-
-@dataclass(frozen=True)
-class ReverseSequenceOptions:
-    """Of REVERSE_SEQUENCE."""
-
-    seq_dim: int = scalar("i")
-    batch_dim: int = scalar("i")
-
-
-@dataclass(frozen=True)
-class FakeQuantOptions:
-    """Of FAKE_QUANT."""
-
-    min: float = scalar("f")
-    max: float = scalar("f")
-    num_bits: int = scalar("i")
-    narrow_range: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class BucketizeOptions:
-    """Of BUCKETIZE."""
-
-    boundaries: Array = vector("f4")
-
-
-@dataclass(frozen=True)
-class Conv3DOptions:
-    """Of CONV_3D and CONV_3D_TRANSPOSE."""
-
-    padding: int = scalar("b")
-    stride_d: int = scalar("i")
-    stride_w: int = scalar("i")
-    stride_h: int = scalar("i")
-    fused_activation_function: int = scalar("b")
-    dilation_d_factor: int = scalar("i", 1)
-    dilation_w_factor: int = scalar("i", 1)
-    dilation_h_factor: int = scalar("i", 1)
-
-
-@dataclass(frozen=True)
-class IfOptions:
-    """Of IF."""
-
-    then_subgraph_index: int = scalar("i")
-    else_subgraph_index: int = scalar("i")
-
-
-@dataclass(frozen=True)
-class WhileOptions:
-    """Of WHILE."""
-
-    cond_subgraph_index: int = scalar("i")
-    body_subgraph_index: int = scalar("i")
-
-
-@dataclass(frozen=True)
-class CallOnceOptions:
-    """Of CALL_ONCE."""
-
-    init_subgraph_index: int = scalar("i")
-
-
-@dataclass(frozen=True)
-class BatchMatMulOptions:
-    """Of BATCH_MATMUL."""
-
-    adj_x: bool = scalar("?")
-    adj_y: bool = scalar("?")
-    asymmetric_quantize_inputs: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class VarHandleOptions:
-    """Of VAR_HANDLE."""
-
-    container: str = string()
-    shared_name: str = string()
-
-
-@dataclass(frozen=True)
-class OneHotOptions:
-    """Of ONE_HOT."""
-
-    axis: int = scalar("i")
-
-
-@dataclass(frozen=True)
-class CumsumOptions:
-    """Of CUMSUM."""
-
-    exclusive: bool = scalar("?")
-    reverse: bool = scalar("?")
-
-
-@dataclass(frozen=True)
-class GeluOptions:
-    """Of GELU."""
-
-    approximate: bool = scalar("?")
-
-
-_OPTIONS: dict[int, type] = {
-    1: Conv2DOptions,
-    2: DepthwiseConv2DOptions,
-    5: Pool2DOptions,
-    6: SVDFOptions,
-    7: RNNOptions,
-    8: FullyConnectedOptions,
-    9: SoftmaxOptions,
-    10: ConcatenationOptions,
-    11: AddOptions,
-    12: ActivationOptions,
-    13: LocalResponseNormalizationOptions,
-    14: LSTMOptions,
-    15: ResizeBilinearOptions,
-    16: CallOptions,
-    17: ReshapeOptions,
-    19: BlockSizeOptions,
-    21: ActivationOptions,
-    23: GatherOptions,
-    27: ReducerOptions,
-    28: AddOptions,
-    29: ActivationOptions,
-    30: SqueezeOptions,
-    31: SequenceRNNOptions,
-    32: StridedSliceOptions,
-    35: SplitOptions,
-    49: TransposeConvOptions,
-    58: FakeQuantOptions,
-    59: PackOptions,
-    61: OneHotOptions,
-    64: UnpackOptions,
-    69: BidirectionalSequenceLSTMOptions,
-    70: BidirectionalSequenceRNNOptions,
-    71: UnidirectionalSequenceLSTMOptions,
-    74: ResizeNearestNeighborOptions,
-    75: LeakyReluOptions,
-    77: MirrorPadOptions,
-    79: SplitOptions,
-    87: ReverseSequenceOptions,
-    92: IfOptions,
-    93: WhileOptions,
-    94: BlockSizeOptions,
-    101: BatchMatMulOptions,
-    103: CallOnceOptions,
-    102: CumsumOptions,
-    106: Conv3DOptions,
-    111: VarHandleOptions,
-    115: BucketizeOptions,
-    116: GeluOptions,
-}
-"""The classes of the union ``BuiltinOptions``, by their numbers there."""
-
-
-@dataclass(frozen=True)
-class StablehloPadOptions:
-    """Of STABLEHLO_PAD."""
-
-    edge_padding_low: Array = vector("i8")
-    edge_padding_high: Array = vector("i8")
-    interior_padding: Array = vector("i8")
-
-
-@dataclass(frozen=True)
-class StableHLOCompositeOptions:
-    """Of STABLEHLO_COMPOSITE: the name of a function, and the graph that computes it."""
-
-    name: str = string()
-    decomposition_subgraph_index: int = scalar("i")
-
-
-@dataclass(frozen=True)
-class StablehloCaseOptions:
-    """Of STABLEHLO_CASE."""
-
-    branch_subgraph_indices: Array = vector("i4")
-
-
-_MORE_OPTIONS: dict[int, type] = {
-    10: StablehloPadOptions,
-    21: StableHLOCompositeOptions,
-    23: StablehloCaseOptions,
-}
-"""The classes of the union ``BuiltinOptions2``."""
 
 
 # -- the model ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class OperatorCodeTable:
+class OperatorCodeTable(Table):
     """What operator is meant: by the greater of two numbers, the first of 8 bits."""
 
     deprecated_builtin_code: int = scalar("b")
@@ -596,14 +169,14 @@ class OperatorCodeTable:
 
 
 @dataclass(frozen=True)
-class OperatorTable:
+class OperatorTable(Table):
     """An operator: tensors by their numbers, -1 for an optional one that is absent."""
 
     opcode_index: int = scalar("I")
     inputs: Array = vector("i4")
     outputs: Array = vector("i4")
     builtin_options_type: int = scalar("B")
-    builtin_options: object = union("builtin_options_type", lambda: _OPTIONS)
+    builtin_options: Table | None = union("builtin_options_type", lambda: OPTIONS)
     custom_options: Array = vector("u1")
     custom_options_format: int = scalar("b")
     mutating_variable_inputs: Array = vector("u1")
@@ -611,11 +184,12 @@ class OperatorTable:
     large_custom_options_offset: int = scalar("Q")
     large_custom_options_size: int = scalar("Q")
     builtin_options_2_type: int = scalar("B")
-    builtin_options_2: object = union("builtin_options_2_type", lambda: _MORE_OPTIONS)
+    builtin_options_2: Table | None = union("builtin_options_2_type", lambda: OPTIONS_2)
+    debug_metadata_index: int = scalar("i", -1)
 
 
 @dataclass(frozen=True)
-class SubgraphTable:
+class SubgraphTable(Table):
     """A graph: operators in the order of execution."""
 
     tensors: tuple[TensorTable, ...] = tables(lambda: TensorTable)
@@ -623,10 +197,11 @@ class SubgraphTable:
     outputs: Array = vector("i4")
     operators: tuple[OperatorTable, ...] = tables(lambda: OperatorTable)
     name: str = string()
+    debug_metadata_index: int = scalar("i", -1)
 
 
 @dataclass(frozen=True)
-class BufferTable:
+class BufferTable(Table):
     """The bytes of constant tensors; in the file after the flatbuffer if `offset` is above 1."""
 
     data: Array = vector("u1")
@@ -635,7 +210,7 @@ class BufferTable:
 
 
 @dataclass(frozen=True)
-class TensorMapTable:
+class TensorMapTable(Table):
     """The name of an argument or result in a signature."""
 
     name: str = string()
@@ -643,7 +218,7 @@ class TensorMapTable:
 
 
 @dataclass(frozen=True)
-class MetadataTable:
+class MetadataTable(Table):
     """A named buffer."""
 
     name: str = string()
@@ -651,7 +226,7 @@ class MetadataTable:
 
 
 @dataclass(frozen=True)
-class SignatureTable:
+class SignatureTable(Table):
     """A function of the model by name."""
 
     inputs: tuple[TensorMapTable, ...] = tables(lambda: TensorMapTable)
@@ -662,7 +237,7 @@ class SignatureTable:
 
 
 @dataclass(frozen=True)
-class ModelTable:
+class ModelTable(Table):
     """The root."""
 
     version: int = scalar("I")
@@ -673,3 +248,5 @@ class ModelTable:
     metadata_buffer: Array = vector("i4")
     metadata: tuple[MetadataTable, ...] = tables(lambda: MetadataTable)
     signature_defs: tuple[SignatureTable, ...] = tables(lambda: SignatureTable)
+    external_buffer_groups: object = unread()
+    external_buffers: object = unread()

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import InputError, Place, UnsupportedError
 from ...formats.tflite import Operator, Quantization, Tensor
-from ...formats.tflite_schema import ACTIVATIONS, PADDINGS
+from ...formats.tflite_schema import ACTIVATIONS, PADDINGS, TENSOR_TYPES
 from ...numerics import litert
 from ...numerics.array_functions import beside, convert, is_known
 from ...numerics.block_form import BlockForm
@@ -24,6 +24,7 @@ from ...numerics.element_types import I32, AnyArray, DType, ElementType
 from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ...options import Activations
 from ..calls import BaseCall, Kernels
+from .accounting import OperatorRecord
 
 __all__ = [
     "CUSTOM_KERNELS",
@@ -125,10 +126,11 @@ class _Options:
         self._call = call
 
     def __getattr__(self, name: str) -> Any:
-        given = self._call.operator.options
-        if not hasattr(given, name):
+        options = self._call.operator.options
+        if not hasattr(options, name):
             raise self._call.error(f"has no option {name!r}", _MissingOptionError)
-        return getattr(given, name)
+        self._call.record.options.get(name)
+        return getattr(options, name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +141,7 @@ class Call(BaseCall[Operand]):
         operator: as the file describes it.
         inputs: None for an optional one that is absent.
         graphs: what computes other graphs, and keeps variables.
+        record: of what is read.
         is_real: the operands are reals, and so are results: their fused activation function is
             left to who quantizes them.
     """
@@ -146,12 +149,18 @@ class Call(BaseCall[Operand]):
     operator: Operator
     inputs: Sequence[Operand | None]
     graphs: Graphs
+    record: OperatorRecord
     is_real: bool = False
 
     @property
     def subject(self) -> tuple[Operator, Place]:
         """The operator, and the file."""
         return self.operator, self.graphs.place
+
+    def optional(self, index: int) -> Operand | None:
+        """Return an input that may be absent, and record that it is read."""
+        self.record.inputs.get(str(index))
+        return super().optional(index)
 
     # -- what the operator says -------------------------------------------------------------------
 
@@ -184,6 +193,22 @@ class Call(BaseCall[Operand]):
         return pairs
 
     # -- values -----------------------------------------------------------------------------------
+
+    def check_count(self, option: str, count: int) -> None:
+        """Check an option that repeats how many inputs or outputs there are; 0 says nothing."""
+        stated = getattr(self.options, option, 0)
+        if stated not in (0, count):
+            raise self.error(f"has the option {option} = {stated}, and {count} tensors")
+
+    def check_type(self, option: str) -> None:
+        """Check an option that repeats the type of the output."""
+        number = getattr(self.options, option, None)
+        if number is None:
+            return
+        stated = TENSOR_TYPES[number] if 0 <= number < len(TENSOR_TYPES) else str(number)
+        # The default of the option is the type of number 0, which no result here has.
+        if number and stated != self.output.type:
+            raise self.error(f"computes {stated} by its options, and {self.output} is not")
 
     def assign(self, index: int, value: AnyArray) -> None:
         """Give an input that is a variable a value, which it keeps until the next call."""
@@ -241,18 +266,16 @@ class Call(BaseCall[Operand]):
         return litert.activation_range(self.activation, found.scale, found.zero_point, low, high)
 
     def activated(self, real: AnyArray) -> AnyArray:
-        """The fused activation function of floats."""
-        name = self.activation
+        """The fused activation function of floats, or of integers without a scale."""
+        name, kind = self.activation, real.dtype.type
         if name == "NONE" or self.is_real:
             return real
-        one, six = np.float32(1), np.float32(6)
-        if name == "RELU":
-            return np.maximum(real, np.float32(0))
-        if name == "RELU6":
-            return np.minimum(np.maximum(real, np.float32(0)), six)
+        if name in ("RELU", "RELU6"):
+            real = np.maximum(real, kind(0))
+            return real if name == "RELU" else np.minimum(real, kind(6))
         if name == "RELU_N1_TO_1":
-            return np.minimum(np.maximum(real, -one), one)
-        if name == "TANH":
+            return np.minimum(np.maximum(real, kind(-1)), kind(1))
+        if name == "TANH" and real.dtype.kind == "f":
             return np.tanh(real)
         raise self.error(f"has the activation function {name}", UnsupportedError)
 

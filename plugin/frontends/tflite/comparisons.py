@@ -254,6 +254,7 @@ def reduce_truth(call: Call) -> AnyArray:
 def arg_extremum(call: Call) -> AnyArray:
     """The first position of the extremum along the axis that is input 1."""
     operand = call.input(0)
+    call.check_type("output_type")
     axis = int(call.known(1).reshape(-1)[0]) % len(operand.shape)
     value = convert(operand.value, I32) if operand.value.dtype.kind in "ub" else operand.value
     is_max = call.operator.name == "ARG_MAX"

@@ -49,7 +49,8 @@ def assign_variable(call: Call) -> list[Any]:
 
 @kernel("CALL_ONCE")
 def call_once(call: Call) -> list[Any]:
-    """A graph that gives variables their first values: these are computed beforehand."""
+    """A graph that gives variables their first values: `Interpreter` has computed them."""
+    call.graphs.tensors_of(call.options.init_subgraph_index)
     return []
 
 
@@ -131,10 +132,11 @@ def if_(call: Call) -> list[AnyArray]:
     """One graph or another; where the condition is known, only that one is in the program."""
     options, values, sources = call.options, _operands(call, 1), _tensors(call, 1)
     condition, results = call.input(0).value.reshape(()), call.operator.outputs
+    yes, no = options.then_subgraph_index, options.else_subgraph_index
     return list(
         choose(
             condition,
-            lambda: _run(call, options.then_subgraph_index, values, sources, results),
-            lambda: _run(call, options.else_subgraph_index, values, sources, results),
+            lambda: _run(call, yes, values, sources, results),
+            lambda: _run(call, no, values, sources, results),
         )
     )

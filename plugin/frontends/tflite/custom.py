@@ -6,13 +6,17 @@ Sources: LiteRT, ``detection_postprocess.cc``, ``hadamard_rotation.cc``.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from ...errors import InputError, UnsupportedError
-from ...formats.flexbuffer import read_numbers
+from ...formats.flatbuffer import UNKNOWN
+from ...formats.flexbuffer import read_map
 from ...numerics.array_functions import beside, take
 from ...numerics.element_types import AnyArray
+from ...read_record import Irrelevant
 from .call import Call, custom_kernel
 from .positions import greatest_first
 from .suppression import suppressed
@@ -20,20 +24,35 @@ from .suppression import suppressed
 __all__: list[str] = []
 
 
-def _options(call: Call) -> dict[str, float]:
+def _options(call: Call, irrelevant: Sequence[Irrelevant] = ()) -> Mapping[str, Any]:
+    """Return the options by name; those that are neither read nor irrelevant are an error."""
     try:
-        return read_numbers(call.operator.custom_options)
+        options = read_map(call.operator.custom_options)
     except InputError as error:
         raise call.error(f"has options that cannot be read: {error.message}") from None
+    return call.record.custom_options(options, irrelevant)
 
 
-def _required(call: Call, options: dict[str, float], name: str) -> float:
+def _required(call: Call, options: Mapping[str, Any], name: str) -> float:
     if name not in options:
         raise call.error(f"has no option {name!r}")
-    return options[name]
+    return _number(call, name, options[name])
+
+
+def _number(call: Call, name: str, value: Any) -> float:
+    if value is UNKNOWN:
+        raise call.error(f"has the option {name!r}, which is no number")
+    return float(value)
 
 
 # -- detections -----------------------------------------------------------------------------------
+
+
+_OUTPUT_TYPES = (
+    Irrelevant("_output_types", "repeats the types of the results"),
+    Irrelevant("_output_quantized", "tells converters that the results may be quantized"),
+    Irrelevant("_support_output_type_float_in_quantized_op", "tells converters the same"),
+)
 
 
 @custom_kernel("TFLite_Detection_PostProcess")
@@ -43,7 +62,7 @@ def detections(call: Call) -> list[AnyArray]:
     Places beyond the number of objects are zeros, which LiteRT leaves as they were with the fast
     suppression. Boxes are decoded in f32, LiteRT's in f64.
     """
-    options = _options(call)
+    options = _options(call, _OUTPUT_TYPES)
     encoded, given = call.input(0), call.input(1)
     if encoded.shape[0] != 1 or given.shape[:2] != encoded.shape[:2] or encoded.shape[2] < 4:
         raise call.error(f"has boxes {list(encoded.shape)} and scores {list(given.shape)}")
@@ -57,14 +76,16 @@ def detections(call: Call) -> list[AnyArray]:
     most = int(_required(call, options, "max_detections"))
     if most < 1:
         raise call.error(f"has {most} detections")
-    if options.get("use_regular_nms", 0):
-        each = min(int(options.get("detections_per_class", 100)), most)
-        return _of_each_class(call, options, boxes, scores, most, each)
+    # One suppression reads the first number, the other the second.
+    each = min(int(_number(call, "detections_per_class", options.get("detections_per_class", 100))),
+               most)  # fmt: skip
     classes = int(_required(call, options, "max_classes_per_detection"))
+    if options.get("use_regular_nms", 0):
+        return _of_each_class(call, options, boxes, scores, most, each)
     return _of_all_classes(call, options, boxes, scores, most, classes)
 
 
-def _decoded(call: Call, options: dict[str, float]) -> AnyArray:
+def _decoded(call: Call, options: Mapping[str, Any]) -> AnyArray:
     """Corners ``[boxes, 4]``, of centers and sizes relative to anchors."""
     encoded, anchors = call.input(0), call.input(2)
     parts = call.reals(encoded, encoded.value).reshape(encoded.shape[1:])
@@ -85,7 +106,7 @@ def _decoded(call: Call, options: dict[str, float]) -> AnyArray:
 
 
 def _suppressed(
-    call: Call, options: dict[str, float], boxes: AnyArray, scores: AnyArray, count: int
+    call: Call, options: Mapping[str, Any], boxes: AnyArray, scores: AnyArray, count: int
 ) -> AnyArray:
     """The best boxes of each row of scores, those that overlap a better one left out.
 
@@ -109,7 +130,7 @@ def _suppressed(
 
 def _of_all_classes(
     call: Call,
-    options: dict[str, float],
+    options: Mapping[str, Any],
     boxes: AnyArray,
     scores: AnyArray,
     most: int,
@@ -134,7 +155,7 @@ def _of_all_classes(
 
 def _of_each_class(
     call: Call,
-    options: dict[str, float],
+    options: Mapping[str, Any],
     boxes: AnyArray,
     scores: AnyArray,
     most: int,
@@ -183,7 +204,8 @@ def _results(
 def hadamard_rotation(call: Call) -> AnyArray:
     """Blocks of the last axis times a Hadamard matrix, whose rows have the length 1; of floats."""
     operand = call.input(0)
-    size = int(_required(call, _options(call), "hadamard_size"))
+    vector = Irrelevant("random_binary_vector", "is ignored by LiteRT's kernel")
+    size = int(_required(call, _options(call, [vector]), "hadamard_size"))
     if not operand.is_float:
         raise call.error(f"of {operand.tensor.type} is not lowered", UnsupportedError)
     if size < 1 or size & (size - 1) or operand.shape[-1] % size:

@@ -28,7 +28,7 @@ def add(call: Call) -> AnyArray:
     is_sum = call.operator.name == "ADD"
     if left.is_float or left.tensor.quantization is None:
         total = left.value + right.value if is_sum else left.value - right.value
-        return call.activated(total) if left.is_float else total
+        return call.activated(total)
     scales = [call.per_tensor(operand.tensor).scale for operand in (left, right)]
     target = call.per_tensor(call.output)
     is_short = call.output.type == "INT16"
@@ -80,7 +80,7 @@ def multiply(call: Call) -> AnyArray:
     left, right = call.input(0), call.input(1)
     if left.is_float or left.tensor.quantization is None:
         product = left.value * right.value
-        return call.activated(product) if left.is_float else product
+        return call.activated(product)
     x, y, z = (call.per_tensor(t) for t in (left.tensor, right.tensor, call.output))
     factor = np.float64(x.scale * y.scale / z.scale)
     return call.stored(litert.scaled(call.centered(left) * call.centered(right), factor))
@@ -98,7 +98,8 @@ def divide(call: Call) -> AnyArray:
         return call.activated(left.value / right.value)
     if left.tensor.quantization is None:
         divisor = right.value
-        return divide_truncated(np.where(divisor < 0, -left.value, left.value), np.abs(divisor))
+        dividend = np.where(divisor < 0, -left.value, left.value)
+        return call.activated(divide_truncated(dividend, np.abs(divisor)))
     x, y, z = (call.per_tensor(t) for t in (left.tensor, right.tensor, call.output))
     divisor = convert(call.centered(right), I64)
     dividend = convert(call.centered(left), I64)

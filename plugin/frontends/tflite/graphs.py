@@ -37,6 +37,7 @@ from . import (
     shapes,
     suppression,
 )
+from .accounting import OperatorRecord
 from .call import CUSTOM_KERNELS, KERNELS, Call, Operand, parameters_of
 from .movers import MOVERS, data_operands, is_stored, moved, requantized_storage, same_parameters
 
@@ -139,7 +140,8 @@ class Graphs(ABC):
                     for tensor in operator.inputs
                 ]
                 with self._around(operator):
-                    computed = self._located(Call(operator, operands, self))
+                    record = OperatorRecord(operator, operands, self.place)
+                    computed = self._located(Call(operator, operands, self, record))
                 for tensor, value in zip(operator.outputs, computed, strict=True):
                     values[tensor.index] = value
                     if on_tensor is not None:
@@ -151,7 +153,7 @@ class Graphs(ABC):
     def _located(self, call: Call) -> list[AnyArray]:
         """Compute an operator; an error without a place is the operator's."""
         try:
-            return self._compute(call)
+            return self._compute_all(call)
         except SubquantError as error:
             if error.place is None:
                 raise call.error(error.message, type(error)) from None
@@ -166,6 +168,12 @@ class Graphs(ABC):
         """Return the inputs and the outputs of a graph of the model."""
         graph = self._graph(index)
         return graph.inputs, graph.outputs
+
+    def _compute_all(self, call: Call) -> list[AnyArray]:
+        """Compute an operator, and check that nothing of it was left out."""
+        computed = self._compute(call)
+        call.record.finish()
+        return computed
 
     def _compute(self, call: Call) -> list[AnyArray]:
         name = call.operator.name
@@ -194,7 +202,7 @@ class Graphs(ABC):
         reals = self._reals(call, is_real=True)
         for tensor, real in zip(call.operator.outputs, reals, strict=True):
             if not is_stored(tensor):
-                results.append(call.activated(real) if tensor.is_float else real)
+                results.append(call.activated(real))
             elif real.dtype.kind != "f":
                 raise call.error(
                     f"computes integers without a scale, and {tensor} has one; use --semantics "

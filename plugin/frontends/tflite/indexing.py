@@ -266,6 +266,7 @@ def zeros_like(call: Call) -> AnyArray:
 @kernel("SHAPE")
 def shape(call: Call) -> AnyArray:
     """The extents."""
+    call.check_type("out_type")
     return np.array(call.input(0).shape, call.dtype(call.output))
 
 

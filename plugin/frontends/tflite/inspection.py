@@ -122,9 +122,9 @@ class _Trial(Program):
         super().__init__(model, module)
         self.refused: dict[tuple[int, int], str] = {}
 
-    def _compute(self, call: Call) -> list[AnyArray]:
+    def _compute_all(self, call: Call) -> list[AnyArray]:
         try:
-            return super()._compute(call)
+            return super()._compute_all(call)
         except SubquantError as error:
             where = (self.running, call.operator.index)
             self.refused.setdefault(where, error.message.removeprefix(f"{call.operator} "))

@@ -34,6 +34,7 @@ from .recurrent import by_time, products, without_time
 __all__: list[str] = []
 
 _INPUT, _FORGET, _CELL, _OUTPUT = range(4)  # gates, in the order of the operator's inputs
+_TANH = ACTIVATIONS.index("TANH")
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,15 @@ def bidirectional_sequence_lstm(call: Call) -> list[AnyArray]:
 
 def _passed(call: Call, inputs: _Inputs, rows: AnyArray, more: AnyArray | None = None) -> AnyArray:
     """The outputs after each step of ``[T, B, I]``; the states are kept."""
+    options = call.options
+    is_diagonal = bool(getattr(options, "diagonal_recurrent_tensors", False))
+    if is_diagonal and len(call.input(inputs.recurrent + _OUTPUT).shape) != 1:
+        raise call.error("has diagonal recurrent weights of two dimensions")
+    if not call.input(0).is_float and options.fused_activation_function not in (0, _TANH):
+        raise call.error(
+            f"of {call.input(0).tensor.type} has the activation function {call.activation}",
+            UnsupportedError,
+        )
     lstm = (_FloatLstm if call.input(0).is_float else _IntegerLstm)(call, inputs)
     states = [call.input(inputs.state).value, call.input(inputs.cell_state).value]
     (after, cells), results = over_time(lstm.step, states, lstm.before(rows, more))

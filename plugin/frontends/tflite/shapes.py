@@ -37,20 +37,37 @@ def _of_batch(call: Call, shape: Sequence[int], count: int) -> tuple[int, ...]:
 def reshape(call: Call) -> AnyArray:
     """The shape is input 1, or an option, or the output's."""
     operand, count = call.input(0), math.prod(call.input(0).shape)
+    shape = list(getattr(call.options, "new_shape", ()))  # input 1 has precedence
     if call.optional(1) is not None and call.input(1).is_known:
-        wanted = call.known(1).reshape(-1).tolist()
-    elif call.options is not None and len(getattr(call.options, "new_shape", ())):
-        wanted = call.options.new_shape.tolist()
-    else:
-        wanted = list(call.output.known_shape)
-    return operand.value.reshape(_of_batch(call, wanted, count))
+        shape = call.known(1).reshape(-1).tolist()
+    elif not shape or call.optional(1) is not None:
+        shape = list(call.output.known_shape)
+    return operand.value.reshape(_of_batch(call, shape, count))
 
 
-@kernel("SQUEEZE", "EXPAND_DIMS")
+@kernel("SQUEEZE")
 def squeeze(call: Call) -> AnyArray:
-    """The shape is the output's."""
-    operand = call.input(0)
-    return operand.value.reshape(_of_batch(call, call.output.shape, math.prod(operand.shape)))
+    """Without the dimensions of one element that the options name, or without all of them."""
+    operand, rank = call.input(0), len(call.input(0).shape)
+    axes = {int(axis) % rank for axis in call.options.squeeze_dims} if rank else set()
+    if not axes:
+        axes = {axis for axis, extent in enumerate(operand.shape) if extent == 1}
+    if any(operand.shape[axis] != 1 for axis in axes):
+        raise call.error(f"takes the dimensions {sorted(axes)} of {list(operand.shape)} away")
+    return operand.value.reshape(
+        tuple(extent for axis, extent in enumerate(operand.shape) if axis not in axes)
+    )
+
+
+@kernel("EXPAND_DIMS")
+def expand_dims(call: Call) -> AnyArray:
+    """With a dimension of one element at the place that input 1 says."""
+    shape = call.input(0).shape
+    axis = int(call.known(1).reshape(-1)[0])
+    if not -len(shape) - 1 <= axis <= len(shape):
+        raise call.error(f"has the axis {axis} for {list(shape)}")
+    axis %= len(shape) + 1
+    return call.input(0).value.reshape((*shape[:axis], 1, *shape[axis:]))
 
 
 @kernel("BITCAST")
@@ -196,6 +213,7 @@ def split(call: Call) -> list[AnyArray]:
     operand = call.input(1)
     axis, count = int(call.known(0).reshape(-1)[0]), len(call.operator.outputs)
     axis %= len(operand.shape)
+    call.check_count("num_splits", count)
     if not count or operand.shape[axis] % count:
         raise call.error(f"cannot split {operand.shape[axis]} elements in {count} parts")
     size = operand.shape[axis] // count
@@ -208,6 +226,7 @@ def split_v(call: Call) -> list[AnyArray]:
     operand = call.input(0)
     sizes = [int(n) for n in call.known(1).reshape(-1)]
     axis = int(call.known(2).reshape(-1)[0]) % len(operand.shape)
+    call.check_count("num_splits", len(call.operator.outputs))
     rest = operand.shape[axis] - sum(n for n in sizes if n >= 0)
     sizes = [rest if n < 0 else n for n in sizes]
     if sum(sizes) != operand.shape[axis] or min(sizes, default=0) < 0:
@@ -224,6 +243,7 @@ def _part(value: AnyArray, axis: int, start: int, size: int) -> AnyArray:
 def pack(call: Call) -> AnyArray:
     """Along a new axis."""
     values = [call.input(index).value for index in range(len(call.inputs))]
+    call.check_count("values_count", len(values))
     return np.stack(values, axis=call.options.axis)
 
 
@@ -232,6 +252,7 @@ def unpack(call: Call) -> list[AnyArray]:
     """Along an axis that goes."""
     operand = call.input(0)
     axis = call.options.axis % len(operand.shape)
+    call.check_count("num", operand.shape[axis])
     shape = operand.shape[:axis] + operand.shape[axis + 1 :]
     return [_part(operand.value, axis, n, 1).reshape(shape) for n in range(operand.shape[axis])]
 
@@ -266,6 +287,7 @@ def slice_(call: Call) -> AnyArray:
 def strided_slice(call: Call) -> AnyArray:
     """Python's slices, with masks of dimensions that are whole, new, or taken at one position."""
     operand, options = call.input(0), call.options
+    stops_are_counts = options.offset
     starts, stops, steps = (call.known(index).reshape(-1).tolist() for index in (1, 2, 3))
 
     def has(mask: int, entry: int) -> bool:
@@ -297,7 +319,7 @@ def strided_slice(call: Call) -> AnyArray:
                     raise call.error(f"takes element {first} of {extent}")
                 index.append(first or 0)
                 continue
-            last = None if has(options.end_mask, entry) else stop + (start * options.offset)
+            last = None if has(options.end_mask, entry) else stop + (start * stops_are_counts)
             places = range(*slice(first, last, step).indices(extent))
             if step > 0:
                 index.append(slice(places.start, max(places.stop, places.start), step))

@@ -1,0 +1,339 @@
+"""All that a TensorFlow Lite file says is used, known to be irrelevant, or refused by name."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from subquant.errors import InputError, SubquantError, UnsupportedError
+from subquant.formats import tflite_options, tflite_schema
+from subquant.formats.flatbuffer import Table
+from subquant.formats.tflite import read_tflite
+from subquant.frontends.tflite import Interpreter
+from tflite_builder import Graph, Quantized, schema
+from tflite_custom_cases import flexbuffer
+
+# -- the schema -----------------------------------------------------------------------------------
+
+
+def _generated() -> dict[str, list[str | None]]:
+    """The fields of each table of LiteRT's own schema by their slots; None for deprecated ones."""
+    source = inspect.getsource(schema())
+    tables: dict[str, list[str | None]] = {}
+    for name, count in re.findall(r"^def (\w+?)Start\(builder\):\n\s+\S+\((\d+)\)", source, re.M):
+        tables[name] = [None] * int(count)
+    slots = re.findall(r"^def (\w+)\(builder, \w+\):\n\s+builder\.\w+Slot\((\d+)", source, re.M)
+    for function, slot in slots:
+        name = max((each for each in tables if function.startswith(f"{each}Add")), key=len)
+        tables[name][int(slot)] = function.removeprefix(f"{name}Add").lower()
+    return tables
+
+
+def _own() -> dict[str, type[Table]]:
+    tables: dict[str, type[Table]] = {}
+    for each in vars(tflite_schema).values():
+        if isinstance(each, type) and issubclass(each, Table) and each is not Table:
+            tables[each.__name__.removesuffix("Table")] = each
+    for each in (*tflite_options.OPTIONS.values(), *tflite_options.OPTIONS_2.values()):
+        tables[each.__name__] = each
+    names = {"Quantization": "QuantizationParameters", "Sparsity": "SparsityParameters",
+             "Dimension": "DimensionMetadata", "Subgraph": "SubGraph",
+             "Signature": "SignatureDef"}  # fmt: skip
+    return {names.get(name, name): each for name, each in tables.items()}
+
+
+def test_tables_have_the_fields_of_the_schema() -> None:
+    generated, own = _generated(), _own()
+    for name, table in own.items():
+        fields = [field for field in table.__dataclass_fields__ if field != "unknown_slots"]
+        expected = generated[name]
+        assert len(fields) == len(expected), name
+        for field, slot in zip(fields, expected, strict=True):
+            assert slot is None or field.replace("_", "") == slot, name
+    missing = set(generated) - set(own)
+    assert missing == {"CustomQuantization", "MultiAxisQuantization", "VariantSubType",
+                       "ExternalBuffer", "ExternalBufferGroup"}  # fmt: skip
+
+
+def test_unions_have_the_numbers_of_the_schema() -> None:
+    for union, own in (("BuiltinOptions", tflite_options.OPTIONS),
+                       ("BuiltinOptions2", tflite_options.OPTIONS_2)):  # fmt: skip
+        numbers = vars(getattr(schema(), union))
+        expected = {n: name for name, n in numbers.items() if isinstance(n, int) and n}
+        assert {number: each.__name__ for number, each in own.items()} == expected
+
+
+# -- pieces that are unknown, and unread ----------------------------------------------------------
+
+
+def computed(data: bytes) -> None:
+    """Read and compute a model of zeros."""
+    model = read_tflite(data)
+    graph = model.subgraphs[0]
+    zeros = [np.zeros(each.shape, each.type.lower()) for each in graph.inputs]
+    Interpreter(model).run(0, zeros)
+
+
+def activation(change: Callable[[Any], None] = lambda graph: None) -> bytes:
+    """A model of one operator without options."""
+    graph = Graph()
+    operand, result = (graph.tensor((2, 3), "int8", Quantized(0.5, 3)) for _ in range(2))
+    graph.operator("RELU", [operand], [result])
+    change(graph)
+    return graph.model([operand], [result])
+
+
+def with_slot(data: bytes, table: str) -> bytes:
+    """A model with one field more in the first of the tables of a kind.
+
+    The vtable of the table is copied to the end of the file, with an entry more.
+    """
+    s = schema()
+    root = s.Model.GetRootAs(data)
+    graph = root.Subgraphs(0)
+    first = {
+        "model": root,
+        "graph": graph,
+        "tensor": graph.Tensors(0),
+        "quantization": graph.Tensors(0).Quantization(),
+        "operator": graph.Operators(0),
+        "code": root.OperatorCodes(0),
+        "buffer": root.Buffers(1) if root.BuffersLength() > 1 else None,
+        "options": graph.Operators(0).BuiltinOptions(),
+    }[table]
+    place = getattr(first, "_tab", first).Pos
+    changed = bytearray(data)
+    vtable = place - int(np.frombuffer(data, "<i4", 1, place)[0])
+    size, extent = (int(n) for n in np.frombuffer(data, "<u2", 2, vtable))
+    slots = {"model": 10, "graph": 6, "tensor": 11, "quantization": 7, "operator": 14, "code": 4,
+             "buffer": 3, "options": 7}  # fmt: skip
+    entries = np.frombuffer(data, "<u2", (size - 4) // 2, vtable + 4).tolist()
+    entries += [0] * (slots[table] - len(entries))
+    # The field lies where the table's first one does.
+    entries.append(next(each for each in entries if each))
+    while len(changed) % 4:
+        changed.append(0)
+    moved = len(changed)
+    numbers = [4 + 2 * len(entries), extent, *entries]
+    changed += np.array(numbers, "<u2").tobytes()
+    changed[place : place + 4] = np.array([place - moved], "<i4").tobytes()
+    return bytes(changed)
+
+
+def convolution() -> bytes:
+    graph = Graph()
+    images = graph.tensor((1, 4, 4, 2), "int8", Quantized(0.5, 3))
+    filters = graph.tensor((3, 1, 1, 2), "int8", Quantized(0.1), np.ones((3, 1, 1, 2), np.int8))
+    result = graph.tensor((1, 4, 4, 3), "int8", Quantized(0.5, 3))
+    graph.operator("CONV_2D", [images, filters, -1], [result], "Conv2DOptions", strideW=1,
+                   strideH=1)  # fmt: skip
+    return graph.model([images], [result])
+
+
+@pytest.mark.parametrize(
+    ("table", "slot", "subject"),
+    [
+        ("model", 10, "the model"),
+        ("graph", 6, "graph 0"),
+        ("tensor", 11, "tensor 0 't0'"),
+        ("quantization", 7, "tensor 0 't0'"),
+        ("buffer", 3, "buffer 1"),
+        ("operator", 14, "operator 0 (CONV_2D)"),
+        ("code", 4, "operator 0 (CONV_2D)"),
+        ("options", 7, "operator 0 (CONV_2D)"),
+    ],
+)
+def test_a_field_that_the_schema_lacks_is_refused(table: str, slot: int, subject: str) -> None:
+    kind = "option" if table == "options" else "field"
+    message = f"{subject} has the {kind} 'slot {slot}', which subquant does not use"
+    computed(convolution())
+    with pytest.raises(UnsupportedError, match=re.escape(message)):
+        computed(with_slot(convolution(), table))
+
+
+def _extra_input(graph: Graph) -> None:
+    data = np.ones(3, np.int8)
+    more = graph.tensor((3,), "int8", Quantized(0.5), data)
+    graph._operators[0].inputs.append(more)
+
+
+def _intermediate(graph: Graph) -> None:
+    graph._operators[0].intermediates = [0]
+
+
+def _custom_options(graph: Graph) -> None:
+    graph._operators[0].customOptions = [1, 2, 3]
+
+
+def _format(graph: Graph) -> None:
+    graph._operators[0].customOptionsFormat = 1
+
+
+def _custom_code(graph: Graph) -> None:
+    graph._codes[0].customCode = b"other"
+
+
+def _other_options(graph: Graph) -> None:
+    s = schema()
+    graph._operators[0].builtinOptionsType = s.BuiltinOptions.LeakyReluOptions
+    graph._operators[0].builtinOptions = s.LeakyReluOptionsT()
+    graph._operators[0].builtinOptions.alpha = 0.5
+
+
+def _second_options(graph: Graph) -> None:
+    s = schema()
+    graph._operators[0].builtinOptions2Type = s.BuiltinOptions2.StablehloConcatenateOptions
+    graph._operators[0].builtinOptions2 = s.StablehloConcatenateOptionsT()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_extra_input, "has the input '1', which"),
+        (_intermediate, "has the intermediate '0', which"),
+        (_custom_options, "has the field 'custom_options', which"),
+        (_format, "has the field 'custom_options_format' = 1, which"),
+        (_custom_code, "has the field 'custom_code' = 'other', which"),
+        (_other_options, "has the option 'LeakyReluOptions', which"),
+        (_second_options, "has the field 'builtin_options_2', which"),
+    ],
+)
+def test_an_unread_piece_of_an_operator_is_refused(
+    change: Callable[[Graph], None], message: str
+) -> None:
+    computed(activation())
+    with pytest.raises(UnsupportedError, match=re.escape(f"operator 0 (RELU) {message}")):
+        computed(activation(change))
+
+
+def test_an_option_that_the_importer_does_not_read_is_refused() -> None:
+    graph = Graph()
+    operand, result = graph.tensor((2, 3), "float32"), graph.tensor((2, 3), "float32")
+    graph.operator("FAKE_QUANT", [operand], [result], "FakeQuantOptions", min=-1.0, max=1.0,
+                   numBits=8, narrowRange=True)  # fmt: skip
+    with pytest.raises(UnsupportedError, match="has the option 'narrow_range' = True, which"):
+        computed(graph.model([operand], [result]))
+
+
+def test_an_activation_of_a_quantized_concatenation_is_refused() -> None:
+    graph = Graph()
+    operands = [graph.tensor((2, 3), "int8", Quantized(0.5, 3)) for _ in range(2)]
+    result = graph.tensor((2, 6), "int8", Quantized(0.5, 3))
+    graph.operator("CONCATENATION", operands, [result], "ConcatenationOptions", axis=1,
+                   fusedActivationFunction=1)  # fmt: skip
+    with pytest.raises(UnsupportedError, match="the option 'fused_activation_function' = 1, which"):
+        computed(graph.model(operands, [result]))
+
+
+@pytest.mark.parametrize("name", ["ADD", "SUB", "MUL"])
+def test_integers_without_a_scale_have_activations(name: str) -> None:
+    from litert import compare
+
+    graph = Graph()
+    operands = [graph.tensor((2, 3), "int32") for _ in range(2)]
+    result = graph.tensor((2, 3), "int32")
+    graph.operator(name, operands, [result], f"{name.capitalize()}Options",
+                   fusedActivationFunction=3)  # fmt: skip
+    values = [np.array([[-5, 2, 40], [0, 6, -1]], np.int32), np.full((2, 3), 2, np.int32)]
+    assert compare(graph.model(operands, [result]), None, [values]) > 0
+
+
+@pytest.mark.parametrize(
+    ("option", "values", "message"),
+    [("PackOptions", {"axis": 0, "valuesCount": 3}, "has the option values_count = 3, and 2"),
+     ("SplitOptions", {"numSplits": 3}, "has the option num_splits = 3, and 2"),
+     ("UnpackOptions", {"axis": 0, "num": 3}, "has the option num = 3, and 2")],
+)  # fmt: skip
+def test_counts_that_contradict_the_tensors_are_errors(
+    option: str, values: dict[str, int], message: str
+) -> None:
+    graph, name = Graph(), option.removesuffix("Options").upper()
+    operands = [graph.tensor((2, 3), "float32") for _ in range(2 if name == "PACK" else 1)]
+    shape = {"PACK": (2, 2, 3), "SPLIT": (1, 3), "UNPACK": (3,)}[name]
+    results = [graph.tensor(shape, "float32") for _ in range(1 if name == "PACK" else 2)]
+    axis = [graph.tensor((), "int32", None, np.array(0, np.int32))] if name == "SPLIT" else []
+    graph.operator(name, [*axis, *operands], results, option, **values)
+    with pytest.raises(InputError, match=message):
+        computed(graph.model(operands, results))
+
+
+def _external(graph: Graph) -> None:
+    graph._tensors[0].externalBuffer = 3
+
+
+def _variants(graph: Graph) -> None:
+    s = schema()
+    graph._tensors[0].variantTensors = [s.VariantSubTypeT()]
+
+
+def _details(graph: Graph) -> None:
+    s = schema()
+    parameters = graph._tensors[0].quantization
+    parameters.detailsType = s.QuantizationDetails.CustomQuantization
+    parameters.details = s.CustomQuantizationT()
+    parameters.details.custom = [1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_external, "tensor 0 't0' is kept in another file (external buffer 3)"),
+        (_variants, "tensor 0 't0' has the field 'variant_tensors', which"),
+        (_details, "tensor 0 't0' has custom or multi-axis quantization"),
+    ],
+)
+def test_an_unread_piece_of_a_tensor_is_refused(
+    change: Callable[[Graph], None], message: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=re.escape(message)):
+        computed(activation(change))
+
+
+def test_ranges_and_ranks_of_tensors_are_irrelevant() -> None:
+    def change(graph: Graph) -> None:
+        graph._tensors[0].quantization.min = [-1.0]
+        graph._tensors[0].quantization.max = [1.0]
+        graph._operators[0].mutatingVariableInputs = [True]
+
+    computed(activation(change))
+
+
+def test_an_unknown_option_of_a_custom_operator_is_refused() -> None:
+    def rotation(**more: object) -> bytes:
+        graph = Graph()
+        operand, result = graph.tensor((2, 8), "float32"), graph.tensor((2, 8), "float32")
+        options = flexbuffer({"hadamard_size": 8, **more})
+        graph.operator("aeq.hadamard_rotation", [operand], [result], custom=options)
+        return graph.model([operand], [result])
+
+    computed(rotation())
+    for value in (3, "text", [1, 2]):
+        with pytest.raises(UnsupportedError, match="has the option 'other'"):
+            computed(rotation(other=value))
+
+
+def test_a_signature_that_names_another_tensor_is_an_error() -> None:
+    s, graph = schema(), Graph()
+    operand, result = (graph.tensor((2, 3), "int8", Quantized(0.5, 3)) for _ in range(2))
+    graph.operator("RELU", [operand], [result])
+    data = graph.model([operand], [result])
+    model = s.ModelT.InitFromPackedBuf(data, 0)
+    signature = s.SignatureDefT()
+    signature.signatureKey, signature.inputs, signature.outputs = b"main", [], []
+    for side, index, name in ((signature.inputs, operand, b"x"), (signature.inputs, result, b"z"),
+                              (signature.outputs, result, b"y")):  # fmt: skip
+        entry = s.TensorMapT()
+        entry.name, entry.tensorIndex = name, index
+        side.append(entry)
+    model.signatureDefs = [signature]
+    import flatbuffers
+
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    with pytest.raises(SubquantError, match="signature 'main' names tensor 1 'z', which is no"):
+        read_tflite(bytes(builder.Output()))
