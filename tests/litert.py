@@ -61,7 +61,7 @@ class LiteRt:
 def watched(model: Model, graph: int = 0) -> list[Tensor]:
     """The tensors that operators of a graph compute, in order."""
     operators = model.subgraphs[graph].operators
-    return [t for op in operators for t in op.outputs if t.type != "RESOURCE"]
+    return [t for op in operators for t in op.outputs if t.type not in ("RESOURCE", "COMPLEX64")]
 
 
 class Ours:

@@ -128,11 +128,11 @@ class TfliteModel(ComparedModel):
         ]
 
     def watched(self) -> list[Watched]:
-        """All but the handles of variables."""
+        """All but the handles of variables, and complex numbers."""
         found = []
         for operator in self.model.subgraphs[0].operators:
             for tensor in operator.outputs:
-                if tensor.type == "RESOURCE":
+                if tensor.type in ("RESOURCE", "COMPLEX64"):
                     continue
                 quantized = None if tensor.is_float else tensor.quantization
                 found.append(

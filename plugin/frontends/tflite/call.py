@@ -30,6 +30,7 @@ __all__ = [
     "CUSTOM_KERNELS",
     "KERNELS",
     "Call",
+    "Complex",
     "Graphs",
     "Handle",
     "Kernel",
@@ -71,7 +72,7 @@ class Operand:
     @property
     def is_known(self) -> bool:
         """The value is known when the program is written."""
-        return is_known(self.value)
+        return is_known(self.value) and not isinstance(self.value, Complex)
 
     def __str__(self) -> str:
         return str(self.tensor)
@@ -113,6 +114,28 @@ class Handle:
     """The value of a tensor of type RESOURCE: the name of a variable."""
 
     variable: str
+
+
+@dataclass(frozen=True, eq=False)
+class Complex:
+    """The value of a tensor of type COMPLEX64.
+
+    Args:
+        real, imaginary: f32, of one shape.
+    """
+
+    real: AnyArray
+    imaginary: AnyArray
+
+    @property
+    def parts(self) -> tuple[AnyArray, AnyArray]:
+        """The real and the imaginary part."""
+        return self.real, self.imaginary
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of both parts."""
+        return tuple(self.real.shape)
 
 
 class _MissingOptionError(InputError, AttributeError):
@@ -267,9 +290,10 @@ class Call(BaseCall[Operand]):
 
     def activated(self, real: AnyArray) -> AnyArray:
         """The fused activation function of floats, or of integers without a scale."""
-        name, kind = self.activation, real.dtype.type
+        name = self.activation
         if name == "NONE" or self.is_real:
             return real
+        kind = real.dtype.type
         if name in ("RELU", "RELU6"):
             real = np.maximum(real, kind(0))
             return real if name == "RELU" else np.minimum(real, kind(6))

@@ -23,6 +23,7 @@ from ...numerics.element_types import F32, AnyArray, Array, ElementType
 from ..options import AS_IN_FILE, ImportOptions
 from . import (
     comparisons,
+    complex_numbers,
     contractions,
     control,
     custom,
@@ -50,6 +51,7 @@ __all__ = [
 
 _FAMILIES = (
     comparisons,
+    complex_numbers,
     contractions,
     control,
     custom,
@@ -321,8 +323,6 @@ _REASONS = {
         ("MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "STABLEHLO_RNG_BIT_GENERATOR"),
         _RANDOM,
     ),
-    **dict.fromkeys(("COMPLEX_ABS", "IMAG", "REAL", "RFFT2D"), "it computes with complex numbers"),
-    "DENSIFY": "sparse tensors are not read",
 }
 """Why operators of LiteRT are refused that no model of static shapes and plain numbers has."""
 
@@ -333,6 +333,8 @@ def _computed(call: Call) -> list[AnyArray]:
     if kernel is None:
         why = _REASONS.get(operator.name, "") if not operator.is_custom else ""
         raise call.error(f"is not lowered{why and ': '}{why}", UnsupportedError)
+    if complex_numbers.has_complex_operands(call):
+        return complex_numbers.by_parts(call, _computed)
     try:
         found = kernel(call)
     except _UNFIT as error:
@@ -401,7 +403,7 @@ class RealInterpreter(Interpreter):
 
     def passed(self, value: AnyArray, source: Tensor, target: Tensor) -> AnyArray:
         """Return the reals of a value: they have no parameters."""
-        return self.real(np.asarray(value), source)
+        return self.real(value, source)
 
     def dequantized(self, storage: AnyArray, tensor: Tensor) -> AnyArray:
         """The reals of a constant's storage values; what is computed is real already."""

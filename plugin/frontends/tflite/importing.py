@@ -29,7 +29,7 @@ from ...transforms.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
 from ..batches import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
 from .batches import batched_inputs, input_shapes
-from .call import Handle, parameters_of
+from .call import Complex, Handle, parameters_of
 from .graphs import Graphs, Interpreter, first_value
 from .movers import is_stored
 
@@ -124,7 +124,7 @@ class Program(Graphs):
         outputs = self.run(graph.index, inputs, lambda *each: computed.append(each))
         found = list(zip(graph.outputs, outputs, strict=True))
         if self.options.every_tensor:
-            found = [each for each in computed if not isinstance(each[1], Handle)]
+            found = [each for each in computed if not isinstance(each[1], (Handle, Complex))]
         for tensor, _ in found:
             if tensor.type not in ELEMENTS:
                 raise UnsupportedError(f"{tensor} is of type {tensor.type}", self.place)

@@ -18,7 +18,7 @@ from ...files import read_input
 from ...formats.tflite import Model, Operator, Tensor, read_tflite
 from ...numerics.element_types import AnyArray, ElementType
 from ...processes import Steps
-from .call import Call
+from .call import Call, Complex
 from .importing import Program
 
 __all__ = ["described", "served"]
@@ -132,6 +132,8 @@ class _Trial(Program):
 
 
 def _zeros(tensor: Tensor) -> AnyArray:
+    if tensor.type == "COMPLEX64":
+        return Complex(*(np.zeros(tensor.shape, np.float32) for _ in range(2)))
     try:
         dtype = ElementType.parse(tensor.element).dtype
     except KeyError:

@@ -70,6 +70,12 @@ def expand_dims(call: Call) -> AnyArray:
     return call.input(0).value.reshape((*shape[:axis], 1, *shape[axis:]))
 
 
+@kernel("DENSIFY")
+def densify(call: Call) -> AnyArray:
+    """A constant that is stored sparse: it was densified when the file was read."""
+    return call.input(0).value
+
+
 @kernel("BITCAST")
 def bitcast(call: Call) -> AnyArray:
     """The bits read as another type: narrower ones along a new last axis, the lowest first."""

@@ -1,0 +1,84 @@
+"""The discrete Fourier transform along the last axis, as products with matrices.
+
+::
+
+    X[k] = sum_j x[j] * w(j * k, n),    w(t, n) = exp(sign * 2 pi i * t / n)
+
+A length ``n = p * q`` that has factors is transformed in two steps (Cooley and Tukey, 1965). With
+``j = q * a + b`` and ``k = c + p * d``::
+
+    X[c + p * d] = sum_b w(b * d, q) * w(b * c, n) * sum_a x[q * a + b] * w(a * c, p)
+
+Angles are reduced as integers, and factors are computed in f64 and rounded to f32.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .array_functions import contract
+from .element_types import AnyArray, Array
+
+__all__ = ["fourier_transform"]
+
+_MAX_DIRECT_LENGTH = 32
+"""The longest transform that is one product: n**2 multiplications, and as many sums' errors."""
+
+
+def fourier_transform(
+    real: AnyArray, imaginary: AnyArray | None = None, sign: int = -1
+) -> tuple[AnyArray, AnyArray]:
+    """Return the real and the imaginary part of the transform along the last axis.
+
+    Args:
+        real: f32 ``[..., n]``.
+        imaginary: the same; None for real input.
+        sign: of the exponent: -1, or 1 for the inverse transform without its factor ``1 / n``.
+    """
+    length = real.shape[-1]
+    factor = _factor(length)
+    if length <= _MAX_DIRECT_LENGTH or factor == 1:
+        return _product(real, imaginary, length, sign)
+    first, second = length // factor, factor
+    split = [
+        None if each is None else each.reshape((*each.shape[:-1], first, second))
+        for each in (real, imaginary)
+    ]
+    # The sum over a, along the last but one axis, which is moved to the end: [..., b, c].
+    order = (*range(real.ndim - 1), real.ndim, real.ndim - 1)
+    moved = [None if each is None else each.transpose(*order) for each in split]
+    assert moved[0] is not None
+    inner = fourier_transform(moved[0], moved[1], sign)
+    cosine, sine = _rotations(np.outer(np.arange(second), np.arange(first)), length, sign)
+    turned = (inner[0] * cosine - inner[1] * sine, inner[0] * sine + inner[1] * cosine)
+    # The sum over b: [..., c, d], of which d is the slower one in the result.
+    outer = fourier_transform(turned[0].transpose(*order), turned[1].transpose(*order), sign)
+    shape = real.shape
+    return outer[0].transpose(*order).reshape(shape), outer[1].transpose(*order).reshape(shape)
+
+
+def _factor(length: int) -> int:
+    """The greatest factor of a length that is not above its root."""
+    return next(n for n in range(math.isqrt(max(length, 1)), 0, -1) if length % n == 0)
+
+
+def _rotations(turns: Array, length: int, sign: int) -> tuple[Array, Array]:
+    """The cosine and the sine of ``turns / length`` of a circle, f32."""
+    angles = sign * 2 * np.pi * (turns % length) / length
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def _product(
+    real: AnyArray, imaginary: AnyArray | None, length: int, sign: int
+) -> tuple[AnyArray, AnyArray]:
+    places = np.arange(length)
+    cosine, sine = _rotations(np.outer(places, places), length, sign)
+    axes = ((real.ndim - 1,), (0,))
+    if imaginary is None:
+        return contract(real, cosine, axes), contract(real, sine, axes)
+    return (
+        contract(real, cosine, axes) - contract(imaginary, sine, axes),
+        contract(real, sine, axes) + contract(imaginary, cosine, axes),
+    )

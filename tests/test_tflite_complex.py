@@ -1,0 +1,97 @@
+"""Fourier transforms and complex numbers of TensorFlow Lite models, beside LiteRT and NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from litert import LiteRt, compare
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.errors import UnsupportedError
+from subquant.formats.tflite import read_tflite
+from subquant.frontends.tflite import Interpreter
+from subquant.numerics.fourier import fourier_transform
+from subquant.runtime import Device, Executable
+from tflite_builder import Graph
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("length", [1, 2, 7, 31, 32, 37, 48, 400, 512, 1022, 4096])
+def test_the_transform_is_numpys(length: int, sign: int) -> None:
+    rng = np.random.default_rng(length)
+    real, imaginary = rng.normal(size=(2, 3, length)).astype(np.float32)
+    for parts in ((real, None), (real, imaginary)):
+        whole = real if parts[1] is None else real + 1j * imaginary
+        expected = np.fft.fft(whole.astype(np.complex128), axis=-1)
+        if sign == 1:
+            expected = np.fft.ifft(whole.astype(np.complex128), axis=-1) * length
+        found = fourier_transform(*parts, sign)
+        bound = 1e-6 * np.abs(expected).max()
+        np.testing.assert_allclose(found[0], expected.real, rtol=0, atol=bound)
+        np.testing.assert_allclose(found[1], expected.imag, rtol=0, atol=bound)
+
+
+def spectrum(shape: tuple[int, ...], lengths: tuple[int, int]) -> bytes:
+    """The parts and the magnitude of a transform, which is reshaped and cut in between."""
+    graph = Graph()
+    operand = graph.tensor(shape, "float32")
+    sizes = graph.tensor((2,), "int32", None, np.array(lengths, np.int32))
+    found = (*shape[:-2], lengths[0], lengths[1] // 2 + 1)
+    flat = (int(np.prod(found[:-1])), found[-1])
+    whole, rows = (graph.tensor(each, "float32", type_name="COMPLEX64") for each in (found, flat))
+    graph.operator("RFFT2D", [operand, sizes], [whole], "Rfft2dOptions")
+    target = graph.tensor((2,), "int32", None, np.array(flat, np.int32))
+    graph.operator("RESHAPE", [whole, target], [rows], "ReshapeOptions", newShape=list(flat))
+    results = []
+    for name in ("REAL", "IMAG", "COMPLEX_ABS"):
+        results.append(graph.tensor(flat, "float32"))
+        graph.operator(name, [rows], [results[-1]])
+    return graph.model([operand], results)
+
+
+@pytest.mark.parametrize(
+    ("shape", "lengths"),
+    [((3, 1, 8), (1, 8)), ((2, 3, 1, 400), (1, 512)), ((1, 700), (1, 512)), ((2, 5, 12), (8, 16)),
+     ((4, 4), (4, 4)), ((2, 1, 2048), (1, 2048))],
+)  # fmt: skip
+def test_spectra_equal_those_of_litert(shape: tuple[int, ...], lengths: tuple[int, int]) -> None:
+    assert compare(spectrum(shape, lengths), None, 2, tolerance=1e-6) > 0
+
+
+def test_spectra_on_the_cpu(cpu: Device) -> None:
+    for shape, lengths in (((2, 3, 1, 400), (1, 512)), ((2, 5, 12), (8, 16))):
+        assert compare(spectrum(shape, lengths), cpu, 2, tolerance=1e-6) > 0
+
+
+def test_magnitudes_whose_squares_are_no_floats() -> None:
+    data = spectrum((1, 2), (1, 2))
+    for scale in (1e30, 1e-30):
+        rows = np.array([[3, 4]], np.float32) * np.float32(scale)
+        theirs = LiteRt(data)
+        theirs([rows])
+        found = Interpreter(read_tflite(data)).run(0, [rows])[2]
+        output = read_tflite(data).subgraphs[0].outputs[2]
+        np.testing.assert_allclose(found, theirs.tensor(output.index), rtol=1e-6)
+
+
+def test_complex_results_and_operators_are_refused() -> None:
+    graph = Graph()
+    operand = graph.tensor((1, 8), "float32")
+    sizes = graph.tensor((2,), "int32", None, np.array([1, 8], np.int32))
+    whole, negated = (graph.tensor((1, 5), "float32", type_name="COMPLEX64") for _ in range(2))
+    graph.operator("RFFT2D", [operand, sizes], [whole], "Rfft2dOptions")
+    with pytest.raises(UnsupportedError, match="tensor 't2' is of type COMPLEX64"):
+        compile_to_bytes(graph.model([operand], [whole]))
+    graph.operator("NEG", [whole], [negated])
+    with pytest.raises(UnsupportedError, match=r"\(NEG\) of complex numbers is not lowered"):
+        compile_to_bytes(graph.model([operand], [negated]))
+
+
+def test_spectra_are_the_same_with_exact_semantics(cpu: Device) -> None:
+    from subquant.compiler.options import CompileOptions
+
+    data = spectrum((2, 5, 12), (8, 16))
+    rows = np.random.default_rng(0).normal(size=(2, 5, 12)).astype(np.float32)
+    found = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main(rows)
+    expected = np.fft.rfft2(rows.astype(np.float64), (8, 16)).reshape(16, 9)
+    np.testing.assert_allclose(np.asarray(found[2]), np.abs(expected), atol=2e-5)

@@ -1,0 +1,203 @@
+"""Sparse and empty constants of TensorFlow Lite models, beside LiteRT's DENSIFY."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from litert import LiteRt, compare
+from subquant.errors import InputError, UnsupportedError
+from subquant.formats.tflite import read_tflite
+from subquant.frontends.tflite import Interpreter
+from subquant.runtime import Device
+from tflite_builder import Array, Graph, Quantized, schema
+
+_DENSE, _SPARSE = 0, 1
+
+
+def sparse(
+    values: Array, order: list[int], formats: list[int], blocks: dict[int, int], width: int = 32
+) -> tuple[Array, Any]:
+    """The elements of an array that are kept, and where they belong.
+
+    Args:
+        values: the array.
+        order: of the levels: dimensions, then those of blocks.
+        formats: of each level.
+        blocks: the extent of the blocks of each dimension that is cut.
+        width: bits of the numbers of positions.
+    """
+    s, rank = schema(), values.ndim
+    extents = [n // blocks.get(axis, 1) for axis, n in enumerate(values.shape)]
+    extents += list(blocks.values())
+    sizes = [extents[dimension] for dimension in order]
+    expanded = np.zeros(sizes, values.dtype)
+    for place in itertools.product(*map(range, sizes)):
+        at = dict(zip(order, place, strict=True))
+        index = []
+        for axis in range(rank):
+            inner = list(blocks).index(axis) if axis in blocks else None
+            index.append(at[axis] if inner is None else at[axis] * blocks[axis] + at[rank + inner])
+        expanded[place] = values[tuple(index)]
+    kind = {8: "Uint8Vector", 16: "Uint16Vector", 32: "Int32Vector"}[width]
+    levels, prefixes = [], [()]
+    for level, is_sparse in enumerate(formats):
+        table = s.DimensionMetadataT()
+        table.format, table.denseSize = is_sparse, 0 if is_sparse else sizes[level]
+        below: list[tuple[int, ...]] = []
+        segments, indices = [0], []
+        for prefix in prefixes:
+            for number in range(sizes[level]):
+                entry = (*prefix, number)
+                if not is_sparse or expanded[entry].any():
+                    below.append(entry)
+                    indices.append(number)
+            segments.append(len(indices))
+        if is_sparse:
+            for name, numbers in (("Segments", segments), ("Indices", indices)):
+                part = getattr(s, f"{kind}T")()
+                part.values = numbers
+                setattr(table, f"array{name}", part)
+                setattr(table, f"array{name}Type", getattr(s.SparseIndexVector, kind))
+        levels.append(table)
+        prefixes = below
+    parameters = s.SparsityParametersT()
+    parameters.traversalOrder, parameters.blockMap = order, list(blocks)
+    parameters.dimMetadata = levels
+    return np.array([expanded[entry] for entry in prefixes], values.dtype), parameters
+
+
+CASES: dict[str, tuple[list[int], list[int], dict[int, int]]] = {
+    "rows": ([0, 1], [_DENSE, _SPARSE], {}),
+    "both": ([0, 1], [_SPARSE, _SPARSE], {}),
+    "columns": ([1, 0], [_DENSE, _SPARSE], {}),
+    "blocks": ([0, 1, 2], [_DENSE, _SPARSE, _DENSE], {1: 4}),
+    "blocks of both": ([0, 1, 2, 3], [_DENSE, _SPARSE, _DENSE, _DENSE], {0: 2, 1: 4}),
+    "dense": ([0, 1], [_DENSE, _DENSE], {}),
+}
+
+
+def drawn(seed: int = 0) -> Array:
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-127, 128, (6, 8)).astype(np.float32)
+    blocks = rng.random((3, 2)) < 0.5
+    return values * np.kron(blocks, np.ones((2, 4))).astype(np.float32)
+
+
+def densified(values: Array, parameters: Any, shape: tuple[int, ...] = (6, 8)) -> bytes:
+    """A model that adds a sparse constant, by DENSIFY, to its argument."""
+    graph = Graph()
+    operand = graph.tensor(shape, "float32")
+    constant = graph.tensor(shape, values.dtype.name, None, values)
+    graph._tensors[constant].sparsity = parameters
+    dense, result = (graph.tensor(shape, "float32") for _ in range(2))
+    graph.operator("DENSIFY", [constant], [dense], "DensifyOptions")
+    graph.operator("ADD", [operand, dense], [result], "AddOptions")
+    return graph.model([operand], [result])
+
+
+@pytest.mark.parametrize("width", [8, 16, 32])
+@pytest.mark.parametrize("case", CASES)
+def test_constants_are_densified_as_litert_does(case: str, width: int) -> None:
+    values = drawn()
+    data = densified(*sparse(values, *CASES[case], width))
+    zeros = np.zeros((6, 8), np.float32)
+    np.testing.assert_array_equal(Interpreter(read_tflite(data)).run(0, [zeros])[0], values)
+    assert compare(data, None, 2, tolerance=0) > 0
+
+
+def test_sparse_weights_of_a_product(cpu: Device) -> None:
+    """LiteRT has its own kernel of sparse weights: float, in rows."""
+    values = drawn(1)
+    stored, parameters = sparse(values, *CASES["rows"])
+    graph = Graph()
+    operand = graph.tensor((3, 8), "float32")
+    matrix = graph.tensor((6, 8), "float32", None, stored)
+    graph._tensors[matrix].sparsity = parameters
+    bias = graph.tensor((6,), "float32", None, np.arange(6, dtype=np.float32))
+    result = graph.tensor((3, 6), "float32")
+    graph.operator("FULLY_CONNECTED", [operand, matrix, bias], [result], "FullyConnectedOptions")
+    data = graph.model([operand], [result])
+    assert compare(data, None, 2) > 0
+    assert compare(data, cpu, 2) > 0
+
+
+def test_sparse_int8_weights_have_scales() -> None:
+    values = drawn(2).astype(np.int8)
+    stored, parameters = sparse(values, *CASES["blocks"])
+    graph = Graph()
+    operand = graph.tensor((3, 8), "int8", Quantized(0.5, 3))
+    matrix = graph.tensor((6, 8), "int8", Quantized(0.1), stored)
+    graph._tensors[matrix].sparsity = parameters
+    result = graph.tensor((3, 6), "int8", Quantized(4.0, -1))
+    graph.operator("FULLY_CONNECTED", [operand, matrix, -1], [result], "FullyConnectedOptions")
+    model = read_tflite(graph.model([operand], [result]))
+    rows = np.random.default_rng(0).integers(-128, 128, (3, 8)).astype(np.int8)
+    reals = (rows.astype(np.float64) - 3) @ values.T.astype(np.float64) * 0.05
+    expected = np.clip(np.rint(reals / 4 - 1), -128, 127)
+    np.testing.assert_allclose(Interpreter(model).run(0, [rows])[0], expected, atol=1)
+
+
+def _order(parameters: Any) -> None:
+    parameters.traversalOrder = [0, 0]
+
+
+def _segments(parameters: Any) -> None:
+    parameters.dimMetadata[1].arraySegments.values = [0, 100, 3, 3, 3, 3, 3]
+
+
+def _position(parameters: Any) -> None:
+    parameters.dimMetadata[1].arrayIndices.values[0] = 8
+
+
+def _extent(parameters: Any) -> None:
+    parameters.dimMetadata[0].denseSize = 1 << 30
+
+
+def _block(parameters: Any) -> None:
+    parameters.blockMap = [5]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_order, "has the traversal order [0, 0]"),
+        (_segments, "has segments"),
+        (_position, "has a position outside of dimension 1"),
+        (_extent, "has 1073741824 entries along dimension 0 of [6, 8]"),
+        (_block, "has the traversal order [0, 1] and the block map [5]"),
+    ],
+)
+def test_contradictions_are_errors(damage: Any, message: str) -> None:
+    stored, parameters = sparse(drawn(), *CASES["rows"])
+    damage(parameters)
+    with pytest.raises(InputError, match=re.escape(f"tensor 1 't1' {message}")):
+        read_tflite(densified(stored, parameters))
+
+
+def test_a_sparse_constant_with_a_zero_point_is_refused() -> None:
+    stored, parameters = sparse(drawn().astype(np.int8), *CASES["rows"])
+    graph = Graph()
+    constant = graph.tensor((6, 8), "int8", Quantized(0.5, 3), stored)
+    graph._tensors[constant].sparsity = parameters
+    with pytest.raises(UnsupportedError, match="sparse with zero points other than 0"):
+        read_tflite(graph.model([], []))
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1), ()])
+def test_an_empty_shape_reshapes_to_a_scalar(shape: tuple[int, ...], cpu: Device) -> None:
+    graph = Graph()
+    operand = graph.tensor(shape, "float32")
+    empty = graph.tensor((0,), "int32", None, np.zeros(0, np.int32))
+    scalar, result = graph.tensor((), "float32"), graph.tensor((2, 3), "float32")
+    more = graph.tensor((2, 3), "float32")
+    graph.operator("RESHAPE", [operand, empty], [scalar], "ReshapeOptions")
+    graph.operator("MUL", [scalar, more], [result], "MulOptions")
+    data = graph.model([operand, more], [result])
+    LiteRt(data)
+    assert compare(data, None, 2, tolerance=0) > 0
+    assert compare(data, cpu, 2, tolerance=0) > 0
