@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-from onnx_models import MICROSOFT, OPSET, computed, model, node, text_of
+from onnx_models import MICROSOFT, computed, model, node, text_of
+from onnx_runtime import Feeds, of_onnx_runtime, written
 from programs import share_of
 from subquant.errors import UnsupportedError
 from subquant.runtime import Device
@@ -19,41 +19,6 @@ from together import Together
 
 Array = np.ndarray[Any, Any]
 Rng = np.random.Generator
-Feeds = dict[str, Array]
-
-
-def written(
-    operator: str,
-    feeds: dict[str, Any],
-    constants: dict[str, Any] | None = None,
-    outputs: int = 1,
-    **attributes: Any,
-) -> tuple[onnx.ModelProto, Feeds]:
-    """A model of one node, whose inputs are named in the order of the node; None is absent."""
-    constants = constants or {}
-    names = [name if value is not None else "" for name, value in (feeds | constants).items()]
-    names = sorted(names, key=lambda name: int(name[1:]) if name else -1)
-    highest = max(int(name[1:]) for name in names if name)
-    inputs = [f"i{n}" if f"i{n}" in names else "" for n in range(highest + 1)]
-    ends = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
-        )
-        for name, value in feeds.items()
-    ]
-    results = [f"y{n}" for n in range(outputs)]
-    made = node(operator, inputs, results, **attributes)
-    types = [TensorProto.FLOAT] * outputs
-    if operator.endswith("EmbedLayerNormalization") and outputs > 1:
-        types[1] = TensorProto.INT32
-    graph = helper.make_graph(
-        [made], "graph", ends,
-        [helper.make_tensor_value_info(name, type_, None)
-         for name, type_ in zip(results, types, strict=True)],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )  # fmt: skip
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds
 
 
 def reals(rng: Rng, *shape: int) -> Array:
@@ -173,20 +138,6 @@ CASES: dict[str, Callable[[Rng], tuple[onnx.ModelProto, Feeds]]] = {
 }  # fmt: skip
 
 
-def of_onnx_runtime(proto: onnx.ModelProto, feeds: Feeds) -> list[Array]:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(
-            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        return list(session.run(None, feeds))
-    except Exception as error:  # its exceptions have no base of their own
-        pytest.skip(f"ONNX Runtime refuses it: {str(error)[:200]}")
-
-
 def assert_close(name: str, found: Array, expected: Array) -> None:
     """Sums of up to 72 products of f32, and functions of them: a part of the greatest."""
     assert found.dtype == expected.dtype, name
@@ -240,7 +191,7 @@ def test_a_product_of_integers_stays_one() -> None:
 
 @pytest.mark.parametrize(
     ("operator", "count"),
-    [("GroupQueryAttention", 7), ("QEmbedLayerNormalization", 18),
+    [("QEmbedLayerNormalization", 18),
      ("MatMulBnb4", 3), ("LongformerAttention", 7)],
 )  # fmt: skip
 def test_what_is_refused_by_name(operator: str, count: int) -> None:
@@ -249,19 +200,3 @@ def test_what_is_refused_by_name(operator: str, count: int) -> None:
     with pytest.raises(UnsupportedError) as caught:
         text_of(proto)
     assert f"node 0 (com.microsoft.{operator}) 'the {operator}' is not lowered" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("case", "index", "message"),
-    [("Attention", 4, "as past"), ("QAttention", 8, "as past"),
-     ("MultiHeadAttention", 6, "as past_key")],
-)  # fmt: skip
-def test_keys_of_calls_before_are_refused(case: str, index: int, message: str) -> None:
-    proto, _ = CASES[case](np.random.default_rng(0))
-    made = proto.graph.node[0]
-    while len(made.input) <= index:
-        made.input.append("")
-    made.input[index] = "past"
-    proto.graph.input.append(helper.make_tensor_value_info("past", TensorProto.FLOAT, (2, 2, 3, 4)))
-    with pytest.raises(UnsupportedError, match=message):
-        text_of(proto)

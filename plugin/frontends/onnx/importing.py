@@ -39,10 +39,15 @@ from ..options import AS_IN_FILE, ImportOptions
 from . import (
     activations,
     arithmetic,
+    attention,
     contractions,
+    contributed_attention,
     control,
     elementwise,
+    gated_activations,
+    grouped_attention,
     movements,
+    normalizations,
     overlapping,
     padding,
     pooling,
@@ -52,6 +57,7 @@ from . import (
     reductions,
     regions,
     resizing,
+    rotary,
     sampling,
     shapes,
     transformers,
@@ -69,8 +75,9 @@ from .reference import evaluated, function_body
 __all__ = ["Interpreter", "Program", "write_module"]
 
 _FAMILIES = (
-    activations, arithmetic, contractions, control, elementwise, movements, overlapping, padding,
-    pooling, quantization, recurrent, recurrent_quantized, reductions, regions, resizing, sampling,
+    activations, arithmetic, attention, contractions, contributed_attention, control, elementwise,
+    gated_activations, grouped_attention, movements, normalizations, overlapping, padding, pooling,
+    quantization, recurrent, recurrent_quantized, reductions, regions, resizing, rotary, sampling,
     shapes, transformers, transposed_convolutions,
 )  # fmt: skip
 """What registers the kernels."""

@@ -14,6 +14,7 @@ _SATURATE = Irrelevant("saturate", "holds for floats of 8 bits only")
 _ROUND_MODE = Irrelevant("round_mode", "holds for scales that are powers of two only")
 
 _OF_OPERATORS: dict[str, tuple[Irrelevant, ...]] = {
+    "BatchNormalization": (Irrelevant("momentum", "holds in training only"),),
     "Cast": (_SATURATE, _ROUND_MODE),
     "CastLike": (_SATURATE, _ROUND_MODE, Irrelevant("1", "gives its type only")),
     "Dropout": (
@@ -21,6 +22,9 @@ _OF_OPERATORS: dict[str, tuple[Irrelevant, ...]] = {
         Irrelevant("1", "is the ratio, which holds in training only"),
     ),
     "QuantizeLinear": (_SATURATE,),
+    "com.microsoft.EmbedLayerNormalization": (
+        Irrelevant("mask_index_type", "is the type of the mask, which the mask says"),
+    ),
     "com.microsoft.MatMulNBits": (
         Irrelevant("accuracy_level", "permits a lower precision than the one that is computed in"),
     ),

@@ -1,0 +1,207 @@
+"""ONNX Runtime's GroupQueryAttention: attention with a cache of keys and values.
+
+``total_sequence_length`` must be constant: it is the extent of the present keys and values, if it
+is more than that of the past. ``seqlens_k`` may be computed: in a step after the prompt it says
+where new keys are put. Keys after the end of a sequence are 0 in the present, and not attended.
+
+Source: ONNX Runtime, ``ContribOperators.md``, ``group_query_attention.cc``,
+``gqa_attention_base.h``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...errors import UnsupportedError
+from ...numerics.array_functions import convert, is_known, put_slice
+from ...numerics.element_types import F32, I32, AnyArray
+from .attention import attend, positions, split_heads, sum_of_biases
+from .call import Call, kernel
+from .rotary import rotated, rows_of
+from .wide import like, optional_wide, refuse_inputs, wide
+
+__all__: list[str] = []
+
+_REFUSED_ATTRIBUTES = {
+    "qk_output": 0, "sliding_window_cache": 0, "k_quant_type": "NONE", "v_quant_type": "NONE",
+}  # fmt: skip
+"""Attributes that are refused with another value than this, the one that asks for nothing."""
+_REFUSED_INPUTS = (
+    (12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight"),
+    (16, "query_seqlens"),
+)  # fmt: skip
+
+
+@kernel("com.microsoft.GroupQueryAttention")
+def group_query_attention(call: Call) -> list[AnyArray]:
+    """``query, key, value, past_key, past_value, seqlens_k, total_sequence_length``, and more.
+
+    The others are ``cos_cache, sin_cache, position_ids, attention_bias, head_sink``. The results
+    are ``output, present_key, present_value``.
+    """
+    refuse_inputs(call, *_REFUSED_INPUTS)
+    for name, value in _REFUSED_ATTRIBUTES.items():
+        if call.attribute(name, value) != value:
+            raise call.error(f"has {name} = {call.attribute(name)!r}", UnsupportedError)
+    for name in ("qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon", "kv_cache_bit_width"):
+        call.attribute(name)  # of inputs that are refused
+    query, key, value = _sides(call)
+    batch, _, length, width = query.shape
+    lengths = convert(call.array(5), I32)
+    if lengths.size != batch:
+        raise call.error(f"has seqlens_k of shape {list(lengths.shape)} for {batch} sequences")
+    lengths = lengths.reshape(-1) + np.int32(1)
+    total = int(call.known(6).reshape(-1)[0])
+    is_prompt = length == total
+    if total < length or (not is_prompt and length > 1 and batch > 1):
+        raise call.error(
+            f"has {length} new of {total} keys in each of {batch} sequences, expected all of them "
+            "new, one new one, or one sequence"
+        )
+    starts = np.zeros(batch, np.int32) if is_prompt else lengths - np.int32(length)
+    if call.attribute("do_rotary", 0):
+        query, key = _rotated(call, query, key, starts)
+    else:
+        call.attribute("rotary_interleaved", 0)  # of do_rotary
+    presents = [_present(call, n, side, starts, total) for n, side in ((3, key), (4, value))]
+    biases = [
+        _allowed(call, query, starts, lengths, presents[0].shape[2]),
+        _added(call, query, total, presents[0].shape[2]),
+    ]
+    found = attend(
+        query,
+        presents[0],
+        presents[1],
+        call.attribute("scale", 0.0) or 1 / math.sqrt(width),
+        bias=sum_of_biases(*biases),
+        softcap=call.attribute("softcap", 0.0),
+        sinks=_sinks(call, query.shape[1]),
+    )
+    result = found.result.transpose(0, 2, 1, 3).reshape((batch, length, -1))
+    return [like(call, 0, each) for each in (result, *presents)]
+
+
+def _sides(call: Call) -> list[AnyArray]:
+    """Return queries, keys and values by heads, ``[B, N or G, S, H]``."""
+    heads, groups = call.integer("num_heads"), call.integer("kv_num_heads")
+    if heads < 1 or groups < 1 or heads % groups:
+        raise call.error(f"has {heads} heads of queries and {groups} of keys")
+    query, key, value = (optional_wide(call, index, F32) for index in range(3))
+    if (key is None) != (value is None):
+        raise call.error("has one of key and value, expected both or a packed query")
+    if key is None:
+        packed = split_heads(call, query, heads + 2 * groups, "the packed query")
+        bounds = [0, heads, heads + groups, heads + 2 * groups]
+        return [packed[:, a:b] for a, b in itertools.pairwise(bounds)]
+    sides = [
+        split_heads(call, side, count, name)
+        for side, count, name in (
+            (query, heads, "the query"), (key, groups, "the key"), (value, groups, "the value")
+        )
+    ]  # fmt: skip
+    shapes = [(side.shape[0], *side.shape[2:]) for side in sides]
+    if len({*shapes}) != 1:
+        raise call.error(f"has operands of shapes {[list(side.shape) for side in sides]} by heads")
+    return sides
+
+
+def _rotated(call: Call, query: AnyArray, key: AnyArray, starts: AnyArray) -> list[AnyArray]:
+    """Return queries and keys turned by the angles of their positions."""
+    batch, _, length, width = query.shape
+    if call.optional(9) is not None:
+        places = call.array(9)
+        if tuple(places.shape) != (batch, length):
+            raise call.error(f"has position_ids of shape {list(places.shape)}")
+    else:
+        places = starts.reshape((batch, 1)) + np.arange(length, dtype=np.int32).reshape((1, -1))
+    caches = [
+        rows_of(call, wide(call, index, F32), places, name)
+        for index, name in ((7, "cos_cache"), (8, "sin_cache"))
+    ]
+    if caches[0].shape != caches[1].shape or 2 * caches[0].shape[-1] > width:
+        raise call.error(f"has angles of shapes {[list(c.shape) for c in caches]} for {width}")
+    interleaved = bool(call.attribute("rotary_interleaved", 0))
+    return [
+        rotated(side.transpose(0, 2, 1, 3), *caches, is_interleaved=interleaved).transpose(
+            0, 2, 1, 3
+        )
+        for side in (query, key)
+    ]
+
+
+def _present(call: Call, index: int, new: AnyArray, starts: AnyArray, total: int) -> AnyArray:
+    """Return the past and the new keys or values of each sequence, and 0 after them."""
+    batch, groups, length, width = new.shape
+    past = optional_wide(call, index, F32)
+    extent = 0
+    if past is not None:
+        extent = past.shape[2] if past.ndim == 4 else -1
+        if tuple(past.shape) != (batch, groups, extent, width):
+            raise call.error(f"has a past of shape {list(past.shape)} for {list(new.shape)}")
+    elif total != length:
+        raise call.error(f"has no past, and {length} new of {total} keys")
+    whole = max(extent, total)
+    if is_known(starts) and not starts.any():
+        widths = ((0, 0), (0, 0), (0, whole - length), (0, 0))
+        return np.pad(new, widths) if whole > length else new
+    if is_known(starts) and ((starts < 0) | (starts > extent)).any():
+        raise call.error(f"has seqlens_k for {starts.tolist()} past keys of {extent}")
+    kept = np.pad(past, ((0, 0), (0, 0), (0, whole - extent), (0, 0))) if whole > extent else past
+    columns = positions(new, whole).reshape((1, 1, whole, 1))
+    kept = np.where(columns < starts.reshape((batch, 1, 1, 1)), kept, np.float32(0))
+    parts = [put_slice(kept[n : n + 1], new[n : n + 1], _origin(starts[n])) for n in range(batch)]
+    return parts[0] if batch == 1 else np.concatenate(parts, axis=0)
+
+
+def _origin(start: AnyArray) -> Sequence[AnyArray]:
+    zero = np.int32(0)
+    return [zero, zero, start if is_known(start) else start.reshape(()), zero]
+
+
+def _allowed(
+    call: Call, query: AnyArray, starts: AnyArray, lengths: AnyArray, extent: int
+) -> AnyArray:
+    """Return the bias that is -inf for keys that a query does not attend."""
+    batch, _, length, _ = query.shape
+    rows = positions(query, length).reshape((1, 1, length, 1)) + starts.reshape((batch, 1, 1, 1))
+    columns = positions(query, extent).reshape((1, 1, 1, extent))
+    allowed = columns < lengths.reshape((batch, 1, 1, 1))
+    window = call.attribute("local_window_size", -1)
+    causal = call.attribute("causal", 1)
+    if causal not in (0, 1) or window == 0 or (window > 0 and not causal):
+        raise call.error(f"has the window {window} and causal = {causal}", UnsupportedError)
+    if causal:
+        allowed = allowed & (columns <= rows)
+    if window > 0:
+        allowed = allowed & (columns > rows - np.int32(min(window, 1 << 30)))
+    return np.where(allowed, np.float32(0), np.float32(-np.inf))
+
+
+def _added(call: Call, query: AnyArray, total: int, extent: int) -> AnyArray:
+    """Return the input ``attention_bias``, 0 after the last key; None if it is absent."""
+    bias = optional_wide(call, 10, F32)
+    if bias is None:
+        return None
+    expected = (*query.shape[:3], total)
+    if (
+        bias.ndim != 4
+        or bias.shape[2:] != expected[2:]
+        or any(n not in (1, m) for n, m in zip(bias.shape[:2], expected[:2], strict=True))
+    ):
+        raise call.error(f"has attention_bias of shape {list(bias.shape)} for {list(expected)}")
+    return np.pad(bias, ((0, 0), (0, 0), (0, 0), (0, extent - total))) if extent > total else bias
+
+
+def _sinks(call: Call, heads: int) -> AnyArray:
+    """Return the input ``head_sink``, 0 for a smooth softmax without it, None for no sinks."""
+    sinks = optional_wide(call, 11, F32)
+    is_smooth = call.attribute("smooth_softmax", -1) == 1
+    if sinks is None and is_smooth:
+        return np.zeros(heads, np.float32)
+    if sinks is not None and tuple(sinks.shape) != (heads,):
+        raise call.error(f"has head_sink of shape {list(sinks.shape)}, expected [{heads}]")
+    return sinks

@@ -1,0 +1,316 @@
+"""Attention and what stands around it beside ONNX Runtime: caches, masks, rotations, norms."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnx_models import MICROSOFT, computed, text_of
+from onnx_runtime import Feeds, of_onnx_runtime, written
+from programs import share_of
+from subquant.runtime import Device
+from together import Together
+
+Array = np.ndarray[Any, Any]
+Rng = np.random.Generator
+Written = tuple[onnx.ModelProto, Feeds]
+
+
+def ms(name: str) -> str:
+    return f"{MICROSOFT}.{name}"
+
+
+def reals(rng: Rng, *shape: int) -> Array:
+    return rng.normal(size=shape).astype(np.float32)
+
+
+# -- GroupQueryAttention --------------------------------------------------------------------------
+
+
+def grouped(
+    rng: Rng,
+    *,
+    batch: int = 1,
+    length: int = 1,
+    past: int | None = 5,
+    total: int | None = None,
+    lengths: list[int] | None = None,
+    packed: bool = False,
+    bias: bool = False,
+    sinks: bool = False,
+    positions: bool = False,
+    partial: bool = False,
+    fixed: bool = False,
+    **attributes: Any,
+) -> Written:
+    """Four heads of queries on two of keys, of 16 elements."""
+    heads, groups, width = 4, 2, 16
+    if total is None:
+        total = length + (past or 0)
+    if packed:
+        feeds = {"i0": reals(rng, batch, length, (heads + 2 * groups) * width)}
+    else:
+        feeds = {"i0": reals(rng, batch, length, heads * width),
+                 "i1": reals(rng, batch, length, groups * width),
+                 "i2": reals(rng, batch, length, groups * width)}  # fmt: skip
+    if past is not None:
+        feeds |= {name: reals(rng, batch, groups, past, width) for name in ("i3", "i4")}
+    ends = np.array(lengths if lengths is not None else [total] * batch, np.int32) - 1
+    constants: dict[str, Any] = {"i6": np.array(total, np.int32)}
+    (constants if fixed else feeds)["i5"] = ends.astype(np.int32)
+    if attributes.get("do_rotary"):
+        half = 8 if not partial else 8 // 2 * 2
+        angles = np.outer(np.arange(32), 0.5 ** np.arange(half)).astype(np.float32)
+        constants |= {"i7": np.cos(angles), "i8": np.sin(angles)}
+    if positions:
+        feeds["i9"] = rng.integers(0, 32, (batch, length))
+    if bias:
+        feeds["i10"] = reals(rng, 1, heads, length, total)
+    if sinks:
+        constants["i11"] = reals(rng, heads)
+    return written(ms("GroupQueryAttention"), feeds, constants, 3, num_heads=heads,
+                   kv_num_heads=groups, **attributes)  # fmt: skip
+
+
+ROTARY = {"do_rotary": 1}
+GROUPED: dict[str, Callable[[Rng], Written]] = {
+    f"GroupQueryAttention-{name}": functools.partial(grouped, **options)
+    for name, options in {
+        "step": {},
+        "step-fixed": {"fixed": True},
+        "step-rotary": ROTARY,
+        "step-interleaved": ROTARY | {"rotary_interleaved": 1},
+        "step-batch": ROTARY | {"batch": 3, "lengths": [6, 4, 1], "past": 5},
+        "step-batch-fixed": ROTARY | {"batch": 2, "lengths": [6, 3], "past": 5, "fixed": True},
+        "step-buffer": ROTARY | {"past": 9, "total": 4},
+        "step-positions": ROTARY | {"positions": True},
+        "step-packed": ROTARY | {"packed": True},
+        "step-window": ROTARY | {"local_window_size": 3},
+        "prompt": ROTARY | {"length": 6, "past": None},
+        "prompt-empty-past": ROTARY | {"length": 6, "past": 0},
+        "prompt-buffer": {"length": 4, "past": 7, "total": 4},
+        "prompt-batch": ROTARY | {"batch": 2, "length": 6, "past": None},
+        "prompt-window": {"length": 6, "past": None, "local_window_size": 2},
+        "prompt-softcap": {"length": 6, "past": None, "softcap": 1.5, "scale": 0.7},
+        "prompt-packed": ROTARY | {"length": 5, "past": None, "packed": True, "batch": 2},
+        "prompt-bias": {"length": 5, "past": None, "bias": True},
+        "prompt-sinks": {"length": 5, "past": None, "sinks": True},
+        "prompt-smooth": {"length": 5, "past": None, "smooth_softmax": 1},
+        "prompt-not-causal": {"length": 5, "past": None, "causal": 0},
+        "chunk": ROTARY | {"length": 3, "past": 4},
+        "chunk-window": ROTARY | {"length": 3, "past": 4, "local_window_size": 2},
+        "chunk-bias": {"length": 3, "past": 4, "bias": True},
+    }.items()
+}
+
+# -- MultiHeadAttention and Attention -------------------------------------------------------------
+
+
+def multi_head(
+    rng: Rng, *, mask: Array | None = None, past: int = 0, bias: bool = False, added: bool = False,
+    crossed: bool = False, length: int = 6, outputs: Any = 1, **attributes: Any,
+) -> Written:  # fmt: skip
+    """Two heads of 4 elements, 6 new keys."""
+    feeds: dict[str, Any] = {"i0": reals(rng, 2, length, 8)}
+    if crossed:
+        feeds |= {"i1": reals(rng, 2, 2, 6, 4), "i2": reals(rng, 2, 2, 6, 4)}
+    else:
+        feeds |= {"i1": reals(rng, 2, 6, 8), "i2": reals(rng, 2, 6, 8)}
+    if bias:
+        feeds["i3"] = reals(rng, 24)
+    if mask is not None:
+        feeds["i4"] = np.asarray(mask, np.int32)
+    if added:
+        feeds["i5"] = reals(rng, 2, 1, length, 6 + past)
+    if past:
+        feeds |= {"i6": reals(rng, 2, 2, past, 4), "i7": reals(rng, 2, 2, past, 4)}
+    return written(ms("MultiHeadAttention"), feeds, None, outputs, num_heads=2, **attributes)
+
+
+def attention(
+    rng: Rng, *, mask: Array | None = None, past: int = 0, added: bool = False, outputs: Any = 1,
+    sizes: list[int] | None = None, **attributes: Any,
+) -> Written:  # fmt: skip
+    sizes = sizes or [8, 8, 8]
+    feeds: dict[str, Any] = {"i0": reals(rng, 2, 5, 8)}
+    if mask is not None:
+        feeds["i3"] = np.asarray(mask, np.int32)
+    if past:
+        feeds["i4"] = reals(rng, 2, 2, 2, past, 4)
+    if added:
+        feeds["i5"] = reals(rng, 1, 2, 5, 5 + past)
+    weights = {"i1": reals(rng, 8, sum(sizes)), "i2": reals(rng, sum(sizes))}
+    return written(ms("Attention"), feeds, weights, outputs, num_heads=2,
+                   qkv_hidden_sizes=sizes, **attributes)  # fmt: skip
+
+
+def quantized_attention(rng: Rng, *, past: int, mask: Array | None = None) -> Written:
+    feeds: dict[str, Any] = {"i0": rng.integers(0, 256, (2, 5, 8)).astype(np.uint8)}
+    if mask is not None:
+        feeds["i5"] = np.asarray(mask, np.int32)
+    feeds["i8"] = reals(rng, 2, 2, 2, past, 4)
+    constants = {
+        # Of more bits, sums of two products saturate in ONNX Runtime on a CPU with AVX2 only.
+        "i1": rng.integers(-64, 65, (8, 24)).astype(np.int8), "i2": reals(rng, 24),
+        "i3": np.float32(0.02), "i4": np.float32(0.01), "i6": np.uint8(120), "i7": np.int8(3),
+    }  # fmt: skip
+    return written(ms("QAttention"), feeds, constants, 2, num_heads=2, unidirectional=1)
+
+
+LEFT_PADDED = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+CAUSAL = {"unidirectional": 1}
+OTHERS: dict[str, Callable[[Rng], Written]] = {
+    "MultiHeadAttention-ends": functools.partial(multi_head, mask=np.array([4, 6])),
+    "MultiHeadAttention-causal": functools.partial(multi_head, **CAUSAL),
+    "MultiHeadAttention-mask": functools.partial(
+        multi_head, mask=np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]]), added=True, **CAUSAL
+    ),
+    "MultiHeadAttention-mask-of-rows": functools.partial(
+        multi_head, length=5, mask=np.tril(np.ones((2, 5, 6), int)), bias=True
+    ),
+    "MultiHeadAttention-crossed": functools.partial(multi_head, crossed=True),
+    "MultiHeadAttention-past": functools.partial(multi_head, past=3, bias=True, outputs=3),
+    "MultiHeadAttention-past-causal": functools.partial(
+        multi_head, past=3, outputs=3, mask=np.array([[1] * 9, [0] * 4 + [1] * 5]), **CAUSAL
+    ),
+    "MultiHeadAttention-step": functools.partial(
+        multi_head, past=3, length=1, added=True, outputs=3
+    ),
+    "MultiHeadAttention-present": functools.partial(multi_head, outputs=3, scale=0.3),
+    "MultiHeadAttention-scores": functools.partial(multi_head, outputs=[0, 1, 2, 3], past=2),
+    "Attention-ends": functools.partial(attention, mask=np.array([3, 5])),
+    "Attention-bounds": functools.partial(attention, mask=np.array([3, 5, 1, 0])),
+    "Attention-mask-of-rows": functools.partial(attention, mask=np.tril(np.ones((2, 5, 5), int))),
+    "Attention-padded-causal": functools.partial(attention, mask=LEFT_PADDED, **CAUSAL),
+    "Attention-filler": functools.partial(attention, mask=LEFT_PADDED, mask_filter_value=-2.0),
+    "Attention-past": functools.partial(attention, past=3, outputs=2, **CAUSAL),
+    "Attention-past-mask": functools.partial(
+        attention, past=3, outputs=2, mask=np.array([[0] * 2 + [1] * 6, [1] * 8])
+    ),
+    "Attention-present": functools.partial(attention, outputs=2),
+    "Attention-sizes": functools.partial(attention, sizes=[8, 8, 12], scale=0.4),
+    "QAttention-past": functools.partial(quantized_attention, past=3),
+    "QAttention-past-mask": functools.partial(
+        quantized_attention, past=2, mask=np.array([[0] + [1] * 6, [1] * 7])
+    ),
+}
+
+# -- ONNX's operators -----------------------------------------------------------------------------
+
+
+def of_onnx(
+    rng: Rng, *, heads: tuple[int, int] = (4, 2), length: int = 5, keys: int = 6, past: int = 0,
+    mask: tuple[int, ...] | None = None, is_boolean: bool = False, flat: bool = False,
+    ends: list[int] | None = None, opset: int = 24, outputs: Any = 1, **attributes: Any,
+) -> Written:  # fmt: skip
+    """Heads of 8 elements, values of 6."""
+    shapes = [(2, heads[0], length, 8), (2, heads[1], keys, 8), (2, heads[1], keys, 6)]
+    if flat:
+        shapes = [(b, s, n * h) for b, n, s, h in shapes]
+        attributes |= {"q_num_heads": heads[0], "kv_num_heads": heads[1]}
+    feeds: dict[str, Any] = {f"i{n}": reals(rng, *shape) for n, shape in enumerate(shapes)}
+    if mask is not None:
+        feeds["i3"] = reals(rng, *mask)
+        if is_boolean:
+            feeds["i3"] = feeds["i3"] > -0.5
+    if past:
+        feeds |= {"i4": reals(rng, 2, heads[1], past, 8), "i5": reals(rng, 2, heads[1], past, 6)}
+    if ends is not None:
+        feeds["i6"] = np.array(ends)
+    return written("Attention", feeds, None, outputs, opset, **attributes)
+
+
+SPECIFIED: dict[str, Callable[[Rng], Written]] = {
+    f"onnx-{name}": functools.partial(of_onnx, **options)
+    for name, options in {
+        "plain": {"opset": 23},
+        "flat": {"flat": True, "scale": 0.5},
+        "causal": {"is_causal": 1, "keys": 5},
+        "past": {"past": 3, "outputs": 3, "opset": 23},
+        "past-causal": {"past": 3, "is_causal": 1, "keys": 5, "outputs": 3},
+        "mask": {"mask": (5, 6)},
+        "mask-of-heads": {"mask": (2, 4, 5, 6), "softcap": 2.0},
+        "boolean": {"mask": (2, 1, 5, 6), "is_boolean": True},
+        "boolean-causal": {"mask": (5, 5), "is_boolean": True, "is_causal": 1, "keys": 5},
+        "scores": {"outputs": [0, 3]},
+        "scores-softcap": {"outputs": [0, 3], "softcap": 1.0},
+        "scores-1": {"outputs": [0, 3], "qk_matmul_output_mode": 1, "mask": (5, 6),
+                     "softcap": 2.0},
+        "scores-2": {"outputs": [0, 3], "qk_matmul_output_mode": 2, "mask": (5, 6),
+                     "softcap": 2.0},
+        "scores-3": {"outputs": [0, 3], "qk_matmul_output_mode": 3, "mask": (5, 6)},
+        "ends": {"ends": [4, 6]},
+        "ends-causal": {"ends": [5, 6], "is_causal": 1},
+    }.items()
+}  # fmt: skip
+
+
+def rotary(
+    rng: Rng, *, flat: bool = False, positions: bool = True, turned: int = 0, **attributes: Any
+) -> Written:
+    x = reals(rng, 2, 3, 5, 8)
+    if flat:
+        x, attributes = x.transpose(0, 2, 1, 3).reshape(2, 5, 24), attributes | {"num_heads": 3}
+    angles = np.outer(np.arange(12), 0.5 ** np.arange((turned or 8) // 2)).astype(np.float32)
+    feeds: dict[str, Any] = {"i0": x}
+    if positions:
+        feeds["i3"] = rng.integers(0, 12, (2, 5))
+    else:
+        angles = angles[:10].reshape(2, 5, -1)
+    return written("RotaryEmbedding", feeds, {"i1": np.cos(angles), "i2": np.sin(angles)}, 1, 23,
+                   rotary_embedding_dim=turned, **attributes)  # fmt: skip
+
+
+SPECIFIED |= {
+    "rotary": rotary,
+    "rotary-flat": functools.partial(rotary, flat=True, interleaved=1),
+    "rotary-partial": functools.partial(rotary, turned=4),
+    "rotary-partial-interleaved": functools.partial(rotary, turned=4, interleaved=1, flat=True),
+    "rotary-no-positions": functools.partial(rotary, positions=False),
+}
+
+
+CASES = GROUPED | OTHERS | SPECIFIED
+
+
+def assert_close(name: str, found: Array, expected: Array) -> None:
+    """Sums of up to 24 products of f32, and functions of them: a part of the greatest."""
+    assert found.dtype == expected.dtype, name
+    assert found.shape == expected.shape, name
+    bound = 2e-6 * float(np.abs(expected[np.isfinite(expected)]).max(initial=0))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=bound, err_msg=name)
+
+
+@functools.cache
+def case_of(name: str) -> Written:
+    return CASES[name](np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
+    proto, feeds = case_of(case)
+    expected = of_onnx_runtime(proto, feeds)
+    for found, wanted in zip(computed(proto, None, *feeds.values()), expected, strict=True):
+        assert_close(case, np.asarray(found), wanted)
+
+
+ON_DEVICE = share_of(CASES, 4)
+
+
+@functools.cache
+def programs() -> Together:
+    return Together({name: text_of(case_of(name)[0]) for name in ON_DEVICE})
+
+
+@pytest.mark.parametrize("case", ON_DEVICE)
+def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
+    proto, feeds = case_of(case)
+    results = programs().function(case, cpu)(*feeds.values())
+    listed = list(results) if isinstance(results, (list, tuple)) else [results]
+    for found, wanted in zip(listed, computed(proto, None, *feeds.values()), strict=True):
+        assert_close(case, np.asarray(found), np.asarray(wanted))

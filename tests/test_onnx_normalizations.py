@@ -1,0 +1,200 @@
+"""Normalizations and activations beside ONNX Runtime, the specification's tests, and float64."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from onnx_models import MICROSOFT, computed, node_tests, text_of
+from onnx_runtime import Feeds, of_onnx_runtime, written
+from programs import share_of
+from subquant.errors import InputError, UnsupportedError
+from subquant.runtime import Device
+from together import Together
+
+Array = np.ndarray[Any, Any]
+Rng = np.random.Generator
+Written = tuple[onnx.ModelProto, Feeds]
+
+
+def ms(name: str) -> str:
+    return f"{MICROSOFT}.{name}"
+
+
+def reals(rng: Rng, *shape: int) -> Array:
+    return (rng.normal(size=shape) + 0.3).astype(np.float32)
+
+
+def of(
+    operator: str, *shapes: tuple[int, ...], dtype: Any = np.float32, outputs: Any = 1,
+    opset: int = 23, **attributes: Any,
+) -> Callable[[Rng], Written]:  # fmt: skip
+    """A node whose inputs are all arguments; an empty shape is an absent one."""
+
+    def write(rng: Rng) -> Written:
+        feeds = {f"i{n}": reals(rng, *s).astype(dtype) for n, s in enumerate(shapes) if s}
+        return written(operator, feeds, None, outputs, opset, **attributes)
+
+    return write
+
+
+X, C = (2, 6, 4, 3), (6,)
+CASES: dict[str, Callable[[Rng], Written]] = {
+    "LayerNormalization": of("LayerNormalization", X, (3,), (3,), outputs=3),
+    "LayerNormalization-axis-1": of("LayerNormalization", X, (6, 4, 3), axis=1, outputs=[0, 2]),
+    "LayerNormalization-axis-2": of("LayerNormalization", X, (4, 3), (4, 3), axis=-2, outputs=3,
+                                    epsilon=0.1),
+    "LayerNormalization-f16": of("LayerNormalization", X, (3,), (3,), dtype=np.float16),
+    "LayerNormalization-f64": of("LayerNormalization", X, (3,), (3,), dtype=np.float64),
+    "RMSNormalization": of("RMSNormalization", X, (3,)),
+    "RMSNormalization-axis-1": of("RMSNormalization", X, (6, 4, 3), axis=1, epsilon=0.1),
+    "RMSNormalization-f16": of("RMSNormalization", X, (3,), dtype=np.float16),
+    "SimplifiedLayerNormalization": of("SimplifiedLayerNormalization", X, (3,), outputs=2),
+    "SimplifiedLayerNormalization-axes": of("SimplifiedLayerNormalization", X, (4, 3), axis=2,
+                                            epsilon=0.1, stash_type=1),
+    "SimplifiedLayerNormalization-f16": of("SimplifiedLayerNormalization", X, (3,),
+                                           dtype=np.float16),
+    "SkipLayerNormalization": of(ms("SkipLayerNormalization"), (2, 3, 8), (2, 3, 8), (8,), (8,),
+                                 (8,), outputs=[0, 3]),
+    "SkipLayerNormalization-no-beta": of(ms("SkipLayerNormalization"), (2, 3, 8), (2, 3, 8), (8,),
+                                         (), (8,), epsilon=0.1),
+    "SkipLayerNormalization-broadcast": of(ms("SkipLayerNormalization"), (2, 3, 8), (3, 8), (8,),
+                                           outputs=[0, 3]),
+    "SkipLayerNormalization-f16": of(ms("SkipLayerNormalization"), (2, 3, 8), (2, 3, 8), (8,),
+                                     (8,), dtype=np.float16),
+    "SkipSimplifiedLayerNormalization": of(ms("SkipSimplifiedLayerNormalization"), (2, 3, 8),
+                                           (1, 3, 8), (8,), (8,), outputs=[0, 3]),
+    "GroupNormalization": of("GroupNormalization", X, C, C, num_groups=3, epsilon=0.1),
+    "InstanceNormalization": of("InstanceNormalization", X, C, C, opset=21),
+    "InstanceNormalization-1d": of("InstanceNormalization", (2, 6, 9), C, C, opset=21, epsilon=0.1),
+    "MeanVarianceNormalization": of("MeanVarianceNormalization", X),
+    "MeanVarianceNormalization-axes": of("MeanVarianceNormalization", X, axes=[1, -1]),
+    "LpNormalization": of("LpNormalization", X, opset=21),
+    "LpNormalization-1": of("LpNormalization", X, p=1, axis=1, opset=21),
+    "Gelu": of("Gelu", (3, 8)),
+    "Gelu-tanh": of("Gelu", (3, 8), approximate="tanh"),
+    "Swish": of("Swish", (3, 8), opset=24, alpha=1.7),
+}  # fmt: skip
+
+
+def batch_normalization(rng: Rng) -> Written:
+    feeds = {f"i{n}": reals(rng, *shape) for n, shape in enumerate((X, C, C, C, C))}
+    feeds["i4"] = np.abs(feeds["i4"])
+    return written("BatchNormalization", feeds, None, 1, 21, epsilon=0.1)
+
+
+CASES["BatchNormalization"] = batch_normalization
+
+
+@functools.cache
+def case_of(name: str) -> Written:
+    return CASES[name](np.random.default_rng(0))
+
+
+def assert_close(name: str, found: Array, expected: Array) -> None:
+    """Units in the last place of the greatest: functions of sums of up to 144 squares."""
+    assert found.dtype == expected.dtype, name
+    assert found.shape == expected.shape, name
+    units = {np.dtype(np.float16): 2e-3, np.dtype(np.float64): 1e-6}.get(found.dtype, 2e-6)
+    bound = units * float(np.abs(expected.astype(np.float64)).max(initial=0))
+    np.testing.assert_allclose(
+        found.astype(np.float64), expected.astype(np.float64), rtol=0, atol=bound, err_msg=name
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
+    """Those of f64 as well: ONNX Runtime has f32 where the specification says so."""
+    proto, feeds = case_of(case)
+    expected = of_onnx_runtime(proto, feeds)
+    for found, wanted in zip(computed(proto, None, *feeds.values()), expected, strict=True):
+        assert_close(case, np.asarray(found), wanted)
+
+
+ON_DEVICE = share_of(CASES, 3)
+
+
+@functools.cache
+def programs() -> Together:
+    return Together({name: text_of(case_of(name)[0]) for name in ON_DEVICE})
+
+
+@pytest.mark.parametrize("case", ON_DEVICE)
+def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
+    proto, feeds = case_of(case)
+    results = programs().function(case, cpu)(*feeds.values())
+    listed = list(results) if isinstance(results, (list, tuple)) else [results]
+    for found, wanted in zip(listed, computed(proto, None, *feeds.values()), strict=True):
+        assert_close(case, np.asarray(found), np.asarray(wanted))
+
+
+# -- the specification's tests --------------------------------------------------------------------
+
+FILES = (
+    "attention", "batch_normalization", "gelu", "groupnormalization",
+    "instance_normalization", "layernormalization", "lpnormalization",
+    "meanvariancenormalization", "rmsnormalization", "rotaryembedding", "swiglu", "swish",
+)  # fmt: skip
+OPERATORS = frozenset(
+    ("Attention", "BatchNormalization", "Gelu", "GroupNormalization", "InstanceNormalization",
+     "LayerNormalization", "LpNormalization", "MeanVarianceNormalization", "RMSNormalization",
+     "RotaryEmbedding", "SwiGLU", "Swish")
+)  # fmt: skip
+
+
+@functools.cache
+def specified() -> dict[str, Any]:
+    """Tests of one node, of the operators here."""
+    return {
+        name: case
+        for name, case in node_tests(*FILES).items()
+        if len(case.model.graph.node) == 1 and case.model.graph.node[0].op_type in OPERATORS
+    }
+
+
+@pytest.mark.parametrize("name", sorted(specified()))
+def test_onnx_node_tests(name: str) -> None:
+    """Those of bf16 round after each operation, so that they are off by units of bf16."""
+    case = specified()[name]
+    ((inputs, outputs),) = case.data_sets
+    if "training" in name:
+        with pytest.raises(UnsupportedError, match="is in training mode"):
+            text_of(case.model)
+        return
+    feeds = [np.asarray(each) for each in inputs if each is not None]
+    for found, wanted in zip(computed(case.model, None, *feeds), outputs, strict=True):
+        wanted = np.asarray(wanted)
+        assert found.shape == wanted.shape
+        assert found.dtype == wanted.dtype
+        is_rough = wanted.dtype == ml_dtypes.bfloat16
+        np.testing.assert_allclose(
+            found.astype(np.float64),
+            wanted.astype(np.float64),
+            rtol=2.0**-6 if is_rough else case.rtol,
+            atol=1e-7,
+        )
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (of("LayerNormalization", X, (4,)), r"has a scale of shape \[4\] for \[2, 6, 4, 3\]"),
+        (of("LayerNormalization", X, (3,), stash_type=7), "has the stash_type 7"),
+        (of("GroupNormalization", X, C, C, num_groups=4), "has 4 groups of the channels"),
+        (of("GroupNormalization", X, (3,), (3,), num_groups=3), "for the channels of"),
+        (of("LpNormalization", X, p=3), "has the order 3"),
+        (of("Gelu", X, approximate="erf"), "has the approximation 'erf'"),
+    ],
+)
+def test_what_is_invalid(write: Callable[[Rng], Written], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        text_of(write(np.random.default_rng(0))[0])
