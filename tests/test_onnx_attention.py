@@ -278,12 +278,12 @@ SPECIFIED |= {
 CASES = GROUPED | OTHERS | SPECIFIED
 
 
-def assert_close(name: str, found: Array, expected: Array) -> None:
+def assert_close(name: str, result: Array, expected: Array) -> None:
     """Sums of up to 24 products of f32, and functions of them: a part of the greatest."""
-    assert found.dtype == expected.dtype, name
-    assert found.shape == expected.shape, name
+    assert result.dtype == expected.dtype, name
+    assert result.shape == expected.shape, name
     bound = 2e-6 * float(np.abs(expected[np.isfinite(expected)]).max(initial=0))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=bound, err_msg=name)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=bound, err_msg=name)
 
 
 @functools.cache
@@ -295,8 +295,8 @@ def case_of(name: str) -> Written:
 def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
     proto, feeds = case_of(case)
     expected = of_onnx_runtime(proto, feeds)
-    for found, wanted in zip(computed(proto, None, *feeds.values()), expected, strict=True):
-        assert_close(case, np.asarray(found), wanted)
+    for result, target in zip(computed(proto, None, *feeds.values()), expected, strict=True):
+        assert_close(case, np.asarray(result), target)
 
 
 ON_DEVICE = share_of(CASES, 4)
@@ -312,5 +312,5 @@ def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
     proto, feeds = case_of(case)
     results = programs().function(case, cpu)(*feeds.values())
     listed = list(results) if isinstance(results, (list, tuple)) else [results]
-    for found, wanted in zip(listed, computed(proto, None, *feeds.values()), strict=True):
-        assert_close(case, np.asarray(found), np.asarray(wanted))
+    for result, target in zip(listed, computed(proto, None, *feeds.values()), strict=True):
+        assert_close(case, np.asarray(result), np.asarray(target))

@@ -97,14 +97,14 @@ def case_of(name: str) -> Written:
     return CASES[name](np.random.default_rng(0))
 
 
-def assert_close(name: str, found: Array, expected: Array) -> None:
+def assert_close(name: str, result: Array, expected: Array) -> None:
     """Units in the last place of the greatest: functions of sums of up to 144 squares."""
-    assert found.dtype == expected.dtype, name
-    assert found.shape == expected.shape, name
-    units = {np.dtype(np.float16): 2e-3, np.dtype(np.float64): 1e-6}.get(found.dtype, 2e-6)
+    assert result.dtype == expected.dtype, name
+    assert result.shape == expected.shape, name
+    units = {np.dtype(np.float16): 2e-3, np.dtype(np.float64): 1e-6}.get(result.dtype, 2e-6)
     bound = units * float(np.abs(expected.astype(np.float64)).max(initial=0))
     np.testing.assert_allclose(
-        found.astype(np.float64), expected.astype(np.float64), rtol=0, atol=bound, err_msg=name
+        result.astype(np.float64), expected.astype(np.float64), rtol=0, atol=bound, err_msg=name
     )
 
 
@@ -113,8 +113,8 @@ def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
     """Those of f64 as well: ONNX Runtime has f32 where the specification says so."""
     proto, feeds = case_of(case)
     expected = of_onnx_runtime(proto, feeds)
-    for found, wanted in zip(computed(proto, None, *feeds.values()), expected, strict=True):
-        assert_close(case, np.asarray(found), wanted)
+    for result, target in zip(computed(proto, None, *feeds.values()), expected, strict=True):
+        assert_close(case, np.asarray(result), target)
 
 
 ON_DEVICE = share_of(CASES, 3)
@@ -130,8 +130,8 @@ def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
     proto, feeds = case_of(case)
     results = programs().function(case, cpu)(*feeds.values())
     listed = list(results) if isinstance(results, (list, tuple)) else [results]
-    for found, wanted in zip(listed, computed(proto, None, *feeds.values()), strict=True):
-        assert_close(case, np.asarray(found), np.asarray(wanted))
+    for result, target in zip(listed, computed(proto, None, *feeds.values()), strict=True):
+        assert_close(case, np.asarray(result), np.asarray(target))
 
 
 # -- the specification's tests --------------------------------------------------------------------
@@ -168,14 +168,14 @@ def test_onnx_node_tests(name: str) -> None:
             text_of(case.model)
         return
     feeds = [np.asarray(each) for each in inputs if each is not None]
-    for found, wanted in zip(computed(case.model, None, *feeds), outputs, strict=True):
-        wanted = np.asarray(wanted)
-        assert found.shape == wanted.shape
-        assert found.dtype == wanted.dtype
-        is_rough = wanted.dtype == ml_dtypes.bfloat16
+    for result, target in zip(computed(case.model, None, *feeds), outputs, strict=True):
+        target = np.asarray(target)
+        assert result.shape == target.shape
+        assert result.dtype == target.dtype
+        is_rough = target.dtype == ml_dtypes.bfloat16
         np.testing.assert_allclose(
-            found.astype(np.float64),
-            wanted.astype(np.float64),
+            result.astype(np.float64),
+            target.astype(np.float64),
             rtol=2.0**-6 if is_rough else case.rtol,
             atol=1e-7,
         )

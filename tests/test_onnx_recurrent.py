@@ -57,14 +57,14 @@ def functions_of(operator: str, attributes: Mapping[str, Any], directions: int) 
     names = attributes.get("activations", defaults[operator] * directions)
     values = {letter: list(attributes.get(f"activation_{word}", ()))
               for letter, word in (("a", "alpha"), ("b", "beta"))}  # fmt: skip
-    found = []
+    results = []
     for name in names:
         chosen = {}
         for letter in USES.get(name.lower(), ""):
             queue = values[letter]
             chosen[letter] = queue.pop(0) if queue else DEFAULTS[letter][name.lower()]
-        found.append(functools.partial(activation, name, chosen.get("a"), chosen.get("b")))
-    return found
+        results.append(functools.partial(activation, name, chosen.get("a"), chosen.get("b")))
+    return results
 
 
 def specified(
@@ -136,12 +136,12 @@ SOME = {"HardSigmoid": (0.3, 0.6), "Affine": (0.7, 0.1), "LeakyRelu": (0.1, None
 def chosen(*names: str) -> dict[str, Any]:
     """The attributes of activation functions with a value for each that reads one."""
     values = [SOME.get(name, (None, None)) for name in names]
-    found: dict[str, Any] = {"activations": list(names)}
+    results: dict[str, Any] = {"activations": list(names)}
     for n, word in enumerate(("alpha", "beta")):
         read = [float(np.float32(value[n])) for value in values if value[n] is not None]
         if read:
-            found[f"activation_{word}"] = read
-    return found
+            results[f"activation_{word}"] = read
+    return results
 
 
 BOTH = {"direction": "bidirectional"}
@@ -239,10 +239,10 @@ def of_node(node: Any, feeds: Mapping[str, Array], type_: int) -> onnx.ModelProt
     )
 
 
-def assert_close(found: list[Array], expected: list[Array], scale: float = 1.0) -> None:
+def assert_close(results: list[Array], expected: list[Array], scale: float = 1.0) -> None:
     """Compare five steps of sums of up to ten products: units in the last place of 1."""
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+    assert len(results) == len(expected)
+    for one, other in zip(results, expected, strict=True):
         assert one.shape == other.shape
         bound = scale * {2: 2e-3, 4: 2e-6, 8: 1e-14}[one.dtype.itemsize]
         np.testing.assert_allclose(
@@ -291,15 +291,22 @@ def programs() -> Together:
 def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
     proto, feeds = written(case)
     results = programs().function(case, cpu)(*feeds.values())
-    found = [np.asarray(each) for each in results]
-    assert_close(found, computed(proto, None, *feeds.values()))
+    results = [np.asarray(each) for each in results]
+    assert_close(results, computed(proto, None, *feeds.values()))
 
 
-@pytest.mark.parametrize("name", sorted(node_tests("lstm", "gru", "rnn")))
+@functools.cache
+def node_cases() -> dict[str, Any]:
+    return {
+        name: case
+        for name, case in node_tests("lstm", "gru", "rnn").items()
+        if case.model.graph.node[0].op_type in GATES
+    }
+
+
+@pytest.mark.parametrize("name", sorted(node_cases()))
 def test_onnx_node_tests(name: str) -> None:
-    case = node_tests("lstm", "gru", "rnn")[name]
-    if case.model.graph.node[0].op_type not in GATES:
-        pytest.skip("another operator")
+    case = node_cases()[name]
     ((inputs, outputs),) = case.data_sets
     assert_close(computed(case.model, None, *inputs), [np.asarray(each) for each in outputs])
 
@@ -375,8 +382,8 @@ def test_the_state_is_quantized_as_in_onnx_runtime(case: str) -> None:
 
 def test_the_cpu_computes_quantized_steps(cpu: Device) -> None:
     proto, feeds = quantized(**QUANTIZED["bidirectional"])
-    found = computed(proto, cpu, *feeds.values())
-    assert_close(found, computed(proto, None, *feeds.values()))
+    results = computed(proto, cpu, *feeds.values())
+    assert_close(results, computed(proto, None, *feeds.values()))
     assert "i32" in text_of(proto)
 
 

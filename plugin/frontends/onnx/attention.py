@@ -192,7 +192,7 @@ def attention(call: Call) -> list[AnyArray]:
     precision = call.attribute("softmax_precision")
     if precision is not None and precision not in _PRECISIONS:
         raise call.error(f"has the softmax_precision {precision}")
-    found = attend(
+    attended = attend(
         query,
         key,
         value,
@@ -201,11 +201,11 @@ def attention(call: Call) -> list[AnyArray]:
         softcap=call.attribute("softcap", 0.0),
         precision=_PRECISIONS[precision] if precision == 11 else None,
     )
-    result = found.result
+    result = attended.result
     if is_flat:
         result = result.transpose(0, 2, 1, 3)
         result = result.reshape((*result.shape[:2], -1))
-    stages = [found.scores, found.capped, found.biased, found.shares]
+    stages = [attended.scores, attended.capped, attended.biased, attended.shares]
     mode = call.attribute("qk_matmul_output_mode", 0)
     if mode not in range(len(stages)):
         raise call.error(f"has the qk_matmul_output_mode {mode}, expected 0 to 3")

@@ -226,6 +226,6 @@ def multi_head_attention(call: Call) -> list[Any]:
     key, value = with_past(call, key, 6, "past_key"), with_past(call, value, 7, "past_value")
     total = key.shape[2]
     biases = [_mask(call, 4, query, total), _added(call, 5, query, total)]
-    found = _attended(call, query, key, value, length, *biases)
-    results = [_merged(found.result), key, value, found.biased]
+    attended = _attended(call, query, key, value, length, *biases)
+    results = [_merged(attended.result), key, value, attended.biased]
     return [like(call, 0, each) for each in results]

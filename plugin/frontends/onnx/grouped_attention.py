@@ -72,7 +72,7 @@ def group_query_attention(call: Call) -> list[AnyArray]:
         _allowed(call, query, starts, lengths, presents[0].shape[2]),
         _added(call, query, total, presents[0].shape[2]),
     ]
-    found = attend(
+    attended = attend(
         query,
         presents[0],
         presents[1],
@@ -81,7 +81,7 @@ def group_query_attention(call: Call) -> list[AnyArray]:
         softcap=call.attribute("softcap", 0.0),
         sinks=_sinks(call, query.shape[1]),
     )
-    result = found.result.transpose(0, 2, 1, 3).reshape((batch, length, -1))
+    result = attended.result.transpose(0, 2, 1, 3).reshape((batch, length, -1))
     return [like(call, 0, each) for each in (result, *presents)]
 
 
@@ -113,13 +113,15 @@ def _rotated(call: Call, query: AnyArray, key: AnyArray, starts: AnyArray) -> li
     """Return queries and keys turned by the angles of their positions."""
     batch, _, length, width = query.shape
     if call.optional(9) is not None:
-        places = call.array(9)
-        if tuple(places.shape) != (batch, length):
-            raise call.error(f"has position_ids of shape {list(places.shape)}")
+        position_ids = call.array(9)
+        if tuple(position_ids.shape) != (batch, length):
+            raise call.error(f"has position_ids of shape {list(position_ids.shape)}")
     else:
-        places = starts.reshape((batch, 1)) + np.arange(length, dtype=np.int32).reshape((1, -1))
+        position_ids = starts.reshape((batch, 1)) + np.arange(length, dtype=np.int32).reshape(
+            (1, -1)
+        )
     caches = [
-        rows_of(call, wide(call, index, F32), places, name)
+        rows_of(call, wide(call, index, F32), position_ids, name)
         for index, name in ((7, "cos_cache"), (8, "sin_cache"))
     ]
     if caches[0].shape != caches[1].shape or 2 * caches[0].shape[-1] > width:
@@ -150,11 +152,13 @@ def _present(call: Call, index: int, new: AnyArray, starts: AnyArray, total: int
         return np.pad(new, widths) if whole > length else new
     if is_known(starts) and ((starts < 0) | (starts > extent)).any():
         raise call.error(f"has seqlens_k for {starts.tolist()} past keys of {extent}")
-    kept = np.pad(past, ((0, 0), (0, 0), (0, whole - extent), (0, 0))) if whole > extent else past
+    cached = np.pad(past, ((0, 0), (0, 0), (0, whole - extent), (0, 0))) if whole > extent else past
     columns = positions(new, whole).reshape((1, 1, whole, 1))
-    kept = np.where(columns < starts.reshape((batch, 1, 1, 1)), kept, np.float32(0))
-    parts = [put_slice(kept[n : n + 1], new[n : n + 1], _origin(starts[n])) for n in range(batch)]
-    return parts[0] if batch == 1 else np.concatenate(parts, axis=0)
+    cached = np.where(columns < starts.reshape((batch, 1, 1, 1)), cached, np.float32(0))
+    updated = [
+        put_slice(cached[n : n + 1], new[n : n + 1], _origin(starts[n])) for n in range(batch)
+    ]
+    return updated[0] if batch == 1 else np.concatenate(updated, axis=0)
 
 
 def _origin(start: AnyArray) -> Sequence[AnyArray]:

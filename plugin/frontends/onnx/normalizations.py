@@ -75,8 +75,8 @@ def layer_normalization(call: Call) -> list[AnyArray]:
     """``X, Scale, B`` to ``Y, Mean, InvStdDev``."""
     x, axes, stash = _stashed(call)
     target = ElementType.of_dtype(np.dtype(x.dtype))
-    found, mean, inverse = normalized(x, axes, call.attribute("epsilon", 1e-5))
-    result = _affine(call, found, wide(call, 1, target), optional_wide(call, 2, target))
+    unscaled, mean, inverse = normalized(x, axes, call.attribute("epsilon", 1e-5))
+    result = _affine(call, unscaled, wide(call, 1, target), optional_wide(call, 2, target))
     return [like(call, 0, result), convert(mean, stash), convert(inverse, stash)]
 
 
@@ -95,8 +95,8 @@ def simplified_layer_normalization(call: Call) -> list[AnyArray]:
 def _simplified(call: Call) -> list[AnyArray]:
     x, axes, stash = _stashed(call)
     target = ElementType.of_dtype(np.dtype(x.dtype))
-    found, _, inverse = normalized(x, axes, call.attribute("epsilon", 1e-5), is_centered=False)
-    result = _affine(call, found, wide(call, 1, target))
+    unscaled, _, inverse = normalized(x, axes, call.attribute("epsilon", 1e-5), is_centered=False)
+    result = _affine(call, unscaled, wide(call, 1, target))
     return [convert(result, element(call, 1)), convert(inverse, stash)]
 
 
@@ -117,12 +117,12 @@ def _of_sum(call: Call, beta: AnyArray, bias: AnyArray, *, is_centered: bool) ->
     x = wide(call, 0)
     x = _affine(call, x, x.dtype.type(1), wide(call, 1))
     x = x if bias is None else _affine(call, x, x.dtype.type(1), bias)
-    found, mean, inverse = normalized(
+    unscaled, mean, inverse = normalized(
         x, [x.ndim - 1], call.attribute("epsilon", 1e-12), is_centered=is_centered
     )
     if not is_centered and call.node.outputs[1:2] not in ((), ("",)):
         raise call.error("gives the mean, which it does not compute", UnsupportedError)
-    result = like(call, 0, _affine(call, found, wide(call, 2), beta))
+    result = like(call, 0, _affine(call, unscaled, wide(call, 2), beta))
     inverse = convert(inverse, F32)
     mean = inverse if mean is None else convert(mean, F32)  # without one, nothing reads it
     return [result, mean, inverse, like(call, 0, x)]
@@ -150,10 +150,10 @@ def group_normalization(call: Call) -> AnyArray:
         raise call.error(f"has {groups} groups of the channels of {list(x.shape)}")
     if stash not in _STASH_TYPES:
         raise call.error(f"has the stash_type {stash}, expected one of {[*_STASH_TYPES]}")
-    parts = x.reshape((x.shape[0], groups, -1))
-    found, _, _ = normalized(parts, [2], call.attribute("epsilon", 1e-5))
+    grouped = x.reshape((x.shape[0], groups, -1))
+    unscaled, _, _ = normalized(grouped, [2], call.attribute("epsilon", 1e-5))
     scale, bias = (_by_channel(call, index, x.shape) for index in (1, 2))
-    return like(call, 0, found.reshape(x.shape) * scale + bias)
+    return like(call, 0, unscaled.reshape(x.shape) * scale + bias)
 
 
 @kernel("InstanceNormalization")
@@ -161,8 +161,8 @@ def instance_normalization(call: Call) -> AnyArray:
     """``input, scale, B``, of each channel of each image."""
     x = wide(call, 0)
     scale, bias = (_by_channel(call, index, x.shape) for index in (1, 2))
-    found, _, _ = normalized(x, range(2, x.ndim), call.attribute("epsilon", 1e-5))
-    return like(call, 0, found * scale + bias)
+    unscaled, _, _ = normalized(x, range(2, x.ndim), call.attribute("epsilon", 1e-5))
+    return like(call, 0, unscaled * scale + bias)
 
 
 @kernel("BatchNormalization")

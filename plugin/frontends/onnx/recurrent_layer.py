@@ -102,7 +102,7 @@ def _parameters(call: Call, attribute: str, names: Sequence[str]) -> list[float 
     by_function = len(values) == len(names)
     if by_function and call.node.operator == "RNN":
         return [value if has else None for value, has in zip(values, has_one, strict=True)]
-    rest, found = list(values), []
+    rest, parameters = list(values), []
     for name, has in zip(names, has_one, strict=True):
         default = getattr(_ACTIVATIONS[name], letter) if call.node.operator != "RNN" else None
         if has and not rest and default is None:
@@ -111,9 +111,9 @@ def _parameters(call: Call, attribute: str, names: Sequence[str]) -> list[float 
                 "ONNX and ONNX Runtime have different defaults; state the value",
                 UnsupportedError,
             )
-        found.append((rest.pop(0) if rest else default) if has else None)
+        parameters.append((rest.pop(0) if rest else default) if has else None)
     agrees = by_function and all(
-        value is None or value == values[n] for n, value in enumerate(found)
+        value is None or value == values[n] for n, value in enumerate(parameters)
     )
     if rest and not agrees:
         raise call.error(
@@ -121,7 +121,7 @@ def _parameters(call: Call, attribute: str, names: Sequence[str]) -> list[float 
             f"that read one, {', '.join(names)}",
             UnsupportedError,
         )
-    return found
+    return parameters
 
 
 def _functions(

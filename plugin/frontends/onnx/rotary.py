@@ -1,4 +1,4 @@
-"""Rotary position embeddings: pairs of elements of each head are turned by angles of positions.
+"""Rotary position embeddings: pairs of elements of each head are rotated by angles of positions.
 
 Sources: ONNX, RotaryEmbedding 23; ONNX Runtime, ``ContribOperators.md``.
 """
@@ -33,7 +33,7 @@ def rows_of(call: Call, table: AnyArray, indices: AnyArray, name: str) -> AnyArr
 
 
 def rotated(x: AnyArray, cosines: AnyArray, sines: AnyArray, *, is_interleaved: bool) -> AnyArray:
-    """Return ``[B, S, N, H]`` with the first elements of each head turned.
+    """Return ``[B, S, N, H]`` with the first elements of each head rotated.
 
     Args:
         x: the heads.
@@ -48,11 +48,11 @@ def rotated(x: AnyArray, cosines: AnyArray, sines: AnyArray, *, is_interleaved: 
         low, high = pairs[..., 0], pairs[..., 1]
     else:
         low, high = first[..., :half], first[..., half:]
-    turned = [low * cos - high * sin, low * sin + high * cos]
+    components = [low * cos - high * sin, low * sin + high * cos]
     if is_interleaved:
-        result = np.stack(turned, axis=-1).reshape(first.shape)
+        result = np.stack(components, axis=-1).reshape(first.shape)
     else:
-        result = np.concatenate(turned, axis=-1)
+        result = np.concatenate(components, axis=-1)
     return np.concatenate([result, rest], axis=-1) if rest.shape[-1] else result
 
 

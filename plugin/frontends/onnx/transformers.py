@@ -13,9 +13,9 @@ import numpy as np
 
 from ...numerics.array_functions import convert
 from ...numerics.element_types import F32, I32, AnyArray
-from .gated_activations import activated
 from .call import Call, Operand, Typed, kernel
 from .contractions import matmul, summed_product
+from .gated_activations import activated
 from .normalizations import normalized
 from .reals import Quantized
 from .rotary import rows_of
