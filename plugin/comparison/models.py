@@ -184,6 +184,8 @@ class OnnxModel(ComparedModel):
 
     def __init__(self, data: bytes, file: str, options: ImportOptions) -> None:
         super().__init__(onnx_format.with_external_data(data, file), file, options)
+        if options.input_values:
+            raise UsageError("a model is compared with all its inputs; leave out --input-value")
         self.model = onnx_format.read_onnx(self.data, file)
 
     @property

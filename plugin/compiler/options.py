@@ -49,6 +49,8 @@ class CompileOptions:
         batch: the first extent of the inputs of a TensorFlow Lite model: a number, ``dynamic``, or
             "" for what the file says.
         extents: ``name=N`` for each other extent that an ONNX model leaves open.
+        input_values: ``name=number`` or ``name=number,number,...`` for each input of an ONNX model
+            that becomes a constant.
         every_tensor: return all that the operators of a TensorFlow Lite model compute.
         integer_only: fail if quantized values are computed with floats on the way.
         explain: say what of a model computes with integers and what with floats, and which weights
@@ -111,6 +113,12 @@ class CompileOptions:
         "An extent that an .onnx model leaves open, by its name there; may be repeated.",
         "NAME=N",
     )
+    input_values: tuple[str, ...] = option(
+        (),
+        "An input of an .onnx model that becomes a constant: a number, or several with commas; may "
+        "be repeated.",
+        "NAME=VALUE",
+    )
     every_tensor: bool = option(
         False, "Return all tensors that operators of a .tflite model compute, in order."
     )
@@ -138,8 +146,9 @@ class CompileOptions:
     def import_options(self) -> ImportOptions:
         """How a model of another tool becomes a module."""
         return ImportOptions(
-            self.semantics, self.activations, self.batch, self.every_tensor, self.extents
-        )
+            self.semantics, self.activations, self.batch, self.every_tensor, self.extents,
+            self.input_values,
+        )  # fmt: skip
 
     @property
     def containers(self) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .._mlir import ir, refuse_names_of_bytes, translate_errors
 from ..dialects import create_context
-from ..errors import ParseError, Remark
+from ..errors import ParseError, Place, Remark, UsageError
 from ..files import kind_of, read_input
 from ..frontends.options import AS_IN_FILE, ImportOptions
 from .artifacts import is_artifact, parse_artifact, record_names
@@ -94,8 +94,11 @@ def parse_bytes(
         InputError, UnsupportedError: of a model, with the operator.
     """
     data = without_wrapping(data, file)
+    is_onnx = file.lower().endswith(".onnx") or kind_of(data) == "onnx"
+    if options.input_values and not is_onnx:
+        raise UsageError("--input-value is for .onnx models", Place(file))
     # A protobuf is not always told by its first bytes.
-    if file.lower().endswith(".onnx") or kind_of(data) == "onnx":
+    if is_onnx:
         return _write_onnx(data, context, file, options, on_remark, path)
     if data.startswith(BYTECODE_MAGIC):
         return parse_bytecode(data, context, file)

@@ -32,6 +32,7 @@ from ..errors import (
 )
 from ..files import file_beside, open_input
 from ..numerics.element_types import Array, ElementType
+from .onnx_fields import check_fields
 
 __all__ = [
     "ELEMENTS",
@@ -133,7 +134,6 @@ class Node:
         inputs: names of tensors, empty for those that are absent.
         outputs: likewise.
         attributes: by name. A tensor is a `Tensor`, a graph a `Subgraph`.
-        proto: the protobuf, for others' importers.
         path: what says whose graph it is in, for errors; empty in that of the model.
     """
 
@@ -143,7 +143,6 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
-    proto: Any
     path: str = ""
 
     def __str__(self) -> str:
@@ -317,6 +316,7 @@ class _Reader:
             raise self._error("is no ONNX model: it has no graph and no operator sets")
         if proto.functions:
             proto = self._inlined(proto)
+        check_fields(proto, self._place)
         opsets = {
             _domain(self._text(entry.domain)): int(entry.version) for entry in proto.opset_import
         }
@@ -349,10 +349,32 @@ class _Reader:
             raise self._error(f"has functions that cannot be inlined: {_line(error)}") from None
 
     def _constants(self, graph: Any, path: str) -> dict[str, Tensor]:
-        if graph.sparse_initializer:
-            raise self._error(f"{path}has sparse constants, which are not lowered",
-                              UnsupportedError)  # fmt: skip
-        return {self._text(each.name): self.tensor(each) for each in graph.initializer}
+        constants = {self._text(each.name): self.tensor(each) for each in graph.initializer}
+        for each in graph.sparse_initializer:
+            name = self._text(each.values.name)
+            constants[name] = self._dense(each, f"{path}sparse tensor {quoted(name)}")
+        return constants
+
+    def _dense(self, sparse: Any, what: str) -> Tensor:
+        """A sparse tensor with all its elements: the values at their indices, 0 elsewhere."""
+        values, indices = self.tensor(sparse.values, what), self.tensor(sparse.indices, what)
+        shape = self._shape(sparse, what)
+        places = indices.data.astype(np.int64)
+        if places.ndim == 2 and places.shape == (values.data.size, len(shape)):
+            is_inside = bool(((places >= 0) & (places < np.array(shape, np.int64))).all())
+            places = np.ravel_multi_index(tuple(places.T), shape) if is_inside else places
+        elif places.shape == (values.data.size,):
+            is_inside = bool(((places >= 0) & (places < math.prod(shape))).all())
+        else:
+            is_inside = False
+        if not is_inside:
+            raise self._error(
+                f"{what} has {values.data.size} values and indices of shape "
+                f"{list(indices.data.shape)} for the shape {shape}"
+            )
+        dense = np.zeros(math.prod(shape), values.data.dtype)
+        dense[places] = values.data.reshape(-1)
+        return Tensor(values.name, values.type, dense.reshape(shape))
 
     def _subgraph(self, graph: Any, path: str, model: Any, opsets: Mapping[str, int]) -> Subgraph:
         if path.count(": ") > _DEEPEST:
@@ -419,7 +441,7 @@ class _Reader:
         domain, kind = _domain(self._text(proto.domain)), self._text(proto.op_type)
         operator = f"{domain}.{kind}" if domain else kind
         inputs, outputs = (tuple(map(self._text, names)) for names in (proto.input, proto.output))
-        blank = Node(index, operator, self._text(proto.name), inputs, outputs, {}, proto, path)
+        blank = Node(index, operator, self._text(proto.name), inputs, outputs, {}, path)
         if domain not in opsets:
             raise self._error(f"{blank} is of an operator set that the model does not import")
         context = self._checker.C.CheckerContext()
@@ -438,9 +460,7 @@ class _Reader:
                 attributes[name] = self._subgraph(each.g, inner, model, opsets)
             else:
                 attributes[name] = self._attribute(each, blank)
-        return Node(
-            index, operator, proto.name, blank.inputs, blank.outputs, attributes, proto, path
-        )
+        return Node(index, operator, proto.name, blank.inputs, blank.outputs, attributes, path)
 
     def _attribute(self, attribute: Any, node: Node) -> Any:
         try:
@@ -449,6 +469,8 @@ class _Reader:
             raise self._error(f"{node} is not valid: {_line(error)}") from None
         if isinstance(value, self._onnx.TensorProto):
             return self.tensor(value, f"{node}, attribute {quoted(attribute.name)}")
+        if isinstance(value, self._onnx.SparseTensorProto):
+            return self._dense(value, f"{node}, attribute {quoted(attribute.name)}")
         if isinstance(value, bytes):
             return value.decode(errors="replace")
         if isinstance(value, list):
@@ -483,7 +505,7 @@ class _Reader:
         count = math.prod(shape)
         if is_too_large(shape):
             raise self._error(f"{what} has {count:,} elements, too many")
-        if proto.HasField("segment"):
+        if hasattr(proto, "segment") and proto.HasField("segment"):
             raise self._error(f"{what} is in segments", UnsupportedError)
         return shape
 

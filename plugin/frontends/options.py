@@ -25,6 +25,8 @@ class ImportOptions:
         batch: the extent of the first dimension of its inputs: a number, ``dynamic``, or "" for
             what the file says.
         extents: of an ONNX model, ``name=N`` for each that the file leaves open, but the batch.
+        input_values: of an ONNX model, ``name=number`` or ``name=number,number,...`` for each input
+            that becomes a constant.
         every_tensor: functions return all that their operators compute, in the order of execution,
             in place of their results.
 
@@ -37,6 +39,7 @@ class ImportOptions:
     batch: str = ""
     every_tensor: bool = False
     extents: tuple[str, ...] = ()
+    input_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -53,6 +56,14 @@ class ImportOptions:
             name, _, number = extent.rpartition("=")
             if not name or not _EXTENT.fullmatch(number):
                 raise UsageError(f"expected an extent as NAME=N, N from 1 on, got {quoted(extent)}")
+
+        for value in self.input_values:
+            name, _, numbers = value.rpartition("=")
+            if not name or not numbers:
+                raise UsageError(
+                    "expected a value as NAME=NUMBER or NAME=NUMBER,NUMBER,..., got "
+                    f"{quoted(value)}"
+                )
 
     @property
     def batch_size(self) -> int | None:

@@ -234,15 +234,19 @@ def invert(call: Call) -> Typed:
 
 @kernel("BitShift")
 def shift(call: Call) -> Typed:
-    """Unsigned integers shifted to the left or right; 0 beyond their bits."""
+    """Integers shifted to the left or right; beyond their bits 0, or the sign."""
     value, amount = operands(call, 2)
     direction = call.attribute("direction")
     if direction not in ("LEFT", "RIGHT"):
         raise call.error(f"has the direction {direction!r}, expected LEFT or RIGHT")
-    bits = np.dtype(value.dtype).itemsize * 8
-    inside = amount & np.asarray(bits - 1, value.dtype)
-    shifted = value << inside if direction == "LEFT" else value >> inside
-    return _typed(call, np.where(amount == inside, shifted, np.zeros((), value.dtype)))
+    dtype = np.dtype(value.dtype)
+    last = np.asarray(dtype.itemsize * 8 - 1, dtype)
+    inside = amount & last
+    shifted, beyond = value << inside, np.zeros((), dtype)
+    if direction == "RIGHT":
+        shifted = value >> inside
+        beyond = value >> np.broadcast_to(last, value.shape) if dtype.kind == "i" else beyond
+    return _typed(call, np.where(amount == inside, shifted, beyond))
 
 
 @kernel("BitCast")

@@ -513,7 +513,7 @@ def matmul_nbits(call: Call) -> AnyArray:
     form = BlockForm(
         lift(storage, held.element),
         held,
-        (1, size),
+        (1, min(size, depth)),
         scales,
         None if zero_points is None else lift(zero_points, held.element),
         offsets,

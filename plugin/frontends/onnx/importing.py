@@ -67,6 +67,7 @@ from .batch_axes import Traced, check_batch, unlike
 from .call import KERNELS, Call, Operand, ReadParts, Typed, type_of_dtype
 from .explaining import Explained
 from .extents import Argument, arguments_of
+from .input_values import with_input_values
 from .irrelevant_parts import irrelevant_parts
 from .opset_converter import convert_to_newest, newest_opset
 from .reals import Quantized, Sum
@@ -308,7 +309,7 @@ def write_module(
     """
     with context, ir.Location.file("-", 0, 0, context):  # see `subquant.compiler.reading`
         module = ir.Module.create()
-        program = Program(model, on_remark)
+        program = Program(with_input_values(model, options.input_values), on_remark)
         with ir.InsertionPoint(module.body):
             program.write_function(options)
         return module

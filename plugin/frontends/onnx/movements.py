@@ -18,9 +18,11 @@ import numpy as np
 from ...errors import UnsupportedError
 from ...numerics.array_functions import convert, is_known, take, unpack_bits
 from ...numerics.element_types import I32, AnyArray
+from .arithmetic import broadcast_shapes
 from .call import Call, Operand, Typed, kernel
 from .reals import Quantized, Sum
 from .reference import evaluated
+from .shapes import moved
 
 __all__: list[str] = []
 
@@ -39,26 +41,26 @@ def _is_moved_here(operand: Operand) -> bool:
 
 
 @kernel("Gather")
-def gather(call: Call) -> Typed | None:
+def gather(call: Call) -> Typed:
     """Slices along an axis; a table of storage keeps its scales, for each row if it has them."""
     operand, indices = call.input(0), call.array(1)
-    if operand.is_known and is_known(indices):
-        return None
-    if not isinstance(operand.value, Quantized) and operand.type in _FLOATS:
-        return None
     axis = call.axis("axis", len(operand.shape), 0)
     if isinstance(operand.value, Quantized):
         found = _gathered(operand.value, indices, axis)
         if found is not None:
             return Typed(operand.type, found)
         call.with_floats("the table has scales for blocks along the axis")
-        return None
-    return Typed(operand.type, _taken(operand.value, indices, axis))
+    return Typed(operand.type, _taken(call.array(0), indices, axis))
 
 
 def _taken(table: AnyArray, indices: AnyArray, axis: int) -> AnyArray:
     """As ``np.take``, with indices of any shape, and negative ones from the end."""
     count = int(table.shape[axis])
+    if is_known(table) and is_known(indices):  # shapes, which later nodes need as constants
+        inside = np.asarray(indices, np.int64)
+        if inside.size and not ((inside >= -count) & (inside < count)).all():
+            raise UnsupportedError(f"has indices beyond the {count} elements of the axis")
+        return np.take(table, inside, axis)
     places = convert(indices, I32).reshape(-1)
     places = np.where(places < 0, places + np.int32(count), places)
     found = take(table, places, axis)
@@ -116,7 +118,8 @@ def gather_block_quantized(call: Call) -> Quantized | None:
             raise call.error(f"has zero points of shape {list(zeros.shape)}, expected {list(grid)}")
     elif data.type == "UINT8":
         zeros = np.full(grid, 1 << (bits - 1), np.uint8)
-    sizes = tuple(size if a == along else 1 for a in range(rank))
+    longest = max(min(size, storage.shape[along]), 1)
+    sizes = tuple(longest if a == along else 1 for a in range(rank))
     call.with_floats("it gives the reals of a table in blocks")
     return _gathered(Quantized(storage, held, scales.value, zeros, sizes), indices, axis)
 
@@ -124,7 +127,34 @@ def gather_block_quantized(call: Call) -> Quantized | None:
 # -- movements ------------------------------------------------------------------------------------
 
 
-@kernel("DepthToSpace", "Expand", "SpaceToDepth", "Tile")
+@kernel("Expand")
+def expand(call: Call) -> Typed:
+    """An operand repeated along axes of one element, or along new first axes."""
+    operand = call.input(0)
+    wanted = tuple(int(n) for n in call.known(1).reshape(-1))
+    if min(wanted, default=0) < 0:
+        raise call.error(f"expands {list(operand.shape)} to the shape {list(wanted)}")
+    shape = broadcast_shapes(call, [operand.shape, wanted])
+    return moved(call, lambda value: np.broadcast_to(value, shape))
+
+
+@kernel("Tile")
+def tile(call: Call) -> Typed:
+    """An operand repeated as a whole along axes."""
+    operand = call.input(0)
+    counts = [int(n) for n in call.known(1).reshape(-1)]
+    shape = operand.shape
+    if len(counts) != len(shape) or min(counts, default=0) < 0:
+        raise call.error(f"repeats {list(shape)} {list(counts)} times")
+    split = [n for pair in zip((1,) * len(shape), shape, strict=True) for n in pair]
+    spread = [n for pair in zip(counts, shape, strict=True) for n in pair]
+    tiled = [count * extent for count, extent in zip(counts, shape, strict=True)]
+    return moved(
+        call, lambda value: np.broadcast_to(value.reshape(split), tuple(spread)).reshape(tiled)
+    )
+
+
+@kernel("DepthToSpace", "SpaceToDepth")
 def moved_by_numbers(call: Call) -> Typed | None:
     """Elements at places that are found when the program is written; None for floats."""
     return _by_numbers(call)

@@ -369,3 +369,14 @@ def _scan_of_a_batch(node: Older) -> Results:
         Typed(each[0].type, np.stack([part.value for part in each]))
         for each in zip(*computed, strict=True)
     ]
+
+
+@_since(10, "Dropout")
+def _mask_of_numbers(node: Older) -> Older | Results:
+    """The mask was of the type of the operand: 1 everywhere."""
+    outputs = node.call.node.outputs
+    if len(outputs) < 2 or not outputs[1]:
+        return node
+    operand = node.operand(0)
+    mask = np.ones(operand.shape, node.dtype())
+    return [Typed(operand.type, operand.value), Typed(operand.type, mask)]

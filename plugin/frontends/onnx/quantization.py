@@ -57,7 +57,8 @@ def grid(
     count = math.prod(operand.shape)
     if block_size:
         axis = call.checked_axis(axis, rank)
-        sizes = tuple(block_size if a == axis else 1 for a in range(rank))
+        size = max(min(block_size, shape[axis]), 1)  # a block may be longer than the axis
+        sizes = tuple(size if a == axis else 1 for a in range(rank))
         expected = tuple(-(-n // size) for n, size in zip(shape, sizes, strict=True))
         if operand.shape != expected:
             raise call.error(
@@ -104,8 +105,12 @@ def quantized(call: Call, index: int, scale: int, zero_point: int, axis: int = 1
 
 
 def stored(call: Call, real: Real, scale: int, zero_point: int) -> Typed:
-    """A real in the parameters of one or two further inputs, with one scale."""
-    type_ = "UINT8" if call.optional(zero_point) is None else call.input(zero_point).type
+    """A real in the parameters of one or two further inputs, with one scale.
+
+    The zero point says the type. Without one it is that of the first operand: the operators of ONNX
+    Runtime have one type for both (``T`` in ``ContribOperators.md``).
+    """
+    type_ = call.input(0 if call.optional(zero_point) is None else zero_point).type
     if type_ not in _STORAGE or type_ == "INT32":
         raise call.error(f"to {type_} is not lowered", UnsupportedError)
     total = real.sum() if isinstance(real, Quantized) else real
@@ -251,7 +256,8 @@ def dequantize_linear(call: Call) -> Real:
         real = small.decode(operand.value, target)
         if block_size:
             scales = _spread(scales, operand.shape, sizes)
-            zero_points = zero_points and _spread(zero_points, operand.shape, sizes)
+            if zero_points is not None:
+                zero_points = _spread(zero_points, operand.shape, sizes)
         if zero_points is not None:
             real = real - small.decode(zero_points, target)
         return real * scales.astype(target)

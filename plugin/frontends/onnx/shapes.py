@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import UnsupportedError
 from ...formats.onnx import Tensor
 from ...numerics.element_types import AnyArray
 from .call import Call, Typed, kernel, type_of_dtype
@@ -36,19 +37,25 @@ def identity(call: Call) -> Typed:
 
 
 @kernel("Dropout")
-def dropout(call: Call) -> Typed | None:
-    """The same, where nothing trains."""
-    if len(call.node.outputs) > 1 or (call.optional(2) is not None and call.known(2).any()):
-        return None
-    return Typed(call.input(0).type, call.input(0).value)
+def dropout(call: Call) -> list[Typed]:
+    """The same, and a mask that is true everywhere: nothing is dropped in inference."""
+    if call.optional(2) is not None and call.known(2).any():
+        raise call.error(
+            "has training_mode = true, and drops elements at random; export it for inference",
+            UnsupportedError,
+        )
+    operand = call.input(0)
+    same = Typed(operand.type, operand.value)
+    return [same, Typed("BOOL", np.ones(operand.shape, np.bool_))][: len(call.node.outputs)]
 
 
 @kernel("Constant")
 def constant(call: Call) -> Typed:
     """One of the attributes."""
-    tensor = call.attribute("value")
-    if isinstance(tensor, Tensor):
-        return Typed(tensor.type, tensor.data)
+    for name in ("value", "sparse_value"):
+        tensor = call.attribute(name)
+        if isinstance(tensor, Tensor):
+            return Typed(tensor.type, tensor.data)
     for name, dtype in (("value_float", np.float32), ("value_floats", np.float32),
                         ("value_int", np.int64), ("value_ints", np.int64)):  # fmt: skip
         if call.attribute(name) is not None:
