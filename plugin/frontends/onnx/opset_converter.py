@@ -373,10 +373,13 @@ def _scan_of_a_batch(node: Older) -> Results:
 
 @_since(10, "Dropout")
 def _mask_of_numbers(node: Older) -> Older | Results:
-    """The mask was of the type of the operand: 1 everywhere."""
+    """The mask was of the type of the operand.
+
+    The specification does not say what the mask is in inference; ONNX Runtime gives 0.
+    """
     outputs = node.call.node.outputs
     if len(outputs) < 2 or not outputs[1]:
         return node
     operand = node.operand(0)
-    mask = np.ones(operand.shape, node.dtype())
+    mask = np.zeros(operand.shape, node.dtype())
     return [Typed(operand.type, operand.value), Typed(operand.type, mask)]

@@ -1,0 +1,60 @@
+"""Every operator at every version of the operator sets means what that version says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnx_versions import VersionCase, at_version, cases, expected, feeds_of, tolerance, versions
+from subquant.formats.onnx import read_onnx
+from subquant.frontends.onnx import Interpreter
+
+_CASES = cases()
+_OPERATORS = sorted({case.operator for case in _CASES})
+
+
+def check(case: VersionCase, version: int) -> int:
+    """Compare one case at one version with its expected results; return the number of models."""
+    model = at_version(case, version)
+    if model is None:
+        return 0
+    feeds = feeds_of(case, model)
+    results = expected(model, feeds)
+    if results is None:
+        return 0
+    with np.errstate(all="ignore"):
+        found = Interpreter(read_onnx(model.SerializeToString())).run(feeds)
+    for result, wanted in zip(found, results, strict=True):
+        assert np.asarray(result).dtype == wanted.dtype
+        assert np.shape(result) == wanted.shape
+        relative, absolute = tolerance(wanted.dtype)
+        if wanted.dtype.kind in "biu":
+            np.testing.assert_array_equal(result, wanted)
+        else:
+            # Sums of products cancel: their error is relative to the greatest of them.
+            greatest = np.abs(wanted[np.isfinite(wanted)].astype(np.float64)).max(initial=0)
+            np.testing.assert_allclose(
+                np.asarray(result, np.float64),
+                wanted.astype(np.float64),
+                relative,
+                absolute + relative * min(float(greatest), 100.0),
+            )
+    return 1
+
+
+@pytest.mark.parametrize("operator", _OPERATORS)
+def test_every_version_of_an_operator(operator: str) -> None:
+    """Beside ONNX Runtime, or the reference evaluator where it has no kernel."""
+    count = 0
+    for case in _CASES:
+        if case.operator == operator:
+            for version in versions(operator):
+                try:
+                    count += check(case, version)
+                except BaseException as error:
+                    given = {n: None if a is None else (a.dtype.name, a.shape)
+                             for n, a in case.inputs.items()}  # fmt: skip
+                    error.add_note(f"{operator} of operator set {version}: {given} "
+                                   f"{dict(case.attributes)}")  # fmt: skip
+                    raise
+    assert count
