@@ -40,12 +40,14 @@ class Older:
 
     Args:
         call: the node with its inputs, and the graph around it.
+        opset: the operator set that the node is of.
         operator: the name of the operator, which a rule can replace.
         attributes: by name, as a rule leaves them.
         inputs: as a rule leaves them.
     """
 
     call: Call
+    opset: int
     operator: str
     attributes: dict[str, Any]
     inputs: list[Operand | None]
@@ -128,7 +130,7 @@ def convert_to_newest(call: Call, opset: int) -> Call | Results:
     Raises:
         UnsupportedError: the operator set is older than `OLDEST_OPSET`, or has no such operator.
     """
-    older = Older(call, call.node.operator, dict(call.node.attributes), list(call.inputs))
+    older = Older(call, opset, call.node.operator, dict(call.node.attributes), list(call.inputs))
     if opset < OLDEST_OPSET and _has_changed(call.node.operator, opset):
         raise older.error(
             f"is of operator set {opset}, expected {OLDEST_OPSET} or newer; convert the model with "
@@ -223,9 +225,20 @@ def _split_count(node: Older) -> Older:
 
 
 @_since(12, "Dropout")
-def _dropout_ratio(node: Older) -> Older:
-    """The ratio matters in training only, which operator sets before 12 do not ask for."""
-    return node.without("ratio")
+def _dropout_without_training(node: Older) -> Older | Results:
+    """The ratio matters in training only, which operator sets before 12 do not ask for.
+
+    They do not say what the mask is in inference: it is 0 everywhere, as in ONNX Runtime. Before
+    operator set 10 it has the type of the operand.
+    """
+    outputs = node.call.node.outputs
+    if len(outputs) < 2 or not outputs[1]:
+        return node.without("ratio")
+    operand = node.operand(0)
+    is_boolean = node.opset >= 10
+    mask = np.zeros(operand.shape, np.bool_ if is_boolean else node.dtype())
+    mask_type = "BOOL" if is_boolean else operand.type
+    return [Typed(operand.type, operand.value), Typed(mask_type, mask)]
 
 
 @_since(20, "DFT")
@@ -369,17 +382,3 @@ def _scan_of_a_batch(node: Older) -> Results:
         Typed(each[0].type, np.stack([part.value for part in each]))
         for each in zip(*computed, strict=True)
     ]
-
-
-@_since(10, "Dropout")
-def _mask_of_numbers(node: Older) -> Older | Results:
-    """The mask was of the type of the operand.
-
-    The specification does not say what the mask is in inference; ONNX Runtime gives 0.
-    """
-    outputs = node.call.node.outputs
-    if len(outputs) < 2 or not outputs[1]:
-        return node
-    operand = node.operand(0)
-    mask = np.zeros(operand.shape, node.dtype())
-    return [Typed(operand.type, operand.value), Typed(operand.type, mask)]
