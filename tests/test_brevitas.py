@@ -359,3 +359,35 @@ def test_any_parameters_are_an_error_or_read(
         message = "layer 'l'"
         assert "l.weight" in tensors
     assert "layer 'l'" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("zzz", [1]),
+        ("weight_scale_dtype", "torch.float8_e4m3fn"),
+        ("weight_scale_exponent", [1.0]),
+        ("input_clip", [6.0]),
+        ("act_scale_shape", []),
+        ("output_zp_dtype", "torch.int8"),
+    ],
+)
+def test_a_key_that_is_not_read_is_named(tmp_path: Path, key: str, value: Any) -> None:
+    layer = {**_value("weight_scale", 0.5, "float32"), key: value}
+    with pytest.raises(UnsupportedError, match=f"layer 'l' has the key '{key}'.* which subquant"):
+        _read(tmp_path, {"l.weight": _WEIGHT}, {"l": layer})
+
+
+def test_an_activation_has_no_other_keys(tmp_path: Path) -> None:
+    layer = {**_value("act_scale", 0.5), "act_zp_dtype": "torch.int8", **_value("input_scale", 1)}
+    with pytest.raises(UnsupportedError, match="layer 'l' has the key 'input_scale', key 'input_s"):
+        _read(tmp_path, {"l.weight": _WEIGHT}, {"l": layer})
+
+
+def test_metadata_of_the_parameters_is_a_property(tmp_path: Path) -> None:
+    save_file({"w": _WEIGHT}, tmp_path / "params.safetensors", {"format": "pt", "rounding": "up"})
+    for name in ("config.json", "quant_params.json"):
+        (tmp_path / name).write_text("{}")
+    files = ("config.json", "params.safetensors", "quant_params.json")
+    properties, _ = read_brevitas(*(tmp_path / file for file in files))
+    assert properties["metadata"] == {"params.safetensors": {"rounding": "up"}}

@@ -79,6 +79,16 @@ def test_a_file_has_the_configuration_beside_it(tmp_path: Path) -> None:
         read_huggingface(tmp_path)
 
 
+def test_metadata_that_says_more_than_the_framework_is_a_property(tmp_path: Path) -> None:
+    save_file({"w": np.zeros(3)}, tmp_path / "model.safetensors", {"format": "pt"})
+    (tmp_path / "config.json").write_text("{}")
+    assert read_huggingface(tmp_path)[0] == {"meta": {}, "hparams": {}}
+    metadata = {"format": "pt", "w_type": "Int4"}
+    save_file({"w": np.zeros(3)}, tmp_path / "model.safetensors", metadata)
+    found = read_huggingface(tmp_path)[0]
+    assert found["metadata"] == {"model.safetensors": {"w_type": "Int4"}}
+
+
 def _shards(folder: Path) -> dict[str, Any]:
     """Three tensors in two files; returns the index, which is written."""
     first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -557,3 +567,202 @@ def test_any_packed_arrays_are_an_error_or_unpacked(
     for tensor in tensors.values():
         if isinstance(tensor, PackedInt4Tensor):
             assert tensor.unpack().dequant().shape == tensor.shape
+
+
+# -- nothing in silence ---------------------------------------------------------------------------
+
+
+def test_a_shard_without_the_others_is_refused(tmp_path: Path) -> None:
+    _shards(tmp_path)
+    first, second = sorted(tmp_path.glob("*.safetensors"))
+    message = (
+        r"00002-of-00002\.safetensors: error: is shard 2 of 2, which is not a whole model; give"
+    )
+    with pytest.raises(InputError, match=message):
+        read_huggingface(second)
+    (tmp_path / "model.safetensors.index.json").unlink()
+    first.unlink()
+    with pytest.raises(InputError, match=message):  # the only file of the folder
+        read_huggingface(tmp_path)
+    second.rename(tmp_path / "model-00001-of-00001.safetensors")
+    assert list(_read(tmp_path)) == ["c"]
+
+
+def test_a_file_beside_an_index_of_others_is_ambiguous(tmp_path: Path) -> None:
+    index = _shards(tmp_path)
+    save_file({"a": np.ones(2, np.float16)}, tmp_path / "model.safetensors")
+    with pytest.raises(
+        InputError, match=r"holds model\.safetensors, and .* that names other files"
+    ):
+        read_huggingface(tmp_path)
+    assert list(_read(tmp_path / "model.safetensors")) == ["a"]
+    index["weight_map"] = {"a": "model.safetensors"}
+    _write_index(tmp_path, index)
+    assert list(_read(tmp_path)) == ["a"]
+
+
+def test_a_key_of_an_index_that_is_not_known_is_named(tmp_path: Path) -> None:
+    _write_index(tmp_path, {**_shards(tmp_path), "tied": {"a": "b"}})
+    with pytest.raises(UnsupportedError, match="error: the index has the key 'tied', which subq"):
+        read_huggingface(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"zzz": 1}, "the quantization has the key 'zzz' = 1, which subquant does not use"),
+        ({"dynamic": {"-:.*down.*": {}}}, "the quantization has the key 'dynamic'"),
+        ({"dynamic": {r"+:.*": {"bits": 8}}}, "the quantization has the key 'dynamic'"),
+        ({"rotation": "hadamard"}, "the quantization has the key 'rotation' = 'hadamard'"),
+        ({"adapter": {"name": "eora"}}, "the quantization has the key 'adapter'"),
+        ({"pack_dtype": "int16"}, "the quantization has the key 'pack_dtype' = 'int16'"),
+        ({"format": "gptq_v2", "checkpoint_format": "gptq"}, "contradict each other; leave the wr"),
+        ({"w_bit": 3}, "'bits' is 4 and 'w_bit' is 3, which contradict each other"),
+        ({"sym": "yes"}, "'sym' must be true or false, got 'yes'"),
+        ({"desc_act": 1}, "'desc_act' must be true or false, got 1"),
+    ],
+)
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_a_key_of_the_quantization_that_is_not_known_is_named(
+    tmp_path: Path, method: str, change: dict[str, Any], message: str
+) -> None:
+    arrays, *_ = _layer(method, np.random.default_rng(9), 64, 8, 32)
+    config = {**(_GPTQ if method == "gptq" else _AWQ), **change}
+    if method == "awq" and not {"format", "sym", "desc_act"}.isdisjoint(change):
+        pytest.skip("a key of GPTQ")
+    with pytest.raises(SubquantError, match=message.replace("(", r"\(")) as caught:
+        _read(_checkpoint(tmp_path, arrays, {"quantization_config": config}))
+    assert str(caught.value).startswith(f"{tmp_path / 'config.json'}: error: ")
+
+
+def test_keys_that_tools_write_are_accepted(tmp_path: Path) -> None:
+    """Those of GPTQModel, AutoGPTQ and transformers in one; and those of AutoAWQ and vLLM."""
+    arrays, q, z, reals = _layer("gptq", np.random.default_rng(9), 64, 8, 32, 0x11111111)
+    config = {
+        **_GPTQ, "format": "gptq", "checkpoint_format": "gptq", "method": "gptq", "lm_head": False,
+        "pack_dtype": "int32", "dynamic": None, "adapter": None, "damp_percent": 0.01,
+        "damp_auto_increment": 0.0025, "static_groups": False, "true_sequential": True,
+        "is_marlin_format": False, "model_file_base_name": None, "model_name_or_path": None,
+        "meta": {"quantizer": ["gptqmodel:1.4.0"]}, "use_exllama": True, "dataset": "c4",
+        "exllama_config": {"version": 1}, "tokenizer": None, "batch_size": 1,
+    }  # fmt: skip
+    found = _read(_checkpoint(tmp_path, arrays, {"quantization_config": config}))
+    _check(found["l.weight"], q, z, reals, [1, 32])
+    arrays, q, z, reals = _layer("awq", np.random.default_rng(9), 64, 8, 32)
+    config = {**_AWQ, "modules_to_not_convert": None, "do_fuse": False, "backend": "autoawq",
+              "exllama_config": None, "fuse_max_seq_len": None,
+              "modules_to_fuse": None}  # fmt: skip
+    found = _read(_checkpoint(tmp_path, arrays, {"quantization_config": config}))
+    _check(found["l.weight"], q, z, reals, [1, 32])
+
+
+def test_configurations_in_several_places(tmp_path: Path) -> None:
+    """In the configuration of a part, and in a file of its own: they have to say the same."""
+    arrays, q, z, reals = _layer("gptq", np.random.default_rng(8), 64, 8, 32, 0x11111111)
+    _checkpoint(tmp_path, arrays, {"text_config": {"quantization_config": _GPTQ}})
+    _check(_read(tmp_path)["l.weight"], q, z, reals, [1, 32])
+    (tmp_path / "quantize_config.json").write_text(json.dumps(_GPTQ))
+    _check(_read(tmp_path)["l.weight"], q, z, reals, [1, 32])
+    (tmp_path / "quantize_config.json").write_text(json.dumps({**_GPTQ, "group_size": 64}))
+    message = "'text_config.quantization_config' and 'quantize_config.json' contradict each other a"
+    with pytest.raises(InputError, match=f"{message}bout group_size; leave the wrong one out"):
+        _read(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["compression_config", "quantization"])
+def test_other_keys_of_quantizations_are_refused(tmp_path: Path, key: str) -> None:
+    _checkpoint(tmp_path, {"w": np.zeros(1)}, {key: {"bits": 4, "group_size": 64}})
+    with pytest.raises(UnsupportedError, match=f"the key '{key}' says that weights are quantized"):
+        _read(tmp_path)
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_packed_weights_that_are_not_there(tmp_path: Path, method: str) -> None:
+    config = {"quantization_config": _GPTQ if method == "gptq" else _AWQ}
+    _checkpoint(tmp_path, {"l.weight": np.zeros((8, 4), np.uint32)}, config)
+    message = f"that {method.upper()} packed the weights, and no tensor has the name of a qweight"
+    with pytest.raises(InputError, match=message):
+        _read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("gptq", "l.zzz"),
+        ("gptq", "l.lora_A.weight"),
+        ("gptq", "l.scales_and_zeros"),
+        ("awq", "l.g_idx"),
+        ("awq", "l.smooth_scale"),
+    ],
+)
+def test_a_tensor_of_a_packed_layer_that_is_not_known_is_named(
+    tmp_path: Path, method: str, name: str
+) -> None:
+    arrays, *_ = _layer(method, np.random.default_rng(9), 64, 8, 32)
+    config = {"quantization_config": _GPTQ if method == "gptq" else _AWQ}
+    further = {"l.bias": np.ones(8, np.float16), "ll.zzz": np.ones(3), "norm.weight": np.ones(3)}
+    _checkpoint(tmp_path, arrays | further, config)
+    assert set(_read(tmp_path)) == {"l.weight", *further}
+    _checkpoint(tmp_path, arrays | {name: np.ones(64, np.int32)}, config)
+    with pytest.raises(UnsupportedError, match=f"error: has the tensor '{name}', which subquant"):
+        _read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stored", "form", "message"),
+    [
+        (8, "gptq", "zero point of 9, and 'sym' is true, .*; set 'checkpoint_format' to 'gptq_v2'"),
+        (
+            7,
+            "gptq_v2",
+            "zero point of 7, and 'sym' is true, .* 'checkpoint_format' to 'gptq', with",
+        ),
+        (3, "gptq", "zero point of 4, .* set it to the contrary if the zero points are right"),
+        (7, "gptq", None),
+        (8, "gptq_v2", None),
+    ],
+)
+def test_zero_points_that_contradict_a_symmetric_quantization(
+    tmp_path: Path, stored: int, form: str, message: str | None
+) -> None:
+    """The reals are ``(q - 8) * scale``, or the message says what to do."""
+    rng = np.random.default_rng(9)
+    q, scales = rng.integers(0, 16, (64, 16)), rng.uniform(0.5, 1, (2, 16)).astype(np.float16)
+    qweight, qzeros = _packed("gptq", q, np.full((2, 16), stored), 0)
+    arrays = {"l.qweight": qweight, "l.qzeros": qzeros, "l.scales": scales}
+    config = {**_GPTQ, "sym": True, "checkpoint_format": form}
+    _checkpoint(tmp_path, arrays, {"quantization_config": config})
+    if message is not None:
+        with pytest.raises(InputError, match=f"error: layer 'l' has a {message}"):
+            _read(tmp_path)
+        return
+    tensor = _read(tmp_path)["l.weight"]
+    assert isinstance(tensor, PackedInt4Tensor)
+    expected = (q - 8).T * np.repeat(scales.T.astype(np.float64), 32, axis=1)
+    np.testing.assert_array_equal(tensor.unpack().dequant(), expected.astype(np.float32))
+
+
+def test_awq_without_zero_points_has_eights(tmp_path: Path) -> None:
+    q = np.random.default_rng(9).integers(0, 16, (64, 16))
+    config = {"quantization_config": {**_AWQ, "zero_point": False}}
+    for zero, is_right in ((8, True), (7, False)):
+        qweight, qzeros = _packed("awq", q, np.full((2, 16), zero), 0)
+        scales = np.ones((2, 16), np.float16)
+        arrays = {"l.qweight": qweight, "l.qzeros": qzeros, "l.scales": scales}
+        _checkpoint(tmp_path, arrays, config)
+        if is_right:
+            _read(tmp_path)
+            continue
+        with pytest.raises(InputError, match="a zero point of 7, and the configuration says symm"):
+            _read(tmp_path)
+
+
+def test_an_order_of_inputs_needs_their_groups(tmp_path: Path) -> None:
+    arrays, *_ = _layer("gptq", np.random.default_rng(9), 64, 8, 32)
+    config = {"quantization_config": {**_GPTQ, "desc_act": True}}
+    for further in ({}, {"l.g_idx": np.zeros(64, np.int32)}):
+        _checkpoint(tmp_path, arrays | further, config)
+        with pytest.raises(InputError, match="layer 'l' has no g_idx that says which group each"):
+            _read(tmp_path)
+    ascending = {"l.g_idx": np.repeat([0, 1], 32).astype(np.int32)}
+    assert list(_read(_checkpoint(tmp_path, arrays | ascending, config))) == ["l.weight"]

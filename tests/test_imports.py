@@ -23,6 +23,7 @@ MODULES = {
 ORDER = (
     *(
         "errors",
+        "read_record",
         "requirements",
         "versions",
         "files",

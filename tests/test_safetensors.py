@@ -177,11 +177,19 @@ def test_tensors_are_mapped_and_not_read(folder: Path) -> None:
 
 
 def test_what_the_library_takes_beside_tensors(folder: Path) -> None:
-    """Metadata that is null, keys of a later version, spaces behind the header."""
-    header = {"__metadata__": None, "a": {**_entry("U8", [2], 0, 2), "later": {"x": [1.5]}}}
+    """Metadata that is null, spaces behind the header."""
+    header = {"__metadata__": None, "a": _entry("U8", [2], 0, 2)}
     read = read_safetensors(_write(folder, _file(json.dumps(header).encode() + b"   ", b"12")))
     assert read.metadata == {}
     assert read.tensors["a"].tolist() == [49, 50]
+
+
+def test_a_key_of_a_later_version_is_refused(folder: Path) -> None:
+    """The library passes over it."""
+    header = {"a": {**_entry("U8", [2], 0, 2), "later": {"x": [1.5]}}}
+    path = _write(folder, _file(json.dumps(header).encode(), b"12"))
+    with pytest.raises(UnsupportedError, match=r"error: tensor 'a' has the key 'later', which"):
+        read_safetensors(path)
 
 
 # -- wrong files ----------------------------------------------------------------------------------

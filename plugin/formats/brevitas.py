@@ -17,7 +17,8 @@ The storage of weights with zero points is ``weight_zp_dtype``; other weights an
 ``input_zp_dtype``, by default int8, outputs ``output_zp_dtype``, by default the inputs', and
 activations ``act_zp_dtype``. Weights of fused layers, ``L.to_kv`` and ``L.to_qkv``, are split along
 their outputs into ``L.to_kv.to_k`` and so on. A layer without input scale keeps its float bias. The
-zero points of inputs, outputs and activations must be 0; 8-bit floats are not supported.
+zero points of inputs, outputs and activations must be 0; 8-bit floats are not supported. A key of a
+layer that is not read refuses the file.
 
 Sources: "Direct quantization with sharktank"; sharktank's ``import_brevitas_dataset``.
 """
@@ -34,7 +35,8 @@ from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageEr
 from ..layouts.quantizers import StaticScaledQuantizer
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
 from ..numerics.element_types import Array, DType
-from .huggingface import split_properties
+from ..read_record import Irrelevant, ReadRecord
+from .huggingface import metadata_of, split_properties
 from .safetensors import read_safetensors
 from .strict_json import Json, JsonObject, load_json, shown
 
@@ -42,6 +44,13 @@ __all__ = ["read_brevitas"]
 
 _FUSED = {"to_kv": ("to_k", "to_v"), "to_qkv": ("to_q", "to_k", "to_v")}
 _STORAGE = ("int8", "uint8", "int16", "uint16", "int32")
+_FLOATS = ("torch.float32", "torch.float16", "torch.bfloat16")
+_IRRELEVANT = [
+    Irrelevant(
+        f"{name}_dtype", "is a type whose numbers float32 has, and they are written out", _FLOATS
+    )
+    for name in ("weight_scale", "input_scale", "output_scale", "act_scale", "smoothquant_mul")
+]
 
 
 def read_brevitas(
@@ -65,7 +74,9 @@ def read_brevitas(
         UnsupportedError: a layer is quantized in a way that is not supported.
     """
     properties = split_properties(load_json(config, "the model's configuration"))
-    arrays = read_safetensors(params).tensors
+    file = read_safetensors(params)
+    properties |= metadata_of([file])
+    arrays = file.tensors
     layers = load_json(quant_params, "the quantization parameters")
     place = Place(str(quant_params))
     tensors: dict[str, InferenceTensor] = {
@@ -74,11 +85,13 @@ def read_brevitas(
     for name, values in layers.items():
         if not isinstance(values, dict):
             raise InputError(f"layer {shown(name)} must be an object, got {shown(values)}", place)
-        layer = _Layer(name, values, arrays, place)
+        record = ReadRecord(place, f"layer {shown(name)}")
+        layer = _Layer(name, record.track("key", values, _IRRELEVANT), arrays, place)
         try:
             made = layer.tensors()
         except UsageError as error:  # of a quantizer, which does not know the layer
             raise layer.error(error.message) from None
+        record.finish("export the layer without")
         for replaced in layer.replaced:
             del tensors[replaced]
         for tensor in made:

@@ -6,30 +6,38 @@ A checkpoint is a folder with ``config.json`` and ``model.safetensors``, or shar
 
 An index is checked both ways: each tensor it names is in the file it names, and the files have no
 others, so none is lost and none is there twice. Its ``total_size`` is not checked: writers disagree
-on what it counts.
+on what it counts. A shard without its index is refused. The ``__metadata__`` of the files goes to
+the property ``metadata``, if it says more than the framework that wrote them.
 
 Where the configuration has a ``quantization_config`` (or the file ``quantize_config.json`` of
 AutoGPTQ, or ``quant_config.json`` of AutoAWQ, is there), packed weights become quantized tensors
-(`subquant.formats.packed_int4`).
+(`subquant.formats.packed_int4`). Where there are several, they have to say the same.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ..errors import InputError, Place
+from ..errors import InputError, Place, UnsupportedError
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
 from ..numerics.element_types import Array
-from .packed_int4 import packed_int4_form, read_packed_int4
-from .safetensors import read_safetensors
+from ..read_record import Irrelevant, ReadRecord
+from .packed_int4 import read_packed_int4
+from .packed_settings import PackedInt4Form, packed_int4_form
+from .safetensors import SafetensorsFile, read_safetensors
 from .strict_json import Json, JsonObject, load_json, shown
 
-__all__ = ["read_huggingface", "split_properties"]
+__all__ = ["metadata_of", "read_huggingface", "split_properties"]
 
 _INDEX = ".safetensors.index.json"
+_SHARD = re.compile(r".*-(\d{5})-of-(\d{5})\.safetensors", re.DOTALL)
+_KEY = "quantization_config"
 _OLD_CONFIGURATIONS = ("quantize_config.json", "quant_config.json")
+_OTHER_KEYS = ("compression_config", "quantization")
+"""Keys by which older compressed-tensors and MLX say that weights are quantized."""
 
 
 def read_huggingface(
@@ -57,18 +65,47 @@ def read_huggingface(
     if is_folder or os.path.exists(configuration):
         config = load_json(configuration, "the model's configuration")
     if source.name.endswith(_INDEX):
-        arrays = _read_shards(source)
+        arrays, files = _read_shards(source)
     else:
-        arrays = read_safetensors(source).tensors
-    quantization, file = _quantization(config, folder)
-    if quantization is None:
+        _check_whole(source)
+        files = [read_safetensors(source)]
+        arrays = files[0].tensors
+    form = _packed_form(config, folder)
+    if form is None:
         tensors: dict[str, InferenceTensor] = {
             name: PrimitiveTensor(array, name) for name, array in arrays.items()
         }
     else:
-        form = packed_int4_form(quantization, file)
         tensors = read_packed_int4(arrays, form, str(source))
-    return split_properties(config), tensors
+    return split_properties(config) | metadata_of(files), tensors
+
+
+def metadata_of(files: Iterable[SafetensorsFile]) -> JsonObject:
+    """Return the property ``metadata``, by the names of files; none if there is nothing to tell.
+
+    ``format`` names the framework that wrote a file, which changes no tensor.
+    """
+    by_file = {
+        os.path.basename(file.path): {k: v for k, v in file.metadata.items() if k != "format"}
+        for file in files
+    }
+    by_file = {name: metadata for name, metadata in by_file.items() if metadata}
+    return {"metadata": by_file} if by_file else {}
+
+
+def _check_whole(file: Path) -> None:
+    """Check that a file is no shard of several.
+
+    Raises:
+        InputError: its name says that it is one.
+    """
+    match = _SHARD.fullmatch(file.name)
+    if match is not None and int(match[2]) > 1:
+        raise InputError(
+            f"is shard {int(match[1])} of {int(match[2])}, which is not a whole model; give the "
+            f"folder or the index (*{_INDEX}), which names all of them",
+            Place(str(file)),
+        )
 
 
 def split_properties(config: Mapping[str, Json]) -> JsonObject:
@@ -81,9 +118,17 @@ def split_properties(config: Mapping[str, Json]) -> JsonObject:
 
 def _weights_of(folder: Path) -> Path:
     """The file or index that holds a folder's weights: the model's, else the only one."""
-    for name in ("model.safetensors", f"model{_INDEX}"):
-        if os.path.exists(folder / name):
-            return folder / name
+    whole, index = folder / "model.safetensors", folder / f"model{_INDEX}"
+    if os.path.exists(whole) and os.path.exists(index):
+        listed = load_json(index, "the index").get("weight_map")
+        if not isinstance(listed, dict) or set(map(str, listed.values())) != {whole.name}:
+            raise InputError(
+                f"'{folder}' holds {whole.name}, and {index.name} that names other files; give the "
+                "one to read"
+            )
+    for path in (whole, index):
+        if os.path.exists(path):
+            return path
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -100,28 +145,54 @@ def _weights_of(folder: Path) -> Path:
     raise InputError(f"'{folder}' holds no weights, expected model.safetensors or model{_INDEX}")
 
 
-def _quantization(
-    config: Mapping[str, Json], folder: Path
-) -> tuple[Mapping[str, Json] | None, str]:
-    """What says how weights are packed, and the file that does."""
-    found = config.get("quantization_config")
-    file = str(folder / "config.json")
-    if found is not None:
-        if not isinstance(found, dict):
-            raise InputError(
-                f"'quantization_config' must be an object, got {shown(found)}", Place(file)
+def _packed_form(config: Mapping[str, Json], folder: Path) -> PackedInt4Form | None:
+    """Return how weights are packed, as all configurations say; None if none does."""
+    place = Place(str(folder / "config.json"))
+    for key in _OTHER_KEYS:
+        if config.get(key):
+            raise UnsupportedError(
+                f"the key '{key}' says that weights are quantized in a way that is not supported; "
+                "expected GPTQ or AWQ, with a 'quantization_config'",
+                place,
             )
-        return found, file
+    forms: dict[str, PackedInt4Form] = {}
+    within = {f"'{key}.{_KEY}'": sub for key, sub in config.items() if isinstance(sub, dict)}
+    for label, part in ({f"'{_KEY}'": config} | within).items():
+        settings = part.get(_KEY)
+        if settings is None:
+            continue
+        if not isinstance(settings, dict):
+            raise InputError(f"{label} must be an object, got {shown(settings)}", place)
+        forms[label] = packed_int4_form(settings, str(folder / "config.json"))
     for name in _OLD_CONFIGURATIONS:
         if os.path.exists(folder / name):
-            return load_json(folder / name, "the quantization's configuration"), str(folder / name)
-    return None, ""
+            settings = load_json(folder / name, "the quantization's configuration")
+            forms[f"'{name}'"] = packed_int4_form(settings, str(folder / name))
+    if not forms:
+        return None
+    (first, expected), *further = forms.items()
+    for label, form in further:
+        wrong = [key for key, value in vars(expected).items() if value != getattr(form, key)]
+        if wrong:
+            raise InputError(
+                f"{first} and {label} contradict each other about {', '.join(wrong)}; leave the "
+                "wrong one out",
+                place,
+            )
+    return expected
 
 
-def _read_shards(index: Path) -> dict[str, Array]:
-    """The arrays of all files that an index names, in its order."""
+def _read_shards(index: Path) -> tuple[dict[str, Array], list[SafetensorsFile]]:
+    """Return the arrays of all files that an index names, in its order, and the files."""
     place = Place(str(index))
-    files = load_json(index, "the index").get("weight_map")
+    record = ReadRecord(place, "the index")
+    keys = record.track(
+        "key",
+        load_json(index, "the index"),
+        [Irrelevant("metadata", "counts bytes and names the program that wrote the index")],
+    )
+    files = keys.get("weight_map")
+    record.finish("write the index again without it")
     if not isinstance(files, dict) or not files:
         raise InputError("the index has no 'weight_map' of tensors and files", place)
     for name, file in files.items():
@@ -132,8 +203,10 @@ def _read_shards(index: Path) -> dict[str, Array]:
                 place,
             )
     arrays: dict[str, Array] = {}
+    shards: list[SafetensorsFile] = []
     for file in dict.fromkeys(files.values()):
         shard = read_safetensors(index.parent / file)
+        shards.append(shard)
         for name, array in shard.tensors.items():
             if files.get(name) != file:
                 said = f"to be in {shown(files[name])}" if name in files else "nothing of it"
@@ -149,7 +222,7 @@ def _read_shards(index: Path) -> dict[str, Array]:
             f"tensor {shown(name)} is not in {shown(files[name])}, where the index says it is",
             place,
         )
-    return {name: arrays[name] for name in files}
+    return {name: arrays[name] for name in files}, shards
 
 
 def _is_plain(file: object) -> bool:

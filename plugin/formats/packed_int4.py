@@ -22,6 +22,10 @@ consecutive, and a permuted weight would need permuted inputs, of which its user
 order of the groups other than ascending is fine, and a g_idx that is all zero says nothing, as for
 the loaders of these files.
 
+A tensor below a packed layer's name that is neither one of these nor its bias refuses the
+checkpoint; so do zero points other than 8 where the configuration says symmetric (``sym``), which
+are stored in the other way.
+
 Sources: AutoGPTQ 0.7 (``QuantLinear.pack``), GPTQModel (``convert_gptq_v2_to_v1_format``), AutoAWQ
 0.2 (``WQLinear_GEMM.from_linear``).
 """
@@ -29,8 +33,7 @@ Sources: AutoGPTQ 0.7 (``QuantLinear.pack``), GPTQModel (``convert_gptq_v2_to_v1
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -40,87 +43,23 @@ from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..numerics.array_functions import unpack_nibbles
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
+from ..read_record import ReadRecord
+from .packed_settings import PackedInt4Form
 from .strict_json import shown
 
-__all__ = ["PackedInt4Form", "PackedInt4Tensor", "packed_int4_form", "read_packed_int4"]
+__all__ = ["PackedInt4Tensor", "read_packed_int4"]
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The output, of 8, that each 4 bits of a word hold, from the low bits on."""
 
+_PARTS = {
+    "gptq": ("qweight", "qzeros", "scales", "g_idx"),
+    "awq": ("qweight", "qzeros", "scales"),
+}
+_SYMMETRIC = 8
+"""The zero point of symmetric integers of 4 bits."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _ONES = 0x11111111
-
-
-@dataclass(frozen=True)
-class PackedInt4Form:
-    """What a checkpoint's configuration says of its packed weights.
-
-    Args:
-        method: whose packing it is.
-        group_size: inputs that share a scale, None for all of them.
-        zero_points_less_one: whether zero points are stored less 1.
-    """
-
-    method: Literal["gptq", "awq"]
-    group_size: int | None
-    zero_points_less_one: bool = False
-
-
-def packed_int4_form(config: Mapping[str, Any], file: str) -> PackedInt4Form:
-    """Read a ``quantization_config``.
-
-    Args:
-        config: of ``config.json``, or the whole of ``quantize_config.json``.
-        file: where it is from, for errors.
-
-    Raises:
-        InputError: a value is missing or of the wrong type.
-        UnsupportedError: the method, the number of bits or the packing is not supported.
-    """
-    place = Place(file)
-
-    def text(*keys: str, default: str) -> str:
-        value = next((config[key] for key in keys if config.get(key) is not None), default)
-        if not isinstance(value, str):
-            raise InputError(f"'{keys[0]}' must be a string, got {shown(value)}", place)
-        return value.lower()
-
-    def integer(*keys: str) -> int:
-        value = next((config[key] for key in keys if config.get(key) is not None), None)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise InputError(
-                f"'{keys[0]}' of the quantization must be an integer, got {shown(value)}", place
-            )
-        return value
-
-    # Files from before 'quant_method' was there: 'version' is AWQ's.
-    old = "awq" if "version" in config else "gptq"
-    method = text("quant_method", "method", default=old)
-    if method not in ("gptq", "awq"):
-        raise UnsupportedError(
-            f"the quantization method is {shown(method)}, expected 'gptq' or 'awq'", place
-        )
-    bits, group_size = integer("bits", "w_bit"), integer("group_size", "q_group_size")
-    if bits != 4:
-        raise UnsupportedError(f"the weights have {bits} bits, expected 4", place)
-    if group_size < 1 and group_size != -1:
-        raise InputError(f"'group_size' must be positive or -1, got {group_size}", place)
-    groups = None if group_size == -1 else group_size
-    if method == "awq":
-        packing = text("version", "checkpoint_format", "format", default="gemm")
-        if packing != "gemm":
-            raise UnsupportedError(
-                f"the AWQ weights are packed as {shown(packing)}, expected 'gemm'", place
-            )
-        return PackedInt4Form("awq", groups)
-    packing = text("checkpoint_format", "format", default="gptq")
-    if config.get("is_marlin_format"):
-        packing = "marlin"
-    if packing not in ("gptq", "gptq_v2"):
-        raise UnsupportedError(
-            f"the GPTQ weights are packed as {shown(packing)}, expected 'gptq' or 'gptq_v2'", place
-        )
-    return PackedInt4Form("gptq", groups, packing == "gptq")
 
 
 def read_packed_int4(
@@ -137,26 +76,44 @@ def read_packed_int4(
         The tensors by name, other arrays as they are.
 
     Raises:
-        InputError: an array is missing, or shapes do not fit.
-        UnsupportedError: groups that are not consecutive.
+        InputError: an array is missing, shapes do not fit, no weight is packed, or zero points
+            contradict the configuration.
+        UnsupportedError: groups that are not consecutive, or an array that belongs to a packed
+            layer and is not known.
     """
     place = Place(file)
-    parts = ("qweight", "qzeros", "scales") + (("g_idx",) if form.method == "gptq" else ())
-    layers = [name.removesuffix(".qweight") for name in arrays if name.endswith(".qweight")]
-    taken = {f"{layer}.{part}" for layer in layers for part in parts}
+    record = ReadRecord(place)
+    tracked = record.track("tensor", arrays)
+    layers = {name.removesuffix(".qweight") for name in arrays if name.endswith(".qweight")}
     tensors: dict[str, InferenceTensor] = {}
-    for name, array in arrays.items():
-        if name.endswith(".qweight"):
-            layer = name.removesuffix(".qweight")
+    for name in arrays:
+        layer, _, part = name.rpartition(".")
+        if part == "qweight":
             if f"{layer}.weight" in arrays:
                 raise InputError(f"{shown(layer)} has both a weight and a qweight", place)
-            found = {part: arrays.get(f"{layer}.{part}") for part in parts}
+            found = {part: tracked.get(f"{layer}.{part}") for part in _PARTS[form.method]}
             tensors[f"{layer}.weight"] = _tensor(layer, found, form, place)
-        elif name.endswith(".qzeros") and name not in taken:
-            raise InputError(f"{shown(name.removesuffix('.qzeros'))} has no qweight", place)
-        elif name not in taken:
-            tensors[name] = PrimitiveTensor(array, name)
+        elif part == "qzeros" and layer not in layers:
+            raise InputError(f"{shown(layer)} has no qweight", place)
+        elif (layer in layers and part == "bias") or not _is_below(name, layers):
+            tensors[name] = PrimitiveTensor(tracked[name], name)
+    record.finish("quantize the model again without it")
+    if not layers:
+        raise InputError(
+            f"the configuration says that {form.method.upper()} packed the weights, and no tensor "
+            "has the name of a qweight",
+            place,
+        )
     return tensors
+
+
+def _is_below(name: str, layers: set[str]) -> bool:
+    """Return True if a tensor belongs to one of the layers."""
+    while "." in name:
+        name = name.rpartition(".")[0]
+        if name in layers:
+            return True
+    return False
 
 
 class PackedInt4Tensor(QuantizedTensor):
@@ -192,15 +149,11 @@ class PackedInt4Tensor(QuantizedTensor):
 
     def unpack(self) -> BlockAffineLayout:
         """The layout, of planes that are made at each call."""
-        zeros = self.qzeros.view(np.uint32)
-        if self.form.zero_points_less_one:
-            zeros = zeros + np.uint32(_ONES)
+        zero_points = _zero_points(self.qzeros, self.form).T
         if self.form.method == "gptq":
             storage = _unpacked(np.ascontiguousarray(self.qweight.T))
-            zero_points = _unpacked(zeros).T
         else:
             storage = _in_order(_unpacked(self.qweight)).T
-            zero_points = _in_order(_unpacked(zeros)).T
         scales = self.scales.T
         if self.groups is not None:
             scales, zero_points = scales[:, self.groups], zero_points[:, self.groups]
@@ -275,8 +228,47 @@ def _tensor(
                 f"{list(scales.shape)}",
                 place,
             )
-    groups = _groups(found.get("g_idx"), inputs, size, count, label, place)
+    if form.is_symmetric:
+        _check_symmetric(_zero_points(qzeros, form), form, label, place)
+    indices = found.get("g_idx")
+    if form.has_act_order and count > 1 and (indices is None or not indices.any()):
+        raise InputError(
+            f"{label} has no g_idx that says which group each input belongs to, and 'desc_act' is "
+            "true; set 'desc_act' to false if groups are of consecutive inputs",
+            place,
+        )
+    groups = _groups(indices, inputs, size, count, label, place)
     return PackedInt4Tensor(qweight, qzeros, scales, groups, size, form, f"{layer}.weight")
+
+
+def _zero_points(qzeros: Array, form: PackedInt4Form) -> Array:
+    """Return the zero points ``[G, N]`` as the form says that they are stored."""
+    zeros = qzeros.view(np.uint32)
+    if form.zero_points_less_one:
+        zeros = zeros + np.uint32(_ONES)
+    return _unpacked(zeros) if form.method == "gptq" else _in_order(_unpacked(zeros))
+
+
+def _check_symmetric(zero_points: Array, form: PackedInt4Form, label: str, place: Place) -> None:
+    """Check that each zero point is 8.
+
+    Raises:
+        InputError: one is another, as where a checkpoint of the format gptq_v2 says gptq.
+    """
+    others = zero_points[zero_points != _SYMMETRIC]
+    if not others.size:
+        return
+    says = "'sym' is true" if form.method == "gptq" else "the configuration says symmetric"
+    advice = "set it to the contrary if the zero points are right"
+    shift = 1 if form.zero_points_less_one else -1
+    if form.method == "gptq" and (zero_points == _SYMMETRIC + shift).all():
+        right = "gptq_v2" if form.zero_points_less_one else "gptq"
+        advice = f"set 'checkpoint_format' to '{right}', with which each is {_SYMMETRIC}"
+    raise InputError(
+        f"{label} has a zero point of {others.flat[0]}, and {says}, which means {_SYMMETRIC} for "
+        f"each; {advice}",
+        place,
+    )
 
 
 def _groups(

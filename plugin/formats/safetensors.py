@@ -13,6 +13,7 @@ other. What it lacks is done here (measured with version 0.8.0):
 * Its NumPy side raises AttributeError for each 8-bit float, and gives no offsets to read them by.
 * It takes the last of two tensors of one name, where other readers take the first: two tools would
   see two models. It takes a space before the header. The format forbids both.
+* It passes over keys of a tensor's description that it does not know.
 * It does not look at values: a BOOL of 7 is neither True nor False to NumPy.
 * It takes shapes that no NumPy array has: 65 dimensions, or 2**126 elements beside an extent of 0.
 
@@ -32,6 +33,7 @@ from safetensors import SafetensorError, safe_open
 from ..errors import InputError, Place, UnsupportedError
 from ..files import regular_file_size
 from ..numerics.element_types import Array, DType
+from ..read_record import ReadRecord
 from .strict_json import Json, parse_object, shown
 
 __all__ = ["DTYPES", "SafetensorsFile", "read_safetensors"]
@@ -111,7 +113,10 @@ def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
 
 def _array(name: str, entry: Mapping[str, Json], data: Array, place: Place) -> Array:
     """The view of a tensor whose description the library has checked."""
-    kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    record = ReadRecord(place, f"tensor {shown(name)}")
+    keys = record.track("key", entry)
+    kind, shape, (begin, end) = keys["dtype"], keys["shape"], keys["data_offsets"]
+    record.finish()
     if kind not in DTYPES:
         raise UnsupportedError(
             f"tensor {shown(name)} has elements of {kind}, expected one of: {', '.join(DTYPES)}; "
