@@ -122,9 +122,14 @@ class TfliteModel(ComparedModel):
     @property
     def inputs(self) -> list[tuple[str, str, tuple[int, ...], bool]]:
         """As of `ComparedModel`."""
+        graph, signature = self.model.subgraphs[0], self.model.signatures[0]
+        names = [tensor.name for tensor in graph.inputs]
+        if not signature.subgraph:
+            names = list(signature.inputs)
+        shapes = tflite.input_shapes(graph, names, self.options)
         return [
-            (tensor.name, tensor.element, tensor.shape, tensor.quantization is not None)
-            for tensor in self.model.subgraphs[0].inputs
+            (tensor.name, tensor.element, shape, tensor.quantization is not None)
+            for tensor, shape in zip(graph.inputs, shapes, strict=True)
         ]
 
     def watched(self) -> list[Watched]:

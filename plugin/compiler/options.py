@@ -48,7 +48,7 @@ class CompileOptions:
         semantics: as `subquant.options.Semantics`.
         batch: the first extent of the inputs of a TensorFlow Lite model: a number, ``dynamic``, or
             "" for what the file says.
-        extents: ``name=N`` for each other extent that an ONNX model leaves open.
+        extents: ``name=N`` for each other extent that a model leaves open.
         input_values: ``name=number`` or ``name=number,number,...`` for each input of an ONNX model
             that becomes a constant.
         every_tensor: return all that the operators of a TensorFlow Lite model compute.
@@ -110,7 +110,8 @@ class CompileOptions:
     )
     extents: tuple[str, ...] = option(
         (),
-        "An extent that an .onnx model leaves open, by its name there; may be repeated.",
+        "An extent that a .tflite or .onnx model leaves open, by its name there or as INPUT.AXIS; "
+        "may be repeated.",
         "NAME=N",
     )
     input_values: tuple[str, ...] = option(

@@ -24,7 +24,8 @@ class ImportOptions:
             or rounded to 8 bits.
         batch: the extent of the first dimension of its inputs: a number, ``dynamic``, or "" for
             what the file says.
-        extents: of an ONNX model, ``name=N`` for each that the file leaves open, but the batch.
+        extents: ``name=N`` for each that the file leaves open, but the batch; of a TensorFlow Lite
+            model, ``input.axis=N``.
         input_values: of an ONNX model, ``name=number`` or ``name=number,number,...`` for each input
             that becomes a constant.
         every_tensor: functions return all that their operators compute, in the order of execution,

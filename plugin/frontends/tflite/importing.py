@@ -21,15 +21,15 @@ from ...emit import casts, stablehlo, variables
 from ...emit.functions import write_function
 from ...emit.operation import dense, mlir_type, tensor_type, value, with_element
 from ...emit.trace import TracedArray, traced
-from ...errors import Place, UnsupportedError
+from ...errors import InputError, Place, UnsupportedError
 from ...formats.tflite import ELEMENTS, Model, Operator, Signature, Subgraph, Tensor
 from ...numerics.element_types import F32, AnyArray, Array, ElementType
 from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ...transforms.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
 from ..batches import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
-from .batches import batched_inputs, input_shapes
 from .call import Complex, Handle, parameters_of
+from .extents import batched_inputs, check_extents, input_shapes, unstated_extents
 from .graphs import Graphs, Interpreter, first_value
 from .movers import is_stored
 
@@ -52,6 +52,7 @@ def write_module(
     with context, ir.Location.file("-", 0, 0, context):  # see `subquant.compiler.reading`
         module = ir.Module.create()
         program = Program(model, module, options)
+        check_extents(model, options)
         is_alone = len(model.signatures) == 1
         for signature in model.signatures:
             with ir.InsertionPoint(module.body):
@@ -136,7 +137,14 @@ class Program(Graphs):
 
     def write_function(self, signature: Signature, name: str) -> None:
         """Write the function of a signature at the current place."""
-        _write_function(self, signature, name)
+        try:
+            _write_function(self, signature, name)
+        except (UnsupportedError, InputError) as error:
+            graph = self.model.subgraphs[signature.subgraph]
+            hint = unstated_extents(graph, signature, self.options)
+            if not hint:
+                raise
+            raise type(error)(f"{error.message}{hint}", error.place) from None
 
     @property
     def has_variables(self) -> bool:
@@ -188,8 +196,7 @@ def _write_function(program: Program, signature: Signature, name: str) -> None:
     graph, options = program.model.subgraphs[signature.subgraph], program.options
     place = program.place
     is_dynamic = options.batch == "dynamic"
-    batch = 1 if is_dynamic else options.batch_size
-    shapes = input_shapes(graph, batch)
+    shapes = input_shapes(graph, signature.inputs, options)
     types = [_type(tensor, place, n) for tensor, n in zip(graph.inputs, shapes, strict=True)]
     wanted: list[Tensor] = []
 

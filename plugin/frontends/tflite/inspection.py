@@ -18,7 +18,9 @@ from ...files import read_input
 from ...formats.tflite import Model, Operator, Tensor, read_tflite
 from ...numerics.element_types import AnyArray, ElementType
 from ...processes import Steps
+from ..options import AS_IN_FILE
 from .call import Call, Complex
+from .extents import unstated_extents
 from .importing import Program
 
 __all__ = ["described", "served"]
@@ -38,7 +40,8 @@ def described(model: Model) -> dict[str, Any]:
     Returns:
         As JSON: ``description``; ``signatures`` with the names of arguments and results;
         ``graphs``, each a list of operators with their results, constants and, if they would be
-        refused, why; ``constant_bytes`` of all graphs.
+        refused, why; ``refused``: why the model would be, if that is no operator's; and
+        ``constant_bytes`` of all graphs.
     """
     refusals = _refusals(model)
     graphs = []
@@ -62,6 +65,7 @@ def described(model: Model) -> dict[str, Any]:
             for each in model.signatures
         ],
         "graphs": graphs,
+        "refused": next((why for (_, number), why in refusals.items() if number < 0), None),
         "constant_bytes": sum(constants.values()),
     }  # fmt: skip
 
@@ -112,6 +116,9 @@ def _refusals(model: Model) -> dict[tuple[int, int], str]:
                     trial.write_function(signature, signature.name)
             except SubquantError as error:  # of no operator: of an argument, or a result
                 trial.refused.setdefault((signature.subgraph, -1), error.message)
+            hint = unstated_extents(model.subgraphs[signature.subgraph], signature, AS_IN_FILE)
+            if hint and trial.refused:
+                trial.refused.setdefault((signature.subgraph, -1), hint.removeprefix("; "))
         return trial.refused
 
 
