@@ -83,8 +83,10 @@ class SmallFloat:
         if self.nan == self.sign:  # no negative zero, and one NaN
             is_negative = is_negative & (code != 0) & (code != self.sign)
         code = np.where(is_negative, code | self.sign, code)
-        if self.nan is not None:
-            code = np.where(magnitude > 0x7F800000, self.nan, code)
+        nan: AnyArray = self.nan
+        if nan is None:  # unspecified: a zero of the other sign, as in ml_dtypes and ONNX's tests
+            nan = np.where(is_negative, 0, self.sign)
+        code = np.where(magnitude > 0x7F800000, nan, code)
         return code.astype(np.uint8)
 
 

@@ -318,9 +318,11 @@ def cast(call: Call) -> Typed:
         element = element_of(type_)
     except KeyError:
         raise call.error(f"to {type_} is not lowered", UnsupportedError) from None
-    if element.bits in (2, 4):
-        raise call.error(f"to {type_} is not lowered", UnsupportedError)
     value = call.array(0)
     if operand.type in SMALL_FLOATS:
         value = SMALL_FLOATS[operand.type].decode(value, np.float32)
+    if element.bits in (2, 4):  # of a byte each: the lowest bits, with their sign
+        low, half = convert(value, I32) & ((1 << element.bits) - 1), 1 << (element.bits - 1)
+        number = low if element.kind == "uint" else (low ^ half) - half
+        return Typed(type_, number.astype(element.dtype))
     return Typed(type_, convert(value, element))
