@@ -14,7 +14,7 @@ from ...errors import Place, SubquantError, UnsupportedError, UsageError, expect
 from ...formats.onnx import Model, TensorType, is_too_large
 from ..options import ImportOptions
 
-__all__ = ["Argument", "arguments_of"]
+__all__ = ["Argument", "arguments_of", "open_extents"]
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,7 @@ def arguments_of(model: Model, options: ImportOptions, batch: int | None = None)
                 continue
             name = names[axis]
             if name not in given and name not in batches:
-                raise UnsupportedError(
-                    f"{what} has an open extent in dimension {axis}; say it with --extent {name}=N",
-                    place,
-                )
+                raise UnsupportedError(_is_open(what, axis, name), place)
             extents.append(given.get(name, size))
         if is_too_large(extents):
             raise UnsupportedError(f"{what} has the shape {extents}, too many elements", place)
@@ -78,6 +75,23 @@ def arguments_of(model: Model, options: ImportOptions, batch: int | None = None)
             )
         arguments.append(Argument(each, tuple(extents), is_dynamic and names.get(0) in batches))
     return arguments
+
+
+def _is_open(what: str, axis: int, name: str) -> str:
+    return f"{what} has an open extent in dimension {axis}; say it with --extent {name}=N"
+
+
+def open_extents(model: Model) -> dict[str, str]:
+    """Return the open extents that an import must be told, by name, each with its message."""
+    place = Place(model.file)
+    opened = {each.name: dict(_open(each, place)) for each in model.inputs}
+    batches = {axes[0] for axes in opened.values() if 0 in axes}
+    found: dict[str, str] = {}
+    for each in model.inputs:
+        for axis, name in opened[each.name].items():
+            if name not in batches:
+                found.setdefault(name, _is_open(f"the input {quoted(each.name)}", axis, name))
+    return found
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ Source: ONNX, "Functions".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -141,4 +142,5 @@ def function_body(
     body = read_onnx(inlined.SerializeToString(), place.file)
     outputs = tuple(each.name for each in body.outputs)
     inputs = tuple(each.name for each in body.inputs)
-    return Subgraph(inputs, outputs, body.constants, body.nodes), given
+    nodes = tuple(replace(each, path=f"{node}, its body: ") for each in body.nodes)
+    return Subgraph(inputs, outputs, body.constants, nodes), given
