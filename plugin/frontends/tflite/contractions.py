@@ -22,7 +22,7 @@ from . import hybrid
 from .call import Call, Operand, kernel
 from .shapes import padded_or_cut, spread
 
-__all__: list[str] = []
+__all__ = ["spread_images"]
 
 _WIDE = 1 << 31
 _INT32 = TENSOR_TYPES.index("INT32")
@@ -189,14 +189,7 @@ def transpose_conv(call: Call) -> AnyArray:
     flipped = Operand(filters.tensor, np.flip(filters.value, (1, 2)))
 
     def convolved(left: AnyArray, right: AnyArray, fill: float, dtype: type) -> AnyArray:
-        value = left
-        for axis, (extent, size, stride, pad) in enumerate(
-            zip(extents, sizes, strides, before, strict=True), 1
-        ):
-            value = spread(value, axis, stride, fill)
-            low = size - 1 - pad
-            high = extent + size - 1 - low - value.shape[axis]
-            value = padded_or_cut(value, axis, low, high, fill)
+        value = spread_images(left, extents, sizes, strides, before, fill)
         return convolve_last(value, right.transpose(1, 2, 3, 0), dtype=dtype)
 
     if images.is_float and hybrid.is_hybrid(call, filters):
@@ -207,6 +200,35 @@ def transpose_conv(call: Call) -> AnyArray:
             _with_bias(convolved(images.value.astype(np.float32), reals, 0.0, np.float32), bias)
         )
     return _Product(call, images, flipped, bias, 0).stored(convolved)
+
+
+def spread_images(
+    images: AnyArray,
+    extents: Sequence[int],
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    before: Sequence[int],
+    fill: float,
+) -> AnyArray:
+    """Return the images whose convolution with reversed filters is a transposed convolution.
+
+    Args:
+        images: ``[N, H, W, C]``.
+        extents: height and width of the result.
+        sizes: of the filters.
+        strides: the distance of the images' pixels in the result.
+        before: the rows and columns that are cut from the beginning of the result.
+        fill: of what is between pixels, and around them.
+    """
+    value = images
+    for axis, (extent, size, stride, cut) in enumerate(
+        zip(extents, sizes, strides, before, strict=True), 1
+    ):
+        value = spread(value, axis, stride, fill)
+        low = size - 1 - cut
+        high = extent + size - 1 - low - value.shape[axis]
+        value = padded_or_cut(value, axis, low, high, fill)
+    return value
 
 
 def _with_bias(real: AnyArray, bias: Operand | None) -> AnyArray:

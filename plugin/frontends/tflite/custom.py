@@ -1,6 +1,7 @@
-"""Custom operators that LiteRT has kernels of: detections of objects, and Hadamard rotations.
+"""Custom operators of LiteRT and MediaPipe.
 
-Sources: LiteRT, ``detection_postprocess.cc``, ``hadamard_rotation.cc``.
+Sources: LiteRT, ``detection_postprocess.cc``, ``hadamard_rotation.cc``; MediaPipe,
+``transpose_conv_bias.cc``.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import numpy as np
 from ...errors import InputError, UnsupportedError
 from ...formats.flatbuffer import UNKNOWN
 from ...formats.flexbuffer import read_map
-from ...numerics.array_functions import beside, take
+from ...numerics.array_functions import beside, convolve_last, take
 from ...numerics.element_types import AnyArray
 from ...read_record import Irrelevant
 from .call import Call, custom_kernel
+from .contractions import spread_images
 from .positions import greatest_first
 from .suppression import suppressed
 
@@ -195,6 +197,45 @@ def _results(
         np.where(shown, values, zero)[None],
         count.astype(np.float32).reshape((1,)),
     ]
+
+
+# -- transposed convolutions ----------------------------------------------------------------------
+
+_SAME, _VALID = 1, 2
+
+
+@custom_kernel("Convolution2DTransposeBias")
+def transpose_conv_bias(call: Call) -> AnyArray:
+    """Input 0 convolved with the filters ``[F, KH, KW, C]`` of input 1, transposed, and input 2.
+
+    The options are C's ``TfLiteTransposeConvParams``. The result has the extents that the images
+    have; of an uneven padding the greater part is cut at the end.
+    """
+    images, filters, bias = (call.input(index) for index in range(3))
+    options = np.frombuffer(call.operator.custom_options[:12].ljust(12, b"\0"), "<i4").tolist()
+    padding, strides = options[0], (options[2], options[1])
+    if any(call.operator.custom_options[12:]):
+        raise call.error("has options beyond padding and strides", UnsupportedError)
+    if padding not in (_SAME, _VALID) or min(strides) < 1:
+        raise call.error(f"has the padding {padding} and the strides {strides}")
+    if not all(each.is_float for each in (images, filters, bias)):
+        raise call.error(f"of {images.tensor.type} is not lowered", UnsupportedError)
+    if len(images.shape) != 4 or images.shape[3:] != filters.shape[3:]:
+        raise call.error(f"has filters {list(filters.shape)} for images {list(images.shape)}")
+    sizes = filters.shape[1:3]
+    cuts = [
+        max(0, size - (extent - 1) % stride - 1) if padding == _SAME else 0
+        for extent, size, stride in zip(images.shape[1:3], sizes, strides, strict=True)
+    ]
+    extents = [
+        stride * (extent - 1) + size - cut
+        for extent, size, stride, cut in zip(images.shape[1:3], sizes, strides, cuts, strict=True)
+    ]
+    value = spread_images(
+        images.value.astype(np.float32), extents, sizes, strides, [cut // 2 for cut in cuts], 0.0
+    )
+    kernels = np.flip(filters.value.astype(np.float32), (1, 2)).transpose(1, 2, 3, 0)
+    return convolve_last(value, kernels) + bias.value.astype(np.float32)
 
 
 # -- rotations ------------------------------------------------------------------------------------
