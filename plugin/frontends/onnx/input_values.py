@@ -70,7 +70,7 @@ def _constant(input_: TensorType, text: str, place: Place) -> Array:
     if len(open_) == 1 and len(numbers) % max(math.prod(n for n in shape if n != -1), 1) == 0:
         return array.reshape(shape)
     if not open_ and len(numbers) == 1:
-        return np.broadcast_to(array, shape).copy()
+        return np.full(shape, array[0])
     if open_ or math.prod(shape) != len(numbers):
         listed = ", ".join(str(n) for n in input_.shape)
         raise UsageError(f"expected numbers for the shape [{listed}], got {what}", place)

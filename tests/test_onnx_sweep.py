@@ -1,0 +1,25 @@
+"""ONNX's node tests, compiled: none is wrong. All of them are in ``scripts/sweep_onnx.py``."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from onnx_sweep import node_tests, outcomes
+from subquant.runtime import Device
+
+_STEP = 1 if os.environ.get("SUBQUANT_LONG") else 19
+"""Every so many node tests are run; all of them in the long suite."""
+_PARTS = 4
+"""The number of tests that share them."""
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_no_node_test_is_wrong(part: int, cpu: Device) -> None:
+    names = sorted(node_tests())[::_STEP][part::_PARTS]
+    found = list(outcomes({name: node_tests()[name] for name in names}, cpu))
+    assert len(found) > 20
+    assert [each for each in found if each.kind in ("wrong", "crashed")] == []
+    assert sum(each.kind == "right" for each in found) > len(found) / 2
