@@ -60,6 +60,7 @@ from . import (
     rotary,
     sampling,
     shapes,
+    stateful,
     transformers,
     transposed_convolutions,
 )
@@ -79,7 +80,7 @@ _FAMILIES = (
     activations, arithmetic, attention, contractions, contributed_attention, control, elementwise,
     gated_activations, grouped_attention, movements, normalizations, overlapping, padding, pooling,
     quantization, recurrent, recurrent_quantized, reductions, regions, resizing, rotary, sampling,
-    shapes, transformers, transposed_convolutions,
+    shapes, stateful, transformers, transposed_convolutions,
 )  # fmt: skip
 """What registers the kernels."""
 

@@ -10,6 +10,7 @@ from ...read_record import Irrelevant
 
 __all__ = ["irrelevant_parts"]
 
+_CHUNK_SIZE = Irrelevant("chunk_size", "tunes an algorithm with the same results")
 _SATURATE = Irrelevant("saturate", "holds for floats of 8 bits only")
 _ROUND_MODE = Irrelevant("round_mode", "holds for scales that are powers of two only")
 
@@ -21,10 +22,12 @@ _OF_OPERATORS: dict[str, tuple[Irrelevant, ...]] = {
         Irrelevant("seed", "holds in training only"),
         Irrelevant("1", "is the ratio, which holds in training only"),
     ),
+    "LinearAttention": (_CHUNK_SIZE,),
     "QuantizeLinear": (_SATURATE,),
     "com.microsoft.EmbedLayerNormalization": (
         Irrelevant("mask_index_type", "is the type of the mask, which the mask says"),
     ),
+    "com.microsoft.LinearAttention": (_CHUNK_SIZE,),
     "com.microsoft.MatMulNBits": (
         Irrelevant("accuracy_level", "permits a lower precision than the one that is computed in"),
     ),

@@ -35,13 +35,14 @@ def lstm_of(layer: Layer) -> list[AnyArray]:
 
     def step_of(n: int) -> Step:
         f, g, h = layer.functions[n]
+        of_states = products.of_states(n, 0, 4)
         peephole = (None,) * 3 if peepholes is None else tuple(peepholes[n, k] for k in range(3))
 
         def activated(total: AnyArray, cell: AnyArray, weight: AnyArray) -> AnyArray:
             return f(clipped(total if weight is None else total + cell * weight))
 
         def step(row: AnyArray, state: AnyArray, cell: AnyArray) -> Sequence[AnyArray]:
-            total = row + products.of_state(n, state, 0, 4)
+            total = row + of_states(state)
             gates = total.reshape((layer.batch, 4, products.hidden))
             opened = activated(gates[:, 0], cell, peephole[0])
             kept = one - opened if couples_gates else activated(gates[:, 2], cell, peephole[2])
@@ -73,17 +74,18 @@ def gru(call: Call) -> list[AnyArray]:
 
     def step_of(n: int) -> Step:
         f, g = layer.functions[n]
+        count = 3 if is_linear_first else 2
+        of_states = products.of_states(n, 0, count)
+        of_hidden = None if is_linear_first else products.of_states(n, 2, 3)
 
         def step(row: AnyArray, state: AnyArray) -> Sequence[AnyArray]:
             inputs = row.reshape((layer.batch, 3, products.hidden))
-            count = 3 if is_linear_first else 2
-            total = products.of_state(n, state, 0, count)
-            total = total.reshape((layer.batch, count, products.hidden))
+            total = of_states(state).reshape((layer.batch, count, products.hidden))
             update, reset = (f(clipped(inputs[:, k] + total[:, k])) for k in (0, 1))
-            if is_linear_first:
+            if of_hidden is None:
                 hidden = reset * (total[:, 2] + bias[n, 1, 2])
             else:
-                hidden = products.of_state(n, reset * state, 2, 3)
+                hidden = of_hidden(reset * state)
             hidden = g(clipped(inputs[:, 2] + hidden))
             return [(one - update) * hidden + update * state]
 
@@ -107,7 +109,8 @@ def rnn(call: Call) -> list[AnyArray]:
 
     def step_of(n: int) -> Step:
         (f,) = layer.functions[n]
-        return lambda row, state: [f(layer.clipped(row + products.of_state(n, state, 0, 1)))]
+        of_states = products.of_states(n, 0, 1)
+        return lambda row, state: [f(layer.clipped(row + of_states(state)))]
 
     before = [
         products.of_inputs(layer, n) + (bias[n, 0] + bias[n, 1]).reshape(-1)

@@ -20,7 +20,7 @@ from ...numerics.element_types import F32, I16, I32, AnyArray
 from .call import Call, kernel
 from .quantization import dynamically_quantized
 from .recurrent import LSTM_FUNCTIONS, lstm_of
-from .recurrent_layer import Layer
+from .recurrent_layer import Function, Layer
 
 __all__: list[str] = []
 
@@ -80,9 +80,9 @@ class _QuantizedProducts:
             rows = np.where(is_inside, rows, np.float32(0))
         return self._product(rows, 0, direction)
 
-    def of_state(self, direction: int, state: AnyArray, first: int, last: int) -> AnyArray:
+    def of_states(self, direction: int, first: int, last: int) -> Function:
         """A contraction of one step, of all gates."""
-        return self._product(state, 1, direction)
+        return lambda state: self._product(state, 1, direction)
 
     def _product(self, real: AnyArray, side: int, direction: int) -> AnyArray:
         """Quantize an operand, multiply it with a side's weights, and scale the sums."""
