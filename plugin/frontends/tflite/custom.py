@@ -141,12 +141,11 @@ def _of_all_classes(
     """Boxes by the greatest score of each, with the `classes` greatest ones of it."""
     if classes < 1 or classes > scores.shape[1]:
         raise call.error(f"has {classes} classes of each detection, of {scores.shape[1]}")
-    order = greatest_first(scores, classes)
     greatest = scores.max(axis=1)
     found = _suppressed(call, options, boxes, greatest[None], most)[0]
     is_found = found >= 0
     rows = np.maximum(found, 0)
-    kinds = take(order, rows, 0)
+    kinds = greatest_first(take(scores, rows, 0), classes)
     width = scores.shape[1]
     values = take(scores.reshape(-1), rows[:, None] * np.int32(width) + kinds, 0)
     repeated = np.repeat(take(boxes, rows, 0), classes, axis=0)

@@ -19,7 +19,7 @@ from ...numerics.array_functions import convert, over_time, scatter, take
 from ...numerics.element_types import I32, I64, AnyArray, DType, ElementType
 from .call import Call, kernel
 
-__all__ = ["greatest_first"]
+__all__ = ["greatest_first", "reduce_rows"]
 
 
 # -- order ----------------------------------------------------------------------------------------
@@ -27,6 +27,33 @@ __all__ = ["greatest_first"]
 
 _MOST_RANKED = 1024
 """Up to so many elements, all pairs are compared at once; of more, the best is taken in a loop."""
+
+
+_BLOCK = 256
+"""The elements of a row that are reduced together.
+
+IREE keeps a whole row on the stack, of at most 32 KiB, where several reductions share a producer.
+"""
+
+
+def reduce_rows(rows: AnyArray, function: str) -> AnyArray:
+    """Return the greatest (``max``) or least (``min``) of each row, in two steps of long ones.
+
+    Args:
+        rows: int32, int64 or floats without NaN, ``[rows, n]``.
+        function: the reduction.
+    """
+    count, extent = rows.shape
+    if extent > 4 * _BLOCK:
+        blocks, kind = -(-extent // _BLOCK), rows.dtype
+        fill: float = -np.inf if function == "max" else np.inf
+        if kind.kind != "f":
+            info = np.iinfo(kind)
+            fill = int(info.min if function == "max" else info.max)
+        padded = np.pad(rows, ((0, 0), (0, blocks * _BLOCK - extent)), constant_values=fill)
+        parts = padded.reshape((count, blocks, _BLOCK))
+        rows = parts.max(axis=2) if function == "max" else parts.min(axis=2)
+    return rows.max(axis=1) if function == "max" else rows.min(axis=1)
 
 
 def greatest_first(keys: AnyArray, count: int) -> AnyArray:
@@ -46,10 +73,10 @@ def greatest_first(keys: AnyArray, count: int) -> AnyArray:
     least = keys.dtype.type(-np.inf if keys.dtype.kind == "f" else np.iinfo(keys.dtype).min)
 
     def best_of(is_left: AnyArray | None) -> list[AnyArray]:
-        best = (keys if is_left is None else np.where(is_left, keys, least)).max(axis=1)
+        best = reduce_rows(keys if is_left is None else np.where(is_left, keys, least), "max")
         is_best = keys == best[:, None]
         is_best = is_best if is_left is None else is_best & is_left
-        return [np.where(is_best, places, np.int32(extent)).min(axis=1), best]
+        return [reduce_rows(np.where(is_best, places, np.int32(extent)), "min"), best]
 
     def step(last: AnyArray, bound: AnyArray, _: AnyArray) -> list[AnyArray]:
         is_equal = keys == bound[:, None]

@@ -11,6 +11,7 @@ from ...errors import UnsupportedError
 from ...numerics.array_functions import convert, over_time, take
 from ...numerics.element_types import I32, AnyArray
 from .call import Call, kernel
+from .positions import reduce_rows
 
 __all__ = ["suppressed"]
 
@@ -48,8 +49,8 @@ def suppressed(
     areas = sizes[:, 0] * sizes[:, 1]
 
     def step(left: AnyArray) -> list[AnyArray]:
-        best = left.max(axis=1)
-        first = np.where(left == best[:, None], places, np.int32(extent)).min(axis=1)
+        best = reduce_rows(left, "max")
+        first = reduce_rows(np.where(left == best[:, None], places, np.int32(extent)), "min")
         chosen = np.minimum(first, extent - 1)
         inner = np.maximum(take(low, chosen, 0)[:, None, :], low)
         outer = np.minimum(take(high, chosen, 0)[:, None, :], high)

@@ -1,0 +1,72 @@
+"""Detections among as many boxes as real detectors have: IREE's stack holds no row of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from litert import LiteRt
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.formats.tflite import read_tflite
+from subquant.runtime import Device, Executable
+from tflite_builder import Graph
+from tflite_custom_cases import flexbuffer
+
+
+def detector(boxes: int, kinds: int, most: int, classes: int, *, regular: bool) -> bytes:
+    """A model of ``TFLite_Detection_PostProcess`` alone, with anchors in the image."""
+    rng, graph = np.random.default_rng(0), Graph()
+    sides = [rng.uniform(0.1, 0.9, (boxes, 2)), rng.uniform(0.05, 0.2, (boxes, 2))]
+    anchors = np.concatenate(sides, 1).astype(np.float32)
+    inputs = [graph.tensor((1, boxes, 4), "float32"), graph.tensor((1, boxes, kinds), "float32")]
+    constant = graph.tensor((boxes, 4), "float32", None, anchors)
+    count = most * (1 if regular else classes)
+    shapes = [(1, count, 4), (1, count), (1, count), (1,)]
+    results = [graph.tensor(shape, "float32") for shape in shapes]
+    options = {
+        "max_detections": most, "max_classes_per_detection": classes, "num_classes": kinds,
+        "detections_per_class": 100, "use_regular_nms": regular, "nms_score_threshold": 0.3,
+        "nms_iou_threshold": 0.6, "y_scale": 10.0, "x_scale": 10.0, "h_scale": 5.0, "w_scale": 5.0,
+    }  # fmt: skip
+    graph.operator("TFLite_Detection_PostProcess", [*inputs, constant], results,
+                   custom=flexbuffer(options))  # fmt: skip
+    return graph.model(inputs, results)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "kinds", "classes", "regular"),
+    [(12276, 5, 3, False), (300, 90, 1, True), (9000, 2, 1, True)],
+)
+def test_many_boxes_fit_the_stack(
+    boxes: int, kinds: int, classes: int, regular: bool, cpu: Device
+) -> None:
+    data, rng = detector(boxes, kinds, 100, classes, regular=regular), np.random.default_rng(1)
+    places = rng.normal(size=(1, boxes, 4)).astype(np.float32)
+    scores = rng.permutation(boxes * kinds).reshape(1, boxes, kinds).astype(np.float32)
+    scores /= boxes * kinds
+    theirs = LiteRt(data)
+    theirs([places, scores])
+    results = Executable(compile_to_bytes(data), cpu).main(places, scores)
+    outputs = read_tflite(data).subgraphs[0].outputs
+    expected = [theirs.tensor(tensor.index) for tensor in outputs]
+    count = int(expected[3][0])
+    assert count > 50
+    assert int(np.asarray(results[3])[0]) == count
+    for found, right in zip(results[:3], expected[:3], strict=True):
+        np.testing.assert_allclose(np.asarray(found)[:, :count], right[:, :count], atol=1e-6)
+
+
+def test_the_greatest_of_long_rows(cpu: Device) -> None:
+    """Equal ones and infinities too."""
+    graph, rng = Graph(), np.random.default_rng(2)
+    operand = graph.tensor((2, 20000), "float32")
+    count = graph.tensor((1,), "int32", None, np.array([40], np.int32))
+    results = [graph.tensor((2, 40), "float32"), graph.tensor((2, 40), "int32")]
+    graph.operator("TOPK_V2", [operand, count], results, "TopKV2Options")
+    rows = rng.integers(0, 300, (2, 20000)).astype(np.float32)
+    rows[1] = -np.inf
+    rows[1, [5, 17000]] = 1, np.inf
+    order = np.argsort(-rows, axis=1, kind="stable")[:, :40]
+    values, places = Executable(compile_to_bytes(graph.model([operand], results)), cpu).main(rows)
+    np.testing.assert_array_equal(np.asarray(places), order)
+    np.testing.assert_array_equal(np.asarray(values), np.take_along_axis(rows, order, 1))
