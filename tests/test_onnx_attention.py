@@ -68,7 +68,7 @@ def grouped(
         angles = np.outer(np.arange(32), 0.5 ** np.arange(half)).astype(np.float32)
         constants |= {"i7": np.cos(angles), "i8": np.sin(angles)}
     if positions:
-        feeds["i9"] = rng.integers(0, 32, (batch, length))
+        feeds["i9"] = rng.integers(0, 28, (batch, length))
     if bias:
         feeds["i10"] = reals(rng, 1, heads, length, total)
     if sinks:
@@ -95,6 +95,7 @@ GROUPED: dict[str, Callable[[Rng], Written]] = {
         "prompt-empty-past": ROTARY | {"length": 6, "past": 0},
         "prompt-buffer": {"length": 4, "past": 7, "total": 4},
         "prompt-batch": ROTARY | {"batch": 2, "length": 6, "past": None},
+        "prompt-positions": ROTARY | {"batch": 2, "length": 3, "past": None, "positions": True},
         "prompt-window": {"length": 6, "past": None, "local_window_size": 2},
         "prompt-softcap": {"length": 6, "past": None, "softcap": 1.5, "scale": 0.7},
         "prompt-packed": ROTARY | {"length": 5, "past": None, "packed": True, "batch": 2},
@@ -192,6 +193,7 @@ OTHERS: dict[str, Callable[[Rng], Written]] = {
     "Attention-past-mask": functools.partial(
         attention, past=3, outputs=2, mask=np.array([[0] * 2 + [1] * 6, [1] * 8])
     ),
+    "Attention-filler-alone": functools.partial(attention, mask_filter_value=-2.0),
     "Attention-present": functools.partial(attention, outputs=2),
     "Attention-sizes": functools.partial(attention, sizes=[8, 8, 12], scale=0.4),
     "QAttention-past": functools.partial(quantized_attention, past=3),

@@ -180,6 +180,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "RNN-reverse": ("RNN", {"direction": "reverse"}, "lengths"),
     "RNN-batch-first": ("RNN", BOTH | {"layout": 1}, "lengths"),
     "RNN-f64": ("RNN", {}, "f64"),
+    "RNN-defaults": ("RNN", BOTH | {"activations": ["HardSigmoid", "LeakyRelu"]}, ""),
+    "RNN-two": ("RNN", BOTH | chosen("Tanh", "Elu"), ""),
     **{f"RNN-{name}": ("RNN", chosen(name), "")
        for name in ("Relu", "Sigmoid", "Softsign", "Softplus", *SOME)},
 }  # fmt: skip
@@ -410,7 +412,7 @@ def changed(case: str, **attributes: Any) -> onnx.ModelProto:
         ("LSTM", {"activations": ["Sigmoid", "Tanh"]}, "expected 3 of relu"),
         ("GRU", {"activations": ["Sigmoid", "Cosh"]}, "expected 2 of relu"),
         ("GRU", {"activations": ["Sigmoid", "Affine"]}, "'affine' without a value"),
-        ("RNN", {"activations": ["LeakyRelu"]}, "'leakyrelu' without a value"),
+        ("RNN", {"activations": ["ScaledTanh"]}, "'scaledtanh' without a value"),
         ("LSTM", {"activations": ["Tanh", "Elu", "Elu"], "activation_alpha": [1.0, 2.0, 3.0]},
          "has 3 values in 'activation_alpha' for 2"),
     ],

@@ -33,18 +33,13 @@ from .wide import like, optional_wide, refuse_inputs, wide
 __all__: list[str] = []
 
 
-def _filled(call: Call, is_present: AnyArray) -> AnyArray:
-    """Return a bias that is the filler where a key is masked."""
-    filler = np.float32(call.attribute("mask_filter_value", -10000.0))
-    return np.where(is_present, np.float32(0), filler)
-
-
 def _mask(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:
     """Return a padding mask as a bias ``[B, 1, S or 1, T]``, None if it is absent.
 
     It is ``[B, T]`` or ``[B, S, T]``, 0 where a key is masked; or the end of the keys of each
     sequence, ``[B]``, or the ends and the starts, ``[2 * B]``.
     """
+    filler = np.float32(call.attribute("mask_filter_value", -10000.0))
     if call.optional(index) is None:
         return None
     mask, (batch, _, length, _) = call.array(index), query.shape
@@ -55,7 +50,7 @@ def _mask(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:
         is_present = columns < bounds[:batch].reshape((batch, 1, 1, 1))
         if shape[0] == 2 * batch:
             is_present = is_present & (columns >= bounds[batch:].reshape((batch, 1, 1, 1)))
-        return _filled(call, is_present)
+        return np.where(is_present, np.float32(0), filler)
     if shape not in ((batch, total), (batch, length, total)):
         raise call.error(
             f"has {call.input(index)} of shape {list(shape)} as the mask of {batch} sequences of "
@@ -63,7 +58,8 @@ def _mask(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:
             UnsupportedError,
         )
     rows = shape[1] if len(shape) == 3 else 1
-    return _filled(call, (convert(mask, I32) > np.int32(0)).reshape((batch, 1, rows, total)))
+    is_present = (convert(mask, I32) > np.int32(0)).reshape((batch, 1, rows, total))
+    return np.where(is_present, np.float32(0), filler)
 
 
 def _added(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:

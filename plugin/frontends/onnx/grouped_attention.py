@@ -64,9 +64,11 @@ def group_query_attention(call: Call) -> list[AnyArray]:
         )
     starts = np.zeros(batch, np.int32) if is_prompt else lengths - np.int32(length)
     if call.attribute("do_rotary", 0):
-        query, key = _rotated(call, query, key, starts)
+        query, key = _rotated(call, query, key, None if is_prompt else starts)
     else:
-        call.attribute("rotary_interleaved", 0)  # of do_rotary
+        call.attribute("rotary_interleaved", 0)  # without do_rotary, as the inputs
+        for index in (7, 8, 9):
+            call.optional(index)
     presents = [_present(call, n, side, starts, total) for n, side in ((3, key), (4, value))]
     biases = [
         _allowed(call, query, starts, lengths, presents[0].shape[2]),
@@ -110,16 +112,23 @@ def _sides(call: Call) -> list[AnyArray]:
 
 
 def _rotated(call: Call, query: AnyArray, key: AnyArray, starts: AnyArray) -> list[AnyArray]:
-    """Return queries and keys turned by the angles of their positions."""
+    """Return queries and keys turned by the angles of their positions.
+
+    The positions of a prompt, which has no starts, go on from the first of ``position_ids``, or
+    from 0.
+    """
     batch, _, length, width = query.shape
+    steps = np.arange(length, dtype=np.int32).reshape((1, -1))
+    position_ids = None
     if call.optional(9) is not None:
-        position_ids = call.array(9)
+        position_ids = convert(call.array(9), I32)
         if tuple(position_ids.shape) != (batch, length):
             raise call.error(f"has position_ids of shape {list(position_ids.shape)}")
-    else:
-        position_ids = starts.reshape((batch, 1)) + np.arange(length, dtype=np.int32).reshape(
-            (1, -1)
-        )
+    if starts is None:
+        first = np.int32(0) if position_ids is None else position_ids[:1, :1]
+        position_ids = np.broadcast_to(first + steps, (batch, length))
+    elif position_ids is None:
+        position_ids = starts.reshape((batch, 1)) + steps
     caches = [
         rows_of(call, wide(call, index, F32), position_ids, name)
         for index, name in ((7, "cos_cache"), (8, "sin_cache"))

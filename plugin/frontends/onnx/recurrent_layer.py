@@ -99,12 +99,9 @@ def _parameters(call: Call, attribute: str, names: Sequence[str]) -> list[float 
     letter = attribute.removeprefix("activation_")
     has_one = [getattr(_ACTIVATIONS[name], f"has_{letter}") for name in names]
     values = [float(value) for value in call.attribute(attribute) or []]
-    by_function = len(values) == len(names)
-    if by_function and call.node.operator == "RNN":
-        return [value if has else None for value, has in zip(values, has_one, strict=True)]
     rest, parameters = list(values), []
     for name, has in zip(names, has_one, strict=True):
-        default = getattr(_ACTIVATIONS[name], letter) if call.node.operator != "RNN" else None
+        default = getattr(_ACTIVATIONS[name], letter)
         if has and not rest and default is None:
             raise call.error(
                 f"has the activation function {name!r} without a value in {attribute!r}, for which "
@@ -112,7 +109,7 @@ def _parameters(call: Call, attribute: str, names: Sequence[str]) -> list[float 
                 UnsupportedError,
             )
         parameters.append((rest.pop(0) if rest else default) if has else None)
-    agrees = by_function and all(
+    agrees = len(values) == len(names) and all(
         value is None or value == values[n] for n, value in enumerate(parameters)
     )
     if rest and not agrees:
