@@ -21,10 +21,10 @@ from subquant.frontends.tflite import Interpreter, write_module
 from subquant.frontends.tflite.movers import MOVERS
 from subquant.runtime import Device, Executable
 from tflite_builder import Array, Graph, Quantized
-from tflite_mover_cases import MOVERS_OF_CASES, add_mover, nearest, reals_of
+from tflite_mover_cases import MOVERS_OF_CASES, SELECTORS, add_mover, nearest, reals_of
 
 EXACT = ImportOptions(semantics="exact")
-NAMES = sorted(MOVERS_OF_CASES)
+NAMES = sorted(MOVERS_OF_CASES | SELECTORS)
 
 
 def by_numpy(data: bytes, inputs: Sequence[Array]) -> Array:
@@ -48,15 +48,16 @@ def test_movers_requantize_by_numpy(name: str, dtype: str) -> None:
             assert found.dtype == expected.dtype
 
 
-def test_movers_requantize_on_the_cpu(cpu: Device) -> None:
-    """All of them in one program, of integers only."""
+@pytest.mark.parametrize("integer_only", [True, False])
+def test_movers_requantize_on_the_cpu(integer_only: bool, cpu: Device) -> None:
+    """All of them in one program, of integers only; selectors in another one."""
     graph, rng = Graph(), np.random.default_rng(5)
     ends: list[list[Any]] = [[], [], [], []]
-    for name in NAMES:
+    for name in sorted(MOVERS_OF_CASES if integer_only else SELECTORS):
         for end, more in zip(ends, add_mover(graph, name, rng, "int8", True), strict=True):
             end += more
     inputs, outputs, storage, right = ends
-    options = CompileOptions(semantics="exact", integer_only=True)
+    options = CompileOptions(semantics="exact", integer_only=integer_only)
     function = Executable(compile_to_bytes(graph.model(inputs, outputs), options), cpu).main
     for number, (found, expected) in enumerate(zip(function(*storage), right, strict=True)):
         np.testing.assert_array_equal(np.asarray(found), expected, str(number))

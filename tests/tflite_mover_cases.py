@@ -150,6 +150,20 @@ MOVERS_OF_CASES: dict[str, Mover] = {
 }  # fmt: skip
 """The operators by name."""
 
+SELECTORS = {
+    "MATRIX_DIAG": Mover([(2, 4)], lambda x: np.eye(4) * x[:, None]),
+    "MAXIMUM": Mover([(3, 4), (4,)], np.maximum),
+    "MAX_POOL_2D": Mover(
+        [(1, 4, 6, 3)], lambda x: x.reshape(1, 2, 2, 3, 2, 3).max(axis=(2, 4)), "Pool2DOptions",
+        {"strideH": 2, "strideW": 2, "filterHeight": 2, "filterWidth": 2, "padding": 1}),
+    "MINIMUM": Mover([(3, 4), (4,)], np.minimum),
+    "REDUCE_MAX": Mover([(3, 4), _int32(1)], lambda x: x.max(1), "ReducerOptions"),
+    "REDUCE_MIN": Mover([(3, 4), _int32(1)], lambda x: x.min(1), "ReducerOptions"),
+    "RELU": Mover([(3, 4)], lambda x: np.maximum(x, 0)),
+    "RELU6": Mover([(3, 4)], lambda x: np.clip(x, 0, 6)),
+}  # fmt: skip
+"""Operators that choose among elements by their values, or put zeros beside them."""
+
 
 def parameters(rng: Rng, dtype: str) -> Quantized:
     """A scale around 0.1, and a zero point."""
@@ -185,7 +199,7 @@ def add_mover(
     Returns:
         The numbers of the inputs and outputs, the inputs' storage, and the outputs' right storage.
     """
-    mover = MOVERS_OF_CASES[name]
+    mover = (MOVERS_OF_CASES | SELECTORS)[name]
     numbers, inputs, storage, reals = [], [], [], []
     for operand in mover.operands:
         if not isinstance(operand, tuple):
