@@ -33,6 +33,10 @@ class Oracle:
             reals = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
             shape = tuple(int(n) for n in reversed(tensor.shape))
             self.weights[tensor.name] = reals.reshape(shape).astype(np.float64)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all tokens."""
         self.keys: list[list[Array]] = [[] for _ in range(self.get("block_count"))]
         self.values: list[list[Array]] = [[] for _ in range(self.get("block_count"))]
 
@@ -86,7 +90,7 @@ class Oracle:
 
     def _attention(self, block: int, x: Array) -> Array:
         heads, kv_heads = self.get("attention.head_count"), self.get("attention.head_count_kv")
-        size = self.get("attention.key_length")
+        size = self.get("attention.key_length", len(x) // heads)
         window = self.get("attention.sliding_window", 0)
         local = self.name == "gemma3" and self._is_local(block)
         position = len(self.keys[block])
