@@ -10,10 +10,13 @@ import numpy as np
 import onnx
 import pytest
 
-from onnx_models import MICROSOFT, computed, text_of
+from onnx_models import MICROSOFT, computed, model, node, text_of
 from onnx_runtime import Feeds, of_onnx_runtime, written
 from programs import share_of
-from subquant.runtime import Device
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
+from subquant.errors import UnsupportedError
+from subquant.runtime import Device, Executable
 from together import Together
 
 Array = np.ndarray[Any, Any]
@@ -316,3 +319,92 @@ def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
     listed = list(results) if isinstance(results, (list, tuple)) else [results]
     for result, target in zip(listed, computed(proto, None, *feeds.values()), strict=True):
         assert_close(case, np.asarray(result), np.asarray(target))
+
+
+# -- a dynamic batch ------------------------------------------------------------------------------
+
+
+def test_a_dynamic_batch(cpu: Device) -> None:
+    """Attention, a normalization and an LSTM are computed for each element alone."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        node(ms("MultiHeadAttention"), ["x", "x", "x", "", "mask"], ["a"], num_heads=2),
+        node(ms("SkipLayerNormalization"), ["a", "x", "g"], ["b"]),
+        node("Transpose", ["b"], ["t"], perm=[1, 0, 2]),
+        node("LSTM", ["t", "w", "r"], ["h", "hn"], hidden_size=3),
+        node("Squeeze", ["hn", "zero"], ["y"]),
+    ]
+    constants = {"g": reals(rng, 8), "w": reals(rng, 1, 12, 8), "r": reals(rng, 1, 12, 3),
+                 "zero": np.array([0])}  # fmt: skip
+    inputs = {"x": ("FLOAT", ("n", 5, 8)), "mask": ("INT32", ("n", 5))}
+    proto = model(nodes, inputs, {"y": ("FLOAT", ("n", 3))}, constants)
+    options = CompileOptions(batch="dynamic")
+    main = Executable(compile_to_bytes(proto.SerializeToString(), options), cpu).main
+    x, mask = reals(rng, 3, 5, 8), np.array([[1] * 5, [1, 1, 0, 0, 0], [0, 1, 1, 1, 1]], np.int32)
+    (expected,) = computed(proto, None, x, mask)
+    np.testing.assert_allclose(np.asarray(main(x, mask)), expected, rtol=0, atol=2e-6)
+
+
+def test_a_batch_with_one_range_is_refused() -> None:
+    """DynamicQuantizeLSTM quantizes the states of the whole batch."""
+    constants = {"w": np.zeros((1, 8, 12), np.uint8), "r": np.zeros((1, 3, 12), np.uint8),
+                 "s": np.ones(1, np.float32), "z": np.zeros(1, np.uint8)}  # fmt: skip
+    names = ["t", "w", "r", "", "", "", "", "", "s", "z", "s", "z"]
+    nodes = [
+        node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        node(ms("DynamicQuantizeLSTM"), names, ["h"], hidden_size=3),
+    ]
+    inputs = {"x": ("FLOAT", ("n", 5, 8))}
+    proto = model(nodes, inputs, {"h": ("FLOAT", (5, 1, "n", 3))}, constants)
+    with pytest.raises(UnsupportedError, match="is not known to compute each element of the batch"):
+        compile_to_bytes(proto.SerializeToString(), CompileOptions(batch="dynamic"), emit="mlir")
+
+
+# -- a decoder ------------------------------------------------------------------------------------
+
+
+def decoder(length: int, past: int) -> onnx.ModelProto:
+    """A layer as ONNX Runtime GenAI exports it: lengths are computed from the attention mask."""
+    rng = np.random.default_rng(1)
+    angles = np.outer(np.arange(16), 0.5 ** np.arange(8)).astype(np.float32)
+    constants = {
+        "g": reals(rng, 32), "qkv": reals(rng, 32, 64) * 0.2, "o": reals(rng, 32, 32) * 0.2,
+        "cos": np.cos(angles), "sin": np.sin(angles), "one": np.array([1]),
+        "second": np.array(1),
+    }  # fmt: skip
+    nodes = [
+        node("ReduceSum", ["mask", "one"], ["count"], keepdims=1),
+        node("Sub", ["count", "one"], ["less"]),
+        node("Cast", ["less"], ["seqlens_k"], to=onnx.TensorProto.INT32),
+        node("Shape", ["mask"], ["shape"]),
+        node("Gather", ["shape", "second"], ["extent"]),
+        node("Cast", ["extent"], ["total"], to=onnx.TensorProto.INT32),
+        node("SimplifiedLayerNormalization", ["x", "g"], ["n"], axis=-1, epsilon=1e-6),
+        node("MatMul", ["n", "qkv"], ["p"]),
+        node(ms("GroupQueryAttention"),
+             ["p", "", "", "past_key", "past_value", "seqlens_k", "total", "cos", "sin"],
+             ["a", "key", "value"], num_heads=2, kv_num_heads=1, do_rotary=1),
+        node("MatMul", ["a", "o"], ["b"]),
+        node(ms("SkipSimplifiedLayerNormalization"), ["x", "b", "g"], ["y", "", "", "sum"],
+             epsilon=1e-6),
+    ]  # fmt: skip
+    for number, each in enumerate(nodes):
+        each.name = f"node {number}"
+    whole = length + past
+    caches = dict.fromkeys(("past_key", "past_value"), ("FLOAT", (1, 1, past, 16)))
+    inputs = {"x": ("FLOAT", (1, length, 32)), "mask": ("INT64", (1, whole)), **caches}
+    outputs = dict.fromkeys(("y", "sum"), ("FLOAT", (1, length, 32)))
+    outputs |= dict.fromkeys(("key", "value"), ("FLOAT", (1, 1, whole, 16)))
+    return model(nodes, inputs, outputs, constants)
+
+
+@pytest.mark.parametrize(("length", "past"), [(5, 0), (1, 5), (3, 4)])
+def test_a_decoder_computes_what_onnx_runtime_does(length: int, past: int, cpu: Device) -> None:
+    proto, rng = decoder(length, past), np.random.default_rng(2)
+    feeds = {"x": reals(rng, 1, length, 32), "mask": np.ones((1, length + past), np.int64),
+             "past_key": reals(rng, 1, 1, past, 16),
+             "past_value": reals(rng, 1, 1, past, 16)}  # fmt: skip
+    expected = of_onnx_runtime(proto, feeds)
+    for device in (None, cpu):
+        for result, other in zip(computed(proto, device, *feeds.values()), expected, strict=True):
+            np.testing.assert_allclose(result, other, rtol=0, atol=5e-6 * np.abs(other).max())

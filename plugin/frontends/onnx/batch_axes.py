@@ -232,6 +232,47 @@ def _gathered(seen: _Seen) -> bool:
     return set(seen.given) == {0} and seen.given[0] != axis
 
 
+def _norm(seen: _Seen) -> bool:
+    """A norm along one axis, which is not the batch's."""
+    return _same(seen) and seen.given[0] != seen.attribute("axis", -1) % len(seen.shape(0))
+
+
+def _first(seen: _Seen) -> bool:
+    """Operands and results have the batch in their first dimension, and elements are kept apart."""
+    return {*seen.given.values(), *seen.found.values()} == {0}
+
+
+def _first_without(index: int) -> Callable[[_Seen], bool]:
+    """As `_first`, where an input has no batch."""
+    return lambda seen: index not in seen.given and _first(seen)
+
+
+def _with_past(index: int) -> Callable[[_Seen], bool]:
+    """As `_first`; keys and values of a past and the present are one tensor, with 2 in front."""
+
+    def rule(seen: _Seen) -> bool:
+        axes = [axis for n, axis in seen.given.items() if n != index]
+        present = dict(zip(seen.node.outputs, (0, 1), strict=False))
+        return (
+            set(axes) == {0}
+            and seen.given.get(index, 1) == 1
+            and all(axis == present.get(name) for name, axis in seen.found.items())
+        )
+
+    return rule
+
+
+def _recurrent(seen: _Seen) -> bool:
+    """Sequences, their lengths and their states: the batch is after the time, or in front."""
+    is_first = bool(seen.attribute("layout", 0))
+    inputs = {0: 1, 4: 0, 5: 1, 6: 1} if not is_first else {0: 0, 4: 0, 5: 0, 6: 0}
+    results = dict(zip(seen.node.outputs, (0, 0, 0) if is_first else (2, 1, 1), strict=False))
+    return (
+        all(inputs.get(n) == axis for n, axis in seen.given.items())
+        and all(results.get(name) == axis for name, axis in seen.found.items())
+    )  # fmt: skip
+
+
 _RULES: dict[str, Callable[[_Seen], bool]] = {
     **dict.fromkeys(
         ("Abs", "Add", "And", "BitShift", "Cast", "Ceil", "Celu", "Clip", "Cos", "Div", "Elu",
@@ -240,9 +281,29 @@ _RULES: dict[str, Callable[[_Seen], bool]] = {
          "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "PRelu",
          "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign",
          "Sqrt", "Sub", "Sum", "Swish", "Tanh", "ThresholdedRelu", "Where", "Xor", "Dropout",
-         "com.microsoft.QLinearAdd", "com.microsoft.QLinearMul"),
+         "SwiGLU", "com.microsoft.BiasAdd", "com.microsoft.BiasGelu", "com.microsoft.FastGelu",
+         "com.microsoft.Gelu", "com.microsoft.QLinearAdd", "com.microsoft.QLinearMul",
+         "com.microsoft.QuickGelu"),
         _elementwise,
     ),
+    **dict.fromkeys(
+        ("Attention", "CausalConvWithState", "LinearAttention", "RotaryEmbedding", "TensorScatter",
+         "com.microsoft.CausalConvWithState", "com.microsoft.EmbedLayerNormalization",
+         "com.microsoft.LinearAttention", "com.microsoft.MultiHeadAttention",
+         "com.microsoft.RotaryEmbedding", "com.microsoft.SkipLayerNormalization",
+         "com.microsoft.SkipSimplifiedLayerNormalization"),
+        _first,
+    ),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
+    **dict.fromkeys(
+        ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization",
+         "com.microsoft.SimplifiedLayerNormalization"),
+        _along(-1),
+    ),
+    "com.microsoft.Attention": _with_past(4),
+    "com.microsoft.GroupQueryAttention": _first_without(9),  # a prompt reads its first element
+    "com.microsoft.QAttention": _with_past(8),
+    "LpNormalization": _norm,
     **dict.fromkeys(
         ("AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose",
          "DepthToSpace", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
@@ -268,7 +329,6 @@ _RULES: dict[str, Callable[[_Seen], bool]] = {
     **dict.fromkeys(("Concat", "com.microsoft.QLinearConcat"), _joined),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     "Gather": _gathered,
-    "LayerNormalization": _along(-1),
     "Slice": _sliced,
     "Transpose": _transposed,
 }  # fmt: skip
