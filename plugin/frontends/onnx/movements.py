@@ -1,41 +1,23 @@
-"""Operators that move elements by what only the reference evaluator knows, and by indices.
+"""Operators that move elements: by indices, or by arithmetic on positions.
 
-A movement whose parameters are known is found once, by evaluating the operator on the numbers of
-the elements; the program then takes the elements at these places. It is for integers and for reals
-that are integers and scales: torch-mlir moves floats.
+They hold for every type, and for reals that are integers and scales.
 
-Sources: ONNX, Gather 1 to 13, Pad 2 to 25, Resize 10 to 19, Expand, Tile, DepthToSpace,
-SpaceToDepth; ONNX Runtime, GatherBlockQuantized.
+Sources: ONNX, Gather 13, Expand 13, Tile 13, DepthToSpace 13, SpaceToDepth 27; ONNX Runtime,
+GatherBlockQuantized.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...numerics.array_functions import convert, is_known, take, unpack_bits
+from ...numerics.array_functions import convert, take, unpack_bits
 from ...numerics.element_types import I32, AnyArray
-from .arithmetic import broadcast_shapes
-from .call import Call, Operand, Typed, kernel
-from .reals import Quantized, Sum
-from .reference import evaluated
+from .call import Call, Typed, kernel
+from .reals import Quantized
 from .shapes import moved
 
 __all__: list[str] = []
-
-_FLOATS = frozenset(("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "BOOL", "INT32", "INT64"))
-
-
-def _is_moved_here(operand: Operand) -> bool:
-    """Storage with one scale, or of a type that torch-mlir does not read."""
-    value = operand.value
-    if isinstance(value, Quantized):
-        return value.is_per_tensor
-    return not isinstance(value, Sum) and operand.type not in _FLOATS
-
 
 # -- at indices -----------------------------------------------------------------------------------
 
@@ -44,6 +26,8 @@ def _is_moved_here(operand: Operand) -> bool:
 def gather(call: Call) -> Typed:
     """Slices along an axis; a table of storage keeps its scales, for each row if it has them."""
     operand, indices = call.input(0), call.array(1)
+    if not operand.shape:
+        raise call.error("gathers from a tensor without dimensions")
     axis = call.axis("axis", len(operand.shape), 0)
     if isinstance(operand.value, Quantized):
         found = _gathered(operand.value, indices, axis)
@@ -56,11 +40,6 @@ def gather(call: Call) -> Typed:
 def _taken(table: AnyArray, indices: AnyArray, axis: int) -> AnyArray:
     """As ``np.take``, with indices of any shape, and negative ones from the end."""
     count = int(table.shape[axis])
-    if is_known(table) and is_known(indices):  # shapes, which later nodes need as constants
-        inside = np.asarray(indices, np.int64)
-        if inside.size and not ((inside >= -count) & (inside < count)).all():
-            raise UnsupportedError(f"has indices beyond the {count} elements of the axis")
-        return np.take(table, inside, axis)
     places = convert(indices, I32).reshape(-1)
     places = np.where(places < 0, places + np.int32(count), places)
     found = take(table, places, axis)
@@ -118,8 +97,7 @@ def gather_block_quantized(call: Call) -> Quantized | None:
             raise call.error(f"has zero points of shape {list(zeros.shape)}, expected {list(grid)}")
     elif data.type == "UINT8":
         zeros = np.full(grid, 1 << (bits - 1), np.uint8)
-    longest = max(min(size, storage.shape[along]), 1)
-    sizes = tuple(longest if a == along else 1 for a in range(rank))
+    sizes = tuple(size if a == along else 1 for a in range(rank))
     call.with_floats("it gives the reals of a table in blocks")
     return _gathered(Quantized(storage, held, scales.value, zeros, sizes), indices, axis)
 
@@ -129,62 +107,72 @@ def gather_block_quantized(call: Call) -> Quantized | None:
 
 @kernel("Expand")
 def expand(call: Call) -> Typed:
-    """An operand repeated along axes of one element, or along new first axes."""
-    operand = call.input(0)
-    wanted = tuple(int(n) for n in call.known(1).reshape(-1))
-    if min(wanted, default=0) < 0:
-        raise call.error(f"expands {list(operand.shape)} to the shape {list(wanted)}")
-    shape = broadcast_shapes(call, [operand.shape, wanted])
-    return moved(call, lambda value: np.broadcast_to(value, shape))
+    """The input broadcast with a shape, which may have shorter axes than the input."""
+    before, shape = call.input(0).shape, [int(n) for n in call.known(1).reshape(-1)]
+    try:
+        target = np.broadcast_shapes(before, tuple(shape))
+    except ValueError:
+        raise call.error(f"cannot broadcast {list(before)} with {shape}") from None
+    padded = (*(1,) * (len(target) - len(before)), *before)
+    return moved(call, lambda value: np.broadcast_to(value.reshape(padded), target))
 
 
 @kernel("Tile")
 def tile(call: Call) -> Typed:
-    """An operand repeated as a whole along axes."""
-    operand = call.input(0)
-    counts = [int(n) for n in call.known(1).reshape(-1)]
-    shape = operand.shape
-    if len(counts) != len(shape) or min(counts, default=0) < 0:
-        raise call.error(f"repeats {list(shape)} {list(counts)} times")
-    split = [n for pair in zip((1,) * len(shape), shape, strict=True) for n in pair]
-    spread = [n for pair in zip(counts, shape, strict=True) for n in pair]
-    tiled = [count * extent for count, extent in zip(counts, shape, strict=True)]
-    return moved(
-        call, lambda value: np.broadcast_to(value.reshape(split), tuple(spread)).reshape(tiled)
-    )
+    """Copies of the input, side by side along each axis."""
+    repeats, shape = [int(n) for n in call.known(1).reshape(-1)], call.input(0).shape
+    if len(repeats) != len(shape) or min(repeats, default=0) < 0:
+        raise call.error(f"has the repeats {repeats} for {len(shape)} dimensions")
+
+    def tiled(value: AnyArray) -> AnyArray:
+        for axis, count in enumerate(repeats):
+            if count != 1:
+                before, after = value.shape[:axis], value.shape[axis:]
+                copies = np.broadcast_to(
+                    value.reshape((*before, 1, *after)), (*before, count, *after)
+                )
+                value = copies.reshape((*before, count * after[0], *after[1:]))
+        return value
+
+    return moved(call, tiled)
 
 
-@kernel("DepthToSpace", "SpaceToDepth")
-def moved_by_numbers(call: Call) -> Typed | None:
-    """Elements at places that are found when the program is written; None for floats."""
-    return _by_numbers(call)
+@kernel("DepthToSpace")
+def depth_to_space(call: Call) -> Typed:
+    """Channels as blocks of pixels: blocks are outside channels (DCR) or inside (CRD)."""
+    shape, size = call.input(0).shape, call.integer("blocksize")
+    mode = call.attribute("mode", "DCR")
+    if len(shape) != 4 or size < 1 or shape[1] % (size * size) or mode not in ("DCR", "CRD"):
+        raise call.error(f"cannot make blocks of {size} of {list(shape)} in the mode {mode!r}")
+    count, channels, height, width = shape
+    depth = channels // (size * size)
+
+    def rearranged(value: AnyArray) -> AnyArray:
+        if mode == "DCR":
+            parts = value.reshape((count, size, size, depth, height, width))
+            parts = parts.transpose(0, 3, 4, 1, 5, 2)
+        else:
+            parts = value.reshape((count, depth, size, size, height, width))
+            parts = parts.transpose(0, 1, 4, 2, 5, 3)
+        return parts.reshape((count, depth, height * size, width * size))
+
+    return moved(call, rearranged)
 
 
-def _by_numbers(call: Call) -> Typed | None:
-    operand = call.input(0)
-    others = [each for each in call.inputs[1:] if each is not None]
-    if operand.is_known or not _is_moved_here(operand) or not all(o.is_known for o in others):
-        return None
-    if call.node.operator == "Resize" and (
-        call.attribute("mode", "nearest") != "nearest"
-        or call.attribute("coordinate_transformation_mode", "") == "tf_crop_and_resize"
-    ):
-        return None
-    places = _places(call, operand.shape)
-    value = operand.value
-    if isinstance(value, Quantized):
-        return Typed(operand.type, value.moved(lambda storage: _at(storage, places)))
-    return Typed(operand.type, _at(value, places))
+@kernel("SpaceToDepth")
+def space_to_depth(call: Call) -> Typed:
+    """Blocks of pixels as channels: blocks are outside channels (DCR) or inside (CRD)."""
+    shape, size = call.input(0).shape, call.integer("blocksize")
+    mode = call.attribute("mode", "DCR")
+    if len(shape) != 4 or size < 1 or shape[2] % size or shape[3] % size:
+        raise call.error(f"cannot take blocks of {size} of {list(shape)}")
+    if mode not in ("DCR", "CRD"):
+        raise call.error(f"has the mode {mode!r}, expected DCR or CRD")
+    count, channels, height, width = shape
 
+    def rearranged(value: AnyArray) -> AnyArray:
+        parts = value.reshape((count, channels, height // size, size, width // size, size))
+        parts = parts.transpose((0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
+        return parts.reshape((count, channels * size * size, height // size, width // size))
 
-def _places(call: Call, shape: Sequence[int]) -> AnyArray:
-    """The number of the element that comes to each place."""
-    numbers = np.arange(math.prod(shape), dtype=np.float64).reshape(shape)
-    operands = [Operand("", "DOUBLE", numbers), *call.inputs[1:]]
-    call.read_all()
-    (found,) = evaluated(call.graph.model, call.node, operands, call.graph.place)
-    return np.rint(found).astype(np.int32)
-
-
-def _at(value: AnyArray, places: AnyArray) -> AnyArray:
-    return take(value.reshape(-1), places.reshape(-1), 0).reshape(places.shape)
+    return moved(call, rearranged)
