@@ -5,6 +5,8 @@
     scripts/fuzz --count 100000 --jobs 2        the long run
     scripts/fuzz --kinds text,bytecode          some kinds
     scripts/fuzz --kinds kills --count 500      compilations that are ended at any moment
+    scripts/fuzz --kinds onnx_pieces,tflite_pieces,gguf_pieces,checkpoint_pieces --count 10000
+                                                known files with one unknown piece added
     scripts/fuzz --replay text:123 --seed 7     one input again, with what it printed
     scripts/fuzz --cluster tcp://10.0.0.1:8786  on the workers of a Dask scheduler
 
@@ -14,7 +16,10 @@ Every input follows from its kind, the seed and its number. A failure is one of 
 * an exit status other than 0, 1 and 2;
 * a hang: more than ``--seconds``;
 * an output file although the status is not 0, or none although it is;
-* what is left in the folder for temporary files.
+* what is left in the folder for temporary files;
+* a piece of a file (an attribute, a tensor, a property, a field) that changes no number and that no
+  error names, though the reference runtime computes other numbers, refuses the file, or does not
+  know the piece either.
 
 Inputs are run one after another in processes that call the command line as a function, so that an
 input costs its own time and not that of a start; a process that ends is a crash, and is replaced.
@@ -32,6 +37,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import io
 import json
@@ -429,12 +435,14 @@ class Case:
         files: their contents.
         output: a file that is there after status 0, and else is not.
         killed: a signal, and after how many seconds a process of its own gets it.
+        call: called in place of the command; returns the status and what is wrong, "" if nothing.
     """
 
     arguments: list[str]
     files: dict[str, bytes] = field(default_factory=dict)
     output: str | None = None
     killed: tuple[int, float] | None = None
+    call: Callable[[], tuple[int, str]] | None = None
 
 
 Kind = Callable[[random.Random, Corpus], Case]
@@ -1004,6 +1012,41 @@ def options(rng: random.Random, corpus: Corpus) -> Case:
     return Case(arguments, files)
 
 
+def _piece_case(rng: random.Random, format_: str) -> Case:
+    """A known file with one piece added or changed (`pieces`)."""
+    if str(_ROOT / "scripts") not in sys.path:
+        sys.path.append(str(_ROOT / "scripts"))
+    from pieces import answer
+
+    base, piece = importlib.import_module(f"pieces.{format_}").draw(rng)
+    return Case(["inspect", next(iter(piece.files))], piece.files,
+                call=functools.partial(answer, base, piece))  # fmt: skip
+
+
+@kind(0)
+def onnx_pieces(rng: random.Random, corpus: Corpus) -> Case:
+    """ONNX models with one piece added: as the reference computes them, or an error names it."""
+    return _piece_case(rng, "onnx")
+
+
+@kind(0)
+def tflite_pieces(rng: random.Random, corpus: Corpus) -> Case:
+    """TensorFlow Lite models with one piece added."""
+    return _piece_case(rng, "tflite")
+
+
+@kind(0)
+def gguf_pieces(rng: random.Random, corpus: Corpus) -> Case:
+    """Language models with one piece added."""
+    return _piece_case(rng, "gguf")
+
+
+@kind(0)
+def checkpoint_pieces(rng: random.Random, corpus: Corpus) -> Case:
+    """Checkpoints with one piece added."""
+    return _piece_case(rng, "checkpoints")
+
+
 @kind(0)
 def kills(rng: random.Random, corpus: Corpus) -> Case:
     """Compilations that are ended at any moment; only on request, by ``--kinds kills``."""
@@ -1080,7 +1123,11 @@ def run_case(case: Case, folder: Path) -> tuple[int, str | None]:
     try:
         os.dup2(printed, 1)
         os.dup2(printed, 2)
-        main(case.arguments, prog_name="subquant")
+        if case.call is not None:
+            status, called = case.call()
+            wrong = called or None
+        else:
+            main(case.arguments, prog_name="subquant")
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1
     except BaseException:
@@ -1096,7 +1143,7 @@ def run_case(case: Case, folder: Path) -> tuple[int, str | None]:
         os.chdir(home)
     text = (folder / "printed").read_bytes()
     left = {path for path in set(temporary.iterdir()) - before if path.exists()}
-    if wrong is None:
+    if wrong is None and case.call is None:
         wrong = _what_is_wrong(case, folder, status, text, left)
     for path in left:
         shutil.rmtree(path, ignore_errors=True)
@@ -1401,8 +1448,9 @@ def make_archive() -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("__main__.py", _START)
         paths = [Path(__file__).resolve(), *(_ROOT / "examples").glob("*.mlir")]
-        for pattern in ("*.mlir", "tflite_*.py"):
+        for pattern in ("*.mlir", "tflite_*.py", "gguf_models.py"):
             paths += (_ROOT / "tests").rglob(pattern)
+        paths += (_ROOT / "scripts/pieces").glob("*.py")
         for path in paths:
             archive.write(path, path.relative_to(_ROOT))
     return buffer.getvalue()

@@ -110,9 +110,29 @@ def external(**entries: str) -> onnx.ModelProto:
     return proto
 
 
+def with_function() -> onnx.ModelProto:
+    """A model whose function has the name of an operator: ONNX does not say which is meant."""
+    proto = one("Relu")
+    opsets = [onnx.helper.make_opsetid("", 21)]
+    body = [onnx.helper.make_node("Neg", ["a"], ["b"])]
+    proto.functions.append(onnx.helper.make_function("", "Relu", ["a"], ["b"], body, opsets))
+    return proto
+
+
+def remainder(opset: int) -> onnx.ModelProto:
+    """Mod of floats without ``fmod``."""
+    floats = ("FLOAT", (2,))
+    return model([node("Mod", ["x", "x"], ["y"])], {"x": floats}, {"y": floats}, {}, opset)
+
+
 @pytest.mark.parametrize(
     ("proto", "kind", "message"),
     [
+        (with_function(), UnsupportedError, "has a function with the name of the operator 'Relu'"),
+        (one("ReduceMax", keepdims=2), InputError,
+         "node 1 (ReduceMax) 'the ReduceMax' has the attribute 'keepdims' = 2, expected 0 or 1"),
+        (remainder(21), UnsupportedError,
+         "node 0 (Mod) 'the Mod' has fmod = 0 and floats in operator set 21, expected 1"),
         (one("Celu", alpha=[1]), InputError, "node 1 (Celu) 'the Celu' is not valid: "),
         (one(f"{MICROSOFT}.Inverse"), UnsupportedError,
          "node 1 (com.microsoft.Inverse) 'the Inverse' is not lowered; export the model with "

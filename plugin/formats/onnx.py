@@ -343,6 +343,15 @@ class _Reader:
         """Calls of the model's own functions, as their nodes."""
         from onnx import inliner
 
+        for function in proto.functions:
+            name, domain = self._text(function.name), _domain(self._text(function.domain))
+            if self._onnx.defs.has(name, domain):
+                raise self._error(
+                    f"has a function with the name of the operator {quoted(name)}, and ONNX lets "
+                    "each runtime choose which of both a node means; give the function another "
+                    "name or domain",
+                    UnsupportedError,
+                )
         try:
             return inliner.inline_local_functions(proto)
         except Exception as error:  # whatever its C++ raises: the functions are the file's

@@ -265,6 +265,16 @@ def _grid_sample_mode(node: Older) -> Older:
     return node.having(mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))
 
 
+@_since(28, "Mod")
+def _remainder_of_reals(node: Older) -> Older:
+    if node.dtype().kind not in "iu" and not node.attributes.get("fmod", 0):
+        raise node.error(
+            f"has fmod = 0 and floats in operator set {node.opset}, expected 1; convert the model "
+            "to operator set 28"
+        )
+    return node
+
+
 @_since(9, "BatchNormalization")
 def _spatial(node: Older) -> Older:
     if node.attributes.get("spatial", 1) != 1:
