@@ -279,6 +279,92 @@ def _details(graph: Graph) -> None:
     parameters.details.custom = [1]
 
 
+def _variable(graph: Graph) -> None:
+    graph._tensors[0].isVariable = True
+    _constant(graph)
+
+
+def _constant(graph: Graph) -> None:
+    buffer = schema().BufferT()
+    buffer.data = np.zeros(6, np.uint8)
+    graph._tensors[0].buffer = len(graph._buffers)
+    graph._buffers.append(buffer)
+
+
+def _zero_points(graph: Graph) -> None:
+    graph._tensors[0].quantization.scale = []
+
+
+def _places(graph: Graph) -> None:
+    _constant(graph)
+    graph._buffers[-1].offset, graph._buffers[-1].size = 8, 6
+
+
+def _nowhere(graph: Graph) -> None:
+    _constant(graph)
+    graph._buffers[-1].data, graph._buffers[-1].size = None, 6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_variable, "tensor 0 't0' is a variable with elements in the file"),
+        (_constant, "tensor 't0', an input of graph 0, is a constant"),
+        (_zero_points, "tensor 0 't0' has zero points, and no scales"),
+        (_places, "tensor 0 't0' is in buffer 1, which has bytes at two places"),
+        (_nowhere, "tensor 0 't0' is in buffer 1 of 6 bytes that are nowhere"),
+    ],
+)
+def test_pieces_that_contradict_each_other_are_errors(
+    change: Callable[[Graph], None], message: str
+) -> None:
+    with pytest.raises(SubquantError, match=re.escape(message)):
+        computed(activation(change))
+
+
+def test_an_input_that_is_listed_twice_is_refused() -> None:
+    graph = Graph()
+    operand, result = (graph.tensor((2, 3), "int8", Quantized(0.5, 3)) for _ in range(2))
+    graph.operator("RELU", [operand], [result])
+    with pytest.raises(UnsupportedError, match="graph 0 has an input twice"):
+        read_tflite(graph.model([operand, operand], [result]))
+
+
+def test_a_newer_version_of_an_operator_is_refused() -> None:
+    def change(graph: Graph) -> None:
+        graph._codes[0].version = 4
+
+    message = r"operator 0 \(RELU\) has the version 4, which .* the versions up to 3"
+    with pytest.raises(UnsupportedError, match=message):
+        computed(activation(change))
+
+
+def test_a_result_of_another_type_is_an_error() -> None:
+    graph = Graph()
+    operand = graph.tensor((2, 3), "int8", Quantized(0.5, 3))
+    result = graph.tensor((3, 2), "int16", Quantized(0.5))
+    graph.operator("RESHAPE", [operand], [result], "ReshapeOptions", newShape=[3, 2])
+    with pytest.raises(InputError, match="computes int8, and tensor 't1' is of type INT16"):
+        computed(graph.model([operand], [result]))
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [(Quantized([0.05, 0.08, 0.05], axis=0), "needs a scale of tensor 't2' that is that of"),
+     (Quantized(0.5), "needs a scale of tensor 't2' that is that of the products"),
+     (Quantized(0.05, 3), "needs zero points of 0 of tensor 't2'")],
+)  # fmt: skip
+def test_a_bias_has_the_scale_of_the_products(bias: Quantized, message: str) -> None:
+    graph = Graph()
+    operand = graph.tensor((2, 4), "int8", Quantized(0.5, 3))
+    matrix = graph.tensor((3, 4), "int8", Quantized(0.1), np.ones((3, 4), np.int8))
+    added = graph.tensor((3,), "int32", bias, np.ones(3, np.int32))
+    result = graph.tensor((2, 3), "int8", Quantized(0.5, 3))
+    graph.operator("FULLY_CONNECTED", [operand, matrix, added], [result], "FullyConnectedOptions")
+    with pytest.raises(InputError, match=message):
+        computed(graph.model([operand], [result]))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -182,6 +182,8 @@ class _ModelReader:
             self.subgraph(index, table) for index, table in enumerate(self.table.subgraphs)
         )
         signatures = tuple(self.signature(each, subgraphs) for each in self.table.signature_defs)
+        if len({each.name for each in signatures}) != len(signatures):
+            raise self.wrong("two signatures have one name")
         if not signatures:
             main = subgraphs[0]
             names = [tuple(tensor.name for tensor in side) for side in (main.inputs, main.outputs)]
@@ -229,6 +231,11 @@ class _ModelReader:
         self.complete_empty_constants(table, tensors)
         known = {tensor.index for tensor in tensors if tensor.is_constant or tensor.is_variable}
         inputs = self.tensors(table.inputs, tensors, f"an input of {what}")
+        for tensor in inputs:
+            if tensor.is_constant:
+                raise self.wrong(f"{tensor}, an input of {what}, is a constant", UnsupportedError)
+        if len({tensor.index for tensor in inputs}) != len(inputs):
+            raise self.wrong(f"{what} has an input twice", UnsupportedError)
         known |= {tensor.index for tensor in inputs}
         operators = []
         for number, code in enumerate(table.operators):

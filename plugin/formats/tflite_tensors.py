@@ -195,6 +195,8 @@ class TensorReader:
                 f"{what} is stored sparse with zero points other than 0", UnsupportedError
             )
         name, is_variable = table.name, table.is_variable
+        if is_variable and buffer is not None:
+            raise self.wrong(f"{what} is a variable with elements in the file", UnsupportedError)
         record.finish()
         return Tensor(index, name, type_, shape, known, quantization, buffer, is_variable)
 
@@ -247,7 +249,11 @@ class TensorReader:
         data, offset, size = buffer.data, buffer.offset, buffer.size
         record.finish()
         if offset <= 1:
+            if size > 1:
+                raise self.wrong(f"{what} is in buffer {number} of {size:,} bytes that are nowhere")
             return data
+        if data.size:
+            raise self.wrong(f"{what} is in buffer {number}, which has bytes at two places")
         if offset + size > len(self.reader.data):
             raise self.wrong(f"{what} ends at byte {offset + size:,} of {len(self.reader.data):,}")
         return np.frombuffer(self.reader.data, np.uint8, size, offset)
@@ -287,7 +293,11 @@ class TensorReader:
             if scales.size:
                 raise self.wrong(f"{what} has both {scales.size} scales and blocks of them")
             return self.blocks(tracked(details, record), shape, what, tables)
-        if not scales.size or type_.startswith(("FLOAT", "BFLOAT")):
+        if type_.startswith(("FLOAT", "BFLOAT")):
+            return None
+        if not scales.size:
+            if zero_points.any():
+                raise self.wrong(f"{what} has zero points, and no scales")
             return None
         if not zero_points.size:
             zero_points = np.zeros(scales.size, np.int64)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...errors import Place
+from ...errors import Place, UnsupportedError
 from ...formats.flatbuffer import UNKNOWN
 from ...formats.tflite import Operator
 from ...formats.tflite_options import expected_options
@@ -50,6 +50,29 @@ _INTERMEDIATES = {
 }
 
 
+_VERSIONS = {
+    name: int(version)
+    for name, _, version in (
+        entry.partition(":")
+        for entry in """
+ABS:5 ADD:6 ARG_MAX:3 ARG_MIN:3 AVERAGE_POOL_2D:3 BATCH_MATMUL:4 BATCH_TO_SPACE_ND:4
+BIDIRECTIONAL_SEQUENCE_LSTM:3 BIDIRECTIONAL_SEQUENCE_RNN:3 BROADCAST_TO:4 CAST:9 CONCATENATION:7
+CONV_2D:8 COS:2 DEPTHWISE_CONV_2D:7 DEPTH_TO_SPACE:2 DEQUANTIZE:9 DIV:2 DYNAMIC_UPDATE_SLICE:6
+EMBEDDING_LOOKUP:5 EQUAL:5 EXP:2 FAKE_QUANT:2 FILL:5 FLOOR_DIV:3 FLOOR_MOD:2 FULLY_CONNECTED:14
+GATHER:8 GATHER_ND:6 GELU:3 GREATER:2 GREATER_EQUAL:3 L2_NORMALIZATION:2 LEAKY_RELU:2 LESS:3
+LESS_EQUAL:2 LOG:2 LOGISTIC:3 LOG_SOFTMAX:2 LSTM:4 MAXIMUM:4 MAX_POOL_2D:3 MEAN:3 MINIMUM:4
+MIRROR_PAD:3 MUL:8 NOT_EQUAL:4 PACK:5 PAD:6 PADV2:6 QUANTIZE:6 RANGE:2 REDUCE_MAX:3 REDUCE_MIN:3
+REDUCE_PROD:2 RELU:3 RELU6:3 RESIZE_BILINEAR:4 RESIZE_NEAREST_NEIGHBOR:4 REVERSE_V2:4 RNN:3 RSQRT:3
+SELECT:4 SELECT_V2:2 SIGN:2 SIN:2 SLICE:8 SOFTMAX:4 SPACE_TO_BATCH_ND:4 SPACE_TO_DEPTH:2
+SPARSE_TO_DENSE:3 SPLIT:5 SPLIT_V:3 SQRT:2 SQUARED_DIFFERENCE:2 SQUEEZE:2 STRIDED_SLICE:8 SUB:5
+SUM:2 SVDF:4 TANH:3 TILE:3 TOPK_V2:3 TRANSPOSE:9 TRANSPOSE_CONV:5 UNIDIRECTIONAL_SEQUENCE_LSTM:4
+UNIDIRECTIONAL_SEQUENCE_RNN:3 UNPACK:6
+""".split()  # noqa: SIM905  (a table)
+    )
+}
+"""The greatest version of each operator that LiteRT 2.3.0 has kernels of; 1 of all others."""
+
+
 class OperatorRecord:
     """What has been read of an operator.
 
@@ -60,6 +83,7 @@ class OperatorRecord:
     """
 
     def __init__(self, operator: Operator, inputs: Sequence[Any], place: Place) -> None:
+        self._operator, self._place = operator, place
         self._record = ReadRecord(place, str(operator))
         options = operator.options.stated()
         expected = expected_options(operator.name)
@@ -85,6 +109,17 @@ class OperatorRecord:
     ) -> Mapping[str, Any]:
         """Return the options of a custom operator, whose lookups are recorded."""
         return self._record.track("option", options, irrelevant)
+
+    def check_version(self) -> None:
+        """Raise UnsupportedError for a version that is newer than this package."""
+        operator = self._operator
+        known = _VERSIONS.get(operator.name, 1)
+        if operator.version > known and not operator.is_custom:
+            raise UnsupportedError(
+                f"{operator} has the version {operator.version}, which may mean something else "
+                f"than the versions up to {known}",
+                self._place,
+            )
 
     def finish(self) -> None:
         """Raise UnsupportedError for what was not read."""

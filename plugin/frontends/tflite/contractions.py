@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import UnsupportedError
+from ...formats.tflite import Tensor
 from ...formats.tflite_schema import TENSOR_TYPES
 from ...numerics import litert
 from ...numerics.array_functions import contract, convert, convolve_last
@@ -25,6 +26,7 @@ from .shapes import padded_or_cut, spread
 __all__ = ["spread_images"]
 
 _WIDE = 1 << 31
+_MAX_BIAS_ERROR = np.float32(0.02)
 _INT32 = TENSOR_TYPES.index("INT32")
 
 
@@ -274,6 +276,7 @@ class _Product:
         if self.bias is not None:
             if not self.bias.is_known:
                 raise call.error(f"needs {self.bias.tensor} to be constant", UnsupportedError)
+            self._check_bias(self.bias.tensor)
             offset = offset + np.asarray(self.bias.value, np.int64).reshape(-1)
             bound += int(np.abs(np.asarray(self.bias.value, np.int64)).max(initial=0))
         storage = self.activations.value
@@ -300,6 +303,23 @@ class _Product:
                 f"they are along {found.axis}"
             )
         return np.asarray(self.weights.value, np.int16)
+
+    def _check_bias(self, bias: Tensor) -> None:
+        """Check that a bias has the scale of the products, as LiteRT does: to 2 % of the result's.
+
+        LiteRT checks it of one scale only.
+        """
+        found = bias.quantization
+        if found is None:
+            return
+        x, y = self.call.per_tensor(self.activations.tensor), self.call.per_tensor(self.call.output)
+        products = x.scale * self.call.parameters(self.weights.tensor).scales.reshape(-1)
+        scales = found.scales.reshape(-1)
+        is_other = scales.size not in (1, products.size) and products.size != 1
+        if is_other or (np.abs(scales - products) > _MAX_BIAS_ERROR * y.scale).any():
+            raise self.call.error(f"needs a scale of {bias} that is that of the products")
+        if found.zero_points.any():
+            raise self.call.error(f"needs zero points of 0 of {bias}")
 
     def _is_wide(self) -> bool:
         if self.activations.tensor.type != "INT16":

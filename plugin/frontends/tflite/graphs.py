@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...errors import InputError, Place, SubquantError, UnsupportedError
-from ...formats.tflite import Model, Operator, Subgraph, Tensor
+from ...formats.tflite import ELEMENTS, Model, Operator, Subgraph, Tensor
 from ...numerics import litert
 from ...numerics.array_functions import convert, is_known
 from ...numerics.casts import dequantize, quantize
@@ -39,7 +39,7 @@ from . import (
     suppression,
 )
 from .accounting import OperatorRecord
-from .call import CUSTOM_KERNELS, KERNELS, Call, Operand, parameters_of
+from .call import CUSTOM_KERNELS, KERNELS, Call, Complex, Handle, Operand, parameters_of
 from .movers import MOVERS, data_operands, is_stored, moved, requantized_storage, same_parameters
 
 __all__ = [
@@ -173,9 +173,19 @@ class Graphs(ABC):
 
     def _compute_all(self, call: Call) -> list[AnyArray]:
         """Compute an operator, and check that nothing of it was left out."""
+        call.record.check_version()
         computed = self._compute(call)
         call.record.finish()
+        for tensor, value in zip(call.operator.outputs, computed, strict=True):
+            self._check_type(call, tensor, value)
         return computed
+
+    def _check_type(self, call: Call, tensor: Tensor, value: AnyArray) -> None:
+        """Check that a computed value has the type that the file says of it."""
+        if isinstance(value, (Complex, Handle)) or tensor.type not in ELEMENTS:
+            return
+        if value.dtype != ElementType.parse(tensor.element).dtype:
+            raise call.error(f"computes {value.dtype.name}, and {tensor} is of type {tensor.type}")
 
     def _compute(self, call: Call) -> list[AnyArray]:
         name = call.operator.name
@@ -400,6 +410,9 @@ class RealInterpreter(Interpreter):
         if call.operator.name == "BITCAST" and is_stored(call.input(0).tensor):
             raise call.error("reads the bits of storage, which reals do not have", UnsupportedError)
         return self._reals(call, is_real=False)
+
+    def _check_type(self, call: Call, tensor: Tensor, value: AnyArray) -> None:
+        """Reals have one type."""
 
     def passed(self, value: AnyArray, source: Tensor, target: Tensor) -> AnyArray:
         """Return the reals of a value: they have no parameters."""
