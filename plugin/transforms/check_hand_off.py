@@ -2,7 +2,8 @@
 
 Fails, with the place and the reason, if a quantized type, an operation of the ``quant`` or
 ``subquant`` dialect, or an unranked tensor is left: IREE would refuse it with less to say, or
-compile it to wrong numbers. Then turns the signatures that earlier passes recorded into the
+compile it to wrong numbers. For Vulkan also if a reduction is left whose loops IREE would compute
+wrongly (`iree.loop_order`). Then turns the signatures that earlier passes recorded into the
 reflection entry that the runtime reads (`subquant.signature`), with what the program may do to its
 arguments (`iree.consumed_arguments`), and for Vulkan adds the longest loop that a device may end
 (`iree.long_loops`).
@@ -52,6 +53,7 @@ from .estimate_work import WORK_ATTRIBUTE
 from .iree.consumed_arguments import consumed_values, storing_functions
 from .iree.fresh_results import fresh_results
 from .iree.long_loops import LOOPS, iterations_of
+from .iree.loop_order import is_in_order
 
 __all__ = ["REFLECTION_ATTRIBUTE", "CheckHandOff", "signature_of"]
 
@@ -89,6 +91,7 @@ class CheckHandOff(ModulePass):
                         raise UnsupportedError(_why_left(declared), op)
         entries = {TARGET_KEY: self.target} if self.target else {}
         if self.target.startswith("vulkan"):
+            _check_loops(operations)
             entries |= _long_loop(module)
         consumed, storing = consumed_values(operations), storing_functions(module)
         for op in named(module, ["func.func"]):
@@ -125,6 +128,17 @@ def _check_name(name: str, op: Any) -> None:
             "it; lower it first",
             op,
         )
+
+
+def _check_loops(operations: Sequence[ir.Operation]) -> None:
+    """Refuse a reduction whose loops are in an order that IREE gets wrong."""
+    for op in operations:
+        if not is_in_order(op):
+            raise UnsupportedError(
+                "has loops in another order than its result has axes, which IREE computes wrongly "
+                "on Vulkan; run isolate-contraction-operands before",
+                op,
+            )
 
 
 def _why_left(type_: ir.Type) -> str:

@@ -15,9 +15,8 @@ once. IREE takes what is computed twice for one: so does this pass, first. It wr
 where it is called, too: so does ``inline``, which comes before, as it leaves functions alone that
 have barriers.
 
-Contractions and sums of one shape in one program start from equal tensors of zeros, which IREE
-makes one: the first of them gives the others its sum to start from. Each gets a zero of its own,
-which IREE does not know to be one.
+The loops of reductions are put into the order that IREE computes right, and initial accumulators
+are written so that reductions do not share one: `iree.loop_order`.
 
 What a loop reads at its own position, as a gather of single elements does its indices, becomes an
 input of the loop: that is fused safely, and IREE cannot resolve the extents of a dynamic tensor
@@ -45,7 +44,8 @@ from .._mlir import Operation, Value, ir, passmanager, register_upstream_passes
 from ..dialects.stablehlo import OPERATIONS
 from ..emit import linalg
 from ..emit.operation import is_used
-from .base import ModulePass, walk
+from .base import ModulePass, named, walk
+from .iree.loop_order import order_loops, write_fill
 from .iree.several_results import has_several_results, inserts_one_of_several
 from .iree.thread_positions import is_apart, is_row_sum, is_spread, read_elsewhere
 from .math.contraction import CONTRACTIONS
@@ -97,8 +97,10 @@ class IsolateContractionOperands(ModulePass):
         loops = [op for op in walk(module) if op.name == "linalg.generic"]
         for op in loops:
             _read_in_place(op)
+        for op in named(module, ["linalg.generic"]):
+            write_fill(op)
         for op in walk(module):
-            _reduce_last(op)
+            order_loops(op)
             if _contracts(op) or (_reduces(op) and _reads_other_threads(op)):
                 _isolate(op, _inputs(op), op)
             elif op.name == "tensor.extract" and op.parent.operation.name == "linalg.generic":
@@ -117,7 +119,6 @@ class IsolateContractionOperands(ModulePass):
             inserted = inserts_one_of_several(op)
             if inserted is not None:
                 _isolate_operand(op, inserted, op)
-        _own_accumulators([op for op in walk(module) if _contracts(op) or _reduces(op)])
 
 
 def _read_in_place(op: Operation) -> None:
@@ -196,39 +197,6 @@ def _with_input(op: Operation, read: Operation) -> Operation:
     return created
 
 
-def _reduce_last(op: Operation) -> None:
-    """Put the loops that reduce after those that do not.
-
-    Where another loop is inside one that reduces, IREE gives the two to threads that do not wait
-    for each other.
-    """
-    if op.name != "linalg.generic" or _uses_indices(op):
-        return
-    kinds = list(op.attributes["iterator_types"])
-    reduces = ["reduction" in str(kind) for kind in kinds]
-    order = sorted(range(len(kinds)), key=reduces.__getitem__)
-    if order == list(range(len(kinds))):
-        return
-    place = {old: new for new, old in enumerate(order)}
-    with op.location:
-        maps = [_renumbered(map_.value, place) for map_ in op.attributes["indexing_maps"]]
-        op.attributes["indexing_maps"] = linalg.affine_maps(maps)
-        op.attributes["iterator_types"] = ir.ArrayAttr.get([kinds[old] for old in order])
-
-
-def _uses_indices(op: Operation) -> bool:
-    return any(inner.name == "linalg.index" for inner in walk(op))
-
-
-def _renumbered(map_: ir.AffineMap, place: dict[int, int]) -> ir.AffineMap:
-    """An affine map whose dimension ``d`` is ``place[d]``."""
-    permutation = ir.AffineMap.get(
-        map_.n_dims, 0, [ir.AffineExpr.get_dim(place[old]) for old in range(map_.n_dims)]
-    )
-    exprs = [expr.compose(permutation) for expr in map_.results]
-    return ir.AffineMap.get(map_.n_dims, 0, exprs)
-
-
 def _isolate(op: Operation, operands: list[Value], before: Operation) -> None:
     """Put a barrier before `before` for each of the first `operands` of `op` that is computed."""
     for number in range(len(operands)):
@@ -251,41 +219,6 @@ def _isolate_results(results: list[Value]) -> None:
             isolated = linalg.apart(result)
         for user, number in users:
             user.operands[number] = isolated
-
-
-def _own_accumulators(sums: list[Operation]) -> None:
-    """Give sums that start from equal tensors of one element a start of their own."""
-    seen: set[tuple[ir.Type, ir.Attribute]] = set()
-    for op in sums:
-        fill = _fill_of(op)
-        if fill is None:
-            continue
-        constant = fill.operands[0].owner.operation.attributes["value"]
-        key = op.operands[len(op.operands) - 1].type, constant
-        if key in seen:
-            with ir.InsertionPoint(op), op.location:
-                start = fill.operands[0]
-                own = fill.clone()
-                own.operands[0] = emit.value(linalg.BARRIER, [start], start.type)
-            own.move_before(op)
-            op.operands[len(op.operands) - 1] = own.results[0]
-            if not is_used(fill.results[0]):
-                fill.erase()
-        seen.add(key)
-
-
-def _fill_of(op: Operation) -> Operation | None:
-    """What fills the tensor that a sum adds to with a constant."""
-    if not op.name.startswith("linalg."):
-        return None
-    owner = op.operands[len(op.operands) - 1].owner
-    if isinstance(owner, ir.Block) or not owner.operation.name.startswith("linalg."):
-        return None
-    fill = owner.operation
-    start = fill.operands[0].owner
-    is_constant = not isinstance(start, ir.Block) and start.operation.name == "arith.constant"
-    is_scalar = not isinstance(fill.operands[0].type, ir.ShapedType)
-    return fill if is_constant and is_scalar and len(fill.operands) == 2 else None
 
 
 def _contracts(op: Operation) -> bool:

@@ -1,0 +1,33 @@
+"""``dot_general`` with dimensions in any order, and of one element, beside NumPy."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from devices import ON_DEVICES
+from dot_orders import Dot, drawn_dot
+from programs import LONG
+from subquant.runtime import Device
+from together import Together
+
+SEEDS = [*range(171), *range(172, 300)] if LONG else [3, 28, 59, 63, 70, 85, 96, 165]
+"""Without 171, which IREE refuses on Vulkan ("failed to legalize operation 'ub.poison'")."""
+AT_ONCE = 20
+"""Programs of one module."""
+
+
+@functools.cache
+def programs_from(start: int) -> tuple[dict[int, Dot], Together]:
+    dots = {seed: drawn_dot(seed) for seed in SEEDS[start : start + AT_ONCE]}
+    return dots, Together({seed: dot.text for seed, dot in dots.items()})
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_drawn_order(seed: int, device: Device) -> None:
+    dots, programs = programs_from(SEEDS.index(seed) // AT_ONCE * AT_ONCE)
+    got = programs.function(seed, device)(*dots[seed].arguments)
+    np.testing.assert_array_equal(got, dots[seed].expected)
