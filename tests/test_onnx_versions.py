@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from onnx_versions import VersionCase, at_version, cases, expected, feeds_of, tolerance, versions
+from subquant.dialects import create_context
 from subquant.formats.onnx import read_onnx
-from subquant.frontends.onnx import Interpreter
+from subquant.frontends.onnx import Interpreter, write_module
 
 _CASES = cases()
 _OPERATORS = sorted({case.operator for case in _CASES})
@@ -22,6 +23,8 @@ def check(case: VersionCase, version: int) -> int:
     results = expected(model, feeds)
     if results is None:
         return 0
+    if version == versions(case.operator)[-1]:  # an operator that only NumPy computes is refused
+        write_module(read_onnx(model.SerializeToString()), create_context())
     with np.errstate(all="ignore"):
         found = Interpreter(read_onnx(model.SerializeToString())).run(feeds)
     for result, wanted in zip(found, results, strict=True):

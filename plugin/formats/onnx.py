@@ -430,7 +430,8 @@ class _Reader:
             if dim.HasField("dim_value") and dim.dim_value >= 0:
                 shape.append(int(dim.dim_value))
             else:
-                shape.append(self._text(dim.dim_param) or None)
+                name = self._text(dim.dim_param)
+                shape.append(None if name in ("", "?") else name)  # "?" names no extent
         return TensorType(value.name, type_, tuple(shape))
 
     def _element(self, number: int, what: str) -> str:

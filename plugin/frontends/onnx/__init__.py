@@ -1,4 +1,4 @@
-"""ONNX models: a kernel for each quantized operator, torch-mlir for those of floats."""
+"""ONNX models: an importer for each operator, of formulas over arrays."""
 
 from __future__ import annotations
 

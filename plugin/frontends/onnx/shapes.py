@@ -184,8 +184,8 @@ def _is_like(first: Quantized, other: Any) -> bool:
 
 
 @kernel("Slice")
-def slice_(call: Call) -> Typed | None:
-    """Python's slices of some axes; those with negative steps are torch-mlir's."""
+def slice_(call: Call) -> Typed:
+    """Python's slices of some axes."""
     extents = call.input(0).shape
     starts, ends = (call.known(index).reshape(-1).tolist() for index in (1, 2))
     axes, steps = (
@@ -198,12 +198,20 @@ def slice_(call: Call) -> Typed | None:
         raise call.error(f"has {len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
     if 0 in steps:
         raise call.error("has a step of 0")
-    if min(steps, default=1) < 0:
-        return None
-    index = [slice(None)] * len(extents)
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        index[call.checked_axis(axis, len(extents))] = slice(int(start), int(end), int(step))
-    return moved(call, lambda value: value[tuple(index)])
+    index, backward = [slice(None)] * len(extents), []
+    for start, end, given, step in zip(starts, ends, axes, steps, strict=True):
+        axis = call.checked_axis(given, len(extents))
+        places = range(extents[axis])[slice(int(start), int(end), int(step))]
+        if step < 0 and places:  # the same places in ascending order, reversed afterwards
+            backward.append(axis)
+            places = places[::-1]
+        index[axis] = slice(places.start, places.stop, places.step) if places else slice(0, 0)
+
+    def move(value: AnyArray) -> AnyArray:
+        taken = value[tuple(index)]
+        return np.flip(taken, tuple(backward)) if backward else taken
+
+    return moved(call, move)
 
 
 @kernel("Split")
