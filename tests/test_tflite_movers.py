@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from litert import drawn
+from litert import LiteRt, drawn
 from subquant.comparison.models import compare_layers, model_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
@@ -61,6 +61,29 @@ def test_movers_requantize_on_the_cpu(integer_only: bool, cpu: Device) -> None:
     function = Executable(compile_to_bytes(graph.model(inputs, outputs), options), cpu).main
     for number, (found, expected) in enumerate(zip(function(*storage), right, strict=True)):
         np.testing.assert_array_equal(np.asarray(found), expected, str(number))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("name", NAMES)
+def test_litert_copies_or_refuses(name: str, dtype: str) -> None:
+    """Between scales, as LiteRT's kernels do: equal storage, or an error in both."""
+    graph, rng = Graph(), np.random.default_rng(_seed(name))
+    inputs, outputs, storage, _ = add_mover(graph, name, rng, dtype, True)
+    graph._codes[0].version = 2 if name == "BROADCAST_TO" else 1
+    data = graph.model(inputs, outputs)
+    try:
+        theirs = LiteRt(data)
+        theirs(storage)
+    except (RuntimeError, ValueError) as error:
+        if "params" not in str(error):
+            pytest.skip(f"LiteRT has no kernel: {error}")
+        with pytest.raises(UnsupportedError, match="of another scale"):
+            Interpreter(read_tflite(data)).run(0, storage)
+        return
+    results = Interpreter(read_tflite(data)).run(0, storage)
+    for number, result in zip(outputs, results, strict=True):
+        right = theirs.tensor(number)
+        np.testing.assert_array_equal(result.reshape(right.shape), right)
 
 
 def test_every_mover_has_a_case() -> None:

@@ -40,7 +40,15 @@ from . import (
 )
 from .accounting import OperatorRecord
 from .call import CUSTOM_KERNELS, KERNELS, Call, Complex, Handle, Operand, parameters_of
-from .movers import MOVERS, data_operands, is_stored, moved, requantized_storage, same_parameters
+from .movers import (
+    MOVERS,
+    check_equal_parameters,
+    data_operands,
+    is_stored,
+    moved,
+    requantized_storage,
+    same_parameters,
+)
 
 __all__ = [
     "Graphs",
@@ -189,6 +197,8 @@ class Graphs(ABC):
 
     def _compute(self, call: Call) -> list[AnyArray]:
         name = call.operator.name
+        if self.options.semantics != "exact":
+            check_equal_parameters(call)
         if self.options.semantics != "exact" or name in _ONE_MEANING:
             return _computed(call)
         if name in MOVERS:

@@ -18,6 +18,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from ...errors import UnsupportedError
 from ...formats.tflite import Tensor
 from ...numerics.element_types import AnyArray, Array, ElementType
 from ...numerics.requantization import Term, requantize
@@ -25,6 +26,7 @@ from .call import Call, Operand, parameters_of
 
 __all__ = [
     "MOVERS",
+    "check_equal_parameters",
     "data_operands",
     "is_stored",
     "moved",
@@ -75,6 +77,21 @@ MOVERS: dict[str, tuple[int, ...] | None] = {
 """The inputs whose elements each operator moves; None for all. Other inputs are positions, shapes
 and conditions."""
 
+_EQUAL: dict[str, tuple[int, ...] | None] = {
+    "BATCH_TO_SPACE_ND": _FIRST,
+    "EXPAND_DIMS": _FIRST,
+    "FILL": (1,),
+    "MIRROR_PAD": _FIRST,
+    "PACK": _ALL,
+    "PADV2": (2,),
+    "REDUCE_MAX": _FIRST,
+    "REDUCE_MIN": _FIRST,
+    "SPACE_TO_BATCH_ND": _FIRST,
+    "UNPACK": _FIRST,
+}
+"""The inputs that LiteRT wants to have the parameters of the results; of other operators it copies
+storage whatever the parameters are."""
+
 Requantize = Callable[[AnyArray, Tensor, Tensor], AnyArray]
 """The storage of a second tensor for the storage of a first one."""
 
@@ -93,6 +110,24 @@ def data_operands(call: Call) -> list[int]:
         for index, operand in enumerate(call.inputs)
         if operand is not None and (moved_inputs is None or index in moved_inputs)
     ]
+
+
+def check_equal_parameters(call: Call) -> None:
+    """Raise UnsupportedError for an operator between scales that LiteRT refuses, too."""
+    if call.operator.name not in _EQUAL:
+        return
+    inputs = _EQUAL[call.operator.name]
+    for index, operand in enumerate(call.inputs):
+        if operand is None or not (inputs is None or index in inputs):
+            continue
+        for result in call.operator.outputs:
+            are_stored = is_stored(operand.tensor) and is_stored(result)
+            if are_stored and not same_parameters(operand.tensor, result):
+                raise call.error(
+                    f"moves storage of {operand.tensor} to {result} of another scale, which LiteRT "
+                    "refuses; --semantics exact requantizes it",
+                    UnsupportedError,
+                )
 
 
 def same_parameters(first: Tensor, second: Tensor) -> bool:
