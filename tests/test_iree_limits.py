@@ -18,6 +18,7 @@ import subquant
 from devices import ON_DEVICES
 from spirv import loosely_computed, writes_tables
 from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.cpu_features import host_features
 from subquant.compiler.iree import compiler_path
 from subquant.compiler.lowering import lower
 from subquant.compiler.options import CompileOptions
@@ -413,6 +414,10 @@ func.func @main(%a: tensor<1024xf32>, %b: tensor<1024xf32>, %c: tensor<1024xf32>
 """
 
 
+@pytest.mark.skipif(
+    host_features() is not None and host_features().isdisjoint(("fma", "neon")),
+    reason="this CPU has no fused multiply-add",
+)
 def test_llvm_cpu_still_fuses_a_product_and_a_sum(cpu: Device) -> None:
     a, b, c = np.random.default_rng(3).standard_normal((3, 1024)).astype(np.float32)
     got = subquant.compile(FUSED, device=cpu).main(a, b, c)

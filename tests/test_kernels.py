@@ -427,7 +427,7 @@ def test_sums_of_extremes_are_exact(instructions):
 )
 def test_two_threads_share_what_is_left(text, kernel):
     """A thread takes a workgroup, or eight where there are eight for each (IREE 3.13)."""
-    options = CompileOptions(activations="int8", kernels="avx2")
+    options = CompileOptions(activations="int8", kernels="avx2", target_cpu="haswell")
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
     counts = re.findall(r'"stream.return"\(%c(\d+)(?:_\d+)?, .*\n.*@(\w+), sym_name', lowered)
     workgroups = next(int(count) for count, name in counts if name == kernel)

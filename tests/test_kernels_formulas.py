@@ -151,7 +151,10 @@ def test_rotations(pairs, cpu):
     z, whole, some, half = main(x, *turns)
     for found, size in ((whole, 32), (some, 48)):
         near(found, rotated(z.astype(np.float64), *turns, size=size), 8)
-    np.testing.assert_array_equal(half, whole.astype(np.float16))
+    expected = whole.astype(np.float16)
+    is_subnormal = np.abs(expected) < np.finfo(np.float16).smallest_normal
+    assert not half[is_subnormal & (half != expected)].any()  # a CPU without F16C flushes them
+    np.testing.assert_array_equal(half[~is_subnormal], expected[~is_subnormal])
 
 
 def test_activations_of_several_products_are_rounded_once(cpu):
