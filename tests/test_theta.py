@@ -350,6 +350,33 @@ def test_wrong_records_are_refused(records: Any, message: str, tmp_path: Path) -
         Dataset.load(tmp_path / "x.irpa")
 
 
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (
+            PRIMITIVE | {"zzz": 1},
+            "error: tensor 't' has the key 'zzz' = 1, which subquant does not",
+        ),
+        (PRIMITIVE | {"shard_count": 2}, "error: tensor 't' has the key 'shard_count' = 2"),
+        (
+            PLANAR | {"layout_metadata": {"rotated": True}},
+            "error: tensor 't' has the metadata of BlockScaledLayout 'rotated' = True, which",
+        ),
+        (PRIMITIVE, "error: has the entry 'b', which subquant does not use: the results could be"),
+    ],
+)
+def test_pieces_of_an_archive_that_are_not_known_are_named(
+    record: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with create_archive(tmp_path / "x.irpa") as archive:
+        archive.add_tensor("a", np.ones((2, 1, 1), np.float16))
+        archive.add_tensor("b", np.ones((2, 1, 32), np.int8))
+        archive.add_blob("__SHARK_DATASET__", b"{}")
+        archive.add_blob("__SHARK_INFERENCE_TENSORS__", json.dumps({"t": record}).encode())
+    with pytest.raises(UnsupportedError, match=message):
+        Dataset.load(tmp_path / "x.irpa")
+
+
 WRONG_PROPERTIES: dict[str, tuple[bytes, type[Exception], str]] = {
     "no JSON": (b"{", InputError, "'__SHARK_DATASET__' is not JSON: expecting"),
     "no UTF-8": (b"\xff{}", InputError, "is not UTF-8: byte 0xff at 0"),
@@ -442,7 +469,7 @@ def test_mutated_records_open_or_are_refused(tmp_path: Path) -> None:
     texts += ["axis", "block_size", "block_shape", "storage", "dtype", "m", "z", "offset", "table"]
     chance = random.Random(5)
     messages, opened = [], 0
-    for _ in range(700):
+    for _ in range(900):
         name = chance.choice([name for name in written if not name.startswith("primitive")])
         records = {name: json.loads(json.dumps(written[name]))}
         for _ in range(chance.choice([1, 1, 2, 4])):
@@ -455,12 +482,13 @@ def test_mutated_records_open_or_are_refused(tmp_path: Path) -> None:
                 parent[chance.choice(texts)] = chance.choice(values)
             elif isinstance(parent, dict) or path[-1] < len(parent):
                 parent[path[-1]] = chance.choice(values)
+        text = json.dumps(records)
         with create_archive(tmp_path / "x.irpa") as archive:
             for entry in source.values():
-                if not entry.name.startswith("__SHARK"):
+                if json.dumps(entry.name) in text and not entry.name.startswith("__SHARK"):
                     archive.add_tensor(entry.name, entry.array())
             archive.add_blob("__SHARK_DATASET__", b"{}")
-            archive.add_blob("__SHARK_INFERENCE_TENSORS__", json.dumps(records).encode())
+            archive.add_blob("__SHARK_INFERENCE_TENSORS__", text.encode())
         try:
             dataset = Dataset.load(tmp_path / "x.irpa")
             dataset.save(tmp_path / "y.irpa")

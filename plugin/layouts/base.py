@@ -54,12 +54,14 @@ class QuantizedLayout(ABC):
 
     Attributes:
         PLANES: names of the planes; a name that ends in ``?`` may be left out.
+        METADATA: names of the metadata that the layout knows.
 
     Raises:
         InputError: planes are missing, unknown, or of the wrong shape or type.
     """
 
     PLANES: ClassVar[tuple[str, ...]] = ()
+    METADATA: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self, shape: tuple[int, ...], planes: Planes, metadata: Mapping[str, Any] | None = None

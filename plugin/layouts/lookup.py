@@ -52,6 +52,7 @@ class LookupBlockScaledLayout(BlockScaledLayout):
     """
 
     PLANES: ClassVar = ("d", "qs", "m?")
+    METADATA: ClassVar = ("table",)
 
     @property
     def block_size(self) -> int:
@@ -93,6 +94,7 @@ class SuperBlockLookupScaled_4_6_Layout(SuperBlockLayout):  # noqa: N801 (as tho
     SCALES: ClassVar = PackedIntegers("sb_scales", 4, 2, zero=32)
     QS: ClassVar = PackedIntegers("qs", 4)
     PLANES: ClassVar = ("d", *SCALES.bits, *QS.bits)
+    METADATA: ClassVar = ("table",)
 
     def check(self) -> None:
         """Check the super-blocks of the last axis, and the table."""

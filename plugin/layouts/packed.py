@@ -38,6 +38,7 @@ class BlockScaledPackedLayout(BlockScaledLayout):
     """
 
     PLANES: ClassVar = ("d", "qs?", "qs_low?", "qs_high?", "m?")
+    METADATA: ClassVar = ("bits", "signed", "zero")
 
     @classmethod
     def pack(

@@ -34,6 +34,7 @@ class TensorScaledLayout(QuantizedLayout):
     """
 
     PLANES: ClassVar = ("d", "qs", "m?")
+    METADATA: ClassVar = ("dtype",)  # sharktank's, of `dequant`
 
     def check(self) -> None:
         """Check that the planes broadcast to the shape."""
@@ -132,6 +133,7 @@ class BlockAffineLayout(BlockLayout):
     """
 
     PLANES: ClassVar = ("d", "qs?", "qs_low?", "qs_high?", "z?")
+    METADATA: ClassVar = ("block_shape", "storage", "packed")
 
     @classmethod
     def of(
@@ -395,6 +397,7 @@ class BlockScaledI4Layout(BlockScaledLayout):
     """
 
     PLANES: ClassVar = ("d", "qs", "m?")
+    METADATA: ClassVar = ("signed",)
 
     @property
     def block_size(self) -> int:

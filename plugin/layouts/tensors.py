@@ -24,6 +24,7 @@ import numpy.typing as npt
 from ..errors import InputError
 from ..numerics.array_functions import Symbolic
 from ..numerics.element_types import AnyArray, Array
+from ..read_record import ReadRecord
 from .base import QuantizedLayout, layout_class
 
 __all__ = [
@@ -179,7 +180,11 @@ class PlanarQuantizedTensor(QuantizedTensor):
         metadata = record.get("layout_metadata") or {}
         if not isinstance(layout, str) or not isinstance(metadata, dict):
             raise InputError(f"tensor '{name}' has no valid layout, got {layout!r}, {metadata!r}")
-        return cls(layout_class(layout)(tuple(shape), arrays, metadata), name)
+        kind, unread = layout_class(layout), ReadRecord(None, f"tensor '{name}'")
+        keys = unread.track(f"metadata of {layout}", metadata)
+        known = {key: keys[key] for key in kind.METADATA if key in keys}
+        unread.finish("write the archive again without")
+        return cls(kind(tuple(shape), arrays, known), name)
 
     def with_name(self, name: str) -> PlanarQuantizedTensor:
         """The same layout under another name."""

@@ -26,9 +26,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
-from ..formats.irpa import Archive, create_archive
+from ..formats.irpa import Archive, Entry, create_archive
 from ..formats.strict_json import Json, JsonObject, is_deep, parse_object, shown
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor, tensor_from_record
+from ..read_record import ReadRecord
 
 __all__ = ["Dataset", "Theta"]
 
@@ -246,7 +247,9 @@ class Dataset:
             if blob not in archive:
                 what = f"the archive has no entry '{blob}'; it may be truncated"
                 raise InputError(what, Place(archive.path))
-        properties = _blob(archive, _PROPERTIES)
+        unread = ReadRecord(Place(archive.path))
+        entries = unread.track("entry", archive)
+        properties = _blob(entries, _PROPERTIES, archive.path)
         version = properties.pop(_VERSION, 1)
         if version != 1:
             raise UnsupportedError(
@@ -259,9 +262,12 @@ class Dataset:
                 Place(archive.path),
             )
         tensors = [
-            _tensor(archive, name, record) for name, record in _blob(archive, _TENSORS).items()
+            _tensor(entries, name, record, archive.path)
+            for name, record in _blob(entries, _TENSORS, archive.path).items()
         ]
-        return Dataset(properties, _tree(tensors, archive.path))
+        theta = _tree(tensors, archive.path)
+        unread.finish("write the archive again without")
+        return Dataset(properties, theta)
 
     def __repr__(self) -> str:
         return f"Dataset({len(self.properties)} properties, {self.theta!r})"
@@ -274,28 +280,30 @@ def _tree(tensors: Iterable[InferenceTensor], file: str) -> Theta:
         raise InputError(error.message, Place(file)) from None
 
 
-def _blob(archive: Archive, name: str) -> JsonObject:
-    what = f"entry '{name}'"
-    data = archive[name].content()
-    return parse_object(data, what, archive.path, is_part=True, has_any_number=True)
+def _blob(entries: Mapping[str, Entry], name: str, file: str) -> JsonObject:
+    data = entries[name].content()
+    return parse_object(data, f"entry '{name}'", file, is_part=True, has_any_number=True)
 
 
-def _tensor(archive: Archive, name: str, record: Json) -> InferenceTensor:
+def _tensor(entries: Mapping[str, Entry], name: str, record: Json, file: str) -> InferenceTensor:
     raw = record.get("raw_tensors") if isinstance(record, dict) else None
-    what, place = f"tensor {shown(name)}", Place(archive.path)
+    what, place = f"tensor {shown(name)}", Place(file)
     if not isinstance(raw, dict) or not isinstance(record.get("type_name"), str):
         raise InputError(f"the record of {what} has no type or no arrays", place)
     for key in raw.values():
-        if not isinstance(key, str) or key not in archive:
+        if not isinstance(key, str) or key not in entries:
             raise InputError(f"{what} has the array {shown(key)}, which is not there", place)
-    arrays = {key: archive[key].array() for key in raw.values()}
+    arrays = {key: entries[key].array() for key in raw.values()}
+    unread = ReadRecord(place, what)
     try:
-        return tensor_from_record(name, record, arrays)
+        tensor = tensor_from_record(name, unread.track("key", record), arrays)
     except SubquantError as error:  # also the usage error of a layout that nobody has
         kind = InputError if isinstance(error, UsageError) else type(error)
         reason = error.message if error.message.isprintable() else shown(error.message, 1000)
         reason = reason if reason.startswith(what) else f"{what} is not valid: {reason}"
         raise kind(reason, place) from None
+    unread.finish("write the archive again without")
+    return tensor
 
 
 def _to_json(value: Json, what: str) -> bytes:
