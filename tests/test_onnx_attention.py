@@ -321,6 +321,14 @@ def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
         assert_close(case, np.asarray(result), np.asarray(target))
 
 
+@pytest.mark.parametrize("case", ["onnx-scores", "MultiHeadAttention-scores"])
+def test_scores_are_a_result_on_the_cpu(case: str, cpu: Device) -> None:
+    proto, feeds = case_of(case)
+    expected = computed(proto, None, *feeds.values())
+    for result, target in zip(computed(proto, cpu, *feeds.values()), expected, strict=True):
+        assert_close(case, result, target)
+
+
 # -- a dynamic batch ------------------------------------------------------------------------------
 
 

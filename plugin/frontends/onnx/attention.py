@@ -22,6 +22,7 @@ from .wide import like, wide, wide_element
 __all__ = [
     "Attended",
     "attend",
+    "bias_beside_scores",
     "positions",
     "split_heads",
     "sum_of_biases",
@@ -154,6 +155,16 @@ def sum_of_biases(*biases: AnyArray) -> AnyArray:
     return total
 
 
+def bias_beside_scores(call: Call, bias: AnyArray) -> AnyArray:
+    """Return the bias, or a 0 where there is none and output 3 of the node is the scores.
+
+    IREE 3.13 refuses a softmax that is fused with scores that are a result.
+    """
+    if bias is None and any(call.node.outputs[3:]):
+        return np.zeros((1, 1, 1, 1), np.float32)
+    return bias
+
+
 # -- ONNX's operator ------------------------------------------------------------------------------
 
 _PRECISIONS = {1: F32, 10: F32, 11: F64, 16: F32}
@@ -188,7 +199,8 @@ def attention(call: Call) -> list[AnyArray]:
     if has_past and call.optional(6) is not None:
         raise call.error("has both past_key and nonpad_kv_seqlen")
     key, value = with_past(call, key, 4, "past_key"), with_past(call, value, 5, "past_value")
-    bias = sum_of_biases(_mask(call, query, key.shape[2]), *_windows(call, query, key.shape[2]))
+    biases = [_mask(call, query, key.shape[2]), *_windows(call, query, key.shape[2])]
+    bias = bias_beside_scores(call, sum_of_biases(*biases))
     precision = call.attribute("softmax_precision")
     if precision is not None and precision not in _PRECISIONS:
         raise call.error(f"has the softmax_precision {precision}")

@@ -243,12 +243,12 @@ def _first(seen: _Seen) -> bool:
 
 
 def _first_without(index: int) -> Callable[[_Seen], bool]:
-    """As `_first`, where an input has no batch."""
+    """The rule `_first`, where an input has no batch."""
     return lambda seen: index not in seen.given and _first(seen)
 
 
 def _with_past(index: int) -> Callable[[_Seen], bool]:
-    """As `_first`; keys and values of a past and the present are one tensor, with 2 in front."""
+    """The rule `_first`, but keys and values of past and present are one tensor, 2 in front."""
 
     def rule(seen: _Seen) -> bool:
         axes = [axis for n, axis in seen.given.items() if n != index]

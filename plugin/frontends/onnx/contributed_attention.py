@@ -20,6 +20,7 @@ from ...numerics.element_types import F32, I32, AnyArray
 from .attention import (
     Attended,
     attend,
+    bias_beside_scores,
     positions,
     split_heads,
     sum_of_biases,
@@ -88,7 +89,8 @@ def _attended(
                 f"is causal with {query.shape[2]} queries and {length} new keys", UnsupportedError
             )
         causal = window_bias(query, total, total - length, right=0)
-    return attend(query, key, value, scale, bias=sum_of_biases(*biases, causal))
+    bias = bias_beside_scores(call, sum_of_biases(*biases, causal))
+    return attend(query, key, value, scale, bias=bias)
 
 
 def _merged(x: AnyArray) -> AnyArray:
