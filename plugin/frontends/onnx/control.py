@@ -85,6 +85,9 @@ def loop(call: Call) -> list[Any]:
 
     if not scanned:
         return _repeated(call, step, convert(trips, I32), first, start)
+    is_counted = count is not None and count < _MOST and _keeps_condition(body)
+    if count is not None and is_known(first) and not is_counted:
+        return _unrolled(call, step, count, first, start)
 
     def certain(index: AnyArray, values: Sequence[AnyArray]) -> list[Operand]:
         goes_on, *found = step(index, np.asarray(True), values)
@@ -102,6 +105,65 @@ def loop(call: Call) -> list[Any]:
             UnsupportedError,
         )
     return _gathered(call, certain, count, start)
+
+
+_MAX_UNROLLED = 1024
+"""The number of iterations up to which a loop is written without a loop."""
+
+
+def _keeps_condition(body: Subgraph) -> bool:
+    """Return True if the condition for another iteration is the one before, or a constant."""
+    made = {name: node for node in body.nodes for name in node.outputs}
+    name = body.outputs[0]
+    while name in made and made[name].operator == "Identity":
+        name = made[name].inputs[0]
+    is_constant = name in made and made[name].operator == "Constant"
+    return name == body.inputs[1] or name in body.constants or is_constant
+
+
+def _unrolled(
+    call: Call,
+    step: Callable[[AnyArray, AnyArray, Sequence[AnyArray]], list[Operand]],
+    count: int,
+    condition: AnyArray,
+    start: Sequence[Operand],
+) -> list[Typed]:
+    """Values after iterations that are written one after the other, and the results of each.
+
+    The condition of each must follow from constants, such as a counter that is carried.
+    """
+    carried: list[Operand] = list(start)
+    rows: list[list[Operand]] = []
+    number = len(start)
+    while bool(np.all(condition)):
+        if len(rows) >= count:
+            break
+        if len(rows) >= _MAX_UNROLLED:
+            raise call.error(
+                f"gives a result of each iteration, and takes more than {_MAX_UNROLLED} of them by "
+                "a computed condition; make the number of iterations a constant",
+                UnsupportedError,
+            )
+        index = np.asarray(len(rows), np.int32)
+        again, *results = step(index, condition, [each.value for each in carried])
+        if not again.is_known:
+            raise call.error(
+                "gives a result of each iteration, and computes whether there is another; make the "
+                "number of iterations a constant, or carry the results as a tensor of fixed shape",
+                UnsupportedError,
+            )
+        condition = np.asarray(again.value)
+        _checked(call, start, results[:number])
+        carried = results[:number]
+        rows.append(results[number:])
+    if not rows:
+        raise call.error("has results of no iteration, whose shapes are not known",
+                         UnsupportedError)  # fmt: skip
+    stacks = []
+    for parts in zip(*rows, strict=True):
+        _checked(call, [parts[0]] * len(parts), parts)
+        stacks.append(Typed(parts[0].type, np.stack([each.value for each in parts])))
+    return [*(Typed(each.type, each.value) for each in carried), *stacks]
 
 
 def _scalar(call: Call, index: int) -> AnyArray:

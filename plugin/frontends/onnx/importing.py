@@ -45,9 +45,12 @@ from . import (
     control,
     elementwise,
     gated_activations,
+    generators,
     grouped_attention,
+    indexing,
     movements,
     normalizations,
+    ordering,
     overlapping,
     padding,
     pooling,
@@ -78,9 +81,9 @@ __all__ = ["Interpreter", "Program", "write_module"]
 
 _FAMILIES = (
     activations, arithmetic, attention, contractions, contributed_attention, control, elementwise,
-    gated_activations, grouped_attention, movements, normalizations, overlapping, padding, pooling,
-    quantization, recurrent, recurrent_quantized, reductions, regions, resizing, rotary, sampling,
-    shapes, stateful, transformers, transposed_convolutions,
+    gated_activations, generators, grouped_attention, indexing, movements, normalizations, ordering,
+    overlapping, padding, pooling, quantization, recurrent, recurrent_quantized, reductions,
+    regions, resizing, rotary, sampling, shapes, stateful, transformers, transposed_convolutions,
 )  # fmt: skip
 """What registers the kernels."""
 

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...numerics.array_functions import beside, convert, scatter
+from ...numerics.array_functions import convert, scatter
 from ...numerics.element_types import I32, I64
 from .call import Call, Typed, kernel
 
@@ -43,7 +43,7 @@ def max_unpool(call: Call) -> Typed:
     count = math.prod(shape)
     if min(shape) < 0 or count >= 1 << 31:
         raise call.error(f"has a result of {shape}", UnsupportedError)
-    start = beside(pooled, np.zeros(count, pooled.dtype))
+    start = np.zeros(count, pooled.dtype)
     index = convert(np.minimum(np.maximum(convert(positions, I64), 0), max(count - 1, 0)), I32)
     result = scatter(start, index.reshape(-1), pooled.reshape(-1), "set")
     return Typed(call.input(0).type, result.reshape(tuple(shape)))
@@ -81,7 +81,7 @@ def col2im(call: Call) -> Typed:
         along = along + places.reshape([-1 if a == axis + rank else 1 for a in range(2 * rank)])
         flat = flat + along * math.prod(padded[axis + 1 :])
     parts = blocks.reshape((number * channels, flat.size)).transpose(1, 0)
-    start = beside(blocks, np.zeros((math.prod(padded), number * channels), blocks.dtype))
+    start = np.zeros((math.prod(padded), number * channels), blocks.dtype)
     result = scatter(start, flat.reshape(-1).astype(np.int32), parts, "add")
     whole = result.transpose(1, 0).reshape((number, channels, *padded))
     inside = [slice(pads[axis], pads[axis] + n) for axis, n in enumerate(image)]

@@ -16,6 +16,7 @@ from ...errors import UnsupportedError
 from ...numerics import litert
 from ...numerics.array_functions import convert, divide_truncated, over_time
 from ...numerics.element_types import I32, I64, AnyArray, ElementType
+from ...numerics.ordering import cumulative
 from .call import Call, Operand, kernel
 
 __all__: list[str] = []
@@ -271,21 +272,11 @@ def arg_extremum(call: Call) -> AnyArray:
 @kernel("CUMSUM")
 def cumulative_sum(call: Call) -> AnyArray:
     """Along the axis that is input 1: sums over 1, 2, 4 and so on elements."""
-    operand, options = call.input(0), call.options
-    value = operand.value
-    axis = int(call.known(1).reshape(-1)[0]) % len(operand.shape)
-    extent = operand.shape[axis]
-
-    def moved(value: AnyArray, by: int) -> AnyArray:
-        kept = slice(by, None) if options.reverse else slice(0, extent - by)
-        widths = [(0, 0)] * len(operand.shape)
-        widths[axis] = (0, by) if options.reverse else (by, 0)
-        return np.pad(value[(slice(None),) * axis + (kept,)], widths)
-
-    if options.exclusive:
-        value = moved(value, 1)
-    step = 1
-    while step < extent:
-        value = value + moved(value, step)
-        step *= 2
-    return value
+    options, value = call.options, call.input(0).value
+    return cumulative(
+        value,
+        int(call.known(1).reshape(-1)[0]) % value.ndim,
+        "add",
+        is_exclusive=bool(options.exclusive),
+        is_reversed=bool(options.reverse),
+    )

@@ -17,10 +17,10 @@ from ...formats.flatbuffer import UNKNOWN
 from ...formats.flexbuffer import read_map
 from ...numerics.array_functions import beside, convolve_last, take
 from ...numerics.element_types import AnyArray
+from ...numerics.ordering import greatest_first
 from ...read_record import Irrelevant
 from .call import Call, custom_kernel
 from .contractions import spread_images
-from .positions import greatest_first
 from .suppression import suppressed
 
 __all__: list[str] = []

@@ -10,8 +10,8 @@ import numpy as np
 from ...errors import UnsupportedError
 from ...numerics.array_functions import convert, over_time, take
 from ...numerics.element_types import I32, AnyArray
+from ...numerics.ordering import reduce_rows
 from .call import Call, kernel
-from .positions import reduce_rows
 
 __all__ = ["suppressed"]
 

@@ -1,0 +1,116 @@
+"""The greatest elements along an axis, and accumulations along an axis."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .array_functions import over_time
+from .element_types import AnyArray
+
+__all__ = ["cumulative", "greatest_first", "reduce_rows"]
+
+_MOST_RANKED = 1024
+"""Up to so many elements, all pairs are compared at once; of more, the best is taken in a loop."""
+
+
+_BLOCK = 256
+"""The elements of a row that are reduced together.
+
+IREE keeps a whole row on the stack, of at most 32 KiB, where several reductions share a producer.
+"""
+
+
+def reduce_rows(rows: AnyArray, function: str) -> AnyArray:
+    """Return the greatest (``max``) or least (``min``) of each row, in two steps of long ones.
+
+    Args:
+        rows: int32, int64 or floats without NaN, ``[rows, n]``.
+        function: the reduction.
+    """
+    count, extent = rows.shape
+    if extent > 4 * _BLOCK:
+        blocks, kind = -(-extent // _BLOCK), rows.dtype
+        fill: float = -np.inf if function == "max" else np.inf
+        if kind.kind != "f":
+            info = np.iinfo(kind)
+            fill = int(info.min if function == "max" else info.max)
+        padded = np.pad(rows, ((0, 0), (0, blocks * _BLOCK - extent)), constant_values=fill)
+        parts = padded.reshape((count, blocks, _BLOCK))
+        rows = parts.max(axis=2) if function == "max" else parts.min(axis=2)
+    return rows.max(axis=1) if function == "max" else rows.min(axis=1)
+
+
+def greatest_first(keys: AnyArray, count: int) -> AnyArray:
+    """The positions of the greatest along the last axis, the first of equal ones first.
+
+    Args:
+        keys: int32, int64 or floats without NaN, of two axes.
+        count: how many, at least one.
+
+    Returns:
+        int32, the shape of `keys` with `count` elements along the last axis.
+    """
+    extent = keys.shape[1]
+    places = np.arange(extent, dtype=np.int32)
+    if extent <= _MOST_RANKED:
+        return _by_rank(keys, count, places)
+    least = keys.dtype.type(-np.inf if keys.dtype.kind == "f" else np.iinfo(keys.dtype).min)
+
+    def best_of(is_left: AnyArray | None) -> list[AnyArray]:
+        best = reduce_rows(keys if is_left is None else np.where(is_left, keys, least), "max")
+        is_best = keys == best[:, None]
+        is_best = is_best if is_left is None else is_best & is_left
+        return [reduce_rows(np.where(is_best, places, np.int32(extent)), "min"), best]
+
+    def step(last: AnyArray, bound: AnyArray, _: AnyArray) -> list[AnyArray]:
+        is_equal = keys == bound[:, None]
+        return best_of((keys < bound[:, None]) | (is_equal & (places > last[:, None])))
+
+    start = best_of(None)
+    found = start[0][None]
+    if count > 1:
+        _, more = over_time(step, start, [np.arange(count - 1, dtype=np.int32)])
+        found = np.concatenate([found, more])
+    return np.minimum(found, extent - 1).transpose(1, 0)
+
+
+def _by_rank(keys: AnyArray, count: int, places: AnyArray) -> AnyArray:
+    """Each position at the place that is the number of better ones."""
+    own, others = keys[:, :, None], keys[:, None, :]
+    is_before = places[None, :] < places[:, None]
+    is_better = (others > own) | ((others == own) & is_before)
+    ranks = is_better.astype(np.int32).sum(axis=2, dtype=np.int32)
+    is_there = ranks[:, None, :] == np.arange(count, dtype=np.int32)[:, None]
+    return np.where(is_there, places, np.int32(0)).sum(axis=2, dtype=np.int32)
+
+
+def cumulative(
+    value: AnyArray, axis: int, function: str, *, is_exclusive: bool, is_reversed: bool
+) -> AnyArray:
+    """Accumulate along an axis, over 1, 2, 4 and so on elements.
+
+    Args:
+        value: integers, which wrap, or floats.
+        axis: from 0.
+        function: ``add`` or ``multiply``.
+        is_exclusive: an element is not part of its own result.
+        is_reversed: from the end.
+    """
+    start = np.asarray(0 if function == "add" else 1, value.dtype)
+    extent = value.shape[axis]
+
+    def shifted(value: AnyArray, by: int) -> AnyArray:
+        inside = slice(by, None) if is_reversed else slice(0, extent - by)
+        widths = [(0, 0)] * value.ndim
+        widths[axis] = (0, by) if is_reversed else (by, 0)
+        part = value[(slice(None),) * axis + (inside,)]
+        return np.pad(part, widths, constant_values=start)
+
+    if is_exclusive and extent:
+        value = shifted(value, 1)
+    step = 1
+    while step < extent:
+        other = shifted(value, step)
+        value = value + other if function == "add" else value * other
+        step *= 2
+    return value

@@ -1,0 +1,188 @@
+"""Operators at indices, of order, and of generated tensors, beside ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+from devices import ON_DEVICES
+from onnx_models import computed, text_of
+from onnx_runtime_cases import Case, Cases, case
+from subquant.errors import UnsupportedError
+from subquant.runtime import Device
+
+Rng = np.random.Generator
+
+
+def scatters(rng: Rng) -> dict[str, Case]:
+    """Every reduction, with several updates at one place."""
+    cases = {}
+    for reduction in ("none", "add", "mul", "max", "min"):
+        for kind in ("float32", "int64", "int32", "uint8", "uint64", "float64"):
+            data = rng.integers(0 if kind[0] == "u" else -9, 9, (4, 5)).astype(kind)
+            updates = rng.integers(0 if kind[0] == "u" else -9, 9, (3, 5)).astype(kind)
+            places = rng.integers(-4, 4, (3, 5))
+            if reduction == "none":
+                places = rng.permuted(np.tile(np.arange(-2, 2)[:, None], (1, 5)), axis=0)[:3]
+            cases[f"elements {reduction} {kind}"] = case(
+                "ScatterElements", [data, places, updates], axis=0, reduction=reduction
+            )
+        rows = rng.permutation(4)[:3, None] if reduction == "none" else rng.integers(-4, 4, (3, 1))
+        values = rng.normal(size=(3, 5)).astype(np.float32)
+        cases[f"slices {reduction}"] = case(
+            "ScatterND", [np.zeros((4, 5), np.float32), rows, values], reduction=reduction
+        )
+    return cases
+
+
+def gathers(rng: Rng) -> dict[str, Case]:
+    """Negative indices, batches, and every kind of element."""
+    cases = {}
+    for kind in ("float32", "int8", "uint16", "int64", "bool", "float16"):
+        data = rng.integers(0, 2 if kind == "bool" else 99, (3, 4, 5)).astype(kind)
+        cases[f"gather {kind}"] = case("Gather", [data, rng.integers(-4, 4, (2, 3))], axis=1)
+        cases[f"gather elements {kind}"] = case(
+            "GatherElements", [data, rng.integers(-4, 4, (3, 6, 5))], axis=1
+        )
+        cases[f"gather slices {kind}"] = case("GatherND", [data, rng.integers(-3, 3, (2, 2, 2))])
+    data = rng.normal(size=(3, 4, 5)).astype(np.float32)
+    cases["gather slices of a batch"] = case(
+        "GatherND", [data, rng.integers(-4, 4, (3, 2, 1))], batch_dims=1
+    )
+    cases["compress"] = case(
+        "Compress", [data, np.array([True, False, True])], [1], opset=11, axis=1
+    )
+    cases["compress all"] = case("Compress", [data, rng.random(60) < 0.5], [1], opset=11)
+    for axis in (-1, 0, 1):
+        cases[f"one hot {axis}"] = case(
+            "OneHot", [rng.integers(-9, 9, (2, 3)), np.array(5), np.array([2, 7], np.float32)],
+            [1], opset=11, axis=axis,
+        )  # fmt: skip
+    for batch in (0, 1):
+        lengths = np.array([1, 3, 2]) if batch == 0 else np.array([0, 3, 1, 2])
+        cases[f"reverse sequences {batch}"] = case(
+            "ReverseSequence", [data, lengths], opset=10, batch_axis=batch, time_axis=1 - batch
+        )
+    return cases
+
+
+def orders(rng: Rng) -> dict[str, Case]:
+    """Equal elements keep the order of their indices."""
+    cases = {}
+    for kind in ("float32", "int64", "int32", "float64"):
+        data = rng.integers(-3, 3, (3, 4, 6)).astype(kind)
+        for largest in (0, 1):
+            cases[f"top {kind} {largest}"] = case(
+                "TopK", [data, np.array([3])], [1], 2, axis=1 + largest, largest=largest
+            )
+    long = rng.normal(size=(2, 1500)).astype(np.float32)
+    cases["top of many"] = case("TopK", [long, np.array([5])], [1], 2)
+    for kind in ("float32", "int8", "uint8", "int32", "float64"):
+        data = rng.integers(0, 4, (3, 4, 6)).astype(kind)
+        for operator in ("ArgMax", "ArgMin"):
+            for last in (0, 1):
+                cases[f"{operator} {kind} {last}"] = case(
+                    operator, [data], axis=1, select_last_index=last, keepdims=last
+                )
+    for kind in ("float32", "int32", "int64", "float64"):
+        data = rng.integers(-9, 9, (3, 5)).astype(kind)
+        for exclusive in (0, 1):
+            for reverse in (0, 1):
+                cases[f"sums {kind} {exclusive} {reverse}"] = case(
+                    "CumSum", [data, np.array(1)], [1], exclusive=exclusive, reverse=reverse
+                )
+    for upper in (0, 1):
+        cases[f"triangle {upper}"] = case(
+            "Trilu", [rng.normal(size=(2, 4, 5)).astype(np.float32), np.array(-1)], upper=upper
+        )
+    cases["range"] = case("Range", [np.float32(1), np.float32(-7), np.float32(-1.5)], [0, 1, 2])
+    cases["constant"] = case("ConstantOfShape", [np.array([2, 3])], [0])
+    for operator in ("HannWindow", "HammingWindow", "BlackmanWindow"):
+        for periodic in (0, 1):
+            cases[f"{operator} {periodic}"] = case(operator, [np.array(8)], [0], periodic=periodic)
+    bounds = [np.array(n) for n in (8, 256, 16000)]
+    cases["mel"] = case(
+        "MelWeightMatrix", [*bounds, np.float32(40), np.float32(8000)], [0, 1, 2, 3, 4]
+    )
+    return cases
+
+
+def draw() -> dict[str, Case]:
+    rng = np.random.default_rng(1)
+    return {**scatters(rng), **gathers(rng), **orders(rng)}
+
+
+CASES = Cases(draw, share=5)
+
+
+@pytest.mark.parametrize("name", CASES.names)
+def test_numpy_computes_as_onnx_runtime(name: str) -> None:
+    CASES.check_numpy(name)
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("name", CASES.on_devices)
+def test_devices_compute_as_onnx_runtime(name: str, device_name: str, device: Device) -> None:
+    CASES.check_device(name, device)
+
+
+@pytest.mark.parametrize("operator", ["NonZero", "Unique", "Compress"])
+def test_unknown_numbers_of_results_are_refused(operator: str) -> None:
+    inputs: list[Any] = [np.ones(3, np.float32)]
+    if operator == "Compress":
+        inputs.append(np.ones(3, np.bool_))
+    with pytest.raises(UnsupportedError, match=r"constant|compare with 0"):
+        text_of(case(operator, inputs, opset=11).typed)
+
+
+def counting_loop(*, is_counted: bool = True) -> onnx.ModelProto:
+    """A loop that goes on while a counter is below 3, or while an element is below 3."""
+    value = helper.make_tensor_value_info
+    kinds = onnx.TensorProto
+    nodes = [
+        helper.make_node("Gather", ["x", "i"], ["row"]),
+        helper.make_node("Mul", ["row", "row"], ["square"]),
+        helper.make_node("Add", ["i", "one"], ["next"]),
+        helper.make_node("Less", ["next", "n"], ["goes_on"]),
+    ]
+    body = helper.make_graph(
+        nodes, "body",
+        [value("it", kinds.INT64, []), value("c", kinds.BOOL, []), value("i", kinds.INT64, [])],
+        [value("goes_on", kinds.BOOL, []), value("next", kinds.INT64, []),
+         value("square", kinds.FLOAT, [4])],
+    )  # fmt: skip
+    constants = [
+        helper.make_tensor("true", kinds.BOOL, [], [True]),
+        helper.make_tensor("zero", kinds.INT64, [], [0]),
+        helper.make_tensor("one", kinds.INT64, [], [1]),
+    ]
+    inputs = [value("x", kinds.FLOAT, [3, 4])]
+    if is_counted:
+        constants.append(helper.make_tensor("n", kinds.INT64, [], [3]))
+    else:
+        inputs.append(value("n", kinds.INT64, []))
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["", "true", "zero"], ["last", "y"], body=body)], "graph",
+        inputs, [value("y", kinds.FLOAT, [3, 4])], constants,
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def test_a_loop_whose_condition_counts_has_results_of_each_iteration(cpu: Device) -> None:
+    proto = counting_loop()
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    (expected,) = session.run(None, {"x": x})
+    for device in (None, cpu):
+        np.testing.assert_array_equal(computed(proto, device, x)[0], expected)
+
+
+def test_a_loop_whose_condition_is_computed_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="make the number of iterations a constant"):
+        text_of(counting_loop(is_counted=False))
