@@ -38,6 +38,7 @@ __all__ = [
     "generic",
     "identity_map",
     "loop_index",
+    "put_part",
     "put_slice",
     "segments",
     "take_slice",
@@ -71,7 +72,14 @@ def constant(attribute: ir.Attribute) -> Value:
 
 
 def dim(tensor: Value, axis: Extent) -> Value:
-    """The extent of an axis (a number, or a value of type ``index``), as an ``index``."""
+    """The extent of an axis (a number, or a value of type ``index``), as an ``index``.
+
+    IREE 3.13 refuses to ask it of unsigned integers: it is asked of their bits.
+    """
+    element = getattr(tensor.type, "element_type", None)
+    if isinstance(element, ir.IntegerType) and element.is_unsigned:
+        signless = operation.with_element(tensor.type, ir.IntegerType.get_signless(element.width))
+        tensor = value("stablehlo.bitcast_convert", [tensor], signless)
     number = constant_index(axis) if isinstance(axis, int) else axis
     return value("tensor.dim", [tensor, number], index_type())
 
@@ -338,6 +346,20 @@ def put_slice(part: Value, tensor: Value, position: Value) -> Value:
     sizes = [dim(part, axis) for axis, n in enumerate(part.type.shape) if is_dynamic(int(n))]
     attributes = _slice_attributes(part.type, [1, 1, 1, len(sizes), 0])
     return value("tensor.insert_slice", [part, tensor, position, *sizes], tensor.type, attributes)
+
+
+def put_part(part: Value, tensor: Value, starts: Sequence[Value]) -> Value:
+    """A tensor with a part of it replaced, from a position along each axis."""
+    sizes = [dim(part, axis) for axis, n in enumerate(part.type.shape) if is_dynamic(int(n))]
+    rank = part.type.rank
+    attributes = {
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1, len(starts), len(sizes), 0]),
+        "static_offsets": integers([ir.ShapedType.get_dynamic_size()] * rank),
+        "static_sizes": integers([int(n) for n in part.type.shape]),
+        "static_strides": integers([1] * rank),
+    }
+    operands = [part, tensor, *starts, *sizes]
+    return value("tensor.insert_slice", operands, tensor.type, attributes)
 
 
 def _slice_attributes(type_: ir.Type, operands: Sequence[int]) -> dict[str, ir.Attribute]:

@@ -7,6 +7,10 @@ IREE 3.13 refuses
   expand: `iree.dynamic_broadcasts`.
 * ``dynamic_pad``, ``dynamic_reshape`` to unknown extents, ``dynamic_gather``, and ``dynamic_conv``
   whose padding is no constant: `iree.dynamic_shapes`.
+* of dynamic shapes, ``dot_general`` but for products of matrices, ``convolution`` but for a dynamic
+  batch without groups: `iree.dynamic_contractions`; ``reduce_window``: `iree.dynamic_windows`;
+  ``gather`` with index vectors of one component: `iree.dynamic_gathers`; ``dynamic_update_slice``:
+  `iree.dynamic_updates`; ``pad`` between elements, or of a negative number: `iree.dynamic_shapes`.
 * ``select_and_scatter`` of values that are not quantized: `iree.select_and_scatter`.
 * ``batch_norm_grad``, for which it has no lowering: `iree.batch_norm`.
 * ``einsum`` of integers on Vulkan, and into another element type: `iree.einsum`.
@@ -34,6 +38,8 @@ and gives wrong results for
 * several ``sort``, ``scatter`` or ``dynamic_update_slice`` of equal tensors that are computed from
   no buffer, as two argsorts: `iree.updates_in_place`.
 * loops and branches that hand one buffer on several times: `iree.carried_tensors`.
+* ``reduce`` over neighboring axes of a tensor with several dynamic extents, beside another use of
+  the tensor: `iree.dynamic_reductions`.
 * ``add`` of i1, which is a logical or.
 * ``dot``, ``dot_general`` and ``convolution`` of unsigned integers, into more bits, and of what is
   converted from such or from truth values: `iree.unsigned_factors`.
@@ -75,12 +81,18 @@ from .iree.carried_tensors import CARRIES, separate_carried
 from .iree.convolutions import expand_convolution, split_groups
 from .iree.counted_loops import count_on_host
 from .iree.dynamic_broadcasts import expand_dynamic_broadcast
+from .iree.dynamic_contractions import expand_dynamic_convolution, expand_dynamic_dot
+from .iree.dynamic_gathers import expand_gather
+from .iree.dynamic_reductions import reduce_axis_by_axis
 from .iree.dynamic_shapes import (
     expand_dynamic_conv,
     expand_dynamic_gather,
     expand_dynamic_pad,
     expand_dynamic_reshape,
+    expand_pad,
 )
+from .iree.dynamic_updates import expand_dynamic_update
+from .iree.dynamic_windows import expand_dynamic_window
 from .iree.einsum import EINSUMS, expand_einsum
 from .iree.exact_divisions import divide_exactly
 from .iree.held_buffers import hand_on_buffers
@@ -133,7 +145,8 @@ class ExpandStablehlo(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
-        steps = [_SHAPES, _BOUNDS, _PATTERNS, _FACTORS]  # what one makes is for the next
+        # Each step sees what those before it have written.
+        steps = [_SHAPES, _GATHERS, _BOUNDS, _PATTERNS, _FACTORS, _DYNAMIC, _PADS]
         if self.widen_bodies:
             steps.append({"stablehlo.sort": keep_sorted})
             steps.append({"stablehlo.scatter": widen_body, "stablehlo.sort": widen_body})
@@ -143,7 +156,7 @@ class ExpandStablehlo(ModulePass):
             steps.append(_SUMS)
         if self.separate_bytes:
             steps.append({"stablehlo.pad": separate_bytes})
-        steps += [_COUNTS, _IN_PLACE, dict.fromkeys(CARRIES, separate_carried)]
+        steps += [_COUNTS, _IN_PLACE, dict.fromkeys(CARRIES, separate_carried), _UPDATES]
         is_changed = self.divide_exactly and divide_exactly(module)
         is_changed |= self.separate_truths and separate_truths(module)
         if not named(module, {root for patterns in steps for root in patterns}):
@@ -177,6 +190,7 @@ _SHAPES: dict[str, Pattern] = {
     "scf.index_switch": expand_index_switch,
     **dict.fromkeys(EINSUMS, expand_einsum),
 }
+_GATHERS: dict[str, Pattern] = {"stablehlo.gather": expand_gather}
 _BOUNDS: dict[str, Pattern] = {
     "stablehlo.dynamic_slice": widen_starts,
     "stablehlo.dynamic_update_slice": widen_starts,
@@ -198,7 +212,18 @@ _PATTERNS: dict[str, Pattern] = {
     **dict.fromkeys(SPECIAL, expand_special),
     **dict.fromkeys(UPDATES, separate_updated),
 }
-_FACTORS: dict[str, Pattern] = dict.fromkeys(CONTRACTIONS, widen_factors)
+_FACTORS: dict[str, Pattern] = {
+    "stablehlo.reduce": reduce_axis_by_axis,
+    **dict.fromkeys(CONTRACTIONS, widen_factors),
+}
+_DYNAMIC: dict[str, Pattern] = {
+    "stablehlo.convolution": expand_dynamic_convolution,
+    "stablehlo.dot": expand_dynamic_dot,
+    "stablehlo.dot_general": expand_dynamic_dot,
+    "stablehlo.reduce_window": expand_dynamic_window,
+}
+_PADS: dict[str, Pattern] = {"stablehlo.pad": expand_pad}
+_UPDATES: dict[str, Pattern] = {"stablehlo.dynamic_update_slice": expand_dynamic_update}
 _COUNTS: dict[str, Pattern] = {"stablehlo.while": count_on_host}
 _IN_PLACE: dict[str, Pattern] = {"scf.for": hand_on_buffers}
 _SUMS: dict[str, Pattern] = {

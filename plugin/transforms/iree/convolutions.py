@@ -28,7 +28,7 @@ from ..._mlir import stablehlo as bindings
 from ...dialects.quant import element_type
 from ...dialects.windows import window_padding, window_steps
 from ...emit import stablehlo
-from ...emit.operation import integer, parse_attribute, with_shape
+from ...emit.operation import integer, is_dynamic, parse_attribute, with_shape
 from ...numerics.element_types import Array
 from ..base import NoMatch
 from .reversal import reversed_along
@@ -97,10 +97,7 @@ def _reverse_kernel(op: Operation) -> bool:
     spatial = list(_dimension_numbers(op).kernel_spatial_dimensions)
     flags = list(op.attributes["window_reversal"])
     axes = [axis for axis, flag in zip(spatial, flags, strict=True) if flag]
-    kernel = op.operands[1]
-    if any(kernel.type.is_dynamic_dim(axis) for axis in axes):
-        return False
-    op.operands[1] = reversed_along(kernel, axes)
+    op.operands[1] = reversed_along(op.operands[1], axes)
     del op.attributes["window_reversal"]
     return True
 
@@ -111,7 +108,8 @@ def _reverse_kernel(op: Operation) -> bool:
 def _cut_unread(op: Operation) -> bool:
     """Cut the end of the left operand that no window reads, where the result has one position."""
     operand, kernel, result = op.operands[0], op.operands[1].type, op.results[0].type
-    if not all(type_.has_static_shape for type_ in (operand.type, kernel, result)):
+    shapes = [*list(operand.type.shape)[1:-1], *kernel.shape, *list(result.shape)[1:-1]]
+    if any(is_dynamic(int(extent)) for extent in shapes):
         return False
     if not isinstance(operand.type.element_type, (ir.IntegerType, ir.FloatType)):
         return False
@@ -163,6 +161,8 @@ def _widen_depthwise(op: Operation) -> bool:
     element, wide = (element_type(each.type) for each in (op.operands[0], op.results[0]))
     if int(op.attributes["feature_group_count"].value) == 1:
         return False
+    if not all(each.type.has_static_shape for each in (*op.operands, *op.results)):
+        return False  # `dynamic_contractions`
     kernel = op.operands[1].type
     is_depthwise = kernel.shape[_dimension_numbers(op).kernel_input_feature_dimension] == 1
     kinds = (ir.IntegerType, ir.FloatType) if is_depthwise else ir.IntegerType

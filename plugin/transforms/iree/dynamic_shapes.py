@@ -1,9 +1,10 @@
-"""``dynamic_pad``, ``_reshape``, ``_gather`` and ``_conv``, which IREE refuses.
+"""``dynamic_pad``, ``_reshape``, ``_gather`` and ``_conv``, and a ``pad`` that IREE refuses.
 
-A pad is a loop over the result, each element of which is read or the padding value. A reshape is
-one of all elements in a row, whose number is checked at run time. The sizes of a gather's slices
-are the extents of its result, so that it is a ``gather`` where those are known. A convolution whose
-padding is known at run time is a pad, and one without padding.
+A ``pad`` of a dynamic shape is refused that adds elements between others, or takes some away. A pad
+is a loop over the result, each element of which is read or the padding value. A reshape is one of
+all elements in a row, whose number is checked at run time. The sizes of a gather's slices are the
+extents of its result, so that it is a ``gather`` where those are known. A convolution whose padding
+is known at run time is a pad, and one without padding.
 
 Source: StableHLO specification, the operations' own sections.
 """
@@ -30,36 +31,69 @@ __all__ = [
     "expand_dynamic_gather",
     "expand_dynamic_pad",
     "expand_dynamic_reshape",
+    "expand_pad",
+    "is_refused_pad",
 ]
 
 
 def expand_dynamic_pad(op: Operation, rewriter: Rewriter) -> None:
+    """Write a ``dynamic_pad`` as a loop nest."""
+    rank = op.operands[0].type.rank
+    low, high, between = (
+        [_index(entry_of_shape(number, axis)) for axis in range(rank)] for number in op.operands[2:]
+    )
+    rewriter.replace_op(op, [_padded(op, low, high, between)])
+
+
+def expand_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Write a ``pad`` of a dynamic shape as a loop nest, if IREE refuses it."""
+    if not is_refused_pad(op):
+        return NoMatch("has a static shape, or adds elements at the ends only")
+    low, high, between = (
+        list(map(int, op.attributes[name]))
+        for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+    )
+    rewriter.replace_op(op, [_padded(op, low, high, between)])
+    return None
+
+
+def is_refused_pad(op: Operation) -> bool:
+    """True for a ``pad`` of a dynamic shape between elements, or that takes elements away."""
+    if op.operands[0].type.has_static_shape and op.results[0].type.has_static_shape:
+        return False
+    ends = [*op.attributes["edge_padding_low"], *op.attributes["edge_padding_high"]]
+    return any(op.attributes["interior_padding"]) or min(ends, default=0) < 0
+
+
+def _padded(
+    op: Operation,
+    low: Sequence[Formula | int],
+    high: Sequence[Formula | int],
+    between: Sequence[Formula | int],
+) -> Value:
     """Element ``i`` is that at ``(i - low) / (interior + 1)``, where that is one.
 
     Unsigned integers are taken as their bits: IREE extracts signless ones alone.
     """
-    operand, padding, *numbers = op.operands
-    operand, padding = (bits_as(value, signless(value.type)) for value in (operand, padding))
+    operand, padding = (bits_as(value, signless(value.type)) for value in list(op.operands)[:2])
     target, rank = signless(op.results[0].type), operand.type.rank
-    low, high, between = (
-        [_index(entry_of_shape(number, axis)) for axis in range(rank)] for number in numbers
-    )
     sizes = [_index(linalg.dim(operand, axis)) for axis in range(rank)]
     extents: list[linalg.Extent] = []
     for axis, extent in enumerate(map(int, target.shape)):
         inner: Formula = np.maximum(sizes[axis] - 1, 0) * between[axis]
         whole: Formula = low[axis] + high[axis] + sizes[axis] + inner
-        extents.append(whole.value if is_dynamic(extent) else extent)
+        extents.append(np.maximum(whole, 0).value if is_dynamic(extent) else extent)
     filling = linalg.extract(padding, [])
-    steps = [number + 1 for number in between]
 
     def element(_: Value) -> Value:
         is_inside: Formula = True
         positions: list[Formula] = []
         for axis in range(rank):
             distance = _index(linalg.loop_index(axis)) - low[axis]
+            step = between[axis] + 1
+            steps = linalg.constant_index(step) if isinstance(step, int) else step.value
             quotient, rest = (
-                _index(emit.value(name, [distance.value, steps[axis].value], distance.value.type))
+                _index(emit.value(name, [distance.value, steps], distance.value.type))
                 for name in ("arith.divsi", "arith.remsi")
             )
             is_element = (distance >= 0) & (rest == 0) & (quotient < sizes[axis])
@@ -72,7 +106,7 @@ def expand_dynamic_pad(op: Operation, rewriter: Rewriter) -> None:
 
     output = linalg.empty(extents, target.element_type, target.encoding)
     padded = linalg.generic([], output, [linalg.identity_map(rank)], element)
-    rewriter.replace_op(op, [bits_as(padded, op.results[0].type)])
+    return bits_as(padded, op.results[0].type)
 
 
 def expand_dynamic_reshape(op: Operation, rewriter: Rewriter) -> NoMatch | None:

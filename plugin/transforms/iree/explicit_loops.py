@@ -11,7 +11,8 @@ do it, but for what IREE then refuses or gets wrong:
   ``tensor.from_elements``.
 * The fill of a tensor that ``tensor.insert_slice`` writes into, as a pad between elements does: a
   loop nest that reads no buffer, and two that are equal become one (`updates_in_place`). It becomes
-  ``linalg.fill`` again.
+  ``linalg.fill`` again. So does the fill of a dynamic tensor: beside a convolution, IREE makes
+  vectors as long as the tensor of its loop nest, and refuses them.
 * A pad of a tensor that is padded between its elements, as a convolution's padding and dilation
   are: on Vulkan the outer one reads what the inner one has not written. A barrier is between them.
 """
@@ -118,7 +119,7 @@ def _rewrite_fills(root: Operation) -> None:
         with ir.InsertionPoint(op), op.location:
             if all(n == 1 for n in result.type.shape):
                 value = linalg.from_elements([scalar], result.type)
-            elif any(_writes_into(use) for use in result.uses):
+            elif not result.type.has_static_shape or any(map(_writes_into, result.uses)):
                 value = linalg.fill(scalar, output)
             else:
                 continue

@@ -16,6 +16,7 @@ from __future__ import annotations
 from ... import emit
 from ..._mlir import Operation, Rewriter, ir
 from ..base import NoMatch
+from .dynamic_shapes import is_refused_pad
 
 __all__ = ["separate_bytes", "separate_pad"]
 
@@ -28,6 +29,8 @@ def separate_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Put a barrier after a ``pad`` between elements."""
     if not any(op.attributes["interior_padding"]):
         return NoMatch("pads at the ends only")
+    if is_refused_pad(op):
+        return NoMatch("becomes a loop nest")
     result = op.results[0]
     users = [(use.owner, use.operand_number) for use in result.uses if use.owner.name != _BARRIER]
     if not users:
