@@ -620,6 +620,27 @@ def test_factors_are_still_read_with_a_sign(cpu: Device) -> None:
     np.testing.assert_array_equal(found, -expected, err_msg=FIXED + "iree.unsigned_factors")
 
 
+NEIGHBORS = """
+func.func @main(%x: tensor<?x2x?xi8>) -> (tensor<?xi32>, tensor<?x2x?xi8>) {
+  %z = stablehlo.constant dense<0> : tensor<i32>
+  %n = stablehlo.negate %x : tensor<?x2x?xi8>
+  %w = stablehlo.convert %n : (tensor<?x2x?xi8>) -> tensor<?x2x?xi32>
+  %s = stablehlo.reduce(%w init: %z) applies stablehlo.add across dimensions = [1, 2]
+      : (tensor<?x2x?xi32>, tensor<i32>) -> tensor<?xi32>
+  return %s, %n : tensor<?xi32>, tensor<?x2x?xi8>
+}
+"""
+
+
+def test_neighboring_axes_still_get_the_extent_of_another(cpu: Device) -> None:
+    x = np.arange(1, 13, dtype=np.int8).reshape(2, 2, 3)
+    _, right = subquant.compile(NEIGHBORS).main(x)
+    np.testing.assert_array_equal(right, -x)
+    _, bare = Executable(_iree(NEIGHBORS, *CPU_FLAGS), cpu)["main"](x)
+    wrong = (np.asarray(bare) != -x).any()
+    assert wrong, FIXED + "transforms/iree/dynamic_reductions.py, and the known limit"
+
+
 WIDENED_DEPTHWISE = """
 func.func @main(%x: tensor<1x5x5x4xf16>, %w: tensor<3x3x1x4xf16>) -> tensor<1x3x3x4xf32> {
   %f = stablehlo.convert %x : (tensor<1x5x5x4xf16>) -> tensor<1x5x5x4xf32>
@@ -775,6 +796,55 @@ func.func @main(%x: tensor<4x2xf32>, %i: tensor<1x4xi32>) -> tensor<4xf32> {
 func.func @main(%x: tensor<f32>) -> tensor<f32> {
   %r = "stablehlo.dynamic_slice"(%x) {slice_sizes = array<i64>} : (tensor<f32>) -> tensor<f32>
   return %r : tensor<f32>
+}
+""",
+    "dynamic_contractions (dots)": """
+func.func @main(%x: tensor<?x4xf32>, %w: tensor<4x1xf32>) -> tensor<?x1xf32> {
+  %r = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<?x4xf32>, tensor<4x1xf32>) -> tensor<?x1xf32>
+  return %r : tensor<?x1xf32>
+}
+""",
+    "dynamic_contractions (convolutions)": """
+func.func @main(%x: tensor<1x?x2xf32>, %k: tensor<3x2x3xf32>) -> tensor<1x?x3xf32> {
+  %r = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {}
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+      : (tensor<1x?x2xf32>, tensor<3x2x3xf32>) -> tensor<1x?x3xf32>
+  return %r : tensor<1x?x3xf32>
+}
+""",
+    "dynamic_windows": """
+func.func @main(%x: tensor<?x4x4x2xi8>, %i: tensor<i8>) -> tensor<?x2x2x2xi8> {
+  %r = "stablehlo.reduce_window"(%x, %i) ({
+  ^bb0(%a: tensor<i8>, %b: tensor<i8>):
+    %s = stablehlo.maximum %a, %b : tensor<i8>
+    stablehlo.return %s : tensor<i8>
+  }) {window_dimensions = array<i64: 1, 2, 2, 1>, window_strides = array<i64: 1, 2, 2, 1>}
+      : (tensor<?x4x4x2xi8>, tensor<i8>) -> tensor<?x2x2x2xi8>
+  return %r : tensor<?x2x2x2xi8>
+}
+""",
+    "dynamic_gathers": """
+func.func @main(%w: tensor<4x2xf32>, %i: tensor<?x1xi32>) -> tensor<?x2xf32> {
+  %r = "stablehlo.gather"(%w, %i) {slice_sizes = array<i64: 1, 2>,
+      dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0],
+          start_index_map = [0], index_vector_dim = 1>}
+      : (tensor<4x2xf32>, tensor<?x1xi32>) -> tensor<?x2xf32>
+  return %r : tensor<?x2xf32>
+}
+""",
+    "dynamic_updates": """
+func.func @main(%x: tensor<?x4xf32>, %u: tensor<?x2xf32>, %i: tensor<i32>) -> tensor<?x4xf32> {
+  %r = stablehlo.dynamic_update_slice %x, %u, %i, %i
+      : (tensor<?x4xf32>, tensor<?x2xf32>, tensor<i32>, tensor<i32>) -> tensor<?x4xf32>
+  return %r : tensor<?x4xf32>
+}
+""",
+    "dynamic_shapes (expand_pad)": """
+func.func @main(%x: tensor<?x4xf32>, %z: tensor<f32>) -> tensor<?x3xf32> {
+  %r = stablehlo.pad %x, %z, low = [0, -1], high = [0, 0], interior = [0, 0]
+      : (tensor<?x4xf32>, tensor<f32>) -> tensor<?x3xf32>
+  return %r : tensor<?x3xf32>
 }
 """,
     "index_switches": """

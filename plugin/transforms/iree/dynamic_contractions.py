@@ -154,12 +154,10 @@ def expand_dynamic_convolution(op: Operation, rewriter: Rewriter) -> NoMatch | N
 
 
 def _is_taken(op: Operation) -> bool:
-    """True if all extents but that of the batch are static."""
-    types = [op.operands[0].type, op.results[0].type]
-    shapes = [list(map(int, type_.shape))[1:] for type_ in types]
-    return not any(
-        is_dynamic(extent) for extent in (*shapes[0], *shapes[1], *op.operands[1].type.shape)
-    )
+    """True if the channels, the kernel, and the result but for its batch are static."""
+    operand, kernel = op.operands
+    extents = [*list(op.results[0].type.shape)[1:], *kernel.type.shape, operand.type.shape[-1]]
+    return not any(is_dynamic(int(extent)) for extent in extents)
 
 
 def _padded(op: Operation, operand: Value, count: int) -> Value:

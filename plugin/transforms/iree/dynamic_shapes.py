@@ -112,9 +112,11 @@ def _padded(
 def expand_dynamic_reshape(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """The elements in a row, in another shape."""
     operand, shape = op.operands
-    source, target = operand.type, op.results[0].type
-    if target.has_static_shape or not source.rank:
+    target = signless(op.results[0].type)
+    if target.has_static_shape or not operand.type.rank:
         return NoMatch("has a result of a known shape")
+    operand = bits_as(operand, signless(operand.type))
+    source = operand.type
     flat = linalg.collapse(operand, [list(range(source.rank))])
     flat = linalg.cast(flat, tensor_type([None], target.element_type))
     extents = [_index(entry_of_shape(shape, axis)) for axis in range(target.rank)]
@@ -130,7 +132,7 @@ def expand_dynamic_reshape(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         for extent, known in zip(extents, target.shape, strict=True)
     ]
     expanded = linalg.expand(flat, [list(range(target.rank))], sizes)
-    rewriter.replace_op(op, [linalg.cast(expanded, target)])
+    rewriter.replace_op(op, [bits_as(linalg.cast(expanded, target), op.results[0].type)])
     return None
 
 

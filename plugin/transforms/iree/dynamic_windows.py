@@ -1,30 +1,37 @@
-"""``reduce_window`` of dynamic shapes, as the reduction of a tensor of windows.
+"""``reduce_window`` of dynamic shapes, as loop nests.
 
 IREE 3.13 takes some of floats with a dynamic batch, and refuses those of integers, and those of
-windows along dynamic axes. The operand is padded and dilated before; a loop nest then reads each
-element of each window, and ``reduce``, with the body of the ``reduce_window``, reduces the axes of
-the windows, the last ones. IREE fuses the two::
+windows along dynamic axes. The operand is padded and dilated before. A body of one operation, as a
+maximum, becomes that of a loop nest, whose second input has the extents of a window alone::
 
     %r = "stablehlo.reduce_window"(%x, %lowest) {window_dimensions = array<i64: 1, 2, 2, 1>, ...}
         : (tensor<?x4x4x2xi8>, tensor<i8>) -> tensor<?x2x2x2xi8>
 
 becomes ::
 
-    %w = linalg.generic (b, i, j, c, p, q) ins(%x at (b, i * 2 + p, j * 2 + q, c)) {
-      linalg.yield %x
-    } -> tensor<?x2x2x2x2x2xi8>
-    %r = stablehlo.reduce(%w init: %lowest) ... across dimensions = [4, 5]
+    %r = linalg.generic (b, i, j, c, p, q) ins(%x at (b, i * 2 + p, j * 2 + q, c), %w at (p, q))
+        outs(%filled at (b, i, j, c)) {
+      %m = arith.maxsi %x, %out
+    }
+
+With another body, a loop nest reads the elements of all windows, and ``reduce`` with that body
+reduces the axes of the windows.
 
 Source: StableHLO specification, ``reduce_window`` and ``reduce``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
+
 from ... import emit
 from ..._mlir import Operation, Rewriter, Value, ir
+from ...dialects.quant import element_type
 from ...dialects.windows import window_padding, window_steps
-from ...emit import linalg, stablehlo
-from ...emit.operation import integers, with_shape
+from ...emit import Formula, linalg, stablehlo
+from ...emit.operation import element_of, integers, with_shape
 from ..base import NoMatch
 from .dynamic_contractions import window_count
 
@@ -37,9 +44,15 @@ def expand_dynamic_window(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         return NoMatch("has a static shape")
     count = len(op.results)
     rank = op.operands[0].type.rank
+    combine = _one_operation(op)
+    if combine is not None:
+        operand, start = op.operands
+        combined = _Windows(op, _padded(op, operand, start)).combined(start, combine)
+        rewriter.replace_op(op, [linalg.cast(combined, op.results[0].type)])
+        return None
     starts = list(op.operands)[count:]
     windows = [
-        _windows(op, _padded(op, operand, start))
+        _Windows(op, _padded(op, operand, start)).elements()
         for operand, start in zip(list(op.operands)[:count], starts, strict=True)
     ]
     axes = list(range(rank, windows[0].type.rank))
@@ -68,29 +81,100 @@ def _padded(op: Operation, operand: Value, start: Value) -> Value:
     return stablehlo.pad(operand, low, high, between, start)
 
 
-def _windows(op: Operation, operand: Value) -> Value:
-    """The elements of each window, along axes after those of the operand."""
-    rank = operand.type.rank
-    sizes, strides, within = (
-        window_steps(op, name, rank)
-        for name in ("window_dimensions", "window_strides", "window_dilations")
-    )
-    extents = [
-        window_count((operand, axis), sizes[axis], strides[axis], within[axis])
-        for axis in range(rank)
-    ]
-    inner = [axis for axis in range(rank) if sizes[axis] != 1]
-    loops = rank + len(inner)
-    places = [ir.AffineExpr.get_dim(axis) * strides[axis] for axis in range(rank)]
-    for number, axis in enumerate(inner):
-        places[axis] = places[axis] + ir.AffineExpr.get_dim(rank + number) * within[axis]
-    shape: list[linalg.Extent] = [*extents, *(sizes[axis] for axis in inner)]
-    # The reduction takes the extents of its loops from this tensor, of which it reads nothing.
-    of_window = linalg.empty([sizes[axis] for axis in inner], operand.type.element_type)
-    maps = [
-        ir.AffineMap.get(loops, 0, places),
-        ir.AffineMap.get(loops, 0, [ir.AffineExpr.get_dim(n) for n in range(rank, loops)]),
-        linalg.identity_map(loops),
-    ]
-    output = linalg.empty(shape, operand.type.element_type)
-    return linalg.generic([operand, of_window], output, maps, lambda element, *_: element)
+class _Windows:
+    """The windows of a ``reduce_window`` over a tensor that is padded: loops over them.
+
+    The first loops are those of the result's axes, the others of the axes along which a window has
+    several elements.
+    """
+
+    def __init__(self, op: Operation, operand: Value) -> None:
+        self.operand, self.rank = operand, operand.type.rank
+        sizes, strides, within = (
+            window_steps(op, name, self.rank)
+            for name in ("window_dimensions", "window_strides", "window_dilations")
+        )
+        self.extents = [
+            window_count((operand, axis), sizes[axis], strides[axis], within[axis])
+            for axis in range(self.rank)
+        ]
+        inner = [axis for axis in range(self.rank) if sizes[axis] != 1]
+        self.sizes = [sizes[axis] for axis in inner]
+        self.loops = self.rank + len(inner)
+        loop = [ir.AffineExpr.get_dim(number) for number in range(self.loops)]
+        places = [loop[axis] * strides[axis] for axis in range(self.rank)]
+        for axis, each in zip(inner, loop[self.rank :], strict=True):
+            places[axis] = places[axis] + each * within[axis]
+        self.maps = [
+            ir.AffineMap.get(self.loops, 0, places),
+            ir.AffineMap.get(self.loops, 0, loop[self.rank :]),
+        ]
+        self.element = operand.type.element_type
+        # Nothing is read of it: loops take their extents from it.
+        self.window = linalg.empty(self.sizes, self.element)
+
+    def combined(self, start: Value, combine: Callable[[Value, Value], Value]) -> Value:
+        """The initial value combined with the elements of each window."""
+        output = linalg.filled(self.extents, linalg.extract(start, []))
+        loop = [ir.AffineExpr.get_dim(axis) for axis in range(self.rank)]
+        maps = [*self.maps, ir.AffineMap.get(self.loops, 0, loop)]
+        kinds: list[linalg.Iterator] = ["parallel"] * self.rank
+        kinds += ["reduction"] * (self.loops - self.rank)
+        return linalg.generic(
+            [self.operand, self.window],
+            output,
+            maps,
+            lambda element, _, found: combine(found, element),
+            kinds,
+        )
+
+    def elements(self) -> Value:
+        """The elements of each window, along axes after those of the operand."""
+        output = linalg.empty([*self.extents, *self.sizes], self.element)
+        maps = [*self.maps, linalg.identity_map(self.loops)]
+        return linalg.generic(
+            [self.operand, self.window], output, maps, lambda element, *_: element
+        )
+
+
+_COMBINES: dict[str, Callable[[Formula, Formula], Formula]] = {
+    "stablehlo.add": np.add,
+    "stablehlo.and": np.bitwise_and,
+    "stablehlo.maximum": np.maximum,
+    "stablehlo.minimum": np.minimum,
+    "stablehlo.multiply": np.multiply,
+    "stablehlo.or": np.bitwise_or,
+    "stablehlo.xor": np.bitwise_xor,
+}
+
+
+def _one_operation(op: Operation) -> Callable[[Value, Value], Value] | None:
+    """What combines two scalars as a body of one commutative operation does; None for others."""
+    block = op.regions[0].blocks[0]
+    inner = [each.operation for each in block.operations]
+    named = [each for each in inner[:-1] if each.name != "stablehlo.bitcast_convert"]
+    if len(op.results) != 1 or len(named) != 1 or named[0].name not in _COMBINES:
+        return None
+    type_ = named[0].results[0].type
+    is_number = isinstance(element_type(type_), (ir.IntegerType, ir.FloatType))
+    sources = {_before_casts(value) for value in named[0].operands}
+    is_returned = _before_casts(inner[-1].operands[0]) == named[0].results[0]
+    if not is_number or not is_returned or sources != set(block.arguments):
+        return None
+    element, function = element_of(type_), _COMBINES[named[0].name]
+
+    def combine(left: Value, right: Value) -> Value:
+        found: Formula = function(emit.scalar(left, element), emit.scalar(right, element))
+        return found.value
+
+    return combine
+
+
+def _before_casts(value: Value) -> Value:
+    """What a value is before its bits are read as another type, as `unsigned_windows` does."""
+    while not isinstance(value.owner, ir.Block):
+        owner = value.owner.operation
+        if owner.name != "stablehlo.bitcast_convert":
+            break
+        value = owner.operands[0]
+    return value
