@@ -329,6 +329,41 @@ def test_scores_are_a_result_on_the_cpu(case: str, cpu: Device) -> None:
         assert_close(case, result, target)
 
 
+def test_halves_are_computed_in_f32() -> None:
+    """GroupQueryAttention of f16; each rounds its results once, which is half a unit of 2."""
+    proto, feeds = grouped(np.random.default_rng(0), length=4, past=None, do_rotary=1)
+    halves = {
+        name: value.astype(np.float16) if value.dtype == np.float32 else value
+        for name, value in feeds.items()
+    }
+    constants = {each.name: onnx.numpy_helper.to_array(each) for each in proto.graph.initializer}
+    constants |= {name: constants[name].astype(np.float16) for name in ("i7", "i8")}
+    proto, halves = written(
+        ms("GroupQueryAttention"), halves, constants, 3, num_heads=4, kv_num_heads=2, do_rotary=1
+    )
+    expected = of_onnx_runtime(proto, halves)
+    for result, target in zip(computed(proto, None, *halves.values()), expected, strict=True):
+        assert result.dtype == np.float16
+        np.testing.assert_allclose(result, target, rtol=0, atol=2.0**-8)
+
+
+@pytest.mark.parametrize("packed", ["queries, keys and values", "keys and values"])
+def test_packed_operands_are_those_side_by_side(packed: str) -> None:
+    """ONNX Runtime's CPU refuses them: ``[B, S, N, 3, H]`` and ``[B, S, N, 2, H]``."""
+    rng = np.random.default_rng(0)
+    sides = [reals(rng, 2, 5, 8) for _ in range(3)]
+    plain, _ = written(ms("MultiHeadAttention"), {f"i{n}": side for n, side in enumerate(sides)},
+                       None, 1, num_heads=2)  # fmt: skip
+    heads = [side.reshape(2, 5, 2, 4) for side in sides]
+    feeds = {"i0": np.stack(heads, 3)}
+    if packed == "keys and values":
+        feeds = {"i0": sides[0], "i1": np.stack(heads[1:], 3)}
+    proto, _ = written(ms("MultiHeadAttention"), feeds, None, 1, num_heads=2)
+    (expected,) = computed(plain, None, *sides)
+    (result,) = computed(proto, None, *feeds.values())
+    np.testing.assert_array_equal(result, expected)
+
+
 # -- a dynamic batch ------------------------------------------------------------------------------
 
 

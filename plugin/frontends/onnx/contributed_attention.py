@@ -202,7 +202,7 @@ def _sides(call: Call, heads: int) -> list[AnyArray]:
     ends = np.cumsum([heads * shape[3] for shape in shapes]).tolist()
     if tuple(bias.shape) != (ends[-1],):
         raise call.error(f"has a bias of shape {list(bias.shape)}, expected [{ends[-1]}]")
-    if call.array(1).ndim == 4:
+    if key is not None and key.ndim == 4:
         raise call.error("has a bias for keys of four dimensions", UnsupportedError)
     return [
         side + bias[end - heads * side.shape[3] : end].reshape((1, heads, 1, side.shape[3]))
