@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnx_versions import VersionCase, at_version, cases, expected, feeds_of, tolerance, versions
+from onnx_version_cases import cases
+from onnx_versions import VersionCase, at_version, expected, feeds_of, tolerance, versions
 from subquant.dialects import create_context
 from subquant.formats.onnx import read_onnx
 from subquant.frontends.onnx import Interpreter, write_module

@@ -200,8 +200,11 @@ def _clip_bounds(node: Older) -> Older:
 
 @_since(11, "Pad")
 def _pad_widths(node: Older) -> Older:
-    value = np.asarray(node.attributes.get("value", 0.0), node.dtype())
-    return node.attribute_to_input("pads", 1).without("value").with_input(2, value)
+    value = node.attributes.get("value", 0.0)
+    padded = node.attribute_to_input("pads", 1).without("value")
+    if node.attributes.get("mode", "constant") != "constant":
+        return padded  # the value is for constant padding
+    return padded.with_input(2, np.asarray(value, node.dtype()))
 
 
 @_since(13, "Squeeze", "Unsqueeze", "ReduceSum")
