@@ -41,10 +41,7 @@ class VersionCase:
     outputs: int = 1
 
 
-_RENAMED = {
-    ("GridSample", "mode", "linear"): "bilinear",
-    ("GridSample", "mode", "cubic"): "bicubic",
-}
+_RENAMED = {"linear": "bilinear", "cubic": "bicubic"}
 """Modes of GridSample that had other names before operator set 20."""
 
 
