@@ -164,6 +164,13 @@ class Call(BaseCall[Operand]):
         self.read_parts.attributes.update(self.node.attributes)
         self.read_parts.inputs.update(range(len(self.inputs)))
 
+    def known(self, index: int) -> Array:
+        """The elements of an input that must be constant; one without elements always is."""
+        operand = self.input(index)
+        if not operand.is_known and 0 in operand.shape:
+            return np.zeros(operand.shape, operand.value.dtype)
+        return super().known(index)
+
     def check_all_is_read(self, irrelevant: Sequence[Irrelevant] = ()) -> None:
         """Check that the kernel has read every attribute and every input that is present.
 
