@@ -145,6 +145,13 @@ class SubquantError(Exception):
             self.place = place_of(operation.location)
         super().__init__(str(self))
 
+    def located(self, place: Place | None) -> SubquantError:
+        """Name a place in an error that has none."""
+        if self.place is None and self.op_name is None:
+            self.place = place
+            self.args = (str(self),)
+        return self
+
     def in_file(self, file: str) -> SubquantError:
         """Name the file in a place that says only "-" (text that was given without one)."""
         if self.place is not None and self.place.file == "-":

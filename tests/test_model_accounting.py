@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import save_file
 
 from gguf_models import ARCHITECTURES, SMALL, TinyModel, tokens_of
 from subquant.cli import main
@@ -276,8 +278,8 @@ def test_a_table_has_a_row_for_each_token(rows: int, tmp_path: Path) -> None:
     shapes = {"token_embd.weight": [count + rows, 64], "output.weight": [count + rows, 64]}
     path = TinyModel(extra=shapes, **TINY).write(tmp_path / "model.gguf")
     message = (
-        f"error: tensor 'token_embd.weight' has {count + rows} rows for the {count} tokens of the "
-        "vocabulary, expected a row for each token; convert the model again, with a token for "
+        f"{path}: error: tensor 'token_embd.weight' has {count + rows} rows for the {count} tokens "
+        "of the vocabulary, expected a row for each token; convert the model again, with a token for "
         "each row\n"
     )
     result = CliRunner().invoke(main, ["generate", "--model", str(path), "--prompt", "Hello"])
@@ -299,4 +301,11 @@ def test_commands_refuse_what_they_do_not_use(tmp_path: Path) -> None:
     path = TinyModel(of_file={"tokenizer.ggml.yyy": 2}, **TINY).write(path)
     result = runner.invoke(main, ["generate", "--model", str(path), "--prompt", "a"])
     assert result.exit_code == 1
-    assert "has the property 'tokenizer.ggml.yyy' = 2, which subquant does not" in result.output
+    assert f"{path}: error: has the property 'tokenizer.ggml.yyy' = 2, which" in result.output
+
+
+def test_a_checkpoint_of_hugging_face_is_to_be_converted(tmp_path: Path) -> None:
+    save_file({"w": np.ones(3, np.float32)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"model_type": "gemma3_text"}')
+    with pytest.raises(UnsupportedError, match=r"convert it with llama\.cpp's convert_hf_to_gguf"):
+        load(tmp_path)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..errors import InputError, Place, UnsupportedError
+from ..errors import InputError, Place, SubquantError, UnsupportedError
 from ..layouts import InferenceTensor
 from ..read_record import ReadRecord
 from .irrelevant import irrelevant_properties
@@ -181,8 +181,18 @@ class Configuration:
             InputError: a property is missing or makes no sense, or a tensor is missing or has
                 other extents.
         """
+        try:
+            return cls._accounted(properties, tensors)
+        except SubquantError as error:
+            raise error.located(place) from None
+
+    @classmethod
+    def _accounted(
+        cls, properties: Mapping[str, Any], tensors: Mapping[str, InferenceTensor]
+    ) -> Configuration:
+        """Read the properties, and check that each property and tensor was read."""
         name = architecture_of(properties, ARCHITECTURES)
-        record = ReadRecord(place)
+        record = ReadRecord(None)
         of_model = record.track(
             "property",
             {key: value for key, value in properties.items() if not key.startswith("tokenizer.")},

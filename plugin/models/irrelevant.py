@@ -87,6 +87,8 @@ _VOCABULARY = (
     ("ggml.cls_token_id", "is written before a text that is classified", ()),
     ("ggml.add_eos_token", "is what is done", (False,)),
     ("ggml.add_sep_token", "is what is done", (False,)),
+    ("ggml.add_padding_token", "is what is done", (False,)),
+    ("ggml.add_unknown_token", "is what is done", (False,)),
     ("ggml.remove_extra_whitespaces", "is what is done", (False,)),
     *(
         (f"ggml.{name}_token_id", "is a token of prompts that ask for a middle part", ())

@@ -19,7 +19,7 @@ from ..compiler.cache import Cache, Made, default_cache, description
 from ..compiler.keys import Key, key_of_source
 from ..compiler.options import CompileOptions
 from ..compiler.store import Held
-from ..errors import InputError, Place, UsageError
+from ..errors import InputError, Place, SubquantError, UsageError
 from ..files import write_whole
 from ..numerics.element_types import Array
 from ..options import Activations
@@ -56,8 +56,10 @@ class Model:
         configuration: Configuration,
         properties: dict[str, Any],
         shape: Shape,
+        place: Place | None = None,
     ) -> None:
         self.configuration = configuration
+        self._place = place
         self.properties = dict(properties)
         self._shape = shape
         self._executable: Executable | None = None  # until `load` returns
@@ -75,7 +77,10 @@ class Model:
         Raises:
             SubquantError: as `Tokenizer`.
         """
-        tokenizer = Tokenizer.from_properties(self.properties)
+        try:
+            tokenizer = Tokenizer.from_properties(self.properties)
+        except SubquantError as error:
+            raise error.located(self._place) from None
         for name in ("tokens", "scores", "token_type", "merges"):
             self.properties.pop(f"tokenizer.ggml.{name}", None)
         return tokenizer
@@ -87,7 +92,10 @@ class Model:
         Raises:
             SubquantError: as `ChatTemplate`.
         """
-        return ChatTemplate(self.properties, self.tokenizer)
+        try:
+            return ChatTemplate(self.properties, self.tokenizer)
+        except SubquantError as error:
+            raise error.located(self._place) from None
 
     def encode(self, prompt: str | Sequence[Message]) -> list[int]:
         """Return the tokens of a text, in which names of control tokens mean these, or of messages.
@@ -180,9 +188,10 @@ def load(
     folder = Path(cache) if cache is not None else default_cache()
     source = open_weights(path)
     tensors = source.theta.flatten()
-    configuration = Configuration.of(source.properties, tensors, Place(os.fspath(path)))
+    place = Place(os.fspath(path))
+    configuration = Configuration.of(source.properties, tensors, place)
     shape = _shape(configuration, context)
-    model = Model(configuration, source.properties, shape)
+    model = Model(configuration, source.properties, shape, place)
     if check is not None:
         check(model)
     options = CompileOptions(

@@ -42,7 +42,8 @@ YaRN (which is refused), or are of tokens that no text below has."""
 _NEUTRAL = {
     **dict.fromkeys(
         ("attention.max_alibi_bias", "attention.clamp_kqv", "attn_logit_softcapping",
-         "final_logit_softcapping", "expert_count", "use_parallel_residual", "swin_norm",
+         "final_logit_softcapping", "attention.scale", "expert_count", "swin_norm",
+         "use_parallel_residual",
          "expert_used_count", "leading_dense_block_count", "nextn_predict_layers",
          "ggml.add_eos_token", "ggml.add_sep_token", "ggml.remove_extra_whitespaces",
          "ggml.add_space_prefix"), (0.0,)
