@@ -279,8 +279,8 @@ def test_a_table_has_a_row_for_each_token(rows: int, tmp_path: Path) -> None:
     path = TinyModel(extra=shapes, **TINY).write(tmp_path / "model.gguf")
     message = (
         f"{path}: error: tensor 'token_embd.weight' has {count + rows} rows for the {count} tokens "
-        "of the vocabulary, expected a row for each token; convert the model again, with a token for "
-        "each row\n"
+        "of the vocabulary, expected a row for each token; convert the model again, with a token "
+        "for each row\n"
     )
     result = CliRunner().invoke(main, ["generate", "--model", str(path), "--prompt", "Hello"])
     assert (result.exit_code, result.output.endswith(message)) == (1, True)
