@@ -9,7 +9,8 @@ A length ``n = p * q`` that has factors is transformed in two steps (Cooley and 
 
     X[c + p * d] = sum_b w(b * d, q) * w(b * c, n) * sum_a x[q * a + b] * w(a * c, p)
 
-Angles are reduced as integers, and factors are computed in f64 and rounded to f32.
+Angles are reduced as integers, and factors are computed in f64 and rounded to the type of the
+input.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import math
 import numpy as np
 
 from .array_functions import contract
-from .element_types import AnyArray, Array
+from .element_types import AnyArray, Array, DType
 
 __all__ = ["fourier_transform"]
 
@@ -33,7 +34,7 @@ def fourier_transform(
     """Return the real and the imaginary part of the transform along the last axis.
 
     Args:
-        real: f32 ``[..., n]``.
+        real: f32 or f64 ``[..., n]``.
         imaginary: the same; None for real input.
         sign: of the exponent: -1, or 1 for the inverse transform without its factor ``1 / n``.
     """
@@ -51,7 +52,8 @@ def fourier_transform(
     moved = [None if each is None else each.transpose(*order) for each in split]
     assert moved[0] is not None
     inner = fourier_transform(moved[0], moved[1], sign)
-    cosine, sine = _rotations(np.outer(np.arange(second), np.arange(first)), length, sign)
+    turns = np.outer(np.arange(second), np.arange(first))
+    cosine, sine = _rotations(turns, length, sign, real.dtype)
     turned = (inner[0] * cosine - inner[1] * sine, inner[0] * sine + inner[1] * cosine)
     # The sum over b: [..., c, d], of which d is the slower one in the result.
     outer = fourier_transform(turned[0].transpose(*order), turned[1].transpose(*order), sign)
@@ -64,21 +66,24 @@ def _factor(length: int) -> int:
     return next(n for n in range(math.isqrt(max(length, 1)), 0, -1) if length % n == 0)
 
 
-def _rotations(turns: Array, length: int, sign: int) -> tuple[Array, Array]:
-    """The cosine and the sine of ``turns / length`` of a circle, f32."""
+def _rotations(turns: Array, length: int, sign: int, dtype: DType) -> tuple[Array, Array]:
+    """The cosine and the sine of ``turns / length`` of a circle."""
     angles = sign * 2 * np.pi * (turns % length) / length
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
 
 
 def _product(
     real: AnyArray, imaginary: AnyArray | None, length: int, sign: int
 ) -> tuple[AnyArray, AnyArray]:
     places = np.arange(length)
-    cosine, sine = _rotations(np.outer(places, places), length, sign)
-    axes = ((real.ndim - 1,), (0,))
+    cosine, sine = _rotations(np.outer(places, places), length, sign, real.dtype)
+
+    def multiplied(rows: AnyArray, matrix: Array) -> AnyArray:
+        return contract(rows, matrix, ((rows.ndim - 1,), (0,)), dtype=real.dtype)
+
     if imaginary is None:
-        return contract(real, cosine, axes), contract(real, sine, axes)
+        return multiplied(real, cosine), multiplied(real, sine)
     return (
-        contract(real, cosine, axes) - contract(imaginary, sine, axes),
-        contract(real, sine, axes) + contract(imaginary, cosine, axes),
+        multiplied(real, cosine) - multiplied(imaginary, sine),
+        multiplied(real, sine) + multiplied(imaginary, cosine),
     )

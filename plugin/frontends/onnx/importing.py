@@ -48,6 +48,7 @@ from . import (
     generators,
     grouped_attention,
     indexing,
+    matrices,
     movements,
     normalizations,
     ordering,
@@ -63,6 +64,7 @@ from . import (
     rotary,
     sampling,
     shapes,
+    signals,
     stateful,
     transformers,
     transposed_convolutions,
@@ -81,9 +83,10 @@ __all__ = ["Interpreter", "Program", "write_module"]
 
 _FAMILIES = (
     activations, arithmetic, attention, contractions, contributed_attention, control, elementwise,
-    gated_activations, generators, grouped_attention, indexing, movements, normalizations, ordering,
-    overlapping, padding, pooling, quantization, recurrent, recurrent_quantized, reductions,
-    regions, resizing, rotary, sampling, shapes, stateful, transformers, transposed_convolutions,
+    gated_activations, generators, grouped_attention, indexing, matrices, movements, normalizations,
+    ordering, overlapping, padding, pooling, quantization, recurrent, recurrent_quantized,
+    reductions, regions, resizing, rotary, sampling, shapes, signals, stateful, transformers,
+    transposed_convolutions,
 )  # fmt: skip
 """What registers the kernels."""
 
