@@ -259,3 +259,28 @@ def test_convolutions(device: Device, device_name: str, element: str, name: str)
         x, k = elements.random(shape, 1), elements.random(kernel, 2)
         expected = case.expected(x.astype(np.int64) - elements.zero_point, k)
         np.testing.assert_array_equal(function(x, k), expected, err_msg=str(shape))
+
+
+def test_sums_of_fewer_bits_than_the_factors(cpu: Device) -> None:
+    """Added up in f32, and rounded once."""
+    text = """
+func.func @main(%x: tensor<?x2x8xf32>, %w: tensor<8x4xf32>) -> tensor<?x2x4xf16> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [2] x [0]
+      : (tensor<?x2x8xf32>, tensor<8x4xf32>) -> tensor<?x2x4xf16>
+  return %0 : tensor<?x2x4xf16>
+}
+"""
+    generator = np.random.default_rng(0)
+    x = generator.integers(-3000, 3000, (3, 2, 8)).astype(np.float32)
+    w = generator.integers(-3, 4, (8, 4)).astype(np.float32)
+    np.testing.assert_array_equal(main_of(text, cpu)(x, w), (x @ w).astype(np.float16))
+
+
+def test_the_extent_of_unsigned_integers(cpu: Device) -> None:
+    text = """
+func.func @main(%x: tensor<?x4xui8>) -> tensor<i32> {
+  %0 = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?x4xui8>) -> tensor<i32>
+  return %0 : tensor<i32>
+}
+"""
+    assert main_of(text, cpu)(np.zeros((3, 4), np.uint8)) == 3

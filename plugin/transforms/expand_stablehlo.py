@@ -23,6 +23,7 @@ IREE 3.13 refuses
 * ``reduce_window`` of one position that leaves some of the operand unread: `iree.window_ends`.
 * ``reduce_window`` of unsigned integers with padding: `iree.unsigned_windows`.
 * ``sort`` along a negative dimension.
+* ``get_dimension_size`` of unsigned integers.
 * ``scatter`` in batches, with windows along scattered axes, and others: `iree.scatter_axes`.
 * ``scf.index_switch`` of several cases: `iree.index_switches`.
 
@@ -108,7 +109,7 @@ from .iree.select_and_scatter import expand_select_and_scatter
 from .iree.special_points import SPECIAL, expand_special
 from .iree.stable_sort import keep_sorted, stabilize_sort
 from .iree.unsigned_factors import widen_factors
-from .iree.unsigned_windows import signless_window
+from .iree.unsigned_windows import bits_as, is_unsigned, signless, signless_window
 from .iree.updates_in_place import UPDATES, separate_updated
 from .iree.window_ends import cut_windows
 from .math.contraction import CONTRACTIONS
@@ -175,6 +176,15 @@ def _add(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
+def _dimension_of_bits(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """IREE knows no extent of unsigned integers: it is asked of their bits."""
+    operand = op.operands[0]
+    if not is_unsigned(operand.type):
+        return NoMatch("asks no unsigned integers")
+    op.operands[0] = bits_as(operand, signless(operand.type))
+    return None
+
+
 def _select_and_scatter(op: Operation, rewriter: Rewriter) -> None:
     rewriter.replace_op(op, [expand_select_and_scatter(op, op.operands[1], op.operands[2])])
 
@@ -184,6 +194,7 @@ _SHAPES: dict[str, Pattern] = {
     "stablehlo.dynamic_conv": expand_dynamic_conv,
     "stablehlo.dynamic_gather": expand_dynamic_gather,
     "stablehlo.gather": order_indices,
+    "stablehlo.get_dimension_size": _dimension_of_bits,
     "stablehlo.reduce_window": signless_window,
     "stablehlo.scatter": scatter_rows,
     "stablehlo.select_and_scatter": _select_and_scatter,

@@ -50,7 +50,7 @@ def expand_dynamic_dot(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     if all(type_.has_static_shape for type_ in (left.type, right.type, result)):
         return NoMatch("has a static shape")
     if not _has_products(op):
-        return NoMatch("multiplies complex numbers, or adds up in fewer bits")
+        return NoMatch("multiplies complex numbers")
     (left_contracted, right_contracted), (left_batch, right_batch) = dot_axes(op)
     rows = _others(left.type.rank, [*left_contracted, *left_batch])
     columns = _others(right.type.rank, [*right_contracted, *right_batch])
@@ -114,7 +114,7 @@ def expand_dynamic_convolution(op: Operation, rewriter: Rewriter) -> NoMatch | N
     if all(type_.has_static_shape for type_ in (operand.type, kernel.type, result)):
         return NoMatch("has a static shape")
     if not _has_products(op):
-        return NoMatch("multiplies complex numbers, or adds up in fewer bits")
+        return NoMatch("multiplies complex numbers")
     count = result.rank - 2
     operand = _padded(op, operand, count)
     strides, within = (window_steps(op, name, count) for name in ("window_strides", "rhs_dilation"))
@@ -220,12 +220,9 @@ def window_count(
 
 
 def _has_products(op: Operation) -> bool:
-    """True if the factors are integers or floats, of no more bits than the sum."""
+    """True if the factors and the sum are integers or floats."""
     kinds = (ir.IntegerType, ir.FloatType)
-    elements = [element_type(value.type) for value in (*op.operands, *op.results)]
-    return all(isinstance(element, kinds) for element in elements) and all(
-        element.width <= elements[-1].width for element in elements
-    )
+    return all(isinstance(element_type(v.type), kinds) for v in (*op.operands, *op.results))
 
 
 def _map(loops: int, places: Sequence[ir.AffineExpr]) -> ir.AffineMap:
@@ -245,8 +242,12 @@ def _products_added(
         factors, maps: the tensors, and where each is read.
         extents: of the result, whose axes are the first loops.
         loops: how many there are; the others add up.
-        element: of the sums, to which factors are converted.
+        element: of the result. Factors of more bits are added up as they are.
     """
+    target = element
+    for factor in factors:
+        if element_type(factor.type).width > element.width:
+            element = element_type(factor.type)
     start = linalg.filled(extents, constant(number_of(element, 0)))
     rank = len(extents)
     kind = element_of(element)
@@ -260,4 +261,5 @@ def _products_added(
     result_map = _map(loops, [ir.AffineExpr.get_dim(number) for number in range(rank)])
     kinds: list[linalg.Iterator] = ["parallel"] * rank
     kinds += ["reduction"] * (loops - rank)
-    return linalg.generic(factors, start, [*maps, result_map], add, kinds)
+    sums = linalg.generic(factors, start, [*maps, result_map], add, kinds)
+    return stablehlo.convert(sums, target)
