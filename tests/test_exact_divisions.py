@@ -102,3 +102,64 @@ def test_devices_that_divide_right_divide_once() -> None:
     wide = PROGRAM.replace("f32", "f64")
     lowered = compile_to_bytes(wide, CompileOptions("vulkan"), emit="mlir").decode()
     assert "bitcast_convert" not in lowered
+
+
+@pytest.mark.parametrize("element", ["f32", "f16"])
+def test_a_quantization_has_one_exact_quotient(element: str) -> None:
+    text = f"""
+func.func @main(%x: tensor<64x{element}>) -> tensor<64x!quant.uniform<i8:{element}, 0.3:3>> {{
+  %q = stablehlo.uniform_quantize %x : (tensor<64x{element}>)
+      -> tensor<64x!quant.uniform<i8:{element}, 0.3:3>>
+  return %q : tensor<64x!quant.uniform<i8:{element}, 0.3:3>>
+}}"""
+    lowered = compile_to_bytes(text, CompileOptions(target="vulkan"), emit="mlir").decode()
+    # The bits of the dividend, and those of the quotient; the divisor's are known.
+    assert lowered.count("bitcast") == 2
+
+
+INTEGERS = """
+!q = !quant.uniform<i8:f32, 0.3:3>
+func.func @main(%x: tensor<1024xf32>) -> (tensor<1024x!q>, tensor<1024xf32>) {
+  %0 = stablehlo.uniform_quantize %x : (tensor<1024xf32>) -> tensor<1024x!q>
+  %1 = stablehlo.add %0, %0 : tensor<1024x!q>
+  %2 = stablehlo.uniform_dequantize %1 : (tensor<1024x!q>) -> tensor<1024xf32>
+  %3 = stablehlo.divide %2, %x : tensor<1024xf32>
+  return %1, %3 : tensor<1024x!q>, tensor<1024xf32>
+}"""
+
+
+def test_an_exact_quotient_is_no_float_between_integers(any_vulkan: Device) -> None:
+    """Exact quotients of what is quantized and of what was dequantized are the host's."""
+    x = np.random.default_rng(4).uniform(-20, 20, 1024).astype(np.float32)
+    main = subquant.compile(INTEGERS, target="vulkan", device=any_vulkan, integer_only=True).main
+    stored = np.clip(np.rint(x / np.float32(0.3) + np.float32(3)), -128, 127).astype(np.int64) - 3
+    total = np.clip(2 * stored, -131, 124)
+    got, ratio = main(x)
+    np.testing.assert_array_equal(got, total + 3)
+    np.testing.assert_array_equal(ratio, (total * np.float32(0.3)).astype(np.float32) / x)
+
+
+def test_quotients_in_loops_are_exact(any_vulkan: Device) -> None:
+    """A quotient in a ``linalg.generic``, and one of the cast that becomes a loop."""
+    text = """
+!q = !quant.uniform<i8:f32, 0.3:3>
+func.func @main(%x: tensor<1024xf32>, %y: tensor<1024xf32>)
+    -> (tensor<1024xf32>, tensor<1024x!q>) {
+  %e = tensor.empty() : tensor<1024xf32>
+  %r = linalg.generic {indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>,
+                                        affine_map<(i) -> (i)>], iterator_types = ["parallel"]}
+      ins(%x, %y : tensor<1024xf32>, tensor<1024xf32>) outs(%e : tensor<1024xf32>) {
+  ^bb0(%a: f32, %b: f32, %out: f32):
+    %d = arith.divf %a, %b : f32
+    linalg.yield %d : f32
+  } -> tensor<1024xf32>
+  %q = quant.qcast %x : tensor<1024xf32> to tensor<1024x!q>
+  return %r, %q : tensor<1024xf32>, tensor<1024x!q>
+}"""
+    x, y = drawn(5)[:1024], drawn(6)[:1024]
+    x[::2] = np.random.default_rng(7).integers(-400, 400, 512) * np.float32(0.15)  # ties
+    x[x == 0] = 1
+    ratio, stored = subquant.compile(text, target="vulkan", device=any_vulkan).main(x, y)
+    np.testing.assert_array_equal(ratio, x / y)
+    reals = x / np.float32(0.3) + np.float32(3)
+    np.testing.assert_array_equal(stored, np.rint(np.clip(reals, -128, 127)))

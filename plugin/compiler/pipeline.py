@@ -246,7 +246,7 @@ _EXPANDED_FOR_VULKAN = (
 def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
     """Return the passes of a compilation."""
     is_vulkan = options.target == "vulkan"
-    division = "exact" if is_vulkan else "native"
+    division = "deferred" if is_vulkan else "native"
     zero_points = options.zero_points
     if zero_points == "auto":
         # IREE 3.13 multiplies 32-bit integers on x86 whatever the storage is, and up to 1.7 times

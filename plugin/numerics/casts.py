@@ -55,7 +55,7 @@ __all__ = [
     "quantize_blocks",
 ]
 
-Division = Literal["native", "exact"]
+Division = Literal["native", "exact", "deferred"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class Cast:
         rounding: ``"toward-zero"`` repeats the operations of upstream's ``lower-quant-ops``
             instead: values that leave the storage type are undefined there; in NumPy they saturate.
         division: ``"native"`` where the target's division is correctly rounded, else ``"exact"``
-            (not for f64, whose division is always the target's).
+            (not for f64, whose division is always the target's), or ``"deferred"``: a division of
+            f32 for which a later pass (``expand-stablehlo``) writes the exact quotient.
     """
 
     storage: StorageType
@@ -101,7 +102,8 @@ class Cast:
             return self._rounded(convert(value, self._work) / convert(scale, self._work))
         # A quotient rounded to f32 and then to f16 or bf16 is the one rounded once: f32 has more
         # than twice their bits.
-        quotient = exact_quotient(convert(value, F32), convert(convert(scale, self._work), F32))
+        x, y = convert(value, F32), convert(convert(scale, self._work), F32)
+        quotient = exact_quotient(x, y) if self.division == "exact" else x / y
         if self.expressed is ExpressedType.F16:
             return convert(quotient, F16)
         return self._rounded(quotient)

@@ -71,11 +71,7 @@ class CheckIntegerOnly(ModulePass):
 
 def _is_between(op: Operation, is_float: TypePredicate, made: set[Value], used: set[Value]) -> bool:
     values = [value for value in (*op.operands, *op.results) if is_float(value.type)]
-    return (
-        op.name not in _RETURNS
-        and any(value in made for value in values)
-        and any(value in used for value in values)
-    )
+    return op.name not in _RETURNS and any(value in made and value in used for value in values)
 
 
 def _touches(op: Operation, is_float: TypePredicate) -> bool:
@@ -84,22 +80,34 @@ def _touches(op: Operation, is_float: TypePredicate) -> bool:
 
 def _closure(floats: list[Operation], is_float: TypePredicate, *, forward: bool) -> set[Value]:
     """Float values that are made from integers (forward), or that integers are made from."""
+    edges = [edge for op in floats for edge in _edges(op)]
     reached: set[Value] = set()
     changed = True
     while changed:  # regions and calls may need another round
         changed = False
-        for op in floats if forward else reversed(floats):
-            sources, targets = list(op.operands), list(op.results)
+        for computes, sources, targets in edges if forward else reversed(edges):
             if not forward:
                 sources, targets = targets, sources
-            starts = _computes(op) and any(not is_float(value.type) for value in sources)
+            starts = computes and any(not is_float(value.type) for value in sources)
             if not starts and not any(value in reached for value in sources):
                 continue
-            for value in (*targets, *_inside(op)):
+            for value in targets:
                 if is_float(value.type) and value not in reached:
                     reached.add(value)
                     changed = True
     return reached
+
+
+def _edges(op: Operation) -> list[tuple[bool, list[Value], list[Value]]]:
+    """Steps from values to those that are made from them: whether one converts, from, and to."""
+    if op.name == "linalg.generic":
+        arguments = op.regions[0].blocks[0].arguments
+        return [(False, [each], [own]) for each, own in zip(op.operands, arguments, strict=True)]
+    parent = op.parent
+    if op.name == "linalg.yield" and parent is not None and parent.name == "linalg.generic":
+        results = parent.operation.results
+        return [(False, [each], [own]) for each, own in zip(op.operands, results, strict=True)]
+    return [(_computes(op), list(op.operands), [*op.results, *_inside(op)])]
 
 
 _CONVERSIONS = (

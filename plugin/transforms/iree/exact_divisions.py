@@ -14,6 +14,7 @@ from __future__ import annotations
 from ... import emit
 from ..._mlir import Operation, ir
 from ...dialects.quant import element_type
+from ...emit.values import scalar
 from ...numerics.casts import exact_quotient
 from ..base import named
 
@@ -21,15 +22,21 @@ __all__ = ["divide_exactly"]
 
 
 def divide_exactly(module: Operation) -> bool:
-    """Rewrite the divisions of f32 in a module; False if there are none."""
+    """Rewrite the divisions of f32 in a module, of tensors and in bodies of loops.
+
+    Returns:
+        False if there are none.
+    """
     found = [
         op
-        for op in named(module, ["stablehlo.divide"])
+        for op in named(module, ["arith.divf", "stablehlo.divide"])
         if isinstance(element_type(op.results[0].type), ir.F32Type)
     ]
     for op in found:
+        is_tensor = isinstance(op.results[0].type, ir.ShapedType)
+        traced = emit.tensor if is_tensor else scalar
         with ir.InsertionPoint(op), op.location:
-            quotient = exact_quotient(*(emit.tensor(value) for value in op.operands))
+            quotient = exact_quotient(*(traced(value) for value in op.operands))
         op.results[0].replace_all_uses_with(quotient.value)
         op.erase()
     return bool(found)

@@ -4,7 +4,7 @@
 // ROUNDING: error: option 'rounding' of lower-quant-casts must be one of nearest-even, toward-zero, got 'up'
 
 // RUN: not subquant opt %s --passes "lower-quant-casts{division=fast}" 2>&1 | filecheck %s --check-prefix=DIVISION
-// DIVISION: error: option 'division' of lower-quant-casts must be one of native, exact, got 'fast'
+// DIVISION: error: option 'division' of lower-quant-casts must be one of native, exact, deferred, got 'fast'
 
 // RUN: not subquant opt %s --passes "lower-quant-casts{speed=9}" 2>&1 | filecheck %s --check-prefix=UNKNOWN
 // UNKNOWN: error: pass 'lower-quant-casts' has no option 'speed=9'; expected name=value with a name among: rounding, division
