@@ -68,8 +68,8 @@ class LowerQuantCasts(ModulePass):
     Options:
         rounding: ``nearest-even`` (the contract), or ``toward-zero`` for the arithmetic of
             upstream's ``lower-quant-ops``: truncation, and no saturation before the conversion.
-        division: ``native``, or ``exact`` for a target whose division is not correctly rounded
-            (Vulkan).
+        division: ``native``, or for a target whose division is not correctly rounded (Vulkan)
+            ``exact``, or ``deferred`` to ``expand-stablehlo{divide-exactly}``.
     """
 
     name: ClassVar[str] = "lower-quant-casts"
