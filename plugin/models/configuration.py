@@ -1,7 +1,6 @@
-"""What a language model is made of, as the properties of its GGUF file say.
+"""The configuration of a language model, as the properties of its GGUF file say.
 
-The architectures are those of llama.cpp's converters; a row of `_ARCHITECTURES` says how one
-differs from the others. Everything that a program is written from is in a `Configuration`, and
+Everything that a program is written from is in a `Configuration`, and
 `expected_tensors` says which tensors it takes, so that a file is checked before anything is built.
 A tensor or property that is not read, and not known to be irrelevant, refuses the file.
 
@@ -13,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import InputError, Place, SubquantError, UnsupportedError
 from ..layouts import InferenceTensor
 from ..read_record import ReadRecord
+from .architectures import ARCHITECTURES, LAYERS, TABLE, Activation, Architecture, Pairs
 from .irrelevant import irrelevant_properties
 from .properties import Properties, architecture_of
 
@@ -29,63 +29,6 @@ __all__ = [
     "check_tensors",
     "expected_tensors",
 ]
-
-Pairs = Literal["halves", "neighbors"]
-Activation = Literal["gelu", "silu"]
-
-
-_QKV = ("attn_q", "attn_k", "attn_v")
-_FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
-_LAYERS = (*_QKV, "attn_output", *_FEED_FORWARD)
-"""The linear layers of a block."""
-
-
-@dataclass(frozen=True)
-class _Architecture:
-    """How an architecture differs.
-
-    Attributes:
-        activation: of the gate: GELU by tanh, or SiLU.
-        pairs: what rotary embeddings rotate: element ``i`` with ``i + D / 2``, or ``2 i`` with
-            ``2 i + 1``.
-        qk_norms: queries and keys are normalized, each head for itself.
-        post_norms: what attention and feed-forward give is normalized before it is added.
-        biases: layers that have a bias in all files.
-        optional_biases: layers that have one where the file does, as in llama.cpp.
-        scales_embedding: embeddings are multiplied by the root of their length.
-        rope_factors: frequencies may be divided by the elements of ``rope_freqs.weight``.
-        pattern: every such block attends to all tokens where there is a window.
-        window_base: of rotary embeddings where there is a window.
-    """
-
-    activation: Activation = "silu"
-    pairs: Pairs = "halves"
-    qk_norms: bool = False
-    post_norms: bool = False
-    biases: tuple[str, ...] = ()
-    optional_biases: tuple[str, ...] = _QKV
-    scales_embedding: bool = False
-    rope_factors: bool = False
-    pattern: int = 1
-    window_base: float = 0.0
-
-
-_ARCHITECTURES = {
-    "gemma3": _Architecture(
-        activation="gelu",
-        qk_norms=True,
-        post_norms=True,
-        scales_embedding=True,
-        pattern=6,
-        window_base=10_000.0,
-    ),
-    "llama": _Architecture(pairs="neighbors", optional_biases=_LAYERS, rope_factors=True),
-    "qwen2": _Architecture(biases=_QKV, optional_biases=("output",)),
-    "qwen3": _Architecture(qk_norms=True),
-}
-
-ARCHITECTURES = tuple(_ARCHITECTURES)
-"""The names of the architectures that there are."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +153,7 @@ class Configuration:
     def _of(
         cls, name: str, values: Properties, tensors: Mapping[str, InferenceTensor]
     ) -> Configuration:
-        kind = _ARCHITECTURES[name]
+        kind = TABLE[name]
         if values.count("expert_count", 0):
             raise UnsupportedError("the model has experts (MoE), which are not supported")
         width, heads = values.count("embedding_length"), values.count("attention.head_count")
@@ -298,12 +241,12 @@ def _attention_scale(architecture: str, blocks: int, share: int, size: int) -> f
     return 1 / math.sqrt(max(share, 1) if (architecture, blocks) == ("gemma3", 62) else size)
 
 
-def _optional_names(kind: _Architecture, blocks: int) -> set[str]:
+def _optional_names(kind: Architecture, blocks: int) -> set[str]:
     """Return the names of tensors of linear layers that a file may have.
 
     Scales are the second scales of NVFP4, one for a whole weight.
     """
-    of_layers = {f"{layer}.scale" for layer in (*_LAYERS, "output")}
+    of_layers = {f"{layer}.scale" for layer in (*LAYERS, "output")}
     of_layers |= {f"{layer}.bias" for layer in kind.optional_biases}
     of_model = {name for name in of_layers if name.startswith("output.")}
     of_block = of_layers - of_model
@@ -326,7 +269,7 @@ def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]
     block: dict[str, tuple[int, ...]] = {"attn_norm.weight": (c.width,)}
     block |= {"ffn_norm.weight": (c.width,)}
     block |= {f"{layer}.weight": shape for layer, shape in linear.items()}
-    block |= {f"{layer}.bias": linear[layer][:1] for layer in _ARCHITECTURES[c.architecture].biases}
+    block |= {f"{layer}.bias": linear[layer][:1] for layer in TABLE[c.architecture].biases}
     if c.qk_norms:
         block |= {"attn_q_norm.weight": (c.size,), "attn_k_norm.weight": (c.size,)}
     if c.post_norms:

@@ -1,0 +1,71 @@
+"""The architectures of language models that are computed, those of llama.cpp's converters.
+
+A layer of a GGUF file has a bias where llama.cpp adds one: it refuses a file with another, as
+tensors that it does not know.
+
+Sources: llama.cpp, ``src/models`` of these architectures, and files that it accepts and refuses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["ARCHITECTURES", "LAYERS", "TABLE", "Activation", "Architecture", "Pairs"]
+
+Pairs = Literal["halves", "neighbors"]
+Activation = Literal["gelu", "silu"]
+
+_QKV = ("attn_q", "attn_k", "attn_v")
+_FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
+LAYERS = (*_QKV, "attn_output", *_FEED_FORWARD)
+"""The linear layers of a block."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The differences of an architecture from the others.
+
+    Attributes:
+        activation: of the gate: GELU by tanh, or SiLU.
+        pairs: the elements that rotary embeddings rotate together: ``i`` and ``i + D / 2``, or
+            ``2 i`` and ``2 i + 1``.
+        qk_norms: queries and keys are normalized, each head for itself.
+        post_norms: the results of attention and feed-forward are normalized before they are added.
+        biases: layers that have a bias in all files.
+        optional_biases: layers that have one where the file does, as in llama.cpp.
+        scales_embedding: embeddings are multiplied by the root of their length.
+        rope_factors: frequencies may be divided by the elements of ``rope_freqs.weight``.
+        pattern: every such block attends to all tokens where there is a window.
+        window_base: of rotary embeddings where there is a window.
+    """
+
+    activation: Activation = "silu"
+    pairs: Pairs = "halves"
+    qk_norms: bool = False
+    post_norms: bool = False
+    biases: tuple[str, ...] = ()
+    optional_biases: tuple[str, ...] = _QKV
+    scales_embedding: bool = False
+    rope_factors: bool = False
+    pattern: int = 1
+    window_base: float = 0.0
+
+
+TABLE = {
+    "gemma3": Architecture(
+        activation="gelu",
+        qk_norms=True,
+        post_norms=True,
+        scales_embedding=True,
+        pattern=6,
+        window_base=10_000.0,
+    ),
+    "llama": Architecture(pairs="neighbors", optional_biases=LAYERS, rope_factors=True),
+    "qwen2": Architecture(biases=_QKV, optional_biases=("output",)),
+    "qwen3": Architecture(qk_norms=True),
+}
+"""The architectures by name."""
+
+ARCHITECTURES = tuple(TABLE)
+"""The names of the architectures that there are."""
