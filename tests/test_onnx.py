@@ -131,6 +131,20 @@ def remainder(opset: int) -> onnx.ModelProto:
         (with_function(), UnsupportedError, "has a function with the name of the operator 'Relu'"),
         (one("ReduceMax", keepdims=2), InputError,
          "node 1 (ReduceMax) 'the ReduceMax' has the attribute 'keepdims' = 2, expected 0 or 1"),
+        (changed(lambda m: m.__setattr__("ir_version", 99)), UnsupportedError,
+         "is of version 99 of the format (ir_version), and onnx "),
+        (changed(lambda m: m.graph.value_info.append(
+            onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [2]))), InputError,
+         "declares the type INT64 of 'y' (value_info), and computes FLOAT"),
+        (model([node("Relu", ["x"], ["y"]), node("Clip", ["y", "a"], ["z"])],
+               {"x": ("FLOAT", (2,))}, {"z": ("FLOAT", (2,))}, {"a": np.zeros((), np.int32)}),
+         InputError, "node 1 (Clip) 'the Clip' has input 1 ('min') of the type INT32, expected "
+         "FLOAT, the type of input 0 ('input')"),
+        (model([node("RNN", ["x", "w", "w", "", "n"], ["y"], hidden_size=2)],
+               {"x": ("FLOAT", (3, 1, 2))}, {"y": ("FLOAT", (3, 1, 1, 2))},
+               {"w": np.zeros((1, 2, 2), np.float32), "n": np.ones(1, np.float32)}),
+         InputError, "node 0 (RNN) 'the RNN' has input 4 ('sequence_lens') of the type FLOAT, "
+         "expected INT32"),
         (remainder(21), UnsupportedError,
          "node 0 (Mod) 'the Mod' has fmod = 0 and floats in operator set 21, expected 1"),
         (one("Celu", alpha=[1]), InputError, "node 1 (Celu) 'the Celu' is not valid: "),

@@ -16,7 +16,7 @@ import importlib.util
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -179,6 +179,7 @@ class Model:
         outputs: results.
         constants: by name.
         nodes: in the order of computation.
+        declared_types: of tensors that nodes compute, by name.
     """
 
     file: str
@@ -188,6 +189,7 @@ class Model:
     outputs: tuple[TensorType, ...]
     constants: Mapping[str, Tensor]
     nodes: tuple[Node, ...]
+    declared_types: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_onnx(data: bytes, file: str = "-", path: str | None = None) -> Model:
@@ -327,6 +329,12 @@ class _Reader:
                 f"{newest}",
                 UnsupportedError,
             )
+        if proto.ir_version > self._onnx.IR_VERSION:
+            raise self._error(
+                f"is of version {proto.ir_version} of the format (ir_version), and onnx "
+                f"{self._onnx.__version__} knows 1 to {self._onnx.IR_VERSION}",
+                UnsupportedError,
+            )
         graph = proto.graph
         constants = self._constants(graph, "")
         inputs = [self._type(each) for each in graph.input if each.name not in constants]
@@ -336,8 +344,18 @@ class _Reader:
                           [each.name for each in outputs])  # fmt: skip
         return Model(
             self._file, opsets, int(proto.ir_version), tuple(inputs), tuple(outputs), constants,
-            tuple(nodes),
+            tuple(nodes), self._declared(graph),
         )  # fmt: skip
+
+    def _declared(self, graph: Any) -> dict[str, str]:
+        """Return the types of tensors that ``value_info`` repeats, by name."""
+        kinds = self._onnx.TensorProto.DataType
+        return {
+            self._text(each.name): str(kinds.Name(each.type.tensor_type.elem_type))
+            for each in graph.value_info
+            if each.type.tensor_type.elem_type in kinds.values()
+            and each.type.tensor_type.elem_type != kinds.UNDEFINED
+        }
 
     def _inlined(self, proto: Any) -> Any:
         """Calls of the model's own functions, as their nodes."""

@@ -52,7 +52,7 @@ _IRRELEVANT: Mapping[str, tuple[Irrelevant, ...]] = {
     ),
     "GraphProto": (
         *_DESCRIPTION,
-        Irrelevant("value_info", "repeats types that follow from the nodes"),
+        Irrelevant("value_info", "repeats shapes, and types that are compared"),
         Irrelevant("quantization_annotation", "repeats scales that nodes have as operands"),
     ),
     "NodeProto": (*_DESCRIPTION, Irrelevant("device_configurations", "places a node on devices")),

@@ -248,7 +248,8 @@ def tensor_field(rng: random.Random, model: Any) -> Any:
     if choice == 3 and tensor.quantization is not None:
         tensor.quantization.min, tensor.quantization.max = [-1.0], [1.0]
         return f"min and max of {name}", (name, "min"), False
-    if choice == 4 and tensor.quantization is not None:
+    scales = None if tensor.quantization is None else tensor.quantization.scale
+    if choice == 4 and scales is not None and len(scales) > 1:
         tensor.quantization.quantizedDimension = rng.choice((1, 2, 5))
         return f"quantizedDimension of {name}", (name, "dimension"), False
     if choice == 5:
@@ -290,7 +291,7 @@ def operator_field(rng: random.Random, model: Any) -> Any:
     operator = rng.choice(graph.operators)
     choice, inputs = rng.randrange(6), list(map(int, operator.inputs))
     if choice == 0:
-        more = rng.choice((-1, *range(len(graph.tensors))))
+        more = rng.randrange(len(graph.tensors))
         operator.inputs = [*inputs, more]
         return f"input {len(inputs)} = {more}", ("inputs", "input", "operand"), False
     if choice == 1:

@@ -75,6 +75,7 @@ from .explaining import Explained
 from .extents import Argument, arguments_of
 from .input_values import with_input_values
 from .irrelevant_parts import irrelevant_parts
+from .operand_types import check_operand_types
 from .opset_converter import convert_to_newest, newest_opset
 from .reals import Quantized, Sum
 from .reference import evaluated, function_body
@@ -133,6 +134,13 @@ class Graph(ABC):
         for input_ in self.model.inputs:
             values[input_.name] = Operand(input_.name, input_.type, inputs[input_.name])
         self._compute(self.model.nodes, values, on_tensor)
+        for name, declared in self.model.declared_types.items():
+            if name in values and values[name].type != declared:
+                raise InputError(
+                    f"declares the type {declared} of {quoted(name)} (value_info), and computes "
+                    f"{values[name].type}",
+                    self.place,
+                )
         for output in self.model.outputs:
             if values[output.name].type != output.type:
                 raise InputError(
@@ -209,6 +217,7 @@ class Graph(ABC):
             if isinstance(converted, list):
                 return [_typed(result) for result in converted]
             call = converted
+            check_operand_types(call)
         return self._applied(call)
 
     def _applied(self, call: Call) -> list[Operand]:
