@@ -615,6 +615,9 @@ def test_a_key_of_an_index_that_is_not_known_is_named(tmp_path: Path) -> None:
         ({"dynamic": {r"+:.*": {"bits": 8}}}, "the quantization has the key 'dynamic'"),
         ({"rotation": "hadamard"}, "the quantization has the key 'rotation' = 'hadamard'"),
         ({"adapter": {"name": "eora"}}, "the quantization has the key 'adapter'"),
+        ({"data_type": "fp"}, "the quantization has the key 'data_type' = 'fp', which subquant"),
+        ({"act_bits": 8}, "the quantization has the key 'act_bits' = 8, which subquant does not"),
+        ({"extra_config": {"l": {"bits": 8}}}, "the quantization has the key 'extra_config'"),
         ({"pack_dtype": "int16"}, "the quantization has the key 'pack_dtype' = 'int16'"),
         ({"format": "gptq_v2", "checkpoint_format": "gptq"}, "contradict each other; leave the wr"),
         ({"w_bit": 3}, "'bits' is 4 and 'w_bit' is 3, which contradict each other"),
@@ -636,7 +639,7 @@ def test_a_key_of_the_quantization_that_is_not_known_is_named(
 
 
 def test_keys_that_tools_write_are_accepted(tmp_path: Path) -> None:
-    """Those of GPTQModel, AutoGPTQ and transformers in one; and those of AutoAWQ and vLLM."""
+    """Those of GPTQModel, AutoGPTQ, AutoRound and transformers in one; and those of AutoAWQ."""
     arrays, q, z, reals = _layer("gptq", np.random.default_rng(9), 64, 8, 32, 0x11111111)
     config = {
         **_GPTQ, "format": "gptq", "checkpoint_format": "gptq", "method": "gptq", "lm_head": False,
@@ -645,6 +648,7 @@ def test_keys_that_tools_write_are_accepted(tmp_path: Path) -> None:
         "is_marlin_format": False, "model_file_base_name": None, "model_name_or_path": None,
         "meta": {"quantizer": ["gptqmodel:1.4.0"]}, "use_exllama": True, "dataset": "c4",
         "exllama_config": {"version": 1}, "tokenizer": None, "batch_size": 1,
+        "autoround_version": "0.5", "iters": 200, "data_type": "int", "act_bits": 16,
     }  # fmt: skip
     found = _read(_checkpoint(tmp_path, arrays, {"quantization_config": config}))
     _check(found["l.weight"], q, z, reals, [1, 32])

@@ -3,7 +3,7 @@
 Each key is read, or is known to change no weight, or refuses the checkpoint by its name.
 
 Sources: ``BaseQuantizeConfig`` of AutoGPTQ 0.7, ``QuantizeConfig`` of GPTQModel, ``AwqConfig`` and
-``GPTQConfig`` of transformers, ``AwqConfig`` of AutoAWQ 0.2.
+``GPTQConfig`` of transformers, ``AwqConfig`` of AutoAWQ 0.2, AutoRound's export to GPTQ's format.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ _IRRELEVANT = [
             "mse", "act_group_aware", "parallel_packing", "gptaq", "gptaq_alpha", "v2", "v2_alpha",
             "fail_safe", "failsafe", "hyb_act", "hessian", "gptaq_memory_device",
             "offload_to_disk", "offload_to_disk_path", "vram_strategy", "device",
-            "wait_for_submodule_finalizers", "auto_forward_data_parallel", "meta",
+            "wait_for_submodule_finalizers", "auto_forward_data_parallel", "meta", "pack_impl",
+            "autoround_version", "provider", "iters", "lr", "minmax_lr", "nsamples", "seqlen",
+            "train_bs", "amp", "gradient_accumulate_steps", "low_gpu_mem_usage",
+            "low_cpu_mem_usage", "enable_quanted_input", "enable_minmax_tuning",
+            "enable_norm_bias_tuning",
         )
     ),
     *(
@@ -47,9 +51,14 @@ _IRRELEVANT = [
             "lm_head", "modules_to_not_convert", "modules_in_block_to_quantize",
             "inside_layer_modules", "block_name_to_quantize", "module_name_preceding_first_block",
             "model_name_or_path", "model_file_base_name", "quant_config_filename",
+            "to_quant_block_names",
         )
     ),
     Irrelevant("pack_dtype", "is the type of the packed words", ("int32", "torch.int32")),
+    Irrelevant("scale_dtype", "is the type of the scales, which their tensors have"),
+    Irrelevant("data_type", "is the type of the values", ("int",)),
+    Irrelevant("act_bits", "says that activations are floats", (16, 32)),
+    Irrelevant("extra_config", "sets nothing apart from the rest", (None, {})),
     Irrelevant("dynamic", "sets nothing apart from the rest", (None, {}, False)),
     Irrelevant("rotation", "rotates nothing", (None, "")),
     Irrelevant("adapter", "adds nothing", (None,)),
