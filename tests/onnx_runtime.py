@@ -22,6 +22,7 @@ def written(
     constants: Mapping[str, Any] | None = None,
     outputs: int | Sequence[int] = 1,
     opset: int = OPSET,
+    output_dtypes: Mapping[int, Any] | None = None,
     **attributes: Any,
 ) -> tuple[onnx.ModelProto, Feeds]:
     """A model of one node.
@@ -32,10 +33,11 @@ def written(
         constants: inputs that are constants, named alike.
         outputs: how many outputs, or which of them, the node has.
         opset: the version of ONNX's operator set.
+        output_dtypes: of outputs that are not of the type of the first float.
         attributes: of the node.
 
     Returns:
-        The model, whose results are of the type of the first argument, and the arguments.
+        The model, and the arguments.
     """
     arrays = {name: np.asarray(value) for name, value in feeds.items()}
     others = {name: np.asarray(value) for name, value in (constants or {}).items()}
@@ -53,6 +55,8 @@ def written(
     floats = [value.dtype for value in (*arrays.values(), *others.values()) if _is_float(value)]
     type_ = helper.np_dtype_to_tensor_dtype(floats[0])
     types = {name: type_ for name in results if name}
+    for number, dtype in (output_dtypes or {}).items():
+        types[f"y{number}"] = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     if operator.endswith("EmbedLayerNormalization") and "y1" in types:
         types["y1"] = TensorProto.INT32
     graph = helper.make_graph(

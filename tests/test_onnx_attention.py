@@ -49,6 +49,8 @@ def grouped(
     positions: bool = False,
     partial: bool = False,
     fixed: bool = False,
+    bits: int = 0,
+    channels: bool = False,
     **attributes: Any,
 ) -> Written:
     """Four heads of queries on two of keys, of 16 elements."""
@@ -63,6 +65,16 @@ def grouped(
                  "i2": reals(rng, batch, length, groups * width)}  # fmt: skip
     if past is not None:
         feeds |= {name: reals(rng, batch, groups, past, width) for name in ("i3", "i4")}
+    dtypes: dict[int, Any] = {}
+    if bits:
+        dtypes = dict.fromkeys((1, 2), np.int8 if bits == 8 else np.uint8)
+        kind = "PER_CHANNEL" if channels else "PER_TENSOR"
+        attributes |= {"kv_cache_bit_width": bits, "k_quant_type": kind, "v_quant_type": kind}
+        if past is not None:
+            packed_width = width * bits // 8
+            info = np.iinfo(dtypes[1])
+            feeds |= {name: rng.integers(info.min, info.max, (batch, groups, past, packed_width))
+                      .astype(dtypes[1]) for name in ("i3", "i4")}  # fmt: skip
     ends = np.array(lengths if lengths is not None else [total] * batch, np.int32) - 1
     constants: dict[str, Any] = {"i6": np.array(total, np.int32)}
     (constants if fixed else feeds)["i5"] = ends.astype(np.int32)
@@ -70,14 +82,19 @@ def grouped(
         half = 8 if not partial else 8 // 2 * 2
         angles = np.outer(np.arange(32), 0.5 ** np.arange(half)).astype(np.float32)
         constants |= {"i7": np.cos(angles), "i8": np.sin(angles)}
+    if bits:
+        shape = (1, groups, 1, width) if channels else (1,)
+        low, high = (0.01, 0.03) if bits == 8 else (0.2, 0.5)
+        constants |= {name: rng.uniform(low, high, shape).astype(np.float32)
+                      for name in ("i12", "i13")}  # fmt: skip
     if positions:
         feeds["i9"] = rng.integers(0, 28, (batch, length))
     if bias:
         feeds["i10"] = reals(rng, 1, heads, length, total)
     if sinks:
         constants["i11"] = reals(rng, heads)
-    return written(ms("GroupQueryAttention"), feeds, constants, 3, num_heads=heads,
-                   kv_num_heads=groups, **attributes)  # fmt: skip
+    return written(ms("GroupQueryAttention"), feeds, constants, 3, output_dtypes=dtypes,
+                   num_heads=heads, kv_num_heads=groups, **attributes)  # fmt: skip
 
 
 ROTARY = {"do_rotary": 1}
@@ -94,6 +111,13 @@ GROUPED: dict[str, Callable[[Rng], Written]] = {
         "step-positions": ROTARY | {"positions": True},
         "step-packed": ROTARY | {"packed": True},
         "step-window": ROTARY | {"local_window_size": 3},
+        "step-8-bits": ROTARY | {"bits": 8},
+        "step-8-bits-channels": {"bits": 8, "channels": True, "batch": 2, "lengths": [6, 3]},
+        "step-4-bits": ROTARY | {"bits": 4, "past": 9, "total": 5},
+        "step-4-bits-channels": {"bits": 4, "channels": True},
+        "prompt-8-bits": ROTARY | {"bits": 8, "length": 5, "past": 0},
+        "chunk-8-bits": {"bits": 8, "length": 3, "past": 4},
+        "chunk-4-bits": {"bits": 4, "length": 3, "past": 4, "channels": True},
         "prompt": ROTARY | {"length": 6, "past": None},
         "prompt-empty-past": ROTARY | {"length": 6, "past": 0},
         "prompt-buffer": {"length": 4, "past": 7, "total": 4},
@@ -287,6 +311,9 @@ def assert_close(name: str, result: Array, expected: Array) -> None:
     """Sums of up to 24 products of f32, and functions of them: a part of the greatest."""
     assert result.dtype == expected.dtype, name
     assert result.shape == expected.shape, name
+    if result.dtype.kind in "iu":
+        np.testing.assert_array_equal(result, expected, name)
+        return
     bound = 2e-6 * float(np.abs(expected[np.isfinite(expected)]).max(initial=0))
     np.testing.assert_allclose(result, expected, rtol=0, atol=bound, err_msg=name)
 

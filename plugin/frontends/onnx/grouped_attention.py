@@ -12,42 +12,37 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...numerics.array_functions import convert, is_known, put_slice
+from ...numerics.array_functions import convert
 from ...numerics.element_types import F32, I32, AnyArray
 from .attention import attend, positions, split_heads, sum_of_biases
 from .call import Call, kernel
+from .key_value_cache import CacheFormat, present
 from .rotary import rotated, rows_of
 from .wide import like, optional_wide, refuse_inputs, wide
 
 __all__: list[str] = []
 
-_REFUSED_ATTRIBUTES = {
-    "qk_output": 0, "sliding_window_cache": 0, "k_quant_type": "NONE", "v_quant_type": "NONE",
-}  # fmt: skip
+_REFUSED_ATTRIBUTES = {"qk_output": 0, "sliding_window_cache": 0}
 """Attributes that are refused with another value than this, the one that asks for nothing."""
-_REFUSED_INPUTS = (
-    (12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight"),
-    (16, "query_seqlens"),
-)  # fmt: skip
+_REFUSED_INPUTS = ((14, "q_norm_weight"), (15, "k_norm_weight"), (16, "query_seqlens"))
 
 
 @kernel("com.microsoft.GroupQueryAttention")
 def group_query_attention(call: Call) -> list[AnyArray]:
     """``query, key, value, past_key, past_value, seqlens_k, total_sequence_length``, and more.
 
-    The others are ``cos_cache, sin_cache, position_ids, attention_bias, head_sink``. The results
-    are ``output, present_key, present_value``.
+    The others are ``cos_cache, sin_cache, position_ids, attention_bias, head_sink, k_scale,
+    v_scale``. The results are ``output, present_key, present_value``.
     """
     refuse_inputs(call, *_REFUSED_INPUTS)
     for name, value in _REFUSED_ATTRIBUTES.items():
         if call.attribute(name, value) != value:
             raise call.error(f"has {name} = {call.attribute(name)!r}", UnsupportedError)
-    for name in ("qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon", "kv_cache_bit_width"):
+    for name in ("qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon"):
         call.attribute(name)  # of inputs that are refused
     query, key, value = _sides(call)
     batch, _, length, width = query.shape
@@ -69,22 +64,31 @@ def group_query_attention(call: Call) -> list[AnyArray]:
         call.attribute("rotary_interleaved", 0)  # without do_rotary, as the inputs
         for index in (7, 8, 9):
             call.optional(index)
-    presents = [_present(call, n, side, starts, total) for n, side in ((3, key), (4, value))]
-    biases = [
-        _allowed(call, query, starts, lengths, presents[0].shape[2]),
-        _added(call, query, total, presents[0].shape[2]),
+    forms = [
+        CacheFormat.of(call, letter, scale, key.shape[1], width)
+        for letter, scale in (("k", 12), ("v", 13))
     ]
+    presents = [
+        present(call, index, form, side, starts, total)
+        for index, form, side in zip((3, 4), forms, (key, value), strict=True)
+    ]
+    extent = presents[0].shape[2]
+    biases = [
+        _allowed(call, query, starts, lengths, extent),
+        _added(call, query, total, extent),
+    ]
+    keys, values = (form.reals(cache) for form, cache in zip(forms, presents, strict=True))
     attended = attend(
         query,
-        presents[0],
-        presents[1],
+        keys,
+        values,
         call.attribute("scale", 0.0) or 1 / math.sqrt(width),
         bias=sum_of_biases(*biases),
         softcap=call.attribute("softcap", 0.0),
         sinks=_sinks(call, query.shape[1]),
     )
     result = attended.result.transpose(0, 2, 1, 3).reshape((batch, length, -1))
-    return [like(call, 0, each) for each in (result, *presents)]
+    return [like(call, 0, result), *presents]
 
 
 def _sides(call: Call) -> list[AnyArray]:
@@ -142,37 +146,6 @@ def _rotated(call: Call, query: AnyArray, key: AnyArray, starts: AnyArray) -> li
         )
         for side in (query, key)
     ]
-
-
-def _present(call: Call, index: int, new: AnyArray, starts: AnyArray, total: int) -> AnyArray:
-    """Return the past and the new keys or values of each sequence, and 0 after them."""
-    batch, groups, length, width = new.shape
-    past = optional_wide(call, index, F32)
-    extent = 0
-    if past is not None:
-        extent = past.shape[2] if past.ndim == 4 else -1
-        if tuple(past.shape) != (batch, groups, extent, width):
-            raise call.error(f"has a past of shape {list(past.shape)} for {list(new.shape)}")
-    elif total != length:
-        raise call.error(f"has no past, and {length} new of {total} keys")
-    whole = max(extent, total)
-    if is_known(starts) and not starts.any():
-        widths = ((0, 0), (0, 0), (0, whole - length), (0, 0))
-        return np.pad(new, widths) if whole > length else new
-    if is_known(starts) and ((starts < 0) | (starts > extent)).any():
-        raise call.error(f"has seqlens_k for {starts.tolist()} past keys of {extent}")
-    cached = np.pad(past, ((0, 0), (0, 0), (0, whole - extent), (0, 0))) if whole > extent else past
-    columns = positions(new, whole).reshape((1, 1, whole, 1))
-    cached = np.where(columns < starts.reshape((batch, 1, 1, 1)), cached, np.float32(0))
-    updated = [
-        put_slice(cached[n : n + 1], new[n : n + 1], _origin(starts[n])) for n in range(batch)
-    ]
-    return updated[0] if batch == 1 else np.concatenate(updated, axis=0)
-
-
-def _origin(start: AnyArray) -> Sequence[AnyArray]:
-    zero = np.int32(0)
-    return [zero, zero, start if is_known(start) else start.reshape(()), zero]
 
 
 def _allowed(
