@@ -50,6 +50,7 @@ def grouped(
     partial: bool = False,
     fixed: bool = False,
     bits: int = 0,
+    outputs: int = 3,
     channels: bool = False,
     **attributes: Any,
 ) -> Written:
@@ -93,7 +94,7 @@ def grouped(
         feeds["i10"] = reals(rng, 1, heads, length, total)
     if sinks:
         constants["i11"] = reals(rng, heads)
-    return written(ms("GroupQueryAttention"), feeds, constants, 3, output_dtypes=dtypes,
+    return written(ms("GroupQueryAttention"), feeds, constants, outputs, output_dtypes=dtypes,
                    num_heads=heads, kv_num_heads=groups, **attributes)  # fmt: skip
 
 
@@ -130,6 +131,30 @@ GROUPED: dict[str, Callable[[Rng], Written]] = {
         "prompt-sinks": {"length": 5, "past": None, "sinks": True},
         "prompt-smooth": {"length": 5, "past": None, "smooth_softmax": 1},
         "prompt-not-causal": {"length": 5, "past": None, "causal": 0},
+        "scores": {
+            "qk_output": 1,
+            "outputs": 4,
+            "length": 5,
+            "past": None,
+            "bias": True,
+            "softcap": 2.0,
+        },
+        "scores-window": {
+            "qk_output": 1,
+            "outputs": 4,
+            "length": 3,
+            "past": 4,
+            "local_window_size": 3,
+        },
+        "scores-buffer": {
+            "qk_output": 1,
+            "outputs": 4,
+            "past": 9,
+            "total": 4,
+            "batch": 2,
+            "lengths": [4, 2],
+        },
+        "shares": {"qk_output": 2, "outputs": 4, "length": 5, "past": None, "sinks": True},
         "chunk": ROTARY | {"length": 3, "past": 4},
         "chunk-window": ROTARY | {"length": 3, "past": 4, "local_window_size": 2},
         "chunk-bias": {"length": 3, "past": 4, "bias": True},

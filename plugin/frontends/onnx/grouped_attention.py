@@ -26,8 +26,6 @@ from .wide import like, optional_wide, refuse_inputs, wide
 
 __all__: list[str] = []
 
-_REFUSED_ATTRIBUTES = {"qk_output": 0, "sliding_window_cache": 0}
-"""Attributes that are refused with another value than this, the one that asks for nothing."""
 _REFUSED_INPUTS = ((14, "q_norm_weight"), (15, "k_norm_weight"), (16, "query_seqlens"))
 
 
@@ -36,12 +34,11 @@ def group_query_attention(call: Call) -> list[AnyArray]:
     """``query, key, value, past_key, past_value, seqlens_k, total_sequence_length``, and more.
 
     The others are ``cos_cache, sin_cache, position_ids, attention_bias, head_sink, k_scale,
-    v_scale``. The results are ``output, present_key, present_value``.
+    v_scale``. The results are ``output, present_key, present_value, output_qk``.
     """
     refuse_inputs(call, *_REFUSED_INPUTS)
-    for name, value in _REFUSED_ATTRIBUTES.items():
-        if call.attribute(name, value) != value:
-            raise call.error(f"has {name} = {call.attribute(name)!r}", UnsupportedError)
+    if call.attribute("sliding_window_cache", 0):
+        raise call.error("has a sliding cache (sliding_window_cache)", UnsupportedError)
     for name in ("qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon"):
         call.attribute(name)  # of inputs that are refused
     query, key, value = _sides(call)
@@ -88,7 +85,16 @@ def group_query_attention(call: Call) -> list[AnyArray]:
         sinks=_sinks(call, query.shape[1]),
     )
     result = attended.result.transpose(0, 2, 1, 3).reshape((batch, length, -1))
-    return [like(call, 0, result), *presents]
+    results = [like(call, 0, result), *presents]
+    stage = call.attribute("qk_output", 0)
+    if stage not in (0, 1, 2):
+        raise call.error(f"has qk_output = {stage}, expected 0 to 2")
+    if stage:
+        is_attended = biases[0] == np.float32(0)
+        chosen = np.where(is_attended, attended.biased, np.float32(0))
+        chosen = chosen if stage == 1 else attended.shares
+        results.append(like(call, 0, chosen[..., :total]))
+    return results
 
 
 def _sides(call: Call) -> list[AnyArray]:
