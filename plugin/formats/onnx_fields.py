@@ -63,12 +63,12 @@ _IRRELEVANT: Mapping[str, tuple[Irrelevant, ...]] = {
 }
 
 
-def check_fields(message: Any, place: Place, subject: str = "") -> None:
+def check_fields(message: Any, location: Place, subject: str = "") -> None:
     """Check that the fields of a message, and of all messages in it, are read or irrelevant.
 
     Args:
         message: a ``ModelProto`` after its functions are inlined.
-        place: of the file.
+        location: of the file.
         subject: what the message is, for the error; the model if it is empty.
 
     Raises:
@@ -79,13 +79,13 @@ def check_fields(message: Any, place: Place, subject: str = "") -> None:
     kind = message.DESCRIPTOR.name
     unknown = {f"number {field.field_number}": kind for field in UnknownFieldSet(message)}
     if unknown:
-        record = ReadRecord(place, subject)
+        record = ReadRecord(location, subject)
         record.track(f"unknown field of {kind}", unknown)
         record.finish()
     if kind not in _READ:  # TensorProto: its data is large, and is read whole
         return
     fields = {field.name: value for field, value in message.ListFields()}
-    record = ReadRecord(place, subject)
+    record = ReadRecord(location, subject)
     tracked = record.track(f"field of {kind}", fields, _IRRELEVANT.get(kind, ()))
     for name in _READ[kind] & fields.keys():
         value = tracked[name]
@@ -93,7 +93,7 @@ def check_fields(message: Any, place: Place, subject: str = "") -> None:
             continue
         repeated = value if hasattr(value, "__len__") else (value,)
         for index, each in enumerate(repeated):
-            check_fields(each, place, _subject(subject, name, index, each))
+            check_fields(each, location, _subject(subject, name, index, each))
     record.finish()
 
 

@@ -215,11 +215,11 @@ def hardmax(call: Call) -> Typed:
     x = _wide(call)
     axis = call.axis("axis", x.ndim, -1)
     count = x.shape[axis]
-    places = np.arange(count, dtype=np.int32).reshape([count if a == axis else 1
+    positions = np.arange(count, dtype=np.int32).reshape([count if a == axis else 1
                                                        for a in range(x.ndim)])  # fmt: skip
-    places = np.broadcast_to(places, x.shape)
+    positions = np.broadcast_to(positions, x.shape)
     is_greatest = x == np.broadcast_to(x.max(axis=axis, keepdims=True), x.shape)
     last = np.full((), count, np.int32)
-    first = np.where(is_greatest, places, last).min(axis=axis, keepdims=True)
-    is_first = places == np.broadcast_to(first, x.shape)
+    first = np.where(is_greatest, positions, last).min(axis=axis, keepdims=True)
+    is_first = positions == np.broadcast_to(first, x.shape)
     return _like_input(call, np.where(is_first, _number(1, x), _number(0, x)))

@@ -163,8 +163,8 @@ def _integer_power(base: AnyArray, exponent: AnyArray) -> AnyArray:
     if is_known(exponent) and exponent.size:
         bits = int(max(int(np.max(exponent)), 0)).bit_length()
     result, square = np.broadcast_to(one, shape), base
-    for place in range(min(bits, 62)):
-        is_set = ((exponent >> place) & 1) != 0
+    for bit in range(min(bits, 62)):
+        is_set = ((exponent >> bit) & 1) != 0
         result = np.where(is_set, result * square, result)
         square = square * square
     if np.dtype(exponent.dtype).kind == "u":
@@ -278,8 +278,8 @@ def where(call: Call) -> Typed:
         condition = np.broadcast_to(condition, shape)
         if condition.all() or not condition.any():  # one of the sides
             return Typed(call.input(1).type, np.broadcast_to(yes if condition.all() else no, shape))
-    found = np.where(condition, np.broadcast_to(yes, shape), np.broadcast_to(no, shape))
-    return Typed(call.input(1).type, found)
+    result = np.where(condition, np.broadcast_to(yes, shape), np.broadcast_to(no, shape))
+    return Typed(call.input(1).type, result)
 
 
 @kernel("IsNaN")
@@ -294,12 +294,12 @@ def is_infinite(call: Call) -> Typed:
     """True for infinities of the signs that the attributes name."""
     value = call.array(0)
     infinity = np.asarray(np.inf, value.dtype)
-    found: AnyArray = np.zeros(value.shape, np.bool_)
+    result: AnyArray = np.zeros(value.shape, np.bool_)
     if call.attribute("detect_positive", 1):
-        found = value == infinity
+        result = value == infinity
     if call.attribute("detect_negative", 1):
-        found = (value == -infinity) | found
-    return Typed("BOOL", found)
+        result = (value == -infinity) | result
+    return Typed("BOOL", result)
 
 
 # -- functions ------------------------------------------------------------------------------------
@@ -373,8 +373,8 @@ def _arcsinh(x: AnyArray) -> AnyArray:
     square = inside * inside
     small = np.log1p(inside + square / (one + np.sqrt(square + one)))
     large = np.log(np.where(is_large, magnitude, one)) + _number(math.log(2), x)
-    found = np.where(is_large, large, small)
-    return np.where(x < _number(0, x), -found, found)
+    result = np.where(is_large, large, small)
+    return np.where(x < _number(0, x), -result, result)
 
 
 def _arccosh(x: AnyArray) -> AnyArray:

@@ -272,7 +272,7 @@ class Graph(ABC):
 
 
 def _advice(operator: str) -> str:
-    """What a user can do about an operator that is not lowered."""
+    """Return the end of a message about an operator that is not lowered: a way out."""
     domain = operator.rpartition(".")[0]
     if domain:
         return f"; export the model with ONNX's own operators, not those of {quoted(domain)}"

@@ -31,23 +31,23 @@ def with_input_values(model: Model, values: Sequence[str]) -> Model:
     Raises:
         UsageError: the model has no such input, or the numbers do not fit its type and shape.
     """
-    place = Place(model.file)
+    location = Place(model.file)
     constants, inputs = dict(model.constants), {each.name: each for each in model.inputs}
     for text in values:
         name, _, numbers = text.rpartition("=")
         if name not in inputs:
             error: SubquantError = UsageError(
-                f"no input is called {quoted(name)}; {expected_name(name, inputs)}", place
+                f"no input is called {quoted(name)}; {expected_name(name, inputs)}", location
             )
             raise error
         input_ = inputs.pop(name)
-        constants[name] = Tensor(name, input_.type, _constant(input_, numbers, place))
+        constants[name] = Tensor(name, input_.type, _constant(input_, numbers, location))
     if not values:
         return model
     return replace(model, constants=constants, inputs=tuple(inputs.values()))
 
 
-def _constant(input_: TensorType, text: str, place: Place) -> Array:
+def _constant(input_: TensorType, text: str, location: Place) -> Array:
     """Return the value of an input."""
     element = element_of(input_.type)
     what = f"the value {quoted(text)} of the input {quoted(input_.name)}"
@@ -57,11 +57,11 @@ def _constant(input_: TensorType, text: str, place: Place) -> Array:
     try:
         numbers = [parse(each) for each in text.split(",")]
     except ValueError:
-        raise UsageError(f"expected numbers of {input_.type}, got {what}", place) from None
+        raise UsageError(f"expected numbers of {input_.type}, got {what}", location) from None
     if element.is_integer:
         info = np.iinfo(element.dtype)
         if any(not info.min <= number <= info.max for number in numbers):
-            raise UsageError(f"expected {info.min} to {info.max}, got {what}", place)
+            raise UsageError(f"expected {info.min} to {info.max}, got {what}", location)
     array = np.array(numbers, np.float64 if element.is_float else None).astype(element.dtype)
     open_ = [n for n in input_.shape or () if not isinstance(n, int)]
     shape = tuple(n if isinstance(n, int) else -1 for n in input_.shape or ())
@@ -73,7 +73,7 @@ def _constant(input_: TensorType, text: str, place: Place) -> Array:
         return np.full(shape, array[0])
     if open_ or math.prod(shape) != len(numbers):
         listed = ", ".join(str(n) for n in input_.shape)
-        raise UsageError(f"expected numbers for the shape [{listed}], got {what}", place)
+        raise UsageError(f"expected numbers for the shape [{listed}], got {what}", location)
     return array.reshape(shape)
 
 

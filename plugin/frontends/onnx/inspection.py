@@ -121,16 +121,16 @@ class _Trial(Program):
         if node.path:  # of a node that is refused with it
             return super()._computed(node, operands)
         try:
-            found = super()._computed(node, operands)
+            types = super()._computed(node, operands)
         except SubquantError as error:
             self.refused[node.index] = error.message.removeprefix(f"{node} ")
             return unknown
-        for name, operand in zip(node.outputs, found, strict=False):
+        for name, operand in zip(node.outputs, types, strict=False):
             shape = [int(n) for n in operand.value.shape]
             self.results[name] = {
                 "name": name, "type": operand.type, "shape": shape, "quantization": None,
             }  # fmt: skip
-        return found
+        return types
 
     def _array(self, operand: Operand) -> Any:
         if operand.value is None:
@@ -166,12 +166,12 @@ def _inferred_types(
         inferred = shape_inference.infer_shapes(proto, data_prop=True)
     except Exception:  # whatever its C++ raises: nodes after a refused one are then not tried
         return {}
-    found = {}
+    types = {}
     for each in (*inferred.graph.value_info, *inferred.graph.output):
         tensor = each.type.tensor_type
         type_ = TensorProto.DataType.Name(tensor.elem_type)
         dims = tensor.shape.dim
         is_fixed = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in dims)
         if type_ in ELEMENTS and is_fixed:
-            found[each.name] = type_, tuple(int(dim.dim_value) for dim in dims)
-    return found
+            types[each.name] = type_, tuple(int(dim.dim_value) for dim in dims)
+    return types

@@ -67,8 +67,8 @@ class Older:
 
     def without(self, *names: str) -> Older:
         """Return the node without some attributes."""
-        kept = {name: value for name, value in self.attributes.items() if name not in names}
-        return replace(self, attributes=kept)
+        remaining = {name: value for name, value in self.attributes.items() if name not in names}
+        return replace(self, attributes=remaining)
 
     def having(self, **attributes: Any) -> Older:
         """Return the node with other values of some attributes."""
@@ -84,8 +84,8 @@ class Older:
 
     def dtype(self, index: int = 0) -> np.dtype[Any]:
         """Return the dtype of an input."""
-        found: np.dtype[Any] = np.dtype(self.operand(index).value.dtype)
-        return found
+        dtype: np.dtype[Any] = np.dtype(self.operand(index).value.dtype)
+        return dtype
 
     def operand(self, index: int) -> Operand:
         """Return an input that must be present."""

@@ -1,7 +1,7 @@
 """Means and greatest elements of windows and axes, of reals that are integers and one scale.
 
 A mean is the sum of integers with the scale divided by their number, exact; where windows reach
-into padding that does not count, the numbers differ from place to place, and so do the scales.
+into padding that does not count, the numbers differ between output pixels, and so do the scales.
 
 Sources: ONNX, MaxPool 1 to 22, AveragePool 1 to 22, GlobalAveragePool, ReduceMean 1 to 18; ONNX
 Runtime, ``ContribOperators.md``.
@@ -206,14 +206,14 @@ def _window_means(call: Call, operand: Quantized) -> Sum:
 def _counts(call: Call, shape: Sequence[int]) -> Array:
     """The number of elements that each window is divided by.
 
-    Padding counts with ``count_include_pad``; places beyond it, which only ``ceil_mode`` reaches,
+    Padding counts with ``count_include_pad``; indices beyond it, which only ``ceil_mode`` reaches,
     never do.
     """
     inside = bool(call.attribute("count_include_pad", 0))
     ones = np.ones((1, 1, *shape[2:]), np.int32)
     counts = _windows(call, ones, int(inside), "add", beyond=0)
-    found: Array = np.maximum(np.asarray(counts), 1)
-    return found
+    result: Array = np.maximum(np.asarray(counts), 1)
+    return result
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def _geometry(call: Call, shape: Sequence[int]) -> _Windows:
 
 
 def _beyond(padded: int, span: int, stride: int, pads: tuple[int, int]) -> int:
-    """How far the last window reaches beyond the padding; it begins in the image or before it."""
+    """Return how far the last window reaches beyond the padding; it starts before that."""
     count = max(-(-(padded - span) // stride), 0) + 1
     if count > 1 and (count - 1) * stride >= padded - pads[1]:
         count -= 1
@@ -274,7 +274,7 @@ def _windows(
         images: floats, or integers of 32 or 64 bits.
         fill: the value of padding.
         function: ``add`` or ``maximum``.
-        beyond: the value of places after the padding; `fill` by default.
+        beyond: the value of indices after the padding; `fill` by default.
     """
     geometry = _geometry(call, images.shape)
     images = _padded(images, geometry, fill, fill if beyond is None else beyond)
@@ -287,8 +287,8 @@ def _windows(
     if is_float or rank != 2:
         axes = tuple(range(2, 2 + rank))
         return pool(images, geometry.sizes, geometry.strides, function, axes)
-    found = pool(images.transpose(0, 2, 3, 1), geometry.sizes, geometry.strides, function)
-    return found.transpose(0, 3, 1, 2)
+    result = pool(images.transpose(0, 2, 3, 1), geometry.sizes, geometry.strides, function)
+    return result.transpose(0, 3, 1, 2)
 
 
 def _padded(images: AnyArray, geometry: _Windows, fill: float, beyond: float) -> AnyArray:
@@ -303,21 +303,21 @@ def _padded(images: AnyArray, geometry: _Windows, fill: float, beyond: float) ->
 def _window_elements(
     images: AnyArray, geometry: _Windows
 ) -> Iterator[tuple[tuple[int, ...], AnyArray]]:
-    """Each place of a window, in row-major order, and the elements at it of all windows."""
+    """Each position of a window, in row-major order, and the elements at it of all windows."""
     counts = [
         (n - (size - 1) * step - 1) // stride + 1
         for n, size, step, stride in zip(
             images.shape[2:], geometry.sizes, geometry.dilations, geometry.strides, strict=True
         )
     ]
-    for place in np.ndindex(*geometry.sizes):
+    for position in np.ndindex(*geometry.sizes):
         index = [slice(None), slice(None)]
         for n, step, stride, count in zip(
-            place, geometry.dilations, geometry.strides, counts, strict=True
+            position, geometry.dilations, geometry.strides, counts, strict=True
         ):
             start = n * step
             index.append(slice(start, start + (count - 1) * stride + 1, stride))
-        yield place, images[tuple(index)]
+        yield position, images[tuple(index)]
 
 
 # -- greatest elements ----------------------------------------------------------------------------
@@ -333,9 +333,9 @@ def max_pool(call: Call) -> Real:
     if isinstance(operand.value, Quantized):
         scales = operand.value.scales
         if is_known(scales) and (np.asarray(scales) > 0).all():
-            found = operand.value.moved(lambda storage: _max_pool(call, storage))
-            if found is not None:
-                return found
+            result = operand.value.moved(lambda storage: _max_pool(call, storage))
+            if result is not None:
+                return result
             call.with_floats("the operand has several scales")
         else:
             call.with_floats("a scale is an argument, or not above 0")
@@ -350,13 +350,13 @@ def _max_pool_with_indices(call: Call) -> list[Typed]:
     value = call.array(0)
     geometry = _geometry(call, value.shape)
     extents = value.shape[2:]
-    places = np.arange(math.prod(extents), dtype=np.int64).reshape(extents)
+    indices = np.arange(math.prod(extents), dtype=np.int64).reshape(extents)
     if call.attribute("storage_order", 0):
         if len(extents) != 2:
             raise call.error("has storage_order = 1, which is for two spatial dimensions")
-        places = places.reshape(extents[::-1]).T
+        indices = indices.reshape(extents[::-1]).T
     planes = np.arange(math.prod(value.shape[:2]), dtype=np.int64) * math.prod(extents)
-    numbers = planes.reshape((*value.shape[:2], *(1,) * len(extents))) + places
+    numbers = planes.reshape((*value.shape[:2], *(1,) * len(extents))) + indices
     signed, least = _signed(value)
     images = _padded(signed, geometry, least, least)
     indices = _padded(numbers, geometry, -1, -1)  # of padding, which is never greater
@@ -386,8 +386,8 @@ def nhwc_max_pool(call: Call) -> Typed:
     """Of integers, with the channels last."""
     operand = call.input(0)
     value, rank = call.array(0), len(operand.shape)
-    found = _max_pool(call, value.transpose(0, rank - 1, *range(1, rank - 1)))
-    return Typed(operand.type, found.transpose(0, *range(2, rank), 1))
+    result = _max_pool(call, value.transpose(0, rank - 1, *range(1, rank - 1)))
+    return Typed(operand.type, result.transpose(0, *range(2, rank), 1))
 
 
 def _max_pool(call: Call, images: AnyArray) -> AnyArray:

@@ -23,24 +23,24 @@ __all__ = ["greatest", "least", "reduced", "reduction_axes"]
 def reduction_axes(call: Call, rank: int) -> list[int] | None:
     """Return the axes that a node reduces, from 0; None where it reduces nothing."""
     is_identity = bool(call.attribute("noop_with_empty_axes", 0))
-    given: Sequence[int] = []
+    listed: Sequence[int] = []
     if call.optional(1) is not None:
-        given = [int(axis) for axis in call.known(1).reshape(-1)]
-    if not given and is_identity:
+        listed = [int(axis) for axis in call.known(1).reshape(-1)]
+    if not listed and is_identity:
         return None
-    return sorted({call.checked_axis(axis, rank) for axis in given or range(rank)})
+    return sorted({call.checked_axis(axis, rank) for axis in listed or range(rank)})
 
 
 def _as_signed(value: AnyArray) -> tuple[AnyArray, Callable[[AnyArray], AnyArray]]:
     """Return integers in the same order as signed ones, and the function that converts back."""
     dtype = np.dtype(value.dtype)
     if dtype == np.bool_:
-        return value.astype(np.int8), lambda found: found != 0
+        return value.astype(np.int8), lambda signed: signed != 0
     if dtype.kind != "u":
-        return value, lambda found: found
+        return value, lambda signed: signed
     signed = np.dtype(f"int{dtype.itemsize * 8}")
     flip = np.asarray(np.iinfo(signed).min, signed)
-    return value.astype(signed) ^ flip, lambda found: (found ^ flip).astype(dtype)
+    return value.astype(signed) ^ flip, lambda reduced: (reduced ^ flip).astype(dtype)
 
 
 def _extreme(name: str, value: AnyArray, axes: tuple[int, ...], keep: bool) -> AnyArray:
@@ -99,8 +99,8 @@ def _log_sum_exp(value: AnyArray, axes: tuple[int, ...], keep: bool) -> AnyArray
     is_finite = np.abs(most) < np.asarray(np.inf, value.dtype)
     offset = np.where(is_finite, most, zero)
     total = _sum(np.exp(value - offset), axes, True)
-    found = np.log(total) + offset
-    return found if keep else found.reshape(
+    logarithm = np.log(total) + offset
+    return logarithm if keep else logarithm.reshape(
         [n for axis, n in enumerate(value.shape) if axis not in axes]
     )  # fmt: skip
 

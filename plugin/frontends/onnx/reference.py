@@ -1,7 +1,7 @@
 """Models of one node: for ONNX's reference evaluator, and for the bodies of function operators.
 
 Some operators are functions in ONNX's specification: their schema has a body of other operators.
-One that has no importer here is replaced by its body, so that it means what the specification says.
+One that has no importer here is replaced by its body, with the meaning of the specification.
 The reference evaluator computes nodes whose operands are all constant and that nothing else lowers.
 
 Source: ONNX, "Functions".
@@ -27,7 +27,7 @@ _LARGEST_CONSTANT = 64
 
 
 def _one_node(
-    model: Model, node: Node, operands: Sequence[Operand | None], place: Place
+    model: Model, node: Node, operands: Sequence[Operand | None], location: Place
 ) -> tuple[Any, list[Operand]]:
     """Return a model of one node, and the operands that are its inputs.
 
@@ -45,10 +45,10 @@ def _one_node(
         if not isinstance(value, Subgraph)
     }
     if len(attributes) < len(node.attributes):
-        raise UnsupportedError(f"{node} has a graph of its own, and is not lowered", place)
+        raise UnsupportedError(f"{node} has a graph of its own, and is not lowered", location)
     proto = helper.make_node(operator, [], [], "node", domain=domain, **attributes)
     names: dict[int, str] = {}
-    inputs, constants, given = [], [], []
+    inputs, constants, arguments = [], [], []
     for operand in operands:
         if operand is None:
             proto.input.append("")
@@ -60,7 +60,7 @@ def _one_node(
             else:
                 number = TensorProto.DataType.Value(operand.type)
                 inputs.append(helper.make_tensor_value_info(own, number, operand.shape))
-                given.append(operand)
+                arguments.append(operand)
         proto.input.append(names[id(operand)])
     outputs = []
     for index, output in enumerate(node.outputs):
@@ -76,14 +76,14 @@ def _one_node(
         whole = shape_inference.infer_shapes(whole, check_type=True, strict_mode=True,
                                              data_prop=True)  # fmt: skip
     except Exception as error:  # whatever its C++ raises: the node is the file's
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise UnsupportedError(f"{node} is not valid: {lines[-1] if lines else error}",
-                               place) from None  # fmt: skip
-    return whole, given
+        messages = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise UnsupportedError(f"{node} is not valid: {messages[-1] if messages else error}",
+                               location) from None  # fmt: skip
+    return whole, arguments
 
 
 def evaluated(
-    model: Model, node: Node, operands: Sequence[Operand | None], place: Place
+    model: Model, node: Node, operands: Sequence[Operand | None], location: Place
 ) -> list[AnyArray]:
     """Return the results of a node by ONNX's reference evaluator; all operands are constant.
 
@@ -92,23 +92,23 @@ def evaluated(
     """
     from onnx.reference import ReferenceEvaluator
 
-    whole, given = _one_node(model, node, operands, place)
+    whole, arguments = _one_node(model, node, operands, location)
     try:
         with np.errstate(all="ignore"):
             feeds = {
                 value.name: operand.value
-                for value, operand in zip(whole.graph.input, given, strict=False)
+                for value, operand in zip(whole.graph.input, arguments, strict=False)
             }
-            found = ReferenceEvaluator(whole).run(None, feeds)
+            results = ReferenceEvaluator(whole).run(None, feeds)
     except Exception as error:  # Python's, of a node that is the file's
         raise UnsupportedError(
-            f"{node} cannot be computed beforehand: {str(error).splitlines()[0][:200]}", place
+            f"{node} cannot be computed beforehand: {str(error).splitlines()[0][:200]}", location
         ) from None
-    return [np.asarray(each) for each in found]
+    return [np.asarray(each) for each in results]
 
 
 def function_body(
-    model: Model, node: Node, operands: Sequence[Operand | None], place: Place
+    model: Model, node: Node, operands: Sequence[Operand | None], location: Place
 ) -> tuple[Subgraph, list[Operand]] | None:
     """Return the body of a function operator, and the operands that are its arguments.
 
@@ -127,7 +127,7 @@ def function_body(
         return None
     if not schema.has_function and not schema.has_context_dependent_function:
         return None
-    whole, given = _one_node(model, node, operands, place)
+    whole, arguments = _one_node(model, node, operands, location)
     try:
         inlined = inliner.inline_selected_functions(
             whole, [(domain, operator)], inline_schema_functions=True
@@ -139,8 +139,8 @@ def function_body(
     for output in inlined.graph.output:
         if not output.type.HasField("tensor_type"):
             return None
-    body = read_onnx(inlined.SerializeToString(), place.file)
+    body = read_onnx(inlined.SerializeToString(), location.file)
     outputs = tuple(each.name for each in body.outputs)
     inputs = tuple(each.name for each in body.inputs)
     nodes = tuple(replace(each, path=f"{node}, its body: ") for each in body.nodes)
-    return Subgraph(inputs, outputs, body.constants, nodes), given
+    return Subgraph(inputs, outputs, body.constants, nodes), arguments
