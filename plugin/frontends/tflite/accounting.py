@@ -14,16 +14,18 @@ from ...errors import Place, UnsupportedError
 from ...formats.flatbuffer import UNKNOWN
 from ...formats.tflite import Operator
 from ...formats.tflite_options import expected_options
+from ...formats.tflite_schema import TENSOR_TYPES
 from ...read_record import Irrelevant, ReadRecord
 
 __all__ = ["OperatorRecord"]
 
+_SUM_TYPES = tuple(TENSOR_TYPES.index(name) for name in ("INT32", "INT64"))
 _COMMON = (
     Irrelevant(
         "asymmetric_quantize_inputs",
         "says how float activations are rounded to 8 bits, which only --activations int8 does",
     ),
-    Irrelevant("quantized_bias_type", "is the type of sums of 16-bit activations alone"),
+    Irrelevant("quantized_bias_type", "is the type of sums of 16-bit activations", _SUM_TYPES),
     Irrelevant("proj_clip", "bounds a projection, which reads it"),
     Irrelevant("pot_scale_int16", "is a property of 16-bit operands alone"),
 )
@@ -110,17 +112,14 @@ class OperatorRecord:
         """Return the options of a custom operator, whose lookups are recorded."""
         return self._record.track("option", options, irrelevant)
 
-    def check_version(self) -> None:
-        """Raise UnsupportedError for a version that is newer than this package."""
+    def finish(self) -> None:
+        """Raise UnsupportedError for what was not read, and for a newer version."""
         operator = self._operator
         known = _VERSIONS.get(operator.name, 1)
-        if operator.version > known and not operator.is_custom:
+        if operator.version > known:
             raise UnsupportedError(
                 f"{operator} has the version {operator.version}, which may mean something else "
                 f"than the versions up to {known}",
                 self._place,
             )
-
-    def finish(self) -> None:
-        """Raise UnsupportedError for what was not read."""
         self._record.finish()

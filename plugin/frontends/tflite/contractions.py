@@ -27,7 +27,6 @@ __all__ = ["spread_images"]
 
 _WIDE = 1 << 31
 _MAX_BIAS_ERROR = np.float32(0.02)
-_INT32 = TENSOR_TYPES.index("INT32")
 
 
 @kernel("CONV_2D")
@@ -119,7 +118,7 @@ def conv_3d_transpose(call: Call) -> AnyArray:
     if images.shape[4] != filters.shape[4] or len(extents) != 3:
         raise call.error(f"has filters of {filters.shape[4]} channels, and {images.shape[4]}")
     spans = [(n - 1) * d + 1 for n, d in zip(filters.shape[:3], dilations, strict=True)]
-    before = [pair[0] for pair in call.padding(extents, spans, strides)]
+    before = _cut_before(call, images.shape[1:4], extents, spans, strides)
     value = images.value
     for axis, (extent, span, stride, pad) in enumerate(
         zip(extents, spans, strides, before, strict=True), 1
@@ -187,7 +186,7 @@ def transpose_conv(call: Call) -> AnyArray:
     sizes = filters.shape[1:3]
     if images.shape[3] != filters.shape[3]:
         raise call.error(f"has filters of {filters.shape[3]} channels, and {images.shape[3]}")
-    before = [pair[0] for pair in call.padding(extents, sizes, strides)]
+    before = _cut_before(call, images.shape[1:3], extents, sizes, strides)
     flipped = Operand(filters.tensor, np.flip(filters.value, (1, 2)))
 
     def convolved(left: AnyArray, right: AnyArray, fill: float, dtype: type) -> AnyArray:
@@ -202,6 +201,34 @@ def transpose_conv(call: Call) -> AnyArray:
             _with_bias(convolved(images.value.astype(np.float32), reals, 0.0, np.float32), bias)
         )
     return _Product(call, images, flipped, bias, 0).stored(convolved)
+
+
+def _cut_before(
+    call: Call,
+    images: Sequence[int],
+    extents: Sequence[int],
+    sizes: Sequence[int],
+    strides: Sequence[int],
+) -> list[int]:
+    """Return the elements cut from the beginning of each dimension of a transposed convolution.
+
+    Args:
+        call: says the padding.
+        images: the extents of the images.
+        extents: of the result, a convolution of which would have those of the images.
+        sizes: of the filters.
+        strides: of them.
+    """
+    pads = call.padding(extents, sizes, strides)
+    for image, extent, pair, size, stride in zip(
+        images, extents, pads, sizes, strides, strict=True
+    ):
+        if (extent + sum(pair) - size) // stride + 1 != image:
+            raise call.error(
+                f"makes {list(extents)} of images of {list(images)} with the strides "
+                f"{list(strides)}"
+            )
+    return [pair[0] for pair in pads]
 
 
 def spread_images(
@@ -324,8 +351,11 @@ class _Product:
     def _is_wide(self) -> bool:
         if self.activations.tensor.type != "INT16":
             return False
-        is_narrow = getattr(self.call.options, "quantized_bias_type", 0) == _INT32
-        return not is_narrow and (self.bias is None or self.bias.tensor.type == "INT64")
+        sums = getattr(self.call.options, "quantized_bias_type", 0)
+        stated = TENSOR_TYPES[sums] if 0 < sums < len(TENSOR_TYPES) else None
+        if stated is not None and self.bias is not None and self.bias.tensor.type != stated:
+            raise self.call.error(f"has sums of {stated} and a bias of {self.bias.tensor.type}")
+        return stated != "INT32" and (self.bias is None or self.bias.tensor.type == "INT64")
 
     def _scaled(self, total: AnyArray, bound: int) -> AnyArray:
         call, w = self.call, self.call.parameters(self.weights.tensor)

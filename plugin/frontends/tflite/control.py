@@ -133,6 +133,8 @@ def if_(call: Call) -> list[AnyArray]:
     options, values, sources = call.options, _operands(call, 1), _tensors(call, 1)
     condition, results = call.input(0).value.reshape(()), call.operator.outputs
     yes, no = options.then_subgraph_index, options.else_subgraph_index
+    for index in (yes, no):
+        call.graphs.tensors_of(index)  # or it raises
     return list(
         choose(
             condition,

@@ -104,6 +104,8 @@ def one_hot(call: Call) -> AnyArray:
     """Input 2 at the positions, and input 3 elsewhere, along an axis of input 1's extent."""
     positions, depth = call.input(0), int(call.known(1).reshape(-1)[0])
     rank = len(positions.shape)
+    if not -1 <= call.options.axis <= rank:
+        raise call.error(f"has the axis {call.options.axis} for {list(positions.shape)}")
     axis = call.options.axis % (rank + 1)
     indices = convert(positions.value, I32)
     indices = indices.reshape((*positions.shape[:axis], 1, *positions.shape[axis:]))
@@ -138,6 +140,8 @@ def reverse(call: Call) -> AnyArray:
 def mirror_pad(call: Call) -> AnyArray:
     """Reflected, with (mode 1) or without the element at the edge."""
     operand, again = call.input(0), call.options.mode == 1
+    if call.options.mode not in (0, 1):
+        raise call.error(f"has the unknown mode {call.options.mode}")
     value = operand.value
     for axis, (before, after) in enumerate(call.known(1).reshape(-1, 2).tolist()):
         extent, first = operand.shape[axis], 0 if again else 1

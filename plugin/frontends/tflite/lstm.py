@@ -100,6 +100,9 @@ def bidirectional_sequence_lstm(call: Call) -> list[AnyArray]:
 def _passed(call: Call, inputs: _Inputs, rows: AnyArray, more: AnyArray | None = None) -> AnyArray:
     """The outputs after each step of ``[T, B, I]``; the states are kept."""
     options = call.options
+    for name in ("cell_clip", "proj_clip"):
+        if not getattr(options, name) >= 0:
+            raise call.error(f"has the option {name} = {getattr(options, name)}")
     is_diagonal = bool(getattr(options, "diagonal_recurrent_tensors", False))
     if is_diagonal and len(call.input(inputs.recurrent + _OUTPUT).shape) != 1:
         raise call.error("has diagonal recurrent weights of two dimensions")

@@ -56,6 +56,8 @@ def bucketize(call: Call) -> AnyArray:
     """How many of the boundaries are not greater."""
     operand = call.input(0)
     limits = call.options.boundaries.astype(np.float32)
+    if (np.diff(limits) < 0).any():
+        raise call.error("has boundaries that are not sorted")
     value = operand.value if operand.is_float else operand.value.astype(np.float32)
     return convert(value[..., None] >= limits, I32).sum(axis=-1, dtype=np.int32)
 
@@ -165,7 +167,9 @@ def reverse_sequence(call: Call) -> AnyArray:
     """The first elements of each row, as many as input 1 says, in the other order."""
     operand, lengths, options = call.input(0), call.input(1), call.options
     rank = len(operand.shape)
-    batch, time = options.batch_dim % rank, options.seq_dim % rank
+    batch, time = options.batch_dim, options.seq_dim
+    if not (0 <= batch < rank and 0 <= time < rank):
+        raise call.error(f"has the dimensions {batch} and {time} for {list(operand.shape)}")
     if batch == time or lengths.shape != (operand.shape[batch],):
         raise call.error(f"has lengths of shape {list(lengths.shape)} for {list(operand.shape)}")
     rest = [axis for axis in range(rank) if axis not in (batch, time)]

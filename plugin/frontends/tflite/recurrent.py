@@ -132,6 +132,8 @@ def svdf(call: Call) -> AnyArray:
     filters, memory = times.shape if len(times.shape) == 2 else (0, 0)
     if rank < 1 or not filters or filters % rank or len(operand.shape) != 2:
         raise call.error(f"has {filters} filters of rank {rank}")
+    if bias is not None and bias.shape != (filters // rank,):
+        raise call.error(f"has a bias of shape {list(bias.shape)} for {filters // rank} units")
     batch = operand.shape[0]
     columns = state.value.reshape((batch, filters, memory))
 

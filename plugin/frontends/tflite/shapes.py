@@ -303,6 +303,11 @@ def strided_slice(call: Call) -> AnyArray:
         not has(options.ellipsis_mask | options.new_axis_mask, entry)
         for entry in range(len(starts))
     )
+    ellipses = sum(has(options.ellipsis_mask, entry) for entry in range(len(starts)))
+    if ellipses > 1:
+        raise call.error(f"has {ellipses} ellipses, expected one at most")
+    if ellipses and used == len(operand.shape):
+        raise call.error("has an ellipsis of no dimensions: LiteRT takes one", UnsupportedError)
     if used > len(operand.shape):
         raise call.error(f"has {used} slices of {len(operand.shape)} dimensions")
     index: list[slice | int | None] = []
