@@ -17,6 +17,7 @@ from subquant.formats.tflite import read_tflite
 from subquant.frontends.tflite import Interpreter
 from tflite_builder import Graph, Quantized, schema
 from tflite_custom_cases import flexbuffer
+from tflite_recurrent_cases import CASES as RECURRENT
 
 # -- the schema -----------------------------------------------------------------------------------
 
@@ -260,6 +261,17 @@ def test_counts_that_contradict_the_tensors_are_errors(
     graph.operator(name, [*axis, *operands], results, option, **values)
     with pytest.raises(InputError, match=message):
         computed(graph.model(operands, results))
+
+
+@pytest.mark.parametrize("index", range(1, 9))
+def test_zero_points_of_recurrent_weights_are_refused(index: int) -> None:
+    """The integer LSTM has none; LiteRT does not look at them."""
+    graph = Graph()
+    ends = RECURRENT["UNIDIRECTIONAL_SEQUENCE_LSTM-plain-int8"](graph, np.random.default_rng(0))
+    computed(graph.model(*ends))
+    graph._tensors[graph._operators[0].inputs[index]].quantization.zeroPoint = [3]
+    with pytest.raises(UnsupportedError, match="needs a zero point of 0 of tensor"):
+        computed(graph.model(*ends))
 
 
 def _external(graph: Graph) -> None:

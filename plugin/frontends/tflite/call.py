@@ -262,6 +262,16 @@ class Call(BaseCall[Operand]):
             raise self.error(f"needs one scale of {tensor}, which has {found.scales.size}")
         return found
 
+    def symmetric_scale(self, operand: Operand) -> np.float32:
+        """The scale of a tensor that must have one scale, and a zero point of 0."""
+        found = self.per_tensor(operand.tensor)
+        if found.zero_point:
+            raise self.error(
+                f"needs a zero point of 0 of {operand.tensor}, got {found.zero_point}",
+                UnsupportedError,
+            )
+        return found.scale
+
     def centered(self, operand: Operand) -> AnyArray:
         """The storage less its zero point, in 32 bits."""
         zero_point = self.per_tensor(operand.tensor).zero_point

@@ -236,7 +236,8 @@ class _IntegerLstm(_Lstm):
     """
 
     def _scale(self, index: int) -> np.float32:
-        return self.call.per_tensor(self.call.input(index).tensor).scale
+        """The scale of weights, of coefficients, or of the cell's state."""
+        return self.call.symmetric_scale(self.call.input(index))
 
     @property
     def cell_exponent(self) -> int:
@@ -264,7 +265,8 @@ class _IntegerLstm(_Lstm):
 
     def _factor(self, weights: int, activations: int, gate: int) -> np.float64:
         """Of a product in units of a gate."""
-        product = self._scale(weights) * self._scale(activations)
+        operand = self.call.input(activations).tensor
+        product = self._scale(weights) * self.call.per_tensor(operand).scale
         return np.float64(product / self._gate_scale(gate))
 
     def _products(
@@ -337,7 +339,7 @@ class _IntegerLstm(_Lstm):
         return [result, cells.astype(np.int16)]
 
     def _scale_of(self, operand: Operand) -> np.float32:
-        return self.call.per_tensor(operand.tensor).scale
+        return self.call.symmetric_scale(operand)
 
     def _result(self, products: AnyArray) -> AnyArray:
         """The new state, of products with 30 fractional bits; projected where there are weights."""

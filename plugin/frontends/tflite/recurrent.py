@@ -153,7 +153,7 @@ def svdf(call: Call) -> AnyArray:
     if call.activation != "RELU":
         raise call.error(f"has the activation function {call.activation}", UnsupportedError)
     x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
-    scales = [call.per_tensor(each.tensor).scale for each in (features, times, state)]
+    scales = [call.symmetric_scale(each) for each in (features, times, state)]
     matrix = call.known(1)
     product = contract(operand.value, matrix, ((1,), (1,)), dtype=np.int32)
     offset = -x.zero_point * matrix.astype(np.int64).sum(axis=1)
