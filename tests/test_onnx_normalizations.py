@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -198,3 +199,20 @@ def test_onnx_node_tests(name: str) -> None:
 def test_what_is_invalid(write: Callable[[Rng], Written], message: str) -> None:
     with pytest.raises(InputError, match=message):
         text_of(write(np.random.default_rng(0))[0])
+
+
+# -- without an implementation for ONNX Runtime's CPU ---------------------------------------------
+
+
+def test_gated_functions_are_those_of_the_documentation() -> None:
+    """In float64: the left half times the Gelu of the right one, and a sum of three."""
+    rng = np.random.default_rng(0)
+    x, bias, skip = reals(rng, 2, 3, 8), reals(rng, 8), reals(rng, 2, 3, 8)
+    proto, feeds = written(ms("BiasSplitGelu"), {"i0": x, "i1": bias})
+    left, right = np.split(x.astype(np.float64) + bias, 2, axis=-1)
+    errors = np.vectorize(math.erf)(right / np.sqrt(2))
+    (result,) = computed(proto, None, *feeds.values())
+    np.testing.assert_allclose(result, left * right / 2 * (1 + errors), rtol=0, atol=2e-6)
+    proto, feeds = written(ms("BiasAdd"), {"i0": x, "i1": bias, "i2": skip})
+    (result,) = computed(proto, None, *feeds.values())
+    np.testing.assert_allclose(result, x.astype(np.float64) + bias + skip, rtol=0, atol=2e-6)

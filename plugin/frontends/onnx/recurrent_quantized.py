@@ -20,7 +20,8 @@ from ...numerics.element_types import F32, I16, I32, AnyArray
 from .call import Call, kernel
 from .quantization import dynamically_quantized
 from .recurrent import LSTM_FUNCTIONS, lstm_of
-from .recurrent_layer import Function, Layer
+from .recurrent_activations import Function
+from .recurrent_layer import Layer
 
 __all__: list[str] = []
 
