@@ -663,6 +663,8 @@ def test_keys_that_tools_write_are_accepted(tmp_path: Path) -> None:
 def test_configurations_in_several_places(tmp_path: Path) -> None:
     """In the configuration of a part, and in a file of its own: they have to say the same."""
     arrays, q, z, reals = _layer("gptq", np.random.default_rng(8), 64, 8, 32, 0x11111111)
+    within = {"thinker_config": {"text_config": {"quantization_config": _GPTQ}}}
+    _check(_read(_checkpoint(tmp_path, arrays, within))["l.weight"], q, z, reals, [1, 32])
     _checkpoint(tmp_path, arrays, {"text_config": {"quantization_config": _GPTQ}})
     _check(_read(tmp_path)["l.weight"], q, z, reals, [1, 32])
     (tmp_path / "quantize_config.json").write_text(json.dumps(_GPTQ))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..errors import InputError, Place, UnsupportedError
@@ -156,11 +156,7 @@ def _packed_form(config: Mapping[str, Json], folder: Path) -> PackedInt4Form | N
                 place,
             )
     forms: dict[str, PackedInt4Form] = {}
-    within = {f"'{key}.{_KEY}'": sub for key, sub in config.items() if isinstance(sub, dict)}
-    for label, part in ({f"'{_KEY}'": config} | within).items():
-        settings = part.get(_KEY)
-        if settings is None:
-            continue
+    for label, settings in _quantizations(config, ""):
         if not isinstance(settings, dict):
             raise InputError(f"{label} must be an object, got {shown(settings)}", place)
         forms[label] = packed_int4_form(settings, str(folder / "config.json"))
@@ -180,6 +176,15 @@ def _packed_form(config: Mapping[str, Json], folder: Path) -> PackedInt4Form | N
                 place,
             )
     return expected
+
+
+def _quantizations(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json]]:
+    """Yield the quantizations of a configuration and of those within it, with their keys."""
+    if config.get(_KEY) is not None:
+        yield f"'{prefix}{_KEY}'", config[_KEY]
+    for key, part in config.items():
+        if isinstance(part, dict) and key != _KEY:
+            yield from _quantizations(part, f"{prefix}{key}.")
 
 
 def _read_shards(index: Path) -> tuple[dict[str, Array], list[SafetensorsFile]]:
