@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...numerics.array_functions import convert, erf
+from ...numerics.array_functions import convert, erf, tanh
 from ...numerics.element_types import F32, AnyArray, ElementType
 from .arithmetic import broadcast_shapes
 from .call import Call, Typed, kernel
@@ -67,7 +67,7 @@ def _hard_sigmoid(x: AnyArray, alpha: float, beta: float) -> AnyArray:
 
 
 def _mish(call: Call, x: AnyArray) -> AnyArray:
-    return x * np.tanh(softplus(x))
+    return x * tanh(softplus(x))
 
 
 def _selu(call: Call, x: AnyArray) -> AnyArray:
@@ -98,7 +98,7 @@ def _gelu(call: Call, x: AnyArray) -> AnyArray:
         raise call.error(f"has the approximation {mode!r}, expected none or tanh")
     cube = x * x * x
     inner = _number(math.sqrt(2 / math.pi), x) * (x + _number(0.044715, x) * cube)
-    return half * x * (one + np.tanh(inner))
+    return half * x * (one + tanh(inner))
 
 
 def _shrink(call: Call, x: AnyArray) -> AnyArray:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...numerics.array_functions import bits_of, convert, divide_truncated, erf, is_known
+from ...numerics.array_functions import bits_of, convert, divide_truncated, erf, is_known, tanh
 from ...numerics.element_types import F32, AnyArray, ElementType
 from .call import Call, Typed, kernel
 
@@ -413,7 +413,7 @@ _FUNCTIONS: dict[str, _Function] = {
     "Sinh": in_f32(_sinh),
     "Sqrt": in_f32(np.sqrt),
     "Tan": in_f32(_tan),
-    "Tanh": in_f32(np.tanh),
+    "Tanh": in_f32(tanh),
 }
 """Functions of one operand, by the names of operators."""
 
