@@ -19,6 +19,7 @@ from devices import ON_DEVICES
 from litert import WITHOUT_REFERENCE, LiteRt, Ours, compare, drawn
 from programs import LONG, share_of
 from subquant.cli import main
+from subquant.comparison.models import compare_layers, model_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.reading import read_module
@@ -390,6 +391,12 @@ def test_exact_semantics_are_within_two_steps_of_litert(case: str, cpu: Device) 
     by_numpy = Interpreter(read, options.import_options).run(0, inputs)[0]
     assert np.abs(found.astype(int) - by_numpy.astype(int)).max() <= 1
     assert (found == by_numpy).mean() > 0.99
+
+
+def test_reals_of_recurrent_operators_keep_their_states() -> None:
+    data = one_case(CASES["UNIDIRECTIONAL_SEQUENCE_LSTM-plain-int8"], np.random.default_rng(0))
+    (layer,) = compare_layers(model_of(data, "model.tflite"), 3, "float")
+    assert layer.sqnr > 30
 
 
 # -- batches, names and the command line ----------------------------------------------------------

@@ -251,8 +251,9 @@ class Graphs(ABC):
             return operand
         real = replace(operand.tensor, type="FLOAT32", quantization=None)
         if operand.tensor.type in ("INT64", "UINT64"):  # biases: no storage of a quantized type
-            return Operand(real, _wide_reals(operand))
-        return Operand(real, self.dequantized(operand.value, operand.tensor))
+            return Operand(real, _wide_reals(operand), operand.variable)
+        value = self.dequantized(operand.value, operand.tensor)
+        return Operand(real, value, operand.variable)
 
     @abstractmethod
     def dequantized(self, storage: AnyArray, tensor: Tensor) -> AnyArray:
