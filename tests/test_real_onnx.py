@@ -137,23 +137,44 @@ FILES: dict[str, RealFile] = {
 }  # fmt: skip
 
 
+def feeds_of(file: RealFile, data: bytes) -> dict[str, Array]:
+    """Return the arguments of a file by name."""
+    proto = onnx.load_from_string(data)
+    constants = {each.name for each in proto.graph.initializer}
+    names = [each.name for each in proto.graph.input if each.name not in constants]
+    return dict(zip(names, file.inputs(), strict=True))
+
+
+def session_of(data: bytes, *, is_optimized: bool = False) -> onnxruntime.InferenceSession:
+    """Return ONNX Runtime's session of a file, with one thread."""
+    settings = onnxruntime.SessionOptions()
+    if not is_optimized:
+        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        settings.graph_optimization_level = level
+    settings.intra_op_num_threads, settings.log_severity_level = 1, 3
+    return onnxruntime.InferenceSession(data, settings)
+
+
+def compiled(file: RealFile, data: bytes, device: Device) -> Executable:
+    """Return the executable of a file."""
+    extents = tuple(f"{key}={extent}" for key, extent in file.extents.items())
+    options = CompileOptions(extents=extents, input_values=file.values)
+    return Executable(compile_to_bytes(data, options), device)
+
+
+def arguments_of(file: RealFile, feeds: Mapping[str, Array]) -> list[Array]:
+    """Return the arguments of an executable: those that are not constants."""
+    fixed = {value.partition("=")[0] for value in file.values}
+    return [array for name, array in feeds.items() if name not in fixed]
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_real_file_computes_what_onnx_runtime_does(name: str, cpu: Device) -> None:
     file = FILES[name]
     data = file_in_package(file.package, file.path)
-    proto = onnx.load_from_string(data)
-    constants = {each.name for each in proto.graph.initializer}
-    names = [each.name for each in proto.graph.input if each.name not in constants]
-    feeds = dict(zip(names, file.inputs(), strict=True))
-    settings = onnxruntime.SessionOptions()
-    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    settings.intra_op_num_threads, settings.log_severity_level = 1, 3
-    expected = onnxruntime.InferenceSession(data, settings).run(None, feeds)
-    extents = tuple(f"{key}={extent}" for key, extent in file.extents.items())
-    options = CompileOptions(extents=extents, input_values=file.values)
-    executable = Executable(compile_to_bytes(data, options), cpu)
-    fixed = {value.partition("=")[0] for value in file.values}
-    results = executable.main(*(array for key, array in feeds.items() if key not in fixed))
+    feeds = feeds_of(file, data)
+    expected = session_of(data).run(None, feeds)
+    results = compiled(file, data, cpu).main(*arguments_of(file, feeds))
     listed = results if isinstance(results, (list, tuple)) else [results]
     for result, wanted in zip(listed, expected, strict=True):
         found = np.asarray(result, np.float64)

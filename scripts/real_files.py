@@ -1,0 +1,155 @@
+"""Times of real model files of PyPI packages, beside their own runtimes, as a page.
+
+    python scripts/real_files.py --write docs/real-files.md
+
+The files and arguments are those of `tests/test_real_onnx.py` and `tests/test_real_tflite.py`,
+which compare the results. Each program runs with one thread; ONNX Runtime with its optimizations, LiteRT
+with XNNPACK. A time is the least of repeated calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import test_real_onnx as onnx_files  # noqa: E402
+import test_real_tflite as tflite_files  # noqa: E402
+from packages import file_in_package  # noqa: E402
+from subquant.compiler.compilation import compile_to_bytes  # noqa: E402
+from subquant.compiler.options import CompileOptions  # noqa: E402
+from subquant.runtime import Device, Executable  # noqa: E402
+
+_SECONDS = 0.5
+"""The time for which a call is repeated."""
+_MIN_CALLS = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """One file of the page: times in milliseconds, the compilation in seconds."""
+
+    package: str
+    name: str
+    compilation: float
+    own: float
+    peer: float
+
+
+def least_milliseconds(call: Callable[[], object]) -> float:
+    """Return the least time of repeated calls, after one that is not counted."""
+    call()
+    times: list[float] = []
+    end = time.perf_counter() + _SECONDS
+    while time.perf_counter() < end or len(times) < _MIN_CALLS:
+        start = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - start) * 1e3)
+    return min(times)
+
+
+def onnx_rows(device: Device) -> Iterator[Row]:
+    """Measure the ONNX files."""
+    for file in onnx_files.FILES.values():
+        data = file_in_package(file.package, file.path)
+        feeds = onnx_files.feeds_of(file, data)
+        start = time.perf_counter()
+        executable = onnx_files.compiled(file, data, device)
+        seconds = time.perf_counter() - start
+        arguments = onnx_files.arguments_of(file, feeds)
+        session = onnx_files.session_of(data, is_optimized=True)
+        own = least_milliseconds(lambda e=executable, a=arguments: np.asarray(_first(e.main(*a))))
+        peer = least_milliseconds(lambda s=session, f=feeds: s.run(None, f))
+        yield Row(file.package, Path(file.path).name, seconds, own, peer)
+
+
+def _first(results: Any) -> Any:
+    return results[0] if isinstance(results, (list, tuple)) else results
+
+
+def tflite_rows(device: Device) -> Iterator[Row]:
+    """Measure the TensorFlow Lite files."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    for package, name, extents, _ in tflite_files.MODELS:
+        data = file_in_package(package[0], f"{package[1]}{name}.tflite")
+        options = CompileOptions(extents=tuple(f"{key}={n}" for key, n in extents.items()))
+        start = time.perf_counter()
+        function = Executable(compile_to_bytes(data, options), device).main
+        seconds = time.perf_counter() - start
+        peer = Interpreter(model_content=data, num_threads=1)
+        for details, each in zip(peer.get_input_details(), function.signature.inputs, strict=True):
+            peer.resize_tensor_input(details["index"], each.shape)
+        peer.allocate_tensors()
+        rng = np.random.default_rng(0)
+        inputs = [rng.uniform(-1, 1, each["shape"]).astype(np.float32)
+                  for each in peer.get_input_details()]  # fmt: skip
+        for details, array in zip(peer.get_input_details(), inputs, strict=True):
+            peer.set_tensor(details["index"], array)
+        own = least_milliseconds(lambda f=function, i=inputs: np.asarray(_first(f(*i))))
+        yield Row(package[0], f"{Path(name).name}.tflite", seconds, own,
+                  least_milliseconds(peer.invoke))  # fmt: skip
+
+
+def page(rows: list[Row]) -> str:
+    """Return the page."""
+    ratios = [row.peer / row.own for row in rows]
+    lines = [
+        "# Real files",
+        "",
+        "<!-- written by: python scripts/real_files.py --write docs/real-files.md -->",
+        "",
+        f"{len(rows)} model files of packages on PyPI, none of them made for subquant. The long",
+        "suite (`scripts/test --long`) fetches each one and compares its results with those of its own",
+        f"runtime: ONNX Runtime {version('onnxruntime')}, LiteRT {version('ai-edge-litert')}.",
+        "",
+        f"The times are those of one call with one thread on {_processor()}; the runtimes optimize",
+        "the files as they do by default. A ratio above 1 means that subquant is faster; the median",
+        f"is {statistics.median(ratios):.2f}.",
+        "",
+        "| package | file | compilation, s | subquant, ms | its runtime, ms | ratio |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row.package} | {row.name} | {row.compilation:.1f} | {row.own:.3f} | {row.peer:.3f} | "
+        f"{row.peer / row.own:.2f} |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "an unknown CPU"
+
+
+def main() -> None:
+    """Measure all files, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", help="the page")
+    options = parser.parse_args()
+    device = Device("llvm-cpu", threads=1)
+    rows: list[Row] = []
+    for make in (onnx_rows, tflite_rows):
+        for row in make(device):
+            print(f"{row.name}: {row.compilation:.1f} s, {row.own:.3f} and {row.peer:.3f} ms")
+            rows.append(row)
+    if options.write:
+        Path(options.write).write_text(page(rows))
+
+
+if __name__ == "__main__":
+    main()
