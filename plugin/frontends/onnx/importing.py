@@ -40,6 +40,7 @@ from . import (
     activations,
     arithmetic,
     attention,
+    classical_models,
     contractions,
     contributed_attention,
     control,
@@ -68,6 +69,7 @@ from . import (
     stateful,
     transformers,
     transposed_convolutions,
+    trees,
 )
 from .batch_axes import Traced, check_batch, unlike
 from .call import KERNELS, Call, Operand, ReadParts, Typed, type_of_dtype
@@ -83,11 +85,11 @@ from .reference import evaluated, function_body
 __all__ = ["Interpreter", "Program", "write_module"]
 
 _FAMILIES = (
-    activations, arithmetic, attention, contractions, contributed_attention, control, elementwise,
-    gated_activations, generators, grouped_attention, indexing, matrices, movements, normalizations,
-    ordering, overlapping, padding, pooling, quantization, recurrent, recurrent_quantized,
-    reductions, regions, resizing, rotary, sampling, shapes, signals, stateful, transformers,
-    transposed_convolutions,
+    activations, arithmetic, attention, classical_models, contractions, contributed_attention,
+    control, elementwise, gated_activations, generators, grouped_attention, indexing, matrices,
+    movements, normalizations, ordering, overlapping, padding, pooling, quantization, recurrent,
+    recurrent_quantized, reductions, regions, resizing, rotary, sampling, shapes, signals, stateful,
+    transformers, transposed_convolutions, trees,
 )  # fmt: skip
 """What registers the kernels."""
 

@@ -12,6 +12,7 @@ __all__ = ["irrelevant_parts"]
 
 _CHUNK_SIZE = Irrelevant("chunk_size", "tunes an algorithm with the same results")
 _SATURATE = Irrelevant("saturate", "holds for floats of 8 bits only")
+_HITRATES = Irrelevant("nodes_hitrates*", "says how often training visited a node")
 _ROUND_MODE = Irrelevant("round_mode", "holds for scales that are powers of two only")
 
 _OF_OPERATORS: dict[str, tuple[Irrelevant, ...]] = {
@@ -28,6 +29,9 @@ _OF_OPERATORS: dict[str, tuple[Irrelevant, ...]] = {
         Irrelevant("mask_index_type", "is the type of the mask, which the mask says"),
     ),
     "com.microsoft.LinearAttention": (_CHUNK_SIZE,),
+    "ai.onnx.ml.TreeEnsemble": (_HITRATES,),
+    "ai.onnx.ml.TreeEnsembleClassifier": (_HITRATES,),
+    "ai.onnx.ml.TreeEnsembleRegressor": (_HITRATES,),
     "com.microsoft.MatMulNBits": (
         Irrelevant("accuracy_level", "permits a lower precision than the one that is computed in"),
     ),
